@@ -8,9 +8,9 @@ use std::io::{self, BufRead};
 
 use exeat_policy::{Host, Reason, Verdict};
 use exeat_record::Proto;
+use exeat_record::lock::Lock;
 
 use crate::Moment;
-use crate::lock::Lock;
 use crate::query::{Filter, Kind, Reader, Record};
 
 mod hosts;

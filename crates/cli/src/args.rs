@@ -55,7 +55,7 @@ pub(crate) struct Cli {
 /// The error with what was typed made visible: clap prints it as it came, and a line feed in a value would make a line
 /// that looks like ours.
 pub(crate) fn visible(mut error: clap::Error) -> clap::Error {
-    let shown = |text: &String| crate::render::printable(text);
+    let shown = |text: &String| exeat_policy::printable(text);
     let typed: Vec<_> = error
         .context()
         .filter_map(|(kind, value)| match value {
@@ -92,7 +92,7 @@ pub(crate) fn guessed(mut error: clap::Error, first: Option<&str>) -> clap::Erro
         None => {
             let tip = StyledStr::from(format!(
                 "to run a command: exeat run -- {} ...",
-                crate::render::printable(&typed)
+                exeat_policy::printable(&typed)
             ));
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         }

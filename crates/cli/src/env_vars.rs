@@ -1,4 +1,4 @@
-//! The environment variables that the command line reads, all of them. What a stage gets in its environment is not
+//! The environment variables that the command line reads itself. What a stage gets in its environment is not
 //! here: the plan says it (`exeat run --dry-run`).
 
 /// Set and not empty: no colour, whatever the terminal (<https://no-color.org>). `--color` wins.
@@ -15,9 +15,6 @@ pub(crate) const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 
 /// What `~/` in a path means.
 pub(crate) const HOME: &str = "HOME";
-
-/// Where the user's ceiling is: `exeat/policy.toml` below it. Not set: `~/.config`.
-pub(crate) const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 
 /// Where run directories are made. Not set: `/tmp`.
 pub(crate) const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";

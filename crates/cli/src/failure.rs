@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use exeat_compose::{Fault, Place};
 use exeat_runner::RunLost;
 use serde::Serialize;
 
@@ -12,41 +13,31 @@ use crate::render::{Paint, printable_lines};
 /// Why a command of exeat stopped. The message is lower case, without a full stop, the user's text in backticks.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Arguments, policy or another input of the user: exit code 2.
-    Input(Fault),
-    /// Something that exeat needs does not work here: exit code 125.
-    Could(Fault),
+    /// An input of the user's is wrong (exit code 2), or something that exeat needs does not work here (125).
+    Fault(Fault),
     /// The runner says itself whether it was the input.
     Run(Box<exeat_runner::Error>),
     /// Nobody reads our standard output any more, or it cannot be written.
     Stdout(io::Error),
 }
 
-/// A message, what caused it, and what to do.
-#[derive(Debug)]
-pub(crate) struct Fault {
-    message: String,
-    source: Option<Box<dyn Error>>,
-    hint: Option<String>,
-    meant: Option<String>,
-    places: Vec<Place>,
+/// A [`Place`] in JSON. What there is not is absent.
+#[derive(Serialize)]
+struct At<'a> {
+    file: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+    column: u32,
+    error: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meant: Option<&'a str>,
 }
 
-/// Where something is wrong in a file or a flag, for programs: the message has it in words.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Place {
-    /// The file as it was named, or the flag.
-    pub(crate) file: String,
-    /// From 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) line: Option<u32>,
-    /// In characters, from 1.
-    pub(crate) column: u32,
-    /// The fault.
-    pub(crate) error: String,
-    /// What was probably meant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) meant: Option<String>,
+impl<'a> From<&'a Place> for At<'a> {
+    fn from(place: &'a Place) -> Self {
+        let Place { file, line, column, error, meant } = place;
+        Self { file, line: *line, column: *column, error, meant: meant.as_deref() }
+    }
 }
 
 /// One line of `--format json` about what ended a command early. What there is not is absent.
@@ -70,7 +61,7 @@ struct Line<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum What<'a> {
-    At(&'a Place),
+    At(At<'a>),
     Whole {
         error: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,44 +75,34 @@ const MEANT: &str = "probably meant: ";
 impl Failure {
     /// The user's input is wrong.
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self::Input(Fault::new(message.into()))
+        Self::Fault(Fault::input(message))
     }
 
     /// exeat could not do its part.
     pub(crate) fn could(message: impl Into<String>) -> Self {
-        Self::Could(Fault::new(message.into()))
+        Self::Fault(Fault::could(message))
     }
 
     /// What caused it; never repeated by the message.
-    pub(crate) fn because(mut self, source: impl Into<Box<dyn Error>>) -> Self {
-        if let Self::Input(fault) | Self::Could(fault) = &mut self {
-            fault.source = Some(source.into());
-        }
-        self
+    pub(crate) fn because(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.with(|fault| fault.because(source))
     }
 
     /// What to do, on a line of its own.
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        if let Self::Input(fault) | Self::Could(fault) = &mut self {
-            fault.hint = Some(hint.into());
-        }
-        self
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        self.with(|fault| fault.hint(hint))
     }
 
     /// What was probably meant, for programs; where the message says so itself.
-    pub(crate) fn meant(mut self, meant: String) -> Self {
-        if let Self::Input(fault) | Self::Could(fault) = &mut self {
-            fault.meant = Some(meant);
-        }
-        self
+    pub(crate) fn meant(self, meant: String) -> Self {
+        self.with(|fault| fault.meant(meant))
     }
 
-    /// Where it is.
-    pub(crate) fn at(mut self, places: Vec<Place>) -> Self {
-        if let Self::Input(fault) | Self::Could(fault) = &mut self {
-            fault.places = places;
+    fn with(self, add: impl FnOnce(Fault) -> Fault) -> Self {
+        match self {
+            Self::Fault(fault) => Self::Fault(add(fault)),
+            other => other,
         }
-        self
     }
 
     /// The run that it ended when the stage had started, where that stage has left something to tell.
@@ -146,8 +127,8 @@ impl Failure {
     /// The exit code that goes with it.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Input(_) => Exit::BadInput,
-            Self::Could(_) => Exit::CouldNot,
+            Self::Fault(fault) if fault.is_input => Exit::BadInput,
+            Self::Fault(_) => Exit::CouldNot,
             Self::Run(error) => match error.code() {
                 code if code == Exit::BadInput.code() => Exit::BadInput,
                 // Stopped before the stage began: as if we had died of the signal.
@@ -163,10 +144,10 @@ impl Failure {
     /// The word for it in the result object.
     pub(crate) fn cause(&self) -> &'static str {
         match self {
-            Self::Input(_) => "policy",
+            Self::Fault(fault) if fault.is_input => "policy",
             Self::Run(_) if self.exit() == Exit::BadInput => "policy",
             Self::Run(error) => error.cause_word(),
-            Self::Could(_) | Self::Stdout(_) => "setup",
+            Self::Fault(_) | Self::Stdout(_) => "setup",
         }
     }
 
@@ -179,9 +160,7 @@ impl Failure {
     /// The lines for stderr, each with its newline; none where nobody is to blame.
     pub(crate) fn report(&self, paint: Paint) -> String {
         match self {
-            Self::Input(fault) | Self::Could(fault) => {
-                lines(&fault.message, fault.source.as_deref(), None, fault.hint.as_deref(), paint)
-            }
+            Self::Fault(fault) => lines(&fault.message, fault.source(), None, fault.hint.as_deref(), paint),
             Self::Run(error) => {
                 lines(&error.to_string(), error.source(), error.layer(), error.fix().as_deref(), paint)
             }
@@ -195,8 +174,8 @@ impl Failure {
     /// JSON objects for a program, a line each; none where nobody is to blame.
     pub(crate) fn json(&self) -> String {
         let (error, step, because, hint, places) = match self {
-            Self::Input(fault) | Self::Could(fault) => {
-                let error = with_causes(&fault.message, fault.source.as_deref());
+            Self::Fault(fault) => {
+                let error = with_causes(&fault.message, fault.source());
                 (error, None, None, fault.hint.clone(), fault.places.as_slice())
             }
             Self::Run(error) => {
@@ -211,12 +190,12 @@ impl Failure {
         let suggested = hint.as_deref().and_then(|hint| hint.strip_prefix(MEANT));
         let fix = hint.as_deref().filter(|_| suggested.is_none());
         let meant = match self {
-            Self::Input(fault) | Self::Could(fault) => fault.meant.as_deref().or(suggested),
+            Self::Fault(fault) => fault.meant.as_deref().or(suggested),
             Self::Run(_) | Self::Stdout(_) => suggested,
         };
         let whats: Vec<What<'_>> = match places {
             [] => vec![What::Whole { error, meant }],
-            places => places.iter().map(What::At).collect(),
+            places => places.iter().map(|place| What::At(place.into())).collect(),
         };
         let (exit, cause) = (self.exit().code(), self.cause());
         let lines = whats.into_iter().map(|what| {
@@ -225,12 +204,6 @@ impl Failure {
             serde_json::to_string(&line).unwrap_or_default() + "\n"
         });
         lines.collect()
-    }
-}
-
-impl Fault {
-    fn new(message: String) -> Self {
-        Self { message, source: None, hint: None, meant: None, places: Vec::new() }
     }
 }
 
@@ -262,9 +235,18 @@ fn with_causes(message: &str, mut source: Option<&dyn Error>) -> String {
     text
 }
 
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
 impl From<exeat_runner::Error> for Failure {
     fn from(error: exeat_runner::Error) -> Self {
-        Self::Run(Box::new(error))
+        match error {
+            exeat_runner::Error::Policy(fault) => Self::Fault(*fault),
+            error => Self::Run(Box::new(error)),
+        }
     }
 }
 

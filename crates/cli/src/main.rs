@@ -6,8 +6,6 @@ mod commands;
 mod env_vars;
 mod exit;
 mod failure;
-mod load;
-mod machine;
 mod prove;
 mod render;
 mod request;

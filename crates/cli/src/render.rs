@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 
 use exeat_audit::query::last_part;
-use exeat_policy::is_format;
+use exeat_policy::{printable, shell_word};
 use exeat_record::{Proto, signal_name};
 use exeat_runner::{DeniedHost, Ended, FailedHost, Outcome, Summary, Through};
 
@@ -64,21 +64,7 @@ impl Paint {
     }
 }
 
-/// The text with everything made visible that would move a cursor, hide or reorder text on a terminal. Letters of every
-/// script stay as they are; hosts are ASCII before they come here.
-pub(crate) fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || is_format(c) {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
-
-/// [`printable`], where lines stay lines.
+/// Escapes as [`printable`] does, where lines stay lines.
 pub(crate) fn printable_lines(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(printable).collect();
     lines.join("\n")
@@ -347,11 +333,6 @@ fn hosts(n: usize) -> &'static str {
 
 fn prefixed(prefix: &str, text: &Option<String>) -> String {
     text.as_deref().map(|text| format!("{prefix}{text}")).unwrap_or_default()
-}
-
-/// The text as one word of a POSIX shell, so that what is printed can be pasted; what a terminal would not show is escaped.
-pub(crate) fn shell_word(text: &str) -> String {
-    exeat_runner::shell_word(&printable(text))
 }
 
 #[cfg(test)]

@@ -3,24 +3,47 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use exeat_policy::{Limits, OnExcess};
+use exeat_compose::{Composed, EnvRule, LockAt, Machine, NextHop, PolicyRequest, Said, not_open};
+use exeat_files::request::{Bind, Bounds, Declared, Files};
+use exeat_policy::{Bridge, Cache, Limits, OnExcess, Transparent, Tty, View};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
-use exeat_runner::{
-    AuditTo, Bind, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Request, Signing, Transparent,
-    Tty, View, Work,
-};
+use exeat_runner::discover::Clients;
+use exeat_runner::{AuditTo, Hardening, Request, Signing, UpstreamProxy};
 
 use crate::args::audit::KeyFrom;
 use crate::args::{EnvArgs, FsView, Label, Output, RunArgs, Variable};
 use crate::failure::Failure;
-use crate::load::{self, FileFlags, Loaded, LockAt, NextHop, Said, WorkAt};
-use crate::machine::Machine;
+use crate::stdio;
 
 mod loopback;
+
+/// Looks at this machine.
+pub(crate) fn here() -> Result<Machine, Failure> {
+    Ok(Machine::here(exeat_runner::take_fd)?)
+}
+
+/// Composes the policy of a command line, and says so where a package manager takes its time.
+pub(crate) fn compose(
+    policy: &PolicyRequest,
+    machine: &Machine,
+    is_quiet: bool,
+) -> Result<Composed, Failure> {
+    let say = |line: &str| {
+        if !is_quiet {
+            stdio::line("note", line);
+        }
+    };
+    Ok(exeat_compose::compose(policy, machine, &Clients { say: &say })?)
+}
+
+/// Makes the next hop of a run; its credentials are read here.
+pub(crate) fn open(hop: &NextHop, machine: &Machine) -> Result<UpstreamProxy, Failure> {
+    Ok(UpstreamProxy::new(hop.url().clone(), hop.bypass(), hop.credentials(&machine.env)?))
+}
 
 /// What the arguments of `exeat run` come to.
 #[derive(Debug)]
@@ -44,22 +67,22 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     }
     let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
     let lock = args.locked.map(|file| LockAt { file, stage: args.stage.clone() });
-    let mut flags = FileFlags { via: args.via.is_some(), quiet: args.quiet, lock, ..FileFlags::default() };
+    let mut policy = PolicyRequest { via: args.via.is_some(), lock, ..args.policy.request() };
     for bind in &args.ro {
-        flags.ro.push(machine.place_bind(bind, &machine.base).map_err(here("--ro"))?);
+        policy.ro.push(machine.place_bind(bind, &machine.base).map_err(here("--ro"))?);
     }
     // A stage that may change nothing leaves nothing to the next one either, unless the cache was asked for.
     let is_cwd = |bind: &Bind| {
         bind.guest == machine.cwd && machine.links().walk(&bind.host).is_ok_and(|end| end.real == machine.cwd)
     };
-    let is_read_only = flags.ro.iter().any(is_cwd);
+    let is_read_only = policy.ro.iter().any(is_cwd);
     for bind in &args.rw {
-        flags.rw.push(machine.place_bind(bind, &machine.base).map_err(here("--rw"))?);
+        policy.rw.push(machine.place_bind(bind, &machine.base).map_err(here("--rw"))?);
     }
     for path in &args.mask {
-        flags.mask.push(machine.place(path, &machine.base).map_err(here("--mask"))?);
+        policy.mask.push(machine.place(path, &machine.base).map_err(here("--mask"))?);
     }
-    let Loaded {
+    let Composed {
         policy,
         next_hop,
         said,
@@ -72,8 +95,8 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         doubts,
         redirected_by,
         ..
-    } = load::load(&args.policy, flags, &machine)?;
-    let missing = said.missing();
+    } = compose(&policy, &machine, args.quiet)?;
+    let missing = said.missing().map(Failure::from);
     let Said {
         stage,
         view,
@@ -93,7 +116,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         on_excess,
         ..
     } = said;
-    allow_write.extend(load::names_to_write(&args.allow_write, "--allow-write")?);
+    allow_write.extend(exeat_compose::names_to_write(&args.allow_write, "--allow-write")?);
     notes.extend(loopback::note(&policy, &host_ports).filter(|_| args.via.is_none()));
     let declared = match declared {
         None => None,
@@ -109,7 +132,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
     notes.extend(not_redirected(&redirected_by, &env, &machine));
-    let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
+    let upstream = next_hop.as_ref().map(|hop| open(hop, &machine)).transpose()?;
     keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
     keep_key(args.audit_key.as_ref(), &env)?;
 
@@ -129,8 +152,8 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             allow_write,
             bounds,
             declared,
-            work: work.map(at),
-            deciding: machine.deciding.take(),
+            work,
+            deciding: machine.take_deciding(),
         },
         env,
         bridge: sandbox.bridge.unwrap_or_default(),
@@ -160,20 +183,20 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
 
 /// The request whose environment `exeat env` prints: a run of these options with some command.
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
-    let flags = FileFlags { via: args.via.is_some(), ..FileFlags::default() };
-    let Loaded { policy, next_hop, said, mut bounds, mut notes, doubts, .. } =
-        load::load(&args.policy, flags, &machine)?;
+    let policy = PolicyRequest { via: args.via.is_some(), ..args.policy.request() };
+    let Composed { policy, next_hop, said, mut bounds, mut notes, doubts, .. } =
+        compose(&policy, &machine, false)?;
     notes.extend(doubts);
     let Said { mut env, work, socks5, cache, home, .. } = said;
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
-    let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
+    let upstream = next_hop.as_ref().map(|hop| open(hop, &machine)).transpose()?;
     keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
     let files = Files {
         cache: cache.unwrap_or_else(|| usual_cache(false, &machine)),
         home: home.unwrap_or_default(),
         bounds,
-        work: work.map(at),
+        work,
         ..Files::default()
     };
     let request = Request {
@@ -298,13 +321,6 @@ fn usual_cache(is_read_only: bool, machine: &Machine) -> Cache {
     }
 }
 
-fn at(work: WorkAt) -> Work {
-    match work {
-        WorkAt::Scratch => Work::Scratch,
-        WorkAt::Host(path) => Work::Host(path),
-    }
-}
-
 /// Where the record goes.
 pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditTo, Failure> {
     Ok(match output {
@@ -375,7 +391,7 @@ pub(crate) fn inherited(outputs: &[(&str, Option<&Output>)]) -> Result<(), Failu
     for (flag, output) in outputs {
         let Some(Output::Fd(n)) = output else { continue };
         if let Err(error) = fs::symlink_metadata(format!("/proc/self/fd/{n}")) {
-            return Err(not_open(flag, *n, error));
+            return Err(not_open(flag, *n, error).into());
         }
     }
     Ok(())
@@ -383,13 +399,7 @@ pub(crate) fn inherited(outputs: &[(&str, Option<&Output>)]) -> Result<(), Failu
 
 /// Takes an inherited descriptor over, so that no stage inherits it.
 pub(crate) fn take_fd(flag: &str, n: i32) -> Result<std::os::fd::OwnedFd, Failure> {
-    exeat_runner::take_fd(n).map_err(|error| not_open(flag, n, error))
-}
-
-fn not_open(flag: &str, n: i32, error: io::Error) -> Failure {
-    let failure = Failure::input(format!("`{flag} fd:{n}`: descriptor {n} is not open"));
-    let failure = if error.kind() == io::ErrorKind::NotFound { failure } else { failure.because(error) };
-    failure.hint(format!("open it for exeat: exeat run {flag} fd:{n} ... {n}>FILE"))
+    exeat_runner::take_fd(n).map_err(|error| not_open(flag, n, error).into())
 }
 
 impl From<FsView> for View {

@@ -54,7 +54,7 @@ pub(crate) fn say_now(text: &str) {
     };
     if is_ready {
         let end = if err.is_terminal() { "\r\n" } else { "\n" };
-        let _ = err.write_all(format!("exeat: {}{end}", crate::render::printable(text)).as_bytes());
+        let _ = err.write_all(format!("exeat: {}{end}", exeat_policy::printable(text)).as_bytes());
     }
 }
 
@@ -101,7 +101,7 @@ fn write_patiently(
 
 /// One line for the user on stderr, of a kind: `note`, `warning`.
 pub(crate) fn line(kind: &str, text: &str) {
-    say(&format!("exeat: {kind}: {}\n", crate::render::printable(text)));
+    say(&format!("exeat: {kind}: {}\n", exeat_policy::printable(text)));
 }
 
 #[cfg(test)]

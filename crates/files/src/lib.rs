@@ -11,5 +11,7 @@ pub mod place;
 pub mod protected;
 pub mod quarantine;
 pub mod removal;
+pub mod request;
 pub mod stubs;
+pub mod users;
 pub mod walk;

@@ -26,17 +26,31 @@ pub(crate) fn visible(text: &str) -> String {
     shown
 }
 
-/// The text in any script, with what would move the cursor or reorder the line escaped.
-pub(crate) fn printable(text: &str) -> String {
-    let mut shown = String::new();
+/// Makes everything visible that would move a cursor, hide or reorder text on a terminal. Letters of every script stay as they
+/// are; hosts are ASCII before they come here.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() || is_format(c) {
-            let _ = write!(shown, "{}", c.escape_unicode());
+            shown.extend(c.escape_default());
         } else {
             shown.push(c);
         }
     }
     shown
+}
+
+/// Quotes the text as one word of a POSIX shell, so that what is printed can be pasted.
+#[must_use]
+pub fn shell_word(text: &str) -> String {
+    let text = printable(text);
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 /// Whether a character has no shape of its own and changes how others are shown: zero-width, bidirectional, line-separator, annotation and tag
@@ -57,6 +71,20 @@ mod tests {
         assert_eq!(visible("ex\u{430}mple"), "ex\\u{430}mple");
         assert_eq!(visible(&"x".repeat(300)).len(), MAX_SHOWN + 3);
         assert_eq!(printable("a\u{fff9}b\u{e0041}"), "a\\u{fff9}b\\u{e0041}");
-        assert_eq!(printable("d\u{e9}j\u{e0}/\u{202e}x\n"), "d\u{e9}j\u{e0}/\\u{202e}x\\u{a}");
+        assert_eq!(printable("d\u{e9}j\u{e0}/\u{202e}x\n"), "d\u{e9}j\u{e0}/\\u{202e}x\\n");
+    }
+
+    #[test]
+    fn quotes_a_word_where_a_shell_would_read_more() {
+        for (text, word) in [
+            ("run.jsonl", "run.jsonl"),
+            ("/a b/c", "'/a b/c'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+            ("$(x)", "'$(x)'"),
+            ("~/x", "'~/x'"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
     }
 }

@@ -4,6 +4,8 @@
 //! fault in it is reported at once. A key that this version does not act on is refused, never ignored:
 //! ignoring a limit would be the worst way to honour it.
 
+use std::fmt;
+
 use crate::effect::EffectKind;
 use crate::grammar::{Allowances, RuleSpec};
 use crate::host_port::HostPort;
@@ -111,14 +113,25 @@ pub struct FileRule {
 }
 
 /// What the stage sees of the host's files, the narrowest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum View {
-    /// Only what is listed.
+    /// Only what is declared, plus `/nix/store` where it exists.
     Minimal,
-    /// Toolchains and the working directory.
+    /// The system's trees and the toolchains on PATH read-only, the working directory writable.
+    #[default]
     Project,
-    /// The whole tree, read-only.
+    /// The whole tree read-only with credentials masked.
     Host,
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Minimal => "minimal",
+            Self::Project => "project",
+            Self::Host => "host",
+        })
+    }
 }
 
 /// Where a stage works whose policy says so.

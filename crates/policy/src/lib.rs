@@ -55,8 +55,8 @@ pub use decision::{
     Admitted, BudgetKey, Decision, Denial, Entrusted, MAX_ADDRS, Reason, Verdict, Vetted, WordError,
 };
 pub use effect::{Effect, EffectKind, EffectSet};
-pub use escape::is_format;
-pub use file::{FileError, FileRole, PolicyFile};
+pub use escape::{is_format, printable, shell_word};
+pub use file::{FileError, FileRole, PolicyFile, View};
 pub use gateway::{MAX_ADDRESSES, MAX_LITERALS, MAX_PORTS, Unserved, WELL_KNOWN};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use host_port::{HostPort, HostPortError};
@@ -78,4 +78,7 @@ pub use stored::{MAX_STORED_BYTES, StoredError, StoredPolicy};
 pub use suffix::platform_of;
 pub use target::{Host, Target, TargetError};
 pub use terms::{Ech, Mode, Terms};
-pub use upstream::{AuthSpec, AuthSpecError, Bypass, BypassError, MAX_BYPASS, UpstreamFault, UpstreamUrl};
+pub use upstream::{
+    AuthSpec, AuthSpecError, Bypass, BypassError, Credentials, CredentialsError, MAX_BYPASS, MAX_CREDENTIALS,
+    UpstreamFault, UpstreamUrl,
+};

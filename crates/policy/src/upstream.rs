@@ -1,5 +1,5 @@
 //! Another HTTP proxy as the next hop: what its URL, its list of exceptions and the place of its credentials look like.
-//! Nothing here opens a file or a connection, or holds a credential.
+//! Nothing here opens a file or a connection.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -65,6 +65,48 @@ impl FromStr for UpstreamUrl {
 impl fmt::Display for UpstreamUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http://{}", self.0)
+    }
+}
+
+/// Who we are to an upstream proxy: the Basic scheme (RFC 7617).
+///
+/// Printed as stars.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials(Vec<u8>);
+
+/// The text is no `user:password`. It is not repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "credentials are one line, `user:password`, of at most {MAX_CREDENTIALS} bytes and without control characters"
+)]
+pub struct CredentialsError;
+
+/// Bytes of credentials, at most: long tokens fit.
+pub const MAX_CREDENTIALS: usize = 2048;
+
+impl Credentials {
+    /// Of `user:password`; one line end behind it is passed over.
+    ///
+    /// # Errors
+    /// [`CredentialsError`] when there is no colon, nothing before it, or a control character.
+    pub fn parse(text: &[u8]) -> Result<Self, CredentialsError> {
+        let line = text.strip_suffix(b"\n").unwrap_or(text);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let colon = line.iter().position(|&byte| byte == b':');
+        let fits = line.len() <= MAX_CREDENTIALS && !line.iter().any(u8::is_ascii_control);
+        if fits && colon.is_some_and(|at| at > 0) { Ok(Self(line.to_vec())) } else { Err(CredentialsError) }
+    }
+
+    /// Returns `user:password`.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(***)")
     }
 }
 

@@ -50,5 +50,5 @@ pub use guard::{Unchecked, check_addresses, own_addresses};
 pub use limits::Limits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};
 pub use tally::{DeniedHost, FailedHost, ReachedHost, Summary};
-pub use upstream::{Credentials, CredentialsError, MAX_CREDENTIALS, UpstreamProxy};
+pub use upstream::UpstreamProxy;
 pub use who::Who;

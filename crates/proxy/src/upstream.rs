@@ -6,7 +6,7 @@ use std::io;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use exeat_policy::{Bypass, Entrusted, Target, UpstreamUrl};
+use exeat_policy::{Bypass, Credentials, Entrusted, Target, UpstreamUrl};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -68,46 +68,6 @@ impl UpstreamProxy {
 impl fmt::Display for UpstreamProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.target().fmt(f)
-    }
-}
-
-/// Who we are to an upstream proxy: the Basic scheme (RFC 7617).
-///
-/// Printed as stars.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials(String);
-
-/// The text is no `user:password`. It is not repeated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "credentials are one line, `user:password`, of at most {MAX_CREDENTIALS} bytes and without control characters"
-)]
-pub struct CredentialsError;
-
-/// Bytes of credentials, at most: long tokens fit.
-pub const MAX_CREDENTIALS: usize = 2048;
-
-impl Credentials {
-    /// Of `user:password`; one line end behind it is passed over.
-    ///
-    /// # Errors
-    /// [`CredentialsError`] when there is no colon, nothing before it, or a control character.
-    pub fn parse(text: &[u8]) -> Result<Self, CredentialsError> {
-        let line = text.strip_suffix(b"\n").unwrap_or(text);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let colon = line.iter().position(|&byte| byte == b':');
-        let fits = line.len() <= MAX_CREDENTIALS && !line.iter().any(u8::is_ascii_control);
-        if fits && colon.is_some_and(|at| at > 0) {
-            Ok(Self(STANDARD.encode(line)))
-        } else {
-            Err(CredentialsError)
-        }
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Credentials(***)")
     }
 }
 
@@ -175,7 +135,9 @@ async fn ask(stream: &mut TcpStream, proxy: &UpstreamProxy, target: &Target) -> 
 /// Nothing in it is the client's but the target, which was parsed and is written anew.
 fn request(proxy: &UpstreamProxy, target: &Target) -> String {
     let credentials = match &proxy.credentials {
-        Some(Credentials(basic)) => format!("Proxy-Authorization: Basic {basic}\r\n"),
+        Some(credentials) => {
+            format!("Proxy-Authorization: Basic {}\r\n", STANDARD.encode(credentials.as_bytes()))
+        }
         None => String::new(),
     };
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{credentials}\r\n")

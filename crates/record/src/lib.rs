@@ -28,6 +28,7 @@ mod id;
 pub mod key;
 pub mod ledger;
 pub mod line;
+pub mod lock;
 mod log;
 pub mod place;
 mod sink;

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
+use exeat_compose::{Seen, today};
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
 use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, UpstreamProxy, serve};
@@ -21,18 +21,16 @@ use nix::sys::signal::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::caller;
-use crate::clock::today;
 use crate::error::{Error, chain};
 use crate::ledger::begin;
 use crate::limits::{check_audit_size, of_connections};
-use crate::reload::{Load, Reloaded, Reloader, Seen};
+use crate::reload::{Load, Reloaded, Reloader};
 use crate::request::AuditTo;
 use crate::run::record::{Opened, Record, keeping, turned_away};
 use crate::run::survive_file_limit;
 use crate::signals::Signals;
 use crate::signing::Signing;
-use crate::upstream;
+use crate::{caller, upstream};
 
 /// Told where the proxy listens, and the record's path where it has one.
 pub type Ready = Box<dyn FnOnce(&str, Option<&Path>)>;

@@ -4,63 +4,16 @@
 //! of it. Paths are compared where they really are, so that a link leads no further than its target may.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_files::request::{Bounds, Declared};
+use exeat_files::walk::{End, LinkRule, WalkError, pieces};
 use nix::unistd::geteuid;
 
 use crate::error::{Error, chain};
-use crate::request::{Declared, View};
-use exeat_files::protected::LetThrough;
-use exeat_files::walk::{End, LinkRule, WalkError, pieces};
-
-/// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
-/// and mean what they lead to; a listed path that does not exist allows nothing.
-#[derive(Debug, Clone, Default)]
-pub struct Bounds {
-    /// The ceiling's file, for the reader of a note.
-    pub name: String,
-    /// The widest view.
-    pub view: Option<View>,
-    /// What binds and the working directory show at most: what lies below one of these, or of [`rw`](Self::rw). The trees
-    /// of the view are not asked.
-    pub ro: Option<Vec<PathBuf>>,
-    /// What they leave writable at most.
-    pub rw: Option<Vec<PathBuf>>,
-    /// Paths that no view, bind or working directory shows. Those that do not exist are skipped.
-    pub mask: Vec<PathBuf>,
-    /// The protected names that are let through at most, with what lies in them.
-    pub allow_write: Option<Vec<LetThrough>>,
-    /// The variables that may be passed or set besides the standard ones.
-    pub env: Option<Vec<OsString>>,
-}
-
-impl Bounds {
-    /// With every path put in its place.
-    pub(crate) fn placed(&self, place: impl Fn(&Path) -> PathBuf) -> Self {
-        let all = |paths: &[PathBuf]| paths.iter().map(|path| place(path)).collect();
-        Self {
-            ro: self.ro.as_deref().map(all),
-            rw: self.rw.as_deref().map(all),
-            mask: all(&self.mask),
-            ..self.clone()
-        }
-    }
-
-    /// Whether a protected name may be let through.
-    pub(crate) fn allows_write(&self, name: &LetThrough) -> bool {
-        let is_listed = |list: &Vec<LetThrough>| list.iter().any(|listed| name.is_in(listed));
-        self.allow_write.as_ref().is_none_or(is_listed)
-    }
-
-    /// The ceiling in a note.
-    pub(crate) fn said(&self) -> String {
-        format!("the ceiling `{}`", self.name)
-    }
-}
 
 /// Everything at or below some paths. No path of it lies in another one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

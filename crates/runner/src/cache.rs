@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use exeat_files::names::{open_plain, true_name};
 use exeat_files::removal::remove_tree;
+use exeat_policy::Home;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
@@ -20,7 +21,6 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, unlinkat};
 
 use crate::dirs::is_private;
 use crate::lists::CACHE_SETTINGS;
-use crate::request::Home;
 use crate::staged::{Ids, way_to};
 
 /// The way to a directory, as far as it is there.

@@ -5,11 +5,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use exeat_files::users::user_of;
 use exeat_record::Trace;
 use nix::sys::utsname::uname;
 use nix::unistd::{geteuid, getuid};
-
-use crate::uids::user_of;
 
 /// The user who runs this program: the name, or the number of one without a name, and behind `as` whose rights it has.
 pub fn user() -> Option<String> {

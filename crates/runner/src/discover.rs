@@ -9,46 +9,46 @@
 //! nearest neighbours are opened by nobody but the user, with a rule.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{env, fmt};
 
+use exeat_compose::{Ask, Discovered, EnvRule, Services, today};
 use exeat_contract::PROXY_PORT;
+use exeat_files::request::{Bind, Bounds, Files};
+use exeat_files::users::home_of;
 use exeat_policy::file::PRESET_STAGE;
 use exeat_policy::preset::{Preset, PresetRule, always_denied};
 use exeat_policy::{
-    Action, AddrClass, Allowances, Host, Limits, OwnAddrs, Pattern, Policy, PolicyBuilder, Port, Reason,
-    Rule, RuleSpec, Size, Span, Target, classify,
+    Action, AddrClass, Allowances, Bridge, Cache, Host, Limits, OwnAddrs, Pattern, Policy, PolicyBuilder,
+    Port, Reason, RuleSpec, Size, Span, Target, Transparent, Tty, View, classify,
 };
 use exeat_proxy::{DeniedHost, Summary, own_addresses};
 use exeat_record::StoppedBy;
 use exeat_record::place::Place;
 use exeat_sandbox::Mount;
 
-use crate::bounds::Bounds;
 use crate::ended::Ended;
 use crate::error::Error;
 use crate::lists;
-use crate::plan::{home_of, plan};
-use crate::request::{
-    AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Transparent, Tty, View,
-};
+use crate::plan::plan;
+use crate::request::{AuditTo, Hardening, Request};
 use crate::run::streams::Streams;
 use crate::run::{Oversight, run_here};
 use crate::signing::{Signing, prepare_key};
 use crate::stopping::GRACE;
+use crate::upstream::check_ceilings;
+use client::{Question, question};
+use kept::Answers;
 
 mod client;
 mod kept;
-
-use client::{Question, question};
-use kept::Answers;
+mod waiting;
 
 /// Times that a client is run: an index, the host of its files, a redirect, and once more to see that there is nothing new.
 const ROUNDS: usize = 4;
@@ -64,26 +64,6 @@ const PIDS: u32 = 512;
 const MEMORY: u64 = 2 << 30;
 /// A working directory that no view shows: the stage then starts in its own empty `/tmp`, and nothing is made on the host.
 const NOWHERE: &str = "/proc";
-
-/// What a discovery needs to know of the run to come.
-pub struct Ask<'a> {
-    /// Its working directory.
-    pub cwd: PathBuf,
-    /// What it will see.
-    pub files: Files,
-    /// The caller's environment: what it says about registries is the user's word.
-    pub host_env: BTreeMap<OsString, OsString>,
-    /// The caller's rules. Its deny rules hold here too, and its allow rules of addresses open what the found names lead to.
-    pub own: &'a [Rule],
-    /// Makes a round's policy of its grants: the place for ceilings. [`PolicyBuilder::build`] where there are none.
-    pub finish: &'a dyn Fn(PolicyBuilder) -> Policy,
-    /// How long it may take.
-    pub times: Times,
-    /// What it may use of the machine: the ceilings' limits. Beside them each round has limits of its own; the smaller holds.
-    pub limits: Limits,
-    /// Whether an answer that is less than a day old counts.
-    pub may_be_kept: bool,
-}
 
 /// How long a discovery may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +83,7 @@ impl Default for Times {
 /// Clients being asked, one after the other, against one deadline.
 pub struct Discovery<'a> {
     ask: Ask<'a>,
+    times: Times,
     home: PathBuf,
     /// Trees that are the project's, or the stage's to write.
     theirs: Vec<PathBuf>,
@@ -111,18 +92,6 @@ pub struct Discovery<'a> {
     /// The addresses of this host, which no client's settings open.
     addrs: OwnAddrs,
     by: Instant,
-}
-
-/// What one client came to.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Discovered {
-    /// Its hosts, each as one rule of the preset, in the order in which it asked.
-    pub rules: Vec<PresetRule>,
-    /// Lines for the caller.
-    pub notes: Vec<String>,
-    /// Why hosts may be missing, as a line for the caller; `None` where the client came to its end.
-    pub doubt: Option<String>,
 }
 
 /// Why a client has not said which hosts it uses.
@@ -219,13 +188,45 @@ fn seconds(time: Duration) -> String {
     format!("{} s", time.as_secs_f32())
 }
 
+/// What composing a policy needs of the runner.
+pub struct Clients<'a> {
+    /// Called with a line for the user while a client takes its time.
+    pub say: &'a (dyn Fn(&str) + Sync),
+}
+
+impl Services for Clients<'_> {
+    type Error = Error;
+
+    fn check_upstream(&self, policy: &Policy, proxy: &Target) -> Result<(), Error> {
+        check_ceilings(policy, proxy, today())
+    }
+
+    fn ask_clients(
+        &self,
+        ask: Ask<'_>,
+        presets: &[(&'static Preset, bool)],
+    ) -> Result<Vec<Option<Discovered>>, Error> {
+        let discovery = Discovery::start(ask, Times::default())?;
+        let answer = |(preset, is_named): &(&'static Preset, bool)| {
+            let client = preset.from_client.map(|client| client.as_str()).unwrap_or_default();
+            let line = format!("preset {}: asking {client} which hosts it uses", preset.name);
+            let say = || (self.say)(&line);
+            match waiting::saying(waiting::PATIENCE, say, || discovery.ask(preset)) {
+                Err(Error::Preset { why: Unasked::Absent { .. }, .. }) if !is_named => Ok(None),
+                found => found.map(Some),
+            }
+        };
+        presets.iter().map(answer).collect()
+    }
+}
+
 impl<'a> Discovery<'a> {
     /// Looks at the machine, and starts the clock. Runs nothing.
     ///
     /// # Errors
     /// When the run to come could not be planned.
-    pub fn start(ask: Ask<'a>) -> Result<Self, Error> {
-        let by = Instant::now() + ask.times.all;
+    pub fn start(ask: Ask<'a>, times: Times) -> Result<Self, Error> {
+        let by = Instant::now() + times.all;
         let home = home_of(ask.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
         let theirs = theirs(&ask, &home)?;
         let dirs = ask.host_env.get(OsStr::new("PATH")).map(env::split_paths).into_iter().flatten();
@@ -234,7 +235,7 @@ impl<'a> Discovery<'a> {
         let path = env::join_paths(ours).unwrap_or_default();
         let addrs = own_addresses()
             .map_err(|source| Error::Prepare { what: "the list of this host's addresses", source })?;
-        Ok(Self { ask, home, theirs, path, addrs, by })
+        Ok(Self { ask, times, home, theirs, path, addrs, by })
     }
 
     /// Asks the client of a group. A group without one comes to nothing.
@@ -271,12 +272,12 @@ impl<'a> Discovery<'a> {
         for round in 0..ROUNDS {
             let limit = self.by.saturating_duration_since(Instant::now()).saturating_sub(GRACE);
             if limit.is_zero() && round == 0 {
-                return Err(Unasked::NoTime { limit: self.ask.times.all }.into());
+                return Err(Unasked::NoTime { limit: self.times.all }.into());
             }
             if limit.is_zero() {
                 break;
             }
-            let limit = limit.min(self.ask.times.round).min(question.limit.unwrap_or(Duration::MAX));
+            let limit = limit.min(self.times.round).min(question.limit.unwrap_or(Duration::MAX));
             let limit = limit.min(self.ask.limits.timeout.map_or(Duration::MAX, Span::get));
             let rules = rules(preset, &found.targets)?;
             let seen = self.round(preset, question, &program, &rules, limit, &mut notes)?;

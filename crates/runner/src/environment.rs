@@ -8,12 +8,15 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use exeat_compose::EnvRule;
 use exeat_contract::{CACHE, DENIALS, PROXY_PORT, README, SOCKS5_PORT};
+use exeat_files::request::Bounds;
+use exeat_files::users::home_of;
+use exeat_policy::{Cache, Home};
 
-use crate::bounds::Bounds;
 use crate::lists;
-use crate::plan::{home_of, stage_home};
-use crate::request::{Cache, EnvRule, Home, Request};
+use crate::plan::stage_home;
+use crate::request::Request;
 use crate::view::scratch::TMP;
 
 /// One variable of a stage.
@@ -307,10 +310,11 @@ fn for_java(given: Option<&OsStr>) -> OsString {
 mod tests {
     use std::path::PathBuf;
 
-    use exeat_policy::{Limits, PolicyBuilder};
+    use exeat_policy::{Bridge, Limits, PolicyBuilder};
 
     use super::*;
-    use crate::request::{AuditTo, Bridge, Files, Hardening, Work};
+    use crate::request::{AuditTo, Hardening};
+    use exeat_files::request::{Files, Work};
 
     fn request(host: &[(&str, &str)], rules: &[EnvRule], files: Files) -> Request {
         Request {
@@ -323,8 +327,8 @@ mod tests {
             bridge: Bridge::default(),
             socks5: false,
             hardening: Hardening::default(),
-            tty: crate::request::Tty::Off,
-            transparent: crate::request::Transparent::Off,
+            tty: exeat_policy::Tty::Off,
+            transparent: exeat_policy::Transparent::Off,
             host_ports: Vec::new(),
             via: None,
             upstream: None,

@@ -4,22 +4,24 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use exeat_compose::Fault;
+use exeat_files::quarantine::Leftovers;
 use exeat_files::walk::WalkError;
 use exeat_policy::{HostPort, LEAST_AUDIT_SIZE, LEAST_MEMORY, Size, Target, memory_meant};
 use exeat_record::{RunId, StoppedBy, signal_name};
-
 use exeat_sandbox::shell_word;
-
 use nix::sys::signal::Signal;
 
 use crate::discover::Unasked;
 use crate::signals::Ask;
-use exeat_files::quarantine::Leftovers;
 
 /// A run did not happen, or was lost after it had begun.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The policy could not be composed.
+    #[error(transparent)]
+    Policy(Box<Fault>),
     /// The request has no command.
     #[error("there is no command to run")]
     NoCommand,
@@ -388,6 +390,7 @@ impl Error {
     pub fn code(&self) -> u8 {
         match self {
             Self::RunLost(lost) => lost.error.code(),
+            Self::Policy(fault) if fault.is_input => 2,
             Self::NoCommand
             | Self::Path { .. }
             | Self::StrayLink { .. }
@@ -434,6 +437,7 @@ impl Error {
         match self {
             Self::RunLost(lost) => lost.error.cause_word(),
             Self::Stopped { .. } => "stopped",
+            Self::Policy(fault) if fault.is_input => "policy",
             Self::Ungranted { .. } | Self::HostPortDenied { .. } => "policy",
             _ => "setup",
         }
@@ -463,6 +467,7 @@ impl Error {
         }
         match self {
             Self::RunLost(lost) => lost.error.fix(),
+            Self::Policy(fault) => fault.hint.clone(),
             Self::NoCommand => {
                 Some("exeat run --allow api.example.com -- curl -sS https://api.example.com/".into())
             }
@@ -572,6 +577,12 @@ impl Error {
             _ if self.is_of_nesting() => exeat_sandbox::Layer::Nested.as_str(),
             _ => None,
         }
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::Policy(Box::new(fault))
     }
 }
 

@@ -8,16 +8,16 @@ use std::path::Path;
 use std::str::FromStr;
 
 use exeat_contract::CACHE;
+use exeat_files::quarantine::{Missing, MissingName, Pattern};
+use exeat_policy::Loopback;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Identity, Mount, SandboxSpec, seccomp};
 use serde::{Deserialize, Serialize};
 
 use crate::cache::of_any_run;
 use crate::plan::{FILTERS, Plan};
-use crate::request::Loopback;
 use crate::staged::{Staged, Taken, Told};
 use crate::view::scratch::TMP;
-use exeat_files::quarantine::{Missing, MissingName, Pattern};
 
 /// What the hash begins with: another form of it is another hash.
 const FORM: &str = "exeat isolation 1";

@@ -7,14 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use exeat_contract::BridgeKind;
-use exeat_policy::Target;
+use exeat_policy::{Target, Transparent};
 use exeat_proxy::{Context, Gateway, Listen, Packets, Sockets};
 use exeat_sandbox::{Finder, InsideNetwork, InsideProcess, Network, Offer, OpenNetwork};
 use nix::libc;
 
 use crate::error::{Error, chain};
 use crate::plan::Plan;
-use crate::request::Transparent;
 
 /// What a run wants of the sandbox's network.
 #[derive(Debug, Clone, Copy)]

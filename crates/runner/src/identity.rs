@@ -13,6 +13,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_contract::NOBODY;
+use exeat_files::names::true_name;
+use exeat_files::quarantine::{self, Live};
+use exeat_files::request::Work;
+use exeat_files::users::user_of;
+use exeat_files::walk::{LinkRule, WalkError, cwd_by_name};
 use exeat_record::place::Place;
 use exeat_sandbox::{Held, Identity};
 use nix::unistd::{Uid, geteuid};
@@ -22,14 +27,11 @@ use crate::dirs;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::plan::{certificates, named_trees, stage_home, to_be};
-use crate::request::{Request, Work};
+use crate::request::Request;
 use crate::signing::key_place;
 use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
-use crate::uids::{Own, has_all, user_of};
+use crate::uids::{Own, has_all};
 use crate::view;
-use exeat_files::names::true_name;
-use exeat_files::quarantine::{self, Live};
-use exeat_files::walk::{LinkRule, WalkError, cwd_by_name};
 
 /// Who a stage is to the kernel.
 #[derive(Debug)]

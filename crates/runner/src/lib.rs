@@ -54,7 +54,6 @@ mod backend;
 mod bounds;
 mod cache;
 mod caller;
-mod clock;
 mod cover;
 mod dirs;
 pub mod discover;
@@ -91,38 +90,33 @@ mod who;
 
 pub use alone::{Listen, ProxyRequest, Ready, Served, Told, check_addresses, serve_alone};
 pub use backend::{Backend, BackendError, Report};
-pub use bounds::Bounds;
 pub use cache::{PrivateCache, PrivateCaches};
 pub use caller::{machine as machine_name, user as user_name};
-pub use clock::today;
 pub use ended::{Ended, Stopped, StoppedHow};
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};
+pub use exeat_compose::{AuthError, EnvRule, Fault, Place, Seen, credentials_in, credentials_of};
 pub use exeat_files::protected::{LetThrough, NoName};
 pub use exeat_files::quarantine::{Found, Leftovers};
-pub use exeat_policy::{self as policy, EffectSet, HostPort, Limits, Policy, RuleError, Size, Span};
-pub use exeat_proxy::{
-    Credentials, CredentialsError, DeniedHost, FailedHost, Lost, ReachedHost, Summary, Unchecked,
-    UpstreamProxy,
+pub use exeat_files::request::{Bind, Bounds, Declared, Files, WORK, Work};
+pub use exeat_policy::{
+    self as policy, Bridge, Cache, EffectSet, Home, HostPort, Limits, Loopback, Nested, Policy, RuleError,
+    Size, Span, Transparent, Tty, UnixSockets, View,
 };
-pub use exeat_record::Sealed;
+pub use exeat_proxy::{DeniedHost, FailedHost, Lost, ReachedHost, Summary, Unchecked, UpstreamProxy};
 pub use exeat_record::ledger::Head;
-pub use exeat_record::{self as record, RunId};
+pub use exeat_record::{self as record, RunId, Sealed};
 #[doc(hidden)]
 pub use exeat_sandbox::attempt;
-pub use exeat_sandbox::{Enforcement, Held, is_nested, is_passed, shell_word, take_fd};
+pub use exeat_sandbox::{Enforcement, Held, is_nested, is_passed, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use parent::Parent;
-pub use plan::{Plan, home_of, plan};
-pub use reload::{Load, Reloaded, Seen};
-pub use request::{
-    AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Home, Loopback, Nested, Request,
-    Transparent, Tty, UnixSockets, View, WORK, Work,
-};
+pub use plan::{Plan, plan};
+pub use reload::{Load, Reloaded};
+pub use request::{AuditTo, Hardening, Request};
 pub use result::{RESULT_SCHEMA, RunResult, result_schema};
 pub use run::outcome::{Outcome, Through};
 pub use run::{Live, OnDenied, Oversight, notice_children, run};
 pub use signing::{Signing, key_place, prepare_key};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
-pub use upstream::{AuthError, check_ceilings, credentials_in, credentials_of};

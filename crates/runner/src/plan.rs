@@ -3,14 +3,21 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
+use exeat_compose::today;
 use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
-use exeat_policy::{Action, Effective, HostPort, Policy, Rule};
+use exeat_files::names::{joined, true_name};
+use exeat_files::quarantine::Missing;
+use exeat_files::request::{WORK, Work};
+use exeat_files::users::home_of;
+use exeat_files::walk::LinkRule;
+use exeat_policy::{
+    Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty, UnixSockets,
+};
 use exeat_proxy::UpstreamProxy;
 use exeat_record::Source;
 use exeat_record::place::Place;
@@ -21,26 +28,16 @@ use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::cache::{self, Steps, UsedCache};
-use crate::clock::today;
 use crate::environment::{Environment, Variable, Why};
 use crate::error::Error;
 use crate::identity::{Base, Seen, Who};
-use crate::limits;
-use crate::lists;
-use crate::remedy;
-use crate::request::{
-    AuditTo, Bridge, Cache, Hardening, Home, Loopback, Request, Transparent, Tty, UnixSockets, WORK, Work,
-};
-use crate::signing::key_place;
-use crate::signing::{Signing, state_place};
+use crate::request::{AuditTo, Hardening, Request};
+use crate::signing::{Signing, key_place, state_place};
 use crate::staged::{Fault, Ids, Staged, Taken};
-use crate::uids::{Own, user_of};
+use crate::uids::Own;
 use crate::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
 use crate::view::work::WORK_PATH;
-use crate::{environment, host_ports, upstream, via};
-use exeat_files::names::{joined, true_name};
-use exeat_files::quarantine::Missing;
-use exeat_files::walk::LinkRule;
+use crate::{environment, host_ports, limits, lists, remedy, upstream, via};
 
 /// What one run will do.
 #[derive(Debug)]
@@ -630,15 +627,6 @@ fn by_name(variables: Vec<Variable>) -> BTreeMap<OsString, OsString> {
     variables.into_iter().map(|variable| (variable.name, variable.value)).collect()
 }
 
-/// HOME as the caller has it, or what the user database says, or `/`.
-pub fn home_of(variable: Option<&OsStr>) -> PathBuf {
-    let given = variable.map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = given
-        .or_else(|| user_of(geteuid()).ok().flatten().map(|user| user.dir))
-        .unwrap_or_else(|| "/".into());
-    true_name(&home).unwrap_or(home)
-}
-
 /// Whether the stage has Unix sockets, and what of the file view holds then.
 fn unix_sockets(
     asked: UnixSockets,
@@ -805,7 +793,7 @@ mod tests {
     }
 
     fn request(dirs: &Dirs, ro: Vec<PathBuf>, config: &Path) -> Request {
-        let bind = |host: PathBuf| crate::request::Bind { guest: host.clone(), host };
+        let bind = |host: PathBuf| exeat_files::request::Bind { guest: host.clone(), host };
         let ro = ro.into_iter().map(bind).collect();
         let variable = |name: &str, value: &Path| (OsString::from(name), value.as_os_str().to_owned());
         Request {
@@ -813,7 +801,7 @@ mod tests {
             cwd: dirs.tree.clone(),
             policy: exeat_policy::PolicyBuilder::new().build(),
             sources: Vec::new(),
-            files: crate::request::Files { ro, ..Default::default() },
+            files: exeat_files::request::Files { ro, ..Default::default() },
             env: Vec::new(),
             host_env: [variable("HOME", &dirs.root.join("home")), variable("XDG_CONFIG_HOME", config)].into(),
             bridge: Bridge::Handoff,

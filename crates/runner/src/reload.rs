@@ -5,14 +5,11 @@
 //! a file does: another file renamed into its place, a link that leads elsewhere, a ceiling that was not there before, a
 //! file system that tells nobody of changes.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
+use exeat_compose::Seen;
 use exeat_policy::Policy;
 use exeat_record::Source;
 use tokio::sync::mpsc;
@@ -24,54 +21,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const SETTLED: Duration = Duration::from_millis(100);
 /// A file that does not come to rest is read all the same. What changes later is another change.
 const RESTLESS: Duration = Duration::from_secs(2);
-
-/// A file of a policy as it was looked at, by its path: whatever is there later is compared with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    path: PathBuf,
-    /// `None`: nothing is there, or nothing that we may look at.
-    stamp: Option<Stamp>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Stamp {
-    file: (u64, u64),
-    size: u64,
-    changed: [(i64, i64); 2],
-    regular: bool,
-}
-
-impl Seen {
-    /// What is at this absolute path now. Look before you read: then a change between the two counts as one.
-    #[must_use]
-    pub fn at(path: &Path) -> Self {
-        let stamp = fs::metadata(path).ok().map(|meta| Stamp {
-            file: (meta.dev(), meta.ino()),
-            size: meta.size(),
-            changed: [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())],
-            regular: meta.is_file(),
-        });
-        Self { path: path.to_path_buf(), stamp }
-    }
-
-    /// The path.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Whether it is something else than a file: a pipe gives what it holds once, and may keep its reader waiting.
-    #[must_use]
-    pub fn is_no_file(&self) -> bool {
-        self.stamp.as_ref().is_some_and(|stamp| !stamp.regular)
-    }
-
-    /// The same path, now.
-    #[must_use]
-    pub fn again(&self) -> Self {
-        Self::at(&self.path)
-    }
-}
 
 /// A policy that was read again, whole.
 #[derive(Debug)]
@@ -177,6 +126,9 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use super::*;
 
     /// A file in a directory of its own, and a watch on it that counts what it reads.
@@ -271,14 +223,5 @@ mod tests {
         assert_eq!(text(watch.look(true)), Some(Ok("one".into())));
         assert_eq!(text(watch.look(false)), Some(Ok("later".into())));
         assert_eq!(text(watch.look(false)), None);
-    }
-
-    #[test]
-    fn a_pipe_is_no_file() {
-        let setup = Setup::new("pipe");
-        let pipe = setup.dir.join("pipe");
-        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(Seen::at(&pipe).is_no_file());
-        assert!(!Seen::at(&setup.file).is_no_file() && !Seen::at(&setup.dir.join("absent")).is_no_file());
     }
 }

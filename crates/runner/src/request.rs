@@ -7,13 +7,12 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use exeat_files::protected::LetThrough;
-pub use exeat_policy::{Bridge, Cache, Home, Loopback, Nested, Transparent, Tty, UnixSockets};
-use exeat_policy::{HostPort, Limits, Policy};
+use exeat_compose::EnvRule;
+use exeat_files::request::Files;
+use exeat_policy::{Bridge, HostPort, Limits, Loopback, Nested, Policy, Transparent, Tty, UnixSockets};
 use exeat_proxy::UpstreamProxy;
 use exeat_record::Source;
 
-use crate::bounds::Bounds;
 use crate::signing::Signing;
 
 /// One run of a stage.
@@ -64,112 +63,6 @@ pub struct Request {
     /// What the stage may use. A stage that is stopped for it ends as [`Ended::Timeout`](crate::Ended::Timeout) or
     /// [`Ended::Limit`](crate::Ended::Limit).
     pub limits: Limits,
-}
-
-/// What of the host's file tree the stage sees.
-#[derive(Debug, Clone, Default)]
-pub struct Files {
-    /// The base view.
-    pub view: View,
-    /// Additional read-only binds.
-    pub ro: Vec<Bind>,
-    /// Additional writable binds.
-    pub rw: Vec<Bind>,
-    /// Paths that the stage must not see, files or directories.
-    pub mask: Vec<PathBuf>,
-    /// The package caches.
-    pub cache: Cache,
-    /// Where the stage's HOME is. A private one takes a cache.
-    pub home: Home,
-    /// Protected names that are writable, and neither watched nor moved aside; `.git`: all that git obeys in repositories.
-    /// Recorded in the plan.
-    pub allow_write: Vec<LetThrough>,
-    /// What the ceilings allow at most; all of them hold.
-    pub bounds: Vec<Bounds>,
-    /// What the stage declared, where that is more than a grant: binds show no more than this.
-    pub declared: Option<Declared>,
-    /// A directory of its own in which the stage starts, in place of the working directory.
-    pub work: Option<Work>,
-    /// Files that decided about this run, such as its policy, as the caller named them: read-only to the stage. Absolute.
-    pub deciding: Vec<PathBuf>,
-}
-
-/// The files that a stage says it needs. A path that nothing in the view shows is refused.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Declared {
-    /// What it reads. Absolute.
-    pub read: Vec<PathBuf>,
-    /// What it writes, and reads. Absolute.
-    pub write: Vec<PathBuf>,
-    /// Run with less, and say so, instead of refusing.
-    pub narrow: bool,
-}
-
-/// The place of [`Work`] in the sandbox.
-pub const WORK: &str = "/work";
-
-/// The directory [`WORK`] of a stage. It is the stage's HOME too, and where it starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
-    /// Empty, private, writable, and gone with the run.
-    Scratch,
-    /// This directory of the host, writable but for its protected paths.
-    Host(PathBuf),
-}
-
-/// The base view of the file tree.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum View {
-    /// The system's trees and the toolchains on PATH read-only, the working directory writable.
-    #[default]
-    Project,
-    /// The whole tree read-only with credentials masked.
-    Host,
-    /// Only what is declared, plus `/nix/store` where it exists.
-    Minimal,
-}
-
-impl View {
-    /// The one of two that shows less.
-    #[must_use]
-    pub fn narrower(self, other: Self) -> Self {
-        let width = |view| match view {
-            Self::Minimal => 0,
-            Self::Project => 1,
-            Self::Host => 2,
-        };
-        if width(other) < width(self) { other } else { self }
-    }
-}
-
-impl std::fmt::Display for View {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Project => "project",
-            Self::Host => "host",
-            Self::Minimal => "minimal",
-        })
-    }
-}
-
-/// A path of the host shown at a path in the sandbox. Both absolute.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bind {
-    /// The path on the host.
-    pub host: PathBuf,
-    /// The path in the sandbox.
-    pub guest: PathBuf,
-}
-
-/// One rule about the stage's environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EnvRule {
-    /// Copy the caller's value; nothing when the caller has none.
-    Pass(OsString),
-    /// Set a value.
-    Set(OsString, OsString),
-    /// Take it away: whatever an earlier rule or the list of passed variables says. The variables of the proxy stay.
-    Remove(OsString),
 }
 
 /// What is held tighter than usual, or looser. The default is what a stage gets that says nothing.

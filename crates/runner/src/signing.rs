@@ -6,13 +6,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_files::users::home_of;
 use exeat_files::walk::{LinkRule, WalkError};
 use exeat_record::SigningKey;
 use exeat_record::place::{self, Place};
 use nix::unistd::geteuid;
 
 use crate::error::Error;
-use crate::plan::home_of;
 
 /// What signs the record.
 #[derive(Debug, Clone, Default)]

@@ -4,28 +4,28 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
+use exeat_compose::EnvRule;
 use exeat_files::protected::NoName;
+use exeat_files::request::{Bind, Bounds, Files, Work};
+use exeat_files::users::home_of;
 use exeat_policy::file::PathSpec;
 use exeat_policy::{
-    Action, EffectSet, HostPort, Limits, Note, Origin, Policy, PolicyBuilder, RuleError, Span,
+    Action, Bridge, Cache, EffectSet, Home, HostPort, Limits, Note, Origin, Policy, PolicyBuilder, RuleError,
+    Span, Transparent, Tty, View,
 };
 use exeat_proxy::UpstreamProxy;
 
 use crate::backend::Backend;
-use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
-use crate::plan::{Plan, home_of, plan_with};
-use crate::request::{
-    AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Home, Request, Transparent, Tty, View, Work,
-};
+use crate::plan::{Plan, plan_with};
+use crate::request::{AuditTo, Hardening, Request};
 use crate::run::OnDenied;
 use crate::run::outcome::{Outcome, lost_with};
 use crate::run::streams::Streams;

@@ -15,6 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_contract::NOBODY;
+use exeat_files::names::{plain_name, rows, true_name};
+use exeat_files::users::user_of;
 use exeat_sandbox::{Mount, Tree, UserMap};
 use nix::errno::Errno;
 use nix::unistd::Uid;
@@ -23,9 +25,8 @@ use crate::bounds::follow;
 use crate::cache::Steps;
 use crate::error::Error;
 use crate::lists;
-use crate::uids::{ranges, user_of};
+use crate::uids::ranges;
 use crate::view;
-use exeat_files::names::{plain_name, rows, true_name};
 
 /// A kernel uid and gid.
 pub(crate) type Ids = (u32, u32);

@@ -5,13 +5,12 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
+use exeat_files::users::{entry, user_of};
 use exeat_record::random_number;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
-use nix::unistd::{Gid, Group, Uid, User};
+use nix::unistd::{Gid, Group, Uid};
 
 use crate::staged::Ids;
 
@@ -162,37 +161,6 @@ fn is_in_files(id: u32, root: &Path) -> Option<bool> {
         }
     }
     Some(is_there)
-}
-
-/// How long an answer is kept: a start asks for the same user up to four times.
-const KEPT: Duration = Duration::from_secs(1);
-
-/// Describes a user from the user database.
-///
-/// # Errors
-/// When it does not answer.
-pub(crate) fn user_of(uid: Uid) -> nix::Result<Option<User>> {
-    static ANSWERS: Mutex<Vec<(Uid, Instant, Option<User>)>> = Mutex::new(Vec::new());
-    let answers = || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = Instant::now();
-    let is_fresh = |at: Instant| now.saturating_duration_since(at) < KEPT;
-    if let Some((.., user)) = answers().iter().find(|(of, at, _)| *of == uid && is_fresh(*at)) {
-        return Ok(user.clone());
-    }
-    // Without the lock: the database may be far away.
-    let user = entry(User::from_uid(uid))?;
-    let mut answers = answers();
-    answers.retain(|(of, at, _)| *of != uid && is_fresh(*at));
-    answers.push((uid, now, user.clone()));
-    Ok(user)
-}
-
-/// Some databases call it an error that there is no such entry (getpwnam(3), "ERRORS").
-fn entry<T>(entry: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
-    match entry {
-        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
-        other => other,
-    }
 }
 
 /// The ranges of ids, first and end, that a user namespace with this map has (user_namespaces(7)).

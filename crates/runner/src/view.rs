@@ -17,20 +17,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use exeat_policy::Size;
+use exeat_files::names::{Mounts, is_absent, joined, rows, true_name, whole};
+use exeat_files::protected::LetThrough;
+use exeat_files::quarantine::{Live, Missing};
+use exeat_files::request::Files;
+use exeat_files::users::user_of;
+use exeat_files::walk::{End, LinkRule, clean};
+use exeat_policy::{Nested, Size, View};
 use exeat_sandbox::{Held, Mount};
 use nix::unistd::{Uid, geteuid};
 
 use crate::bounds::{Extent, Found, Limit, existing};
 use crate::error::Error;
 use crate::lists;
-use crate::request::{Files, Nested, View};
 use crate::staged::{Ids, doubtful_link, is_open_to};
-use crate::uids::user_of;
-use exeat_files::names::{Mounts, is_absent, joined, rows, true_name, whole};
-use exeat_files::protected::LetThrough;
-use exeat_files::quarantine::{Live, Missing};
-use exeat_files::walk::{End, LinkRule, clean};
 
 mod belongs;
 mod closed;
@@ -369,7 +369,7 @@ impl<'a> Builder<'a> {
         let mut let_through = files.allow_write.clone();
         let mut limits = Vec::new();
         for bound in &files.bounds {
-            if let Some(widest) = bound.view.filter(|widest| widest.narrower(kind) != kind) {
+            if let Some(widest) = bound.view.filter(|widest| *widest < kind) {
                 notes.push(format!(
                     "the view is `{widest}`, not `{kind}`: {} allows no wider one",
                     bound.said()

@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use exeat_compose::{Ask, Discovered};
 use exeat_policy::preset::{self, Found, Preset};
 use exeat_policy::{Action, Limits, Note, Origin, Policy, PolicyBuilder, RuleSpec};
-use exeat_runner::discover::{Ask, Discovered, Discovery, Times, Unasked};
+use exeat_runner::discover::{Discovery, Times, Unasked};
 use exeat_runner::{Bind, Bounds, Error, Files};
 
 /// A name that no resolver knows.
@@ -109,10 +110,9 @@ impl Place {
             host_env: self.env.clone(),
             own: &self.own,
             finish: &PolicyBuilder::build,
-            times: self.times,
             limits: self.limits,
         };
-        Discovery::start(ask)?.ask(group(preset))
+        Discovery::start(ask, self.times)?.ask(group(preset))
     }
 
     /// The rules, or the reason as text.
@@ -584,10 +584,9 @@ fn the_caller_finishes_each_policy() {
         host_env: place.env.clone(),
         own: &[],
         finish: &finish,
-        times: Times::default(),
         limits: Limits::default(),
     };
-    let found = Discovery::start(ask).unwrap().ask(group("npm")).unwrap();
+    let found = Discovery::start(ask, Times::default()).unwrap().ask(group("npm")).unwrap();
     assert_eq!(
         (texts(&found), rounds.into_inner()),
         (vec!["index.invalid".to_owned()], 3),

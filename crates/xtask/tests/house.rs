@@ -29,13 +29,25 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("exeat-audit", &["exeat-record", "exeat-policy"]),
     ("exeat-files", &["exeat-contract", "exeat-policy"]),
     ("exeat-proxy", &["exeat-record", "exeat-policy"]),
+    ("exeat-compose", &["exeat-files", "exeat-record", "exeat-policy"]),
     ("exeat-sandbox", &["exeat-contract"]),
     ("exeat-stage2", &["exeat-contract"]),
     (
         "exeat-runner",
-        &["exeat-sandbox", "exeat-proxy", "exeat-files", "exeat-contract", "exeat-record", "exeat-policy"],
+        &[
+            "exeat-sandbox",
+            "exeat-proxy",
+            "exeat-compose",
+            "exeat-files",
+            "exeat-contract",
+            "exeat-record",
+            "exeat-policy",
+        ],
     ),
-    ("exeat-cli", &["exeat-runner", "exeat-files", "exeat-audit", "exeat-record", "exeat-policy"]),
+    (
+        "exeat-cli",
+        &["exeat-runner", "exeat-compose", "exeat-files", "exeat-audit", "exeat-record", "exeat-policy"],
+    ),
     // The end-to-end tests drive the binary from outside; the seams they may read are data, never the code under test. Of
     // `exeat-sandbox` the bench takes the seccomp programs, for a bubblewrap without exeat.
     ("e2e", &["exeat-record", "exeat-contract", "exeat-policy", "exeat-sandbox"]),
@@ -70,8 +82,15 @@ fn no_crate_depends_on_one_that_the_table_does_not_give_it() {
 }
 
 /// The largest circle of files in a crate that has one of more than two. A circle can be broken: then the number here goes down.
-const CIRCLES: &[(&str, usize)] =
-    &[("cli", 9), ("files", 6), ("policy", 10), ("proxy", 12), ("runner", 42), ("sandbox", 7)];
+const CIRCLES: &[(&str, usize)] = &[
+    ("cli", 9),
+    ("compose", 6),
+    ("files", 6),
+    ("policy", 10),
+    ("proxy", 12),
+    ("runner", 41),
+    ("sandbox", 7),
+];
 
 #[test]
 fn no_circle_of_files_is_larger_than_two() {

@@ -3,10 +3,11 @@
 
 use exeat_audit::export::{Exporter, export, ocsf};
 use exeat_audit::learn::{Known, Learned};
-use exeat_audit::lock::{Lock, Seen};
+use exeat_audit::lock::Seen;
 use exeat_audit::query::{Filter, Reader};
 use exeat_audit::summary::{self, Form, Sort, Summary};
 use exeat_audit::{table, verify::verify};
+use exeat_record::lock::Lock;
 
 pub fn check(data: &[u8]) {
     let reader = || Reader::new(data);

@@ -92,7 +92,7 @@ fn more_of_the_same_is_nothing_new() {
 #[test]
 fn a_lock_is_a_baseline() {
     let lock = "schema 1\n- a.example.com:443 connect\nnightly a.example.com:443 http\n- [2001:db8::1]:8443 transparent\n";
-    let before = Summary::of_lock(&crate::lock::Lock::parse(lock).unwrap(), 10).unwrap();
+    let before = Summary::of_lock(&exeat_record::lock::Lock::parse(lock).unwrap(), 10).unwrap();
     let events = vec![
         Event::Decision(allow(1, "a.example.com:443")),
         Event::Decision(allow(2, "[2001:db8::1]:8443")),
@@ -103,7 +103,7 @@ fn a_lock_is_a_baseline() {
     assert_eq!(targets(&diff.new), ["new.example.com:443"]);
     assert_eq!(diff.gone.len(), 0);
     assert_eq!(
-        Summary::of_lock(&crate::lock::Lock::parse(lock).unwrap(), 1).unwrap().others.tally.allowed,
+        Summary::of_lock(&exeat_record::lock::Lock::parse(lock).unwrap(), 1).unwrap().others.tally.allowed,
         1
     );
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use exeat_compose::PolicyRequest;
 use exeat_policy::{HostPort, Mode};
 
 use super::Format;
@@ -58,6 +59,37 @@ pub(crate) struct PolicyArgs {
 }
 
 impl PolicyArgs {
+    /// Returns what they say, for whoever composes it.
+    pub(crate) fn request(&self) -> PolicyRequest {
+        let Self {
+            allow,
+            deny,
+            tls_off,
+            host_port,
+            preset,
+            mode,
+            policy,
+            ceiling,
+            effects,
+            upstream_proxy,
+            set,
+        } = self.clone();
+        PolicyRequest {
+            allow,
+            deny,
+            tls_off,
+            host_port,
+            preset,
+            mode,
+            policy,
+            ceiling,
+            effects,
+            upstream_proxy,
+            set,
+            ..PolicyRequest::default()
+        }
+    }
+
     /// Lists the descriptors that are read, each with its flag.
     pub(crate) fn descriptors(&self) -> Vec<(&'static str, Output)> {
         let of = |flag: &'static str, paths: &[PathBuf]| {

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
-use exeat_audit::lock;
 use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_policy::{Limits, Size, Span};
+use exeat_record::lock;
 
 use super::Format;
 use super::audit::KeyFrom;

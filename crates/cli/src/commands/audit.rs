@@ -23,16 +23,16 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use exeat_audit::query::{Flaw, Kind, Reader, Record};
+use exeat_compose::Machine;
 use exeat_files::walk::LinkRule;
 use exeat_record::RunId;
 use exeat_record::place::{self, Place};
+use select::{Notes, select};
 
 use crate::args::audit::Records;
 use crate::env_vars;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
-use select::{Notes, select};
 
 /// A record to read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,26 +3,25 @@
 
 use std::net::Ipv6Addr;
 
+use exeat_compose::today;
 use exeat_policy::{
     Admitted, Day, Denial, Host, HostPort, Layer, Policy, Port, Rule, Size, Target, TargetError, Unserved,
-    Vetted,
+    Vetted, printable,
 };
-use exeat_runner::{Unchecked, check_addresses, today};
+use exeat_runner::{Unchecked, check_addresses};
 use serde::Serialize;
 
 use crate::args::CheckArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::{self, FileFlags};
-use crate::machine::Machine;
-use crate::render::{Paint, printable};
+use crate::render::Paint;
 use crate::stdio;
 
 /// Decides about every target, in the order in which they were given.
 pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
-    let machine = Machine::here()?;
+    let machine = crate::request::here()?;
     let targets = args.targets.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
-    let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
+    let loaded = crate::request::compose(&args.policy.request(), &machine, false)?;
     for note in loaded.lines().map(String::as_str).chain(loaded.policy.terms().note()) {
         stdio::line("note", note);
     }

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
+use exeat_policy::printable;
 use exeat_runner::doctor::{self, Finding, Found, Variables};
 use exeat_runner::notice_children;
 use serde_json::json;
@@ -11,14 +12,13 @@ use crate::args::{DoctorArgs, Format};
 use crate::env_vars;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::render::{Paint, printable, printable_lines};
+use crate::render::{Paint, printable_lines};
 use crate::stdio;
 
 /// Tries each step, and answers whether a command could be run.
 pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
     notice_children()?;
-    let machine = Machine::here()?;
+    let machine = crate::request::here()?;
     let variable = |name: &str| machine.env.get(OsStr::new(name)).map(OsString::as_os_str);
     let findings = doctor::examine(Variables {
         home: variable(env_vars::HOME),

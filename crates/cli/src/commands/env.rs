@@ -2,21 +2,20 @@
 
 use std::fmt::Write as _;
 
+use exeat_policy::printable;
 use exeat_runner::{Dropped, Variable};
 use serde_json::json;
 
 use crate::args::EnvArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::render::printable;
 use crate::request;
 use crate::stdio;
 
 /// Prints every variable with its value and its origin.
 pub(crate) fn run(args: EnvArgs) -> Result<Exit, Failure> {
     let json = args.format.is_json();
-    let (request, notes) = request::env(args, Machine::here()?)?;
+    let (request, notes) = request::env(args, crate::request::here()?)?;
     for note in &notes {
         stdio::line("note", note);
     }

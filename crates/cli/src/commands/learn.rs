@@ -5,9 +5,9 @@ use std::path::Path;
 
 use exeat_audit::learn::{Known, Learned};
 use exeat_audit::query;
+use exeat_compose::today;
 use exeat_files::place;
-use exeat_policy::Mode;
-use exeat_runner::today;
+use exeat_policy::{Mode, printable};
 use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 
@@ -15,7 +15,7 @@ use crate::args::{LearnArgs, Output};
 use crate::commands::run::{self, Finished};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::{Paint, printable};
+use crate::render::Paint;
 use crate::request;
 use crate::stdio;
 

@@ -3,27 +3,28 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use exeat_compose::Machine;
+use exeat_compose::{Composed, EnvRule, NextHop, Said, today};
 use exeat_files::protected::{self, LetThrough};
+use exeat_files::request::{self, Bind, Bounds};
 use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, Work};
 use exeat_policy::{
     Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
-    Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, schema,
+    Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, printable,
+    schema,
 };
 use exeat_record::sha256_hex;
-use exeat_runner::{Bind, Bounds, EnvRule, today};
 use serde_json::{Value, json};
 
 use crate::args::{PolicyArgs, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
-use crate::machine::Machine;
-use crate::render::{Paint, printable};
+use crate::render::Paint;
 use crate::stdio;
 
 /// Prints the effective policy.
 pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
-    let loaded = loaded(&args.policy, &args.files, &Machine::here()?)?;
+    let loaded = loaded(&args.policy, &args.files, &crate::request::here()?)?;
     let text =
         if args.format.is_json() { shown_json(&loaded).to_string() } else { shown(&loaded, today(), out) };
     stdio::out(&text, args.format.is_json())?;
@@ -32,7 +33,7 @@ pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
 
 /// Prints what is risky, dead or double.
 pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
-    let machine = Machine::here()?;
+    let machine = crate::request::here()?;
     let loaded = loaded(&args.policy, &args.files, &machine)?;
     let findings = loaded.policy.review(today());
     let groups = risky(&loaded);
@@ -96,7 +97,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
 
 /// Prints what a change opens and closes.
 pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
-    let machine = Machine::here()?;
+    let machine = crate::request::here()?;
     let before = Side::read(&args.before, &machine)?;
     let after = Side::read(&args.after, &machine)?;
     if before.is_stored != after.is_stored {
@@ -172,10 +173,10 @@ pub(crate) fn schema(args: &PolicySchemaArgs) -> Result<Exit, Failure> {
     Ok(Exit::Yes)
 }
 
-fn loaded(args: &PolicyArgs, files: &[PathBuf], machine: &Machine) -> Result<Loaded, Failure> {
-    let mut args = args.clone();
-    args.policy.extend_from_slice(files);
-    let loaded = load::load(&args, FileFlags::default(), machine)?;
+fn loaded(args: &PolicyArgs, files: &[PathBuf], machine: &Machine) -> Result<Composed, Failure> {
+    let mut policy = args.request();
+    policy.policy.extend_from_slice(files);
+    let loaded = crate::request::compose(&policy, machine, false)?;
     for note in loaded.lines() {
         stdio::line("note", note);
     }
@@ -183,7 +184,7 @@ fn loaded(args: &PolicyArgs, files: &[PathBuf], machine: &Machine) -> Result<Loa
 }
 
 /// The binds that open what is hidden otherwise: key, path, and the name below the home directory.
-fn secrets(loaded: &Loaded, machine: &Machine) -> Vec<(&'static str, String, &'static str)> {
+fn secrets(loaded: &Composed, machine: &Machine) -> Vec<(&'static str, String, &'static str)> {
     let home = machine.home_or_database();
     let binds = [("ro", &loaded.said.ro), ("rw", &loaded.said.rw)];
     let all = binds.iter().flat_map(|(key, binds)| binds.iter().map(move |bind| (*key, &bind.host)));
@@ -197,7 +198,7 @@ fn secrets(loaded: &Loaded, machine: &Machine) -> Vec<(&'static str, String, &'s
 }
 
 /// The presets in use that let data out to strangers, with why.
-fn risky(loaded: &Loaded) -> Vec<(&'static str, String)> {
+fn risky(loaded: &Composed) -> Vec<(&'static str, String)> {
     let used = |name: &str| {
         loaded.policy.rules().iter().any(
             |rule| matches!(&rule.origin, exeat_policy::Origin::Preset { name: used, .. } if used == name),
@@ -213,8 +214,8 @@ fn risky(loaded: &Loaded) -> Vec<(&'static str, String)> {
     said.collect()
 }
 
-fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
-    let Loaded { policy, said, bounds, ceiling_limits, .. } = loaded;
+fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
+    let Composed { policy, said, bounds, ceiling_limits, .. } = loaded;
     let mut text = String::new();
     let Effective { allow, truncated, .. } = policy.effective();
     let layers: Vec<_> = policy
@@ -319,8 +320,8 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
     text
 }
 
-fn shown_json(loaded: &Loaded) -> Value {
-    let Loaded { policy, said, bounds, ceiling_limits, sources, .. } = loaded;
+fn shown_json(loaded: &Composed) -> Value {
+    let Composed { policy, said, bounds, ceiling_limits, sources, .. } = loaded;
     let Effective { allow, truncated, .. } = policy.effective();
     let of = |rule: &Rule| json!({"rule": rule.to_string(), "rule_src": rule.origin.to_string()});
     let allow = allow.iter().map(|rule| {
@@ -452,10 +453,10 @@ fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str,
 }
 
 /// Where the stage works, if not where the caller is.
-fn at(work: &WorkAt) -> String {
+fn at(work: &request::Work) -> String {
     match work {
-        WorkAt::Scratch => "an empty directory, gone with the run".into(),
-        WorkAt::Host(path) => path.display().to_string(),
+        request::Work::Scratch => "an empty directory, gone with the run".into(),
+        request::Work::Host(path) => path.display().to_string(),
     }
 }
 
@@ -505,18 +506,20 @@ struct Side {
 
 impl Side {
     fn read(path: &Path, machine: &Machine) -> Result<Self, Failure> {
-        let (text, _, shown) = load::read_policy(path, machine)?;
+        let (text, _, shown) = exeat_compose::read_policy(path, machine)?;
         // The policy of a record: its rules with all that bounds them, and nothing of files and variables.
         if let Some(read) = StoredPolicy::parse(&text, &shown) {
             let stored = read.map_err(|error| Failure::input(format!("{}: {error}", printable(&shown))))?;
             let file = stored.grants.clone();
             return Ok(Self { file, policy: stored.policy(&shown), is_stored: true });
         }
-        let file = load::parse(&text, &shown, FileRole::Policy)?;
+        let file = exeat_compose::parse(&text, &shown, FileRole::Policy)?;
         let mut grants = PolicyBuilder::new();
         file.apply(&mut grants);
         for (name, origin) in &file.presets {
-            for group in preset::expand(name).map_err(|error| load::from_preset(&error, Some(origin)))? {
+            for group in
+                preset::expand(name).map_err(|error| exeat_compose::from_preset(&error, Some(origin)))?
+            {
                 group.add_to(&mut grants);
             }
         }
@@ -590,7 +593,7 @@ impl Side {
             }
         }
         if let Some(at) = fs.view {
-            put("fs.view", load::view_of(at).to_string());
+            put("fs.view", at.to_string());
         }
         for (key, binds) in [("fs.ro", &fs.ro), ("fs.rw", &fs.rw)] {
             for bind in binds.iter().flatten() {

@@ -2,16 +2,15 @@
 
 use std::fmt::Write as _;
 
-use exeat_policy::Origin;
+use exeat_compose::{PolicyRequest, from_preset};
 use exeat_policy::preset::{self, Found, Preset, Profile};
+use exeat_policy::{Origin, printable, shell_word};
 use serde_json::{Value, json};
 
-use crate::args::{PolicyArgs, PresetArgs};
+use crate::args::PresetArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::{self, FileFlags, from_preset};
-use crate::machine::Machine;
-use crate::render::{Paint, printable, shell_word};
+use crate::render::Paint;
 use crate::stdio;
 
 /// Lists the presets, or shows those that were named.
@@ -131,14 +130,14 @@ fn hosts(asked: &Asked, group: &Preset) -> Option<Vec<String>> {
 
 /// Asks the clients as a run would: within the same ceilings, and with the caller's own rules.
 fn ask(args: &PresetArgs, groups: &[&'static Preset]) -> Result<Asked, Failure> {
-    let policy = PolicyArgs {
+    let policy = PolicyRequest {
         preset: args.names.clone(),
         allow: args.allow.clone(),
         ceiling: args.ceiling.clone(),
-        ..PolicyArgs::default()
+        asks_anew: true,
+        ..PolicyRequest::default()
     };
-    let loaded =
-        load::load(&policy, FileFlags { asks_anew: true, ..FileFlags::default() }, &Machine::here()?)?;
+    let loaded = crate::request::compose(&policy, &crate::request::here()?, false)?;
     for note in loaded.lines() {
         stdio::line("note", note);
     }

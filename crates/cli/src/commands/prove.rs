@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use exeat_policy::printable;
 use serde_json::{Value, json};
 
 use crate::args::{BridgeKind, FsView, ProveArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::prove::host::{Found, Host, NoRun, Way, stopped};
 use crate::prove::{Attempt, attempts, survive};
-use crate::render::{Paint, printable};
+use crate::render::Paint;
 use crate::stdio;
 
 /// Tries to get out, and says whether everything held.
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
         return Ok(Exit::Yes);
     }
     exeat_runner::notice_children()?;
-    let machine = Machine::here()?;
+    let machine = crate::request::here()?;
     let mut host = Host::new(&machine)?;
     let made: Vec<&'static Attempt> = attempts().filter(|attempt| chosen.contains(&attempt.id)).collect();
     let mut found = Vec::new();

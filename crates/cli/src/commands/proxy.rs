@@ -4,23 +4,23 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use exeat_policy::{Mode, Terms};
-use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Seen, Served};
+use exeat_compose::Machine;
+use exeat_compose::{Composed, PolicyRequest, Seen};
+use exeat_policy::{Mode, Terms, printable, shell_word};
+use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Served};
 
 use crate::args::audit::KeyFrom;
-use crate::args::{ListenAt, PolicyArgs, ProxyArgs};
+use crate::args::{ListenAt, ProxyArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::{self, FileFlags, Loaded};
-use crate::machine::Machine;
-use crate::render::{Ending, Paint, printable, printable_lines, shell_word};
+use crate::render::{Ending, Paint, printable_lines};
 use crate::request;
 use crate::stdio;
 
 /// Serves until SIGINT or SIGTERM; at SIGHUP, or when one of its files changes, the policy is read again.
 pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
-    let machine = Machine::here()?;
+    let machine = request::here()?;
     let places: Vec<&ListenAt> = [&args.listen].into_iter().chain(&args.listen_socks5).collect();
     if args.listen_anywhere && places.iter().all(|place| matches!(place, ListenAt::Unix(_))) {
         return Err(Failure::input("`--listen-anywhere` is about tcp listeners only"));
@@ -43,7 +43,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let listen = listen(&args.listen)?;
     let key = args.audit_key.as_ref().and_then(KeyFrom::descriptor);
     request::inherited(&[("--audit", args.audit.as_ref()), ("--audit-key", key.as_ref())])?;
-    let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
+    let loaded = request::compose(&args.policy.request(), &machine, false)?;
     for note in loaded.lines().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
         stdio::line("note", note);
     }
@@ -51,7 +51,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     if let Some(note) = loaded.policy.terms().note() {
         stdio::line("note", note);
     }
-    let upstream = loaded.next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
+    let upstream = loaded.next_hop.as_ref().map(|hop| request::open(hop, &machine)).transpose()?;
     if let Some(upstream) = &upstream {
         stdio::line("note", &upstream.note());
     }
@@ -69,7 +69,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let place = audit::place_of(&machine).ok();
     let record: Rc<OnceCell<PathBuf>> = Rc::default();
     let told = Rc::clone(&record);
-    let load = again(args.policy.clone(), machine.clone(), &loaded);
+    let load = again(args.policy.request(), machine.clone(), &loaded);
     let quiet = args.quiet;
     let Served { summary, notes, .. } = exeat_runner::serve_alone(ProxyRequest {
         listen,
@@ -119,7 +119,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
 }
 
 /// Reads the policy again as a fresh start with the same arguments would.
-fn again(args: PolicyArgs, machine: Machine, first: &Loaded) -> Load {
+fn again(policy: PolicyRequest, machine: Machine, first: &Composed) -> Load {
     let (once, seen, next_hop) = (first.once.clone(), first.seen.clone(), first.next_hop.clone());
     Box::new(move || {
         if let Some(what) = &once {
@@ -129,11 +129,11 @@ fn again(args: PolicyArgs, machine: Machine, first: &Loaded) -> Load {
         if let Some(seen) = seen.iter().map(Seen::again).find(Seen::is_no_file) {
             return Err(format!("`{}` is no file any more", printable(&seen.path().display().to_string())));
         }
-        let loaded = load::load(&args, FileFlags::default(), &machine).map_err(|failure| failure.said())?;
+        let loaded = request::compose(&policy, &machine, false).map_err(|failure| failure.said())?;
         if loaded.next_hop != next_hop {
             return Err("it names another upstream proxy, which takes a new start".into());
         }
-        let Loaded { policy, sources, seen, mut notes, .. } = loaded;
+        let Composed { policy, sources, seen, mut notes, .. } = loaded;
         notes.extend(policy.terms().note().map(str::to_owned));
         Ok(Reloaded { policy, sources, seen, notes })
     })

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
+use exeat_compose::Machine;
 use exeat_policy::{HostPort, Limits, Policy};
 use exeat_runner::{Ended, Live, OnDenied, Outcome, Oversight, Parent, RunResult};
 use nix::libc::{SIGXCPU, SIGXFSZ};
@@ -18,7 +19,6 @@ use crate::args::{OnDeniedWhat, Output, Require, RunArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::render::{self, Ending, Paint, printable_lines};
 use crate::request::{self, Asked};
 use crate::result::{self, Sink};
@@ -27,7 +27,7 @@ use crate::stdio;
 /// Runs the command and answers with its exit code.
 pub(crate) fn run(args: RunArgs, parent: Pid, paint: Paint) -> Result<Exit, Failure> {
     if args.dry_run {
-        return dry_run(args, Machine::here()?);
+        return dry_run(args, crate::request::here()?);
     }
     if exeat_runner::is_passed() {
         return as_it_is(&args);
@@ -81,7 +81,7 @@ pub(crate) struct Finished {
 
 /// Runs the command, to the end of its summary. `parent` had started this process.
 pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Finished, Failure> {
-    let machine = Machine::here()?;
+    let machine = crate::request::here()?;
     apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
     request::inherited(&[("--result", args.result.as_ref())])?;
     let key = args.audit_key.as_ref().and_then(KeyFrom::descriptor);
@@ -156,7 +156,7 @@ fn whole_line(command: &[OsString]) -> Option<String> {
 /// Returns what to do about a command that the sandbox does not have.
 fn not_found_hint(whole_line: Option<&str>) -> String {
     match whole_line {
-        Some(line) => format!("a line for a shell: exeat run -- sh -c {}", render::shell_word(line)),
+        Some(line) => format!("a line for a shell: exeat run -- sh -c {}", exeat_policy::shell_word(line)),
         None => "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named".to_owned(),
     }
 }
@@ -166,7 +166,7 @@ fn not_found_hint(whole_line: Option<&str>) -> String {
 pub(crate) fn refused(error: &clap::Error) {
     let words: Vec<OsString> = std::env::args_os().collect();
     let (Some(Places { results, audits, is_dry: false, .. }), Ok(machine)) =
-        (places(&words), Machine::here())
+        (places(&words), crate::request::here())
     else {
         return;
     };

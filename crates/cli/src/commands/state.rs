@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exeat_audit::{Moment, table};
+use exeat_compose::Machine;
 use exeat_files::quarantine::{self, Item, Kind, Open, SetAside, Standing};
+use exeat_policy::printable;
 use exeat_runner::{PrivateCache, PrivateCaches};
 use serde_json::{Value, json};
 
@@ -16,8 +18,6 @@ use super::audit::place_of;
 use crate::args::state::{RestoreArgs, StateListArgs, StatePruneArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::render::printable;
 use crate::stdio;
 
 /// Of one run so many things are named in words. How many there are was the stage's to choose.
@@ -34,7 +34,7 @@ struct State {
 
 impl State {
     fn read() -> Result<Self, Failure> {
-        let machine = Machine::here()?;
+        let machine = crate::request::here()?;
         let dir = place_of(&machine)?.state_dir().to_path_buf();
         // First: a run that ends meanwhile is passed over, and one that starts has another name.
         let open = quarantine::open_runs(&dir);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use exeat_compose::Machine;
 use exeat_runner::{RunId, attempt};
 use nix::sys::signal::{Signal, kill};
 
@@ -16,7 +17,6 @@ use super::scratch::{Scratch, resolver, sockets_of_runs};
 use super::{Attempt, INSIDE, Node, Other, Spec, survive};
 use crate::env_vars::XDG_STATE_HOME;
 use crate::failure::Failure;
-use crate::machine::Machine;
 
 mod child;
 mod judge;

@@ -232,20 +232,6 @@ fn colour_wraps_words_and_breaks_no_column() {
     );
 }
 
-#[test]
-fn words_for_a_shell() {
-    for (text, word) in [
-        ("run.jsonl", "run.jsonl"),
-        ("/a b/c", "'/a b/c'"),
-        ("it's", r"'it'\''s'"),
-        ("", "''"),
-        ("$(x)", "'$(x)'"),
-        ("~/x", "'~/x'"),
-    ] {
-        assert_eq!(shell_word(text), word);
-    }
-}
-
 /// Each target stays one line; who asked is told where it was more than one program, and never moves a cursor.
 #[test]
 fn refusals_are_told_by_program_where_there_was_more_than_one() {

@@ -3,10 +3,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use clap::Parser;
-
+use exeat_files::request::Bind;
 use exeat_policy::file::MAX_FILE_BYTES;
 use exeat_policy::{Ech, Mode, Terms, TlsCheck};
-use exeat_runner::Bind;
 
 use super::*;
 use crate::args::{Cli, Command};
@@ -31,13 +30,7 @@ impl Place {
     }
 
     fn machine(&self) -> Machine {
-        Machine {
-            cwd: self.0.clone(),
-            base: self.0.clone(),
-            env: [("HOME".into(), "/home/ann".into())].into(),
-            deciding: Default::default(),
-            links: Default::default(),
-        }
+        Machine::new(self.0.clone(), [("HOME".into(), "/home/ann".into())].into(), exeat_runner::take_fd)
     }
 
     fn try_request(&self, words: &[&str]) -> Result<Asked, Failure> {
@@ -401,8 +394,7 @@ fn what_a_proxy_leaves_out_of_a_policy() {
         place.file("p.toml", text);
         let words = ["exeat", "proxy", "--listen", "unix:s", "--policy", "p.toml"];
         let Command::Proxy(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
-        let note =
-            load::load(&args.policy, FileFlags::default(), &place.machine()).unwrap().note_without_stage();
+        let note = compose(&args.policy.request(), &place.machine(), true).unwrap().note_without_stage();
         assert!(note.is_some() == left_out.is_some(), "{text}: {note:?}");
         assert!(
             note.clone().unwrap_or_default().starts_with(left_out.unwrap_or_default()),
@@ -422,10 +414,8 @@ fn a_ceiling_counts_once() {
     for name in ["link.toml", "config/exeat/link.toml"] {
         std::os::unix::fs::symlink(place.0.join("config/exeat/policy.toml"), place.0.join(name)).unwrap();
     }
-    let machine = Machine {
-        env: [("XDG_CONFIG_HOME".into(), place.0.join("config").into())].into(),
-        ..place.machine()
-    };
+    let mut machine = place.machine();
+    machine.env = [("XDG_CONFIG_HOME".into(), place.0.join("config").into())].into();
     for (named, count) in [
         (&[][..], 1),
         (&["config/exeat/policy.toml", "config/exeat/../exeat/policy.toml"], 1),
@@ -436,7 +426,7 @@ fn a_ceiling_counts_once() {
         let mut words = vec!["exeat", "check", "--allow", "a.example", "a.example"];
         named.iter().for_each(|name| words.extend(["--ceiling", name]));
         let Command::Check(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
-        let loaded = load::load(&args.policy, FileFlags::default(), &machine).unwrap();
+        let loaded = compose(&args.policy.request(), &machine, true).unwrap();
         assert_eq!(loaded.bounds.len(), count, "{named:?}");
         assert_eq!(loaded.sources.len(), count, "{named:?}");
         // Each is looked at, and the site's, where there is none.
@@ -451,7 +441,8 @@ fn no_home_no_tilde() {
     else {
         panic!()
     };
-    let machine = Machine { env: [("HOME".into(), "relative".into())].into(), ..place.machine() };
+    let mut machine = place.machine();
+    machine.env = [("HOME".into(), "relative".into())].into();
     let report = run(*args, machine).expect_err("there is no HOME").report(Paint::PLAIN);
     assert_eq!(report, "exeat: error: --ro: `~` is HOME, and HOME is not set to an absolute path\n");
 }

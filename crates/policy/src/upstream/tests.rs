@@ -246,3 +246,18 @@ fn where_credentials_are() {
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
     }
 }
+
+/// P13, A03: what is no credential is refused, nothing is repeated, and nothing is printed.
+#[test]
+fn p13_credentials_are_one_line_and_printed_as_stars() {
+    let parsed = Credentials::parse(b"Aladdin:open sesame\n").unwrap();
+    assert_eq!(parsed.as_bytes(), b"Aladdin:open sesame");
+    assert_eq!(format!("{parsed:?}"), "Credentials(***)");
+    for good in [&b"u:"[..], b"u:p:q", b"u:p\r\n", "\u{fc}:p".as_bytes()] {
+        assert!(Credentials::parse(good).is_ok(), "{good:?}");
+    }
+    let long = [&b"u:"[..], &[b'x'; MAX_CREDENTIALS]].concat();
+    for bad in [&b""[..], b"\n", b"u", b":p", b"u:p\n\n", b"u:p\r\nX: y", b"u:\0", b"u:p\nv:q\n", &long] {
+        assert_eq!(Credentials::parse(bad), Err(CredentialsError), "{bad:?}");
+    }
+}

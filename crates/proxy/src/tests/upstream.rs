@@ -1,9 +1,9 @@
 //! K36, K49: connections that are left to another proxy, which is a script here.
 
-use exeat_policy::{Bypass, UpstreamUrl};
+use exeat_policy::{Bypass, Credentials, UpstreamUrl};
 
 use super::*;
-use crate::{Credentials, UpstreamProxy};
+use crate::UpstreamProxy;
 
 /// The name that the proxies of these tests have; where they are, the table of names says.
 const NAME: &str = "proxy.test";

@@ -3,13 +3,15 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
+use exeat_compose::EnvRule;
 use exeat_contract::BridgeKind;
-use exeat_policy::{Action, Limits, Note, Origin, PolicyBuilder};
+use exeat_files::request::{Bind, Files};
+use exeat_policy::{Action, Bridge, Cache, Limits, Note, Origin, PolicyBuilder, Transparent, Tty, View};
 use exeat_sandbox::Held;
 
 use super::*;
 use crate::plan::plan;
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, Transparent, Tty, View};
+use crate::request::{AuditTo, Request};
 
 /// Changes, each with a word for it.
 type Changes<'a, T> = Vec<(&'static str, Box<dyn FnOnce(&mut T) + 'a>)>;

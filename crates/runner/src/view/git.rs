@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use nix::unistd::{User, geteuid};
-
-use super::closed::{keeper, may_search};
-use crate::bounds::{Way, way};
 use exeat_files::names::{is_absent, true_name};
 use exeat_files::protected::is_first_part;
 use exeat_files::quarantine::{DirState, first_parts_in, is_repository};
 use exeat_files::walk::clean;
+use nix::unistd::{User, geteuid};
+
+use super::closed::{keeper, may_search};
+use crate::bounds::{Way, way};
 
 mod config;
 mod files;

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 use exeat_files::names::is_absent;
 use exeat_files::protected::{self, LetThrough, Obeyed};
+use exeat_files::quarantine::{
+    DirState, FurtherDown, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository,
+};
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 
@@ -17,9 +20,6 @@ use super::git;
 use super::trees::links_in;
 use crate::bounds::follow;
 use crate::error::Error;
-use exeat_files::quarantine::{
-    DirState, FurtherDown, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository,
-};
 
 /// What was found.
 #[derive(Debug, Default)]

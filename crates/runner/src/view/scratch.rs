@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use exeat_contract::CACHE;
 use exeat_files::walk::{LinkRule, clean};
+use exeat_policy::Cache;
 use exeat_record::RunId;
 use exeat_sandbox::Mount;
 use nix::unistd::geteuid;
 
 use crate::cache::CACHE_OF_RUN;
-use crate::request::Cache;
 
 /// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
 pub(crate) const TMP_SIZE: u64 = 1 << 30;

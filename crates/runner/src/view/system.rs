@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_contract::{CACHE, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
 use exeat_files::walk::WalkError;
-use exeat_policy::{HostName, Size};
+use exeat_policy::{Cache, Home, HostName, Nested, Size, View};
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Mount, STAGE2_IMAGE};
 
@@ -17,7 +17,6 @@ use super::trees::plain;
 use super::work::is_too_much;
 use super::{AGENTS, Builder, By, MASK_SIZE, Original, PRIVATE, RUN_SIZE, SHM_SIZE, place, sockets};
 use crate::lists;
-use crate::request::{Cache, Home, Nested, View};
 
 impl<'a> Builder<'a> {
     pub(super) fn base(&mut self) {

@@ -3,10 +3,10 @@
 use std::os::unix::fs::symlink;
 
 use exeat_contract::CACHE;
+use exeat_files::request::{Bind, Work};
 
 use super::scratch::resolved_place;
 use super::*;
-use crate::request::{Bind, Work};
 
 struct Place {
     root: PathBuf,
@@ -62,7 +62,7 @@ impl Place {
             owners: BTreeSet::new(),
             path: path.map(OsStr::new),
             stage_home: &home,
-            nested: crate::request::Nested::default(),
+            nested: exeat_policy::Nested::default(),
             named: Vec::new(),
             asked: Vec::new(),
             certificates: Vec::new(),
@@ -465,7 +465,7 @@ fn a_missing_tree_is_the_caller_s_mistake() {
         owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
-        nested: crate::request::Nested::default(),
+        nested: exeat_policy::Nested::default(),
         named: Vec::new(),
         asked: Vec::new(),
         certificates: Vec::new(),
@@ -575,7 +575,7 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
         owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
-        nested: crate::request::Nested::default(),
+        nested: exeat_policy::Nested::default(),
         named: Vec::new(),
         asked: Vec::new(),
         certificates: Vec::new(),
@@ -674,7 +674,7 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
         owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
-        nested: crate::request::Nested::default(),
+        nested: exeat_policy::Nested::default(),
         named: Vec::new(),
         asked: Vec::new(),
         certificates: Vec::new(),
@@ -750,7 +750,7 @@ fn what_only_root_reads_is_masked_at_every_place_when_the_caller_is_root() {
         owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
-        nested: crate::request::Nested::default(),
+        nested: exeat_policy::Nested::default(),
         named: Vec::new(),
         asked: Vec::new(),
         certificates: Vec::new(),

@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use exeat_files::names::{is_absent, joined, true_name};
 use exeat_files::quarantine::{Missing, beyond_search, is_directory_name};
+use exeat_files::request::{Bind, WORK, Work};
 use exeat_files::walk::{WalkError, clean};
 use exeat_sandbox::Mount;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
@@ -22,7 +23,6 @@ use super::{
 };
 use crate::bounds::{Extent, Limit, Tops, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
-use crate::request::{Bind, WORK, Work};
 
 impl<'a> Builder<'a> {
     pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool) {

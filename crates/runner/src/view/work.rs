@@ -5,13 +5,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_files::names::{first_below, holds, is_same, true_name};
+use exeat_files::request::{Bind, Files, WORK};
 use exeat_files::walk::clean;
+use exeat_policy::View;
 use exeat_sandbox::Mount;
 use nix::unistd::Uid;
 
 use super::{Builder, Facts, How, Original, PRIVATE, Rank, home_of, protected};
 use crate::lists;
-use crate::request::{Bind, Files, View, WORK};
 
 impl<'a> Builder<'a> {
     /// Whether anything of the working directory may be shown.

@@ -4,18 +4,17 @@ use std::io::{self, BufRead};
 use std::path::Path;
 
 use exeat_audit::diff::{Diff, Unknown};
-use exeat_audit::lock::{Lock, Seen};
+use exeat_audit::lock::Seen;
 use exeat_audit::query::Reader;
 use exeat_audit::summary::{Form, Summary};
 use exeat_policy::Verdict;
+use exeat_record::lock::Lock;
 
 use super::select::{Selected, filter, select};
 use super::{Out, Source, Stopped};
 use crate::args::audit::{DiffArgs, DiffFormat, Records};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load;
-use crate::machine::Machine;
 use crate::render::Paint;
 
 /// Hosts that are told apart on either side. Beyond that nothing could be said.
@@ -73,7 +72,7 @@ fn is_lock(path: &Path) -> bool {
 
 fn read_lock(path: &Path) -> Result<Lock, Failure> {
     let shown = path.display().to_string();
-    let (_, lock) = load::read_lock(path, &shown, &Machine::here()?)?;
+    let (_, lock) = exeat_compose::read_lock(path, &shown, &crate::request::here()?)?;
     lock.ok_or_else(|| {
         Failure::input(format!("there is no `{shown}`")).hint("exeat audit lock -o egress.lock")
     })

@@ -20,7 +20,6 @@ use super::{Out, Source, Stopped, bad_place, place_of, select};
 use crate::args::audit::{Records, ShowArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::render::Paint;
 
 /// How long after it was written a line is shown at the latest.
@@ -46,7 +45,7 @@ pub(super) fn all(args: &ShowArgs, filter: &Filter, paint: Paint) -> Result<Exit
         return Err(Failure::input("--follow goes on until it is ended: --until has no place there"));
     }
     let selection = select::selection(&args.records.selection)?;
-    let place = place_of(&Machine::here()?)?;
+    let place = place_of(&crate::request::here()?)?;
     super::note_signature();
     let mut known = Known::default();
     let mut strands = Strands::new(args, filter, &selection, paint);
@@ -261,7 +260,7 @@ fn failed(out: Out, source: &Source, error: io::Error) -> Failure {
 
 /// Shows several records, to the end of the last of their runs.
 fn many(args: &ShowArgs, filter: &Filter, sources: &[&Source], paint: Paint) -> Result<Exit, Failure> {
-    let place = place_of(&Machine::here()?).ok();
+    let place = place_of(&crate::request::here()?).ok();
     // They were selected already.
     let selection = Selection::default();
     let mut strands = Strands::new(args, filter, &selection, paint);

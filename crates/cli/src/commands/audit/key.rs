@@ -2,6 +2,7 @@
 
 use std::io;
 
+use exeat_policy::printable;
 use exeat_record::place::{self, Place};
 use exeat_record::{KeyError, SigningKey};
 use exeat_runner::Signing;
@@ -10,8 +11,6 @@ use super::{bad_place, place_of};
 use crate::args::audit::KeyArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::render::printable;
 use crate::request;
 use crate::stdio;
 
@@ -22,7 +21,7 @@ pub(crate) fn own(place: &Place) -> Result<Place, Failure> {
 
 /// Prints it.
 pub(crate) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
-    let machine = Machine::here()?;
+    let machine = crate::request::here()?;
     let bad = |error: exeat_record::KeyError| Failure::from(exeat_runner::Error::Key(error));
     let key = match request::signing(args.audit_key.as_ref(), &machine)? {
         Signing::Key(key) => key,

@@ -6,6 +6,7 @@ use std::io;
 
 use exeat_audit::ledger::{Book, Found, Joined, KeptHead, Seen, join};
 use exeat_audit::verify::Report;
+use exeat_policy::printable;
 use exeat_record::ledger::Ledger;
 use exeat_record::place::Place;
 use exeat_record::{RunId, SigningKey, VerifyingKey};
@@ -16,8 +17,7 @@ use super::select;
 use super::{bad_place, place_of};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::render::{Paint, printable};
+use crate::render::Paint;
 
 /// Runs that are named one by one, of each kind; the rest is counted.
 const MAX_NAMED: usize = 10;
@@ -36,7 +36,7 @@ pub(crate) struct Ledgers {
 impl Ledgers {
     /// Reads the ledgers. Before the records are listed: a run has its record before it is in a ledger.
     pub(crate) fn read(keys: &[VerifyingKey], heads: &[KeptHead]) -> Result<Ledgers, Failure> {
-        let place = place_of(&Machine::here()?)?;
+        let place = place_of(&crate::request::here()?)?;
         let read = |place: &Place| Book::all(place, keys, heads).map_err(|error| unreadable(place, error));
         let (mut own_place, mut books) = (place.clone(), read(&place)?);
         if books.is_empty() {

@@ -9,13 +9,12 @@ use super::{Out, Source, Stopped, place_of};
 use crate::args::audit::ListArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::render::Paint;
 use crate::stdio;
 
 /// Lists them, the newest first.
 pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
-    let place = place_of(&Machine::here()?).ok();
+    let place = place_of(&crate::request::here()?).ok();
     let selected = select_any(&args.records)?;
     let mut exit = selected.exit();
     let any = !selected.found.is_empty();

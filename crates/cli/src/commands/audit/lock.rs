@@ -2,16 +2,15 @@
 
 use std::io;
 
-use exeat_audit::lock::{Lock, Seen};
+use exeat_audit::lock::Seen;
 use exeat_files::place::Output;
+use exeat_policy::printable;
+use exeat_record::lock::Lock;
 use nix::fcntl::OFlag;
 
 use crate::args::audit::LockArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load;
-use crate::machine::Machine;
-use crate::render::printable;
 use crate::stdio;
 
 /// Writes it.
@@ -32,7 +31,7 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
         |error: io::Error| Failure::input(format!("cannot write `{}`", printable(&shown))).because(error);
     let output = Output::open(path, OFlag::empty()).map_err(bad)?;
     let old = match &output {
-        Output::Whole(_) => load::read_lock(path, &shown, &Machine::here()?)?.1,
+        Output::Whole(_) => exeat_compose::read_lock(path, &shown, &crate::request::here()?)?.1,
         // To read a pipe would wait for what is written here.
         Output::Stream(_) => None,
     };

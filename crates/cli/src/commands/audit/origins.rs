@@ -76,7 +76,7 @@ fn places(path: &Path, sha256: &str, shown: &str, is_list: bool) -> Option<Place
             parse_rule_lines(&text, shown, action).ok()?.iter().for_each(|rule| rule.apply(&mut builder));
         }
     } else {
-        crate::load::parse(&text, shown, FileRole::Policy).ok()?.apply(&mut builder);
+        exeat_compose::parse(&text, shown, FileRole::Policy).ok()?.apply(&mut builder);
     }
     let mut places = Places::new();
     for rule in builder.build().rules() {

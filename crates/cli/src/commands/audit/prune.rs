@@ -14,7 +14,6 @@ use super::{Out, Stopped, bad_place, place_of, select};
 use crate::args::audit::PruneArgs;
 use crate::exit::Exit;
 use crate::failure::{Failure, in_house};
-use crate::machine::Machine;
 
 /// What became of the records that are old enough.
 #[derive(Default)]
@@ -26,7 +25,7 @@ struct Done {
 
 /// Removes them, the oldest first, and says each.
 pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
-    let place = place_of(&Machine::here()?)?;
+    let place = place_of(&crate::request::here()?)?;
     let Some(before) = SystemTime::now().checked_sub(args.older_than) else {
         return Err(Failure::input("that is before all time"));
     };
@@ -102,7 +101,8 @@ fn prune(
 
 /// Writes into the ledger that the record of a run is removed, and by whom.
 fn write_down(stored: &StoredRun, no: Option<u64>) -> Result<(), String> {
-    let place = Machine::here().and_then(|machine| place_of(&machine)).map_err(|failure| failure.said())?;
+    let place =
+        crate::request::here().and_then(|machine| place_of(&machine)).map_err(|failure| failure.said())?;
     let written = to_prune(&place)?.prune(stored.run, no, exeat_runner::user_name().as_deref());
     let written = written.map_err(|error| in_house(&error.to_string()))?;
     written.oddity.into_iter().for_each(|oddity| crate::stdio::line("warning", &oddity));

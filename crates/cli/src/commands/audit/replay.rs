@@ -3,16 +3,14 @@
 use std::path::Path;
 
 use exeat_audit::replay::Replay;
+use exeat_compose::today;
 use exeat_policy::Target;
-use exeat_runner::today;
 
 use super::Out;
 use crate::args::Format;
 use crate::args::audit::ReplayArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::{self, FileFlags};
-use crate::machine::Machine;
 use crate::stdio;
 
 /// Compares, and prints where the two differ.
@@ -22,7 +20,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
     if args.records.runs.iter().any(|path| is_stdin(path)) && policies.clone().any(|path| is_stdin(path)) {
         return Err(Failure::input("`-` is a record and a policy, and stdin is read once"));
     }
-    let loaded = load::load(&args.policy, FileFlags::default(), &Machine::here()?)?;
+    let loaded = crate::request::compose(&args.policy.request(), &crate::request::here()?, false)?;
     for note in loaded.lines().map(String::as_str).chain(loaded.policy.terms().note()) {
         stdio::line("note", note);
     }

@@ -17,7 +17,6 @@ use super::{Source, bad_place, place_of};
 use crate::args::audit::{Records, SelectionArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::stdio;
 
 /// Records that one command reads.
@@ -155,7 +154,7 @@ pub(crate) fn is_empty(args: &SelectionArgs) -> bool {
 }
 
 fn own_place() -> Result<Place, Failure> {
-    place_of(&Machine::here()?)
+    place_of(&crate::request::here()?)
 }
 
 fn gather(records: &Records, only_last: bool, with_runs: bool) -> Result<Selected, Failure> {

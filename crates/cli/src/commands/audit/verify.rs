@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use exeat_audit::verify::{Beside, Ending, Report, Standing, verify};
+use exeat_policy::printable;
 use exeat_record::place::Place;
 use exeat_record::{KeyError, SigningKey, VerifyingKey};
 use serde_json::{Value, json};
@@ -18,8 +19,7 @@ use crate::args::Format;
 use crate::args::audit::VerifyArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::render::{Paint, printable};
+use crate::render::Paint;
 use crate::stdio;
 
 /// Verifies each record. Prints those that are not whole, or the only one, and then how many of which kind there are.
@@ -244,7 +244,7 @@ fn grouped(number: u64) -> String {
 
 /// The key that signs this user's records today, where it can be read.
 fn signing_key() -> Result<Option<VerifyingKey>, Failure> {
-    let path = own(&place_of(&Machine::here()?)?)?.key_path();
+    let path = own(&place_of(&crate::request::here()?)?)?.key_path();
     Ok(SigningKey::load(&path).ok().map(|key| key.verifying().clone()))
 }
 
@@ -272,7 +272,7 @@ pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
         }
     };
     if named.is_empty() {
-        return own_keys(&own(&place_of(&Machine::here()?)?)?).map_err(bad);
+        return own_keys(&own(&place_of(&crate::request::here()?)?)?).map_err(bad);
     }
     let mut keys = Vec::new();
     for name in named {

@@ -6,10 +6,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_compose::Machine;
 use exeat_runner::lists;
 
 use crate::env_vars;
-use crate::machine::Machine;
 use crate::prove::Node;
 use crate::prove::canary::{Canaries, Files};
 use crate::prove::scratch::Scratch;

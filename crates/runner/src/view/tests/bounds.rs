@@ -1,10 +1,9 @@
 //! What ceilings, declarations and work directories make of a view.
 
+use exeat_files::request::{Bounds, Declared};
 use proptest::prelude::*;
 
 use super::*;
-use crate::bounds::Bounds;
-use crate::request::Declared;
 
 /// A place with a tree `srv` beside HOME: directories `a` and `b`, three deep, each with a file `f`.
 fn place(name: &str) -> Place {
@@ -383,7 +382,7 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
         git: Everywhere::default(),
         owners: BTreeSet::new(),
         stage_home: &home,
-        nested: crate::request::Nested::default(),
+        nested: exeat_policy::Nested::default(),
         path: None,
         named: named.iter().map(PathBuf::from).collect(),
         asked: asked.iter().map(PathBuf::from).collect(),

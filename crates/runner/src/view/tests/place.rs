@@ -147,7 +147,7 @@ fn b11_every_directory_above_a_mask_is_a_mount_point() {
     let files = Files {
         rw: vec![to(&project, "/d"), bind(&project)],
         mask: masks.to_vec(),
-        bounds: vec![crate::bounds::Bounds { mask: vec![project.join("a/m")], ..Default::default() }],
+        bounds: vec![exeat_files::request::Bounds { mask: vec![project.join("a/m")], ..Default::default() }],
         ..Files::default()
     };
     let built = place.build(&files, &project, None);

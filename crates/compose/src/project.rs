@@ -14,10 +14,10 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-use super::Named;
+use crate::load::Named;
 
 /// What lies where the project's file would be.
-pub(super) enum Found {
+pub(crate) enum Found {
     /// No such file.
     Nothing,
     /// A file, opened so that it is the one that was looked at.
@@ -27,7 +27,7 @@ pub(super) enum Found {
 }
 
 /// Looks for the file. It is no link, which could lead to anything of the user's, and not a pipe, which could keep us waiting.
-pub(super) fn find(path: &Path) -> io::Result<Found> {
+pub(crate) fn find(path: &Path) -> io::Result<Found> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) {
         Ok(file) => file,
@@ -52,13 +52,13 @@ pub(super) fn find(path: &Path) -> io::Result<Found> {
 }
 
 /// Whether a file belongs to the caller, or to root.
-pub(super) fn is_ours(meta: &Metadata) -> bool {
+pub(crate) fn is_ours(meta: &Metadata) -> bool {
     [geteuid().as_raw(), 0].contains(&meta.uid())
 }
 
 /// Takes out of an unnamed file what no ceiling speaks about, and says what that was. Hosts need no care: every ceiling bounds
 /// them, also one that names none. Masks and limits only narrow.
-pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) -> Vec<&'static str> {
+pub(crate) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) -> Vec<&'static str> {
     let speaks = |about: fn(&PolicyFile) -> bool| ceilings.iter().any(|ceiling| about(&ceiling.file));
     let mut left_out = Vec::new();
     let mut drop_if = |set: bool, bounded: bool, key: &'static str| {

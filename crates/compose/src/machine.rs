@@ -5,53 +5,79 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
+use exeat_files::request::Bind;
+use exeat_files::users::home_of;
 use exeat_files::walk::{LinkRule, clean, cwd_by_name};
 use exeat_policy::file::{BindSpec, PathSpec};
-use exeat_runner::Bind;
 
-use crate::env_vars;
-use crate::failure::Failure;
+use crate::fault::Fault;
+
+/// Takes over the descriptor of a number, so that no stage inherits it.
+pub type TakeFd = fn(RawFd) -> io::Result<OwnedFd>;
 
 /// The machine as a command finds it.
 #[derive(Debug, Clone)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// Absolute, as the kernel says it: without symbolic links.
-    pub(crate) cwd: PathBuf,
+    pub cwd: PathBuf,
     /// The same as the shell that led here names it, links included: where relative paths begin. A link on that way is judged like
     /// any other.
-    pub(crate) base: PathBuf,
+    pub base: PathBuf,
     /// Our own environment.
-    pub(crate) env: BTreeMap<OsString, OsString>,
+    pub env: BTreeMap<OsString, OsString>,
     /// The files that were read to decide about a run.
-    pub(crate) deciding: RefCell<Vec<PathBuf>>,
+    deciding: RefCell<Vec<PathBuf>>,
     /// The link rule, once it is asked for.
-    pub(crate) links: OnceCell<LinkRule>,
+    links: OnceCell<LinkRule>,
+    take_fd: TakeFd,
 }
 
 /// Why a path of an argument or a file has no place.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlaceError {
+pub enum PlaceError {
     /// `~` without a home.
     #[error("`~` is HOME, and HOME is not set to an absolute path")]
     NoHome,
 }
 
 impl Machine {
-    /// This one.
-    pub(crate) fn here() -> Result<Self, Failure> {
+    /// Looks at this one.
+    ///
+    /// # Errors
+    /// A [`Fault`] where the working directory is gone.
+    pub fn here(take_fd: TakeFd) -> Result<Self, Fault> {
         let cwd = std::env::current_dir()
-            .map_err(|error| Failure::could("cannot tell the working directory").because(error))?;
+            .map_err(|error| Fault::could("cannot tell the working directory").because(error))?;
         let pwd = std::env::var_os("PWD");
         let base = pwd.as_deref().and_then(|pwd| cwd_by_name(pwd, &cwd)).unwrap_or(&cwd).to_path_buf();
-        let env = std::env::vars_os().collect();
-        Ok(Self { cwd, base, env, deciding: RefCell::default(), links: OnceCell::new() })
+        Ok(Self { base, ..Self::new(cwd, std::env::vars_os().collect(), take_fd) })
+    }
+
+    /// Makes one that stands in a directory, with these variables.
+    #[must_use]
+    pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, take_fd: TakeFd) -> Self {
+        Self { base: cwd.clone(), cwd, env, deciding: RefCell::default(), links: OnceCell::new(), take_fd }
+    }
+
+    /// Takes an inherited descriptor over, so that no stage inherits it.
+    ///
+    /// # Errors
+    /// A [`Fault`] where it is not open.
+    pub fn take_fd(&self, flag: &str, n: RawFd) -> Result<OwnedFd, Fault> {
+        (self.take_fd)(n).map_err(|error| not_open(flag, n, error))
+    }
+
+    /// Returns the files that were read to decide about a run.
+    pub fn take_deciding(&self) -> Vec<PathBuf> {
+        self.deciding.take()
     }
 
     /// Which links a path of this caller's may lead through.
-    pub(crate) fn links(&self) -> &LinkRule {
+    pub fn links(&self) -> &LinkRule {
         let new = || LinkRule::new(&self.home_or_database(), self.directory("XDG_RUNTIME_DIR").as_deref());
         self.links.get_or_init(new)
     }
@@ -79,29 +105,29 @@ impl Machine {
     }
 
     /// The path from here on, without `.` in it; links and `..` stay as they are.
-    pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
+    pub fn absolute(&self, path: &Path) -> PathBuf {
         self.base.join(path).components().collect()
     }
 
     /// The user's configuration directory (XDG Base Directory Specification). Without HOME the user database says where it is:
     /// an unset variable must not lift the ceiling in it.
-    pub(crate) fn config(&self) -> PathBuf {
-        self.directory(env_vars::XDG_CONFIG_HOME).unwrap_or_else(|| self.home_or_database().join(".config"))
+    pub fn config(&self) -> PathBuf {
+        self.directory("XDG_CONFIG_HOME").unwrap_or_else(|| self.home_or_database().join(".config"))
     }
 
     /// The directory of the private caches.
-    pub(crate) fn caches(&self) -> PathBuf {
+    pub fn caches(&self) -> PathBuf {
         let base = self.directory("XDG_CACHE_HOME");
         base.unwrap_or_else(|| self.home_or_database().join(".cache")).join("exeat")
     }
 
     /// HOME, or what the user database says.
-    pub(crate) fn home_or_database(&self) -> PathBuf {
-        exeat_runner::home_of(self.env.get(OsStr::new(env_vars::HOME)).map(OsString::as_os_str))
+    pub fn home_or_database(&self) -> PathBuf {
+        home_of(self.env.get(OsStr::new("HOME")).map(OsString::as_os_str))
     }
 
     fn home(&self) -> Option<PathBuf> {
-        self.directory(env_vars::HOME)
+        self.directory("HOME")
     }
 
     fn directory(&self, variable: &str) -> Option<PathBuf> {
@@ -110,7 +136,7 @@ impl Machine {
     }
 
     /// A bind with both paths absolute. The guest's path holds no `..`: bubblewrap would take it by its letters.
-    pub(crate) fn place_bind(&self, bind: &BindSpec, base: &Path) -> Result<Bind, PlaceError> {
+    pub fn place_bind(&self, bind: &BindSpec, base: &Path) -> Result<Bind, PlaceError> {
         let host = self.place(&bind.host, base)?;
         let guest = match &bind.guest {
             Some(guest) => self.place(guest, base)?,
@@ -120,7 +146,7 @@ impl Machine {
     }
 
     /// A path of a policy, absolute; relative ones start at `base`.
-    pub(crate) fn place(&self, path: &PathSpec, base: &Path) -> Result<PathBuf, PlaceError> {
+    pub fn place(&self, path: &PathSpec, base: &Path) -> Result<PathBuf, PlaceError> {
         Ok(match path {
             PathSpec::Absolute(path) => PathBuf::from(path),
             PathSpec::Home(below) if below.is_empty() => self.home().ok_or(PlaceError::NoHome)?,
@@ -128,4 +154,11 @@ impl Machine {
             PathSpec::Relative(path) => base.join(path).components().collect(),
         })
     }
+}
+
+/// Says that a descriptor which an argument names was not open when exeat began.
+pub fn not_open(flag: &str, n: RawFd, error: io::Error) -> Fault {
+    let fault = Fault::input(format!("`{flag} fd:{n}`: descriptor {n} is not open"));
+    let fault = if error.kind() == io::ErrorKind::NotFound { fault } else { fault.because(error) };
+    fault.hint(format!("open it for exeat: exeat run {flag} fd:{n} ... {n}>FILE"))
 }

@@ -6,26 +6,22 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use exeat_audit::lock::{self, Lock};
-use exeat_policy::MAX_STORED_BYTES;
 use exeat_policy::file::MAX_FILE_BYTES;
-
+use exeat_policy::{MAX_STORED_BYTES, printable, shell_word};
+use exeat_record::lock::{self, Lock};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::STDIN;
-use crate::args::Output;
-use crate::failure::Failure;
+use crate::fault::Fault;
+use crate::load::STDIN;
 use crate::machine::Machine;
-use crate::render::{printable, shell_word};
-use crate::request::take_fd;
 
 /// The text of a policy file, the directory that its paths are relative to, and its name in messages.
-pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Failure> {
+pub fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Fault> {
     if let Some(n) = descriptor(path)? {
         machine.note_descriptor(n);
         let shown = path.display().to_string();
-        let mut from = take(n, &shown)?;
+        let mut from = take(n, &shown, machine)?;
         let text = policy_text(Patient::new(&mut from, DEADLINE), &shown)?;
         return Ok((text, machine.base.clone(), shown));
     }
@@ -45,13 +41,9 @@ pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, Pat
 }
 
 /// The text of a lock file and what it says; no lock where there is no file.
-pub(crate) fn read_lock(
-    path: &Path,
-    shown: &str,
-    machine: &Machine,
-) -> Result<(String, Option<Lock>), Failure> {
+pub fn read_lock(path: &Path, shown: &str, machine: &Machine) -> Result<(String, Option<Lock>), Fault> {
     let shown = printable(shown);
-    let bad = |error: io::Error| Failure::input(format!("cannot read `{shown}`")).because(error);
+    let bad = |error: io::Error| Fault::input(format!("cannot read `{shown}`")).because(error);
     let file = match machine.open_deciding(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((String::new(), None)),
         file => file.map_err(bad)?,
@@ -61,43 +53,40 @@ pub(crate) fn read_lock(
     file.take(most).read_to_string(&mut text).map_err(bad)?;
     match Lock::parse(&text) {
         Ok(lock) => Ok((text, Some(lock))),
-        Err(error) if error.line() == 0 => Err(Failure::input(format!("`{shown}` is no lock: {error}"))),
-        Err(error) => Err(Failure::input(format!("{shown}:{}: {error}", error.line()))),
+        Err(error) if error.line() == 0 => Err(Fault::input(format!("`{shown}` is no lock: {error}"))),
+        Err(error) => Err(Fault::input(format!("{shown}:{}: {error}", error.line()))),
     }
 }
 
 /// How a lock is made.
-pub(super) fn write_it(shown: &str) -> String {
+pub(crate) fn write_it(shown: &str) -> String {
     format!("after a run without --locked: exeat audit lock --last -o {}", shell_word(shown))
 }
 
-pub(super) fn is_stdin(path: &Path) -> bool {
+pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
 /// The policy that stands in the argument itself, as JSON.
-pub(super) fn inline(path: &Path) -> Option<&str> {
+pub(crate) fn inline(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| text.trim_start().starts_with('{'))
 }
 
 /// The number of `fd:N`. A file of that name is `./fd:N`.
-pub(super) fn descriptor(path: &Path) -> Result<Option<i32>, Failure> {
-    if !path.to_str().is_some_and(|text| text.starts_with("fd:")) {
-        return Ok(None);
-    }
-    let shown = path.display().to_string();
-    match shown.parse() {
-        Ok(Output::Fd(n)) if n > 2 => Ok(Some(n)),
-        _ => Err(Failure::input(format!("`{shown}` is not a descriptor to read: fd:N with N from 3 on"))
+pub(crate) fn descriptor(path: &Path) -> Result<Option<i32>, Fault> {
+    let Some(number) = path.to_str().and_then(|text| text.strip_prefix("fd:")) else { return Ok(None) };
+    // `parse` alone would take a sign.
+    match number.parse() {
+        Ok(n) if n > 2 && number.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Some(n)),
+        _ => Err(Fault::input(format!("`fd:{number}` is not a descriptor to read: fd:N with N from 3 on"))
             .hint("- is stdin; a file of this name is ./fd:...")),
     }
 }
 
 /// Takes a descriptor of the caller's over and closes its number, so that no stage has it and a writer is told when all is read.
-fn take(n: i32, shown: &str) -> Result<File, Failure> {
-    let taken = take_fd("--policy", n)?;
-    nix::unistd::close(n)
-        .map_err(|error| Failure::could(format!("cannot close `{shown}`")).because(error))?;
+fn take(n: i32, shown: &str, machine: &Machine) -> Result<File, Fault> {
+    let taken = machine.take_fd("--policy", n)?;
+    nix::unistd::close(n).map_err(|error| Fault::could(format!("cannot close `{shown}`")).because(error))?;
     Ok(taken.into())
 }
 
@@ -135,9 +124,9 @@ impl Read for Patient<'_> {
     }
 }
 
-pub(super) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, Failure> {
+pub(crate) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, Fault> {
     machine.open_deciding(path).map_err(|error| {
-        let failure = Failure::input(format!("cannot read `{}`", printable(shown))).because(error);
+        let failure = Fault::input(format!("cannot read `{}`", printable(shown))).because(error);
         // As for curl, and for lists of rules.
         match shown.strip_prefix('@') {
             Some(file) => failure.hint(format!("a path stands here without `@`: {}", shell_word(file))),
@@ -147,41 +136,41 @@ pub(super) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, 
 }
 
 /// At most [`MAX_FILE_BYTES`] of UTF-8; more is refused, so that a rule cannot be lost at the end.
-pub(super) fn text_of(from: impl Read, shown: &str) -> Result<String, Failure> {
+pub(crate) fn text_of(from: impl Read, shown: &str) -> Result<String, Fault> {
     text_within(from, shown, MAX_FILE_BYTES)
 }
 
 /// The same, but for what may be the policy of a record, which can be larger than a file. As JSON of another form it is refused later.
-fn policy_text(mut from: impl Read, shown: &str) -> Result<String, Failure> {
+fn policy_text(mut from: impl Read, shown: &str) -> Result<String, Fault> {
     let mut first = [0];
     let has = from
         .read(&mut first)
-        .map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))?;
+        .map_err(|error| Fault::input(format!("cannot read `{shown}`")).because(error))?;
     let most = if first == *b"{" { MAX_STORED_BYTES } else { MAX_FILE_BYTES };
     text_within(first.get(..has).unwrap_or_default().chain(from), shown, most)
 }
 
-fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Failure> {
+fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Fault> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     from.take(limit)
         .read_to_end(&mut bytes)
-        .map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))?;
+        .map_err(|error| Fault::input(format!("cannot read `{shown}`")).because(error))?;
     if bytes.len() > most {
-        return Err(Failure::input(format!("`{shown}` is larger than {most} bytes")));
+        return Err(Fault::input(format!("`{shown}` is larger than {most} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
         let line = good.split(|byte| *byte == b'\n').count();
-        Failure::input(format!("{shown}:{line}: the text is not UTF-8"))
+        Fault::input(format!("{shown}:{line}: the text is not UTF-8"))
     })
 }
 
 /// The policy was the whole of stdin. What is left of it (a terminal's next line) is not for the stage.
-fn close_stdin() -> Result<(), Failure> {
+fn close_stdin() -> Result<(), Fault> {
     let closed =
         File::open("/dev/null").and_then(|null| nix::unistd::dup2_stdin(null).map_err(io::Error::from));
-    closed.map_err(|error| Failure::could("cannot close stdin after the policy").because(error))
+    closed.map_err(|error| Fault::could("cannot close stdin after the policy").because(error))
 }
 
 #[cfg(test)]

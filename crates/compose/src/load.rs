@@ -1,128 +1,129 @@
-//! The policy of a command line: flags, files, presets, effects and ceilings in, one [`Policy`] out, with what they say
-//! besides rules. It reads files and asks package managers for their hosts; it changes nothing but descriptor 0, and that
-//! only for a policy on stdin.
+//! Flags, files, presets, effects and ceilings in, one [`Composed`] out.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use exeat_files::protected::{self, LetThrough, NoName};
-use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection, Work};
+use exeat_files::request::{Bind, Bounds, Files, Work};
+use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
     Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, Home, HostPort, Layers, Limits, Mode,
-    Note, OnExcess, Origin, Policy, PolicyBuilder, RuleError, StoredPolicy, Terms, TlsCheck,
+    Note, OnExcess, Origin, Policy, PolicyBuilder, RuleError, StoredPolicy, Terms, TlsCheck, View, printable,
+    shell_word,
 };
 use exeat_record::{Source, SourceRole};
-use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
 
-use self::reading::Reading;
-use self::text::{is_stdin, open, text_of};
-pub(crate) use self::text::{read_lock, read_policy};
-pub(crate) use self::upstream::NextHop;
-use crate::args::PolicyArgs;
-use crate::failure::{Failure, Place};
+use crate::elsewhere;
+use crate::fault::{Fault, Place};
 use crate::machine::{Machine, PlaceError};
-use crate::render::{printable, shell_word};
+use crate::reading::Reading;
+use crate::request::{EnvRule, PolicyRequest};
+use crate::seen::Seen;
+use crate::services::Services;
+use crate::text::{is_stdin, open, text_of};
+use crate::upstream::{self, NextHop};
 
-mod elsewhere;
-mod project;
-mod reading;
-mod text;
-mod upstream;
-mod waiting;
-
-/// The project's policy file: used where `--policy` names it, and where a ceiling bounds it; only said to exist otherwise.
-pub(crate) const PROJECT_FILE: &str = ".exeat.toml";
+/// The project's policy file: used where a caller names it, and where a ceiling bounds it; only said to exist otherwise.
+pub const PROJECT_FILE: &str = ".exeat.toml";
 
 /// What messages and the record call a policy on stdin, and effects in an argument.
-const STDIN: &str = "stdin";
-const INLINE: &str = "--effects";
-const INLINE_POLICY: &str = "--policy";
+pub(crate) const STDIN: &str = "stdin";
+pub(crate) const INLINE: &str = "--effects";
+pub(crate) const INLINE_POLICY: &str = "--policy";
 
 /// The site's ceiling.
-const SITE_CEILING: &str = "/etc/exeat/policy.toml";
+pub(crate) const SITE_CEILING: &str = "/etc/exeat/policy.toml";
 
 /// The user's, below the configuration directory.
-const USER_CEILING: &str = "exeat/policy.toml";
+pub(crate) const USER_CEILING: &str = "exeat/policy.toml";
 
-/// The policy of a command line.
+/// What holds in the end.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub struct Composed {
     /// All rules of all layers.
-    pub(crate) policy: Policy,
+    pub policy: Policy,
     /// Another proxy that connections are left to.
-    pub(crate) next_hop: Option<NextHop>,
+    pub next_hop: Option<NextHop>,
     /// What files and effects say besides rules.
-    pub(crate) said: Said,
+    pub said: Said,
     /// What ceilings bound besides rules.
-    pub(crate) bounds: Vec<Bounds>,
+    pub bounds: Vec<Bounds>,
     /// The smallest limits of all ceilings.
-    pub(crate) ceiling_limits: Limits,
+    pub ceiling_limits: Limits,
     /// The effects, where their paths bound what others show and are not themselves what is shown.
-    pub(crate) declared: Option<EffectSet>,
+    pub declared: Option<EffectSet>,
     /// The stage declares `Llm`.
-    pub(crate) llm: bool,
+    pub llm: bool,
     /// The files that were read, for the record.
-    pub(crate) sources: Vec<Source>,
+    pub sources: Vec<Source>,
     /// What was looked at, read or not there, each from before that.
-    pub(crate) seen: Vec<Seen>,
+    pub seen: Vec<Seen>,
     /// What cannot be read a second time, if anything.
-    pub(crate) once: Option<String>,
+    pub once: Option<String>,
     /// What the user should know: what was found, used, narrowed.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Why hosts of a preset may be missing: what the user should see last.
-    pub(crate) doubts: Vec<String>,
+    pub doubts: Vec<String>,
     /// Variables that send the clients of the presets to other hosts.
-    pub(crate) redirected_by: Vec<&'static str>,
+    pub redirected_by: Vec<&'static str>,
 }
 
 /// What policy files and effects say besides rules.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
-    pub(crate) stage: Option<String>,
-    pub(crate) view: Option<View>,
-    pub(crate) ro: Vec<Bind>,
-    pub(crate) rw: Vec<Bind>,
-    pub(crate) mask: Vec<PathBuf>,
-    pub(crate) allow_write: Vec<LetThrough>,
-    pub(crate) env: Vec<EnvRule>,
-    pub(crate) limits: Limits,
-    pub(crate) work: Option<WorkAt>,
-    pub(crate) socks5: bool,
-    pub(crate) cache: Option<Cache>,
-    pub(crate) home: Option<Home>,
-    pub(crate) sandbox: SandboxSection,
-    pub(crate) audit_sync: bool,
-    pub(crate) on_excess: Option<OnExcess>,
-    /// Those of flags as well.
-    pub(crate) host_ports: Vec<HostPort>,
+pub struct Said {
+    /// The stage's name.
+    pub stage: Option<String>,
+    /// The base view.
+    pub view: Option<View>,
+    /// Read-only binds; those of the caller as well.
+    pub ro: Vec<Bind>,
+    /// Writable binds; those of the caller as well.
+    pub rw: Vec<Bind>,
+    /// What is hidden; what the caller hides as well.
+    pub mask: Vec<PathBuf>,
+    /// Protected names that are let through.
+    pub allow_write: Vec<LetThrough>,
+    /// Rules about the environment.
+    pub env: Vec<EnvRule>,
+    /// The limits of the policies; ceilings may have smaller ones.
+    pub limits: Limits,
+    /// Where the stage works, if not where the caller is.
+    pub work: Option<Work>,
+    /// Whether SOCKS5 is offered.
+    pub socks5: bool,
+    /// The package caches.
+    pub cache: Option<Cache>,
+    /// Where the stage's HOME is.
+    pub home: Option<Home>,
+    /// What is held tighter than usual, or looser.
+    pub sandbox: SandboxSection,
+    /// Whether each line of the record is on the disk before what it describes is done.
+    pub audit_sync: bool,
+    /// What happens when the stage declares more than it is granted.
+    pub on_excess: Option<OnExcess>,
+    /// Services of this machine that the stage finds on its loopback; those of the caller as well.
+    pub host_ports: Vec<HostPort>,
     /// Where a file names a path of the host, and by which key.
     places: Vec<(PathBuf, &'static str, String)>,
     /// Which file said what may be said once only.
     by: Vec<(&'static str, String)>,
 }
 
-/// Where a policy lets the stage work.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum WorkAt {
-    Scratch,
-    Host(PathBuf),
-}
-
-impl Loaded {
+impl Composed {
     /// All lines for the user, the doubts last.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = &String> {
+    pub fn lines(&self) -> impl Iterator<Item = &String> {
         self.notes.iter().chain(&self.doubts)
     }
 
     /// The limits that hold: those of files, and no more than a ceiling's.
-    pub(crate) fn limits(&self) -> Limits {
+    pub fn limits(&self) -> Limits {
         self.said.limits.min(self.ceiling_limits)
     }
 
     /// What to tell the user of `exeat proxy`, which starts no stage that could be shown files or given variables.
-    pub(crate) fn note_without_stage(&self) -> Option<String> {
+    pub fn note_without_stage(&self) -> Option<String> {
         let Said { view, ro, rw, mask, env, limits, socks5, host_ports, sandbox, .. } = &self.said;
         let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
         // Those of connections are for both.
@@ -142,40 +143,21 @@ impl Loaded {
     }
 }
 
-/// What the flags of a run show and hide, each path in its place.
-#[derive(Debug, Default)]
-pub(crate) struct FileFlags {
-    pub(crate) ro: Vec<Bind>,
-    pub(crate) rw: Vec<Bind>,
-    pub(crate) mask: Vec<PathBuf>,
-    /// Somebody else's proxy decides about hosts, and nothing here may.
-    pub(crate) via: bool,
-    /// Nothing is said while a package manager takes its time.
-    pub(crate) quiet: bool,
-    /// Package managers are asked whatever they have said today.
-    pub(crate) asks_anew: bool,
-    /// What the stage reached before is all that it may reach.
-    pub(crate) lock: Option<LockAt>,
-}
-
-/// `--locked`.
-#[derive(Debug)]
-pub(crate) struct LockAt {
-    /// The file.
-    pub(crate) file: PathBuf,
-    /// The stage, where a flag names it.
-    pub(crate) stage: Option<String>,
-}
-
-/// Reads and joins the policy of a command line.
-pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Result<Loaded, Failure> {
-    let mut reading = Reading::new(machine, flags.quiet);
-    reading.asks_anew = flags.asks_anew;
+/// Composes what a caller says with what the site and the user allow at most.
+///
+/// # Errors
+/// A [`Fault`] in what was said, or what the services say.
+pub fn compose<S: Services>(
+    args: &PolicyRequest,
+    machine: &Machine,
+    services: &S,
+) -> Result<Composed, S::Error> {
+    let mut reading = Reading::new(machine);
     if args.policy.iter().chain(&args.ceiling).filter(|path| is_stdin(path)).count() > 1 {
-        return Err(Failure::input("`-` stands twice, and stdin is read once"));
+        return Err(Fault::input("`-` stands twice, and stdin is read once").into());
     }
 
-    if flags.via {
+    if args.via {
         elsewhere::flags(args)?;
     }
     let ceilings = reading.ceilings(&args.ceiling)?;
@@ -197,7 +179,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
             !(set.file.rules.is_empty() && set.file.presets.is_empty() && set.file.host_ports.is_empty());
         files.push(set);
     }
-    if flags.via {
+    if args.via {
         elsewhere::files(&files, &ceilings)?;
     }
     let effects = match &args.effects {
@@ -239,10 +221,10 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     }
 
     // Hosts and files each: declared and granted is what is in both; alone, the effects are the grants.
-    let of_files = !flags.ro.is_empty() || !flags.rw.is_empty();
-    said.ro.extend(flags.ro);
-    said.rw.extend(flags.rw);
-    said.mask.extend(flags.mask);
+    let of_files = !args.ro.is_empty() || !args.rw.is_empty();
+    said.ro.extend_from_slice(&args.ro);
+    said.rw.extend_from_slice(&args.rw);
+    said.mask.extend_from_slice(&args.mask);
     said.host_ports.extend(&args.host_port);
     let mut declared = Declared::default();
     if let Some(effects) = &effects {
@@ -261,14 +243,21 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
     let ceiling_limits =
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
-    let stored = LayersOfRecord::of(stored, declared.hosts.is_some(), flags.lock.is_some())?;
+    let stored = LayersOfRecord::of(stored, declared.hosts.is_some(), args.lock.is_some())?;
     let above = Above { declared: declared.hosts, ceilings: &ceilings, stored, terms };
     if let Some(hop) = &next_hop {
         // Before anything else is asked or started.
-        hop.check_ceilings(&above.over(PolicyBuilder::new(), None, Mode::Enforce)?)?;
+        services.check_upstream(&above.over(PolicyBuilder::new(), None, Mode::Enforce)?, hop.target())?;
     }
-    reading.presets(&names, &mut grants, &above, &said, &bounds, ceiling_limits)?;
-    let lock = flags.lock.map(|at| reading.lock(&at, said.stage.as_deref())).transpose()?;
+    reading.presets(
+        &names,
+        &mut grants,
+        &above,
+        &said,
+        (&bounds, ceiling_limits),
+        (services, args.asks_anew),
+    )?;
+    let lock = args.lock.as_ref().map(|at| reading.lock(at, said.stage.as_deref())).transpose()?;
     let policy = above.over(grants, lock, terms.mode)?;
     if let Some(effects) = &effects {
         reading.excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
@@ -276,7 +265,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
     let Reading { sources, seen, once, notes, doubts, redirected_by, .. } = reading;
     let declared = declared.files;
-    Ok(Loaded {
+    Ok(Composed {
         policy,
         next_hop,
         said,
@@ -301,16 +290,17 @@ struct Declared<'a> {
 }
 
 /// A file that was read, and where its relative paths start.
-struct Named {
-    file: PolicyFile,
-    base: PathBuf,
-    shown: String,
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) file: PolicyFile,
+    pub(crate) base: PathBuf,
+    pub(crate) shown: String,
     /// Nobody named it: what a named file says once stands.
-    weak: bool,
+    pub(crate) weak: bool,
 }
 
 /// What stands above the grants.
-struct Above<'a> {
+pub(crate) struct Above<'a> {
     declared: Option<&'a EffectSet>,
     ceilings: &'a [Named],
     stored: LayersOfRecord,
@@ -327,15 +317,11 @@ struct LayersOfRecord {
 
 impl LayersOfRecord {
     /// Ceilings add up. Of what a stage declared and of locks there is one in a policy: of two, nobody knows which is meant.
-    fn of(
-        stored: Vec<(String, StoredPolicy)>,
-        mut declared: bool,
-        mut locked: bool,
-    ) -> Result<Self, Failure> {
+    fn of(stored: Vec<(String, StoredPolicy)>, mut declared: bool, mut locked: bool) -> Result<Self, Fault> {
         let mut all = Self::default();
         for (shown, policy) in stored {
             let twice = |what: &str| {
-                Failure::input(format!(
+                Fault::input(format!(
                     "`{}` has {what} of its own, and one was given already",
                     printable(&shown)
                 ))
@@ -356,12 +342,12 @@ impl LayersOfRecord {
 }
 
 impl Above<'_> {
-    fn over(
+    pub(crate) fn over(
         &self,
         grants: PolicyBuilder,
         lock: Option<(String, PolicyBuilder)>,
         mode: Mode,
-    ) -> Result<Policy, Failure> {
+    ) -> Result<Policy, Fault> {
         let declared = self.declared.map(|effects| {
             let mut rules = PolicyBuilder::new();
             rules.add_effects(effects);
@@ -386,15 +372,15 @@ impl Above<'_> {
 }
 
 /// Reads a policy file that may name our presets.
-pub(crate) fn parse(text: &str, shown: &str, role: FileRole) -> Result<PolicyFile, Failure> {
+pub fn parse(text: &str, shown: &str, role: FileRole) -> Result<PolicyFile, Fault> {
     PolicyFile::parse(text, shown, role, &|| preset::names().collect()).map_err(from_file)
 }
 
 /// `--allow`, `--deny`, `--tls-off` and `--host-port`.
-fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_>) -> Result<(), Failure> {
+fn rules(args: &PolicyRequest, grants: &mut PolicyBuilder, reading: &mut Reading<'_>) -> Result<(), Fault> {
     for rule in &args.tls_off {
         if rule.starts_with(['!', '@']) {
-            return Err(Failure::input(format!("`--tls-off {rule}`: one allow rule is needed here")));
+            return Err(Fault::input(format!("`--tls-off {rule}`: one allow rule is needed here")));
         }
         let note = Note { tls: TlsCheck::Off, ..Note::default() };
         add(grants, "--tls-off", rule, Action::Allow, note)?;
@@ -408,7 +394,7 @@ fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_
         for rule in rules {
             match rule.strip_prefix('@') {
                 Some("") => {
-                    return Err(Failure::input(format!("`{flag} @`: the path of a file follows the `@`")));
+                    return Err(Fault::input(format!("`{flag} @`: the path of a file follows the `@`")));
                 }
                 Some(path) => {
                     reading.look(Path::new(path));
@@ -426,12 +412,12 @@ fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_
 }
 
 /// What flags and files say of all rules, as far as the ceilings leave it.
-fn terms(args: &PolicyArgs, files: &[Named], ceilings: &[Named]) -> Result<Terms, Failure> {
+fn terms(args: &PolicyRequest, files: &[Named], ceilings: &[Named]) -> Result<Terms, Fault> {
     let any = |says: fn(&PolicyFile) -> bool| files.iter().find(|named| says(&named.file));
     let refused_by = |says: fn(&PolicyFile) -> bool| ceilings.iter().find(|named| says(&named.file));
     let forbidden = |what: &str, by: Option<&Named>, ceiling: &Named| {
         let by = by.map(|file| format!("{}: ", file.shown)).unwrap_or_default();
-        Failure::input(format!("{by}{what} is forbidden by the ceiling {}", ceiling.shown))
+        Fault::input(format!("{by}{what} is forbidden by the ceiling {}", ceiling.shown))
     };
 
     let reporting = any(|file| file.mode == Some(Mode::Report));
@@ -456,23 +442,23 @@ fn terms(args: &PolicyArgs, files: &[Named], ceilings: &[Named]) -> Result<Terms
 }
 
 /// N30: the kinds that the operator lets a stage declare: those of all lists.
-fn allowed_kinds<'n>(effects: &EffectSet, lists: impl Iterator<Item = &'n Named>) -> Result<(), Failure> {
+fn allowed_kinds<'n>(effects: &EffectSet, lists: impl Iterator<Item = &'n Named>) -> Result<(), Fault> {
     for Named { file, shown, .. } in lists {
         let Some(allowed) = &file.effects.allow else { continue };
         let allowed = allowed.iter().copied().collect();
         if let Some(effect) = effects.beyond(&allowed).next() {
             let (kind, shown) = (effect.kind(), printable(shown));
             let why = format!("the stage declares `{kind}`, which `effects.allow` of {shown} does not list");
-            return Err(Failure::input(why));
+            return Err(Fault::input(why));
         }
     }
     Ok(())
 }
 
-fn hosts_required(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Failure> {
+fn hosts_required(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Fault> {
     let requires = ceilings.iter().find(|ceiling| ceiling.file.require_hosts == Some(true));
     match requires {
-        Some(ceiling) if effects.has(EffectKind::Network) => Err(Failure::input(format!(
+        Some(ceiling) if effects.has(EffectKind::Network) => Err(Fault::input(format!(
             "the stage declares `Network` without naming hosts, which the ceiling {} refuses",
             ceiling.shown
         ))
@@ -481,13 +467,14 @@ fn hosts_required(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Failure
     }
 }
 
-fn groups(name: &str, origin: Option<&Origin>) -> Result<Vec<&'static preset::Preset>, Failure> {
+pub(crate) fn groups(name: &str, origin: Option<&Origin>) -> Result<Vec<&'static preset::Preset>, Fault> {
     preset::expand(name).map_err(|error| from_preset(&error, origin))
 }
 
-pub(crate) fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Failure {
+/// Says which preset there is not, and where it was named.
+pub fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Fault {
     let place = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
-    let failure = Failure::input(format!("{place}{error}"));
+    let failure = Fault::input(format!("{place}{error}"));
     match error.meant() {
         Some(meant) => failure.hint(format!("probably meant: {meant}")),
         None if matches!(error, PresetError::Unknown { name, .. } if name == "auto") => {
@@ -500,7 +487,7 @@ pub(crate) fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Failu
     }
 }
 
-fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
+fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Fault> {
     let Named { file, base, shown, .. } = ceiling;
     let places = |binds: &Option<Vec<BindSpec>>, key: &str| {
         let Some(binds) = binds else { return Ok(None) };
@@ -514,7 +501,7 @@ fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
     let key = |key: &str| format!("{shown}: fs.{key}");
     Ok(Bounds {
         name: shown.clone(),
-        view: file.fs.view.map(view_of),
+        view: file.fs.view,
         ro: places(&file.fs.ro, "ro")?,
         rw: places(&file.fs.rw, "rw")?,
         mask: mask
@@ -541,10 +528,10 @@ macro_rules! agree_all {
 
 impl Said {
     /// What the stage sees and changes, for whoever must not trust what it could have changed.
-    fn files(&self, bounds: &[Bounds]) -> Files {
+    pub(crate) fn files(&self, bounds: &[Bounds]) -> Files {
         let work = self.work.iter().filter_map(|work| match work {
-            WorkAt::Scratch => None,
-            WorkAt::Host(path) => Some(Bind { host: path.clone(), guest: path.clone() }),
+            Work::Scratch => None,
+            Work::Host(path) => Some(Bind { host: path.clone(), guest: path.clone() }),
         });
         Files {
             view: self.view.unwrap_or_default(),
@@ -557,7 +544,7 @@ impl Said {
     }
 
     /// The first path that a file names and that is not there. The runner asks as well, and knows no file and no line.
-    pub(crate) fn missing(&self) -> Option<Failure> {
+    pub fn missing(&self) -> Option<Fault> {
         let is_missing =
             |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         let mut missing = self.places.iter().filter(|(path, ..)| is_missing(path));
@@ -567,13 +554,13 @@ impl Said {
             more => format!(" (and {more} more of the policy's paths)"),
         };
         let failure =
-            Failure::input(format!("{place}: there is no `{}` for `{key}` to show{more}", path.display()));
+            Fault::input(format!("{place}: there is no `{}` for `{key}` to show{more}", path.display()));
         let make = shell_word(&path.display().to_string());
         Some(failure.hint(format!("mkdir -p {make}; or leave it out")))
     }
 
     /// The paths of effects, where they are granted as they stand.
-    fn show(&mut self, effects: &EffectSet, machine: &Machine) -> Result<(), Failure> {
+    fn show(&mut self, effects: &EffectSet, machine: &Machine) -> Result<(), Fault> {
         for (list, paths, tag) in [
             (&mut self.ro, effects.fs_read().collect::<Vec<_>>(), "FsRead"),
             (&mut self.rw, effects.fs_write().collect::<Vec<_>>(), "FsWrite"),
@@ -586,12 +573,12 @@ impl Said {
         Ok(())
     }
 
-    fn add(&mut self, file: PolicyFile, base: &Path, shown: &str, machine: &Machine) -> Result<(), Failure> {
+    fn add(&mut self, file: PolicyFile, base: &Path, shown: &str, machine: &Machine) -> Result<(), Fault> {
         if let Some(stage) = file.stage {
             agree(&mut self.by, &mut self.stage, stage, shown, "the stage's name")?;
         }
         if let Some(view) = file.fs.view {
-            agree(&mut self.by, &mut self.view, view_of(view), shown, "the view")?;
+            agree(&mut self.by, &mut self.view, view, shown, "the view")?;
         }
         for (list, binds, key) in [(&mut self.ro, file.fs.ro, "ro"), (&mut self.rw, file.fs.rw, "rw")] {
             for bind in binds.into_iter().flatten() {
@@ -608,8 +595,8 @@ impl Said {
         }
         if let Some(work) = file.work {
             let work = match work {
-                Work::Scratch => WorkAt::Scratch,
-                Work::Host(path) => WorkAt::Host(
+                file::Work::Scratch => Work::Scratch,
+                file::Work::Host(path) => Work::Host(
                     machine
                         .place(&path, base)
                         .map_err(|error| place_error(&format!("{shown}: work_host"), error))?,
@@ -646,7 +633,7 @@ impl Said {
         on_excess: Option<OnExcess>,
         sandbox: SandboxSection,
         shown: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Fault> {
         agree_all! { self, shown,
             "`fs.cache`": self.cache, cache;
             "`fs.home`": self.home, home;
@@ -670,10 +657,10 @@ fn agree<T: PartialEq>(
     new: T,
     shown: &str,
     what: &'static str,
-) -> Result<(), Failure> {
+) -> Result<(), Fault> {
     if known.as_ref().is_some_and(|known| *known != new) {
         let first = by.iter().find(|(about, _)| *about == what).map_or("", |(_, file)| file);
-        return Err(Failure::input(format!("`{first}` and `{shown}` differ about {what}"))
+        return Err(Fault::input(format!("`{first}` and `{shown}` differ about {what}"))
             .hint("leave it to one of the files"));
     }
     *known = Some(new);
@@ -681,19 +668,13 @@ fn agree<T: PartialEq>(
     Ok(())
 }
 
-fn add(
-    grants: &mut PolicyBuilder,
-    flag: &str,
-    rule: &str,
-    action: Action,
-    note: Note,
-) -> Result<(), Failure> {
+fn add(grants: &mut PolicyBuilder, flag: &str, rule: &str, action: Action, note: Note) -> Result<(), Fault> {
     grants
         .add(rule, action, Origin::Flag { flag: flag.into() }, note)
         .map_err(|error| from_rule(flag, &error))
 }
 
-fn from_rule(flag: &str, error: &RuleError) -> Failure {
+fn from_rule(flag: &str, error: &RuleError) -> Fault {
     let before = error.text().get(..error.span().start).unwrap_or_default();
     let place = Place {
         file: flag.to_owned(),
@@ -702,7 +683,7 @@ fn from_rule(flag: &str, error: &RuleError) -> Failure {
         error: error.to_string(),
         meant: error.meant().map(str::to_owned),
     };
-    let failure = Failure::input(format!("{flag}: {error}")).at(vec![place]);
+    let failure = Fault::input(format!("{flag}: {error}")).at(vec![place]);
     match error.meant() {
         Some(meant) => {
             // Inside `--deny` a marked text would be refused again, and under `--allow` it denies.
@@ -715,7 +696,7 @@ fn from_rule(flag: &str, error: &RuleError) -> Failure {
     }
 }
 
-pub(crate) fn from_file(error: FileError) -> Failure {
+pub(crate) fn from_file(error: FileError) -> Fault {
     let places = error.problems().iter().map(|problem| Place {
         file: error.path().to_owned(),
         line: Some(problem.line),
@@ -723,18 +704,18 @@ pub(crate) fn from_file(error: FileError) -> Failure {
         error: problem.message.clone(),
         meant: problem.meant.clone(),
     });
-    Failure::input(error.to_string()).at(places.collect())
+    Fault::input(error.to_string()).at(places.collect())
 }
 
 /// Reads protected names that are to be let through. `place`: where they stand, for a message.
-pub(crate) fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThrough>, Failure> {
+pub fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThrough>, Fault> {
     names.iter().map(|name| name_to_write(name, place)).collect()
 }
 
-fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Failure> {
+fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Fault> {
     name.parse().map_err(|error: NoName| {
         let shown = exeat_record::escape(name.as_bytes(), 256);
-        let failure = Failure::input(format!("{place}: `{shown}`: {error}"));
+        let failure = Fault::input(format!("{place}: `{shown}`: {error}"));
         let known = || protected::names().map(|(name, _)| name);
         let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
         match known().find(lies_in).or_else(|| exeat_policy::file::nearest(name, known())) {
@@ -746,14 +727,6 @@ fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Failure> {
     })
 }
 
-fn place_error(what: &str, error: PlaceError) -> Failure {
-    Failure::input(what).because(error)
-}
-
-pub(crate) fn view_of(view: file::View) -> View {
-    match view {
-        file::View::Project => View::Project,
-        file::View::Host => View::Host,
-        file::View::Minimal => View::Minimal,
-    }
+pub(crate) fn place_error(what: &str, error: PlaceError) -> Fault {
+    Fault::input(what).because(error)
 }

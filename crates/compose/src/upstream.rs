@@ -6,13 +6,14 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use exeat_policy::file::{SET, UpstreamSection};
-use exeat_policy::{Action, AuthSpec, Bypass, Policy, UpstreamFault, UpstreamUrl};
-use exeat_runner::{Credentials, UpstreamProxy, check_ceilings, credentials_in, credentials_of, today};
+use exeat_policy::{
+    Action, AuthSpec, Bypass, Credentials, Policy, Target, UpstreamFault, UpstreamUrl, printable,
+};
 
-use super::{Named, place_error};
-use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::render::printable;
+use crate::credentials::{credentials_in, credentials_of};
+use crate::fault::Fault;
+use crate::load::{Named, place_error};
+use crate::machine::{Machine, PlaceError};
 
 /// The variables that say which proxy is meant, and what goes without it; the first that is set and not empty counts.
 const PROXY_VARIABLES: [&str; 2] = ["https_proxy", "HTTPS_PROXY"];
@@ -20,7 +21,7 @@ const BYPASS_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
 
 /// Another proxy that connections are left to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NextHop {
+pub struct NextHop {
     url: UpstreamUrl,
     bypass: Option<Bypass>,
     auth: Option<Auth>,
@@ -36,27 +37,45 @@ enum Auth {
 }
 
 impl NextHop {
-    /// What the proxy of a run uses; the credentials are read here.
-    pub(crate) fn open(&self, env: &BTreeMap<OsString, OsString>) -> Result<UpstreamProxy, Failure> {
+    /// Where it listens.
+    #[must_use]
+    pub fn url(&self) -> &UpstreamUrl {
+        &self.url
+    }
+
+    /// What does not go through it.
+    #[must_use]
+    pub fn bypass(&self) -> Bypass {
+        self.bypass.clone().unwrap_or_default()
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        self.url.target()
+    }
+
+    /// Reads what it is told of who we are.
+    ///
+    /// # Errors
+    /// [`Fault`] where the credentials are not there, or not the user's alone.
+    pub fn credentials(&self, env: &BTreeMap<OsString, OsString>) -> Result<Option<Credentials>, Fault> {
         let read = match &self.auth {
             None => Ok(None),
             Some(Auth::File(path)) => credentials_in(path).map(Some),
             Some(Auth::Env(name)) => credentials_of(name, env).map(Some),
             Some(Auth::Inline(credentials)) => Ok(Some(credentials.clone())),
         };
-        let credentials = read.map_err(|error| {
+        read.map_err(|error| {
             let fix = error.fix();
-            let failure = Failure::input("the upstream proxy's credentials").because(error);
+            let fault = Fault::input("the upstream proxy's credentials").because(error);
             match fix {
-                Some(fix) => failure.hint(fix),
-                None => failure,
+                Some(fix) => fault.hint(fix),
+                None => fault,
             }
-        })?;
-        Ok(UpstreamProxy::new(self.url.clone(), self.bypass.clone().unwrap_or_default(), credentials))
+        })
     }
 
     /// The file that holds the credentials: no stage may see it.
-    pub(crate) fn secret_file(&self) -> Option<&Path> {
+    pub fn secret_file(&self) -> Option<&Path> {
         match &self.auth {
             Some(Auth::File(path)) => Some(path),
             _ => None,
@@ -64,7 +83,7 @@ impl NextHop {
     }
 
     /// The variable that holds them: no stage may have it.
-    pub(crate) fn secret_variable(&self) -> Option<&str> {
+    pub fn secret_variable(&self) -> Option<&str> {
         match &self.auth {
             Some(Auth::Env(name)) => Some(name),
             _ => None,
@@ -72,7 +91,7 @@ impl NextHop {
     }
 
     /// `proxy.corp.example:3128 (credentials: file /p; directly: *.corp.example)`.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         let mut more = Vec::new();
         match &self.auth {
             None => {}
@@ -87,18 +106,13 @@ impl NextHop {
         if more.is_empty() { place.to_string() } else { format!("{place} ({})", more.join("; ")) }
     }
 
-    /// Refuses a proxy that a ceiling does not allow: each ceiling that speaks about hosts names it, or has a rule for it.
-    pub(super) fn check_ceilings(&self, policy: &Policy) -> Result<(), Failure> {
-        Ok(check_ceilings(policy, self.url.target(), today())?)
-    }
-
     /// Whether a target is left to it.
-    pub(crate) fn takes(&self, target: &exeat_policy::Target) -> bool {
-        !self.bypass.clone().unwrap_or_default().covers(target)
+    pub fn takes(&self, target: &Target) -> bool {
+        !self.bypass().covers(target)
     }
 
     /// The deny rules that say less than they seem to: those for addresses that a name leads to.
-    pub(crate) fn weakens(policy: &Policy) -> impl Iterator<Item = &exeat_policy::Rule> {
+    pub fn weakens(policy: &Policy) -> impl Iterator<Item = &exeat_policy::Rule> {
         policy.rules().iter().filter(|rule| rule.action == Action::Deny && rule.pattern.net().is_some())
     }
 
@@ -108,7 +122,7 @@ impl NextHop {
         base: &Path,
         shown: &str,
         machine: &Machine,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, Fault> {
         let auth = match &section.auth {
             None => None,
             Some(spec) => Some(
@@ -133,7 +147,7 @@ impl NextHop {
     }
 }
 
-fn place(spec: &AuthSpec, base: &Path, machine: &Machine) -> Result<Auth, crate::machine::PlaceError> {
+fn place(spec: &AuthSpec, base: &Path, machine: &Machine) -> Result<Auth, PlaceError> {
     Ok(match spec {
         AuthSpec::File(path) => Auth::File(machine.place(path, base)?),
         AuthSpec::Env(name) => Auth::Env(name.clone()),
@@ -141,14 +155,14 @@ fn place(spec: &AuthSpec, base: &Path, machine: &Machine) -> Result<Auth, crate:
 }
 
 /// The next hop, and lines about how it was found. `flag`: `--upstream-proxy`; `set`: the section that `--set` makes.
-pub(super) fn next_hop(
+pub(crate) fn next_hop(
     flag: Option<&str>,
     set: Option<&UpstreamSection>,
     files: &[Named],
     ceilings: &[Named],
     machine: &Machine,
     notes: &mut Vec<String>,
-) -> Result<Option<NextHop>, Failure> {
+) -> Result<Option<NextHop>, Fault> {
     let bound = agreed(ceilings, machine)?;
     let filed = agreed(files, machine)?;
     let bare = |url| NextHop { url, bypass: None, auth: None };
@@ -156,7 +170,7 @@ pub(super) fn next_hop(
     let wanted = match (flag, set.and_then(|set| set.proxy.clone())) {
         (Some("none"), _) => {
             if set.is_some() {
-                return Err(Failure::input("`--upstream-proxy none` has no credentials and no exceptions"));
+                return Err(Fault::input("`--upstream-proxy none` has no credentials and no exceptions"));
             }
             Wanted::None
         }
@@ -171,7 +185,7 @@ pub(super) fn next_hop(
             match filed.map(|(hop, _)| hop).or_else(|| bound.as_ref().map(|(hop, _)| hop.clone())) {
                 Some(hop) => with_set(hop)?,
                 None if set.is_some() => {
-                    return Err(Failure::input("there is no upstream proxy that this is about")
+                    return Err(Fault::input("there is no upstream proxy that this is about")
                         .hint("--upstream-proxy http://HOST:PORT, or env"));
                 }
                 None => Wanted::Nothing,
@@ -181,7 +195,7 @@ pub(super) fn next_hop(
     match (wanted, bound) {
         (Wanted::Hop(hop), None) => Ok(Some(hop)),
         (Wanted::Hop(hop), Some((ceiling, _))) if hop.is_within(&ceiling) => Ok(Some(hop.under(&ceiling))),
-        (Wanted::Hop(_) | Wanted::None, Some((ceiling, shown))) => Err(Failure::input(format!(
+        (Wanted::Hop(_) | Wanted::None, Some((ceiling, shown))) => Err(Fault::input(format!(
             "the ceiling {} sets the upstream proxy {}, and another one is asked for",
             printable(&shown),
             printable(&ceiling.shown())
@@ -201,7 +215,7 @@ enum Wanted {
 }
 
 /// The one that these files name, and a file that does.
-fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)>, Failure> {
+fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)>, Fault> {
     let mut found: Option<(NextHop, String)> = None;
     for Named { file, base, shown, .. } in files {
         let Some(section) = &file.upstream else { continue };
@@ -209,10 +223,8 @@ fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)
         let hop = NextHop::of(url, section, base, shown, machine)?;
         match &found {
             Some((known, first)) if *known != hop => {
-                return Err(Failure::input(format!(
-                    "`{first}` and `{shown}` differ about the upstream proxy"
-                ))
-                .hint("leave it to one of the files"));
+                return Err(Fault::input(format!("`{first}` and `{shown}` differ about the upstream proxy"))
+                    .hint("leave it to one of the files"));
             }
             _ => found = Some((hop, shown.clone())),
         }
@@ -221,7 +233,7 @@ fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)
 }
 
 /// Adds what `--set` says to a proxy that another place names.
-fn with_set(hop: NextHop, set: Option<&UpstreamSection>, machine: &Machine) -> Result<NextHop, Failure> {
+fn with_set(hop: NextHop, set: Option<&UpstreamSection>, machine: &Machine) -> Result<NextHop, Fault> {
     let Some(set) = set else { return Ok(hop) };
     let said = NextHop::of(hop.url.clone(), set, &machine.base, SET, machine)?;
     Ok(NextHop { auth: said.auth.or(hop.auth), bypass: said.bypass.or(hop.bypass), ..hop })
@@ -232,8 +244,8 @@ fn parsed(url: &str) -> Result<UpstreamUrl, UpstreamFault> {
 }
 
 /// The text is not repeated: it can hold a password.
-fn refused(what: &str, fault: &UpstreamFault) -> Failure {
-    let failure = Failure::input(format!("`{what}`: {fault}"));
+fn refused(what: &str, fault: &UpstreamFault) -> Fault {
+    let failure = Fault::input(format!("`{what}`: {fault}"));
     match fault {
         UpstreamFault::Userinfo => failure
             .hint("--set network.upstream.auth=file:PATH or env:NAME says where they are; here others could read them"),
@@ -245,7 +257,7 @@ fn refused(what: &str, fault: &UpstreamFault) -> Failure {
 }
 
 /// The caller's own proxy.
-fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<NextHop>, Failure> {
+fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<NextHop>, Fault> {
     let Some((name, text)) = variable(&PROXY_VARIABLES, machine)? else {
         notes.push(
             "--upstream-proxy env: neither https_proxy nor HTTPS_PROXY is set, so there is none".into(),
@@ -254,7 +266,7 @@ fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<N
     };
     let (url, credentials) = UpstreamUrl::from_variable(text).map_err(|fault| refused(name, &fault))?;
     let credentials = credentials.map(|credentials| Credentials::parse(&credentials)).transpose();
-    let credentials = credentials.map_err(|error| Failure::input(format!("`{name}`")).because(error))?;
+    let credentials = credentials.map_err(|error| Fault::input(format!("`{name}`")).because(error))?;
     let bypass = match variable(&BYPASS_VARIABLES, machine)? {
         None => None,
         Some((list, text)) => match Bypass::from_variable(text) {
@@ -266,7 +278,7 @@ fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<N
                 return Ok(None);
             }
             Err(error) => {
-                let failure = Failure::input(format!("`{list}`")).because(error);
+                let failure = Fault::input(format!("`{list}`")).because(error);
                 return Err(failure.hint("--set network.upstream.bypass=[...] takes its place"));
             }
         },
@@ -278,7 +290,7 @@ fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<N
 fn variable<'a>(
     names: &[&'static str],
     machine: &'a Machine,
-) -> Result<Option<(&'static str, &'a str)>, Failure> {
+) -> Result<Option<(&'static str, &'a str)>, Fault> {
     let set = |name: &&'static str| {
         let value = machine.env.get(OsStr::new(name)).filter(|value| !value.is_empty())?;
         Some((*name, value))
@@ -287,7 +299,7 @@ fn variable<'a>(
         None => Ok(None),
         Some((name, value)) => match value.to_str() {
             Some(text) => Ok(Some((name, text))),
-            None => Err(Failure::input(format!("`{name}` is not UTF-8"))),
+            None => Err(Fault::input(format!("`{name}` is not UTF-8"))),
         },
     }
 }

@@ -5,44 +5,41 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_files::request::Bounds;
 use exeat_policy::file::{PolicyFile, SET};
-use exeat_policy::preset;
 use exeat_policy::{
     Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder,
-    Role, StoredPolicy,
+    Role, StoredPolicy, preset, printable, shell_word,
 };
 use exeat_record::{Source, SourceRole, sha256_hex};
-use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
-use exeat_runner::{Bounds, Seen, today};
 use nix::unistd::geteuid;
 
-use super::project::{self, Found};
-use super::text::{inline, is_stdin, read_lock, read_policy, text_of, write_it};
-use super::{
-    Above, INLINE, INLINE_POLICY, LockAt, Named, PROJECT_FILE, SITE_CEILING, STDIN, Said, USER_CEILING,
-    from_file, from_preset, groups, parse, waiting,
+use crate::clock::today;
+use crate::fault::Fault;
+use crate::load::{
+    Above, INLINE, INLINE_POLICY, Named, PROJECT_FILE, SITE_CEILING, STDIN, Said, USER_CEILING, from_file,
+    from_preset, groups, parse,
 };
-use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::render::{printable, shell_word};
-use crate::stdio;
+use crate::project::{self, Found};
+use crate::request::LockAt;
+use crate::seen::Seen;
+use crate::services::{Ask, Services};
+use crate::text::{inline, is_stdin, read_lock, read_policy, text_of, write_it};
 
-pub(super) struct Reading<'a> {
-    pub(super) machine: &'a Machine,
-    pub(super) sources: Vec<Source>,
-    pub(super) seen: Vec<Seen>,
-    pub(super) once: Option<String>,
-    pub(super) notes: Vec<String>,
-    /// See [`Loaded::doubts`](super::Loaded::doubts).
-    pub(super) doubts: Vec<String>,
-    pub(super) redirected_by: Vec<&'static str>,
-    quiet: bool,
-    /// A client is asked whatever it has said today.
-    pub(super) asks_anew: bool,
+pub(crate) struct Reading<'a> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) once: Option<String>,
+    pub(crate) notes: Vec<String>,
+    /// See [`Composed::doubts`](crate::Composed::doubts).
+    pub(crate) doubts: Vec<String>,
+    pub(crate) redirected_by: Vec<&'static str>,
 }
 
 impl<'a> Reading<'a> {
-    pub(super) fn new(machine: &'a Machine, quiet: bool) -> Self {
+    pub(crate) fn new(machine: &'a Machine) -> Self {
         Self {
             machine,
             sources: Vec::new(),
@@ -51,13 +48,11 @@ impl<'a> Reading<'a> {
             notes: Vec::new(),
             doubts: Vec::new(),
             redirected_by: Vec::new(),
-            quiet,
-            asks_anew: false,
         }
     }
 
     /// Looks at what is about to be read.
-    pub(super) fn look(&mut self, path: &Path) {
+    pub(crate) fn look(&mut self, path: &Path) {
         if is_stdin(path) {
             self.once = Some(STDIN.to_owned());
             return;
@@ -74,7 +69,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Every ceiling that there is, once: the site's and the user's where they exist, then the named ones.
-    pub(super) fn ceilings(&mut self, named: &[PathBuf]) -> Result<Vec<Named>, Failure> {
+    pub(crate) fn ceilings(&mut self, named: &[PathBuf]) -> Result<Vec<Named>, Fault> {
         let standing = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
         let mut all = Vec::new();
         let mut taken = Vec::new();
@@ -114,11 +109,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The project's own file, where nobody named it and a ceiling bounds what it can grant.
-    pub(super) fn project(
-        &mut self,
-        named: &[PathBuf],
-        ceilings: &[Named],
-    ) -> Result<Option<Named>, Failure> {
+    pub(crate) fn project(&mut self, named: &[PathBuf], ceilings: &[Named]) -> Result<Option<Named>, Fault> {
         let path = self.machine.cwd.join(PROJECT_FILE);
         let is_it = |named: &PathBuf| {
             let real = |path: &Path| fs::canonicalize(path).ok();
@@ -129,7 +120,7 @@ impl<'a> Reading<'a> {
         }
         self.look(&path);
         let found = project::find(&path)
-            .map_err(|error| Failure::input(format!("cannot read `{PROJECT_FILE}`")).because(error))?;
+            .map_err(|error| Fault::input(format!("cannot read `{PROJECT_FILE}`")).because(error))?;
         let file = match found {
             Found::Nothing => return Ok(None),
             Found::File(file) if !ceilings.is_empty() => file,
@@ -169,7 +160,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Notes what was read. The record names a file in full: another run has another working directory.
-    pub(super) fn read(&mut self, role: SourceRole, file: &str, text: &str) {
+    pub(crate) fn read(&mut self, role: SourceRole, file: &str, text: &str) {
         let file = match file {
             STDIN | INLINE | INLINE_POLICY => file.to_owned(),
             file if file.starts_with("fd:") => file.to_owned(),
@@ -178,17 +169,17 @@ impl<'a> Reading<'a> {
         self.sources.push(Source { role, file, sha256: sha256_hex(text.as_bytes()) });
     }
 
-    fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
+    fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
         self.look(path);
         self.file_seen(path, role)
     }
 
     /// `--policy`: a policy file, or the policy that stands beside a record.
-    pub(super) fn policy(
+    pub(crate) fn policy(
         &mut self,
         path: &Path,
         stored: &mut Vec<(String, StoredPolicy)>,
-    ) -> Result<Named, Failure> {
+    ) -> Result<Named, Fault> {
         let (text, base, shown) = match inline(path) {
             Some(text) => (text.to_owned(), self.machine.base.clone(), INLINE_POLICY.to_owned()),
             None => {
@@ -200,7 +191,7 @@ impl<'a> Reading<'a> {
             None => parse(&text, &shown, FileRole::Policy)?,
             Some(read) => {
                 let name = printable(&shown);
-                let mut policy = read.map_err(|error| Failure::input(format!("{name}: {error}")))?;
+                let mut policy = read.map_err(|error| Fault::input(format!("{name}: {error}")))?;
                 self.notes.push(format!(
                     "{name} is the policy of a record: its rules, without files, variables, limits, and where each rule stood"
                 ));
@@ -214,7 +205,7 @@ impl<'a> Reading<'a> {
     }
 
     /// `--set`: the keys of a policy file, which count before those of files.
-    pub(super) fn settings(&self, settings: &[String]) -> Result<Option<Named>, Failure> {
+    pub(crate) fn settings(&self, settings: &[String]) -> Result<Option<Named>, Fault> {
         if settings.is_empty() {
             return Ok(None);
         }
@@ -223,7 +214,7 @@ impl<'a> Reading<'a> {
         Ok(Some(Named { file, base, shown: SET.to_owned(), weak: false }))
     }
 
-    fn file_seen(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
+    fn file_seen(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
         let (text, base, shown) = read_policy(path, self.machine)?;
         let file = parse(&text, &shown, role)?;
         let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
@@ -232,11 +223,11 @@ impl<'a> Reading<'a> {
     }
 
     /// `--locked`: what the lock has of the stage, as the rules of a layer.
-    pub(super) fn lock(
+    pub(crate) fn lock(
         &mut self,
         at: &LockAt,
         of_file: Option<&str>,
-    ) -> Result<(String, PolicyBuilder), Failure> {
+    ) -> Result<(String, PolicyBuilder), Fault> {
         let path = at.file.as_path();
         let shown = path.display().to_string();
         let stage = at.stage.as_deref().or(of_file);
@@ -249,7 +240,7 @@ impl<'a> Reading<'a> {
                 None => "a stage without a name".to_owned(),
             };
             return Err(
-                Failure::input(format!("`{}` has nothing of {of}", printable(&shown))).hint(write_it(&shown))
+                Fault::input(format!("`{}` has nothing of {of}", printable(&shown))).hint(write_it(&shown))
             );
         };
         let mut rules = PolicyBuilder::new();
@@ -258,14 +249,14 @@ impl<'a> Reading<'a> {
             let origin = Origin::File { path: shown.clone(), line: entry.line };
             rules
                 .add(&text, Action::Allow, origin, Note::default())
-                .map_err(|error| Failure::input(format!("{shown}:{}: {error}", entry.line)))?;
+                .map_err(|error| Fault::input(format!("{shown}:{}: {error}", entry.line)))?;
         }
         self.read(SourceRole::Lock, &shown, &text);
         Ok((shown, rules))
     }
 
     /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
-    pub(super) fn effects(&mut self, argument: &str) -> Result<EffectSet, Failure> {
+    pub(crate) fn effects(&mut self, argument: &str) -> Result<EffectSet, Fault> {
         let (text, shown) = if argument.trim_start().starts_with(['[', '{']) {
             (argument.to_owned(), INLINE.to_owned())
         } else {
@@ -279,15 +270,15 @@ impl<'a> Reading<'a> {
     }
 
     /// Adds the hosts of presets, asking package managers for theirs.
-    pub(super) fn presets(
+    pub(crate) fn presets<S: Services>(
         &mut self,
         names: &[(String, Option<Origin>)],
         grants: &mut PolicyBuilder,
         above: &Above<'_>,
         said: &Said,
-        bounds: &[Bounds],
-        limits: Limits,
-    ) -> Result<(), Failure> {
+        (bounds, limits): (&[Bounds], Limits),
+        (services, asks_anew): (&S, bool),
+    ) -> Result<(), S::Error> {
         // Each group, and whether somebody named it.
         let mut chosen: Vec<(&'static preset::Preset, bool)> = Vec::new();
         for (name, origin) in names {
@@ -311,7 +302,7 @@ impl<'a> Reading<'a> {
         for (group, _) in &chosen {
             group.add_to(grants);
         }
-        let asking: Vec<_> = chosen.iter().filter(|(group, _)| group.from_client.is_some()).collect();
+        let asking: Vec<_> = chosen.into_iter().filter(|(group, _)| group.from_client.is_some()).collect();
         if asking.is_empty() {
             return Ok(());
         }
@@ -326,33 +317,16 @@ impl<'a> Reading<'a> {
             host_env: self.machine.env.clone(),
             own: own.rules(),
             finish: &finish,
-            times: Times::default(),
             limits,
-            may_be_kept: !self.asks_anew,
+            may_be_kept: !asks_anew,
         };
-        let discovery = Discovery::start(ask)?;
-        for (group, named) in asking {
+        let answers = services.ask_clients(ask, &asking)?;
+        for ((group, _), found) in asking.into_iter().zip(answers) {
             let client = group.from_client.map(|client| client.as_str()).unwrap_or_default();
-            let asked = waiting::saying(
-                waiting::PATIENCE,
-                || {
-                    if !self.quiet {
-                        stdio::line(
-                            "note",
-                            &format!("preset {}: asking {client} which hosts it uses", group.name),
-                        );
-                    }
-                },
-                || discovery.ask(group),
-            );
-            let found = match asked {
-                // A mixed repository holds lock files of programs that are not here; the stage cannot run them either.
-                Err(exeat_runner::Error::Preset { client, why: Unasked::Absent { .. }, .. }) if !named => {
-                    self.notes
-                        .push(format!("--preset auto: {} left out: {client} is not on PATH", group.name));
-                    continue;
-                }
-                found => found?,
+            // A mixed repository holds lock files of programs that are not here; the stage cannot run them either.
+            let Some(found) = found else {
+                self.notes.push(format!("--preset auto: {} left out: {client} is not on PATH", group.name));
+                continue;
             };
             for rule in &found.rules {
                 rule.add_to(grants);
@@ -367,9 +341,9 @@ impl<'a> Reading<'a> {
     }
 
     /// `--preset auto`: what the files of the working directory choose.
-    fn detected(&mut self) -> Result<Vec<&'static preset::Preset>, Failure> {
+    fn detected(&mut self) -> Result<Vec<&'static preset::Preset>, Fault> {
         let entries = fs::read_dir(&self.machine.cwd).map_err(|error| {
-            Failure::input("`--preset auto`: cannot list the working directory").because(error)
+            Fault::input("`--preset auto`: cannot list the working directory").because(error)
         })?;
         let names: Vec<String> =
             entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
@@ -383,12 +357,12 @@ impl<'a> Reading<'a> {
     }
 
     /// What the stage declared and does not get.
-    pub(super) fn excess(
+    pub(crate) fn excess(
         &mut self,
         policy: &Policy,
         on_excess: OnExcess,
         effects: &EffectSet,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Fault> {
         if effects.has(EffectKind::Network) {
             self.notes.push("the stage declares `Network`: ports 80 and 443 of every public host".into());
         }
@@ -418,7 +392,7 @@ impl<'a> Reading<'a> {
             0 => String::new(),
             more => format!(" (and {more} more)"),
         };
-        let failure = Failure::input(format!("the stage declares more than it is granted: {first}{more}"));
+        let failure = Fault::input(format!("the stage declares more than it is granted: {first}{more}"));
         let grants = excess.missing_in.is_some_and(|layer| layer.role() == Role::Grants);
         Err(failure.hint(if grants {
             let rule = format!("{}:{}", excess.rule.pattern, excess.ports);
@@ -431,14 +405,14 @@ impl<'a> Reading<'a> {
 
 /// A ceiling that counts unasked brings the project's own file into force as well, so it is nobody else's: under `sudo -E` the home
 /// directory is.
-fn of_the_caller(ceiling: &Path) -> Result<(), Failure> {
+fn of_the_caller(ceiling: &Path) -> Result<(), Fault> {
     // The name, and what it leads to.
     for about in [fs::symlink_metadata(ceiling), fs::metadata(ceiling)].into_iter().flatten() {
         if !project::is_ours(&about) {
             let shown = printable(&ceiling.display().to_string());
             let (owner, own) = (about.uid(), geteuid());
             let why = format!("the ceiling `{shown}` belongs to uid {owner}, and exeat runs as uid {own}");
-            return Err(Failure::input(why)
+            return Err(Fault::input(why)
                 .hint("set HOME and XDG_CONFIG_HOME to directories of your own, as `sudo -H` does"));
         }
     }

@@ -1,14 +1,14 @@
 //! A run through somebody else's proxy: that one's policy decides about hosts, so nothing here may say anything about them.
 //! What could not be held is refused and never passed over.
 
-use super::Named;
-use crate::args::PolicyArgs;
-use crate::failure::Failure;
+use crate::fault::Fault;
+use crate::load::Named;
+use crate::request::PolicyRequest;
 
 /// Refuses the flags that are about hosts.
-pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
+pub(crate) fn flags(args: &PolicyRequest) -> Result<(), Fault> {
     // All of them by name: a new one has to say what it is about.
-    let PolicyArgs {
+    let PolicyRequest {
         allow,
         deny,
         tls_off,
@@ -20,10 +20,17 @@ pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
         mode,
         upstream_proxy,
         set: _, // as a file
+        // About files and the machine.
+        ro: _,
+        rw: _,
+        mask: _,
+        via: _,
+        asks_anew: _,
+        lock: _, // it only narrows, and there is nothing to narrow
     } = args;
     if !host_port.is_empty() {
         let why = "the other proxy's policy holds, and it would dial its own machine";
-        return Err(Failure::input(format!("`--host-port` says nothing with `--via`: {why}"))
+        return Err(Fault::input(format!("`--host-port` says nothing with `--via`: {why}"))
             .hint("a run without --via, or without --host-port"));
     }
     let about_hosts = [
@@ -35,31 +42,31 @@ pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
         ("--upstream-proxy", upstream_proxy.is_some()),
     ];
     if let Some((flag, _)) = about_hosts.into_iter().find(|(_, given)| *given) {
-        return Err(Failure::input(format!(
+        return Err(Fault::input(format!(
             "`{flag}` says nothing with `--via`: the other proxy's policy holds"
         ))
         .hint(format!("give it to that proxy: exeat proxy {flag} ...")));
     }
     if effects.is_some() {
         let why = "it says which hosts the stage may reach, if only that there are none";
-        return Err(Failure::input(format!("`--effects` cannot be held with `--via`: {why}"))
+        return Err(Fault::input(format!("`--effects` cannot be held with `--via`: {why}"))
             .hint("give the effects to that proxy: exeat proxy --effects ..., and the paths to this run: --ro, --rw"));
     }
     Ok(())
 }
 
 /// Refuses the files that are.
-pub(super) fn files(policies: &[Named], ceilings: &[Named]) -> Result<(), Failure> {
+pub(crate) fn files(policies: &[Named], ceilings: &[Named]) -> Result<(), Fault> {
     // A ceiling bounds hosts also where it names none: then none is allowed.
     if let Some(ceiling) = ceilings.first() {
-        return Err(Failure::input(format!(
+        return Err(Fault::input(format!(
             "the ceiling {} bounds the hosts of every run, which cannot be held with `--via`: another proxy decides",
             ceiling.shown
         ))
         .hint("a run without --via, within the ceiling"));
     }
     match policies.iter().find(|named| named.file.network) {
-        Some(named) => Err(Failure::input(format!(
+        Some(named) => Err(Fault::input(format!(
             "{} says which hosts are reachable, and with `--via` the other proxy's policy holds",
             named.shown
         ))

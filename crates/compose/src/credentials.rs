@@ -1,0 +1,148 @@
+//! The credentials for an upstream proxy, from where the user keeps them.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use exeat_files::walk::LinkRule;
+use exeat_policy::{Credentials, CredentialsError, MAX_CREDENTIALS};
+use nix::libc;
+
+/// Why there are no credentials. None of them is in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthError {
+    /// The file cannot be read.
+    #[error("cannot read the credentials in `{}`", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// Not a regular file.
+    #[error("the credentials are to be in a regular file, and `{}` is none", .0.display())]
+    NoFile(PathBuf),
+    /// Others may read or change it.
+    #[error("`{}` holds credentials, and others than its owner may use it (mode {mode:04o})", .path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It belongs to somebody else.
+    #[error("`{}` is to hold credentials, and belongs to somebody else", .0.display())]
+    Foreign(PathBuf),
+    /// No such variable.
+    #[error("the variable `{0}` is not set")]
+    Unset(String),
+    /// What is there is no `user:password`.
+    #[error("{0}")]
+    Shape(#[from] CredentialsError),
+}
+
+impl AuthError {
+    /// What to do, where that is one thing.
+    #[must_use]
+    pub fn fix(&self) -> Option<String> {
+        match self {
+            Self::Open { path, .. } => Some(format!("chmod 600 {}", path.display())),
+            _ => None,
+        }
+    }
+}
+
+/// Reads credentials from a file that nobody but its owner may read or write: the user's own, or root's.
+///
+/// # Errors
+/// [`AuthError`]; a file that others may use is refused like one that is not there.
+pub fn credentials_in(path: &Path) -> Result<Credentials, AuthError> {
+    let read = |source| AuthError::Read { path: path.to_path_buf(), source };
+    // A pipe without a writer does not keep us waiting.
+    let end = LinkRule::from_env().walk(path).map_err(|error| read(error.into()))?;
+    let at = format!("/proc/self/fd/{}", end.file.as_raw_fd());
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(at).map_err(read)?;
+    let meta = file.metadata().map_err(read)?;
+    if !meta.is_file() {
+        return Err(AuthError::NoFile(path.to_path_buf()));
+    }
+    if meta.uid() != nix::unistd::geteuid().as_raw() && meta.uid() != 0 {
+        return Err(AuthError::Foreign(path.to_path_buf()));
+    }
+    if meta.mode() & 0o077 != 0 {
+        return Err(AuthError::Open { path: path.to_path_buf(), mode: meta.mode() & 0o7777 });
+    }
+    let mut text = Vec::new();
+    // One byte more than fits, with a line end: what is too long is refused, not cut.
+    let most = u64::try_from(MAX_CREDENTIALS).unwrap_or(u64::MAX).saturating_add(3);
+    file.take(most).read_to_end(&mut text).map_err(read)?;
+    Ok(Credentials::parse(&text)?)
+}
+
+/// Takes credentials from a variable of the caller.
+///
+/// # Errors
+/// [`AuthError`] when it is not set, or is no `user:password`.
+pub fn credentials_of(name: &str, host_env: &BTreeMap<OsString, OsString>) -> Result<Credentials, AuthError> {
+    let value = host_env.get(OsStr::new(name)).ok_or_else(|| AuthError::Unset(name.to_owned()))?;
+    Ok(Credentials::parse(value.as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A03: a file that others may read or change is no place for a secret, and no error says what is in it.
+    #[test]
+    fn a03_a_file_of_credentials_is_its_owners_alone() {
+        let dir = std::env::temp_dir().join(format!("exeat-auth-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("auth");
+        fs::write(&path, "user:hunter2\n").unwrap();
+        for (mode, fits) in
+            [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false), (0o601, false)]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let read = credentials_in(&path);
+            assert_eq!(read.is_ok(), fits, "{mode:o} {read:?}");
+            assert!(!format!("{read:?}").contains("hunter2"));
+            if let Err(error) = read {
+                assert!(matches!(error, AuthError::Open { .. }), "{error:?}");
+                assert_eq!(error.fix().unwrap(), format!("chmod 600 {}", path.display()));
+            }
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        for text in ["", "hunter2", "user:hunter2\nmore\n", &"u:".repeat(MAX_CREDENTIALS)] {
+            fs::write(&path, text).unwrap();
+            let error = credentials_in(&path).unwrap_err();
+            assert!(
+                matches!(error, AuthError::Shape(_)) && !error.to_string().contains("hunter2"),
+                "{error}"
+            );
+        }
+        let pipe = dir.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(matches!(credentials_in(&pipe), Err(AuthError::NoFile(_))));
+        assert!(matches!(credentials_in(&dir), Err(AuthError::NoFile(_))));
+        assert!(matches!(credentials_in(&dir.join("absent")), Err(AuthError::Read { .. })));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn credentials_of_a_variable() {
+        let env: BTreeMap<OsString, OsString> =
+            [("GOOD", "user:hunter2"), ("BAD", "hunter2")].map(|(k, v)| (k.into(), v.into())).into();
+        assert_eq!(credentials_of("GOOD", &env).unwrap(), Credentials::parse(b"user:hunter2").unwrap());
+        assert!(matches!(credentials_of("BAD", &env), Err(AuthError::Shape(_))));
+        assert!(matches!(credentials_of("NONE", &env), Err(AuthError::Unset(_))));
+    }
+}

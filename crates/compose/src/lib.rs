@@ -1,0 +1,31 @@
+//! What holds in the end: policy files, flags, ceilings, effects, presets and a lock are composed into one [`Composed`].
+//!
+//! The command and the library both compose here, so that a stage has the same bounds whoever starts it. This crate reads the
+//! files that decide about a run and changes nothing but descriptor 0, and that only for a policy on stdin. It starts no program:
+//! whoever starts stages asks the clients of presets, by [`Services`].
+#![forbid(unsafe_code)]
+
+mod clock;
+mod credentials;
+mod elsewhere;
+mod fault;
+mod load;
+mod machine;
+mod project;
+mod reading;
+mod request;
+mod seen;
+mod services;
+mod text;
+mod upstream;
+
+pub use clock::today;
+pub use credentials::{AuthError, credentials_in, credentials_of};
+pub use fault::{Fault, Place};
+pub use load::{Composed, PROJECT_FILE, Said, compose, from_preset, names_to_write, parse};
+pub use machine::{Machine, PlaceError, TakeFd, not_open};
+pub use request::{EnvRule, LockAt, PolicyRequest};
+pub use seen::Seen;
+pub use services::{Ask, Discovered, Services};
+pub use text::{read_lock, read_policy};
+pub use upstream::NextHop;

@@ -1,0 +1,117 @@
+//! What of the host's file tree a stage is to see and to change: the words of a caller and of the ceilings, before the host is
+//! looked at.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use exeat_policy::{Cache, Home, View};
+
+use crate::protected::LetThrough;
+
+/// What of the host's file tree the stage sees.
+#[derive(Debug, Clone, Default)]
+pub struct Files {
+    /// The base view.
+    pub view: View,
+    /// Additional read-only binds.
+    pub ro: Vec<Bind>,
+    /// Additional writable binds.
+    pub rw: Vec<Bind>,
+    /// Paths that the stage must not see, files or directories.
+    pub mask: Vec<PathBuf>,
+    /// The package caches.
+    pub cache: Cache,
+    /// Where the stage's HOME is. A private one takes a cache.
+    pub home: Home,
+    /// Protected names that are writable, and neither watched nor moved aside; `.git`: all that git obeys in repositories.
+    /// Recorded in the plan.
+    pub allow_write: Vec<LetThrough>,
+    /// What the ceilings allow at most; all of them hold.
+    pub bounds: Vec<Bounds>,
+    /// What the stage declared, where that is more than a grant: binds show no more than this.
+    pub declared: Option<Declared>,
+    /// A directory of its own in which the stage starts, in place of the working directory.
+    pub work: Option<Work>,
+    /// Files that decided about this run, such as its policy, as the caller named them: read-only to the stage. Absolute.
+    pub deciding: Vec<PathBuf>,
+}
+
+/// The files that a stage says it needs. A path that nothing in the view shows is refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// What it reads. Absolute.
+    pub read: Vec<PathBuf>,
+    /// What it writes, and reads. Absolute.
+    pub write: Vec<PathBuf>,
+    /// Run with less, and say so, instead of refusing.
+    pub narrow: bool,
+}
+
+/// The place of [`Work`] in the sandbox.
+pub const WORK: &str = "/work";
+
+/// The directory [`WORK`] of a stage. It is the stage's HOME too, and where it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// Empty, private, writable, and gone with the run.
+    Scratch,
+    /// This directory of the host, writable but for its protected paths.
+    Host(PathBuf),
+}
+
+/// A path of the host shown at a path in the sandbox. Both absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bind {
+    /// The path on the host.
+    pub host: PathBuf,
+    /// The path in the sandbox.
+    pub guest: PathBuf,
+}
+
+/// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
+/// and mean what they lead to; a listed path that does not exist allows nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Bounds {
+    /// The ceiling's file, for the reader of a note.
+    pub name: String,
+    /// The widest view.
+    pub view: Option<View>,
+    /// What binds and the working directory show at most: what lies below one of these, or of [`rw`](Self::rw). The trees
+    /// of the view are not asked.
+    pub ro: Option<Vec<PathBuf>>,
+    /// What they leave writable at most.
+    pub rw: Option<Vec<PathBuf>>,
+    /// Paths that no view, bind or working directory shows. Those that do not exist are skipped.
+    pub mask: Vec<PathBuf>,
+    /// The protected names that are let through at most, with what lies in them.
+    pub allow_write: Option<Vec<LetThrough>>,
+    /// The variables that may be passed or set besides the standard ones.
+    pub env: Option<Vec<OsString>>,
+}
+
+impl Bounds {
+    /// With every path put in its place.
+    #[must_use]
+    pub fn placed(&self, place: impl Fn(&Path) -> PathBuf) -> Self {
+        let all = |paths: &[PathBuf]| paths.iter().map(|path| place(path)).collect();
+        Self {
+            ro: self.ro.as_deref().map(all),
+            rw: self.rw.as_deref().map(all),
+            mask: all(&self.mask),
+            ..self.clone()
+        }
+    }
+
+    /// Whether a protected name may be let through.
+    #[must_use]
+    pub fn allows_write(&self, name: &LetThrough) -> bool {
+        let is_listed = |list: &Vec<LetThrough>| list.iter().any(|listed| name.is_in(listed));
+        self.allow_write.as_ref().is_none_or(is_listed)
+    }
+
+    /// The ceiling in a note.
+    #[must_use]
+    pub fn said(&self) -> String {
+        format!("the ceiling `{}`", self.name)
+    }
+}
