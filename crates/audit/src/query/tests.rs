@@ -4,6 +4,7 @@ use exeat_record::{Event, RunStart};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Moment;
 use crate::testing::{Dir, HOSTILE, allow, close, deny, end, log};
 
 /// A whole record: seven lines.

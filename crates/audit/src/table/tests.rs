@@ -6,6 +6,7 @@ use exeat_record::place::Place;
 use exeat_record::{Event, Header, Holds, Log, Process, RuleRef, RunId, RunStart, Sink, What};
 
 use super::*;
+use crate::runs::RunSummary;
 use crate::testing::{Dir, HOSTILE, allow, close, deny, end, header, is_plain, note, question, rule};
 
 fn record(header: Header, events: Vec<Event>) -> Vec<u8> {

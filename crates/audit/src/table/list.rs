@@ -1,0 +1,101 @@
+//! Lists of runs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use exeat_record::{RunId, ascii_json, printable};
+use serde_json::json;
+
+use super::{GREEN, RED, YELLOW, day_and_time, paint, short_end};
+use crate::query::Record;
+use crate::runs::RunSummary;
+
+/// Writes a list of runs as a table. `names` has the short names of runs by which they are found.
+pub fn list(
+    runs: &[RunSummary],
+    names: &BTreeMap<RunId, String>,
+    out: &mut dyn Write,
+    colour: bool,
+) -> io::Result<()> {
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let name = |run: &RunSummary| match run.run {
+        Some(run) => names.get(&run).cloned().unwrap_or_else(|| run.to_string()),
+        None => "-".to_owned(),
+    };
+    let width = runs.iter().map(|run| name(run).len()).max().unwrap_or_default();
+    writeln!(
+        out,
+        "{:<width$}  {:<19}  {:<10}  {:>7}  {:>6}  {:>5}  {:>6}  {:<16}  COMMAND",
+        "RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "FAILED", "STAGE"
+    )?;
+    for run in runs {
+        let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+        let (end, style) = match (&run.end, &run.problem) {
+            (_, Some(_)) => ("unreadable".to_owned(), Some(RED)),
+            (None, None) if run.running => ("running".to_owned(), Some(GREEN)),
+            (None, None) => ("unfinished".to_owned(), Some(YELLOW)),
+            (Some(end), None) => (short_end(end), None),
+        };
+        let number = |of: fn(&Record) -> Option<u64>, width: usize, style| {
+            let value = run.end.as_deref().and_then(of);
+            paint(&format!("{:>width$}", count(value)), value.filter(|it| *it > 0).map(|_| style), colour)
+        };
+        writeln!(
+            out,
+            "{:<width$}  {:<19}  {}  {:>7}  {}  {}  {}  {:<16}  {}",
+            name(run),
+            run.started.as_deref().map_or_else(|| "-".to_owned(), day_and_time),
+            paint(&format!("{end:<10}"), style, colour),
+            count(run.end.as_ref().and_then(|end| end.allowed)),
+            number(|end| end.denied, 6, RED),
+            number(|end| end.would_deny, 5, YELLOW),
+            number(not_reached, 6, YELLOW),
+            run.stage.as_deref().map_or("-".into(), printable),
+            run.command.as_deref().map_or("-".into(), printable),
+        )?;
+    }
+    Ok(())
+}
+
+/// What was asked for and not reached, by no rule: failed connections, and names and connections that got the verdict `error`.
+fn not_reached(end: &Record) -> Option<u64> {
+    Some(end.failed?.saturating_add(end.errors.unwrap_or_default()))
+}
+
+/// A list of runs as one JSON array, a run a line.
+pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(b"[")?;
+    for (at, run) in runs.iter().enumerate() {
+        let end = run.end.as_ref();
+        let value = json!({
+            "run": run.run,
+            "path": run.path.to_string_lossy(),
+            "started": run.started,
+            "stage": run.stage,
+            "command": run.command,
+            "no": run.no,
+            "user": run.user,
+            "machine": run.machine,
+            "dir": run.dir,
+            "labels": run.labels,
+            "finished": end.is_some(),
+            "running": run.running,
+            "cause": end.and_then(|end| end.cause.as_deref()),
+            "exit": end.and_then(|end| end.exit),
+            "limit": end.and_then(|end| end.limit.as_deref()),
+            "signal": end.and_then(|end| end.signal.as_deref()),
+            "allowed": end.and_then(|end| end.allowed),
+            "denied": end.and_then(|end| end.denied),
+            "would_deny": end.and_then(|end| end.would_deny),
+            "failed": end.and_then(|end| end.failed),
+            "errors": end.and_then(|end| end.errors),
+            "problem": run.problem,
+            "signature": "not checked",
+        });
+        out.write_all(if at == 0 { b"\n  " } else { b",\n  " })?;
+        ascii_json(out, &value.to_string())?;
+    }
+    out.write_all(if runs.is_empty() { b"]\n" } else { b"\n]\n" })
+}
