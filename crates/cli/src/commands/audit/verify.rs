@@ -459,6 +459,8 @@ mod tests {
         let home = std::env::temp_dir().join(format!("exeat-own-keys-{}", std::process::id()));
         let place = Place::from_env(None, Some(home.as_os_str())).unwrap();
         assert_eq!(own_keys(&place).unwrap(), []);
+        // A run makes no home directory.
+        std::fs::create_dir(&home).unwrap();
         place.prepare().unwrap();
         let (path, vkey) = (place.key_path(), place.key_path().with_extension("pub"));
         let old = SigningKey::load_or_make(&path).unwrap();
