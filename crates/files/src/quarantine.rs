@@ -268,6 +268,15 @@ impl Watch {
         Found { path: self.missing.tree.join(name), moved }
     }
 
+    /// Removes what was replaced by a file with the same bytes. `old`: what [`Watch::replace`] has returned for the name.
+    ///
+    /// # Errors
+    /// What unlinkat(2) says.
+    pub fn remove_replaced(&self, name: &Path, old: &OsStr) -> io::Result<()> {
+        let above = self.above(name)?;
+        let_in(above.as_fd(), || unlinkat(&above, old, UnlinkatFlags::NoRemoveDir)).map_err(io::Error::from)
+    }
+
     /// Moves an entry of a directory into the tree's quarantine, or beside itself where there is no room for that or it lies in
     /// another file system, and says where it is then.
     fn set_aside(&self, dir: BorrowedFd<'_>, last: &OsStr, below: &Path) -> nix::Result<PathBuf> {

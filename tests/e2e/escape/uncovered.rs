@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -111,20 +111,22 @@ fn git(cx: &Cx, words: &[&str]) {
     cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
 }
 
-/// Writes a file anew as editors do, and git its configuration.
-fn save(cx: &Cx, name: &str, text: &str) {
+/// Writes a file anew as editors do, and git its configuration. Returns its inode.
+fn save(cx: &Cx, name: &str, text: &str) -> u64 {
     let new = Path::new(name).with_extension("saved");
-    save_as(cx, new.to_str().expect("ASCII"), name, text).expect("a rename");
+    save_as(cx, new.to_str().expect("ASCII"), name, text).expect("a rename")
 }
 
-/// The same, under this name first. A stage may have removed what has it.
-fn save_as(cx: &Cx, new: &str, name: &str, text: &str) -> io::Result<()> {
+/// Writes a file under one name, and renames it to another. Fails if a stage has removed the first name. Returns the file's inode.
+fn save_as(cx: &Cx, new: &str, name: &str, text: &str) -> io::Result<u64> {
     let (path, new) = (cx.dir().join(name), cx.dir().join(new));
     fs::write(&new, text).expect("a file");
     cx.bench().give(&new, cx.is_root());
     // Editors wait for the disk here.
     std::thread::sleep(Duration::from_millis(50));
-    fs::rename(&new, &path)
+    let inode = fs::metadata(&new)?.ino();
+    fs::rename(&new, &path)?;
+    Ok(inode)
 }
 
 /// git and editors on the host go on while a stage runs, and the stage goes on too. What is new is as read-only as what was there.
@@ -243,20 +245,24 @@ fn put_back(cx: &Cx) {
     cx.bench().give(&at("other"), cx.is_root());
     let from_elsewhere = |text: &str| {
         write("other/new", text);
+        let inode = fs::metadata(at("other/new")).expect("a file").ino();
         fs::rename(at("other/new"), at(".mcp.json")).expect("a rename");
+        inode
     };
     let of_a_name_that_was_free = |text: &str| {
         write(".mcp.saved", "x");
         fs::remove_file(at(".mcp.saved")).expect("a file");
-        save(cx, ".mcp.json", text);
+        save(cx, ".mcp.json", text)
     };
     let of_a_link = |text: &str| {
         write("other/new", text);
         fs::hard_link(at("other/new"), at(".mcp.new")).expect("a link");
         fs::remove_file(at("other/new")).expect("a file");
+        let inode = fs::metadata(at(".mcp.new")).expect("a file").ino();
         fs::rename(at(".mcp.new"), at(".mcp.json")).expect("a rename");
+        inode
     };
-    let replaces: [&dyn Fn(&str); 3] = [&from_elsewhere, &of_a_name_that_was_free, &of_a_link];
+    let replaces: [&dyn Fn(&str) -> u64; 3] = [&from_elsewhere, &of_a_name_that_was_free, &of_a_link];
     for (number, replace) in replaces.into_iter().enumerate() {
         let _ = fs::remove_dir_all(at(".exeat-quarantine"));
         let _ = fs::remove_file(at(".mcp.json"));
@@ -273,8 +279,11 @@ fn put_back(cx: &Cx) {
         assert!(!live.ended(), "{number}");
         assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n", "{number}");
         assert_eq!(set_aside(cx, ".mcp.json"), (1, "doubtful\n".to_owned()), "{number}");
-        // What says the same is nobody's doing.
-        replace("old\n");
+        // The same words are nobody's doing. But a read that is under way can still change the file itself, so that a new one replaces it.
+        let inode = replace("old\n");
+        wait_for(Duration::from_secs(10), "a new file with the same words", || {
+            fs::metadata(at(".mcp.json")).is_ok_and(|about| about.ino() != inode).then_some(())
+        });
         until_covered(&mut live, &at(".mcp.json"));
         let done = live.wait();
         done.exits(7).prints("ready\nold\n");
@@ -480,9 +489,16 @@ fn flipped(cx: &Cx) {
         let mut live = cx.sh(&[], "exec python3 flip.py").start();
         live.until_prints("ready");
         save(cx, ".git/config", "[a]\n\tb = c\n");
-        ends(&mut live);
-        live.wait().exits(137).says(".git/config` was replaced, renamed or removed on the host");
-        assert!(!cx.dir().join("written").exists());
+        // On a busy machine exeat may have replaced the file by one of its own, and what the stage writes to is nobody's configuration.
+        let written = cx.dir().join("written");
+        wait_for(Duration::from_secs(10), "the end of the stage", || {
+            (live.ended() || written.exists()).then_some(())
+        });
+        if fs::remove_file(&written).is_ok() {
+            drop(live);
+        } else {
+            live.wait().exits(137).says(".git/config` was replaced, renamed or removed on the host");
+        }
         let text = fs::read_to_string(cx.dir().join(".git/config")).expect("a file");
         assert!(!text.contains("evil"), "{text}");
     }

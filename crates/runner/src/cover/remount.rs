@@ -566,7 +566,7 @@ impl Remounts {
         }
         for _ in 0..REPLACED {
             tracing::debug!(%doubt, ?key, "a cover is lost");
-            match self.accept_or_put_back(key) {
+            match self.write_anew(key) {
                 Ok(fate) => return Ok(fate),
                 Err(why) => doubt = why,
             }
@@ -581,8 +581,9 @@ impl Remounts {
         Ok(Fate::Lost)
     }
 
-    /// Covers a file that the stage may have written, if it says nothing that it may not say whoever has written it.
-    fn accept(&mut self, key: &Name) -> Result<(), Doubt> {
+    /// Reads a file that the stage may have written, if it says nothing that it may not say whoever has written it. The file itself never
+    /// stays: a direct read (open(2), `O_DIRECT`) into a mapping of it changes it when file, mapping and lease show no writer any more.
+    fn read_acceptable(&mut self, key: &Name) -> Result<SavedFile, Doubt> {
         let cover = self.covered(key)?;
         let (number, may_be_unknown) = (cover.number, cover.state != State::Doubtful);
         if cover.lease.as_ref().is_some_and(|lease| !lease.is_quiet()) {
@@ -594,7 +595,7 @@ impl Remounts {
             return Err(Doubt::open("the host replaced nothing: what happened is the stage's doing"));
         }
         cover.lease = None;
-        // From here on nobody can write to it unseen.
+        // Whoever writes it is done.
         let lease = cover.lease(status.mounted)?;
         let new = SavedFile::read(lease.file(), MOST)?;
         let is_harmless = |old: &SavedFile| {
@@ -602,43 +603,51 @@ impl Remounts {
             let differ = || may_differ && differ_in_branches(&old.bytes, &new.bytes);
             old.has_owner_and_mode_of(&new) && (old.bytes == new.bytes || differ())
         };
-        if !cover.saved.as_ref().is_some_and(is_harmless) {
-            let why = "it may be the stage's";
-            return Err(if may_be_unknown { Doubt::Unknown(why) } else { Doubt::open(why) });
+        if cover.saved.as_ref().is_some_and(is_harmless) {
+            return Ok(new);
         }
-        self.settle(key, status, lease)?;
-        self.covered(key)?.saved = Some(new);
-        Ok(())
+        let why = "it may be the stage's";
+        Err(if may_be_unknown { Doubt::Unknown(why) } else { Doubt::open(why) })
     }
 
-    /// Covers a file that the stage may have written for what it says, or the last one that was covered in its place.
-    fn accept_or_put_back(&mut self, key: &Name) -> Result<Fate, Doubt> {
+    /// Replaces a file that the stage may have written by a new one, and covers that: with the same bytes if they are harmless, else with
+    /// those of the file that was covered last.
+    fn write_anew(&mut self, key: &Name) -> Result<Fate, Doubt> {
         let watches = Arc::clone(&self.watches);
         let host = self.covered(key)?.host.clone();
         let below = |watch: &Watch| Some(host.strip_prefix(&watch.missing().tree).ok()?.to_path_buf());
         let trees = watches.iter().filter_map(|watch| Some((watch, below(watch)?)));
         let deepest = trees.min_by_key(|(_, name)| name.as_os_str().len());
-        let Some((watch, name)) = deepest else { return self.accept(key).map(|()| Fate::Restored) };
+        let (watch, name) = deepest.ok_or_else(|| Doubt::open("it is in no tree that is watched"))?;
         // Another run in the directory may have put the same file back.
         let lock = watch.lock()?;
-        match self.accept(key) {
-            Ok(()) => return Ok(Fate::Restored),
-            Err(Doubt::Unknown(_)) => {}
+        let accepted = match self.read_acceptable(key) {
+            Ok(new) => Some(new),
+            Err(Doubt::Unknown(_)) => None,
             Err(why) => return Err(why),
-        }
+        };
         let cover = self.covered(key)?;
-        let (number, saved) = (cover.number, cover.saved.as_ref());
-        let saved = saved.ok_or_else(|| Doubt::open("what the last one said is not known"))?;
-        let lease = saved.write_unnamed(watch.tree())?;
-        cover.put_back += 1;
-        if cover.put_back > PUT_BACK {
-            return Err(Doubt::open("the last one was put back too often"));
+        let number = cover.number;
+        let content = accepted.as_ref().or(cover.saved.as_ref());
+        let content = content.ok_or_else(|| Doubt::open("what the last one said is not known"))?;
+        let lease = content.write_unnamed(watch.tree())?;
+        if accepted.is_none() {
+            cover.put_back += 1;
+            if cover.put_back > PUT_BACK {
+                return Err(Doubt::open("the last one was put back too often"));
+            }
         }
         let old = watch.replace(&name, lease.file())?;
         let covered = self.cover_new(key, number, lease);
         drop(lock);
-        self.set_aside.push(watch.settle_replaced(&name, &old));
-        covered.map(|()| Fate::PutBack)
+        let Some(new) = accepted else {
+            self.set_aside.push(watch.settle_replaced(&name, &old));
+            return covered.map(|()| Fate::PutBack);
+        };
+        watch.remove_replaced(&name, &old)?;
+        covered?;
+        self.covered(key)?.saved = Some(new);
+        Ok(Fate::Restored)
     }
 
     /// Covers a file of ours that was put to the place.
