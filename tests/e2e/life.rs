@@ -144,16 +144,20 @@ fn ends_with_parent(cx: &Cx) {
     live.wait();
 }
 
-/// It is gone while exeat waits for a reader of its result: nothing is started.
+/// It is gone while exeat waits for the end of its policy: nothing is started.
 fn no_start_without_parent(cx: &Cx) {
-    let (result, exeat) = (cx.home().join("none.pipe"), cx.bench().bin.join("exeat").display().to_string());
+    let (result, exeat) = (cx.home().join("none.json"), cx.bench().bin.join("exeat").display().to_string());
     let script = format!(
-        "mkfifo '{result}'; '{exeat}' run --end-with-parent --result '{result}' -- touch started >/dev/null 2>&1 & \
-         sleep 1; kill -9 $$",
+        "while kill -0 $$; do sleep 0.05; done 2>/dev/null | \
+             '{exeat}' run --end-with-parent --result '{result}' --policy /dev/stdin -- touch started >/dev/null 2>&1 & \
+         until grep -q exeat /proc/$!/comm; do sleep 0.05; done; sleep 1; kill -9 $$",
         result = result.display()
     );
     cx.outside(["sh", "-c", &script]).run();
-    let said = read_result(&result);
+    let said = wait_for(Duration::from_secs(20), "the result", || {
+        std::fs::read_to_string(&result).ok().filter(|text| !text.is_empty())
+    });
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(
         (&said["cause"], &said["stopped_by"], &said["code"]),
         (&"stopped".into(), &"parent".into(), &143.into())

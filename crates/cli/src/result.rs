@@ -4,7 +4,6 @@ use std::io;
 
 use exeat_files::place;
 use exeat_runner::RunResult;
-use nix::fcntl::OFlag;
 
 use crate::args::Output;
 use crate::failure::Failure;
@@ -22,15 +21,6 @@ pub(crate) struct Sink(place::Output);
 impl Sink {
     /// Opens the place. A result of an earlier run is removed, so that it cannot be taken for this one's.
     pub(crate) fn open(output: &Output) -> Result<Self, Failure> {
-        Self::open_with(output, OFlag::empty())
-    }
-
-    /// The same, but not a pipe that nobody reads.
-    pub(crate) fn open_now(output: &Output) -> Result<Self, Failure> {
-        Self::open_with(output, OFlag::O_NONBLOCK)
-    }
-
-    fn open_with(output: &Output, flags: OFlag) -> Result<Self, Failure> {
         let path = match output {
             Output::Fd(n) => {
                 return Ok(Self(place::Output::Stream(request::take_fd("--result", *n)?.into())));
@@ -41,7 +31,7 @@ impl Sink {
         let bad = |error: io::Error| {
             Failure::input(format!("cannot write the result to `{}`", path.display())).because(error)
         };
-        let sink = place::Output::open(path, flags).map_err(bad)?;
+        let sink = place::Output::open(path).map_err(bad)?;
         if let place::Output::Whole(place) = &sink {
             place.remove().map_err(bad)?;
         }

@@ -9,11 +9,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Seek as _, Write};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -23,31 +26,43 @@ use crate::walk::{End, LinkRule};
 const EXCHANGED: &str = "something else was put in its place while it was written: a stage that still runs can write to this \
                          directory, so choose one that no stage can write to";
 
+const UNREAD: &str = "it is a named pipe that nobody reads: start its reader first, or remove it";
+/// How long a reader of a named pipe is waited for. A script starts one just before.
+const READER: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long a reader may take nothing, in milliseconds.
+const STUCK: u16 = 10_000;
+
 /// Where a command puts what it was asked to write.
 #[derive(Debug)]
 pub enum Output {
     /// A pipe, a terminal or a device: written as it stands, and never replaced.
     Stream(File),
+    /// A pipe that has a name: any stage that writes its directory can have made it, and nobody may read it.
+    NamedPipe(File),
     /// A file: replaced whole, or not at all.
     Whole(FilePlace),
 }
 
 impl Output {
-    /// Opens it. A link at the place itself is replaced, unless it leads to a pipe or a device. Opening a pipe waits for its reader, as
-    /// a shell's `>` does; with `O_NONBLOCK` among the flags it does not.
+    /// Opens it. A link at the place itself is replaced, unless it leads to a pipe or a device.
     ///
     /// # Errors
-    /// What keeps it from being opened, or a file from being made there.
-    pub fn open(path: &Path, flags: OFlag) -> io::Result<Self> {
+    /// What keeps it from being opened, or a file from being made there; a named pipe that nobody reads.
+    pub fn open(path: &Path) -> io::Result<Self> {
         let is_special = |end: &End| end.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
-        match LinkRule::from_env().walk(path).ok().filter(is_special) {
-            Some(end) => {
-                let mut options = OpenOptions::new();
-                options.write(true).custom_flags(flags.bits());
-                options.open(format!("/proc/self/fd/{}", end.file.as_raw_fd())).map(Self::Stream)
-            }
-            None => FilePlace::open(path).and_then(FilePlace::checked).map(Self::Whole),
+        let Some(end) = LinkRule::from_env().walk(path).ok().filter(is_special) else {
+            return FilePlace::open(path).and_then(FilePlace::checked).map(Self::Whole);
+        };
+        let held = format!("/proc/self/fd/{}", end.file.as_raw_fd());
+        let mut options = OpenOptions::new();
+        options.write(true);
+        // A pipe that was passed has no name, and whoever passed it has its other end.
+        if end.metadata()?.file_type().is_fifo() && end.real.symlink_metadata().is_ok() {
+            options.custom_flags(OFlag::O_NONBLOCK.bits());
+            return open_pipe(|| options.open(&held)).map(Self::NamedPipe);
         }
+        options.open(held).map(Self::Stream)
     }
 
     /// Writes it, where it is a file with this mode.
@@ -59,13 +74,50 @@ impl Output {
         mode: u32,
         mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
+        let mut through = |out: &mut dyn Write| {
+            let mut out = BufWriter::new(out);
+            write(&mut out).and_then(|()| out.flush())
+        };
         match self {
-            Self::Stream(file) => {
-                let mut out = BufWriter::new(file);
-                write(&mut out).and_then(|()| out.flush())
-            }
+            Self::Stream(file) => through(&mut &*file),
+            Self::NamedPipe(file) => through(&mut PipeWriter(file)),
             Self::Whole(place) => place.replace(mode, write),
         }
+    }
+}
+
+/// Opens a named pipe that somebody reads.
+fn open_pipe(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    let until = Instant::now() + READER;
+    loop {
+        match open() {
+            Err(error) if error.raw_os_error() != Some(Errno::ENXIO as i32) => return Err(error),
+            Err(_) if Instant::now() >= until => return Err(io::Error::other(UNREAD)),
+            Err(_) => thread::sleep(PAUSE),
+            opened => return opened,
+        }
+    }
+}
+
+/// Writes to a named pipe, and gives up where its reader takes nothing.
+struct PipeWriter<'a>(&'a File);
+
+impl Write for PipeWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match (&mut &*self.0).write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)], STUCK)? == 0 {
+                        return Err(io::Error::other(UNREAD));
+                    }
+                }
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -2,16 +2,20 @@
 //! the start is not mounted; and the links of ordinary layouts go on working.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+use std::io::{Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use e2e::case::{Cases, Cx};
 use e2e::run::Done;
+use nix::fcntl::OFlag;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l01_a_link_that_a_run_left_leads_no_flag_astray", flags);
     list.users("escape::l01_a_link_that_a_run_left_leads_no_file_astray", files);
+    list.users("escape::l01_a_pipe_that_a_run_left_holds_up_no_output", pipes);
     list.on_a_host_of_root(|list| list.users("escape::l01_links_of_other_users_are_not_followed", foreign));
     list.users("escape::l02_a_link_that_a_run_left_leads_no_variable_astray", variables);
     list.users("escape::l03_a_link_into_the_working_directory_makes_it_read_only", working_directory);
@@ -204,7 +208,48 @@ fn files(cx: &Cx) {
         format!(r#"{{"ro_binds":[],"env_allowlist":[],"network":false,"work_host":"{dir}/out"}}"#);
     put(cx, &other.join("isolation.json"), &isolation);
     led.refused("work_host", &run(&["--policy", "isolation.json"]));
+    for name in ["out", "out/a/b", "sub/deep/a", "chain/a/../b"] {
+        let at = format!("{dir}/{name}");
+        led.refused(&format!("man --out {name}"), &cx.exeat(["man", "--out", &at]).cwd(&other).run());
+    }
+    cx.exeat(["man", "--out", "a/b"]).cwd(&other).run().exits(0);
+    assert!(other.join("a/b/exeat.1").is_file());
     led.nowhere();
+}
+
+/// A named pipe in the place of an output waits for nobody: neither for a reader, nor for one that takes nothing.
+fn pipes(cx: &Cx) {
+    let made = cx.exeat(["run", "--", "mkfifo", "pipe"]).run();
+    let record = made.exits(0).record_path().expect("the record").display().to_string();
+    let pipe = cx.dir().join("pipe");
+    let run: &[&str] = &["run", "--result", "pipe", "--", "touch", "started"];
+    let outputs = [
+        run,
+        &["learn", "-o", "pipe", "--", "touch", "started"],
+        &["audit", "lock", "-o", "pipe", &record],
+        &["audit", "report", "-o", "pipe", &record],
+    ];
+    // Each hung for ever.
+    let deadline = Duration::from_secs(60);
+    for words in outputs {
+        let done = cx.exeat(words).deadline(deadline).run();
+        done.exits(2).says("a named pipe that nobody reads");
+    }
+    assert!(!cx.dir().join("started").exists());
+    // With both ends open it never ends, and takes no more than it holds.
+    let mut reader = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(&pipe)
+        .expect("the pipe");
+    cx.exeat(run).deadline(deadline).run().exits(0);
+    let mut told = [0; 1 << 16];
+    let length = reader.read(&mut told).expect("the result");
+    let result: serde_json::Value = serde_json::from_slice(&told[..length]).expect("JSON");
+    assert_eq!(result["code"], 0, "{result}");
+    while reader.write(&told).is_ok() {}
+    cx.exeat(run).deadline(deadline).run().exits(125).says("a named pipe that nobody reads");
 }
 
 fn variables(cx: &Cx) {

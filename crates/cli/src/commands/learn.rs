@@ -8,7 +8,6 @@ use exeat_audit::query;
 use exeat_compose::today;
 use exeat_files::place;
 use exeat_policy::{Mode, printable};
-use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 
 use crate::args::{LearnArgs, Output};
@@ -127,7 +126,7 @@ impl Sink {
 /// The place for a policy file; one that is there is somebody's work.
 pub(crate) fn output_at(path: &Path, force: bool) -> Result<place::Output, Failure> {
     let shown = printable(&path.display().to_string());
-    let output = place::Output::open(path, OFlag::empty())
+    let output = place::Output::open(path)
         .map_err(|error| Failure::input(format!("cannot write `{shown}`")).because(error))?;
     if matches!(output, place::Output::Whole(_)) && !force && path.symlink_metadata().is_ok() {
         return Err(Failure::input(format!("`{shown}` is there already")).hint("--force replaces it"));

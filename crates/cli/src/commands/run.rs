@@ -176,7 +176,7 @@ pub(crate) fn refused(error: &clap::Error) {
         return;
     }
     let failure = refusal(error);
-    for sink in results.iter().filter_map(|result| Sink::open_now(result).ok()) {
+    for sink in results.iter().filter_map(|result| Sink::open(result).ok()) {
         let _ = sink.write(&result::of_failure(&failure));
     }
 }

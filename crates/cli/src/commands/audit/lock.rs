@@ -6,7 +6,6 @@ use exeat_audit::lock::Seen;
 use exeat_files::place::Output;
 use exeat_policy::printable;
 use exeat_record::lock::Lock;
-use nix::fcntl::OFlag;
 
 use crate::args::audit::LockArgs;
 use crate::exit::Exit;
@@ -29,11 +28,11 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
     let shown = path.display().to_string();
     let bad =
         |error: io::Error| Failure::input(format!("cannot write `{}`", printable(&shown))).because(error);
-    let output = Output::open(path, OFlag::empty()).map_err(bad)?;
+    let output = Output::open(path).map_err(bad)?;
     let old = match &output {
         Output::Whole(_) => exeat_compose::read_lock(path, &shown, &crate::request::here()?)?.1,
         // To read a pipe would wait for what is written here.
-        Output::Stream(_) => None,
+        Output::Stream(_) | Output::NamedPipe(_) => None,
     };
     let lock = joined(old.unwrap_or_default(), new, args.update);
     // One that is larger could not be read again.

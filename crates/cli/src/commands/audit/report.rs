@@ -6,7 +6,6 @@ use exeat_audit::report::{Made, Report};
 use exeat_audit::verify::Standing;
 use exeat_files::place::Output;
 use exeat_runner::{machine_name, user_name};
-use nix::fcntl::OFlag;
 
 use super::origins::Origins;
 use super::select::select;
@@ -50,8 +49,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
             .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
     } else {
         // For its owner alone.
-        let written = Output::open(&args.output, OFlag::empty())
-            .and_then(|output| output.write(0o600, |out| report.write(out)));
+        let written =
+            Output::open(&args.output).and_then(|output| output.write(0o600, |out| report.write(out)));
         written.map_err(|error| {
             Failure::input(format!("cannot write `{}`", args.output.display())).because(error)
         })?;
