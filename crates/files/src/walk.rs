@@ -24,7 +24,7 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{User, geteuid};
@@ -273,6 +273,33 @@ impl LinkRule {
             }
         }
         Err(last)
+    }
+
+    /// Opens a directory, and makes what is missing of it with this mode: name by name, each in the directory that was judged.
+    ///
+    /// # Errors
+    /// As [`walk`](Self::walk), for the part that is there, and what mkdirat(2) says.
+    pub fn make_directory(&self, path: &Path, mode: Mode) -> Result<OwnedFd, WalkError> {
+        let mut missing = Vec::new();
+        for above in path.ancestors() {
+            let above = if above == Path::new("") { Path::new(".") } else { above };
+            match (self.walk(above), above.file_name()) {
+                (Err(error), Some(name)) if error.is_absent() && !above.is_symlink() => missing.push(name),
+                (end, _) => {
+                    let mut dir = end?.file;
+                    for name in missing.iter().rev() {
+                        match mkdirat(&dir, *name, mode) {
+                            Ok(()) | Err(Errno::EEXIST) => {}
+                            Err(errno) => return Err(errno.into()),
+                        }
+                        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                        dir = openat(&dir, *name, flags, Mode::empty())?;
+                    }
+                    return Ok(dir);
+                }
+            }
+        }
+        Err(Errno::ENOENT.into())
     }
 
     /// The real path of a file that may be missing, whose last name is not followed.

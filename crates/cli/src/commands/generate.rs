@@ -1,6 +1,5 @@
 //! `exeat completions` and `exeat man`: generated from the arguments, so that they cannot disagree with them.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -9,6 +8,8 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 use exeat_files::place::FilePlace;
+use exeat_files::walk::LinkRule;
+use nix::sys::stat::Mode;
 
 use crate::args::Cli;
 use crate::exit::Exit;
@@ -38,7 +39,8 @@ pub(crate) fn man(out: Option<&Path>) -> Result<Exit, Failure> {
     match out {
         None => stdio::data(&page(&command)?)?,
         Some(directory) => {
-            fs::create_dir_all(directory).map_err(|error| cannot(directory, error))?;
+            let made = LinkRule::from_env().make_directory(directory, Mode::from_bits_truncate(0o777));
+            made.map_err(|error| cannot(directory, error.into()))?;
             pages(&command, directory)?;
         }
     }
@@ -99,5 +101,5 @@ fn sections(text: &str) -> Roff {
 }
 
 fn cannot(path: &Path, error: io::Error) -> Failure {
-    Failure::could(format!("cannot write `{}`", path.display())).because(error)
+    Failure::input(format!("cannot write `{}`", path.display())).because(error)
 }

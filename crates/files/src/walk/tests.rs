@@ -193,3 +193,24 @@ fn l01_notes_trees_whose_links_would_be_followed() {
     dirs.link("../data", "home/away");
     assert!(dirs.is_refused("home/away"));
 }
+
+#[test]
+fn l01_a_directory_is_made_only_where_no_link_leads_astray() {
+    let dirs = Dirs::new("made");
+    dirs.link("../.ssh", "home/project/out");
+    dirs.link("versions", "home/project/own");
+    dirs.link("nowhere", "home/project/dangling");
+    let make = |path: &str| dirs.rule().make_directory(&dirs.0.join(path), Mode::from_bits_truncate(0o777));
+    for path in ["home/project/out/a/b", "home/project/versions/../out/a"] {
+        assert!(matches!(make(path), Err(WalkError::Link { .. })), "{path}");
+    }
+    assert_eq!(fs::read_dir(dirs.0.join("home/.ssh")).unwrap().count(), 0);
+    for path in ["home/project/dangling/a", "home/project/new/../b"] {
+        assert!(make(path).is_err(), "{path}");
+    }
+    assert!(!dirs.0.join("home/project/new").exists());
+    for path in ["home/project/new/a/b", "home/project/new/a/b", "home/project/own/a/b"] {
+        make(path).unwrap();
+        assert!(dirs.0.join(path).is_dir(), "{path}");
+    }
+}
