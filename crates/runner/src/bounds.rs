@@ -3,14 +3,17 @@
 //! Nothing is granted here. A tree of the caller's is met with each bound in turn, and only what all of them allow is left
 //! of it. Paths are compared where they really are, so that a link leads no further than its target may.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_files::names::open_plain;
 use exeat_files::request::{Bounds, Declared};
-use exeat_files::walk::{End, LinkRule, WalkError, pieces};
+use exeat_files::walk::{End, LinkRule, WalkError, clean, pieces};
 use nix::unistd::geteuid;
 
 use crate::error::{Error, chain};
@@ -236,7 +239,7 @@ fn is_closed(path: &Path) -> bool {
 /// The symbolic links that are followed to a path, each by its own real place, and where they lead, whether anything is there or
 /// not. `None` where the kernel would follow no further.
 pub(crate) fn follow(path: &Path) -> Option<(Vec<PathBuf>, PathBuf)> {
-    way(path).map(|way| (way.links, way.place))
+    way(path, &Lookups::default()).map(|way| (way.links, way.place))
 }
 
 /// A path as the kernel takes it.
@@ -250,30 +253,83 @@ pub(crate) struct Way {
     pub(crate) place: PathBuf,
 }
 
+/// How many names the kernel may still look up for one plan, to find where paths lead. A stage of an earlier run may have left links
+/// and configurations for which that would take minutes.
+#[derive(Debug)]
+pub(crate) struct Lookups(Cell<usize>);
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Self(Cell::new(1 << 19))
+    }
+}
+
+impl Lookups {
+    /// Takes what it costs to look at a path of so many names. `None`: nothing is left, now and later.
+    pub(crate) fn take(&self, names: usize) -> Option<()> {
+        /// A system call costs as much as some names.
+        const CALL: usize = 8;
+        let left = self.0.get().checked_sub(names.saturating_add(CALL));
+        self.0.set(left.unwrap_or_default());
+        left.map(drop)
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn are_spent(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+/// The longest path that the kernel opens, in bytes (PATH_MAX of limits.h, with its NUL).
+pub(crate) const LONGEST_PATH: usize = 4095;
+
 /// As [`follow`], with what must stay a directory for the path to lead there.
-pub(crate) fn way(path: &Path) -> Option<Way> {
+pub(crate) fn way(path: &Path, lookups: &Lookups) -> Option<Way> {
     /// As many as the kernel follows (path_resolution(7)).
     const LINKS: usize = 40;
+    if path.as_os_str().len() > LONGEST_PATH {
+        return None;
+    }
     let (mut links, mut turns) = (Vec::new(), Vec::new());
     let mut left: Vec<PathBuf> = pieces(path);
-    let mut place = PathBuf::from("/");
+    let taken = lookups.take(left.len());
+    // Most paths have no link: one look at the whole tells, as far as there is anything. That is cheap enough for each.
+    let is_plain = |opened: io::Result<OwnedFd>| match opened {
+        Ok(_) => true,
+        Err(error) => matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    };
+    let has_turns = left.iter().any(|part| part == Path::new(".."));
+    if path.is_absolute() && !has_turns && is_plain(open_plain(path)) {
+        return Some(Way { links, turns, place: clean(path) });
+    }
+    taken?;
+    let (mut place, mut depth) = (PathBuf::from("/"), 0_usize);
     while let Some(part) = left.pop() {
+        lookups.take(depth)?;
         if part == Path::new("..") {
             turns.push(place.clone());
             place.pop();
+            depth = depth.saturating_sub(1);
             continue;
         }
-        let next = place.join(&part);
-        match fs::read_link(&next) {
+        place.push(&part);
+        depth += 1;
+        if place.as_os_str().len() > LONGEST_PATH {
+            return None;
+        }
+        match fs::read_link(&place) {
             Ok(_) if links.len() >= LINKS => return None,
             Ok(target) => {
-                links.push(next);
+                links.push(place.clone());
                 if target.is_absolute() {
-                    place = PathBuf::from("/");
+                    (place, depth) = (PathBuf::from("/"), 0);
+                } else {
+                    place.pop();
+                    depth -= 1;
                 }
                 left.extend(pieces(&target));
             }
-            Err(_) => place = next,
+            Err(_) => {}
         }
     }
     Some(Way { links, turns, place })

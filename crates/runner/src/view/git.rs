@@ -4,7 +4,7 @@
 //! Looks and changes nothing. Everything is bounded: what is not looked at is said. A stage of an earlier run may have made
 //! what is found, and more than is looked at.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use exeat_files::walk::clean;
 use nix::unistd::{User, geteuid};
 
 use super::closed::{keeper, may_search};
-use crate::bounds::{Way, way};
+use crate::bounds::{LONGEST_PATH, Lookups, Way, way};
 
 mod config;
 mod files;
@@ -120,12 +120,12 @@ pub(super) struct Obeyed {
 }
 
 /// Looks into a tree.
-pub(super) fn obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
-    obeyed_within(tree, everywhere, DIRECTORIES)
+pub(super) fn obeyed(tree: &Path, everywhere: &Everywhere, lookups: &Lookups) -> Obeyed {
+    obeyed_within(tree, everywhere, lookups, DIRECTORIES)
 }
 
-fn obeyed_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
-    let mut search = Search::new(tree, everywhere, most);
+fn obeyed_within(tree: &Path, everywhere: &Everywhere, lookups: &Lookups, most: usize) -> Obeyed {
+    let mut search = Search::new(tree, everywhere, lookups, most);
     // They may lie in the tree themselves, or lead there, as where it holds the user's settings.
     for file in search.of_the_user() {
         search.name(&file);
@@ -147,7 +147,8 @@ fn obeyed_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
 
 /// Looks for what is further down in a tree and no repository's.
 pub(super) fn further_down(tree: &Path, everywhere: &Everywhere) -> Obeyed {
-    let mut search = Search::new(tree, everywhere, DIRECTORIES);
+    let lookups = Lookups::default();
+    let mut search = Search::new(tree, everywhere, &lookups, DIRECTORIES);
     search.below();
     search.closed();
     let Obeyed { closed, further, left, .. } = search.found;
@@ -177,6 +178,7 @@ enum What {
 struct Search<'a> {
     tree: &'a Path,
     everywhere: &'a Everywhere,
+    lookups: &'a Lookups,
     found: Obeyed,
     /// Directories that are looked at: so many in `.git`, and so many further down.
     most: usize,
@@ -189,14 +191,17 @@ struct Search<'a> {
     closed: BTreeSet<PathBuf>,
     /// Repositories' directories: a linked worktree leads back to the one that lists it.
     searched: BTreeSet<PathBuf>,
+    /// Paths that configurations have named: the same one leads to the same place.
+    followed: HashSet<PathBuf>,
     files: Files,
 }
 
 impl<'a> Search<'a> {
-    fn new(tree: &'a Path, everywhere: &'a Everywhere, most: usize) -> Self {
+    fn new(tree: &'a Path, everywhere: &'a Everywhere, lookups: &'a Lookups, most: usize) -> Self {
         Self {
             tree,
             everywhere,
+            lookups,
             found: Obeyed::default(),
             most,
             room: most,
@@ -204,6 +209,7 @@ impl<'a> Search<'a> {
             next: Vec::new(),
             closed: BTreeSet::new(),
             searched: BTreeSet::new(),
+            followed: HashSet::new(),
             files: Files::default(),
         }
     }
@@ -220,13 +226,13 @@ impl<'a> Search<'a> {
                 None
             }
             // gitrepository-layout(5): a file that says where the directory is.
-            Ok(_) => self.path_in(&git, "gitdir:").map(|path| real(&work.join(path))),
+            Ok(_) => self.path_in(&git, "gitdir:").and_then(|path| self.real(&work.join(path))),
         };
         let itself = is_repository(|name| fs::symlink_metadata(work.join(name)).is_ok());
         let dirs = by_git.into_iter().chain(itself.then(|| work.to_path_buf())).collect::<Vec<_>>();
         let of = |own: PathBuf| {
             let common = self.path_in(&own.join("commondir"), "");
-            let common = common.map(|common| real(&own.join(common)));
+            let common = common.and_then(|common| self.real(&own.join(common)));
             std::iter::once(own).chain(common).collect()
         };
         dirs.into_iter().map(of).collect()
@@ -531,7 +537,7 @@ impl<'a> Search<'a> {
             What::Worktree(dir) => {
                 // Its working tree may lie anywhere.
                 let git = self.path_in(&dir.join("gitdir"), "").map(|path| dir.join(path));
-                if let Some(work) = git.as_deref().and_then(Path::parent).map(real) {
+                if let Some(work) = git.as_deref().and_then(Path::parent).and_then(|work| self.real(work)) {
                     self.work(&work);
                 }
                 if !self.found.directories.iter().any(|(known, _)| *known == dir) {
@@ -574,18 +580,19 @@ impl<'a> Search<'a> {
     /// Adds a path that a configuration names: where it leads, and what leads there. What lies elsewhere is no stage's to write,
     /// and a directory above the tree would take all of it away.
     fn name(&mut self, path: &Path) {
-        if self.found.named.len() >= NAMED {
+        if self.found.named.len() + self.found.turns.len() >= NAMED {
             return self.lose(format!(
                 "what git's configuration names in `{}` beyond the first {NAMED} places is not protected",
                 self.tree.display()
             ));
         }
-        let Some(Way { links, turns, place }) = way(path) else {
-            return self
-                .lose(format!("`{}` leads through too many links and is not protected", path.display()));
-        };
+        if self.lookups.are_spent() || self.followed.contains(path) {
+            return self.lose_spent();
+        }
+        self.followed.insert(path.to_path_buf());
+        let Some(Way { links, turns, place }) = self.follow(path) else { return };
+        let Some(led) = self.as_named(&place) else { return };
         let is_inside = |path: &PathBuf| path.starts_with(self.tree) && path != self.tree;
-        let led = as_named(&place);
         // A repository's own directory has to stay so, and so does the tree.
         let is_own = self.found.directories.iter().any(|(dir, _)| *dir == led);
         if is_own || led == self.tree || led == self.tree.join(".git") {
@@ -609,7 +616,7 @@ impl<'a> Search<'a> {
         files.extend(dirs.iter().flat_map(|dir| [dir.join("config"), dir.join("config.worktree")]));
         let own = dirs.first().map_or(work, PathBuf::as_path);
         let most = files.len() + INCLUDES;
-        let (mut hooks, mut programs) = (Vec::new(), Vec::new());
+        let (mut hooks, mut programs) = (BTreeSet::new(), BTreeSet::new());
         let mut next = 0;
         while let Some(file) = files.get(next).cloned() {
             if next == most {
@@ -623,9 +630,9 @@ impl<'a> Search<'a> {
             let above = file.parent().unwrap_or(own);
             for setting in self.settings(&file).iter() {
                 match setting {
-                    Setting::HooksPath(value) => hooks.push(value.clone()),
-                    Setting::Program(value) | Setting::Template(value) => programs.push(value.clone()),
-                    Setting::Worktree(value) => tree = Some(real(&self.place(own, value))),
+                    Setting::HooksPath(value) => hooks.extend([value.clone()]),
+                    Setting::Program(value) | Setting::Template(value) => programs.extend([value.clone()]),
+                    Setting::Worktree(value) => tree = self.real(&self.place(own, value)),
                     Setting::Include(value) => {
                         let path = self.place(above, value);
                         self.name(&path);
@@ -651,6 +658,41 @@ impl<'a> Search<'a> {
         tree
     }
 
+    /// Finds where a path leads. What cannot be followed is said.
+    fn follow(&mut self, path: &Path) -> Option<Way> {
+        let way = way(path, self.lookups);
+        if way.is_none() && path.as_os_str().len() > LONGEST_PATH {
+            self.lose(format!(
+                "a path that git is told in `{}` is longer than {LONGEST_PATH} bytes, and is passed over",
+                self.tree.display()
+            ));
+        } else if way.is_none() && !self.lookups.are_spent() {
+            self.lose(format!("`{}` leads through too many links and is not protected", path.display()));
+        }
+        self.lose_spent();
+        way
+    }
+
+    /// Says that nothing more is followed, if that is so.
+    fn lose_spent(&mut self) {
+        if self.lookups.are_spent() {
+            self.lose(too_much(self.tree));
+        }
+    }
+
+    /// Where a path leads, or would.
+    fn real(&mut self, path: &Path) -> Option<PathBuf> {
+        let way = self.follow(path)?;
+        self.as_named(&way.place)
+    }
+
+    /// A path without links and `..`, as the kernel calls it; what is not there keeps its name.
+    fn as_named(&mut self, path: &Path) -> Option<PathBuf> {
+        let named = as_named(path, self.lookups);
+        self.lose_spent();
+        named
+    }
+
     /// What a value means in a directory.
     fn place(&self, base: &Path, value: &OsStr) -> PathBuf {
         place(base, value, &self.everywhere.home)
@@ -662,21 +704,25 @@ fn born(path: &Path) -> Option<SystemTime> {
     fs::symlink_metadata(path).ok()?.created().ok()
 }
 
-/// Where a path leads, or would.
-fn real(path: &Path) -> PathBuf {
-    as_named(&way(path).map_or_else(|| clean(path), |way| way.place))
+/// What is said where links and configurations hold more than is followed.
+pub(super) fn too_much(tree: &Path) -> String {
+    format!(
+        "links and configurations in `{}` lead to more than is looked at: not all that they name is protected",
+        tree.display()
+    )
 }
 
-/// A path without links and `..`, as the kernel calls it; what is not there keeps its name.
-fn as_named(path: &Path) -> PathBuf {
-    let there = path.ancestors().find_map(|above| Some((above, true_name(above).ok()?)));
-    match there {
-        Some((above, led)) => match path.strip_prefix(above) {
+/// A path without links and `..`, as the kernel calls it; what is not there keeps its name. `None` where that takes too much.
+fn as_named(path: &Path, lookups: &Lookups) -> Option<PathBuf> {
+    for above in path.ancestors() {
+        lookups.take(above.components().count())?;
+        let Ok(led) = true_name(above) else { continue };
+        return Some(match path.strip_prefix(above) {
             Ok(below) if below != Path::new("") => led.join(below),
             _ => led,
-        },
-        None => path.to_path_buf(),
+        });
     }
+    Some(path.to_path_buf())
 }
 
 /// What a value means: relative to a directory, below HOME, or below a user's home directory. `..` is left in it: only the kernel

@@ -18,7 +18,7 @@ use nix::sys::stat::{SFlag, fstatat};
 use super::closed::{self, keeper};
 use super::git;
 use super::trees::links_in;
-use crate::bounds::follow;
+use crate::bounds::{Lookups, Way, follow, way};
 use crate::error::Error;
 
 /// What was found.
@@ -75,6 +75,7 @@ pub(super) fn find(
         closed: BTreeSet::new(),
         open: let_through.iter().flat_map(at_tops).collect(),
         opened: None,
+        lookups: Lookups::default(),
     };
     let given_up = |name: &str| git_is_open && name.starts_with(protected::GIT);
     let names: Vec<(&str, Obeyed)> = protected::names().filter(|(name, _)| !given_up(name)).collect();
@@ -177,6 +178,8 @@ struct Search<'a> {
     open: BTreeSet<PathBuf>,
     /// The directory that names were looked for in last. Most are in the same one.
     opened: Option<(PathBuf, File)>,
+    /// What is left for the looks at where paths lead, of all trees.
+    lookups: Lookups,
 }
 
 impl Search<'_> {
@@ -292,9 +295,11 @@ impl Search<'_> {
     /// Where a name is a link, or leads through one: what it leads to is protected, as far as a stage could write it, and each
     /// link that a stage could put another thing in the place of is watched.
     fn behind_links(&mut self, path: &Path, obeyed: Obeyed) {
-        let Some((links, place)) = follow(path) else {
-            return self
-                .lose(format!("`{}` leads through too many links and is not protected", path.display()));
+        let Some(Way { links, place, .. }) = way(path, &self.lookups) else {
+            let is_spent = self.lookups.are_spent();
+            let tree = self.tree_of(path).filter(|_| is_spent).map(|(tree, _)| git::too_much(&tree));
+            let line = || format!("`{}` leads through too many links and is not protected", path.display());
+            return self.lose(tree.unwrap_or_else(line));
         };
         for link in links {
             let Some((tree, below)) = self.tree_of(&link) else { continue };
@@ -425,7 +430,7 @@ impl Search<'_> {
     /// Protects what git on the host would obey elsewhere in a tree. Returns the directories in which [`Search::further`] looks.
     fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) -> Further {
         let git::Obeyed { directories, held, links, named, turns, closed, further, left } =
-            git::obeyed(tree, everywhere);
+            git::obeyed(tree, everywhere, &self.lookups);
         self.closed.extend(closed);
         for (dir, names) in directories {
             self.repository(&dir);
