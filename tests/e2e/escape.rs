@@ -37,6 +37,7 @@ mod killed_bridge;
 mod killed_supervisor;
 mod let_through;
 mod linked_names;
+mod long_looks;
 mod loopback_ports;
 mod mask_removal;
 mod no_bubblewrap;
@@ -105,6 +106,7 @@ pub(crate) fn cases(list: &mut Cases) {
     killed_supervisor::cases(list);
     let_through::cases(list);
     linked_names::cases(list);
+    long_looks::cases(list);
     loopback_ports::cases(list);
     mask_removal::cases(list);
     no_bubblewrap::cases(list);

@@ -38,7 +38,7 @@ mod store;
 use arrivals::Exchanged;
 pub use arrivals::{Arrivals, IN_MASK_ADD, Mount};
 pub use further::{DirState, FurtherDown, first_parts_in};
-pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
+pub use journal::{Interrupted, Journal, Live, Open, Settlement, open_runs, settle_interrupted};
 pub use kept::{
     Kind, SetAside, Standing, absent, delete, remove_empty_directories, restore, set_aside, tidy,
 };
@@ -453,27 +453,38 @@ impl Watch {
 
 /// Moves aside what has appeared in these trees.
 pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
+    finish_until(watches, &|| false)
+}
+
+/// The same, until it is to be over: what is known by its name is moved aside in any case, and what is searched for may stay.
+pub fn finish_until<'a>(
+    watches: impl IntoIterator<Item = &'a Watch>,
+    is_over: &dyn Fn() -> bool,
+) -> Leftovers {
     let watches: Vec<&Watch> = watches.into_iter().collect();
     let mut told = Leftovers::default();
-    let mut settle = |settle: fn(&Watch) -> Vec<Found>| {
+    let mut settle = |settle: &dyn Fn(&Watch) -> Vec<Found>| {
         // All trees before anything is told: one may lie in another.
         let settled: Vec<Vec<Found>> = watches.iter().copied().map(settle).collect();
         settled.into_iter().flatten().for_each(|found| told.add(found));
     };
-    settle(|watch| watch.put_directory_back().into_iter().collect());
+    settle(&|watch| watch.put_directory_back().into_iter().collect());
     // Then everything is put where the stage had it.
-    settle(Watch::settle_exchanged);
+    settle(&Watch::settle_exchanged);
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
-    settle(Watch::settle_names);
-    settle(Watch::settle_further);
-    settle(Watch::settle_held);
-    settle(|watch| watch.settle_directory().into_iter().collect());
+    settle(&Watch::settle_names);
+    settle(&|watch| watch.settle_further(is_over));
+    settle(&|watch| if is_over() { Vec::new() } else { watch.settle_held() });
+    settle(&|watch| watch.settle_directory().into_iter().collect());
     let mut left = MOVED;
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
-            watch.settle(name, before, &mut left, &mut told);
+            if !is_over() {
+                watch.settle(name, before, &mut left, &mut told);
+            }
         }
     }
+    told.is_cut = is_over();
     told.unlisted = watches.iter().filter_map(|watch| watch.store.get()?.unlisted()).next();
     told
 }

@@ -18,7 +18,7 @@ use std::{fmt, mem};
 use exeat_contract::Go;
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::Obeyed;
-use exeat_files::quarantine::{self, FileId, Found, Journal, Missing, MissingName, Watch};
+use exeat_files::quarantine::{FileId, Found, Journal, Missing, MissingName, Watch, finish_until};
 use exeat_policy::Tty;
 use exeat_proxy::{Context, DeniedHost, Entry, Forward, Listener, ServeReport, Summary, Who, forward, serve};
 use exeat_record::place::remove_empty;
@@ -59,7 +59,8 @@ pub(crate) mod streams;
 
 use outcome::{Done, Outcome, Through, lost_with};
 use protected::{
-    hold_stubs, journal, keeper, noted, noted_more, place_of, put_back, settled, told, told_more,
+    CUT, hold_stubs, journal, keeper, look_until_signal, noted, noted_more, place_of, put_back,
+    settle_killed, settled, told, told_more,
 };
 use record::{Opened, holds, keeping, lost_end, open_log, record_full, run_end, turned_away};
 use sandbox::{Offered, Over, Sandbox, Thread, staging, watch_relay};
@@ -168,6 +169,7 @@ pub(crate) fn run_on(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(prepare("the runtime"))?;
     runtime.block_on(async {
+        let is_own = matches!(within, Within::Exeat(_));
         let (asks, started, on_denied, live) = match within {
             Within::Exeat(Oversight { parent, on_denied, live }) => {
                 // From here on a signal no longer ends this process, so that it can end the stage first.
@@ -179,7 +181,7 @@ pub(crate) fn run_on(
             }
         };
         let keeper = keeper(&plan, run);
-        let interrupted = keeper.state.as_deref().map(quarantine::settle_interrupted).unwrap_or_default();
+        let interrupted = settle_killed(&plan, &keeper);
         let watches = plan.missing.iter().cloned().map(|missing| Watch::start(missing, keeper.clone()));
         let watches = watches.collect::<io::Result<Vec<_>>>();
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
@@ -228,9 +230,14 @@ pub(crate) fn run_on(
             Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
         });
         let remade: Vec<_> = remade.collect();
-        let mut found = quarantine::finish(watches.iter().chain(&remade));
+        let looked_at = Arc::clone(&watches);
+        let look =
+            move |is_over: &dyn Fn() -> bool| finish_until(looked_at.iter().chain(&remade), is_over);
+        let signals = is_own.then(|| Signals::that_end().ok()).flatten();
+        let mut found = look_until_signal(signals, look).await;
+        let cut = found.is_cut.then(|| CUT.to_owned());
         let put_back: Vec<_> = doubtful.iter().map(|(path, saved)| put_back(path, saved)).collect();
-        if let Some(journal) = journal {
+        if let Some(journal) = journal.filter(|_| !found.is_cut) {
             journal.remove();
         }
         let cache_left = used_cache.and_then(|mut cache| cache.end().err()).map(|error| {
@@ -249,7 +256,7 @@ pub(crate) fn run_on(
         // These are in the record since they came.
         found.extend(mem::take(&mut lost.found));
         let told = found.named.iter().map(told).chain(told_more(&found));
-        let before = no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made);
+        let before = no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
         let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(cache_left).chain(tmp_left).collect();
         for (words, line) in lost.told() {
             let mut note = Note::new(What::Uncovered);

@@ -165,7 +165,7 @@ impl Signals {
         Self::listen(&[&ENDING[..], &TOLD, &[Signal::SIGTSTP]].concat())
     }
 
-    fn listen(signals: &[Signal]) -> io::Result<Self> {
+    pub(crate) fn listen(signals: &[Signal]) -> io::Result<Self> {
         let wanted = signals.iter().copied().filter(|which| !ignores(*which));
         let streams = wanted.map(|which| Ok((which, signal(SignalKind::from_raw(which as i32))?)));
         streams.collect::<io::Result<_>>().map(Self)

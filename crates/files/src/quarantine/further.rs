@@ -4,15 +4,16 @@
 //! of the table is looked at. At the end it is listed again only where something in it has changed. What the stage makes in a directory of
 //! its own is its own.
 
-use std::fs;
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, fstat, fstatat, lstat};
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, lstat};
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC,
     XFS_SUPER_MAGIC, statfs,
@@ -97,6 +98,25 @@ fn ask_for_first_parts(dir: BorrowedFd<'_>) -> Vec<String> {
     first_parts().filter(|name| is_pattern(name) || is_there(name)).map(str::to_owned).collect()
 }
 
+/// What the links of one tree lead to. A stage can lead thousands of them to one directory, or along as many others.
+struct LinkEnds {
+    /// Whether names of the table are in a directory.
+    known: HashMap<FileId, bool>,
+    /// Entries of such directories that can still be listed.
+    entries: usize,
+    /// When nothing more is looked at.
+    until: Instant,
+}
+
+impl Default for LinkEnds {
+    fn default() -> Self {
+        Self { known: HashMap::new(), entries: MAX_ENTRIES, until: Instant::now() + LOOK }
+    }
+}
+
+/// How long the links of one tree are followed.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Whether one of these names, or a pattern among them, is a name of the table.
 fn includes(names: &[String], name: &str) -> bool {
     names.iter().any(|known| known == name || is_pattern(known) && matches_pattern(known, name))
@@ -119,17 +139,20 @@ impl FurtherDown {
 }
 
 impl Watch {
-    /// Moves aside what has appeared further down.
-    pub(super) fn settle_further(&self) -> Vec<Found> {
-        let mut found = Vec::new();
+    /// Moves aside what has appeared further down, until that is over.
+    pub(super) fn settle_further(&self, is_over: &dyn Fn() -> bool) -> Vec<Found> {
+        let (mut found, mut ends) = (Vec::new(), LinkEnds::default());
         for it in &self.missing.further {
+            if is_over() {
+                break;
+            }
             let dir = Path::new(&it.dir);
             match self.new_first_parts(it) {
                 Ok(entries) => entries.iter().for_each(|entry| self.settle_from(it, entry, &mut found)),
                 // Gone, or a file by now.
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(Errno::EACCES) if self.is_closed(dir) => {}
-                Err(Errno::ELOOP) if !self.leads_to_names(dir) => {}
+                Err(Errno::ELOOP) if !self.leads_to_names(dir, &mut ends) => {}
                 Err(Errno::ELOOP) => found.extend(self.link_on_the_way(&it.dir)),
                 Err(errno) => {
                     found.push(Found { path: self.missing.tree.join(dir), moved: Err(errno.into()) });
@@ -167,19 +190,34 @@ impl Watch {
         }
     }
 
-    /// Whether a link in the place of a directory, or of one above it, leads the host to names of the table. What cannot be looked at may.
-    fn leads_to_names(&self, dir: &Path) -> bool {
-        let place = self.missing.tree.join(dir);
-        let mut listed = match fs::read_dir(&place) {
-            Ok(listed) => listed,
-            Err(error) => return !is_absent(&error),
+    /// Whether a link in the place of a directory, or of one above it, leads the host to names of the table. What cannot be looked at
+    /// may, and so may what is beyond the bounds of these looks.
+    fn leads_to_names(&self, dir: &Path, ends: &mut LinkEnds) -> bool {
+        if Instant::now() > ends.until {
+            return true;
+        }
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let dir = match open(&self.missing.tree.join(dir), flags, Mode::empty()) {
+            Ok(dir) => dir,
+            Err(errno) => return !is_absent(&errno.into()),
         };
+        let Ok(id) = fstat(&dir).map(|stat| id_of(&stat)) else { return true };
+        if let Some(known) = ends.known.get(&id) {
+            return *known;
+        }
         let is_open = |name: &str| includes(&self.missing.let_through, name);
-        let has_name = |entry: &fs::DirEntry| {
-            entry.file_name().to_str().is_some_and(|entry| names_from(entry).any(|(name, _)| !is_open(name)))
+        let has_name = |name: &OsStr| {
+            name.to_str().is_some_and(|entry| names_from(entry).any(|(name, _)| !is_open(name)))
         };
-        let mut first = listed.by_ref().take(MAX_ENTRIES);
-        first.any(|entry| entry.is_ok_and(|entry| has_name(&entry))) || listed.next().is_some()
+        let leads = entries(dir.as_fd()).map_or(true, |mut listed| {
+            listed.any(|entry| {
+                let Some(left) = ends.entries.checked_sub(1) else { return true };
+                ends.entries = left;
+                entry.is_ok_and(|(name, _)| has_name(&name))
+            })
+        });
+        ends.known.insert(id, leads);
+        leads
     }
 
     /// Lists the entries that protected names begin with and that were not there at the start.
@@ -201,7 +239,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use super::super::{Keeper, Missing, finish};
+    use super::super::{Keeper, Missing, finish, finish_until};
     use super::*;
 
     /// The state as if it had not changed just now.
@@ -301,6 +339,44 @@ mod tests {
             };
             assert_eq!(settle("swap", &[], &[], swap), moved.as_slice(), "{link} -> {to}, {made}");
         }
+    }
+
+    /// Thousands of links can lead to one directory, and along thousands of others: what they lead to is listed once, and so much in all.
+    #[test]
+    fn l18_what_links_lead_to_is_listed_once_and_so_much_in_all() {
+        let root = std::env::temp_dir().join(format!("further-ends-{}", std::process::id()));
+        for (dir, count) in [("one", 3), ("two", 2), ("three", 3)] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+            (0..count).for_each(|n| fs::write(root.join(dir).join(format!("{n}")), "").unwrap());
+        }
+        let missing = Missing { tree: root.clone(), ..Missing::default() };
+        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let mut ends = LinkEnds { entries: 7, ..LinkEnds::default() };
+        let mut look = |dir: &str| (watch.leads_to_names(Path::new(dir), &mut ends), ends.entries);
+        // A link to one of them is what is asked for.
+        for (dir, looked) in [
+            ("one", (false, 4)),
+            ("one", (false, 4)),
+            ("two", (false, 2)),
+            ("three", (true, 0)),
+            ("three", (true, 0)),
+            ("one", (false, 0)),
+            ("nowhere", (false, 0)),
+        ] {
+            assert_eq!(look(dir), looked, "{dir}");
+        }
+        ends.until = Instant::now();
+        assert!(watch.leads_to_names(Path::new("one"), &mut ends), "its time is over");
+        // A look that is over leaves all in its place, and says so.
+        let further = vec![FurtherDown { dir: "one".into(), known: Vec::new(), state: None }];
+        let missing = Missing { tree: root.clone(), further, ..Missing::default() };
+        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        fs::write(root.join("one/.envrc"), "evil").unwrap();
+        let found = finish_until([&watch], &|| true);
+        assert!(found.is_cut && found.named.is_empty() && root.join("one/.envrc").exists(), "{found:?}");
+        let found = finish([&watch]);
+        assert!(!found.is_cut && !root.join("one/.envrc").exists(), "{found:?}");
+        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

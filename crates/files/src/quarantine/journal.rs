@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arrivals::Exchanged;
 use super::repository::Contents;
-use super::{FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, Watch, finish, id_of};
+use super::{FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, Watch, finish_until, id_of};
 use crate::names::open_plain;
 use crate::protected::matches_pattern;
 
@@ -200,11 +201,21 @@ pub struct Interrupted {
     pub passed: Vec<String>,
 }
 
+/// What a start has settled.
+#[derive(Debug, Default)]
+pub struct Settlement {
+    /// The runs.
+    pub runs: Vec<Interrupted>,
+    /// Runs in other trees for which the time was too short: the next start goes on with them.
+    pub waiting: usize,
+}
+
 /// Settles the runs that were killed: moves aside what their stages have made under protected names. A tree that is not found, or
-/// whose name is a link now, stays in its journal, as it may come back.
+/// whose name is a link now, stays in its journal, as it may come back. Runs that have nothing to do with these trees are settled until
+/// that is over.
 #[must_use]
-pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
-    let mut all = Vec::new();
+pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> bool) -> Settlement {
+    let mut all = Settlement::default();
     let mut waiting = 0;
     for (path, run) in journals(state) {
         let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
@@ -217,11 +228,23 @@ pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
         // How long it waits is counted from the start of the run.
         let since = lock.metadata().and_then(|meta| meta.modified()).unwrap_or_else(|_| SystemTime::now());
         let is_old = since.elapsed().is_ok_and(|age| age > PATIENCE);
+        let read = read(&lock);
+        let is_ours = |entry: &Entry| {
+            trees
+                .iter()
+                .any(|tree| tree.starts_with(&entry.missing.tree) || entry.missing.tree.starts_with(tree))
+        };
+        let must = read.iter().flatten().any(is_ours);
+        let is_over = || !must && is_over();
+        if is_over() {
+            all.waiting += 1;
+            continue;
+        }
         let (mut later, mut has_changed) = (Vec::new(), false);
         let mut settled = Interrupted { run: run.clone(), found: Leftovers::default(), passed: Vec::new() };
         let keeper = Keeper { run, state: Some(state.to_path_buf()) };
         let moved = keeper.listed();
-        match read(&lock) {
+        match read {
             Ok(entries) => {
                 let mut watches = Vec::new();
                 for mut entry in entries {
@@ -244,15 +267,19 @@ pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
                     entry.waits = true;
                     later.push(entry);
                 }
-                settled.found = finish(&watches);
+                settled.found = finish_until(&watches, &is_over);
                 // Nobody has told of these.
-                for item in moved.iter().filter(|item| fs::symlink_metadata(item.new_path()).is_ok()) {
+                let is_told = settled.found.is_cut;
+                let is_there = |item: &&Item| fs::symlink_metadata(item.new_path()).is_ok();
+                for item in moved.iter().filter(|_| !is_told).filter(is_there) {
                     settled.found.add(Found { path: item.old_path(), moved: Ok(item.new_path()) });
                 }
             }
             Err(error) => settled.passed.push(format!("`{}`: {error}", path.display())),
         }
-        if later.is_empty() {
+        if mem::take(&mut settled.found.is_cut) {
+            all.waiting += 1;
+        } else if later.is_empty() {
             let _ = fs::remove_file(&path);
         } else {
             waiting += 1;
@@ -261,7 +288,7 @@ pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
             }
         }
         if has_changed || !settled.passed.is_empty() {
-            all.push(settled);
+            all.runs.push(settled);
         }
     }
     all
@@ -387,7 +414,7 @@ mod tests {
 
         /// How many runs were told, lines, and names that were moved.
         fn settle(&self) -> (usize, usize, usize) {
-            let all = settle_interrupted(&self.state());
+            let all = settle_interrupted(&self.state(), &[], &|| false).runs;
             let sum = |count: fn(&Interrupted) -> usize| all.iter().map(count).sum();
             (all.len(), sum(|it| it.passed.len()), sum(|it| it.found.named.len()))
         }
@@ -439,6 +466,21 @@ mod tests {
         journal().set_modified(long_ago).unwrap();
         assert_eq!(place.settle(), (1, 1, 0), "and that is told");
         assert_eq!(journals(&place.state()), []);
+    }
+
+    /// The time for runs in other trees is over at once here.
+    #[test]
+    fn l18_a_start_settles_other_trees_for_so_long() {
+        let place = Place::new("over");
+        let settle = |trees: &[&Path]| {
+            let Settlement { runs, waiting } = settle_interrupted(&place.state(), trees, &|| true);
+            (runs.len(), waiting)
+        };
+        assert_eq!(settle(&[]), (0, 1));
+        assert_eq!(settle(&[&place.0.join("elsewhere")]), (0, 1));
+        assert!(place.tree().join(".envrc").exists() && journals(&place.state()).len() == 1);
+        assert_eq!(settle(&[&place.tree().join("sub")]), (1, 0), "its own tree is settled in any case");
+        assert!(!place.tree().join(".envrc").exists() && journals(&place.state()).is_empty());
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Leftovers {
     pub more_left: u64,
     /// Why the list of what was moved is not whole, which `exeat state` reads.
     pub unlisted: Option<String>,
+    /// Whether the search for them was ended before it was through.
+    pub is_cut: bool,
 }
 
 impl Leftovers {
@@ -41,6 +43,7 @@ impl Leftovers {
         self.more_moved += other.more_moved;
         self.more_left += other.more_left;
         self.unlisted = self.unlisted.take().or(other.unlisted);
+        self.is_cut |= other.is_cut;
     }
 
     /// Names it, or counts it.

@@ -5,17 +5,26 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use exeat_files::protected::let_through;
-use exeat_files::quarantine::{DIRECTORY, Found, Interrupted, Journal, Keeper, Leftovers, Watch};
+use exeat_files::quarantine::{
+    DIRECTORY, Found, Interrupted, Journal, Keeper, Leftovers, Settlement, Watch, settle_interrupted,
+};
 use exeat_files::stubs::Stub;
 use exeat_record::{Note, RunId, What};
 use exeat_sandbox::Mount;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::caller::is_callers;
 use crate::cover::SavedFile;
 use crate::plan::Plan;
 use crate::remedy;
+use crate::signals::Signals;
 use crate::signing::key_place;
 
 pub(super) fn noted(Found { path, moved }: &Found) -> Note {
@@ -137,10 +146,54 @@ pub(super) fn journal(keeper: &Keeper, watches: &[Watch]) -> (Option<Journal>, O
     }
 }
 
+/// How long a start settles killed runs in trees that are not its own.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// Settles runs that were killed.
+pub(super) fn settle_killed(plan: &Plan, keeper: &Keeper) -> Settlement {
+    let trees: Vec<&Path> = plan.missing.iter().map(|missing| missing.tree.as_path()).collect();
+    let until = Instant::now() + SETTLING;
+    let settle = |state| settle_interrupted(state, &trees, &|| Instant::now() > until);
+    keeper.state.as_deref().map(settle).unwrap_or_default()
+}
+
+/// What is said where that search was ended.
+pub(super) const CUT: &str =
+    "a signal ended the search for what the stage has left: the next start goes on with it";
+
+/// Searches for what the stage has left, in a thread of its own: a signal then ends the search. One of its first second is taken for a
+/// repetition of the one that ended the stage.
+pub(super) async fn look_until_signal(
+    signals: Option<Signals>,
+    look: impl Fn(&dyn Fn() -> bool) -> Leftovers + Send + Sync + 'static,
+) -> Leftovers {
+    const FIRST: Duration = Duration::from_secs(1);
+    let Some(mut signals) = signals else { return look(&|| false) };
+    let (began, look, is_over) = (Instant::now(), Arc::new(look), Arc::new(AtomicBool::new(false)));
+    let (done, mut found) = oneshot::channel();
+    let there = (Arc::clone(&look), Arc::clone(&is_over));
+    let body = move || drop(done.send(there.0(&|| there.1.load(Ordering::Relaxed))));
+    if thread::Builder::new().name("look".into()).spawn(body).is_err() {
+        return look(&|| false);
+    }
+    loop {
+        tokio::select! {
+            found = &mut found => return found.unwrap_or_else(|_| look(&|| false)),
+            _ = signals.next() => is_over.store(began.elapsed() > FIRST, Ordering::Relaxed),
+        }
+    }
+}
+
 /// Adds what runs have left that were killed, and returns a line for each.
-pub(super) fn settled(interrupted: Vec<Interrupted>, found: &mut Leftovers) -> Vec<String> {
+pub(super) fn settled(interrupted: Settlement, found: &mut Leftovers) -> Vec<String> {
     let mut lines = Vec::new();
-    for Interrupted { run, found: left, passed } in interrupted {
+    if interrupted.waiting > 0 {
+        lines.push(format!(
+            "what {} killed runs left in other directories is not all moved aside yet: the next start goes on with it",
+            interrupted.waiting
+        ));
+    }
+    for Interrupted { run, found: left, passed } in interrupted.runs {
         if !left.is_empty() {
             lines.push(format!(
                 "the run {run} was killed before its end: what its stage had left was moved aside now"
@@ -204,4 +257,41 @@ pub(super) fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
         )
     });
     moved.into_iter().chain(left).chain(unlisted).chain(remedy::of_moved(&found.named))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+
+    /// It comes again and again; the first is taken for a repetition of the one that ended the stage.
+    #[test]
+    fn l18_a_signal_ends_the_search_for_what_is_left() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let signals = Signals::listen(&[Signal::SIGUSR2]).unwrap();
+            let (over, asked) = channel::<()>();
+            let sender = thread::spawn(move || {
+                while asked.recv_timeout(Duration::from_millis(50)) == Err(RecvTimeoutError::Timeout) {
+                    raise(Signal::SIGUSR2).unwrap();
+                }
+            });
+            let look = |is_over: &dyn Fn() -> bool| {
+                while !is_over() {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Leftovers { is_cut: true, ..Leftovers::default() }
+            };
+            let began = Instant::now();
+            assert!(look_until_signal(Some(signals), look).await.is_cut);
+            assert!(began.elapsed() > Duration::from_secs(1));
+            drop(over);
+            sender.join().unwrap();
+            let signals = Signals::listen(&[Signal::SIGUSR2]).unwrap();
+            assert!(!look_until_signal(Some(signals), |_| Leftovers::default()).await.is_cut);
+        });
+    }
 }

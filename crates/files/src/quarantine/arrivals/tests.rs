@@ -540,13 +540,13 @@ fn l07_after_a_kill_the_next_start_puts_things_back() {
     }
     place.settle();
     place.watches = Arc::new([]);
-    let settled = settle_interrupted(&state);
+    let settled = settle_interrupted(&state, &[], &|| false).runs;
     let mut told: Vec<_> =
         settled.iter().flat_map(|run| &run.found.named).map(|it| it.path.clone()).collect();
     told.sort();
     assert_eq!(told, [place.tree(".git/config"), place.tree(".mcp.json"), place.tree(".vscode")]);
     assert!(place.tree(".git/HEAD").exists() && !place.tree(".vscode").exists());
-    assert!(settle_interrupted(&state).is_empty());
+    assert!(settle_interrupted(&state, &[], &|| false).runs.is_empty());
     drop(place);
 
     // The user makes a repository where the empty directory is: it is theirs.
@@ -556,7 +556,7 @@ fn l07_after_a_kill_the_next_start_puts_things_back() {
     place.settle();
     place.watches = Arc::new([]);
     fs::write(place.tree(".git/HEAD"), "mine").unwrap();
-    let settled = settle_interrupted(&place.root.join("state"));
+    let settled = settle_interrupted(&place.root.join("state"), &[], &|| false);
     assert_eq!(fs::read(place.tree(".git/HEAD")).unwrap(), b"mine", "{settled:?}");
     assert_eq!(fs::read(place.aside(".git/HEAD")).unwrap(), b"evil");
 }

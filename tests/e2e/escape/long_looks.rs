@@ -1,0 +1,62 @@
+//! L18: what one run leaves does not hold up the start of the next one, nor its own end.
+
+use std::fs;
+use std::time::Duration;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::l18_a_configuration_that_a_run_left_holds_up_no_start", configuration);
+    list.users("escape::l18_many_links_to_one_directory_hold_up_no_end", ends);
+}
+
+/// Each of these took minutes, or all memory.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Lines for the configuration of a repository below the tree: links that lead through one another, again and again; more places than
+/// anybody names; paths that no program opens.
+const CONFIGURATIONS: &str = r#"
+mkdir -p lib/.git/objects lib/.git/refs lib/a; echo 'ref: refs/heads/main' > lib/.git/HEAD
+to=$(awk 'BEGIN { for (i = 0; i < 800; i++) printf "a/../" }')
+for i in $(seq 0 38); do ln -s "${to}l$((i + 1))" lib/l$i; done
+awk -v kind=KIND 'BEGIN {
+    print "[core]\n\tbare = false\n[pager]"
+    if (kind == "links") for (i = 0; i < 40000; i++) print "a = ./l0"
+    if (kind == "others") for (i = 0; i < 40000; i++) print "a = ./l0/" i
+    if (kind == "flat") for (i = 0; i < 60000; i++) print "a = /" i
+    if (kind != "long" && kind != "turns") exit
+    printf "a = "
+    for (i = 0; i < 200000; i++) printf "a/"
+    if (kind == "turns") for (i = 0; i < 200000; i++) printf "../"
+    print ""
+}' > lib/.git/config
+"#;
+
+fn configuration(cx: &Cx) {
+    for (kind, said) in [
+        ("links", None),
+        ("others", Some("lead to more than is looked at")),
+        ("flat", Some("lead to more than is looked at")),
+        ("long", Some("longer than 4095 bytes")),
+        ("turns", Some("longer than 4095 bytes")),
+    ] {
+        let script = CONFIGURATIONS.replace("KIND", kind);
+        cx.exeat(["run", "--", "sh", "-c", &script]).run().exits(0);
+        let done = cx.exeat(["run", "--", "true"]).deadline(DEADLINE).run();
+        done.exits(0);
+        if let Some(said) = said {
+            done.says(said);
+        }
+        fs::remove_dir_all(cx.dir().join("lib")).expect("what the stage has made");
+    }
+}
+
+/// The stage puts links in the place of directories, all to one that holds much.
+fn ends(cx: &Cx) {
+    let make = "for i in $(seq 40); do mkdir p$i; (cd p$i; mkdir $(seq 100)); done";
+    cx.exeat(["run", "--", "sh", "-c", make]).run().exits(0);
+    let swap = "mkdir big; cd big; seq 50000 | xargs touch; cd ..; rmdir p*/*
+        for i in $(seq 40); do cd p$i; for j in $(seq 100); do echo \"../big $j\"; done | xargs -n 2 ln -s; cd ..; done
+        echo done";
+    cx.exeat(["run", "--", "sh", "-c", swap]).deadline(DEADLINE).run().exits(0).prints("done\n");
+}
