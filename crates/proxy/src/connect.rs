@@ -1,8 +1,8 @@
-//! One connection, from its first byte to its close record. This file is the order of the phases; each phase decides
-//! in a file of its own.
+//! Serves one connection, from its first byte to its close record. This file holds the order of the phases; each
+//! phase decides in its own file.
 //!
-//! Written as absences: no upstream socket is opened before its decision is written; nothing dials a name; no path
-//! reaches `dial` without a `Vetted`, or another proxy without an `Entrusted`; after a refusal nothing more is read as a request.
+//! Invariants: no upstream socket opens before its decision is written. Nothing dials a name. `dial` needs a
+//! `Vetted`, and an upstream proxy needs an `Entrusted`. After a refusal, no further byte is read as a request.
 
 mod second;
 mod settle;
@@ -30,9 +30,9 @@ use crate::stream::Stream;
 use crate::tunnel::{self, Early};
 use crate::who::Asked;
 
-/// Serves one client connection to its end.
+/// Serves one client connection until it closes.
 ///
-/// Dropping the future closes both sides; if a decision was written, its close is too.
+/// Dropping the future closes both sides. If a decision was written, its close record is written too.
 pub(crate) async fn serve(
     client: Stream,
     entry: Entry,
@@ -47,7 +47,7 @@ pub(crate) async fn serve(
         Entry::Forward(_) => Via::Forward,
     };
     let mut record = Record::new(cx, conn, via, Asked::of(&client, cx.who()));
-    // Each boxed, so that it takes up what it needs itself, and nothing while the tunnel lives.
+    // Boxed, so that the state of the opening phases does not take up memory while the tunnel lives.
     let opening = async {
         match &entry {
             Entry::Http => Box::pin(open(client, &mut record, cx)).await,
@@ -60,7 +60,7 @@ pub(crate) async fn serve(
     let opened = match until(stop, opening).await {
         Some(Opened::Any(any)) => {
             let settling = Box::pin(settle(*any, &mut record, cx));
-            // It is a tunnel already: what its client has sent is delivered.
+            // The client already has its tunnel, so the bytes that it sent are delivered within the drain time.
             tokio::select! {
                 biased;
                 opened = settling => opened,
@@ -70,7 +70,7 @@ pub(crate) async fn serve(
         opened => opened,
     };
     match opened {
-        // INVARIANT: `settle` leaves nothing open.
+        // INVARIANT: `settle` never returns `Any`.
         None | Some(Opened::Any(_)) => {}
         Some(Opened::Tunnel(Tunnel { client, upstream, early })) => {
             record.holds_nothing();
@@ -85,7 +85,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// What comes of `opening`, unless the run is over before.
+/// Waits for `opening`, and returns `None` if the run stops first.
 async fn until<T>(stop: &CancellationToken, opening: impl Future<Output = Option<T>>) -> Option<T> {
     tokio::select! {
         biased;
@@ -94,24 +94,25 @@ async fn until<T>(stop: &CancellationToken, opening: impl Future<Output = Option
     }
 }
 
-/// A connection with its upstream.
+/// A connection that has its upstream.
 enum Opened {
-    /// Bytes go both ways.
+    /// Bytes flow in both directions.
     Tunnel(Tunnel),
-    /// It may carry anything, and nobody has said a word yet.
+    /// The tunnel may carry any protocol, and the client has not sent enough to tell which.
     Any(Box<Any>),
-    /// One request goes up, and its answer down.
+    /// One request goes up, and its answer comes down.
     Exchange(Box<Exchange>),
 }
 
-/// Both ends, and the bytes that were read already.
+/// Both ends of a tunnel, with the bytes that were already read.
 struct Tunnel {
     client: Stream,
     upstream: Stream,
     early: Early,
 }
 
-/// Everything before bytes may go upstream. `None`: they may not, and all was said and recorded.
+/// Handles an HTTP client until bytes may go upstream. Returns `None` if they may not; the client then has its
+/// answer and the record its line.
 async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let mut bytes = Vec::new();
     match read_head(&client, &mut bytes, record, cx, |head| head.asks()).await {
@@ -136,14 +137,14 @@ async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<O
             drop(bytes);
             say_no(client, &Refusal::Malformed(fault), record, cx).await
         }
-        // Told, because it may be a client that waits for us to speak first; not recorded, because it asked for
-        // nothing that could be denied.
+        // The client gets an answer, because it may be waiting for us to speak first. The record gets no line,
+        // because nothing that could be denied was asked for.
         Arrived::Silence => say_no(client, &Refusal::Malformed(Fault::TooSlow), record, cx).await,
         Arrived::Nothing => None,
     }
 }
 
-/// CONNECT: from the target to a tunnel whose first bytes were looked at.
+/// Handles CONNECT: dials the target, then checks the first bytes of the tunnel.
 async fn tunnel_to(
     mut client: Stream,
     first: Vec<u8>,
@@ -162,8 +163,8 @@ async fn tunnel_to(
     opened(client, first, target, reached, record, cx).await
 }
 
-/// What becomes of a tunnel whose client was told yes, by what it may carry; `first` is what the client has said behind
-/// its request. The same for every entry.
+/// Checks the first bytes of a tunnel after its client was told that it is open. Every entry uses this. `first`
+/// holds what the client sent after its request.
 async fn opened(
     client: Stream,
     first: Vec<u8>,
@@ -198,7 +199,7 @@ impl Tunnel {
     }
 }
 
-/// A tunnel that opens with TLS: its hello names the target, or nothing goes upstream.
+/// Handles a tunnel that opens with TLS: the hello must name the target before anything goes upstream.
 async fn named(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let Any { tunnel: Tunnel { client, upstream, mut early }, target, ech, .. } = any;
     let by = Instant::now() + cx.limits().hello;
@@ -218,7 +219,7 @@ async fn named(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened
     }
 }
 
-/// Refuses a tunnel that stands, because of what its client sent first.
+/// Refuses a tunnel after it was opened, because of the first bytes of its client.
 async fn alert_and_close(
     mut client: Stream,
     upstream: Stream,
@@ -234,7 +235,7 @@ async fn alert_and_close(
     None
 }
 
-/// A tunnel to the port of plain HTTP, or one that opens with a request: the request names the target.
+/// Handles plain HTTP in a tunnel: the request must name the target.
 async fn request_inside(
     client: Stream,
     mut bytes: Vec<u8>,
@@ -259,19 +260,19 @@ async fn request_inside(
     say_no(client, &Refusal::Malformed(fault), record, cx).await
 }
 
-/// What came before the first answer.
+/// What the client sent before the first answer.
 enum Arrived<T> {
-    /// A request, in the first bytes.
+    /// A request in the first bytes.
     Asked { asks: T, head_len: usize },
-    /// Something malformed, cut short or late.
+    /// Something malformed, incomplete or late.
     Fault(Fault),
-    /// Not a byte until the deadline; the client is still there.
+    /// No byte until the deadline; the client is still connected.
     Silence,
-    /// Nothing at all: the client connected and went away.
+    /// No byte at all: the client connected and closed.
     Nothing,
 }
 
-/// Reads one head, with one deadline for all of it (P19), and what it asks for.
+/// Reads one head under a single deadline (P19), and parses what it asks for.
 async fn read_head<T>(
     client: &Stream,
     bytes: &mut Vec<u8>,
@@ -303,15 +304,15 @@ async fn read_head<T>(
     }
 }
 
-/// How a first flight turned out that is not to be refused.
+/// The outcome of reading a hello that is not refused.
 enum Hello {
-    /// It names the target, in the first `len` bytes.
+    /// The hello names the target; it ends after `len` bytes.
     Passed { len: usize },
-    /// The client left without a byte.
+    /// The client left without sending a byte.
     Gone,
 }
 
-/// Reads the ClientHello into `first` and checks its name. Nothing goes upstream until this has passed.
+/// Reads the ClientHello into `first` and checks its name. Nothing goes upstream before this passes.
 async fn check_hello(
     client: &Stream,
     first: &mut Vec<u8>,
@@ -342,7 +343,7 @@ async fn check_hello(
 /// The fatal alert access_denied (RFC 8446 section 6.2).
 const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
 
-/// A fatal TLS alert (RFC 8446 section 6) for a client that speaks TLS, so that it prints more than "end of file".
+/// Returns the fatal TLS alert (RFC 8446 section 6) for a fault, so that a client prints more than "end of file".
 fn alert(fault: HelloFault) -> &'static [u8] {
     match fault {
         HelloFault::NoName | HelloFault::OtherName | HelloFault::Hidden => ACCESS_DENIED,
@@ -352,14 +353,14 @@ fn alert(fault: HelloFault) -> &'static [u8] {
     }
 }
 
-/// Answers with a refusal, then closes so that the answer arrives.
+/// Answers with a refusal, then closes in a way that lets the answer arrive.
 async fn say_no(client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let reply = refuse(refusal, cx.run(), record.conn()).into_bytes();
-    // Boxed: its room would be part of every connection that waits for a head.
+    // Boxed, so that its state is not part of every connection that waits for a head.
     Box::pin(end_with(client, &reply, record, cx)).await
 }
 
-/// Writes the last that is said on a connection, then closes so that it arrives.
+/// Writes the last bytes of a connection, then closes in a way that lets them arrive.
 async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     record.leave();
     let wrote = client.write_until(reply, Instant::now() + limits::REPLY).await;
@@ -370,7 +371,7 @@ async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx:
     None
 }
 
-/// The answer to a client that is not listened to.
+/// Builds the answer for a client whose request is not read.
 pub(crate) fn unheard(refusal: &Refusal, entry: &Entry, run: RunId, conn: ConnId) -> Vec<u8> {
     match entry {
         Entry::Http => refuse(refusal, run, conn).into_bytes(),
@@ -379,7 +380,7 @@ pub(crate) fn unheard(refusal: &Refusal, entry: &Entry, run: RunId, conn: ConnId
     }
 }
 
-/// Answers on a connection for which there is no room.
+/// Refuses a connection because too many are open.
 pub(crate) async fn too_many(mut client: Stream, entry: Entry, conn: ConnId, cx: &Context) {
     let reply = unheard(&Refusal::Busy, &entry, cx.run(), conn);
     if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {

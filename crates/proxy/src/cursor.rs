@@ -1,6 +1,6 @@
-//! Bytes that are read from their beginning. It knows no format.
+//! Reads fields from the front of a byte slice. It knows no format.
 
-/// What is left to read.
+/// The bytes that are left to read.
 pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -10,12 +10,12 @@ impl<'a> Cursor<'a> {
         Some(taken)
     }
 
-    /// A big-endian number of up to 4 bytes.
+    /// Reads a big-endian number of up to 4 bytes.
     pub(crate) fn number(&mut self, bytes: usize) -> Option<usize> {
         Some(self.take(bytes)?.iter().fold(0, |number, &byte| (number << 8) | usize::from(byte)))
     }
 
-    /// Bytes behind their count, which has `width` bytes itself.
+    /// Reads a byte string that follows its length, which itself takes `width` bytes.
     pub(crate) fn prefixed(&mut self, width: usize) -> Option<&'a [u8]> {
         let count = self.number(width)?;
         self.take(count)

@@ -1,5 +1,5 @@
-//! The denials that the stage itself may read: one JSON line each, with nothing in it that it did not say or may not
-//! know. Best effort: the record is the audit log, not this file.
+//! Writes the denials that the stage itself may read, one JSON line each. A line holds only what the stage sent or
+//! may know. Best effort: the audit log is the record, not this file.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::limits;
 
-/// The file, with what was written to it.
+/// The denials file, and how much was written to it.
 #[derive(Debug)]
 pub(crate) struct Denials(Mutex<Open>);
 
@@ -26,7 +26,7 @@ struct Open {
 #[derive(Serialize)]
 struct Line<'a> {
     target: &'a str,
-    /// Where it is not TCP.
+    /// `None` for TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     proto: Option<String>,
     reason: &'a str,
@@ -39,7 +39,7 @@ impl Denials {
         Self(Mutex::new(Open { file: Some(file), lines: 0, bytes: 0 }))
     }
 
-    /// `flag` must be what the stage may know: [`Denial::flag_inside`].
+    /// Appends one denial. `flag` must come from [`Denial::flag_inside`], because the stage reads it.
     ///
     /// [`Denial::flag_inside`]: exeat_policy::Denial::flag_inside
     pub(crate) fn write(&self, target: &str, proto: Proto, reason: Reason, flag: Option<&str>) {

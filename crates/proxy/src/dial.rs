@@ -1,5 +1,5 @@
-//! The only place that opens a connection to the outside. It takes a [`Vetted`], or the addresses of the operator's own
-//! upstream proxy, and nothing else: no names, no retries with another resolution.
+//! Opens connections to the outside; no other file does. It accepts only a [`Vetted`], or the addresses of the
+//! operator's own upstream proxy. It resolves no names.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,19 +20,19 @@ use crate::reply::Failure;
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) stream: TcpStream,
-    /// The address dialled.
+    /// The address that answered.
     pub(crate) addr: SocketAddr,
-    /// Time that the connection took, all attempts together.
+    /// The time for all attempts together.
     pub(crate) took: Duration,
 }
 
-/// Why no address answered: the first failure, as it tells most of the preferred address.
+/// Why no address answered: the first failure, because it usually concerns the preferred address.
 #[derive(Debug, thiserror::Error)]
 #[error("{failure}")]
 pub(crate) struct DialError {
     /// For the reply.
     pub(crate) failure: Failure,
-    /// For the record: the address and the system's words.
+    /// For the record: the address and the system's error text.
     pub(crate) detail: String,
 }
 
@@ -43,7 +43,7 @@ pub(crate) async fn dial(vetted: Vetted, by: Instant) -> Result<Upstream, DialEr
     connect_any(vetted.addrs(), by).await
 }
 
-/// The same for the operator's own upstream proxy.
+/// Connects to the operator's own upstream proxy, until `by`.
 pub(crate) async fn dial_proxy(proxy: &ProxyAddrs, by: Instant) -> Result<Upstream, DialError> {
     connect_any(proxy.addrs(), by).await
 }
@@ -53,7 +53,7 @@ async fn connect_any(addrs: &[SocketAddr], by: Instant) -> Result<Upstream, Dial
     let addrs = in_turn(addrs);
     match timeout_at(by, race(addrs)).await {
         Ok(Ok((addr, stream))) => {
-            // Without it a small answer waits for the acknowledgement of the one before (Nagle).
+            // Without this, a small answer waits until the previous one is acknowledged (Nagle).
             let _ = stream.set_nodelay(true);
             Ok(Upstream { stream, addr, took: start.elapsed() })
         }
@@ -70,7 +70,7 @@ async fn connect_any(addrs: &[SocketAddr], by: Instant) -> Result<Upstream, Dial
 
 type Attempt = Pin<Box<dyn Future<Output = (SocketAddr, io::Result<TcpStream>)> + Send>>;
 
-/// Starts an attempt every [`limits::STAGGER`], or as soon as the last one failed; the first connection wins.
+/// Starts an attempt every [`limits::STAGGER`], or as soon as the last one fails; the first connection wins.
 async fn race(addrs: Vec<SocketAddr>) -> Result<(SocketAddr, TcpStream), Option<(SocketAddr, io::Error)>> {
     let mut waiting = addrs.into_iter();
     let mut pending: Vec<Attempt> = Vec::new();
@@ -102,7 +102,7 @@ async fn race(addrs: Vec<SocketAddr>) -> Result<(SocketAddr, TcpStream), Option<
     }
 }
 
-/// Waits for the attempt that ends first, and takes it out.
+/// Waits for the first attempt to end, and removes it from `pending`.
 async fn first_of(pending: &mut Vec<Attempt>) -> (SocketAddr, io::Result<TcpStream>) {
     poll_fn(|cx| {
         for place in 0..pending.len() {
@@ -122,7 +122,8 @@ async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(addr).await
 }
 
-/// The families by turns, starting with the first answer's (RFC 8305 section 4), at most [`limits::ATTEMPTS`].
+/// Orders addresses so that the families alternate, starting with that of the first answer (RFC 8305 section 4).
+/// Keeps at most [`limits::ATTEMPTS`].
 fn in_turn(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_v6 = addrs.first().is_some_and(SocketAddr::is_ipv6);
     let (mut ours, mut others): (Vec<_>, Vec<_>) =

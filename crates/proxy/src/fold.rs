@@ -1,19 +1,19 @@
-//! Lines of the record that stand for several: how many may have lines of their own, and the counting of the others until a line
-//! tells of them. It decides nothing, and forgets nothing: what was counted is in a line once it is written.
+//! Folds equal events into record lines with a count. It decides nothing and loses no count: every event is in some
+//! line in the end.
 
 use std::time::Duration;
 
 use exeat_record::{Event, Log};
 use tokio::time::Instant;
 
-/// How many may have lines of their own: so many at once, and so many more in each second.
+/// Limits how many events get record lines of their own: a burst, then a rate per second.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     burst: u64,
     rate: u64,
-    /// Those that there is room for at this moment.
+    /// Tokens currently available.
     tokens: u64,
-    /// Up to when these were counted.
+    /// The time up to which tokens were added.
     filled: Instant,
 }
 
@@ -22,7 +22,7 @@ impl Bucket {
         Self { burst, rate, tokens: burst, filled: Instant::now() }
     }
 
-    /// Whether there is room for one more, which then is taken.
+    /// Takes a token. Returns `false` if there is none.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let since = u64::try_from(now.duration_since(self.filled).as_millis()).unwrap_or(u64::MAX);
         let more = since.saturating_mul(self.rate) / 1000;
@@ -35,27 +35,27 @@ impl Bucket {
         room
     }
 
-    /// Gives back what was taken for one that needs no room.
+    /// Returns a token that was not needed.
     pub(crate) fn give_back(&mut self) {
         self.tokens = self.tokens.saturating_add(1).min(self.burst);
     }
 }
 
-/// Equal ones, of which a line tells now and then.
+/// Equal events that share record lines.
 #[derive(Debug)]
 pub(crate) struct Fold {
-    /// The line without its count.
+    /// The record line without its count.
     event: Event,
-    /// How many are in no line yet.
+    /// Events that are in no line yet.
     pending: u64,
-    /// When the last line was written. `None`: there is none.
+    /// When the last line was written; `None` before the first one.
     last: Option<Instant>,
-    /// How long the next one waits.
+    /// The minimum time between the last line and the next one.
     pause: Duration,
 }
 
 impl Fold {
-    /// `pause`: how long equal ones are counted behind the first line.
+    /// Creates a fold without events. `pause` is the minimum time between its first two lines.
     pub(crate) fn new(event: Event, pause: Duration) -> Self {
         Self { event, pending: 0, last: None, pause }
     }
@@ -64,17 +64,17 @@ impl Fold {
         self.pending = self.pending.saturating_add(times);
     }
 
-    /// Whether no line has told of any.
+    /// Whether no line has been written yet.
     pub(crate) fn is_new(&self) -> bool {
         self.last.is_none()
     }
 
-    /// Whether some are in no line yet.
+    /// Whether some events are in no line yet.
     pub(crate) fn is_waiting(&self) -> bool {
         self.pending > 0
     }
 
-    /// Takes those out that are in no line yet.
+    /// Takes the events that are in no line yet, and returns their number.
     pub(crate) fn take(&mut self) -> u64 {
         std::mem::take(&mut self.pending)
     }
@@ -83,8 +83,8 @@ impl Fold {
         self.pending > 0 && self.last.is_none_or(|last| now.duration_since(last) >= self.pause)
     }
 
-    /// Writes a line for all that are in none yet, and gives how many they are. The next one waits twice as long as this one,
-    /// and no longer than `longest`, so that no number of them fills a disk.
+    /// Writes a line for all events that are in none yet, and returns their number. The pause doubles with each
+    /// line, up to `longest`, so that a flood cannot fill a disk.
     pub(crate) fn write(&mut self, log: &Log, now: Instant, longest: Duration) -> u64 {
         let times = self.take();
         if times == 0 {
@@ -99,7 +99,8 @@ impl Fold {
             _ => {}
         }
         tracing::debug!(?event, "folded");
-        // Nothing is let out whether it is on record or not; the log refuses every decision from a failure on.
+        // An error changes nothing here: these events let nothing out, and after a failure the log refuses every
+        // decision.
         let _ = log.write(event);
         if self.last.replace(now).is_some() {
             self.pause = (self.pause * 2).min(longest);

@@ -1,7 +1,7 @@
-//! Connections that go on to somebody else's proxy, byte for byte. It parses nothing and decides nothing: that proxy does,
-//! and its record has the decisions.
+//! Forwards connections to another proxy, byte for byte. It parses and decides nothing: the other proxy does, and
+//! its record has the decisions.
 //!
-//! Written as an absence: nothing is opened here but that one socket. When it does not answer, the client is told so.
+//! Invariant: nothing but that proxy's socket is opened. If it does not answer, the client is told so.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::stream::Stream;
 use crate::tally::Summary;
 use crate::tunnel::{self, Early, Moved};
 
-/// What all connections of one run share that go on to another proxy.
+/// What all forwarded connections of one run share.
 pub struct Forward {
     to: PathBuf,
     log: Log,
@@ -31,19 +31,19 @@ pub struct Forward {
     lost: Mutex<Lost>,
 }
 
-/// Connections for which the other proxy was not there.
+/// Connections that could not reach the other proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lost {
-    /// How many.
+    /// The number of connections.
     pub count: u64,
-    /// Why the first of them was one.
+    /// The error of the first one.
     pub why: Option<String>,
 }
 
 impl Forward {
-    /// To the proxy that listens on this Unix socket: looked for anew by each connection, so that one that is started again
-    /// in the same place is used again. The default limits hold. Wrap it in an [`Arc`].
+    /// Creates a forwarder with the default limits, to the proxy that listens on this Unix socket. Each connection
+    /// opens the path anew, so a restarted proxy is used again. Wrap it in an [`Arc`].
     #[must_use]
     pub fn new(to: PathBuf, log: Log) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Forward {
         }
     }
 
-    /// What is known here: how many connections there were so far, and how many of them found no room.
+    /// Returns how many connections there were so far, and how many were refused because too many were open.
     #[must_use]
     pub fn summary(&self) -> Summary {
         Summary {
@@ -72,7 +72,7 @@ impl Forward {
         self
     }
 
-    /// Connections so far that found no proxy.
+    /// Returns the connections so far that could not reach the other proxy.
     #[must_use]
     pub fn lost(&self) -> Lost {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -87,7 +87,7 @@ impl Forward {
         if let Some(why) = first {
             let mut note = Note::new(What::ProxyLost);
             note.error = Some(why);
-            // The log fails closed by itself.
+            // An error needs no handling: the log fails closed by itself.
             let _ = self.log.write(Event::Note(note));
         }
     }
@@ -100,7 +100,7 @@ impl Forward {
     }
 }
 
-/// Serves connections from `listener` until `stop` is cancelled, as [`serve`](crate::serve) does.
+/// Serves connections from `listener`, by forwarding them, until `stop` is cancelled. See [`serve`](crate::serve).
 ///
 /// Dropping the future cuts every connection at once: cancel `stop` instead.
 pub async fn forward(
@@ -123,7 +123,7 @@ impl Service for Forward {
 
     async fn serve(&self, client: Stream, entry: Entry, conn: ConnId, stop: &CancellationToken) {
         if entry != Entry::Http {
-            // The other proxy reads HTTP on its socket, whoever it is. Bytes of something else would be a request to it.
+            // The other proxy reads HTTP on its socket. It would take the bytes of another protocol for a request.
             return self.refuse(client, entry, conn, &Refusal::NoProxy).await;
         }
         let connecting = connect(&self.to, Instant::now() + self.room.limits.connect);
@@ -148,7 +148,7 @@ impl Service for Forward {
     }
 }
 
-/// A full queue of a Unix listener is `EAGAIN` at once (unix(7)): asked again, for as long as a connection may take.
+/// Connects to the socket, and retries while its queue is full (`EAGAIN`, unix(7)), until `by`.
 async fn connect(to: &Path, by: Instant) -> io::Result<UnixStream> {
     let asking = async {
         loop {

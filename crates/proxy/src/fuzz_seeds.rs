@@ -1,4 +1,4 @@
-//! Every committed seed of the fuzz targets, through the checks that the fuzzer runs: what was once found stays found.
+//! Runs every committed fuzz seed through the checks of the fuzzer, so that fixed bugs stay fixed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 #[path = "../fuzz/src/checks.rs"]
 pub(crate) mod checks;
 
-/// P05 to P09, T03, T10: as far as the seeds go.
+/// P05 to P09, T03, T10, as far as the seeds reach.
 #[test]
 fn every_seed_holds() {
     for (name, check) in checks::TARGETS {
         let seeds = list(&fuzz().join("corpus").join(name));
         assert!(seeds.len() > 5, "{name} has no seeds");
         for seed in seeds {
-            // The seed in hand is named when the check panics.
+            // The name of the current seed, in case the check panics.
             println!("{}", seed.display());
             check(&fs::read(&seed).unwrap());
         }

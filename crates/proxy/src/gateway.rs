@@ -1,8 +1,8 @@
-//! The gateway: for programs that ignore the proxy variables, and others that no proxy is meant for.
+//! Serves programs that ignore the proxy variables, or cannot use a proxy.
 //!
-//! A name server in the sandbox's network namespace answers for granted names, each with a pair of addresses of its own, and for no
-//! others; a connection to such an address on a granted port is a connection to the name. What is tried besides is seen by a tap, and
-//! recorded. Sockets of that namespace are given to this crate: how they come about is none of its business.
+//! A name server in the sandbox's network namespace gives each granted name its own pair of addresses, and answers
+//! for no other name. A connection to such an address on a granted port is a connection to the name. A tap sees all
+//! other attempts, and they are recorded. The caller provides the sockets of that namespace.
 
 mod attempts;
 pub(crate) mod dns;
@@ -28,46 +28,47 @@ use crate::server::{Context, Entry, Listener, note_panic, serve};
 
 /// Makes listeners in the sandbox's network namespace.
 pub trait Listen: Send + Sync + 'static {
-    /// A listener on that address and port. May block, for no longer than a second or so.
+    /// Opens a listener at this address and port. It may block for about a second.
     ///
     /// # Errors
-    /// What bind(2) and listen(2) say: `AddrInUse` where the stage itself has the port.
+    /// Returns the error of bind(2) or listen(2): `AddrInUse` if the stage itself uses the port.
     fn listen(&self, at: SocketAddr) -> io::Result<std::net::TcpListener>;
 }
 
-/// The sockets of a sandbox's network namespace that a gateway works with.
+/// The sockets of a gateway, all from the sandbox's network namespace.
 #[derive(Debug)]
 pub struct Sockets {
-    /// The name server's, for datagrams.
+    /// The datagram socket of the name server.
     pub udp: std::net::UdpSocket,
-    /// The name server's, for streams.
+    /// The stream listener of the name server.
     pub tcp: std::net::TcpListener,
-    /// See every attempt to send something to elsewhere.
+    /// The sockets that see every attempt to send something elsewhere.
     pub taps: Vec<Box<dyn Packets>>,
 }
 
-/// A raw socket (raw(7)), non-blocking. Its filter lets through what asks for a connection, and what is sent without one.
+/// A non-blocking raw socket (raw(7)). Its filter passes packets that ask for a connection, and packets sent
+/// without one.
 pub trait Packets: AsFd + fmt::Debug + Send + Sync + 'static {
-    /// The next packet, from its IP header on, or as much of it as there is room for.
+    /// Reads the next packet from its IP header on, truncated to the buffer.
     ///
     /// # Errors
-    /// `WouldBlock` where there is none.
+    /// Returns `WouldBlock` if there is no packet.
     fn read(&self, packet: &mut [u8]) -> io::Result<usize>;
 
-    /// How many packets found no room in its queue since this was asked last.
+    /// Returns how many packets were dropped since the last call because the queue was full.
     ///
     /// # Errors
-    /// What getsockopt(2) says.
+    /// Returns the error of getsockopt(2).
     fn missed(&self) -> io::Result<u64>;
 }
 
-/// A listener, and what a connection to it asks for.
+/// A listener, and the target of connections to it.
 pub(crate) struct Door {
     pub(crate) listener: std::net::TcpListener,
     pub(crate) target: Arc<Target>,
 }
 
-/// The gateway of a run, before anybody is served.
+/// The gateway of a run, before it serves.
 pub struct Gateway {
     cx: Arc<Context>,
     attempts: Arc<Attempts>,
@@ -77,11 +78,11 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Takes the sockets over, and makes the listeners of the addresses that are granted as such: a stage that starts after this
-    /// finds them there. Call it inside a runtime. Dropping the future closes everything.
+    /// Takes over the sockets, and opens the listeners of addresses that are granted as literals, so that a stage
+    /// that starts after this finds them. Call it inside a runtime. Dropping the future closes everything.
     ///
     /// # Errors
-    /// Where a socket cannot be taken over.
+    /// If a socket cannot be taken over.
     pub async fn new(sockets: Sockets, listen: Arc<dyn Listen>, cx: Arc<Context>) -> io::Result<Self> {
         let Sockets { udp, tcp, taps } = sockets;
         let (new, doors) = mpsc::unbounded_channel();
@@ -98,7 +99,7 @@ impl Gateway {
         Ok(Self { cx, attempts, server, taps, doors })
     }
 
-    /// Serves until `stop` is cancelled, and then for as long as connections are given at the end of a run.
+    /// Serves until `stop` is cancelled, and then for the time that connections get at the end of a run.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { cx, attempts, server, taps, mut doors } = self;
         let mut tasks = JoinSet::new();
@@ -121,7 +122,7 @@ impl Gateway {
                         tracing::trace!(?report, "a listener of the gateway has stopped");
                     });
                 }
-                // Its name was answered for: a client finds a socket that is closed, which refuses it.
+                // The name was already answered. The client finds a closed socket, which refuses it.
                 Err(error) => tracing::warn!(%error, "a listener of the gateway cannot be served"),
             }
         }
@@ -129,7 +130,7 @@ impl Gateway {
         while let Some(ended) = tasks.join_next().await {
             note_panic(ended);
         }
-        // Whoever counts attempts has ended.
+        // Every task that counts attempts has ended.
         attempts.flush();
     }
 }

@@ -1,5 +1,5 @@
-//! From a granted target to addresses that may be dialled. It does not dial, and it resolves only what was admitted:
-//! a name that no rule grants is never looked up.
+//! Resolves a granted target to addresses that may be dialed. It does not dial. It resolves only admitted targets,
+//! so a name that no rule grants is never looked up.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,31 +23,31 @@ use crate::reply::Failure;
 use crate::thread;
 use crate::upstream::UpstreamProxy;
 
-/// Where the addresses of an admitted name come from. Called on a thread that may block.
+/// Resolves admitted names. Its methods run on a thread that may block.
 pub(crate) trait Resolve: Send + Sync {
     fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure>;
 
-    /// An answer that is known without waiting for anything.
+    /// Returns an answer that needs no waiting.
     fn known(&self, _name: &HostName) -> Option<Vec<IpAddr>> {
         None
     }
 }
 
-/// Resolves and classifies.
+/// Resolves names and classifies addresses.
 pub(crate) struct Guard {
     resolver: Arc<dyn Resolve>,
     slots: Arc<Semaphore>,
     own: Mutex<Option<(Instant, Arc<OwnAddrs>)>>,
 }
 
-/// Addresses that may be dialled, with what the record tells of how they were found.
+/// Addresses that may be dialed, with details for the record.
 pub(crate) struct Resolved {
     pub(crate) vetted: Vetted,
-    /// Time of the lookup; `None` for a literal.
+    /// Duration of the lookup; `None` for a literal.
     pub(crate) dns: Option<Duration>,
 }
 
-/// Where an upstream proxy is: its own permission to be dialled. Only [`Guard::resolve_proxy`] makes one.
+/// The addresses of an upstream proxy, which may be dialed. Only [`Guard::resolve_proxy`] creates one.
 #[derive(Debug)]
 pub(crate) struct ProxyAddrs(Vec<SocketAddr>);
 
@@ -57,11 +57,11 @@ impl ProxyAddrs {
     }
 }
 
-/// Why there are none.
+/// Why a target has no address that may be dialed.
 pub(crate) enum Unresolved {
-    /// An address is closed; all of the answer, for the record.
+    /// The policy refuses an address. `ips` is the whole answer, for the record.
     Denied { denial: Denial, ips: Vec<IpAddr>, dns: Option<Duration> },
-    /// No usable answer.
+    /// There is no usable answer.
     Failed(Failure),
 }
 
@@ -70,10 +70,10 @@ impl Guard {
         Self { resolver, slots: Arc::new(Semaphore::new(limits::LOOKUPS)), own: Mutex::new(None) }
     }
 
-    /// Resolves `admitted` once and judges every address.
+    /// Resolves `admitted` once and checks every address.
     ///
-    /// Dropping the future leaves a lookup that has begun on its thread, until the system's resolver gives up; it
-    /// keeps its slot until then.
+    /// Dropping the future does not stop a lookup that has begun: its thread runs until the system's resolver gives
+    /// up, and keeps its slot until then.
     pub(crate) async fn resolve(&self, admitted: Admitted, by: Instant) -> Result<Resolved, Unresolved> {
         let start = Instant::now();
         let (ips, dns) = match admitted.target().host.name() {
@@ -101,11 +101,11 @@ impl Guard {
         }
     }
 
-    /// Resolves the name of an upstream proxy, once. Where ceilings bound it, they judge its addresses as those of a target.
-    /// Otherwise the operator has chosen it, and its addresses may be of any kind but metadata services and what is
+    /// Resolves the name of an upstream proxy, once. Ceilings that bound the proxy check its addresses as those of
+    /// a target. Otherwise the operator's choice allows any address except metadata services and those that are
     /// never dialed.
     ///
-    /// Dropping the future is as with [`Guard::resolve`].
+    /// Dropping the future behaves as for [`Guard::resolve`].
     pub(crate) async fn resolve_proxy(
         &self,
         proxy: &UpstreamProxy,
@@ -144,14 +144,14 @@ impl Guard {
     }
 
     async fn look_up(&self, name: HostName) -> Result<Vec<IpAddr>, Failure> {
-        // A thread's wake-up costs more than the rest of a CONNECT.
+        // Waking a thread costs more than the rest of a CONNECT.
         if let Some(ips) = self.resolver.known(&name) {
             return Ok(ips);
         }
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Failure::Resolver)?;
         let resolver = Arc::clone(&self.resolver);
         let answer = thread::start("lookup", move || {
-            let _slot = slot; // getaddrinfo cannot be cancelled: the slot is free when it is done, not when we give up
+            let _slot = slot; // getaddrinfo cannot be cancelled, so the slot stays taken until it returns
             resolver.resolve(&name)
         });
         match answer {
@@ -163,7 +163,7 @@ impl Guard {
         }
     }
 
-    /// The host's interface addresses, at most [`limits::OWN_ADDRESSES`] old.
+    /// Returns the host's interface addresses, at most [`limits::OWN_ADDRESSES`] old.
     fn own_addresses(&self) -> io::Result<Arc<OwnAddrs>> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read, addrs)) = &*own
@@ -177,10 +177,10 @@ impl Guard {
     }
 }
 
-/// The addresses of this host's interfaces, as the kernel says them now (getifaddrs(3)).
+/// Reads the addresses of this host's interfaces from the kernel (getifaddrs(3)).
 ///
 /// # Errors
-/// When the kernel does not say.
+/// If the kernel call fails.
 pub fn own_addresses() -> io::Result<OwnAddrs> {
     let addrs = nix::ifaddrs::getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
@@ -190,20 +190,20 @@ pub fn own_addresses() -> io::Result<OwnAddrs> {
     Ok(OwnAddrs::new(addrs))
 }
 
-/// Why an admitted target has no address that may be dialled.
+/// Why an admitted target has no address that may be dialed.
 #[derive(Debug)]
 pub enum Unchecked {
-    /// By policy.
+    /// The policy refuses it.
     Denied(Denial),
-    /// There is no usable answer; the words are those of the end-of-run summary.
+    /// There is no usable answer. The text is that of the end-of-run summary.
     Failed(String),
 }
 
-/// Resolves an admitted target as the proxy would, once, within [`limits::DNS`], and judges every address. Nothing is
-/// dialled and nothing recorded. A literal is not looked up.
+/// Resolves an admitted target once, within [`limits::DNS`], and checks every address as the proxy would. Dials and
+/// records nothing. Does not look up a literal.
 ///
 /// # Errors
-/// [`Unchecked`].
+/// [`Unchecked`] says why there is no such address.
 pub async fn check_addresses(admitted: Admitted) -> Result<Vetted, Unchecked> {
     let guard = Guard::new(Arc::new(System::of_this_host()));
     match guard.resolve(admitted, Instant::now() + limits::DNS).await {
@@ -213,17 +213,17 @@ pub async fn check_addresses(admitted: Admitted) -> Result<Vetted, Unchecked> {
     }
 }
 
-/// The system: an exact match in the hosts file, else one lookup of the absolute name.
+/// The system's resolver: an exact match in the hosts file, otherwise one lookup of the absolute name.
 ///
-/// The file is read here because `getaddrinfo("localhost.")` does not find `localhost` in it, and without the dot the
-/// search domains of resolv.conf would rewrite the name (H22).
+/// The file is read here for two reasons: `getaddrinfo("localhost.")` does not find `localhost` in it, and without
+/// the dot the search domains of resolv.conf would rewrite the name (H22).
 #[derive(Debug)]
 pub(crate) struct System {
     hosts: PathBuf,
     read: Mutex<Option<(Stamp, Arc<Hosts>)>>,
 }
 
-/// What tells one version of a file from the next.
+/// What distinguishes two versions of a file: device, inode, modification time and size.
 type Stamp = (u64, u64, i64, i64, u64);
 
 impl System {
@@ -235,7 +235,7 @@ impl System {
         Self { hosts, read: Mutex::new(None) }
     }
 
-    /// The hosts file as it is now. A missing one is empty.
+    /// Returns the current hosts file. A missing file is empty.
     fn hosts(&self) -> io::Result<Arc<Hosts>> {
         let file = match File::open(&self.hosts) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Arc::default()),
@@ -262,7 +262,7 @@ impl System {
 
 impl Resolve for System {
     fn known(&self, name: &HostName) -> Option<Vec<IpAddr>> {
-        // A file that cannot be read is reported by `resolve`.
+        // `resolve` reports a file that cannot be read.
         self.hosts().ok()?.get(name.as_str()).cloned()
     }
 

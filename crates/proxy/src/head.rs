@@ -1,8 +1,9 @@
-//! The strict check of a raw request head. It does not read sockets, decide, or frame bodies: it says whether the bytes
-//! so far are a prefix of a well-formed head, a whole one, or neither, and which fault.
+//! Checks a raw request head strictly. It does not read sockets, decide, or frame bodies. It says whether the bytes
+//! so far are a prefix of a well-formed head, a whole head, or neither, and why not.
 //!
-//! Stricter than RFC 9112 wherever leniency has let two parsers disagree: CRLF only, single spaces, no obs-fold, no
-//! leading empty line, one `Host`, digits-only `Content-Length`, and `Transfer-Encoding` only as `chunked`.
+//! It is stricter than RFC 9112 wherever leniency has made two parsers disagree: CRLF only, single spaces, no
+//! obs-fold, no leading empty line, one `Host`, digits-only `Content-Length`, and `Transfer-Encoding` only as
+//! `chunked`.
 
 use std::ops::Range;
 
@@ -11,14 +12,14 @@ use hyper::http::uri::PathAndQuery;
 
 use crate::limits;
 
-/// What the bytes so far are.
+/// The state of the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parsed<'a> {
     /// A prefix of a well-formed head.
     Incomplete,
-    /// A whole head; what is behind it starts at `head.len`.
+    /// A whole head; what follows it starts at `head.len`.
     Head(Head<'a>),
-    /// No continuation makes this a well-formed head.
+    /// No continuation can make this a well-formed head.
     Fault(Fault),
 }
 
@@ -27,29 +28,27 @@ pub(crate) enum Parsed<'a> {
 pub(crate) struct Head<'a> {
     /// The method: a token.
     pub(crate) method: &'a [u8],
-    /// The request-target: visible ASCII, not looked into.
+    /// The request-target: visible ASCII, not parsed further.
     pub(crate) target: &'a [u8],
-    /// The version.
     pub(crate) version: Version,
-    /// The value of the one `Host` field. HTTP/1.1 always has it.
+    /// The value of the single `Host` field. HTTP/1.1 always has one.
     pub(crate) host: Option<&'a [u8]>,
-    /// Whether a body is announced (`Content-Length` other than 0, or `Transfer-Encoding`).
+    /// Whether the head announces a body (`Content-Length` other than 0, or `Transfer-Encoding`).
     pub(crate) body: bool,
-    /// Bytes of the head, the empty line included.
+    /// Length of the head in bytes, with the empty line.
     pub(crate) len: usize,
 }
 
-/// The versions that are spoken.
+/// The supported HTTP versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
-    /// HTTP/1.0: Python's http.client tunnelled with it for decades.
+    /// HTTP/1.0, with which Python's http.client opened tunnels for decades.
     Http10,
-    /// HTTP/1.1.
     Http11,
 }
 
-/// The ways in which a head can be wrong: what the stage can do to us before a target is known. No text looks like a
-/// status line: it goes into the body of the reply.
+/// The ways in which a head can be malformed. Their texts go into the body of the reply, and none looks like a
+/// status line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("a control byte, or a byte that is not ASCII, where none may be")]
@@ -112,20 +111,20 @@ pub(crate) enum Fault {
     Body,
 }
 
-/// The state of the check between reads, so that each byte is looked at once however the head is cut up.
+/// The state of the check between reads, so that each byte is read once in whatever pieces the head arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
-    /// Where the line starts that is not yet complete.
+    /// Where the current line starts.
     line: usize,
-    /// Bytes before this one have been looked at.
+    /// Number of bytes that were checked.
     seen: usize,
     /// The request line, once it is complete.
     request: Option<RequestLine>,
-    /// Fields so far.
+    /// Number of fields so far.
     fields: usize,
-    /// The value of `Host`.
+    /// Where the value of `Host` is.
     host: Option<Range<usize>>,
-    /// The value of `Content-Length`: whether it was other than 0.
+    /// Whether `Content-Length` was other than 0; `None` before the field.
     content_length: Option<bool>,
     /// Whether there is a `Transfer-Encoding`.
     transfer_encoding: bool,
@@ -139,8 +138,8 @@ struct RequestLine {
 }
 
 impl Parser {
-    /// Looks at the bytes of `bytes` that it has not seen. `bytes` must begin with what was given before. After a
-    /// head or a fault the parser is spent.
+    /// Checks the new bytes of `bytes`, which must begin with those of the previous call. After a head or a fault,
+    /// the parser must not be used again.
     pub(crate) fn advance<'a>(&mut self, bytes: &'a [u8]) -> Parsed<'a> {
         while let Some(&byte) = bytes.get(self.seen) {
             let at = self.seen;
@@ -165,8 +164,8 @@ impl Parser {
         Parsed::Incomplete
     }
 
-    /// Whether `byte` may stand in the current line at all: visible ASCII and SP in the request line; in a field also
-    /// HTAB and obs-text (RFC 9110 section 5.5).
+    /// Whether `byte` is allowed in the current line: visible ASCII and SP in the request line, and also HTAB and
+    /// obs-text in a field (RFC 9110 section 5.5).
     fn may_stand(&self, byte: u8) -> bool {
         match byte {
             b' '..=b'~' => true,
@@ -175,7 +174,7 @@ impl Parser {
         }
     }
 
-    /// A line is complete: it ends before `end`.
+    /// Handles a complete line, which ends before `end`.
     fn end_of_line<'a>(&mut self, bytes: &'a [u8], end: usize) -> Result<Option<Head<'a>>, Fault> {
         let line = bytes.get(self.line..end).unwrap_or_default();
         match &self.request {
@@ -234,7 +233,7 @@ impl Parser {
         let framed = self.transfer_encoding || self.content_length.is_some();
         let method = bytes.get(request.method.clone()).unwrap_or_default();
         if framed && matches!(method, b"GET" | b"HEAD") {
-            return Err(Fault::BodyOfGet); // RFC 9110 section 9.3.1: without meaning, and read differently
+            return Err(Fault::BodyOfGet); // RFC 9110 section 9.3.1: it has no meaning, and servers read it differently
         }
         Ok(Head {
             method,
@@ -254,7 +253,7 @@ pub(crate) enum Asks {
 }
 
 impl Head<'_> {
-    /// What a head asks for, by the strict reading of its form.
+    /// Parses what the head asks for, strictly by its form.
     pub(crate) fn asks(&self) -> Result<Asks, Fault> {
         match self.method {
             b"CONNECT" => self.connect_target().map(Asks::Connect),
@@ -262,10 +261,10 @@ impl Head<'_> {
         }
     }
 
-    /// The target of a CONNECT request.
+    /// Parses the target of a CONNECT request.
     ///
-    /// The target alone decides. A `Host` that names another host or port is refused, because whoever wrote it
-    /// meant two things at once; case, one trailing dot and a missing port are what real clients vary in.
+    /// Only the request target decides. A `Host` with another host or port is refused, because such a request is
+    /// ambiguous. Letter case, one trailing dot and a missing port are accepted, because real clients vary in them.
     pub(crate) fn connect_target(&self) -> Result<Target, Fault> {
         if self.body {
             return Err(Fault::ConnectBody);
@@ -281,24 +280,25 @@ impl Head<'_> {
 /// A request for a plain `http://` target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plain {
-    /// A token, however long.
+    /// The method, a token of any length.
     pub(crate) method: String,
     pub(crate) target: Target,
-    /// What the origin is asked for.
+    /// Path and query for the origin.
     pub(crate) path: PathAndQuery,
 }
 
 impl Head<'_> {
-    /// The target of a request in absolute-form (RFC 9112 section 3.2.2), with 80 where no port is given.
+    /// Parses a request in absolute-form (RFC 9112 section 3.2.2); the port defaults to 80.
     ///
-    /// The target alone decides: `Host` must be a host, but which one does not count, and it goes no further.
+    /// Only the request target decides. `Host` must be well-formed, but its value does not matter and is not
+    /// forwarded.
     pub(crate) fn absolute(&self) -> Result<Plain, Fault> {
         let Some(colon) = self.target.iter().position(|&byte| byte == b':') else {
             return Err(Fault::NotAProxyRequest);
         };
         let (scheme, rest) = self.target.split_at(colon);
         if !scheme.first().is_some_and(u8::is_ascii_alphabetic) {
-            return Err(Fault::NotAProxyRequest); // origin-form, say
+            return Err(Fault::NotAProxyRequest); // such as origin-form
         }
         if !scheme.eq_ignore_ascii_case(b"http") {
             return Err(Fault::Scheme);
@@ -319,8 +319,8 @@ impl Head<'_> {
         }
     }
 
-    /// What a request inside a tunnel to `target` asks for. It must be for that host, in either form, and `Host` must
-    /// say so too: a shared front end would go by it (P02).
+    /// Parses a request inside a tunnel to `target`. It must be for that host, in origin-form or absolute-form, and
+    /// so must `Host`, because a shared front end would route by it (P02).
     pub(crate) fn inside(&self, target: &Target) -> Result<PathAndQuery, Fault> {
         if self.method == b"CONNECT" {
             return Err(Fault::NotForTunnel);
@@ -340,7 +340,7 @@ impl Head<'_> {
         }
     }
 
-    /// Path and query in origin-form. A fragment is none of a request's.
+    /// Parses path and query in origin-form. A request has no fragment.
     fn path(&self, path: &[u8]) -> Result<PathAndQuery, Fault> {
         let text = match path.first() {
             _ if path.contains(&b'#') => return Err(Fault::AbsoluteForm),
@@ -354,7 +354,7 @@ impl Head<'_> {
 }
 
 impl Fault {
-    /// The word for the record.
+    /// Returns the reason for the record.
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::Scheme => Reason::Scheme,
@@ -365,7 +365,7 @@ impl Fault {
         }
     }
 
-    /// The status of the answer.
+    /// Returns the status of the answer.
     pub(crate) fn status(self) -> u16 {
         match self {
             Self::TooManyFields | Self::TooLarge => 431,
@@ -392,7 +392,7 @@ fn names(host: &[u8], target: &Target) -> bool {
     }
 }
 
-/// Bytes that a `Host` value can have (RFC 9110 section 7.2): a host and a port, no list, no userinfo.
+/// Whether a `Host` value is well-formed (RFC 9110 section 7.2): a host and a port, no list, no userinfo.
 fn is_host(value: &[u8]) -> bool {
     let (host, closing) = match value.strip_prefix(b"[") {
         Some(rest) => (rest, true),
@@ -439,14 +439,14 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Whether a name is almost one that frames a message, `Content_Length` or `_Content-Length` say, or the beginning of one
-/// that is filled up with signs (`Content-Len***`): some reader takes it for that one.
+/// Whether a name resembles a framing field, such as `Content_Length`, `_Content-Length` or `Content-Len***`. Some
+/// reader may take it for that field.
 fn looks_like_framing(name: &[u8]) -> bool {
     let letters: Vec<u8> =
         name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect();
     let is = |first: &[u8], last: &[u8]| {
         let begins = match letters.strip_prefix(first) {
-            // Something may stand in the place of the hyphen.
+            // Another character may replace the hyphen.
             Some(rest) => last.starts_with(rest) || last.starts_with(rest.get(1..).unwrap_or_default()),
             None => first.starts_with(&letters),
         };
@@ -456,7 +456,7 @@ fn looks_like_framing(name: &[u8]) -> bool {
     is(b"content", b"length") || is(b"transfer", b"encoding")
 }
 
-/// RFC 9110 section 5.6.2.
+/// Whether the bytes are a token (RFC 9110 section 5.6.2).
 fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty()
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))

@@ -1,18 +1,18 @@
-//! The memory of all heads and hellos of a proxy that are not complete, within one budget. It holds no bytes: it counts those that
-//! connections hold.
+//! Bounds the memory of all incomplete heads and hellos of a proxy with one budget. It counts bytes that
+//! connections hold, and holds none itself.
 //!
-//! What one connection may hold shrinks with what is left, so that large heads stop growing first, and a small one still finds
-//! room among thousands that wait.
+//! The share of one connection shrinks with what is left. So large heads stop growing first, and a small one still
+//! fits among thousands.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::limits;
 
-/// The budget.
+/// The bytes that all connections hold.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Mutex<usize>);
 
-/// What one connection holds. Dropping it gives all of it back.
+/// The bytes that one connection holds. Dropping it returns them.
 #[derive(Debug)]
 pub(crate) struct Share<'a> {
     held: &'a Held,
@@ -30,8 +30,8 @@ impl Held {
 }
 
 impl Share<'_> {
-    /// Counts `bytes` in the place of what this connection held before. Where that is more than before and more than it may hold,
-    /// nothing changes, and it is `false`.
+    /// Sets the bytes that this connection holds. Returns `false`, and changes nothing, if that is more than before
+    /// and more than its share allows.
     #[must_use]
     pub(crate) fn hold(&mut self, bytes: usize) -> bool {
         if bytes == self.bytes {
@@ -59,7 +59,7 @@ impl Drop for Share<'_> {
 mod tests {
     use super::*;
 
-    /// L08: large heads stop first, and small ones still find room.
+    /// L08: large heads stop growing first, and small ones still fit.
     #[test]
     fn l08_all_heads_together_are_bounded() {
         let held = Held::default();
@@ -77,7 +77,7 @@ mod tests {
         assert!(large.len() > 800, "{}", large.len());
         let middle = fill(4096);
         assert!(middle.len() > 300, "{}", middle.len());
-        // Some hundreds of ordinary clients at one moment.
+        // These stand for some hundreds of ordinary clients at one moment.
         let small = fill(1024);
         assert!(small.len() > 150, "{}", small.len());
         assert!(*held.lock() <= limits::HELD_BYTES);

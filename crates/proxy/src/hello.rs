@@ -1,8 +1,8 @@
-//! The name in a TLS ClientHello. It does not terminate TLS, negotiate, or change a byte: it says whether the bytes so
-//! far are a hello, and which server it names.
+//! Reads the name in a TLS ClientHello. It does not terminate TLS, negotiate, or change a byte. It says whether the
+//! bytes so far are a hello, and which server it names.
 //!
-//! Two readers must agree. rustls reassembles records and checks the message; what its public view cannot tell (an
-//! address or a second entry in the server name list, an odd name type) is checked on the raw extension here.
+//! Two readers must agree. rustls reassembles records and checks the message. This file checks in the raw extension
+//! what rustls does not show: an address or a second entry in the server name list, or an odd name type.
 
 use rustls::server::Acceptor;
 
@@ -12,35 +12,35 @@ use crate::cursor::Cursor;
 use crate::limits;
 use crate::retry::RECORD;
 
-/// Reads a hello that arrives in any pieces. It keeps none of them: only where they end.
+/// Reads a hello that arrives in pieces of any size. It stores positions, not bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// Where the next record begins.
     at: usize,
-    /// Bytes of the message in the records before.
+    /// Message bytes in the records before it.
     have: usize,
-    /// Type and length of the message, as far as they are there.
+    /// Type and length of the message, as far as they have arrived.
     head: [u8; 4],
 }
 
-/// What a complete hello says.
+/// The contents of a complete hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// The server name as sent; `None`: no such extension.
+    /// The server name as sent; `None` without the extension.
     pub(crate) sni: Option<String>,
-    /// The first application protocol offered.
+    /// The first application protocol in the list.
     pub(crate) alpn: Option<Vec<u8>>,
-    /// Whether it has an encrypted_client_hello extension (RFC 9849): the server name above is then an outer one, and
-    /// there may be another inside. Browsers send such an extension to every server, with random content (GREASE).
+    /// Whether there is an encrypted_client_hello extension (RFC 9849). The server name above is then an outer one,
+    /// and another may be inside. Browsers send this extension to every server, with random content (GREASE).
     pub(crate) ech: bool,
 }
 
 /// encrypted_client_hello (RFC 9849 section 5).
 const ECH: usize = 0xfe0d;
-/// Its forerunner, encrypted_server_name, of drafts that some clients still speak.
+/// The predecessor of ECH, encrypted_server_name, from drafts that some clients still use.
 const ESNI: usize = 0xffce;
 
-/// Why bytes are not a hello that can be judged, or name the wrong server.
+/// Why bytes are not a readable hello, or name the wrong server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HelloFault {
     #[error("the client does not speak TLS")]
@@ -64,7 +64,7 @@ pub(crate) enum HelloFault {
 }
 
 impl HelloFault {
-    /// The word for the record.
+    /// Returns the reason for the record.
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::NotTls => Reason::NotTls,
@@ -84,7 +84,7 @@ impl Reader {
         Self::default()
     }
 
-    /// Looks at everything received so far. `None`: the hello is not complete.
+    /// Reads everything received so far. Returns `None` while the hello is incomplete.
     pub(crate) fn advance(&mut self, all: &[u8]) -> Result<Option<Hello>, HelloFault> {
         loop {
             let rest = all.get(self.at..).unwrap_or_default();
@@ -113,21 +113,21 @@ impl Reader {
                 _ if message > limits::HELLO_BYTES => return Err(HelloFault::TooLarge),
                 have if have < message => {}
                 have if have == message => return hello(all.get(..self.at).unwrap_or_default()).map(Some),
-                // What follows a hello in its last record could be another one (RFC 8446 section 5.1).
+                // Anything after the hello in its last record could be another hello (RFC 8446 section 5.1).
                 _ => return Err(HelloFault::Malformed),
             }
         }
         if all.len() >= limits::HELLO_BYTES { Err(HelloFault::TooLarge) } else { Ok(None) }
     }
 
-    /// Bytes of the records of a complete hello.
+    /// Returns the number of bytes in the records of a complete hello.
     pub(crate) fn len(&self) -> usize {
         self.at
     }
 }
 
 impl Hello {
-    /// Whether it names the host that was asked for. A literal is asked for without a name (RFC 6066 section 3).
+    /// Checks that the hello names the requested host. A hello for an IP literal has no name (RFC 6066 section 3).
     pub(crate) fn check(&self, target: &Target, ech: Ech) -> Result<(), HelloFault> {
         match (&target.host, &self.sni) {
             _ if self.ech && ech == Ech::Refuse => Err(HelloFault::Hidden),
@@ -139,11 +139,11 @@ impl Hello {
     }
 }
 
-/// Whether a client that may say anything opens with TLS, well-formed or not; `None`: not enough bytes to tell.
+/// Whether a client opens with TLS, well-formed or not; `None` until enough bytes are there.
 ///
-/// What some server takes for the beginning of a handshake counts: a record of any type and version, as there are servers
-/// that skip alerts in front of a hello and look at no version, and the SSL 2.0 form of a hello (RFC 5246 appendix E.2), whose
-/// length is below 0x7f00: 0xff is what Telnet begins with.
+/// This includes whatever some server takes for the beginning of a handshake. Some servers skip alerts before a
+/// hello and ignore the version, so a record of any type and version counts. So does the SSL 2.0 form of a hello
+/// (RFC 5246 appendix E.2). Its length is below 0x7f00, because Telnet begins with 0xff.
 pub(crate) fn opens_with_tls(bytes: &[u8]) -> Option<bool> {
     match *bytes {
         [] => None,
@@ -154,21 +154,21 @@ pub(crate) fn opens_with_tls(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// A handshake record of some TLS 1.x version (RFC 8446 section 5.1), as far as the bytes go.
+/// Whether the bytes can be a handshake record of TLS 1.x (RFC 8446 section 5.1).
 fn could_be_tls(bytes: &[u8]) -> bool {
     let content_type = bytes.first().is_none_or(|&byte| byte == 22);
     let major = bytes.get(1).is_none_or(|&byte| byte == 3);
     content_type && major
 }
 
-/// Reads the records of one hello twice, and compares.
+/// Reads the records of one hello with both readers, and compares the results.
 fn hello(records: &[u8]) -> Result<Hello, HelloFault> {
     let message = reassemble(records).ok_or(HelloFault::Malformed)?;
     let (sni, ech) = server_name(&message)?;
     let mut acceptor = Acceptor::default();
     let mut rest = records;
     let accepted = loop {
-        // Reading from memory; rustls refuses only to hold more than its own limit.
+        // The source is memory, so the only error is that rustls reaches its own limit.
         let read = acceptor.read_tls(&mut rest).map_err(|_| HelloFault::TooLarge)?;
         match acceptor.accept() {
             Ok(Some(accepted)) => break accepted,
@@ -177,7 +177,7 @@ fn hello(records: &[u8]) -> Result<Hello, HelloFault> {
         }
     };
     let seen = accepted.client_hello();
-    // INVARIANT: the two readers agree, letter case apart (rustls folds it); else one of them was fooled.
+    // INVARIANT: the two readers agree, except for letter case (rustls folds it). Otherwise one of them was fooled.
     let agreed = match (&sni, seen.server_name()) {
         (Some(ours), Some(theirs)) => ours.eq_ignore_ascii_case(theirs),
         (None, None) => true,
@@ -190,7 +190,7 @@ fn hello(records: &[u8]) -> Result<Hello, HelloFault> {
     Ok(Hello { sni, alpn, ech })
 }
 
-/// The body of the first handshake message, out of its records.
+/// Reassembles the body of the first handshake message from its records.
 fn reassemble(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(bytes.len());
     let mut records = Cursor(bytes);
@@ -209,8 +209,8 @@ fn reassemble(bytes: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The host name of the server_name extension (RFC 6066 section 3): one entry, of type host_name, of bytes that a
-/// name can have. An address there is read as a name, and then matches no target. Also whether the name may be an outer one.
+/// Reads the server_name extension (RFC 6066 section 3): one entry of type host_name, with valid characters. An
+/// address there is read as a name, and then matches no target. Also returns whether the name may be an outer one.
 fn server_name(hello: &[u8]) -> Result<(Option<String>, bool), HelloFault> {
     let mut extensions = extensions(hello).ok_or(HelloFault::Malformed)?;
     let mut found = None;
@@ -239,7 +239,7 @@ fn one_host_name(extension: &[u8]) -> Option<String> {
     (shape && bytes && !name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// The extensions of a ClientHello body (RFC 8446 section 4.1.2); none is an empty list.
+/// Returns the extensions of a ClientHello body (RFC 8446 section 4.1.2); a body without any gives an empty list.
 fn extensions(hello: &[u8]) -> Option<Cursor<'_>> {
     let mut body = Cursor(hello);
     let _legacy_version = body.number(2)?;

@@ -1,4 +1,4 @@
-//! The hosts file as text: which names it gives which addresses. It does not read files.
+//! Parses the hosts file: which names it maps to which addresses. It does not read files.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,8 +6,8 @@ use std::net::IpAddr;
 /// The addresses of each name, in the order of the file.
 pub(crate) type Hosts = HashMap<Box<str>, Vec<IpAddr>>;
 
-/// hosts(5): an address, then names, `#` comments. Names are compared in lower case; a line that is not understood
-/// (a scoped address, say) is left out, as in the C library.
+/// Parses hosts(5): an address, then names, with `#` comments. Names are in lower case. A line that is not
+/// understood, such as one with a scoped address, is skipped, as in the C library.
 pub(crate) fn parse(text: &str) -> Hosts {
     let mut hosts = Hosts::new();
     for line in text.lines() {

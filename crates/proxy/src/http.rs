@@ -1,8 +1,8 @@
-//! Plain HTTP: one request, one decision, one connection to the origin. hyper frames both sides; between them the message
-//! is made anew, so that nothing the client wrote about framing, hops or proxies gets any further. The head has passed
-//! the strict check of `head.rs` before, and its target the policy.
+//! Forwards plain HTTP: one request, one decision, one connection to the origin. hyper frames both sides, and the
+//! message is built anew between them, so that nothing that the client wrote about framing, hops or proxies is
+//! forwarded. By then `head.rs` has checked the head, and the policy the target.
 //!
-//! After one exchange the connection is closed: what stands behind a request is never read as another one.
+//! The connection closes after one exchange, so bytes after a request are never read as another one.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -37,7 +37,7 @@ use crate::stream::{PrefixedIo, Stream};
 use crate::tunnel::{self, Clock, Early, Moved};
 use crate::upload::Budget;
 
-/// Fields that belong to one hop (RFC 9110 section 7.6.1), and those by which a client tells a proxy something.
+/// Fields that belong to one hop (RFC 9110 section 7.6.1), and fields that a client addresses to a proxy.
 const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     TRANSFER_ENCODING,
@@ -46,29 +46,28 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     HeaderName::from_static("te"),
     HeaderName::from_static("trailer"),
     HeaderName::from_static("http2-settings"),
-    // Answered here: the client gets its `100 Continue` when the origin's connection stands.
+    // exeat answers this field itself: the client gets `100 Continue` when the connection to the origin is open.
     HeaderName::from_static("expect"),
 ];
 
-/// What a `Connection` field cannot name away, because the next server frames or routes the message by it (P14).
+/// Fields that `Connection` cannot remove, because the next server frames or routes the message by them (P14).
 const KEPT: [HeaderName; 2] = [HOST, CONTENT_LENGTH];
 
-/// The name under which a message that was forwarded says so (RFC 9110 section 7.6.3).
+/// The value of `Via` in a forwarded message (RFC 9110 section 7.6.3).
 const BY: HeaderValue = HeaderValue::from_static("1.1 exeat");
 
 /// A request that was granted, and the connection to forward it on.
 pub(crate) struct Exchange {
     pub(crate) client: Stream,
-    /// What the client sent so far: a whole head that was checked, and whatever came behind it.
+    /// What the client sent so far: a whole, checked head, and whatever followed it.
     pub(crate) bytes: Vec<u8>,
-    /// Where it goes.
     pub(crate) target: Target,
-    /// Path and query, as the head has them.
+    /// Path and query, as in the head.
     pub(crate) path: PathAndQuery,
     pub(crate) upstream: Stream,
 }
 
-/// Forwards one request and its answer, to the close record.
+/// Forwards one request and its answer, and writes the close record.
 ///
 /// Dropping the future closes both sides.
 pub(crate) async fn run(exchange: Exchange, record: &mut Record<'_>, cx: &Context, stop: &CancellationToken) {
@@ -87,7 +86,7 @@ pub(crate) async fn run(exchange: Exchange, record: &mut Record<'_>, cx: &Contex
             record.close(ended.end, ended.error);
         }
         Over::Cut { client, end, error } => {
-            // The answer is not whole, and must not look so.
+            // A reset, so that an incomplete answer does not look complete.
             client.will_reset();
             record.close(end, error);
         }
@@ -96,13 +95,13 @@ pub(crate) async fn run(exchange: Exchange, record: &mut Record<'_>, cx: &Contex
 
 /// How an exchange ended.
 enum Over {
-    /// The client has its answer.
+    /// The client has the answer of the origin.
     Answered(Stream),
-    /// It has one of ours instead.
+    /// The client has an answer of exeat instead.
     Refused(Stream, Refusal),
-    /// The origin switched protocols: from here on it is a tunnel.
+    /// The origin switched protocols; the connection becomes a tunnel.
     Switched { client: Stream, upstream: Stream, early: Early },
-    /// It was not finished.
+    /// The exchange did not finish.
     Cut { client: Stream, end: End, error: Option<String> },
 }
 
@@ -116,7 +115,8 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
     let first = Mutex::new(Some((upstream, to_drive)));
     let (run, conn, moved) = (cx.run(), record.conn(), &record.moved);
     let service = service_fn(|request: Request<Incoming>| {
-        // hyper reads no other request once an answer has closed the connection; it would find no way out.
+        // hyper reads no second request after an answer that closes the connection. If it did, the request would
+        // have no connection to use.
         let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (target, path, outcome, answered) = (&target, &path, &outcome, &answered);
         let answer = async move {
@@ -138,7 +138,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
         Box::pin(answer) as Pin<Box<dyn Future<Output = _> + Send + '_>>
     });
     let mut serving = server::conn::http1::Builder::new()
-        // P10, P16: every answer says `Connection: close`, and after it nothing more is read.
+        // P10, P16: every answer has `Connection: close`, and nothing is read after it.
         .half_close(true)
         .auto_date_header(false)
         .preserve_header_case(true)
@@ -158,14 +158,14 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
     let served = loop {
         tokio::select! {
             biased;
-            // To its end: what is written is flushed then, whatever the client has still to send.
+            // Serving runs to its end, so that all output is flushed even if the client is still sending.
             served = &mut serving => break Ok(served),
             conn = &mut driven, if waiting => {
                 waiting = false;
                 origin = conn.ok();
                 driving = origin.is_some();
             }
-            // What it ends with comes back through the answer or its body.
+            // Its result arrives through the answer or its body.
             _ = drive(&mut origin), if driving => driving = false,
             () = clock.idle_for(cx.limits().progress.min(cx.limits().idle), || {
                 record.moved.note_time();
@@ -188,7 +188,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
                 let error = Some("upstream: lost when it switched protocols".to_owned());
                 return Over::Cut { client, end: End::Error, error };
             };
-            // Counted when they were read, and again when the tunnel passes them on.
+            // These bytes were counted when they were read, and the tunnel counts them again.
             moved.take_back_down(upstream.read_buf.len() as u64);
             let early =
                 Early { up: [&parts.read_buf[..], &unread].concat(), down: upstream.read_buf.to_vec() };
@@ -198,7 +198,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
     }
 }
 
-/// What the client was told.
+/// What the client received.
 enum Outcome {
     Answered,
     Switched,
@@ -216,7 +216,7 @@ async fn drive(origin: &mut Option<Driven<'_>>) -> hyper::Result<()> {
     .await
 }
 
-/// Sends the request on, and waits for the head of the answer.
+/// Sends the request to the origin, and waits for the head of the answer.
 async fn send<'a>(
     request: Request<Incoming>,
     target: &Target,
@@ -238,7 +238,7 @@ async fn send<'a>(
         .handshake(TokioIo::new(upstream))
         .await
         .map_err(|_| failed(Failure::BadResponse))?;
-    // Whoever drives it is the one that waits for this.
+    // The receiver is the task that waits for this future, so it is still there.
     let _ = to_drive.send(driven);
     let response = sender.send_request(request).await.map_err(|error| {
         tracing::debug!(%error, "no answer");
@@ -256,7 +256,7 @@ async fn send<'a>(
         return Err(failed(Failure::BadResponse));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        // P11: nothing was switched before; and only to what was asked for.
+        // P11: there was no earlier switch, and the origin may switch only to what was asked for.
         let accepted = response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
         if !(wants_websocket && is_websocket(response.headers()) && accepted) {
             return Err(failed(Failure::BadResponse));
@@ -266,8 +266,8 @@ async fn send<'a>(
     Ok((incoming(response, false), Outcome::Answered))
 }
 
-/// Whether an answer is framed by one length, by `chunked` alone, or by the end of its connection. Another coding would be
-/// lost on the way, as it belongs to the hop.
+/// Whether an answer is framed by one length, by `chunked` alone, or by the end of its connection. Any other coding
+/// belongs to the hop, and would be lost.
 fn frames_plainly(response: &Response<Incoming>) -> bool {
     let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
     let coding = match (codings.next(), codings.next()) {
@@ -286,7 +286,7 @@ fn frames_plainly(response: &Response<Incoming>) -> bool {
     coding && length
 }
 
-/// The request as it goes to the origin.
+/// Builds the request for the origin.
 fn outgoing(
     request: Request<Incoming>,
     target: &Target,
@@ -298,19 +298,18 @@ fn outgoing(
     parts.uri = Uri::from(path.clone());
     parts.version = Version::HTTP_11;
     strip(&mut parts.headers);
-    // hyper says the length again, as the body that it read has it, but for an empty one: then nothing would tell an
-    // origin that wants a length.
+    // hyper writes the length of the body again, but not for an empty body. Some origins need a length there too.
     if parts.headers.remove(CONTENT_LENGTH).is_some() && body.is_end_stream() {
         parts.headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
-    // P02: whatever the client put there.
+    // P02: replaces whatever the client sent.
     parts.headers.insert(HOST, host_field(target));
     parts.headers.append(VIA, BY);
     set_connection(&mut parts.headers, websocket);
     Request::from_parts(parts, Data { body, malformed: Some(Arc::clone(malformed)) })
 }
 
-/// The answer as it goes to the client.
+/// Builds the answer for the client.
 fn incoming(response: Response<Incoming>, websocket: bool) -> Answer {
     let (mut parts, body) = response.into_parts();
     let chunked = parts.headers.contains_key(TRANSFER_ENCODING);
@@ -332,7 +331,7 @@ fn set_connection(headers: &mut HeaderMap, websocket: bool) {
     }
 }
 
-/// Removes what belongs to one hop, what `Connection` names, and every `Proxy-` field (P13).
+/// Removes fields that belong to one hop, fields that `Connection` names, and every `Proxy-` field (P13).
 fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -348,7 +347,7 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// A request that asks to go on as a WebSocket (RFC 6455 section 4.1), and nothing else.
+/// Whether a request asks for a WebSocket (RFC 6455 section 4.1), and for nothing else.
 fn wants_websocket(request: &Request<Incoming>) -> bool {
     request.method() == Method::GET
         && request.version() == Version::HTTP_11
@@ -368,17 +367,17 @@ fn is_websocket(headers: &HeaderMap) -> bool {
     names_it && only.as_bytes().eq_ignore_ascii_case(b"websocket")
 }
 
-/// `Host`, from the target; the port where it is not 80.
+/// Builds `Host` from the target; port 80 is omitted.
 fn host_field(target: &Target) -> HeaderValue {
     let text = match target.port.get() {
         80 => target.host.to_string(),
         _ => target.to_string(),
     };
-    // INVARIANT: a name is lower-case A-labels, an address its digits.
+    // INVARIANT: a name consists of lower-case A-labels, and an address of digits and punctuation.
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// What broke, without the words of a library.
+/// Describes what broke, without text from a library.
 fn said(error: &hyper::Error) -> String {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -393,10 +392,10 @@ fn said(error: &hyper::Error) -> String {
     }
 }
 
-/// A body without trailers: they could say anything that a head may not.
+/// A body without trailers, because trailers could repeat any field that a head may not have.
 struct Data<B> {
     body: B,
-    /// Set when the body cannot be read on.
+    /// Set if the body turns out to be malformed.
     malformed: Option<Arc<AtomicBool>>,
 }
 
@@ -430,12 +429,12 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Data<B> {
     }
 }
 
-/// The origin's socket: counts what goes over it, and bounds what may come before an answer does.
+/// The origin's socket. It counts bytes, and bounds what may arrive before the final answer.
 struct Metered<'a> {
     inner: Stream,
     moved: &'a Moved<'a>,
     clock: &'a Clock,
-    /// The final answer's head is there.
+    /// Set when the head of the final answer has arrived.
     answered: &'a AtomicBool,
 }
 
@@ -450,7 +449,7 @@ impl AsyncRead for Metered<'_> {
         let read = (buffer.filled().len() - before) as u64;
         let down = self.moved.add_down(read);
         self.clock.tick();
-        // R10: heads of 1xx answers without end.
+        // R10: bounds an endless series of 1xx heads.
         if down > limits::RESPONSE_HEAD && !self.answered.load(Ordering::Relaxed) {
             return Poll::Ready(Err(std::io::Error::other("the head of the answer is too long")));
         }
@@ -473,7 +472,7 @@ impl AsyncWrite for Metered<'_> {
                     Pin::new(&mut *inner).poll_write(cx, bytes.get(..part).unwrap_or_default())
                 }));
                 if budget.ran_out() {
-                    // A message that was cut must not look like a finished one.
+                    // A reset, so that a cut message does not look complete.
                     inner.will_reset();
                 }
                 spent?

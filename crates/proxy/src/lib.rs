@@ -1,9 +1,10 @@
-//! The host side of exeat: connections in, CONNECT and SOCKS5, address guard, dial, TLS name check, tunnel.
+//! Runs the host side of exeat: accepts connections, checks targets and addresses, dials, and moves bytes.
 //!
-//! It does not decide (`exeat-policy` does), does not format records (`exeat-record` does), does not look inside a
-//! tunnel beyond its first messages (a request, or the hellos in the clear), and knows nothing of sandboxes: it is given listeners.
+//! Other crates decide (`exeat-policy`) and format records (`exeat-record`). This crate reads only the first
+//! messages of a tunnel (a request, or the TLS hellos, which are in the clear). It receives its listeners and does
+//! not know about sandboxes.
 //!
-//! The way in is `connect.rs`, which reads like one connection.
+//! Start with `connect.rs`: it follows one connection from start to end.
 #![forbid(unsafe_code)]
 
 mod connect;

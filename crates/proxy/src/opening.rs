@@ -1,9 +1,9 @@
-//! Tells from the first bytes of a client whether a tunnel carries TLS, plain HTTP, or something else. It reads no socket and
-//! keeps no bytes: it says which of them may go on before it knows.
+//! Determines from the first bytes of a client whether a tunnel carries TLS, plain HTTP, or something else. It
+//! reads no socket and stores no bytes; it says how many bytes may go on before the answer is known.
 //!
-//! What some server takes for a request counts, not what RFC 9112 allows: servers skip empty lines in front, fold the case of a
-//! method, take any token for one, and part the words of the line by more than a space. The strict reader of `head.rs` then
-//! refuses such a request.
+//! A request is whatever some server takes for one, not only what RFC 9112 allows. Some servers skip empty lines
+//! first, ignore the case of a method, accept any token as a method, or accept other separators than one space. The
+//! strict parser in `head.rs` then refuses such a request.
 
 use crate::hello;
 use crate::limits;
@@ -17,64 +17,64 @@ pub(crate) enum Opens {
     Http,
     /// Neither.
     Other,
-    /// Not enough bytes to tell; the first `free` of those that wait may go on.
+    /// There are not enough bytes to tell. The first `free` waiting bytes may go on.
     Unknown {
-        /// No request is complete in them.
+        /// These bytes contain no complete request.
         free: usize,
     },
 }
 
-/// The methods that clients send. A first word that may become one of them waits until it can be told; any other word goes on
-/// without its line end, so that a protocol without lines loses no time. `PRI` is the preface of HTTP/2 (RFC 9113 section 3.4),
-/// and `PROXY` what stands in front of a request for a server that believes it.
+/// The methods that clients send. A first word that may become one of them waits until it is complete. Any other
+/// word goes on without its line end, so that a protocol without lines loses no time. `PRI` is the preface of
+/// HTTP/2 (RFC 9113 section 3.4). `PROXY` precedes a request, for a server that trusts it.
 const METHODS: [&[u8]; 11] =
     [b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE", b"CONNECT", b"PRI", PROXY];
 
 const PROXY: &[u8] = b"PROXY";
 
-/// What ends a request line, wherever it stands behind the method.
+/// The end of a request line contains this, in some word after the method.
 const HTTP: &[u8] = b"HTTP/";
 
-/// What a PROXY header of version 2 begins with, as far as nothing else does.
+/// The beginning of a PROXY header of version 2, as far as it is needed to recognize one.
 const PROXY_2: &[u8] = b"\r\n\r\n";
 
-/// The state of the look at the first bytes.
+/// The state of the check of the first bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Opening {
     part: Part,
-    /// Bytes that were looked at, of those that wait.
+    /// Number of waiting bytes that were checked.
     looked: usize,
-    /// Bytes that were looked at, in all.
+    /// Number of bytes that were checked in all.
     seen: usize,
-    /// Bytes in front of the first word are those of [`PROXY_2`] so far.
+    /// Whether the bytes before the first word differ from [`PROXY_2`].
     other_lead: bool,
     word: Start,
     /// The second word.
     object: Start,
-    /// Bytes of [`HTTP`] that the current word begins with; `None`: it begins with something else.
+    /// Length of the prefix of [`HTTP`] that the current word matches; `None` if the word begins differently.
     matched: Option<usize>,
-    /// A word behind the first begins with [`HTTP`].
+    /// Whether a word after the first begins with [`HTTP`].
     is_request: bool,
-    /// Where a carriage return waits for its line feed, among the bytes that wait.
+    /// Position of a carriage return that may be a line end, among the waiting bytes.
     line_end: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Part {
-    /// What stands in front of the first word.
+    /// Before the first word.
     #[default]
     Lead,
-    /// The first word.
+    /// In the first word.
     Word,
-    /// The rest of the first line.
+    /// In the rest of the first line.
     Line,
 }
 
-/// How a word begins, in upper case.
+/// The first bytes of a word, in upper case.
 #[derive(Debug, Default)]
 struct Start {
     bytes: [u8; 8],
-    /// Bytes of the whole word.
+    /// Length of the whole word.
     len: usize,
     ended: bool,
 }
@@ -97,10 +97,10 @@ impl Start {
 }
 
 impl Opening {
-    /// Looks at `waiting`, which begins with what waited before.
+    /// Checks `waiting`, which must begin with the bytes that waited before.
     pub(crate) fn look(&mut self, waiting: &[u8]) -> Opens {
         if self.seen == self.looked {
-            // Nothing has gone on.
+            // No byte has gone on yet.
             match hello::opens_with_tls(waiting) {
                 Some(true) => return Opens::Tls,
                 Some(false) => {}
@@ -115,7 +115,7 @@ impl Opening {
             self.seen += 1;
         }
         match self.may_be_known() {
-            // The reader of heads says what is wrong with it.
+            // The parser of heads reports what is wrong with it.
             true if waiting.len() >= limits::HEAD_BYTES => Opens::Http,
             true => Opens::Unknown { free: 0 },
             false if self.seen >= limits::REQUEST_LINE => Opens::Other,
@@ -123,18 +123,18 @@ impl Opening {
         }
     }
 
-    /// What it is where nothing follows: some servers take the end for that of a line.
+    /// Classifies a stream that ends here. Some servers take the end of the stream for the end of a line.
     pub(crate) fn finish(&self) -> Opens {
         if self.part == Part::Line { self.at_line_end() } else { Opens::Other }
     }
 
-    /// The first `count` bytes that waited have gone on.
+    /// Notes that the first `count` waiting bytes have gone on.
     pub(crate) fn gone_on(&mut self, count: usize) {
         self.looked = self.looked.saturating_sub(count);
         self.line_end = self.line_end.map(|at| at.saturating_sub(count));
     }
 
-    /// Whether a byte has gone on.
+    /// Whether any byte has gone on.
     pub(crate) fn let_through(&self) -> bool {
         self.seen > self.looked
     }
@@ -181,7 +181,7 @@ impl Opening {
         self.line_end = (byte == b'\r').then_some(self.looked);
     }
 
-    /// Whether the first word is one of [`METHODS`], or may become one.
+    /// Whether the first word is one of [`METHODS`], or can become one.
     fn may_be_known(&self) -> bool {
         match self.part {
             Part::Lead => false,
@@ -194,19 +194,19 @@ impl Opening {
 
     fn at_line_end(&self) -> Opens {
         let object = self.object.kept();
-        // Version 0.9 of HTTP has no version in its line.
+        // HTTP/0.9 has no version in its request line.
         let is_old = self.may_be_known()
             && (object.starts_with(b"/") || object.starts_with(b"HTTP:") || object.starts_with(b"HTTPS:"));
         if self.is_request || is_old { Opens::Http } else { Opens::Other }
     }
 }
 
-/// What some server takes for the space between words: that of C's `isspace` and of Python's `split`.
+/// Whether some server takes this byte for a space between words, as C's `isspace` or Python's `split` does.
 fn is_gap(byte: u8) -> bool {
     matches!(byte, 0x09..=0x0d | 0x1c..=0x20 | 0x85 | 0xa0)
 }
 
-/// RFC 9110 section 5.6.2.
+/// Whether a token may contain this byte (RFC 9110 section 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -1,4 +1,4 @@
-//! How many connections are open to each host at one time. It refuses nothing: who asks beyond the limit gets no permit.
+//! Counts the open connections to each host. It refuses nothing itself: beyond the limit there is no permit.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 use exeat_policy::Host;
 
-/// Open connections by host: the name, or the address where one was asked for; all ports together. Hosts without one are
-/// not kept.
+/// The open connections by host, all ports together. A host is a name, or an address if the client asked for one.
+/// Hosts without connections have no entry.
 #[derive(Debug, Default)]
 pub(crate) struct PerHost(Mutex<HashMap<Host, usize>>);
 
-/// One connection to a host, counted until this is dropped.
+/// One connection to a host. It counts until it is dropped.
 #[must_use = "it counts while it lives"]
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
@@ -20,7 +20,7 @@ pub(crate) struct Permit<'a> {
 }
 
 impl PerHost {
-    /// Counts one more connection to `host`, if there are less than `most`.
+    /// Counts one more connection to `host`. Returns `None` if there are `most` already.
     pub(crate) fn admit(&self, host: &Host, most: usize) -> Option<Permit<'_>> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.get(host).copied().unwrap_or_default();
@@ -54,7 +54,7 @@ mod tests {
         Target::parse(format!("{text}:443").as_bytes()).unwrap().host
     }
 
-    /// R01: each host by itself, and what was given back can be had again.
+    /// R01: hosts are counted separately, and a returned permit is available again.
     #[test]
     fn counts_each_host_alone() {
         let hosts = PerHost::default();

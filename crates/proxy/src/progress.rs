@@ -1,4 +1,4 @@
-//! Puts on record what a connection has moved while it is open, so that a `kill -9` of exeat does not lose the count.
+//! Records what a connection moves while it is open, so that a `kill -9` of exeat does not lose the count.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ pub(crate) struct Progress<'a> {
     cx: &'a Context,
     conn: ConnId,
     target: Target,
-    /// Bytes, both directions together, at which a line is due.
+    /// The bytes in both directions at which the next line is due.
     next: AtomicU64,
-    /// Bytes that the last line told.
+    /// The bytes in the last line.
     told: AtomicU64,
     start: Instant,
-    /// When the time was last looked at, in milliseconds since `start`.
+    /// When the time was last checked, in milliseconds since `start`.
     looked: AtomicU64,
 }
 
@@ -32,19 +32,19 @@ impl<'a> Progress<'a> {
         Self { cx, conn, target, next, told, start: Instant::now(), looked }
     }
 
-    /// Writes a line each time the bytes have doubled.
+    /// Writes a line when the bytes have doubled.
     pub(crate) fn note_size(&self, up: u64, down: u64) {
         if up.saturating_add(down) >= self.next.load(Ordering::Relaxed) {
             self.write(up, down);
         }
     }
 
-    /// When [`note_time`](Self::note_time) is due.
+    /// Returns when [`note_time`](Self::note_time) is due.
     pub(crate) fn time_due(&self) -> Instant {
         self.start + Duration::from_millis(self.looked.load(Ordering::Relaxed)) + self.cx.limits().progress
     }
 
-    /// Writes a line if a minute has passed, and much was moved since the last one.
+    /// Writes a line if a minute has passed and enough bytes moved since the last line.
     pub(crate) fn note_time(&self, up: u64, down: u64) {
         if Instant::now() < self.time_due() {
             return;
@@ -62,7 +62,7 @@ impl<'a> Progress<'a> {
         let doublings = (total / limits::PROGRESS_FIRST).checked_ilog2().map_or(0, |log| log + 1);
         self.next.store(limits::PROGRESS_FIRST.saturating_mul(1 << doublings), Ordering::Relaxed);
         self.told.store(total, Ordering::Relaxed);
-        // What is left then is for the ends of connections.
+        // The reserve of a full record is for the closes of connections.
         if self.cx.record_is_full() {
             return;
         }
@@ -72,7 +72,7 @@ impl<'a> Progress<'a> {
             bytes_up: up,
             bytes_down: down,
         };
-        // The log fails closed by itself, and no decision depends on this line.
+        // An error needs no handling: the log fails closed by itself, and no decision depends on this line.
         let _ = self.cx.log().write(Event::Progress(line));
     }
 }

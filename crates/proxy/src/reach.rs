@@ -1,6 +1,6 @@
-//! From a target to a connection, the same for every entry: policy, limits, guard, record, dial, in this order; where another
-//! proxy is the next hop it takes the guard's place for names, and is dialled instead. It reads no
-//! request and answers none: each entry has its own words for that.
+//! Connects to a target, in this order for every entry: policy, limits, guard, record, dial. With an upstream
+//! proxy, that proxy resolves names and is dialed instead. This file reads no requests and writes no answers,
+//! because each entry has its own protocol for that.
 
 use std::time::SystemTime;
 
@@ -19,28 +19,28 @@ use crate::upstream::through;
 /// The port of plain HTTP.
 pub(crate) const HTTP: u16 = 80;
 
-/// A granted target with a connection to it.
+/// A connection to a granted target.
 pub(crate) struct Reached {
     pub(crate) upstream: Stream,
     pub(crate) carries: Carries,
-    /// What becomes of a TLS hello that may hide its server name.
+    /// Whether a TLS hello may hide its server name.
     pub(crate) ech: Ech,
 }
 
-/// What a connection may carry, and so what of it is looked at before a byte goes upstream.
+/// What a connection may carry, which determines what is checked before a byte goes upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carries {
-    /// TLS, and its hello names the target.
+    /// TLS, whose hello must name the target.
     Tls,
-    /// Anything; if it opens with TLS, the hello names the target.
+    /// Anything; if it opens with TLS, the hello must name the target.
     Any,
     /// HTTP requests for the target.
     Http,
-    /// Anything, unseen: its rule gives the check up.
+    /// Anything, unchecked, because the rule turns the check off.
     Unseen,
 }
 
-/// What a client is about to send.
+/// What the client asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// A tunnel.
@@ -60,7 +60,7 @@ impl Carries {
     }
 }
 
-/// From a target to a connection that is to carry `wanted`. Every refusal is on record already.
+/// Connects to a target for `wanted`. Every refusal is recorded before this returns.
 pub(crate) async fn reach(
     target: &Target,
     wanted: Wanted,
@@ -88,7 +88,7 @@ pub(crate) async fn reach(
         Some(proxy) => {
             let entrusted = match admitted.entrust() {
                 Ok(name) => name,
-                // D15: its address is known, so it is judged here, and asked for as it is.
+                // D15: the address of a literal is known, so it is checked here and forwarded as it is.
                 Err(literal) => match judge(literal, record, cx).await?.vetted.entrust() {
                     Ok(literal) => literal,
                     Err(_) => return Err(record.unresolved(target.clone(), rule, Failure::Host).await),
@@ -113,7 +113,7 @@ pub(crate) async fn reach(
     }
 }
 
-/// The addresses of an admitted target, each of them judged.
+/// Resolves an admitted target and checks each of its addresses.
 async fn judge(admitted: Admitted, record: &mut Record<'_>, cx: &Context) -> Result<Resolved, Refusal> {
     let target = admitted.target().clone();
     let rule = admitted.rule().map(RuleRef::from);

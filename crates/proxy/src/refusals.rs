@@ -1,8 +1,8 @@
-//! Requests that are refused: each has lines of its own, until they are a flood. Then they are counted, and a line a second tells of
-//! those that are equal.
+//! Records refused requests. Each gets its own lines, unless there is a flood: then equal ones are counted, and one
+//! line a second reports a count.
 //!
-//! Dials that fail are folded alike. Nothing that is let out is ever folded, nor what is refused after it was let out: the caller sees to that. Where the record
-//! cannot be written, a refusal that would be counted is an error like any other.
+//! Failed dials are folded in the same way. A connection that was let out is never folded, even if it is refused
+//! later; the callers ensure that. If the record cannot be written, counting a refusal is an error too.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,45 +15,45 @@ use tokio::time::{Instant, sleep_until};
 use crate::fold::{Bucket, Fold};
 use crate::limits;
 
-/// Writes them, or counts them.
+/// Writes or counts refusals.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     state: Mutex<State>,
-    /// There is something to wait for.
+    /// Wakes the background task when there are counts to write.
     wake: Notify,
 }
 
-/// How a refusal is on record.
+/// How a refusal was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// In a line of its own: a close follows.
+    /// In its own line; a close follows.
     Alone,
-    /// Counted: a line with a count follows, and nothing else.
+    /// In a count; no other line follows.
     Folded,
 }
 
 #[derive(Debug)]
 struct State {
     bucket: Bucket,
-    /// The same for dials.
+    /// The bucket for dials.
     dials: Bucket,
-    /// The oldest first, so that each has its turn.
+    /// Oldest first, so that each gets its turn.
     folds: VecDeque<(Key, Fold)>,
-    /// When the first of them is to be told.
+    /// When the next line is due.
     due: Option<Instant>,
-    /// Everything is counted, and told at the end.
+    /// Whether everything is counted, and written at the end.
     held_back: bool,
 }
 
-/// What is equal.
+/// What equal refusals have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     via: Via,
     verdict: Verdict,
     reason: Reason,
-    /// Where the policy's digest is that stands in the line.
+    /// The address of the policy digest in the line.
     under: usize,
-    /// `None`: whatever else was refused so.
+    /// `None` for the rest: all refusals with the fields above and no own entry.
     what: Option<(Option<Target>, Option<String>)>,
 }
 
@@ -69,10 +69,10 @@ impl Refusals {
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
-    /// Has a refusal on record before it is answered, or in a flood about a second later.
+    /// Records a refusal before it is answered, or in a flood about a second later.
     ///
     /// # Errors
-    /// The record cannot be written.
+    /// If the record cannot be written.
     pub(crate) fn write(&self, log: &Log, decision: Decision) -> Result<Told, Error> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -82,22 +82,22 @@ impl Refusals {
         self.fold(&mut state, log, decision, now).map(|()| Told::Folded)
     }
 
-    /// From here on refusals are counted, and told by [`flush`](Self::flush) alone.
+    /// Counts all further refusals; only [`flush`](Self::flush) writes them.
     pub(crate) fn hold_back(&self) {
         self.lock().held_back = true;
     }
 
-    /// Whether a dial that is about to begin has lines of its own, should it fail.
+    /// Whether the dial that begins now gets its own lines if it fails.
     pub(crate) fn begin_dial(&self) -> bool {
         self.lock().dials.take(Instant::now())
     }
 
-    /// Such a dial did not fail.
+    /// Returns the token of a dial that succeeded.
     pub(crate) fn dialled(&self) {
         self.lock().dials.give_back();
     }
 
-    /// Counts a dial that failed, and has no line of its own.
+    /// Counts a failed dial that has no line of its own.
     pub(crate) fn dial_failed(&self, log: &Log, decision: Decision) -> Result<(), Error> {
         self.fold(&mut self.lock(), log, decision, Instant::now())
     }
@@ -119,7 +119,7 @@ impl Refusals {
         }
     }
 
-    /// Has what is counted told in time. Does not end; to be dropped at any moment.
+    /// Writes the counts when they are due. Never completes; cancel-safe.
     pub(crate) async fn tend(&self, log: &Log) {
         loop {
             match self.tell_due(log) {
@@ -129,8 +129,8 @@ impl Refusals {
         }
     }
 
-    /// Writes what is due, and says when the next is. Before the wait and not behind it: a listener that has connections without a
-    /// pause drops what it tends with each of them.
+    /// Writes the counts that are due, and returns when the next ones are. The caller writes before it waits,
+    /// because a busy listener cancels its background task with each connection.
     fn tell_due(&self, log: &Log) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -143,7 +143,7 @@ impl Refusals {
         state.due
     }
 
-    /// Writes all that is counted and not told.
+    /// Writes all counts.
     pub(crate) fn flush(&self, log: &Log) {
         self.lock().tell(log, Instant::now(), usize::MAX);
     }
@@ -162,7 +162,7 @@ impl State {
         if let Some((_, fold)) = self.folds.iter_mut().find(|(known, _)| *known == key) {
             return fold.count(1);
         }
-        // What the first one had, and others need not have.
+        // Equal refusals need not share these fields.
         (decision.conn, decision.process) = (None, None);
         (decision.method, decision.host_raw) = (None, None);
         (decision.ips, decision.dns) = (Vec::new(), None);
@@ -179,7 +179,7 @@ impl State {
         self.folds.push_back((key, fold));
     }
 
-    /// Writes lines for the oldest, `most` at most.
+    /// Writes up to `most` lines, the oldest counts first.
     fn tell(&mut self, log: &Log, now: Instant, most: usize) {
         let lines = self.folds.len().min(most);
         for (_, mut fold) in self.folds.drain(..lines) {

@@ -1,5 +1,5 @@
-//! The words on the wire: one function turns an outcome into a reply. It decides nothing, and what it says never holds
-//! a resolved address, a path, a person, or bytes that the stage sent and that were not checked.
+//! Builds the replies on the wire: one function turns an outcome into a reply. It decides nothing. A reply never
+//! contains a resolved address, a path, a person, or unchecked bytes of the stage.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use hyper::{Response, StatusCode};
 
 use crate::head::Fault;
 
-/// What is sent once the upstream is there. No fields: RFC 9110 section 9.3.6.
+/// The answer when the upstream is connected. It has no fields (RFC 9110 section 9.3.6).
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// Time after which a client may try again that found every place taken.
+/// Time after which a client may try again if all slots were taken.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a request gets no tunnel.
@@ -25,23 +25,23 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(crate) enum Refusal {
     /// The head was not a well-formed request for a target.
     Malformed(Fault),
-    /// A plain HTTP request for a port on which the rule grants TLS.
+    /// The request is plain HTTP, but the rule grants only TLS on this port.
     OnlyTls(Target),
-    /// Policy said no.
+    /// The policy denies the target.
     Denied(Denial),
-    /// Policy said yes, the world said no.
+    /// The policy allows the target, but the connection failed.
     Failed(Target, Failure),
-    /// The decision could not be recorded, so that it is not acted upon.
+    /// The decision could not be recorded, so it is not acted on.
     NoRecord(Target),
-    /// The record has no room for more: it has its size, or the disk is full.
+    /// The record is full: it has reached its size, or the disk is full.
     RecordFull(Target),
     /// Too many connections to this host are open.
     Crowded(Target),
-    /// Nothing is left of what may be sent there.
+    /// The upload budget for this target is used up.
     UsedUp(Target),
-    /// All slots are taken.
+    /// All connection slots are taken.
     Busy,
-    /// Somebody else's proxy decides, and it is not there.
+    /// Another proxy decides, and it cannot be reached.
     NoProxy,
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The part of the table below that is about these.
+    /// Returns the table row of this failure.
     fn row(self) -> Row {
         match self {
             Self::NoSuchName => Row::new(502, "dns_error", 4, Reason::ResolveError),
@@ -101,12 +101,12 @@ impl Failure {
             Self::NoRoute => Row::new(502, "destination_ip_unroutable", 3, Reason::ConnectError),
             Self::Reset => Row::new(502, "connection_terminated", 4, Reason::ConnectError),
             Self::ConnectTimeout => Row::new(504, "connection_timeout", 6, Reason::Timeout),
-            // Descriptors and ports come back as connections end.
+            // Descriptors and ports become free when connections end.
             Self::Resources => Row::new(503, "proxy_internal_error", 1, Reason::ConnectError).again(),
             Self::Connect => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
             Self::NoResponse => Row::new(502, "http_response_incomplete", 1, Reason::ConnectError),
             Self::BadResponse => Row::new(502, "http_protocol_error", 1, Reason::ConnectError),
-            // A 407 would be a question to the client, who knows no answer.
+            // A 407 would ask the client for credentials, which it does not have.
             Self::UpstreamAuth => Row::new(502, "proxy_configuration_error", 1, Reason::ConnectError),
             Self::UpstreamUnresolved => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
             Self::UpstreamUnreached => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
@@ -116,25 +116,25 @@ impl Failure {
         }
     }
 
-    /// The word for the record.
+    /// Returns the reason for the record.
     pub(crate) fn reason(self) -> Reason {
         self.row().reason
     }
 }
 
-/// One row of the table: how a refusal is told, over every entry and in the record. docs/answers.md has the same rows.
+/// One row of the table: how a refusal is answered by each entry, and recorded. docs/answers.md has the same rows.
 #[derive(Debug, Clone, Copy)]
 struct Row {
-    /// Status of an HTTP reply.
+    /// Status of the HTTP reply.
     status: u16,
-    /// Type of the error in `Proxy-Status` (RFC 9209 section 2.3).
+    /// Error type in `Proxy-Status` (RFC 9209 section 2.3).
     error: &'static str,
-    /// Code of a SOCKS5 reply (RFC 1928 section 6). 6 is "TTL expired": no code is named for a deadline, and this is the one
-    /// that others take.
+    /// Code of the SOCKS5 reply (RFC 1928 section 6). 6 is "TTL expired": the RFC names no code for a deadline, and
+    /// others use this one.
     socks: u8,
-    /// The word for the record.
+    /// Reason in the record.
     reason: Reason,
-    /// The same request may do better after [`RETRY_AFTER`].
+    /// Whether the same request may succeed after [`RETRY_AFTER`].
     again: bool,
 }
 
@@ -172,12 +172,12 @@ impl Refusal {
         }
     }
 
-    /// What a client of SOCKS5 is told: this, and no more.
+    /// Returns the code of the SOCKS5 reply, which is all that a SOCKS5 client learns.
     pub(crate) fn socks_code(&self) -> u8 {
         self.row().socks
     }
 
-    /// What stands in the status line, and the body.
+    /// Returns the phrase of the status line, and the body.
     fn words(&self) -> (String, String) {
         match self {
             Self::Malformed(fault) => {
@@ -198,7 +198,7 @@ impl Refusal {
             ),
             Self::Denied(denial) => denied(denial),
             Self::Failed(target, failure) => unreachable(target, &failure.to_string(), ": a rule allows it"),
-            // What the decision was does not count: a refusal that cannot be recorded gets this answer as well.
+            // This answer does not depend on the decision: a denial that cannot be recorded gets it too.
             Self::NoRecord(target) => {
                 unreachable(target, "the attempt cannot be recorded, and nothing goes out unrecorded", "")
             }
@@ -236,12 +236,12 @@ impl Refusal {
     }
 }
 
-/// A SOCKS5 reply. The address that was bound is nobody's business inside: `0.0.0.0:0`.
+/// Builds a SOCKS5 reply. Its bound address is `0.0.0.0:0`, because the stage must not learn the real one.
 pub(crate) fn socks_reply(code: u8) -> [u8; 10] {
     [5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// One reply, complete.
+/// One complete reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
     row: Row,
@@ -249,7 +249,7 @@ pub(crate) struct Reply {
     body: String,
 }
 
-/// The reply to `refusal`.
+/// Builds the reply to `refusal`.
 pub(crate) fn refuse(refusal: &Refusal, run: RunId, conn: ConnId) -> Reply {
     let (phrase, mut body) = refusal.words();
     let _ = writeln!(body, "Run {run}, connection {conn}.");
@@ -282,7 +282,7 @@ fn unreachable(target: &Target, why: &str, decided: &str) -> (String, String) {
 }
 
 impl Reply {
-    /// The fields, without those that say where the message ends.
+    /// Returns the header fields, without those that frame the message.
     fn fields(&self) -> Vec<(&'static str, String)> {
         let status = format!("exeat; error={}; details=\"{}\"", self.row.error, self.row.reason);
         let mut fields =
@@ -293,7 +293,7 @@ impl Reply {
         fields
     }
 
-    /// As it goes to the wire.
+    /// Serializes the reply for the wire.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         let mut text = format!("HTTP/1.1 {} {}\r\n", self.row.status, self.phrase);
         for (name, value) in self.fields() {
@@ -303,7 +303,7 @@ impl Reply {
         text.into_bytes()
     }
 
-    /// As hyper takes it.
+    /// Converts the reply for hyper.
     pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
         let fields = self.fields();
         let mut response = Response::new(Full::from(self.body));

@@ -1,7 +1,8 @@
-//! Finds out whether a TLS server asks for a second ClientHello. It reads no socket, and nothing behind the server's first message.
+//! Detects whether a TLS server asks for a second ClientHello. It reads no socket, and nothing after the server's
+//! first message.
 //!
-//! The server is whoever a rule grants, and speaks TLS properly: only the client is distrusted here. What the server says is passed
-//! on as it comes, whatever this finds.
+//! A rule grants the server, so it is assumed to speak TLS properly; only the client is distrusted here. The
+//! server's bytes are forwarded whatever this finds.
 
 /// The Random of a ServerHello that is a HelloRetryRequest (RFC 8446 section 4.1.3).
 const RETRY: [u8; 32] = [
@@ -9,43 +10,43 @@ const RETRY: [u8; 32] = [
     0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
-/// The longest record that some version of TLS has (RFC 5246 section 6.2.3).
+/// The longest record that any version of TLS has (RFC 5246 section 6.2.3).
 pub(crate) const RECORD: usize = (1 << 14) + 2048;
 
-// Handshake messages: HelloRequest (RFC 5246), ServerHello, and the HelloRetryRequest of drafts.
+// Handshake messages: HelloRequest (RFC 5246), ServerHello, and the HelloRetryRequest of TLS 1.3 drafts.
 const HELLO_REQUEST: u8 = 0;
 const SERVER_HELLO: u8 = 2;
 const OLD_RETRY: u8 = 6;
 
-/// What the first message of a server is.
+/// The first message of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The server wants another hello.
+    /// The server asks for another hello.
     Retry,
-    /// It does not, or does not speak TLS.
+    /// The server does not ask for one, or does not speak TLS.
     Other,
 }
 
-/// Reads the bytes of a server up to its answer to each hello, however they are cut up.
+/// Reads the bytes of a server up to its answer to each hello, in pieces of any size.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The header of a record, and how much of it is there.
+    /// The header of a record, of which `header_len` bytes have arrived.
     header: [u8; 5],
     header_len: usize,
-    /// Bytes that are still to come of the record.
+    /// Bytes of the record that have not arrived.
     left: usize,
-    /// The beginning of a message up to the Random of a ServerHello, and how much of it is there.
+    /// The beginning of a message, up to the Random of a ServerHello.
     message: Vec<u8>,
-    /// Bytes that are still to come of a message that was told.
+    /// Remaining bytes of a message that was reported.
     skip: usize,
 }
 
 impl Answers {
-    /// Looks at bytes that follow those that were looked at before. `None`: there is no answer in them.
+    /// Reads the next bytes. Returns `None` if they complete no answer.
     pub(crate) fn look(&mut self, bytes: &[u8]) -> Option<Answer> {
         let mut answer = None;
         for &byte in bytes {
-            // To the end, so that what follows a HelloRetryRequest is found where it stands.
+            // Every byte is read, so that what follows a HelloRetryRequest is parsed from the right position.
             answer = answer.or(self.next(byte));
         }
         answer
@@ -60,7 +61,7 @@ impl Answers {
         *self.header.get_mut(self.header_len)? = byte;
         self.header_len += 1;
         let is_record = match (self.header_len, self.header) {
-            // Alerts and change_cipher_spec may stand in front.
+            // Alerts and change_cipher_spec may come first.
             (1, [content_type, ..]) => matches!(content_type, 20..=22),
             (2, [_, major, ..]) => major == 3,
             (5, [_, _, _, high, low]) => {
@@ -85,7 +86,7 @@ impl Answers {
             HELLO_REQUEST => None,
             OLD_RETRY => Some(Answer::Retry),
             SERVER_HELLO if length >= 34 => {
-                // The version, and the Random.
+                // The version comes first, then the Random.
                 let random = rest.get(2..34)?;
                 Some(if random == RETRY { Answer::Retry } else { Answer::Other })
             }

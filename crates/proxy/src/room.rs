@@ -1,4 +1,4 @@
-//! What the connections of one run take up, whoever serves them: places, numbers and buffers, within its limits.
+//! Holds what all connections of one run share and use up within its limits: slots, numbers and buffers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use crate::tunnel::Pool;
 pub(crate) struct Room {
     pub(crate) limits: Limits,
     pub(crate) pool: Pool,
-    /// What heads and hellos take up.
+    /// The memory of incomplete heads and hellos.
     pub(crate) held: Held,
-    /// A permit per connection that is served.
+    /// One permit for each connection that is served.
     pub(crate) slots: Arc<Semaphore>,
-    /// A permit per connection that is told that there is no slot.
+    /// One permit for each connection that is told that there is no slot.
     pub(crate) busy: Arc<Semaphore>,
     numbered: AtomicU64,
 }
@@ -34,12 +34,12 @@ impl Room {
         }
     }
 
-    /// The number of the next connection; they start at 1.
+    /// Returns the number of the next connection; the first is 1.
     pub(crate) fn number(&self) -> ConnId {
         ConnId(self.numbered.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// How many connections have a number.
+    /// Returns how many connections have a number.
     pub(crate) fn numbered(&self) -> u64 {
         self.numbered.load(Ordering::Relaxed)
     }

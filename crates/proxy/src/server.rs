@@ -1,4 +1,4 @@
-//! Accepts connections and owns their tasks. It does not read them: `connect.rs` does.
+//! Accepts connections and owns their tasks. `connect.rs` reads them.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +28,7 @@ use crate::upload::Uploads;
 use crate::upstream::UpstreamProxy;
 use crate::who::Who;
 
-/// Where connections come from: both kinds get the same service and the same verdicts.
+/// A source of connections. Both kinds get the same service and the same verdicts.
 #[derive(Debug)]
 pub enum Listener {
     /// A Unix socket on the host, bound into the sandbox.
@@ -54,7 +54,7 @@ impl Listener {
         match self {
             Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
             Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                // Without it a small answer waits for the acknowledgement of the one before (Nagle).
+                // Without this, a small answer waits until the previous one is acknowledged (Nagle).
                 let _ = stream.set_nodelay(true);
                 Stream::Tcp(stream)
             }),
@@ -62,20 +62,20 @@ impl Listener {
     }
 }
 
-/// What the clients of a listener speak: told by the listener, and never by what they send.
+/// The protocol of a listener's clients. The listener determines it, never what they send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// HTTP: `CONNECT host:port`, and requests for `http://` URLs.
     Http,
     /// SOCKS5 (RFC 1928), without authentication.
     Socks5,
-    /// What they would speak with this target, which is all that they can reach: the gateway's.
+    /// The protocol of this target, which is all that the client can reach: the gateway's entry.
     Gateway(Arc<Target>),
-    /// The same, for a port of the host.
+    /// The protocol of this target, for a port of the host.
     Forward(Arc<Target>),
 }
 
-/// The policy of a moment, and what the record calls it: a decision is made, and written, with one and the same.
+/// A policy, and its name in the record. A decision is made and written with the same ruling.
 #[derive(Debug)]
 pub(crate) struct Ruling {
     pub(crate) policy: Policy,
@@ -94,18 +94,19 @@ pub struct Context {
     who: Option<Arc<dyn Who>>,
     tally: Mutex<Tally>,
     refusals: Refusals,
-    /// The connections to each host.
+    /// The open connections to each host.
     per_host: PerHost,
-    /// What went up under each budget.
+    /// The bytes sent under each budget.
     uploads: Uploads,
-    /// Places of answers that wait.
+    /// A permit for each delayed answer.
     slowed: Semaphore,
-    /// Cancelled once nobody waits for connections that are open at the end.
+    /// Cancelled to end the wait for open connections.
     cut: CancellationToken,
 }
 
 impl Context {
-    /// A context with the default limits and without a denials file. Wrap it in an [`Arc`] when it is complete.
+    /// Creates a context with the default limits and without a denials file. Wrap it in an [`Arc`] when it is
+    /// complete.
     #[must_use]
     pub fn new(policy: Policy, log: Log, run: RunId) -> Self {
         let Header { policy_sha256, mode, .. } = log.header();
@@ -128,21 +129,21 @@ impl Context {
         }
     }
 
-    /// Writes one JSON line per denial to `file`, which the stage may read: target, reason, flag.
+    /// Writes one JSON line per denial to `file`, which the stage may read.
     #[must_use]
     pub fn with_denials(mut self, file: File) -> Self {
         self.denials = Some(Denials::new(file));
         self
     }
 
-    /// Tells of the first refusal, and once of each target that is refused again and again, with how often it was.
+    /// Reports the first refusal to `watch`, and once each target that is refused again and again, with its count.
     #[must_use]
     pub fn with_watch(self, watch: UnboundedSender<DeniedHost>) -> Self {
         self.tally(|tally| tally.watched_by(watch));
         self
     }
 
-    /// Waits before the answer to a target that has been refused so often.
+    /// Delays the answer to a target that was refused too often.
     pub(crate) async fn slow_down(&self, refusals: u64) {
         let over = refusals.saturating_sub(limits::ANSWERED_AT_ONCE);
         if over > 0
@@ -152,14 +153,14 @@ impl Context {
         }
     }
 
-    /// Leaves connections to another proxy. When that fails they fail: none is made without it.
+    /// Sends connections through another proxy. If it fails they fail, because no connection is made without it.
     #[must_use]
     pub fn with_upstream(mut self, proxy: Option<UpstreamProxy>) -> Self {
         self.upstream = proxy;
         self
     }
 
-    /// Tells the record of the processes behind connections, as far as they are found.
+    /// Records the processes behind connections, as far as `who` finds them.
     #[must_use]
     pub fn with_who(mut self, who: Option<Arc<dyn Who>>) -> Self {
         self.who = who;
@@ -179,27 +180,27 @@ impl Context {
         self
     }
 
-    /// What has happened so far; all of it is in the record then.
+    /// Returns what has happened so far, after writing all of it to the record.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.refusals.flush(&self.log);
         self.tally(|tally| tally.summary(self.log.counts()))
     }
 
-    /// From here on this policy is asked, and `under` stands in the lines of its decisions. A connection that was decided
-    /// already goes on, and one that is being decided, such as while its name is looked up, is decided by the policy with
-    /// which that began.
+    /// Uses this policy for further decisions, and names it `under` in the record. Connections with a decision
+    /// continue. A decision that has begun, such as one that waits for a name lookup, still uses the old policy.
     pub fn replace_policy(&self, policy: Policy, under: Arc<Under>) {
         *self.ruling.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Ruling { policy, under });
     }
 
-    /// From here on nothing waits for connections that are open when serving stops: a [`serve`] that is stopped cuts them at
-    /// once, and has their `close` records written when it returns.
+    /// Ends the wait for open connections. A [`serve`] that is stopped then cuts them at once, and returns after
+    /// their `close` records are written.
     pub fn cut(&self) {
         self.cut.cancel();
     }
 
-    /// The policy of this moment. [`Record::ruling`](crate::record::Record::ruling) takes it, once for each connection.
+    /// Returns the current policy. [`Record::ruling`](crate::record::Record::ruling) takes it once for each
+    /// connection.
     pub(crate) fn ruling(&self) -> Arc<Ruling> {
         Arc::clone(&self.ruling.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -208,14 +209,14 @@ impl Context {
         &self.log
     }
 
-    /// Has a refusal on record: of nothing that was let out before.
+    /// Records a refusal of something that was not let out before.
     pub(crate) fn refuse(&self, decision: Decision) -> Result<Told, exeat_record::Error> {
         self.record_is_full();
         self.refusals.write(&self.log, decision)
     }
 
-    /// Whether the record has the size that it may have, or the disk no space for more of it: then no connection is let out any more, and
-    /// what is refused is counted.
+    /// Whether the record has reached its size, or the disk is full. From then on no connection is let out, and
+    /// refusals are only counted.
     pub(crate) fn record_is_full(&self) -> bool {
         let size = self.room.limits.audit_size;
         let kept = (size / limits::AUDIT_KEPT).min(limits::AUDIT_KEPT_MOST);
@@ -226,7 +227,6 @@ impl Context {
         is_full
     }
 
-    /// Dials that fail in a flood.
     pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
     }
@@ -243,7 +243,7 @@ impl Context {
         &self.guard
     }
 
-    /// The proxy that a target is left to, where it is not reached directly.
+    /// Returns the upstream proxy for a target, or `None` if it is dialed directly.
     pub(crate) fn next_hop(&self, target: &Target) -> Option<&UpstreamProxy> {
         self.upstream.as_ref().filter(|proxy| proxy.takes(target))
     }
@@ -272,7 +272,7 @@ impl Context {
         count(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One line for the stage to read; `flag` holds only what it may know.
+    /// Writes one line for the stage to read. `flag` must hold only what the stage may know.
     pub(crate) fn deny_inside(&self, target: &str, proto: Proto, reason: Reason, flag: Option<&str>) {
         if let Some(denials) = &self.denials {
             denials.write(target, proto, reason, flag);
@@ -285,19 +285,20 @@ impl Context {
 pub struct ServeReport {
     /// Connections accepted on this listener.
     pub accepted: u64,
-    /// Connections that were still open when the drain was over, or was cut short, and were aborted.
+    /// Connections that were aborted because they were still open after the drain, or when it was cut short.
     pub aborted: u64,
-    /// Connections refused, or closed, because too many were open.
+    /// Connections that were refused or closed because too many were open.
     pub busy: u64,
     /// Failed accepts.
     pub accept_errors: u64,
 }
 
-/// Serves connections from `listener`, whose clients speak `entry`, until `stop` is cancelled. A tunnel still open then gets `limits.drain` to deliver
-/// what its client has sent, or until [`Context::cut`]; a connection that has no tunnel yet is dropped. Several calls may share one context.
+/// Serves connections from `listener` with the protocol of `entry`, until `stop` is cancelled. Open tunnels then
+/// get `limits.drain` to deliver what their clients sent, unless [`Context::cut`] is called; other connections are
+/// dropped. Several calls may share one context.
 ///
 /// Dropping the future aborts every connection at once. Each still writes its `close` record, but nothing waits for
-/// it: cancel `stop` instead, and [`cut`](Context::cut) where there is no time.
+/// it. Cancel `stop` instead, and call [`cut`](Context::cut) if there is no time.
 pub async fn serve(
     listener: Listener,
     entry: Entry,
@@ -307,31 +308,31 @@ pub async fn serve(
     accept(listener, entry, cx, stop).await
 }
 
-/// What is done with the connections of a listener.
+/// Handles the connections of a listener.
 pub(crate) trait Service: Send + Sync + 'static {
-    /// The room that they share.
+    /// Returns the shared limits and slots.
     fn room(&self) -> &Room;
 
-    /// Ends when these get no more time.
+    /// Completes when open connections get no more time.
     fn hurried(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
-    /// What is to be done while connections are waited for. Does not end, and is dropped at any moment.
+    /// Runs alongside `accept`; never completes; cancel-safe.
     fn tend(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
-    /// No connection of a listener is left.
+    /// Called when the last connection of a listener has ended.
     fn finished(&self) {}
 
-    /// Counts a connection.
+    /// Counts an accepted connection.
     fn accepted(&self) {}
 
-    /// Counts one of these for which there is no room.
+    /// Counts a connection that gets no slot.
     fn turned_away(&self);
 
-    /// Serves one to its end.
+    /// Serves one connection until it closes.
     fn serve(
         &self,
         client: Stream,
@@ -340,7 +341,7 @@ pub(crate) trait Service: Send + Sync + 'static {
         stop: &CancellationToken,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Answers one for which there is no room.
+    /// Answers a connection that gets no slot.
     fn turn_away(&self, client: Stream, entry: Entry, conn: ConnId) -> impl Future<Output = ()> + Send;
 }
 
@@ -378,7 +379,7 @@ impl Service for Context {
     }
 }
 
-/// The loop of a listener: it owns the task of every connection.
+/// Runs the accept loop of a listener, and owns the task of every connection.
 pub(crate) async fn accept<S: Service>(
     listener: Listener,
     entry: Entry,
@@ -440,8 +441,8 @@ pub(crate) async fn accept<S: Service>(
     report
 }
 
-/// Waits for the connections to end, at most `limit` and not beyond `hurried`; then aborts the rest and says how many they
-/// were.
+/// Waits for the connections to end, until `limit` has passed or `hurried` completes. Then aborts the rest and
+/// returns their number.
 async fn drain(mut tasks: JoinSet<()>, limit: Duration, hurried: impl Future<Output = ()>) -> u64 {
     let all = async {
         while let Some(ended) = tasks.join_next().await {
@@ -457,7 +458,7 @@ async fn drain(mut tasks: JoinSet<()>, limit: Duration, hurried: impl Future<Out
     left
 }
 
-/// A panic ends its own task and nothing else; it is a bug all the same.
+/// Logs a panic. It ends only its own task, but is a bug.
 pub(crate) fn note_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
@@ -466,12 +467,13 @@ pub(crate) fn note_panic(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Errors of `accept` that belong to the connection that was about to be accepted, and not to the listener (accept(2)).
+/// Whether an error of `accept` concerns only the connection that was about to be accepted, not the listener
+/// (accept(2)).
 pub(crate) fn concerns_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }
 
-/// Pauses between failed accepts, so that a full descriptor table does not make the loop spin (R01).
+/// The pause after a failed accept, so that a full descriptor table does not make the loop spin (R01).
 pub(crate) struct Backoff(Duration);
 
 impl Default for Backoff {

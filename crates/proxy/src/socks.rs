@@ -1,8 +1,8 @@
-//! The strict reading of a SOCKS5 client (RFC 1928): greeting, then request. It does not read sockets, decide, or answer:
-//! it says whether the bytes so far are a prefix of what a client may say, a greeting, a request, or a fault.
+//! Parses a SOCKS5 client strictly (RFC 1928): greeting, then request. It does not read sockets, decide, or answer.
+//! It says whether the bytes so far are a valid prefix, a greeting, a request, or a fault.
 //!
-//! CONNECT without authentication is all of it. A name is judged by the parser that judges CONNECT's, as `name:port`, so
-//! that no text is one host on one port of ours and another host on the other.
+//! Only CONNECT without authentication is supported. The parser for CONNECT also parses the name here, as
+//! `name:port`, so that no text means different hosts on different entries.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -19,25 +19,25 @@ const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
-/// What the bytes so far are.
+/// The state of the bytes so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// A prefix of what may come.
+    /// A valid prefix.
     Incomplete,
-    /// A greeting that offers what is spoken here. Told once: the parser then waits for the request.
+    /// A greeting that offers a supported method. The parser reports it once, then waits for the request.
     Greeting,
-    /// A request; what is behind it starts at `len`.
+    /// A request; what follows it starts at `len`.
     Request {
-        /// Whom the client wants to reach.
+        /// The host and port that the client asks for.
         target: Target,
-        /// Bytes of greeting and request.
+        /// Bytes of greeting and request together.
         len: usize,
     },
-    /// No continuation makes this a client that is served.
+    /// No continuation can make this a supported request.
     Fault(Fault),
 }
 
-/// The ways in which a client can be wrong before a target is known. None repeats what the client sent.
+/// The ways in which a client can fail before its target is known. No text repeats what the client sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("the first byte is not the version of SOCKS5")]
@@ -62,17 +62,17 @@ pub(crate) enum Fault {
     NoRoom,
 }
 
-/// What is known between reads.
+/// The state between reads.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
-    /// Bytes of the greeting, once it is complete.
+    /// Length of the greeting, once it is complete.
     greeting: Option<usize>,
-    /// Where the name stands, once it is complete.
+    /// Position of the name, once it is complete.
     name: Option<Range<usize>>,
 }
 
 impl Fault {
-    /// The code of the reply (RFC 1928 section 6).
+    /// Returns the code of the reply (RFC 1928 section 6).
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Command => 7,
@@ -81,7 +81,7 @@ impl Fault {
         }
     }
 
-    /// The word for the record.
+    /// Returns the reason for the record.
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::Command => Reason::Scheme,
@@ -93,8 +93,8 @@ impl Fault {
 }
 
 impl Parser {
-    /// Looks at `bytes`, which must begin with what was given before: at most 257 of a greeting and 262 of a request. After
-    /// a request or a fault the parser is spent.
+    /// Parses `bytes`, which must begin with those of the previous call: at most 257 of a greeting and 262 of a
+    /// request. After a request or a fault, the parser must not be used again.
     pub(crate) fn advance(&mut self, bytes: &[u8]) -> Parsed {
         let mut fields = Fields { bytes, taken: self.greeting.unwrap_or(0) };
         let read = match self.greeting {
@@ -107,12 +107,12 @@ impl Parser {
         read.unwrap_or_else(|stop| stop)
     }
 
-    /// Whether the greeting has been answered, or is to be: before it there is no way to say why not.
+    /// Whether the greeting is complete. Before it, SOCKS5 has no way to say why a request failed.
     pub(crate) fn greeted(&self) -> bool {
         self.greeting.is_some()
     }
 
-    /// The name that was asked for, where the request has one: of a fault, it may hold anything.
+    /// Returns the name in the request, if it has one. After a fault it may contain anything.
     pub(crate) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         bytes.get(self.name.clone()?)
     }
@@ -137,7 +137,7 @@ impl Parser {
                 let name = fields.take(length.into())?;
                 self.name = Some(start..fields.taken);
                 let port = fields.port()?;
-                // Port 0 is no port there either.
+                // The parser refuses port 0.
                 Target::parse(&[name, format!(":{port}").as_bytes()].concat()).ok()
             }
         };
@@ -157,7 +157,7 @@ fn literal(ip: IpAddr, port: u16) -> Option<Target> {
     Some(Target { host: Host::Ip(ip), port: Port::new(port)? })
 }
 
-/// Fields, one behind the other. A field that is not there yet is [`Parsed::Incomplete`].
+/// Reads consecutive fields. A field that has not arrived is [`Parsed::Incomplete`].
 struct Fields<'a> {
     bytes: &'a [u8],
     taken: usize,

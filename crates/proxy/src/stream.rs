@@ -1,4 +1,4 @@
-//! One type for both kinds of socket, and the wrapper that puts read bytes back. Nothing here looks at the bytes.
+//! Provides one type for both kinds of socket, and a wrapper that replays bytes. Nothing here parses bytes.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -21,7 +21,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Appends what one read gives, at most `room` bytes, of which there are at most [`limits::EARLY_BYTES`]. 0 is the end.
+    /// Appends the bytes of one read, at most `room` and at most [`limits::EARLY_BYTES`]. Returns 0 at the end.
     pub(crate) async fn read_some(&self, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
         loop {
             self.readable().await?;
@@ -32,14 +32,14 @@ impl Stream {
         }
     }
 
-    /// The same without waiting; `WouldBlock` if there is nothing.
+    /// Appends the bytes of one read without waiting. Fails with `WouldBlock` if there are none.
     pub(crate) fn try_read_some(&self, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
         let mut chunk = [0; limits::EARLY_BYTES];
         let read = self.try_read(chunk.get_mut(..room).unwrap_or_default())?;
         let bytes = chunk.get(..read).unwrap_or_default();
         let len = into.len() + read;
         if len > into.capacity() {
-            // No more than is there: thousands of clients may leave it at that.
+            // It grows by no more than needed, because thousands of clients may stop at this point.
             into.reserve_exact(len.next_multiple_of(limits::HELD_STEP) - into.len());
         }
         into.extend_from_slice(bytes);
@@ -53,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// Waits until a write would take something. Dropping it loses nothing.
+    /// Waits until a write would make progress. Cancel-safe.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.writable().await,
@@ -61,7 +61,7 @@ impl Stream {
         }
     }
 
-    /// Writes what can be written without waiting.
+    /// Writes as much as is possible without waiting.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Waits until a read would give something. Dropping it loses nothing.
+    /// Waits until a read would return something. Cancel-safe.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.readable().await,
@@ -83,13 +83,14 @@ impl Stream {
         tokio::time::timeout_at(by, self.write_all(bytes)).await?
     }
 
-    /// Sends the end of our side (FIN). A peer that is gone already is no error.
+    /// Closes our direction (FIN). A peer that has left is not an error.
     pub(crate) fn finish(&self) {
         let _ = shutdown(self.as_raw_fd(), Shutdown::Write);
     }
 
-    /// Closes in the order of RFC 9112 section 9.6: our end first, then what the client still sends is thrown away for
-    /// a moment; closing with unread input would reset the connection and could destroy the reply. None of it is parsed.
+    /// Closes as RFC 9112 section 9.6 describes: our direction first, then it discards what the client still sends,
+    /// for a moment. Closing with unread input would reset the connection, which could destroy the reply. Nothing
+    /// is parsed.
     pub(crate) async fn linger(self, limit: Duration) {
         self.finish();
         let drain = async {
@@ -105,7 +106,7 @@ impl Stream {
         let _ = timeout(limit, drain).await;
     }
 
-    /// Makes the coming close a reset, so that the peer can tell a broken stream from a finished one.
+    /// Makes the next close a reset, so that the peer can tell a broken stream from a finished one.
     pub(crate) fn will_reset(&self) {
         if let Self::Tcp(stream) = self {
             let _ = stream.set_zero_linger();
@@ -154,7 +155,7 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A stream whose first bytes have been read already, and come first again.
+/// A stream that replays bytes which were read from it before.
 #[derive(Debug)]
 pub(crate) struct PrefixedIo {
     prefix: Vec<u8>,
@@ -163,12 +164,12 @@ pub(crate) struct PrefixedIo {
 }
 
 impl PrefixedIo {
-    /// `prefix` comes first, then what `inner` has.
+    /// Creates a stream that returns `prefix` first, then the bytes of `inner`.
     pub(crate) fn new(prefix: Vec<u8>, inner: Stream) -> Self {
         Self { prefix, given: 0, inner }
     }
 
-    /// The stream, and what nobody has read of the prefix.
+    /// Returns the stream, and the unread rest of the prefix.
     pub(crate) fn into_parts(mut self) -> (Stream, Vec<u8>) {
         let left = self.prefix.split_off(self.given.min(self.prefix.len()));
         (self.inner, left)

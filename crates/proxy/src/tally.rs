@@ -1,4 +1,5 @@
-//! What the end of a run tells: who was denied, what failed, how much was reached. Bounded, whatever a stage does.
+//! Counts what the end of a run reports: denied, failed and reached targets. Its size is bounded, whatever a stage
+//! does.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
@@ -14,94 +15,98 @@ use crate::limits;
 /// The connections of a run, counted by host.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
-    /// Denied targets, in the order in which each was first denied.
+    /// Denied targets, in the order of their first denial.
     pub denied: Vec<DeniedHost>,
-    /// Allowed targets that could not be reached, in the order in which each first failed.
+    /// Allowed targets that could not be reached, in the order of their first failure.
     pub failed: Vec<FailedHost>,
     /// Distinct targets to which a connection was opened.
     pub reached: u64,
-    /// These targets with what was moved, the first [`limits::TALLY`] of them, in the order in which each was first reached.
+    /// Those targets with the bytes moved, at most [`limits::TALLY`], in the order in which each was first reached.
     pub reached_hosts: Vec<ReachedHost>,
-    /// Denials beyond the bound of `denied`, folded into one number.
+    /// Number of denials beyond the bound of `denied`.
     pub denied_more: u64,
-    /// Targets that report mode let through, with what enforcing would have said, in the order of their first appearance.
+    /// Targets that only report mode allowed, with the denial that enforcing would give, in the order of their
+    /// first appearance.
     pub would_deny: Vec<DeniedHost>,
-    /// Such decisions beyond the bound of `would_deny`, folded into one number.
+    /// Number of such decisions beyond the bound of `would_deny`.
     pub would_deny_more: u64,
     /// Connections accepted.
     pub connections: u64,
-    /// Connections of these that were not served because too many were open. No line tells of any of them.
+    /// Those of the connections that were not served because too many were open. The record has no lines about
+    /// them.
     pub turned_away: u64,
-    /// Connections that were refused because the record has no room for more.
+    /// Connections that were refused because the record is full.
     pub record_full: u64,
-    /// The totals of the record, as its last line has them.
+    /// The totals of the record, as in its last line.
     pub counts: Counts,
 }
 
-/// One denied target, with how often.
+/// A denied target with its count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeniedHost {
-    /// Host as it was matched (lower-case A-labels, or an address, IPv6 in brackets); empty for a request that could not be parsed.
+    /// The host as it was matched: lower-case A-labels, or an address, with IPv6 in brackets. Empty if the request
+    /// could not be parsed.
     pub host: String,
-    /// Port; 0 for a request that could not be parsed, a name that was only asked for, and a protocol without ports.
+    /// The port; 0 if the request could not be parsed, the name was only looked up, or the protocol has no ports.
     pub port: u16,
-    /// What would have been spoken.
+    /// The protocol of the connection.
     pub proto: Proto,
-    /// Reason, in the words of the record.
+    /// The reason, as in the record.
     pub reason: Reason,
-    /// Why, for people on the host: may name addresses and files.
+    /// The reason as text for people on the host. It may name addresses and files.
     pub said: String,
-    /// How often.
+    /// Number of denials.
     pub count: u64,
-    /// The flag that would allow it, if one would.
+    /// The flag that would allow the target, if there is one.
     pub flag: Option<String>,
-    /// The programs that asked, the first [`limits::PROGRAMS`] that were found, as the record names them.
+    /// The first [`limits::PROGRAMS`] programs that asked, as the record names them.
     pub programs: Vec<String>,
 }
 
-/// One target to which connections were opened.
+/// A target to which connections were opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReachedHost {
-    /// Host as it was matched.
+    /// The host as it was matched.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
-    /// How many connections.
+    /// Number of connections.
     pub connections: u64,
-    /// Bytes that went there, as far as they were handed to the kernel.
+    /// Bytes sent there, as far as the kernel accepted them.
     pub bytes_up: u64,
-    /// Bytes that came from there.
+    /// Bytes received from there.
     pub bytes_down: u64,
-    /// How many of the connections are still open: what these have moved is not counted yet.
+    /// Connections that are still open. Their bytes are not counted yet.
     pub open: u64,
 }
 
-/// One allowed target that could not be reached, with how often.
+/// An allowed target that could not be reached, with its count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedHost {
-    /// Host as it was matched.
+    /// The host as it was matched.
     pub host: String,
-    /// Port; 0 for a name that was only asked for.
+    /// The port; 0 if the name was only looked up.
     pub port: u16,
-    /// Reason, in the words of the record.
+    /// The reason, as in the record.
     pub reason: Reason,
-    /// What went wrong, for people on the host.
+    /// What failed, for people on the host.
     pub said: String,
-    /// How often.
+    /// Number of failures.
     pub count: u64,
 }
 
-/// Counts while the run goes on. It never grows beyond [`limits::TALLY`] and [`limits::TALLY_REACHED`] entries.
+/// Counts events during a run. It holds at most [`limits::TALLY`] and [`limits::TALLY_REACHED`] entries.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Told of the first refusal, and of targets that are refused again and again; so many may still be told.
+    /// Receives the first refusal, and targets that are refused again and again. The number says how many more it
+    /// may receive.
     watch: Option<(UnboundedSender<DeniedHost>, usize)>,
-    /// There was a refusal.
+    /// Whether there was a refusal.
     has_refused: bool,
     denied: Table<DeniedKey, DeniedHost>,
     would_deny: Table<DeniedKey, DeniedHost>,
     failed: Table<(String, u16, String), FailedHost>,
-    /// Hashes of the targets reached: a run may reach many, and of most only their number is told.
+    /// Hashes of the reached targets. A run may reach many, and the summary needs only their number.
     reached: HashSet<u64>,
     reached_hosts: Table<(String, u16), ReachedHost>,
     connections: u64,
@@ -111,10 +116,10 @@ pub(crate) struct Tally {
     would_deny_more: u64,
 }
 
-/// Host, port, protocol, reason, and where one sentence does not speak for all, the sentence.
+/// Host, port, protocol and reason. The text is part of the key only if the reason has several texts.
 type DeniedKey = (String, u16, Proto, Reason, String);
 
-/// Entries in the order of their first appearance, found by key.
+/// Entries in the order of their first appearance, with an index by key.
 #[derive(Debug)]
 struct Table<K, V> {
     entries: Vec<V>,
@@ -144,9 +149,9 @@ impl Tally {
         }
     }
 
-    /// A connection that had [reached](Self::reached) its target is over.
+    /// Counts the end of a connection that had [reached](Self::reached) its target.
     pub(crate) fn left(&mut self, target: &Target, up: u64, down: u64) {
-        // Where there was no room for it when it was reached, there is none now.
+        // A target without an entry found the table full when it was reached.
         if let Some(entry) = self.reached_hosts.known(&of(target)) {
             entry.open = entry.open.saturating_sub(1);
             entry.bytes_up = entry.bytes_up.saturating_add(up);
@@ -154,19 +159,19 @@ impl Tally {
         }
     }
 
-    /// From here on this is told of the first refusal, and once of each target that was refused [`limits::REFUSED_OFTEN`]
-    /// times, of [`limits::REFUSED_TOLD`] at most.
+    /// Sends the first refusal to `watch`, and each target once when it has been refused [`limits::REFUSED_OFTEN`]
+    /// times, at most [`limits::REFUSED_TOLD`] targets.
     pub(crate) fn watched_by(&mut self, watch: UnboundedSender<DeniedHost>) {
         self.watch = Some((watch, limits::REFUSED_TOLD));
     }
 
-    /// How often that target has been refused so.
+    /// Counts a denial. Returns how often this target was denied for this reason.
     pub(crate) fn denied(&mut self, denial: &Denial, who: Option<&Process>) -> u64 {
         let (target, reason) = (Some(denial.target()), denial.reason());
         self.refused(target, reason, denial.said_outside(), denial.flag(), who)
     }
 
-    /// A refusal that no `Denial` stands for: a malformed head (no target), or what the TLS hello said.
+    /// Counts a refusal that has no `Denial`: a malformed head (without a target), or a refused TLS hello.
     pub(crate) fn refused(
         &mut self,
         target: Option<&Target>,
@@ -178,7 +183,7 @@ impl Tally {
         self.tried(&DeniedHost::new(target, reason, said, flag).asked_by(who), 1)
     }
 
-    /// Equal attempts. How many there were.
+    /// Counts equal attempts. Returns their total.
     pub(crate) fn tried(&mut self, denied: &DeniedHost, times: u64) -> u64 {
         let all = count(&mut self.denied, denied, times);
         if all.is_none() {
@@ -189,7 +194,7 @@ impl Tally {
         all
     }
 
-    /// Attempts of which too many are different.
+    /// Counts attempts that have no entry of their own.
     pub(crate) fn tried_besides(&mut self, times: u64) {
         self.denied_more = self.denied_more.saturating_add(times);
     }
@@ -202,12 +207,12 @@ impl Tally {
         let is_often = all >= often && all.saturating_sub(times) < often && *left > 0;
         *left -= usize::from(is_often);
         if is_first || is_often {
-            // Whoever listened has enough, or the run is over.
+            // The receiver has stopped listening, or the run is over.
             let _ = watch.send(DeniedHost { count: all, ..denied.clone() });
         }
     }
 
-    /// Let through in report mode.
+    /// Counts a target that only report mode allows.
     pub(crate) fn would_deny(&mut self, denial: &Denial, who: Option<&Process>) {
         let (reason, said) = (denial.reason(), denial.said_outside());
         let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag()).asked_by(who);
@@ -226,7 +231,7 @@ impl Tally {
         self.unreached(&FailedHost { host, port, reason, said: said.to_owned(), count: 0 }, 1);
     }
 
-    /// Equal failures.
+    /// Counts equal failures.
     pub(crate) fn unreached(&mut self, failed: &FailedHost, times: u64) {
         let key = (failed.host.clone(), failed.port, failed.said.clone());
         if let Some(entry) = self.failed.entry(key, || failed.clone()) {
@@ -234,7 +239,7 @@ impl Tally {
         }
     }
 
-    /// A name that was asked for, and then connected to, stands there once: with the port, which says more.
+    /// Lists the denied targets. A name that was looked up and then connected to appears once, with its port.
     fn listed(&self) -> Vec<DeniedHost> {
         let entries = || self.denied.entries.iter();
         let with_port: HashSet<&str> =
@@ -261,7 +266,7 @@ impl Tally {
 }
 
 impl DeniedHost {
-    /// One that is not counted yet. Without a target, of a request that could not be parsed.
+    /// Creates an entry with count 0. Without a target, it is for a request that could not be parsed.
     pub(crate) fn new(target: Option<&Target>, reason: Reason, said: String, flag: Option<String>) -> Self {
         let (host, port) = target.map_or((String::new(), 0), of);
         Self { host, port, proto: Proto::Tcp, reason, said, count: 0, flag, programs: Vec::new() }
@@ -273,7 +278,7 @@ impl DeniedHost {
         self
     }
 
-    /// `HOST:PORT`, or the host alone where there is no port.
+    /// Returns `HOST:PORT`, or only the host if there is no port.
     #[must_use]
     pub fn target(&self) -> String {
         match self.port {
@@ -284,12 +289,12 @@ impl DeniedHost {
 }
 
 impl<K: Eq + std::hash::Hash, V> Table<K, V> {
-    /// The entry for `key`, where there is one.
+    /// Returns the entry for `key`, if there is one.
     fn known(&mut self, key: &K) -> Option<&mut V> {
         self.places.get(key).and_then(|&place| self.entries.get_mut(place))
     }
 
-    /// The entry for `key`, made if there is room.
+    /// Returns the entry for `key`, and creates it if there is room.
     fn entry(&mut self, key: K, make: impl FnOnce() -> V) -> Option<&mut V> {
         let next = self.entries.len();
         let place = match self.places.get(&key) {
@@ -311,10 +316,10 @@ impl<K, V> Default for Table<K, V> {
     }
 }
 
-/// Counts equal ones, and returns how many there were; `None` where there was no room for them.
+/// Counts equal denials and returns their total, or `None` if the table is full.
 fn count(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u64) -> Option<u64> {
     let DeniedHost { host, port, proto, reason, said, programs, .. } = denied;
-    // What is wrong with a request is one of few sentences; elsewhere the first one speaks for all.
+    // A malformed request has one of a few texts. For any other reason, the first text stands for all.
     let apart = if *reason == Reason::Malformed { said.clone() } else { String::new() };
     let entry = table.entry((host.clone(), *port, *proto, *reason, apart), || denied.clone());
     entry.map(|entry| {
@@ -336,7 +341,7 @@ fn of(target: &Target) -> (String, u16) {
 mod tests {
     use super::*;
 
-    /// R-rows of memory: a stage that asks for a new name each time cannot grow the summary.
+    /// R-rows of memory: a stage that asks for new names cannot grow the summary without bound.
     #[test]
     fn is_bounded_and_counts_the_rest() {
         let mut tally = Tally::default();
@@ -357,7 +362,7 @@ mod tests {
         assert!(summary.would_deny.is_empty());
     }
 
-    /// The same of what report mode lets through, counted by itself.
+    /// Targets that only report mode allows have their own bound and count.
     #[test]
     fn what_would_be_denied_is_bounded_and_counted_apart() {
         let terms = exeat_policy::Terms { mode: exeat_policy::Mode::Report, ..Default::default() };
@@ -380,7 +385,7 @@ mod tests {
         );
     }
 
-    /// Whose request a refusal was, whatever number of programs asked.
+    /// Each refusal names the programs that asked, up to the bound.
     #[test]
     fn names_the_first_programs_that_asked() {
         let mut tally = Tally::default();

@@ -1,23 +1,23 @@
-//! Work that blocks, on a thread of its own.
+//! Runs blocking work on a thread of its own.
 
 use std::io;
 use std::thread::Builder;
 
 use tokio::sync::oneshot;
 
-/// Starts it. What is returned ends with its answer, or with an error where it panicked. It cannot be stopped.
+/// Starts `work`. The receiver gets its result, or an error if it panicked. It cannot be stopped.
 ///
-/// Not on a thread of the runtime's: that panics where the system has no thread to give, and a stage can see to it that there is
-/// none. Its processes count against the same limit as the caller's (RLIMIT_NPROC, getrlimit(2)).
+/// The threads of the runtime are not used, because the runtime panics when the system has no thread left. A stage
+/// can cause that: its processes count against the same limit as the caller's (RLIMIT_NPROC, getrlimit(2)).
 ///
 /// # Errors
-/// What clone(2) says; `work` is dropped then.
+/// Returns the error of clone(2), and drops `work`.
 pub(crate) fn start<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<oneshot::Receiver<T>> {
     let (tell, told) = oneshot::channel();
-    // A receiver that is gone has lost interest.
+    // A dropped receiver means that the result is not needed any more.
     Builder::new().name(name.into()).spawn(move || drop(tell.send(work())))?;
     Ok(told)
 }

@@ -1,8 +1,8 @@
-//! Bytes both ways. It does not look at them.
+//! Moves bytes in both directions without parsing them.
 //!
-//! An idle tunnel holds no buffer: a direction waits until its socket is readable, borrows a buffer from the pool,
-//! moves one read, and gives it back. A slow reader holds one buffer per direction, no more: while a write waits, the
-//! other side is not read.
+//! An idle tunnel holds no buffer. A direction waits until its socket is readable, borrows a buffer from the pool,
+//! moves one read, and returns the buffer. A slow reader holds at most one buffer per direction: while a write
+//! waits, the other side is not read.
 
 use std::future::poll_fn;
 use std::io;
@@ -24,11 +24,11 @@ use crate::progress::Progress;
 use crate::stream::Stream;
 use crate::upload::Budget;
 
-/// Buffers of [`limits::BUFFER`] bytes, kept for reuse up to [`limits::BUFFERS_KEPT`].
+/// A pool of buffers of [`limits::BUFFER`] bytes. It keeps up to [`limits::BUFFERS_KEPT`].
 #[derive(Debug, Default)]
 pub(crate) struct Pool(Mutex<Vec<Box<[u8]>>>);
 
-/// A buffer on loan.
+/// A borrowed buffer.
 struct Loan<'a> {
     pool: &'a Pool,
     buffer: Box<[u8]>,
@@ -50,16 +50,16 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// What a connection has moved. It can be read at any moment, and is exact whatever ends the connection.
+/// The bytes that a connection has moved. They are exact at any moment, however the connection ends.
 #[derive(Debug, Default)]
 pub(crate) struct Moved<'a> {
-    /// Bytes that the upstream's socket took.
+    /// Bytes that the upstream socket accepted.
     up: AtomicU64,
-    /// Bytes that the client's socket took.
+    /// Bytes that the client socket accepted.
     down: AtomicU64,
-    /// How much it may move up.
+    /// The upload budget.
     pub(crate) budget: Option<Budget<'a>>,
-    /// Puts on record what was moved while the connection is open.
+    /// Records progress while the connection is open.
     pub(crate) progress: Option<Progress<'a>>,
 }
 
@@ -77,14 +77,14 @@ impl Moved<'_> {
         self.note_size(up, self.down());
     }
 
-    /// Returns how many there are now.
+    /// Counts bytes and returns the new total.
     pub(crate) fn add_down(&self, bytes: u64) -> u64 {
         let down = self.down.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.note_size(self.up(), down);
         down
     }
 
-    /// Takes back bytes that were counted before they were passed on.
+    /// Removes bytes that were counted before they were forwarded.
     pub(crate) fn take_back_down(&self, bytes: u64) {
         self.down.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ impl Moved<'_> {
         }
     }
 
-    /// Ends when [`note_time`](Self::note_time) is due.
+    /// Completes when [`note_time`](Self::note_time) is due.
     pub(crate) async fn time_due(&self) {
         match &self.progress {
             Some(progress) => sleep_until(progress.time_due()).await,
@@ -103,7 +103,7 @@ impl Moved<'_> {
         }
     }
 
-    /// Puts on record what was moved since the last line, if a minute has passed and it is much.
+    /// Records progress if a minute has passed and enough bytes moved since the last line.
     pub(crate) fn note_time(&self) {
         if let Some(progress) = &self.progress {
             progress.note_time(self.up(), self.down());
@@ -118,22 +118,22 @@ pub(crate) struct Ended {
     pub(crate) error: Option<String>,
 }
 
-/// Bytes that were read before the tunnel began, and go first.
+/// Bytes that were read before the tunnel began, and are sent first.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     pub(crate) up: Vec<u8>,
     pub(crate) down: Vec<u8>,
 }
 
-/// What the record says of a tunnel whose time is over.
+/// The record's text for a tunnel that reached its total time.
 pub(crate) const TOTAL_IS_OVER: &str = "the total time of a tunnel is over";
 
-/// Moves what is early and then everything else, until both sides are done, one breaks or a limit is reached.
+/// Moves the early bytes and then all others, until both sides finish, one breaks, or a limit is reached.
 ///
-/// Once `stop` is cancelled the client is taken for dead: what it sent before still goes up, until its end of stream or
-/// for `limits.drain`, and nobody waits for the answer.
+/// Once `stop` is cancelled, the client is considered dead. What it sent before still goes up, until its end of
+/// stream or for `limits.drain`. Its answer is discarded.
 ///
-/// Dropping the future closes both sides; what was counted in `moved` stays exact.
+/// Dropping the future closes both sides; the counts in `moved` stay exact.
 pub(crate) async fn run(
     mut client: Stream,
     mut upstream: Stream,
@@ -145,9 +145,9 @@ pub(crate) async fn run(
 ) -> Ended {
     let ended = {
         let clock = Clock::start();
-        // Who was first to say that it has no more.
+        // The side that finished first.
         let first_end = OnceLock::new();
-        // The upstream has all that the client sent, and its end.
+        // Whether the upstream has all that the client sent, including its end.
         let all_sent = AtomicBool::new(false);
         let (mut client_read, mut client_write) = halves(&mut client);
         let (mut upstream_read, mut upstream_write) = halves(&mut upstream);
@@ -159,7 +159,7 @@ pub(crate) async fn run(
                 .await
                 .map_err(|(side, error)| side.broken(Broken::client, Broken::upstream, error))?;
             let _ = first_end.set(End::Client);
-            // The other side may have gone already; then its own direction tells.
+            // If the other side has left, its own direction reports that.
             let _ = upstream_write.shutdown().await;
             all_sent.store(true, Ordering::Relaxed);
             Ok(())
@@ -178,8 +178,8 @@ pub(crate) async fn run(
                 moved = answer => Some(moved),
             };
             let Some(moved) = answered else {
-                // Nobody is left to read the answer. Written all the same, it would make the dead client's kernel reset
-                // the connection, and throw away what of the question is still on its way to us.
+                // Nobody is left to read the answer. Writing it would make the dead client's kernel reset the
+                // connection, and discard what is still on its way to us.
                 return discard(&mut upstream_read, pool).await.map_err(Broken::upstream);
             };
             moved.map_err(|(side, error)| side.broken(Broken::upstream, Broken::client, error))?;
@@ -190,7 +190,7 @@ pub(crate) async fn run(
         let who_ended = || first_end.get().copied().unwrap_or(End::Client);
         let stopped = async {
             stop.cancelled().await;
-            // Needs no waker: `up` runs in this same task and is polled before, so its end is seen in the same round.
+            // No waker is needed: `up` runs in this task and is polled earlier in the same round.
             let sent = poll_fn(|_| match all_sent.load(Ordering::Relaxed) {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
@@ -204,7 +204,7 @@ pub(crate) async fn run(
                 Err(broken) => Over::Broken(broken),
             },
             sent = stopped => Over::Done(if sent.is_ok() { who_ended() } else { End::Killed }),
-            // A peer that is gone looks like one that has only finished its side.
+            // A peer that has disappeared looks like one that has only finished its direction.
             () = clock.idle_for(limits.half_closed.min(limits.progress), || {
                 moved.note_time();
                 match first_end.get() {
@@ -219,7 +219,7 @@ pub(crate) async fn run(
         Over::Done(end) => Ended { end, error: None },
         Over::Total => Ended { end: End::Budget, error: Some(TOTAL_IS_OVER.into()) },
         Over::Broken(Broken { who, error }) => {
-            // A reset is passed on as a reset: a cut stream must not look like a finished one.
+            // A reset is forwarded as a reset, so that a cut stream does not look like a finished one.
             client.will_reset();
             upstream.will_reset();
             Ended { end: End::Error, error: Some(format!("{who}: {error}")) }
@@ -249,7 +249,7 @@ impl Broken {
     }
 }
 
-/// Which socket of a direction failed.
+/// The socket of a direction that failed.
 enum Side {
     Reading,
     Writing,
@@ -269,7 +269,7 @@ impl Side {
     }
 }
 
-/// Writes what `upstream` takes without waiting, within the upload budget, and counts it.
+/// Writes what `upstream` accepts without waiting, within the upload budget, and counts it.
 pub(crate) fn send_now(upstream: &Stream, bytes: &[u8], moved: &Moved<'_>) -> io::Result<usize> {
     let taken = match &moved.budget {
         None => upstream.try_write(bytes)?,
@@ -288,7 +288,7 @@ pub(crate) fn send_now(upstream: &Stream, bytes: &[u8], moved: &Moved<'_>) -> io
     Ok(taken)
 }
 
-/// When bytes last moved, in milliseconds since the tunnel began.
+/// Records when bytes last moved, in milliseconds since the tunnel began.
 pub(crate) struct Clock {
     start: Instant,
     last: AtomicU64,
@@ -304,8 +304,8 @@ impl Clock {
         self.last.store(now, Ordering::Relaxed);
     }
 
-    /// Returns once nothing has moved for `limit`, which is asked for anew every `step`. One timer, set again only when it
-    /// fires.
+    /// Completes once nothing has moved for `limit`, which is evaluated again every `step`. It uses one timer,
+    /// which is set again only when it fires.
     pub(crate) async fn idle_for(&self, step: Duration, limit: impl Fn() -> Duration) {
         loop {
             let due = self.start + Duration::from_millis(self.last.load(Ordering::Relaxed)) + limit();
@@ -332,7 +332,7 @@ enum Direction {
 }
 
 impl Count<'_> {
-    /// Writes all, counting each part as it is taken.
+    /// Writes all bytes, and counts each part when it is accepted.
     async fn write_all(&mut self, to: &mut WriteHalf<'_>, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let taken = match (self.direction, &self.moved.budget) {
@@ -371,7 +371,7 @@ async fn pump(
         for _ in 0..limits::BURST {
             let Some(read) = from.read_now(&mut loan.buffer).await.map_err(|error| (Side::Reading, error))?
             else {
-                // Nothing more for now, or this task has had its share: then this is where it yields.
+                // There are no more bytes for now, or this task has used up its share and yields here.
                 drop(loan);
                 tokio::task::consume_budget().await;
                 continue 'idle;
@@ -382,14 +382,14 @@ async fn pump(
             let bytes = loan.buffer.get(..read).unwrap_or_default();
             count.write_all(to, bytes).await.map_err(|error| (Side::Writing, error))?;
             if read < limits::BUFFER {
-                break; // the socket was emptied: asking again would cost a system call
+                break; // the socket is empty, and reading again would cost a system call
             }
         }
     }
 }
 
-/// Reads one direction until its end and keeps nothing. Bytes left unread would turn our close into a reset, and a reset
-/// throws away what the kernel has still to send.
+/// Reads one direction until its end and discards everything. Unread bytes would turn our close into a reset, and a
+/// reset discards what the kernel has still to send.
 async fn discard(from: &mut ReadHalf<'_>, pool: &Pool) -> io::Result<()> {
     loop {
         from.readable().await?;
@@ -431,8 +431,8 @@ impl ReadHalf<'_> {
         }
     }
 
-    /// One read without waiting; `None` if there is nothing. `poll_read` and not `try_read`, because after a short
-    /// read it knows that the socket is empty and spares the read that would say so.
+    /// Reads once without waiting; `None` if there is nothing. It uses `poll_read` instead of `try_read`, because
+    /// after a short read the former knows that the socket is empty and saves a system call.
     async fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let mut buffer = ReadBuf::new(buffer);
         poll_fn(|cx| {

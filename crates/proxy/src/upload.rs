@@ -1,4 +1,4 @@
-//! What has gone up under each budget of a run, to the byte. Nothing here decides who has a budget: the rules do.
+//! Counts the bytes sent under each upload budget of a run, exactly. The rules decide which budgets apply.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,8 +8,8 @@ use std::task::{Poll, ready};
 
 use exeat_policy::{BudgetKey, Size};
 
-/// The bytes of a run under each key: a key keeps its count, whatever policy is read meanwhile. There are no more keys than
-/// the policies of the run had rules with a budget; how often a policy is read again is in the hands of whoever writes it.
+/// The bytes of a run for each key. A key keeps its count when the policy is read again. There are at most as many
+/// keys as rules with a budget in all policies of the run.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads(Mutex<Used>);
 
@@ -19,12 +19,12 @@ struct Used {
     places: HashMap<BudgetKey, usize>,
 }
 
-/// What one connection may send: the least that is left of any of its budgets.
+/// What one connection may send: the smallest rest of any of its budgets.
 #[derive(Debug)]
 pub(crate) struct Budget<'a> {
     uploads: &'a Uploads,
     parts: Box<[Part]>,
-    /// There was more to send.
+    /// Whether there was more to send.
     ran_out: AtomicBool,
 }
 
@@ -36,8 +36,8 @@ struct Part {
 }
 
 impl Uploads {
-    /// What a connection under these budgets may send: of several under one key the smallest, since they count the same
-    /// bytes. `None`: there is none.
+    /// Returns the budget of a connection, or `None` if it has none. Of several budgets with one key the smallest
+    /// counts, because they share their bytes.
     pub(crate) fn under(&self, budgets: impl Iterator<Item = (BudgetKey, u64)>) -> Option<Budget<'_>> {
         let mut budgets = budgets.peekable();
         budgets.peek()?;
@@ -75,10 +75,11 @@ impl Used {
 }
 
 impl Budget<'_> {
-    /// Has `write` write as many of `wanted` bytes as are left, and counts what it took. An error once nothing is left.
+    /// Lets `write` write as many of `wanted` bytes as are left, and counts what it wrote. Fails once nothing is
+    /// left.
     ///
-    /// `write` does not wait; so one lock over counting and writing is short, and spares the moment in which another
-    /// connection would find bytes gone that are given back.
+    /// `write` does not wait, so one lock covers counting and writing. Otherwise another connection could find
+    /// bytes taken that are later returned.
     pub(crate) fn spend(
         &self,
         wanted: usize,
@@ -99,12 +100,12 @@ impl Budget<'_> {
         Poll::Ready(Ok(taken))
     }
 
-    /// Whether there was more to send than was left.
+    /// Whether there was more to send than the budget allowed.
     pub(crate) fn ran_out(&self) -> bool {
         self.ran_out.load(Ordering::Relaxed)
     }
 
-    /// The budget of which nothing is left, for people on the host.
+    /// Describes the used-up budget for people on the host.
     pub(crate) fn used_up(&self) -> Option<String> {
         let used = self.uploads.0.lock().unwrap_or_else(PoisonError::into_inner);
         let part = self.parts.iter().find(|part| used.of(part) >= part.limit)?;

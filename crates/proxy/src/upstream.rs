@@ -1,5 +1,5 @@
-//! The next hop: a connection that is left to another HTTP proxy, by CONNECT. It decides nothing and looks up no name but
-//! that proxy's own; what may be named there is an [`Entrusted`], and nothing of the client's goes with it.
+//! Opens a tunnel through another HTTP proxy with CONNECT. It decides nothing, and looks up only that proxy's own
+//! name. It may ask only for an [`Entrusted`], and sends nothing else from the client.
 
 use std::fmt;
 use std::io;
@@ -16,8 +16,8 @@ use crate::guard::Guard;
 use crate::limits::{self, Limits};
 use crate::reply::Failure;
 
-/// Another HTTP proxy that connections go through. Only configuration makes one. Ceilings that do not name it must allow its
-/// place and its addresses; without such a ceiling it is dialed at every address but those that nobody dials.
+/// An HTTP proxy that connections go through. Only configuration creates one. A ceiling must name it, or allow its
+/// host and its addresses. Without a ceiling, every address is allowed except those that are never dialed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamProxy {
     url: UpstreamUrl,
@@ -26,31 +26,31 @@ pub struct UpstreamProxy {
 }
 
 impl UpstreamProxy {
-    /// All but `bypass` goes through the proxy at `url`.
+    /// Creates a proxy at `url` for all targets except `bypass`.
     #[must_use]
     pub fn new(url: UpstreamUrl, bypass: Bypass, credentials: Option<Credentials>) -> Self {
         Self { url, bypass, credentials }
     }
 
-    /// Where it listens.
+    /// Returns its host and port.
     #[must_use]
     pub fn target(&self) -> &Target {
         self.url.target()
     }
 
-    /// What does not go through it.
+    /// Returns the targets that do not go through it.
     #[must_use]
     pub fn bypass(&self) -> &Bypass {
         &self.bypass
     }
 
-    /// Whether it is told who we are.
+    /// Whether exeat authenticates to it.
     #[must_use]
     pub fn has_credentials(&self) -> bool {
         self.credentials.is_some()
     }
 
-    /// What whoever starts a run should know, because it weakens what is checked.
+    /// Returns a note for whoever starts a run, because an upstream proxy weakens the checks.
     #[must_use]
     pub fn note(&self) -> String {
         format!(
@@ -58,13 +58,13 @@ impl UpstreamProxy {
         )
     }
 
-    /// Whether it may be asked for this target.
+    /// Whether `target` goes through this proxy.
     pub(crate) fn takes(&self, target: &Target) -> bool {
         !self.bypass.covers(target)
     }
 }
 
-/// `host:port`, as the record has it.
+/// Formats it as `host:port`, as in the record.
 impl fmt::Display for UpstreamProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.target().fmt(f)
@@ -102,7 +102,7 @@ pub(crate) async fn through(
     Ok(upstream)
 }
 
-/// Why an upstream proxy gave no tunnel: for the reply, and in words for the record.
+/// Why an upstream proxy opened no tunnel: for the reply, and as text for the record.
 type Refused = (Failure, String);
 
 async fn ask(stream: &mut TcpStream, proxy: &UpstreamProxy, target: &Target) -> Result<(), Refused> {
@@ -114,9 +114,10 @@ async fn ask(stream: &mut TcpStream, proxy: &UpstreamProxy, target: &Target) -> 
         heads += head.len();
         match status(&head) {
             None => return Err((Failure::UpstreamAnswer, "the answer is not well-formed HTTP".to_owned())),
-            // RFC 9110 section 9.3.6: whatever its fields say, no content follows.
+            // RFC 9110 section 9.3.6: no content follows, whatever the fields say.
             Some(200..=299) => return Ok(()),
-            // RFC 9110 section 15.2: any number may come before the answer. Nothing was asked to be switched.
+            // RFC 9110 section 15.2: any number of interim answers may come first. 101 may not, because no switch
+            // was requested.
             Some(100 | 102..=199) if interim < limits::UPSTREAM_INTERIM => interim += 1,
             Some(407) if proxy.has_credentials() => {
                 return Err((
@@ -132,7 +133,7 @@ async fn ask(stream: &mut TcpStream, proxy: &UpstreamProxy, target: &Target) -> 
     }
 }
 
-/// Nothing in it is the client's but the target, which was parsed and is written anew.
+/// Builds the CONNECT request. Only the target comes from the client, and it was parsed and is written anew.
 fn request(proxy: &UpstreamProxy, target: &Target) -> String {
     let credentials = match &proxy.credentials {
         Some(credentials) => {
@@ -143,7 +144,7 @@ fn request(proxy: &UpstreamProxy, target: &Target) -> String {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{credentials}\r\n")
 }
 
-/// Reads one head of at most `most` bytes, and not a byte more: it looks at what is there before it takes it.
+/// Reads one head of at most `most` bytes, and not a byte more. It peeks before it reads.
 async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, Refused> {
     let broken = |error: io::Error| (Failure::UpstreamAnswer, error.to_string());
     let unusable = |what: &str| Err((Failure::UpstreamAnswer, what.to_owned()));
@@ -159,7 +160,7 @@ async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, Refus
             return unusable("it closed the connection instead of an answer");
         }
         let taken = chunk.get_mut(..head.len() - seen).unwrap_or_default();
-        // They are there: this does not wait.
+        // These bytes have arrived, so this does not wait.
         stream.read_exact(taken).await.map_err(broken)?;
         if head.len() > most {
             return unusable("the head of its answer is too large");
@@ -167,7 +168,7 @@ async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, Refus
         if end.is_some() {
             return Ok(head);
         }
-        // What cannot become an answer any more is not waited for.
+        // Stop as soon as this cannot become an answer.
         let begins = head.len().min(STARTS.len());
         if head.get(..begins) != STARTS.get(..begins) {
             return unusable("the answer is not HTTP");
@@ -175,10 +176,10 @@ async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, Refus
     }
 }
 
-/// What every answer begins with.
+/// The beginning of every answer.
 const STARTS: &[u8] = b"HTTP/1.";
 
-/// Where the first head ends in `bytes`, of which `seen` bytes have no end.
+/// Finds the end of the first head in `bytes`. The first `seen` bytes contain no end.
 fn end_of_head(bytes: &[u8], seen: usize) -> Option<usize> {
     const END: &[u8] = b"\r\n\r\n";
     let from = seen.saturating_sub(END.len() - 1);
@@ -186,7 +187,8 @@ fn end_of_head(bytes: &[u8], seen: usize) -> Option<usize> {
     Some(from + at + END.len())
 }
 
-/// The status of a whole head, if it is well-formed: lines that end in CRLF, a field name with a colon in each, no fold.
+/// Parses the status of a whole head. The head must be well-formed: lines end in CRLF, each field has a name and a
+/// colon, and no line is folded.
 fn status(head: &[u8]) -> Option<u16> {
     let head = head.strip_suffix(b"\r\n\r\n")?;
     let mut lines = Vec::new();

@@ -1,5 +1,5 @@
-//! Which process has a connection, for the record and for nothing else. It is found elsewhere: this crate asks, goes on, and waits for
-//! a moment before the decision is written. Without an answer the record says nothing.
+//! Finds the process behind a connection, only for the record. The lookup runs elsewhere: this crate starts it,
+//! continues, and waits a moment before the decision is written. Without a result, the record names no process.
 
 use std::net::SocketAddr;
 
@@ -10,26 +10,27 @@ use tokio::time::timeout;
 use crate::limits;
 use crate::stream::Stream;
 
-/// Finds processes behind connections.
+/// Looks up the processes behind connections.
 pub trait Who: Send + Sync + 'static {
-    /// Begins to look for the process that has the client's end of a connection. Does not block. `None`: nobody looks.
+    /// Starts to look up the process at the client's end of a connection, without blocking. Returns `None` if there
+    /// is no lookup.
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<oneshot::Receiver<Process>>;
 }
 
-/// What is known of the process behind one connection.
+/// The lookup of the process behind one connection.
 #[derive(Debug, Default)]
 pub(crate) enum Asked {
-    /// It is looked for.
+    /// The lookup is running.
     Open(oneshot::Receiver<Process>),
-    /// What was found.
+    /// The lookup found this process.
     Found(Process),
-    /// Nothing, and nothing is to come.
+    /// There is no result, and none will come.
     #[default]
     Nothing,
 }
 
 impl Asked {
-    /// Asks for the process behind a connection. Of one that came through a Unix socket nothing is known.
+    /// Starts the lookup for a connection. A connection through a Unix socket has none.
     pub(crate) fn of(client: &Stream, who: Option<&dyn Who>) -> Self {
         let ask = || match client {
             Stream::Tcp(stream) => who?.ask(stream.peer_addr().ok()?, stream.local_addr().ok()?),
@@ -38,9 +39,9 @@ impl Asked {
         ask().map_or(Self::Nothing, Self::Open)
     }
 
-    /// Waits for the answer, for no longer than [`limits::WHO`].
+    /// Waits for the result, for at most [`limits::WHO`].
     ///
-    /// Dropping the future gives the answer up.
+    /// Dropping the future abandons the lookup.
     pub(crate) async fn settle(&mut self) {
         *self = match std::mem::take(self) {
             Self::Open(answer) => match timeout(limits::WHO, answer).await {
@@ -51,7 +52,7 @@ impl Asked {
         };
     }
 
-    /// What is known by now.
+    /// Returns the process, if it is known by now.
     pub(crate) fn process(&self) -> Option<&Process> {
         match self {
             Self::Found(process) => Some(process),

@@ -1,7 +1,9 @@
-//! Passes a checked ClientHello on, and holds a second one to the same name: a TLS 1.3 server asks for one where the first lacks a
-//! key that it can use (RFC 8446 section 4.1.4), and it is in the clear as well.
+//! Forwards a checked ClientHello, and checks a second one against the same name. A TLS 1.3 server asks for a
+//! second hello if the first lacks a key that it can use (RFC 8446 section 4.1.4). The second hello is in the clear
+//! too.
 //!
-//! Until the server has answered, nothing of the client's next handshake record goes up. After that the tunnel is bytes.
+//! Until the server answers, the client's next handshake record stays here. After that, the tunnel only moves
+//! bytes.
 
 use exeat_policy::{Ech, Target};
 use exeat_record::End;
@@ -15,24 +17,24 @@ use crate::retry::{Answer, Answers, RECORD};
 use crate::server::Context;
 use crate::tunnel;
 
-/// What the client says behind its hello.
+/// What the client sends after its hello.
 struct Behind {
-    /// Bytes that may go up, of those that wait.
+    /// Number of waiting bytes that may go up.
     free: usize,
-    /// The server asked for a second hello, which is to be there by then.
+    /// Deadline for a second hello, once the server has asked for one.
     by: Option<Instant>,
     reader: Reader,
 }
 
-/// What becomes of the client's next record.
+/// The state of the client's next record.
 enum Next {
-    /// It is not there.
+    /// It has not fully arrived.
     Wait,
     /// It waits for the server's answer.
     Held,
 }
 
-/// Passes on the hello that stands in the first `len` bytes.
+/// Forwards the hello in the first `len` bytes, and a second hello if the server asks for one.
 pub(super) async fn pass_hello(
     mut tunnel: Tunnel,
     len: usize,
@@ -54,7 +56,7 @@ pub(super) async fn pass_hello(
         };
         let waits = tunnel.early.up.len() - behind.free.min(tunnel.early.up.len());
         if !listens && waits == 0 && behind.free == 0 {
-            // Nothing follows that could name another server.
+            // The client has finished, so it cannot name another server.
             return Some(tunnel.open());
         }
         let listen = listens && behind.free == 0 && matches!(next, Next::Wait);
@@ -105,7 +107,8 @@ pub(super) async fn pass_hello(
 }
 
 impl Behind {
-    /// Frees what may go up: records that are no handshake, such as early data, and the second hello once it has the right name.
+    /// Releases what may go up: records other than handshakes, such as early data, and the second hello once its
+    /// name is checked.
     fn look(
         &mut self,
         waiting: &[u8],

@@ -1,4 +1,4 @@
-//! Settles a tunnel that may carry anything, by the first bytes of its client. What the server says before is passed on.
+//! Finds out what a tunnel carries from the first bytes of its client. Meanwhile it forwards what the server sends.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use crate::reply::Refusal;
 use crate::server::Context;
 use crate::tunnel::{self, Moved};
 
-/// Both ends of a tunnel whose first bytes tell what it carries, and what is there of them.
+/// A tunnel whose protocol is not known yet.
 pub(super) struct Any {
     pub(super) tunnel: Tunnel,
     pub(super) target: Target,
@@ -24,26 +24,26 @@ pub(super) struct Any {
     pub(super) opening: Opening,
 }
 
-/// What happened to a tunnel that is not settled.
+/// One event on a tunnel whose protocol is not known yet.
 pub(super) enum Step {
-    /// The client sent something, or its end.
+    /// The client sent this many bytes; 0 is its end.
     Client(usize),
-    /// The server sent something, or its end.
+    /// The server sent this many bytes; 0 is its end.
     Server(usize),
-    /// The server took so many bytes.
+    /// The server accepted this many bytes.
     Up(usize),
-    /// The client took some.
+    /// The client accepted some bytes.
     Down,
 }
 
-/// Which end of a tunnel broke.
+/// The end of a tunnel that broke, with its error.
 pub(super) struct Broken(&'static str, io::Error);
 
 impl Tunnel {
-    /// Waits for one thing to happen, and does it. The first `free` of the early bytes may go up. The client is read where `listen`
-    /// says so, and the server where `hear` does and nothing that it said waits.
+    /// Waits for one event and handles it. The first `free` early bytes may go up. `listen` enables reading from
+    /// the client, and `hear` reading from the server, which also needs an empty buffer.
     ///
-    /// Dropping the future loses nothing.
+    /// Cancel-safe.
     pub(super) async fn step(
         &mut self,
         free: usize,
@@ -60,7 +60,7 @@ impl Tunnel {
         let Self { client, upstream, early } = self;
         loop {
             let ready = tokio::select! {
-                // Bytes of the client are looked at, also where the server's have come as well.
+                // The client comes first: its bytes must be checked even if the server's have arrived too.
                 biased;
                 () = moved.time_due() => {
                     moved.note_time();
@@ -105,9 +105,9 @@ impl Tunnel {
         }
     }
 
-    /// Closes a tunnel that broke before it was settled: what waits of the client's goes nowhere.
+    /// Closes a tunnel that broke before its protocol was known. The client's waiting bytes are dropped.
     pub(super) fn broke(&self, Broken(who, error): &Broken, record: &mut Record<'_>) {
-        // A cut stream must not look like a finished one.
+        // A reset, so that a cut stream does not look like a finished one.
         self.client.will_reset();
         self.upstream.will_reset();
         record.close(End::Error, Some(format!("{who}: {error}")));
@@ -122,8 +122,8 @@ fn of_server(error: io::Error) -> Broken {
     Broken("upstream", error)
 }
 
-/// Waits for the bytes that tell what the client speaks, and passes on what the server says before: a client that opens with TLS
-/// or with a request names its target, whoever spoke first.
+/// Waits until the client's bytes show what it speaks, and forwards what the server sends before that. A client
+/// that opens with TLS or with a request must name its target, whichever side spoke first.
 pub(super) async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let total = Instant::now() + cx.limits().total;
     let mut until = None;
@@ -141,7 +141,7 @@ pub(super) async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) 
             Opens::Http => return request(any, heard, record, cx).await,
             Opens::Other => return Some(any.tunnel.open()),
         };
-        // A client that has begun with something is to make it known.
+        // A client that has sent a partial opening gets a deadline to complete it.
         until = (waiting.len() > free).then(|| until.unwrap_or_else(|| Instant::now() + cx.limits().hello));
         let idle = if hears { cx.limits().idle } else { cx.limits().half_closed.min(cx.limits().idle) };
         let idle = Instant::now() + idle;
@@ -155,7 +155,7 @@ pub(super) async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) 
             }
             Ok(Ok(Step::Client(_) | Step::Down)) => {}
             Ok(Ok(Step::Up(count))) => any.opening.gone_on(count),
-            // The client hears of it, and may speak all the same.
+            // The client sees the end, and may still send.
             Ok(Ok(Step::Server(0))) => {
                 any.tunnel.client.finish();
                 hears = false;
@@ -181,11 +181,11 @@ pub(super) async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) 
     }
 }
 
-/// A tunnel that opens with a request: it is one to the tunnel's host, or nothing goes upstream.
+/// Handles a tunnel that opens with a request: it must be for the tunnel's host before anything goes upstream.
 pub(super) async fn request(any: Any, heard: bool, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let Any { tunnel: Tunnel { client, upstream, early }, target, opening, .. } = any;
     if opening.let_through() || heard {
-        // Part of a line must not become a whole one by our end.
+        // A reset, so that the server does not take part of a line for a whole one.
         upstream.will_reset();
         drop(upstream);
         record.late(&target, Fault::NotFirst.reason(), Fault::NotFirst.to_string());

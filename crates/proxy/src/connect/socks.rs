@@ -1,4 +1,4 @@
-//! The SOCKS5 entry: it reads its target and answers in its own words. What lies between is the same as for CONNECT.
+//! The SOCKS5 entry. It reads the target and answers in SOCKS5; the steps between are those of CONNECT.
 
 use exeat_policy::Target;
 use exeat_record::End;
@@ -13,14 +13,15 @@ use crate::server::Context;
 use crate::socks::{Fault, NO_AUTHENTICATION, Parsed, Parser, VERSION};
 use crate::stream::Stream;
 
-/// The answer to a greeting: which method is spoken.
+/// The answer to a greeting that offers a supported method.
 const METHOD: [u8; 2] = [VERSION, NO_AUTHENTICATION];
-/// The answer to a greeting that offers none of ours (RFC 1928 section 3).
+/// The answer to a greeting that offers no supported method (RFC 1928 section 3).
 const NO_METHOD: [u8; 2] = [VERSION, 0xff];
-/// The reply code for a connection that stands.
+/// The reply code for an open connection.
 const SUCCEEDED: u8 = 0;
 
-/// Everything before the tunnel. `None`: there is none, and all was said and recorded.
+/// Handles a SOCKS5 client until its tunnel is open. Returns `None` if there is no tunnel; the client then has its
+/// answer and the record its line.
 pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let mut bytes = Vec::new();
     let mut parser = Parser::default();
@@ -31,7 +32,8 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
             drop(bytes);
             let answer: &[u8] = match fault {
                 Fault::Methods => &NO_METHOD,
-                // Before the greeting is answered no word of SOCKS5 says why not, and to others it is none at all.
+                // Before the greeting is answered, SOCKS5 has no way to say why, and other protocols would not
+                // understand it.
                 _ if !parser.greeted() => &[],
                 _ => &socks_reply(fault.code()),
             };
@@ -53,22 +55,22 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
     opened(client, first, target, reached, record, cx).await
 }
 
-/// What a client is told that is not listened to, in advance: the answer to its greeting, and that to its request.
+/// Builds both answers, to the greeting and to the request, for a client whose request is not read.
 pub(super) fn unheard(refusal: &Refusal) -> Vec<u8> {
     [&METHOD[..], &socks_reply(refusal.socks_code())].concat()
 }
 
-/// What came before the first answer to a request.
+/// What the client sent before the first answer to a request.
 enum Arrived {
-    /// A request for a target, in the first bytes.
+    /// A request for a target in the first bytes.
     Request { target: Target, len: usize },
-    /// Something malformed, cut short or late.
+    /// Something malformed, incomplete or late.
     Fault(Fault),
-    /// Nothing at all: nothing was asked for.
+    /// No byte at all, so nothing was asked for.
     Nothing,
 }
 
-/// Reads greeting and request, with one deadline for both of them and the answer between (P19).
+/// Reads greeting and request under a single deadline, which includes the answer between them (P19).
 async fn read_request(
     client: &mut Stream,
     parser: &mut Parser,
@@ -90,7 +92,7 @@ async fn read_request(
             if client.write_until(&METHOD, by).await.is_err() {
                 return Arrived::Fault(Fault::CutShort);
             }
-            // The request may have come along.
+            // The request may have arrived together with the greeting.
             parsed = parser.advance(bytes);
         }
         match parsed {

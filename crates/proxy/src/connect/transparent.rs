@@ -1,4 +1,5 @@
-//! The gateway's entry, and that of a port of the host: the listener says who is asked for, and no byte is read for it.
+//! The entries of the gateway and of a host port. The listener determines the target, so no byte of the client is
+//! read for it.
 
 use exeat_policy::{Port, Target};
 use exeat_record::{ConnId, End, RunId};
@@ -13,7 +14,8 @@ use crate::stream::Stream;
 /// The fatal alert internal_error (RFC 8446 section 6.2).
 const INTERNAL_ERROR: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
 
-/// Everything before the tunnel. `None`: there is none, and all was said and recorded.
+/// Dials the target for a client. Returns `None` if there is no tunnel; the client then has its answer and the
+/// record its line.
 pub(super) async fn open(
     client: Stream,
     target: &Target,
@@ -27,7 +29,7 @@ pub(super) async fn open(
             if !answer.is_empty() {
                 return end_with(client, &answer, record, cx).await;
             }
-            // No word of the client's protocol is known: a reset is at least no answer of the origin's.
+            // The client's protocol is unknown. A reset at least does not look like an answer of the origin.
             record.close(End::Killed, None);
             client.will_reset();
             None
@@ -35,13 +37,13 @@ pub(super) async fn open(
     }
 }
 
-/// What a client is told that is not listened to, as far as its port says what it speaks.
+/// Builds the answer for a client whose request is not read, as far as its port determines what it speaks.
 pub(super) fn unheard(refusal: &Refusal, target: &Target, run: RunId, conn: ConnId) -> Vec<u8> {
     match target.port {
         port if port.get() == HTTP => refuse(refusal, run, conn).into_bytes(),
         Port::HTTPS => match refusal {
             Refusal::Denied(_) | Refusal::OnlyTls(_) | Refusal::UsedUp(_) => ACCESS_DENIED.to_vec(),
-            // An outage is no policy, also where there is no room for words.
+            // The alert must tell an outage from a policy denial, because an alert has no room for words.
             _ => INTERNAL_ERROR.to_vec(),
         },
         _ => Vec::new(),

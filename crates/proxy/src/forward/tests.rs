@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// A forwarder to a place where nobody listens yet, and how it is reached.
+/// A forwarder, and the path of a proxy that does not listen yet.
 struct Setup {
     dir: PathBuf,
     cx: Arc<Forward>,
@@ -41,7 +41,7 @@ impl Setup {
         UnixListener::bind(self.dir.join("theirs")).unwrap()
     }
 
-    /// Stops it and gives back what it recorded.
+    /// Stops the forwarder and returns its record.
     async fn end(self) -> String {
         self.stop.cancel();
         self.task.await.unwrap();
@@ -61,7 +61,7 @@ async fn all(stream: &mut UnixStream) -> String {
     heard
 }
 
-/// K38, P22: bytes as they come, whatever they are, and each side's end on its own.
+/// K38, P22: any bytes pass unchanged, and each side ends on its own.
 #[tokio::test]
 async fn k38_bytes_and_ends_go_through_unread() {
     let setup = Setup::new(Entry::Http);
@@ -79,7 +79,8 @@ async fn k38_bytes_and_ends_go_through_unread() {
     assert_eq!(setup.end().await, "", "the other's record tells");
 }
 
-/// K38: no proxy, no way; told each time, recorded once. A proxy that comes is used.
+/// K38: without the other proxy, each client gets an error, and the record gets one line. A proxy that starts later
+/// is used.
 #[tokio::test]
 async fn k38_nobody_there_is_503() {
     let setup = Setup::new(Entry::Http);
@@ -102,7 +103,7 @@ async fn k38_nobody_there_is_503() {
     assert!(record.contains(r#""event":"note""#) && record.contains(r#""what":"proxy_lost""#), "{record}");
 }
 
-/// What speaks something else gets no way to a reader of HTTP.
+/// Only HTTP is forwarded, because the other proxy reads HTTP.
 #[tokio::test]
 async fn only_http_goes_on() {
     let setup = Setup::new(Entry::Socks5);

@@ -1,8 +1,8 @@
-//! Attempts that lead nowhere: questions for names that no rule grants, and packets to anywhere else. Each is recorded; what is
-//! tried again and again is folded into lines with a count.
+//! Records attempts that lead nowhere: questions for names that no rule grants, and packets to other destinations.
+//! Repeated ones are folded into lines with a count.
 //!
-//! Nothing is let out because of any of this, so a line is written after the fact. It decides nothing: what the policy says of a
-//! target is asked for the words.
+//! None of this lets anything out, so a line is written afterwards. This file decides nothing; it asks the policy
+//! only for the reason.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,10 +22,10 @@ use crate::tally::{DeniedHost, FailedHost};
 
 pub(crate) use exeat_record::Proto;
 
-/// Records them.
+/// Records and counts attempts.
 pub(crate) struct Attempts {
     cx: Arc<Context>,
-    /// How many different ones have lines of their own.
+    /// The maximum number of distinct attempts with lines of their own.
     most: usize,
     state: Mutex<State>,
 }
@@ -33,59 +33,59 @@ pub(crate) struct Attempts {
 #[derive(Debug)]
 struct State {
     folds: BTreeMap<Key, Equal>,
-    /// Those of them that are for one place, or one name.
+    /// The number of folds for one destination or one name.
     own: usize,
-    /// New ones that there is room for at this moment.
+    /// Limits how many new folds may start.
     bucket: Bucket,
 }
 
-/// What is told in one line.
+/// What the attempts in one line have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    /// A place; 0 where it has no port.
+    /// A destination. Its port is 0 if it has none.
     Direct(Proto, Host, u16),
     /// A question for a name.
     Name(HostName),
-    /// A question for something else.
+    /// A question for something that is not a host name.
     Raw(Vec<u8>),
-    /// A question for a name that is granted and cannot be served, and why.
+    /// A question for a granted name that cannot be served, and why.
     Unserved(HostName, String),
-    /// All those that were refused for this and have no line of their own.
+    /// All attempts with this reason that have no line of their own.
     Rest(Reason),
-    /// What the tap has not seen.
+    /// Packets that the tap missed.
     Missed,
 }
 
-/// Equal attempts.
+/// Equal attempts, which share record lines.
 #[derive(Debug)]
 struct Equal {
     fold: Fold,
     end: AtTheEnd,
-    /// The flag that the stage may know of.
+    /// The flag, if the stage may know it.
     flag_inside: Option<String>,
-    /// The policy that these are of.
+    /// The policy at the time of these attempts.
     ruling: Arc<Ruling>,
 }
 
-/// A line of the record without its count, and what is told besides.
+/// The record line for one key without its count, and what else is reported.
 #[derive(Debug)]
 struct Told {
     event: Event,
     end: AtTheEnd,
-    /// The flag that the stage may know of.
+    /// The flag, if the stage may know it.
     flag_inside: Option<String>,
 }
 
-/// Where it stands in the list at the end of the run.
+/// Where the end-of-run summary reports an attempt.
 #[derive(Debug)]
 enum AtTheEnd {
-    /// On a line.
+    /// In its own entry of denied targets.
     Listed(DeniedHost),
-    /// On a line of what failed.
+    /// In an entry of failed targets.
     Failed(FailedHost),
-    /// Among those that are counted together.
+    /// In the common count.
     Counted,
-    /// It is no attempt, or too many failed.
+    /// Nowhere: it is not an attempt, or too many failed.
     Nowhere,
 }
 
@@ -99,39 +99,39 @@ impl Attempts {
         Self { cx, most, state: Mutex::new(state) }
     }
 
-    /// A question for a name that no rule grants.
+    /// Counts a question for a name that no rule grants.
     pub(crate) fn name_denied(&self, name: &HostName) {
         self.count(Key::Name(name.clone()), 1);
     }
 
-    /// A question for something that is no host name.
+    /// Counts a question for something that is not a host name.
     pub(crate) fn name_malformed(&self, raw: &[u8]) {
         self.count(Key::Raw(raw.iter().take(limits::TEXT).copied().collect()), 1);
     }
 
-    /// A question for a granted name that has no listeners.
+    /// Counts a question for a granted name that has no listeners.
     pub(crate) fn unserved(&self, name: &HostName, why: &Unserved) {
         self.count(Key::Unserved(name.clone(), why.to_string()), 1);
     }
 
-    /// A packet that asked for a connection, or carried something, to a place where nothing of ours listens. `name`: whose
-    /// synthetic address it is.
+    /// Counts a packet to a destination without a listener of exeat. The packet asked for a connection or carried
+    /// data. `name` is the name with that synthetic address.
     pub(crate) fn direct(&self, proto: Proto, to: SocketAddr, name: Option<&HostName>) {
         let host = name.map_or(Host::Ip(to.ip()), |name| Host::Name(name.clone()));
         self.count(Key::Direct(proto, host, to.port()), 1);
     }
 
-    /// Packets that the tap missed.
+    /// Counts packets that the tap missed.
     pub(crate) fn missed(&self, count: u64) {
         if count > 0 {
             self.count(Key::Missed, count);
         }
     }
 
-    /// Writes what is folded and has waited long enough. To be called about once a second.
+    /// Writes the folds that are due. Call it about once a second.
     pub(crate) fn due(&self) {
         if self.cx.record_is_full() {
-            return; // told at the end
+            return; // written at the end
         }
         let now = Instant::now();
         let mut state = self.lock();
@@ -139,7 +139,7 @@ impl Attempts {
         due.take(limits::FOLDS_AT_ONCE).for_each(|equal| equal.write(&self.cx, now));
     }
 
-    /// Writes what is folded and not yet written. The last thing that is called.
+    /// Writes all counts that are in no line yet. Call it last.
     pub(crate) fn flush(&self) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -166,7 +166,7 @@ impl Attempts {
                     (!Arc::ptr_eq(&place.get().ruling, &ruling)).then(|| Told::of(place.key(), &ruling));
                 let equal = place.into_mut();
                 if let Some(told) = told {
-                    // What was tried under another policy is told under that one.
+                    // Attempts under the old policy are written with the old policy.
                     equal.write(&self.cx, now);
                     *equal = Equal::new(told, ruling);
                 }
@@ -185,7 +185,7 @@ impl Attempts {
 }
 
 impl State {
-    /// Whether there is room for one more with lines of its own, which then is taken.
+    /// Takes the room for one more fold of its own. Returns `false` if there is none.
     fn takes(&mut self, most: usize, now: Instant) -> bool {
         let room = self.own < most && self.bucket.take(now);
         self.own += usize::from(room);
@@ -194,7 +194,7 @@ impl State {
 }
 
 impl State {
-    /// Counts together what is refused for one reason, but for the first `most`: on a full disk there is space for few lines.
+    /// Merges the folds of one reason, except for the first `most`, because a full disk has space for few lines.
     fn merge(&mut self, most: usize) {
         let mut merged = Vec::new();
         let apart = |key: &Key| !matches!(key, Key::Rest(_) | Key::Missed);
@@ -214,7 +214,7 @@ impl State {
 }
 
 impl Key {
-    /// Why it is refused.
+    /// Returns why such an attempt is refused.
     fn reason(&self, policy: &Policy) -> Reason {
         match self {
             Self::Direct(..) => Reason::Direct,
@@ -233,7 +233,7 @@ impl Equal {
         Self { fold: Fold::new(event, limits::FOLD.0), end, flag_inside, ruling }
     }
 
-    /// Writes a line for all that are in none yet.
+    /// Writes a line for all attempts that are in none yet.
     fn write(&mut self, cx: &Context, now: Instant) {
         let is_first = self.fold.is_new();
         let times = self.fold.write(cx.log(), now, limits::FOLD.1);
@@ -318,10 +318,10 @@ impl Told {
         question.rule = denial.as_ref().and_then(Denial::rule).map(RuleRef::from);
         question.refused_by = denial.as_ref().and_then(Denial::above).map(ToString::to_string);
         let said = denial.as_ref().map_or_else(|| "it has no address here".to_owned(), Denial::said_outside);
-        // As of a connection: which ports are granted is in no other field.
+        // As for connections: no other field says which ports are granted.
         question.error = (reason != Reason::Default).then(|| said.clone()).filter(|_| reason == Reason::Port);
         let flag = denial.as_ref().and_then(Denial::flag);
-        // The port comes after the name: a flag without one opens 443 alone.
+        // The port comes after the name: a flag without a port grants only 443.
         let for_ssh =
             flag.iter().filter(|_| reason == Reason::Default).map(|flag| format!("; ssh needs {flag}:22"));
         let for_ssh: String = for_ssh.collect();
@@ -370,18 +370,18 @@ fn direct(ruling: &Ruling) -> Decision {
     decision
 }
 
-/// Why a name has no address. `None`: it is granted, and has none all the same.
+/// Returns why a name has no address, or `None` if it is granted and has none for another reason.
 fn name_refused(policy: &Policy, name: &HostName) -> Option<Denial> {
     let on = |port| policy.admit(Target { host: Host::Name(name.clone()), port }, today()).err();
     let denial = on(Port::HTTPS)?;
-    // Granted on another port, which something else refuses: that is why.
+    // The name is granted on another port, but something else refuses it there. That is the reason.
     match denial.granted_ports().and_then(|ports| ports.iter().next()) {
         Some(port) => on(port),
         None => Some(denial),
     }
 }
 
-/// Of what is granted, and nothing listens.
+/// Explains an attempt at a granted target on which nothing listens.
 fn through_the_proxy(admitted: &Admitted, policy: &Policy) -> String {
     let said = "allowed through the proxy only: HTTPS_PROXY is set";
     match policy.unserved(admitted.target(), today()) {
@@ -390,7 +390,7 @@ fn through_the_proxy(admitted: &Admitted, policy: &Policy) -> String {
     }
 }
 
-/// Of what no rule can grant.
+/// Explains an attempt that no rule can grant.
 fn never(proto: Proto, port: u16) -> String {
     match (proto, port) {
         (Proto::Tcp, _) => "there is no port 0".to_owned(),

@@ -1,7 +1,8 @@
-//! DNS messages, as far as a name server needs them that knows addresses alone (RFC 1035, RFC 6891). Reads no sockets.
+//! Reads and writes DNS messages for a name server that only knows addresses (RFC 1035, RFC 6891). It reads no
+//! sockets.
 //!
-//! One question is read, strictly, and one answer written. Nothing is taken from a number on the wire but what it says of bytes that are
-//! there; names in questions are read without compression, which has no place in them.
+//! It parses one question strictly, and writes one answer. Every length on the wire is checked against the bytes
+//! that are there. Names in questions are read without compression, which questions do not need.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,14 +11,15 @@ use exeat_policy::HostName;
 use crate::cursor::Cursor;
 use crate::limits;
 
-/// What a message turned out to be.
+/// The kind of a received message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// A question that can be judged.
     Question(Question),
-    /// Something else that is owed an answer: this one.
+    /// Another message that must be answered, with the answer.
     Refused(Vec<u8>),
-    /// Nothing that is: no whole header, or an answer itself. Two servers that answered answers would never stop.
+    /// A message that gets no answer: its header is incomplete, or it is itself an answer. Otherwise two servers
+    /// could answer each other forever.
     Mute,
 }
 
@@ -25,38 +27,38 @@ pub(crate) enum Message {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     head: Head,
-    /// The question section, byte for byte: an answer repeats it so, whatever letter case the client has drawn for it.
+    /// The bytes of the question section. An answer repeats them exactly, with the client's letter case.
     section: Vec<u8>,
     asks: Asks,
-    /// The client speaks EDNS, and so must an answer.
+    /// Set if the client uses EDNS; the answer must then use it too.
     edns: Option<Edns>,
 }
 
-/// What is asked for.
+/// The record type that a question asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asks {
     /// A.
     V4,
     /// AAAA.
     V6,
-    /// ANY: here both.
+    /// ANY, which gets both addresses.
     Both,
     /// PTR.
     Name,
-    /// Something of which there is none.
+    /// A type without records here.
     Other,
 }
 
-/// What a name server says.
+/// The contents of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
     /// The name's addresses.
     At(Pair),
     /// The name of an address.
     Name(&'a HostName),
-    /// There is such a name, and nothing of what was asked for.
+    /// The name exists, but has no record of this type.
     Nothing,
-    /// Another word.
+    /// Only a code.
     Code(Code),
 }
 
@@ -67,7 +69,7 @@ pub(crate) struct Pair {
     pub(crate) v6: Ipv6Addr,
 }
 
-/// What stands in an answer's header (RFC 1035 section 4.1.1, RFC 6891 section 9).
+/// The code in an answer's header (RFC 1035 section 4.1.1, RFC 6891 section 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     Ok = 0,
@@ -76,19 +78,19 @@ pub(crate) enum Code {
     NoSuchName = 3,
     NotImplemented = 4,
     Refused = 5,
-    /// Of 12 bits, the upper 8 of which stand in the OPT record.
+    /// It has 12 bits; the upper 8 are in the OPT record.
     BadVersion = 16,
 }
 
-/// The first bytes of a question.
+/// The id and flags of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     id: u16,
     flags: u16,
 }
 
-/// What an answer needs of the OPT record of a question. The size of the answers that the client takes is not kept: all are short enough for
-/// anybody ([`limits::ANSWER_BYTES`]).
+/// What an answer needs from the OPT record of a question. The client's maximum size is not stored, because every
+/// answer fits any client ([`limits::ANSWER_BYTES`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Edns {
     version: u8,
@@ -111,28 +113,29 @@ const ANY: u16 = 255;
 /// The class IN.
 const INTERNET: u16 = 1;
 
-/// Bytes of a header.
+/// Length of a header.
 const HEADER: usize = 12;
 
-/// Bytes of a name on the wire, its root label included (RFC 1035 section 2.3.4).
+/// Maximum length of a name on the wire, with its root label (RFC 1035 section 2.3.4).
 const NAME_BYTES: usize = 255;
 
-/// Bytes of a label; what is more is a pointer, or reserved.
+/// Maximum length of a label; larger values are pointers or reserved.
 const LABEL_BYTES: usize = 63;
 
-/// Where the question's name stands in an answer, as a pointer to it (RFC 1035 section 4.1.4).
+/// A pointer to the question's name, for use in an answer (RFC 1035 section 4.1.4).
 const ASKED: [u8; 2] = [0xc0, 12];
 
-/// How long an address may be kept, in seconds: it stays the same for as long as the run lasts.
+/// Seconds for which a client may cache an address. Addresses do not change during a run.
 const TTL: u32 = 60;
 
-/// The SOA record that says how long a "no" may be kept (RFC 2308): a second, since the next question may be another policy's. The root is
-/// its owner, below which every name is. Class IN, TTL 1, 22 bytes: two names, which are the root too, and five numbers, all 1, of which
-/// MINIMUM comes last. The others mean nothing here.
+/// The SOA record, which limits how long a negative answer may be cached (RFC 2308). The limit is a second, because
+/// the policy may change. Its owner is the root, which is above every name. It has class IN, TTL 1, and 22 bytes:
+/// two names, which are the root too, and five numbers, all 1. MINIMUM is the last one; the others have no meaning
+/// here.
 const START_OF_AUTHORITY: &[u8] =
     b"\0\0\x06\0\x01\0\0\0\x01\0\x16\0\0\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x01";
 
-/// Reads what a client sent.
+/// Parses a message from a client.
 pub(crate) fn read(message: &[u8]) -> Message {
     let mut rest = Cursor(message);
     let (Some(id), Some(flags)) = (short(&mut rest), short(&mut rest)) else { return Message::Mute };
@@ -153,7 +156,8 @@ pub(crate) fn read(message: &[u8]) -> Message {
     Message::Refused(question.answer(Answer::Code(code)))
 }
 
-/// What follows the flags: the counts, one question, and at most two more records. `None`: it is malformed.
+/// Parses what follows the flags: the counts, one question, and at most two more records. Returns `None` if it is
+/// malformed.
 fn question(head: Head, mut rest: Cursor<'_>) -> Option<(Question, u16)> {
     let counts = [short(&mut rest)?, short(&mut rest)?, short(&mut rest)?, short(&mut rest)?];
     let [1, 0, 0, more @ 0..=2] = counts else { return None };
@@ -175,7 +179,8 @@ fn question(head: Head, mut rest: Cursor<'_>) -> Option<(Question, u16)> {
     rest.0.is_empty().then_some((Question { head, section, asks, edns }, class))
 }
 
-/// A record behind the question: OPT (RFC 6891 section 6.1.2), once, or another one, such as a signature, that says nothing here.
+/// Parses a record after the question: OPT, at most once (RFC 6891 section 6.1.2), or another one, such as a
+/// signature, which is ignored.
 fn record(rest: &mut Cursor<'_>, edns: &mut Option<Edns>) -> Option<()> {
     let owner = name(rest)?;
     let kind = short(rest)?;
@@ -196,7 +201,7 @@ fn record(rest: &mut Cursor<'_>, edns: &mut Option<Edns>) -> Option<()> {
     (first && owner.is_empty()).then_some(())
 }
 
-/// A name without pointers, and what it is made of: labels behind their lengths, without the root's.
+/// Parses a name without pointers. Returns its labels with their lengths, without the root.
 fn name<'a>(rest: &mut Cursor<'a>) -> Option<&'a [u8]> {
     let from = rest.0;
     loop {
@@ -214,7 +219,7 @@ fn short(rest: &mut Cursor<'_>) -> Option<u16> {
 }
 
 impl Head {
-    /// The header of an answer: what is copied is copied (RFC 4035 section 3.2.2 for CD), and nothing is authentic.
+    /// Builds the header of an answer. Some flags are copied (CD by RFC 4035 section 3.2.2); AD is never set.
     fn of_answer(self, code: u16, counts: [u16; 4]) -> Vec<u8> {
         let copied = self.flags & (OPCODE | RECURSION_DESIRED | CHECKING_DISABLED);
         let mut out = Vec::with_capacity(limits::ANSWER_BYTES);
@@ -224,7 +229,7 @@ impl Head {
         out
     }
 
-    /// An answer to what could not be read.
+    /// Builds an answer to a message that could not be parsed.
     fn answer(self, code: Code) -> Vec<u8> {
         self.of_answer(code as u16, [0; 4])
     }
@@ -235,7 +240,7 @@ impl Question {
         self.asks
     }
 
-    /// The answer as it goes out, of at most [`limits::ANSWER_BYTES`].
+    /// Serializes an answer, of at most [`limits::ANSWER_BYTES`].
     pub(crate) fn answer(&self, answer: Answer<'_>) -> Vec<u8> {
         let code = if let Answer::Code(code) = answer { code as u16 } else { Code::Ok as u16 };
         let mut records = Vec::with_capacity(2);
@@ -255,7 +260,7 @@ impl Question {
             Answer::Code(code) => code == Code::NoSuchName,
             _ => records.is_empty(),
         };
-        // At most two, zero or one.
+        // There are at most two records.
         let answers = u16::try_from(records.len()).unwrap_or_default();
         let counts = [1, answers, u16::from(negative), u16::from(self.edns.is_some())];
         let mut out = self.head.of_answer(code, counts);
@@ -274,7 +279,7 @@ impl Question {
         if let Some(edns) = self.edns {
             out.push(0); // the root
             out.extend(OPT.to_be_bytes());
-            out.extend(limits::QUESTION_SIZE.to_be_bytes()); // what we take, in place of a class
+            out.extend(limits::QUESTION_SIZE.to_be_bytes()); // the size that we accept, instead of a class
             out.extend((code >> 4).to_be_bytes().get(1)); // the upper bits of the code
             out.push(0); // our version
             out.extend(if edns.dnssec { [0x80, 0] } else { [0, 0] });
@@ -283,22 +288,22 @@ impl Question {
         out
     }
 
-    /// The name, where it is a host's. It is never repaired: a dot inside a label is no dot between labels.
+    /// Returns the name if it is a host name. It is never repaired: a dot inside a label does not separate labels.
     pub(crate) fn host(&self) -> Option<HostName> {
         host(self.labels())
     }
 
-    /// The host name below labels that begin with an underscore, such as in `_443._tcp.example.com` (RFC 8552).
+    /// Returns the host name after labels that begin with an underscore, as in `_443._tcp.example.com` (RFC 8552).
     pub(crate) fn host_below(&self) -> Option<HostName> {
         host(self.labels().skip_while(|label| label.starts_with(b"_")))
     }
 
-    /// The root has a name without labels.
+    /// Whether the name is the root, which has no labels.
     pub(crate) fn is_root(&self) -> bool {
         self.labels().next().is_none()
     }
 
-    /// The address that is asked about by its own name (RFC 1035 section 3.5, RFC 3596 section 2.5), in exactly that form.
+    /// Returns the address of a reverse name (RFC 1035 section 3.5, RFC 3596 section 2.5), in exactly that form.
     pub(crate) fn reverse(&self) -> Option<IpAddr> {
         let mut labels: Vec<&[u8]> = self.labels().collect();
         if !labels.pop()?.eq_ignore_ascii_case(b"arpa") {
@@ -317,7 +322,7 @@ impl Question {
         }
     }
 
-    /// The name as text (RFC 1035 section 5.1): what would be a dot between labels, and is none, has a backslash before it.
+    /// Formats the name as text (RFC 1035 section 5.1). A dot inside a label is escaped with a backslash.
     pub(crate) fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(NAME_BYTES);
         for (at, label) in self.labels().enumerate() {
@@ -334,14 +339,14 @@ impl Question {
         text
     }
 
-    /// Each label of the name, from the left.
+    /// Iterates over the labels of the name, from the left.
     fn labels(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = Cursor(&self.section);
         std::iter::from_fn(move || rest.prefixed(1).filter(|label| !label.is_empty()))
     }
 }
 
-/// The policy's own reader says what a host name is.
+/// Parses labels as a host name, with the parser of the policy.
 fn host<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Option<HostName> {
     let mut text = String::with_capacity(NAME_BYTES);
     for label in labels {
@@ -356,7 +361,7 @@ fn host<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Option<HostName> {
     text.parse().ok()
 }
 
-/// A name as it stands in a record.
+/// Encodes a name for the wire.
 fn wire(name: &HostName) -> Vec<u8> {
     let mut out = Vec::with_capacity(NAME_BYTES);
     for label in name.labels() {
@@ -368,14 +373,14 @@ fn wire(name: &HostName) -> Vec<u8> {
     out
 }
 
-/// A decimal number without leading zeros.
+/// Parses a decimal number without leading zeros.
 fn octet(label: &[u8]) -> Option<u8> {
     let text = std::str::from_utf8(label).ok()?;
     let number = text.parse().ok()?;
     (text == u8::to_string(&number)).then_some(number)
 }
 
-/// One hexadecimal digit.
+/// Parses one hexadecimal digit.
 fn nibble(label: &[u8]) -> Option<u128> {
     let [digit] = *label else { return None };
     char::from(digit).to_digit(16).map(u128::from)

@@ -1,4 +1,5 @@
-//! Which name has which synthetic addresses, and what listens there. It asks no policy: what it is given is granted.
+//! Assigns synthetic addresses to names, and owns their listeners. It asks no policy: callers pass only what is
+//! granted.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -17,35 +18,35 @@ use crate::gateway::{Door, Listen};
 use crate::limits;
 use crate::thread;
 
-/// The names of a run.
+/// The names of a run that have addresses.
 pub(crate) struct Names {
     listen: Arc<dyn Listen>,
     new: UnboundedSender<Door>,
-    /// Listeners in all, at most.
+    /// The maximum number of listeners.
     most: usize,
     table: Mutex<Table>,
-    /// A bound was met, and said so in the log.
+    /// Whether the log already says that a limit was reached.
     full: AtomicBool,
 }
 
 #[derive(Default)]
 struct Table {
-    /// In the order of their first questions, from which their addresses come.
+    /// In the order of their first questions, which determines their addresses.
     names: Vec<HostName>,
     states: HashMap<HostName, (usize, State)>,
     listening: HashSet<SocketAddr>,
-    /// Listeners that are being made, and count already.
+    /// Listeners that are being opened; they count already.
     coming: usize,
 }
 
-/// A name's listeners.
+/// The state of a name's listeners.
 enum State {
     Open,
-    /// They are being made, or could not be.
+    /// They are being opened, or could not be opened.
     Opening(watch::Receiver<Outcome>),
 }
 
-/// Why a granted name, or a granted address, is not served.
+/// Why a granted name or address is not served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unserved {
     #[error("{} names have an address already, and no more get one in a run", limits::NAMES)]
@@ -66,13 +67,13 @@ pub(crate) enum Unserved {
 
 type Outcome = Option<Result<(), Unserved>>;
 
-/// What a question finds.
+/// What a question finds for its name.
 enum Begun {
-    /// They are there.
+    /// The listeners are open.
     Open(usize),
-    /// Somebody makes them.
+    /// Another question is opening them.
     Waiting(usize, watch::Receiver<Outcome>),
-    /// Nobody did until now.
+    /// Nobody has opened them yet.
     First {
         index: usize,
         reserved: Reserved,
@@ -81,29 +82,29 @@ enum Begun {
     },
 }
 
-/// Listeners that count before there are any, until this is dropped.
+/// Listeners that count before they are open, until this is dropped.
 struct Reserved {
     names: Arc<Names>,
     count: usize,
 }
 
 impl Names {
-    /// `most`: listeners in all.
+    /// Creates an empty table. `most` is the maximum number of listeners.
     pub(crate) fn new(listen: Arc<dyn Listen>, new: UnboundedSender<Door>, most: usize) -> Self {
         Self { listen, new, most, table: Mutex::default(), full: AtomicBool::new(false) }
     }
 
-    /// Whose synthetic address it is.
+    /// Returns the name with this synthetic address.
     pub(crate) fn name_at(&self, ip: IpAddr) -> Option<HostName> {
         self.table().names.get(index_of(ip)?).cloned()
     }
 
-    /// Whether something of the gateway's listens there.
+    /// Whether a listener of the gateway has this address.
     pub(crate) fn listens_at(&self, at: SocketAddr) -> bool {
         self.table().listening.contains(&at)
     }
 
-    /// The addresses of a name that has its listeners.
+    /// Returns the addresses of a name whose listeners are open.
     pub(crate) fn known(&self, name: &HostName) -> Option<Pair> {
         match self.table().states.get(name) {
             Some((index, State::Open)) => Some(pair(*index)),
@@ -111,10 +112,10 @@ impl Names {
         }
     }
 
-    /// The addresses of a name, with listeners on `ports` of both: made now, unless they are there or somebody else is making them.
-    /// `room` is given back when nothing is made any more.
+    /// Returns the addresses of a name after its listeners on `ports` are open. Opens them unless they are open or
+    /// another question is opening them. `room` is released when nothing is being opened any more.
     ///
-    /// Dropping the future stops nothing that has begun: the next question finds what became of it.
+    /// Dropping the future does not stop an opening that has begun; the next question finds its result.
     pub(crate) async fn open(
         self: &Arc<Self>,
         name: &HostName,
@@ -127,7 +128,7 @@ impl Names {
             Begun::Waiting(index, outcome) => (index, outcome),
             Begun::First { index, reserved, tell, outcome } => {
                 let name = name.clone();
-                // Owned by nobody, as it cannot be stopped: it ends by itself.
+                // No task owns this thread, because it cannot be stopped. It ends by itself.
                 let making = thread::start("listeners", move || {
                     let made = {
                         let _room = room;
@@ -144,7 +145,8 @@ impl Names {
         told.clone().unwrap_or(Err(Unserved::Late)).map(|()| pair(index))
     }
 
-    /// Makes the listeners of addresses that are granted as such. Each that cannot be made is told to `unserved`, and there are the others.
+    /// Opens the listeners of addresses that are granted as literals. Reports each failure to `unserved`, and
+    /// continues with the others.
     pub(crate) async fn open_addresses(
         self: &Arc<Self>,
         addresses: Vec<SocketAddr>,
@@ -184,13 +186,13 @@ impl Names {
         Ok(())
     }
 
-    /// Who makes the listeners of a name: at one time one does, and the others wait for it.
+    /// Determines who opens the listeners of a name: one question does, and the others wait for it.
     fn begin(self: &Arc<Self>, name: &HostName, ports: &[Port]) -> Result<Begun, Unserved> {
         let mut table = self.table();
         let index = match table.states.get(name) {
             Some((index, State::Open)) => return Ok(Begun::Open(*index)),
             Some((index, State::Opening(outcome))) => {
-                // A sender that is gone without a word has panicked.
+                // A sender that was dropped without a result has panicked.
                 let over = outcome.borrow().is_some() || outcome.has_changed().is_err();
                 if !over {
                     return Ok(Begun::Waiting(*index, outcome.clone()));
@@ -211,7 +213,7 @@ impl Names {
         Ok(Begun::First { index, reserved, tell, outcome })
     }
 
-    /// Counts listeners that are about to be made.
+    /// Reserves listeners that are about to be opened.
     fn reserve(self: &Arc<Self>, table: &mut Table, count: usize) -> Result<Reserved, Unserved> {
         if count > self.most.saturating_sub(table.listening.len() + table.coming) {
             return Err(self.full(Unserved::Listeners(self.most)));
@@ -220,7 +222,7 @@ impl Names {
         Ok(Reserved { names: Arc::clone(self), count })
     }
 
-    /// Says once in a run that a bound was met: a stage can meet it as often as it likes.
+    /// Logs once per run that a limit was reached, because a stage can reach it again and again.
     fn full(&self, why: Unserved) -> Unserved {
         if !self.full.swap(true, Ordering::Relaxed) {
             tracing::warn!(%why, "the gateway serves no further names");
@@ -234,7 +236,7 @@ impl Names {
 }
 
 impl Reserved {
-    /// Makes the listeners of one name, all or none.
+    /// Opens the listeners of one name, all or none.
     fn make(self, name: &HostName, index: usize, ports: &[Port], by: Instant) -> Result<(), Unserved> {
         let Pair { v4, v6 } = pair(index);
         let mut doors = Vec::with_capacity(self.count);
@@ -247,7 +249,7 @@ impl Reserved {
                 let at = SocketAddr::new(ip, port.get());
                 match self.names.listen.listen(at) {
                     Ok(listener) => doors.push((at, Door { listener, target: Arc::clone(&target) })),
-                    // A kernel without IPv6: a program there has no socket that would get as far as this address.
+                    // The kernel has no IPv6, so no program can connect to this address.
                     Err(error) if at.is_ipv6() && is_no_family(&error) => {}
                     Err(error) => return Err(Unserved::on(port, &error)),
                 }
@@ -257,12 +259,12 @@ impl Reserved {
         Ok(())
     }
 
-    /// Hands listeners to whoever serves them. `name` has all of its.
+    /// Hands listeners to the serving task. `name` is now open.
     fn give(self, doors: Vec<(SocketAddr, Door)>, name: Option<&HostName>) {
         let mut table = self.names.table();
         for (at, door) in doors {
             table.listening.insert(at);
-            // Nobody takes them at the end of a run: then they are closed, and refuse.
+            // At the end of a run nobody receives them. They are then closed, and refuse.
             let _ = self.names.new.send(door);
         }
         if let Some((_, state)) = name.and_then(|name| table.states.get_mut(name)) {
@@ -286,23 +288,23 @@ impl Unserved {
     }
 }
 
-/// Whether the kernel has no sockets of that family.
+/// Whether the kernel has no sockets of this family.
 fn is_no_family(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32)
 }
 
-/// The first 48 bits of every IPv6 address of a name, and 16 more, 0. A prefix of one's own is drawn by lot (RFC 4193 section 3.2); this one is
-/// the same in every run, so that it is known when it is met in a log, and its 40 bits are the letters `exeat`. It need not differ from
-/// a network's somewhere: nothing but the sandbox itself is reached by its addresses.
+/// The first 48 bits of every IPv6 address of a name, and 16 zero bits. RFC 4193 section 3.2 asks for a random
+/// prefix. This one is the same in every run, so that it is recognized in a log; its 40 bits are the letters
+/// `exeat`. It need not be unique, because only the sandbox itself uses these addresses.
 const V6: Ipv6Addr = Ipv6Addr::new(0xfd65, 0x7865, 0x6174, 0, 0, 0, 0, 0);
 
-/// The first IPv4 address of 198.18.0.0/15 (RFC 2544: for measurements between devices, and routed nowhere).
+/// The first IPv4 address of 198.18.0.0/15 (RFC 2544), which is for benchmarks and is routed nowhere.
 const V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
-/// Addresses of each 256 that are given away: .0 and .255 look like a network's own and its broadcast's, and some software takes them so.
+/// Addresses used of each 256. Some software takes .0 for a network address and .255 for a broadcast address.
 const OF_256: usize = 254;
 
-/// The addresses of the name with this number.
+/// Returns the addresses of the name with this number.
 fn pair(index: usize) -> Pair {
     // INVARIANT: there are at most `limits::NAMES` names.
     let offset = u32::try_from(index / OF_256 * 256 + index % OF_256 + 1).unwrap_or_default();
@@ -310,7 +312,7 @@ fn pair(index: usize) -> Pair {
     Pair { v4: Ipv4Addr::from_bits(V4.to_bits() + offset), v6: Ipv6Addr::from_bits(V6.to_bits() + number) }
 }
 
-/// The number of the name with this address, if there is one.
+/// Returns the number of the name with this address, if there is one.
 fn index_of(ip: IpAddr) -> Option<usize> {
     let index = match ip {
         IpAddr::V4(ip) => {
@@ -323,7 +325,7 @@ fn index_of(ip: IpAddr) -> Option<usize> {
     (ip == v4 || ip == v6).then_some(index)
 }
 
-/// Whether it lies where addresses of names come from, given away or not.
+/// Whether an address is in the ranges for names, whether it is assigned or not.
 fn synthetic(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.to_bits() >> 17 == V4.to_bits() >> 17,

@@ -1,5 +1,5 @@
-//! The name server: its sockets, and what is said to whom. It looks nothing up, here or anywhere: a name has the addresses that this run gives
-//! it, or none.
+//! Runs the name server: its sockets and its answers. It looks nothing up elsewhere: a name has the addresses that
+//! this run assigns, or none.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,29 +20,29 @@ use crate::limits;
 use crate::reach::today;
 use crate::server::{Backoff, Context, concerns_one_connection, note_panic};
 
-/// The name server.
+/// The name server of the gateway.
 pub(crate) struct Server {
     udp: UdpSocket,
     tcp: TcpListener,
     names: Arc<Names>,
     attempts: Arc<Attempts>,
-    /// A permit per question that waits for listeners.
+    /// A permit for each question that waits for listeners.
     waiting: Arc<Semaphore>,
-    /// What this machine is called, and the sandbox too. Programs look that up for themselves (git does, for an address of whoever commits),
-    /// and mean loopback by it.
+    /// The name of this machine, which is also that of the sandbox. Programs look it up and expect a loopback
+    /// address; git does so for a committer's address.
     own: Option<HostName>,
 }
 
-/// What is to be done about a message.
+/// What to do with a message.
 enum Step {
     Answer(Vec<u8>),
-    /// The name has no listeners yet.
+    /// Open the listeners of the name, then answer.
     Open(Opening),
-    /// It gets no answer.
+    /// Send no answer.
     Drop,
 }
 
-/// A question that waits.
+/// A question that waits for listeners.
 struct Opening {
     question: Question,
     name: HostName,
@@ -51,7 +51,7 @@ struct Opening {
 }
 
 impl Server {
-    /// Takes the sockets over. Call it inside a runtime.
+    /// Takes over the sockets. Call it inside a runtime.
     pub(crate) fn new(
         udp: std::net::UdpSocket,
         tcp: std::net::TcpListener,
@@ -70,7 +70,7 @@ impl Server {
         })
     }
 
-    /// Answers until `stop` is cancelled.
+    /// Serves until `stop` is cancelled.
     ///
     /// Dropping the future ends every connection at once, and loses nothing else.
     pub(crate) async fn serve(self, cx: Arc<Context>, stop: CancellationToken) {
@@ -86,7 +86,8 @@ impl Server {
         };
         let mut by_datagram = datagrams(&mut tasks).id();
         streams(&mut tasks);
-        // Neither ends by itself. One that panics is begun anew: a client that finds the way to a panic gets no answer, and others do.
+        // Neither task ends by itself. One that panicked is started again, so that a client that can cause a panic
+        // does not take the server from others.
         while let Some(Some(ended)) = stop.run_until_cancelled(tasks.join_next_with_id()).await {
             let id = ended.as_ref().map_or_else(tokio::task::JoinError::id, |(id, ())| *id);
             note_panic(ended.map(drop));
@@ -99,9 +100,9 @@ impl Server {
         tasks.shutdown().await;
     }
 
-    /// Answers datagrams.
+    /// Receives and answers datagrams.
     async fn datagrams(self: &Arc<Self>, cx: &Context) {
-        // One byte more than a question may have: a longer one is seen to be longer.
+        // One byte more than a question may have, to detect longer ones.
         let mut buffer = [0; limits::QUESTION_BYTES + 1];
         let mut waiting = JoinSet::new();
         let mut backoff = Backoff::default();
@@ -124,7 +125,7 @@ impl Server {
                 }
             };
             backoff = Backoff::default();
-            // An answer to anywhere else would be another attempt to leave, and nobody's who asks in earnest.
+            // An answer to an address outside would be another attempt to leave. Honest clients use the loopback.
             if !from.ip().is_loopback() {
                 continue;
             }
@@ -139,7 +140,7 @@ impl Server {
                 }
                 Step::Drop => {}
             }
-            // Whoever asks without a pause gets answers in bursts, and everybody else a turn between them.
+            // A client that asks without a pause gets answers in bursts, and other tasks run between them.
             answered = (answered + 1) % limits::BURST;
             if answered == 0 {
                 yield_now().await;
@@ -147,20 +148,20 @@ impl Server {
         }
     }
 
-    /// A datagram for which there is no room is lost, as datagrams are.
+    /// Sends a datagram. It is dropped if the socket has no room for it.
     fn send(&self, answer: &[u8], to: SocketAddr) {
         if let Err(error) = self.udp.try_send_to(answer, to) {
             tracing::debug!(%error, "an answer is lost");
         }
     }
 
-    /// Accepts connections (RFC 7766), each in a task of its own.
+    /// Accepts connections (RFC 7766), each in its own task.
     async fn streams(self: &Arc<Self>, cx: &Arc<Context>) {
         let slots = Arc::new(Semaphore::new(limits::NAME_CONNECTIONS));
         let mut tasks = JoinSet::new();
         let mut backoff = Backoff::default();
         loop {
-            // More than there is room for wait in the kernel's queue.
+            // Further clients wait in the kernel's queue.
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             while let Some(ended) = tasks.try_join_next() {
                 note_panic(ended);
@@ -184,9 +185,9 @@ impl Server {
         }
     }
 
-    /// One connection: a question behind its length, its answer behind its own, and again.
+    /// Serves one connection: questions with a length before each, answered in order.
     async fn stream(&self, mut client: TcpStream, cx: &Context) -> io::Result<()> {
-        // Without it an answer waits for the acknowledgement of the one before (Nagle).
+        // Without this, an answer waits until the previous one is acknowledged (Nagle).
         client.set_nodelay(true)?;
         let mut buffer = [0; limits::QUESTION_BYTES];
         loop {
@@ -202,12 +203,12 @@ impl Server {
             framed.extend(u16::try_from(answer.len()).unwrap_or_default().to_be_bytes());
             framed.extend(answer);
             timeout(limits::REPLY, client.write_all(&framed)).await??;
-            // Whoever sends many questions at once gives way to others between them.
+            // A client that sends many questions at once lets other tasks run between them.
             yield_now().await;
         }
     }
 
-    /// What is said to a message, as far as it can be said at once.
+    /// Decides what to do with a message, without waiting.
     fn hear(&self, message: &[u8], cx: &Context) -> Step {
         let question = match dns::read(message) {
             Message::Question(question) => question,
@@ -259,7 +260,7 @@ impl Server {
         }
     }
 
-    /// The answer to a question that waits for listeners.
+    /// Answers a question that waits for listeners.
     async fn open(&self, opening: Opening) -> Vec<u8> {
         let Opening { question, name, ports, room } = opening;
         match self.names.open(&name, ports, room).await {
@@ -272,7 +273,7 @@ impl Server {
         }
     }
 
-    /// The name of an address. What is no synthetic one in use has none here, and is nobody's business.
+    /// Returns the name of an address. Only loopback and assigned synthetic addresses have names here.
     fn name_of(&self, ip: IpAddr) -> Option<HostName> {
         if ip == LOOPBACK.v4 || ip == LOOPBACK.v6 {
             return LOCALHOST.parse().ok();
@@ -281,16 +282,16 @@ impl Server {
     }
 }
 
-/// What is said to a question.
+/// How to answer a question.
 enum Judged {
     Say(Answer<'static>),
-    /// The name of an address.
+    /// With the name of an address.
     Named(HostName),
-    /// The addresses of this name, once something listens there on these ports.
+    /// With the addresses of this name, once its listeners on these ports are open.
     Open(HostName, Vec<Port>),
 }
 
-/// Reads one message behind its length. `None`: there is no further one, or it is too long to be read.
+/// Reads one message after its length. Returns `None` if there is no further one, or it is too long.
 async fn receive<'a>(client: &mut TcpStream, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
     let Ok(len) = client.read_u16().await else { return Ok(None) };
     let Some(message) = buffer.get_mut(..usize::from(len)) else { return Ok(None) };
@@ -298,12 +299,12 @@ async fn receive<'a>(client: &mut TcpStream, buffer: &'a mut [u8]) -> io::Result
     Ok(Some(message))
 }
 
-/// The name of the sandbox itself (RFC 6761 section 6.3), which no policy is asked about.
+/// The name of the sandbox itself (RFC 6761 section 6.3). No policy applies to it.
 const LOCALHOST: &str = "localhost";
 
 const LOOPBACK: Pair = Pair { v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST };
 
-/// What this machine is called, where that is a host name (proc_sys_kernel(5)).
+/// Reads the name of this machine, if it is a host name (proc_sys_kernel(5)).
 fn own_name() -> Option<HostName> {
     std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?.trim().parse().ok()
 }
@@ -312,7 +313,7 @@ fn granted(name: &HostName, cx: &Context) -> bool {
     !served_ports(name, cx).is_empty()
 }
 
-/// The ports on which a name is served, by the policy of this moment.
+/// Returns the ports on which the current policy serves a name.
 fn served_ports(name: &HostName, cx: &Context) -> Vec<Port> {
     cx.ruling().policy.served_ports(name, today())
 }

@@ -1,5 +1,5 @@
-//! The tap: reads what the sandbox's loopback was given, and tells of what leads nowhere. It holds nothing up and lets nothing
-//! through: a packet that it sees is on its way already, to nobody.
+//! Reads the packets that the sandbox sends to its loopback, and reports those that lead nowhere. It delays nothing
+//! and lets nothing through: it sees only copies of packets that reach nobody.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,12 +16,12 @@ use crate::gateway::attempts::{Attempts, Proto};
 use crate::gateway::names::Names;
 use crate::limits;
 
-/// What is known of an address inside.
+/// Answers what an address inside the sandbox is.
 pub(crate) trait Places: Send + Sync {
-    /// Whose synthetic address it is.
+    /// Returns the name with this synthetic address.
     fn name_at(&self, ip: IpAddr) -> Option<HostName>;
 
-    /// Whether something of the gateway's listens there.
+    /// Whether a listener of the gateway has this address.
     fn listens_at(&self, at: SocketAddr) -> bool;
 }
 
@@ -35,9 +35,9 @@ impl Places for Names {
     }
 }
 
-/// One of the raw sockets.
+/// Reads one of the raw sockets.
 pub(crate) struct Tap {
-    /// A copy of `socket`, to be waited for: to poll(2) one kind of datagrams is as good as another.
+    /// A duplicate of `socket`, used only to wait. To poll(2) all datagram sockets are the same.
     packets: UnixDatagram,
     socket: Box<dyn Packets>,
     places: Arc<dyn Places>,
@@ -45,7 +45,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Takes the socket over. Call it inside a runtime.
+    /// Takes over the socket. Call it inside a runtime.
     pub(crate) fn new(
         socket: Box<dyn Packets>,
         places: Arc<dyn Places>,
@@ -56,7 +56,7 @@ impl Tap {
         Ok(Self { packets: UnixDatagram::from_std(packets)?, socket, places, attempts })
     }
 
-    /// Watches until `stop` is cancelled, and then looks once more.
+    /// Watches until `stop` is cancelled, then reads what is left.
     pub(crate) async fn watch(self, stop: CancellationToken) {
         let mut look = interval(limits::TAP_LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -71,22 +71,22 @@ impl Tap {
                 () = self.look() => {}
             }
         }
-        // Whether something is left is of no use to anybody: the stage has ended, and the bound is above what can be there.
+        // An error does not matter here: the stage has ended, and the bound is larger than the queue.
         let _ = self.take(limits::TAP_LAST);
         self.ask_what_was_missed();
     }
 
-    /// Takes what is there, within bounds, and waits while there is nothing. Nothing is lost where it is dropped.
+    /// Reads the packets that are there, within bounds, and waits if there are none. Cancel-safe.
     async fn look(&self) {
-        // What is wrong with it shows when it is read.
+        // A read reports any error of the socket.
         let _ = self.packets.readable().await;
         if self.packets.try_io(Interest::READABLE, || self.take(limits::TAP_BURST)).is_ok() {
-            // A stage that floods is not to have this thread, on which the proxy runs.
+            // The pause keeps a flooding stage from using up this thread, on which the proxy runs.
             sleep(limits::TAP_PAUSE).await;
         }
     }
 
-    /// Takes so many. The error is that nothing is left.
+    /// Reads up to `most` packets. Fails with `WouldBlock` once none is left.
     fn take(&self, most: usize) -> io::Result<()> {
         let mut packet = [0; limits::PACKET];
         for _ in 0..most {
@@ -94,7 +94,7 @@ impl Tap {
                 Ok(length) => self.saw(packet.get(..length).unwrap_or(&packet)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 Err(error) => {
-                    // Such as ENETDOWN, once. Whatever stays is asked again after a pause.
+                    // Such as ENETDOWN, which occurs once. A lasting error is retried after a pause.
                     tracing::debug!(%error, "cannot read what the sandbox sends");
                     return Ok(());
                 }
@@ -105,7 +105,7 @@ impl Tap {
 
     fn saw(&self, packet: &[u8]) {
         let Some((proto, to)) = parse(packet) else { return };
-        // Such a connection has a decision of its own.
+        // A connection to a listener of the gateway gets a decision of its own.
         if proto == Proto::Tcp && self.places.listens_at(to) {
             return;
         }
@@ -120,8 +120,9 @@ impl Tap {
     }
 }
 
-/// What a packet tries, and where: with port 0 where it has none that can be seen. `None`: nothing that is told, such as
-/// what follows the first packet of a connection, a later fragment, ICMP, and what stays on the loopback.
+/// Parses the protocol and the destination of a packet. The port is 0 if it is absent or not visible. Returns
+/// `None` for packets that are not reported: those after the first of a connection, later fragments, ICMP, and
+/// those for the loopback.
 fn parse(packet: &[u8]) -> Option<(Proto, SocketAddr)> {
     let (number, to, rest) = match packet.first()? >> 4 {
         4 => ipv4(packet)?,
@@ -131,7 +132,7 @@ fn parse(packet: &[u8]) -> Option<(Proto, SocketAddr)> {
     let at = |place: usize| rest.get(place).copied();
     let port = || Some(u16::from_be_bytes([at(2)?, at(3)?]));
     let port = match number {
-        // The flags of TCP (RFC 9293 section 3.1): where they cannot be seen it counts as an attempt.
+        // If the flags of TCP (RFC 9293 section 3.1) are not visible, the packet counts as an attempt.
         TCP if at(13).is_some_and(|flags| flags & (SYN | ACK) != SYN) => return None,
         ICMP if to.is_ipv4() => return None,
         ICMPV6 if to.is_ipv6() => return None,
@@ -146,7 +147,7 @@ fn parse(packet: &[u8]) -> Option<(Proto, SocketAddr)> {
     (!to.is_loopback()).then_some((proto, SocketAddr::new(to, port)))
 }
 
-/// The protocol, the destination, and what is behind the header (RFC 791 section 3.1).
+/// Parses an IPv4 header (RFC 791 section 3.1). Returns the protocol, the destination, and what follows.
 fn ipv4(packet: &[u8]) -> Option<(u8, IpAddr, &[u8])> {
     let (header, _) = packet.split_first_chunk::<20>()?;
     let words = usize::from(header[0] & 0x0f);
@@ -158,7 +159,8 @@ fn ipv4(packet: &[u8]) -> Option<(u8, IpAddr, &[u8])> {
     Some((header[9], to.into(), packet.get(words * 4..)?))
 }
 
-/// The same (RFC 8200 section 3). Where the headers end is not always to be seen: then it is the one that could not be passed.
+/// Parses an IPv6 header (RFC 8200 section 3). Returns the protocol, the destination, and what follows. The
+/// protocol is that of the first header that could not be skipped.
 fn ipv6(packet: &[u8]) -> Option<(u8, IpAddr, &[u8])> {
     let (header, mut rest) = packet.split_first_chunk::<40>()?;
     let (_, to) = header.split_last_chunk::<16>()?;

@@ -37,7 +37,7 @@ async fn guard(answer: Result<Vec<IpAddr>, Failure>, slow: Duration) -> Result<R
     Guard::new(Arc::new(Fixed(answer, slow))).resolve(admitted(&policy, "a.test:443"), by).await
 }
 
-/// D13, R08: slow, empty and huge answers; none of them is a denial.
+/// D13, R08: slow, empty and huge answers each have their own failure; none is a denial.
 #[tokio::test]
 async fn failures_are_told_apart() {
     let many =
@@ -49,7 +49,7 @@ async fn failures_are_told_apart() {
     assert_eq!(failed(slow), Failure::ResolverTimeout);
 }
 
-/// D01, D03: one closed address refuses the whole answer.
+/// D01, D03: one refused address refuses the whole answer.
 #[tokio::test]
 async fn a_mixed_answer_is_refused() {
     let answer = vec![[93, 184, 215, 14].into(), [10, 2, 3, 4].into()];
@@ -62,7 +62,7 @@ async fn a_mixed_answer_is_refused() {
     }
 }
 
-/// D13, R08: stuck lookups hold their slots, and the next ones time out instead of adding threads.
+/// D13, R08: stuck lookups keep their slots, and further ones time out instead of adding threads.
 #[tokio::test]
 async fn lookups_are_bounded() {
     let policy = policy(&["a.test"]);
@@ -102,7 +102,7 @@ fn the_hosts_file_is_matched_exactly_and_read_again_when_it_changes() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// D09: an address of the host's own interfaces is closed to a name.
+/// D09: a name may not resolve to an address of the host's own interfaces.
 #[tokio::test]
 async fn own_addresses_are_known() {
     let guard = Guard::new(Arc::new(Fixed(Ok(vec![]), Duration::ZERO)));
