@@ -1,6 +1,6 @@
-//! The data path against a direct socket: a 64-byte round trip, bulk on one stream, and one CONNECT from accept to
-//! close; then what no stopwatch shows: CPU of the proxy's own threads per connection, memory per idle tunnel.
-//! `cargo bench -p exeat-proxy`; ratios, not absolute numbers, mean something on another machine.
+//! Compares the data path with a direct socket: a 64-byte round trip, bulk transfer on one stream, and one CONNECT
+//! from accept to close. Then it measures CPU of the proxy's threads per connection, and memory per idle tunnel.
+//! Run it with `cargo bench -p exeat-proxy`; only ratios transfer to other machines.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -29,7 +29,7 @@ const THREADS: &str = "proxy";
 /// Bytes of one bulk transfer.
 const BULK: usize = 256 << 20;
 
-/// Echoes 64 bytes at a time; a first byte of `b` asks for [`BULK`] bytes instead.
+/// Echoes 64 bytes at a time. A first byte of `b` asks for [`BULK`] bytes instead.
 fn origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -156,7 +156,7 @@ fn all(c: &mut Criterion) {
     group.finish();
 }
 
-/// CPU time that the proxy's threads have used, system calls included.
+/// Returns the CPU time of the proxy's threads, including system calls.
 fn cpu_of_proxy() -> Duration {
     let mut nanos = 0;
     for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
@@ -174,7 +174,7 @@ fn resident_kib() -> u64 {
     line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Accepts and holds, with one thread for all.
+/// Accepts connections and holds them, with one thread for all.
 fn quiet_origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -194,7 +194,7 @@ fn figures() {
         stream.write_all(request.as_bytes()).unwrap();
         stream.read_to_end(&mut Vec::new()).unwrap();
     };
-    // A name of its own for each: answers to a target that was refused a thousand times come late.
+    // Each request has its own name, because answers about a target are delayed after a thousand refusals.
     let refusals = Cell::new(0_u32);
     let refused = || format!("a{}.test", refusals.replace(refusals.get() + 1));
     let kinds: [(&str, &dyn Fn()); 4] = [
@@ -217,7 +217,7 @@ fn figures() {
         println!("{name}: {} us of the proxy's CPU", (cpu_of_proxy() - before).as_micros() / 3000);
     }
 
-    // Four descriptors a tunnel, all in this process.
+    // Each tunnel has four descriptors, all in this process.
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let files: usize = files.split_ascii_whitespace().nth(3).unwrap().parse().unwrap();

@@ -1,5 +1,5 @@
-//! Whole connections, over real sockets, against real loopback origins. Loopback is reached as anybody would reach it:
-//! an ordinary IP rule beside the name.
+//! Tests whole connections over real sockets, against real loopback origins. Loopback is granted as for any user:
+//! with an IP rule besides the name.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,7 +31,7 @@ mod threats;
 mod upstream;
 mod vectors;
 
-/// Answers from a table, and a log of what was asked.
+/// Resolves from a table, and logs each question.
 #[derive(Default)]
 struct Names {
     answers: HashMap<&'static str, Result<Vec<IpAddr>, Failure>>,
@@ -48,7 +48,7 @@ impl Resolve for Names {
     }
 }
 
-/// An origin that keeps what it received, per connection, and answers each with what it is told to.
+/// An origin that stores what it receives on each connection, and sends a fixed greeting.
 struct Server {
     addr: SocketAddr,
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -99,7 +99,7 @@ impl Server {
     }
 }
 
-/// A proxy with its record, on a TCP listener and a Unix socket at once, and on two more for SOCKS5.
+/// A proxy with its record. It has a TCP and a Unix listener for HTTP, and the same for SOCKS5.
 struct Proxy {
     cx: Arc<Context>,
     names: Arc<Names>,
@@ -121,7 +121,7 @@ struct Setup {
     lookup: Duration,
 }
 
-/// `localhost`-like names that lead to loopback, and short limits.
+/// Grants `rules`, with names that resolve to loopback, and short limits.
 fn setup(rules: &[&str]) -> Setup {
     let loopback = Ok(vec![IpAddr::from(Ipv4Addr::LOCALHOST)]);
     Setup {
@@ -225,7 +225,7 @@ impl Proxy {
         (client, head)
     }
 
-    /// Stops the proxy and gives back what it recorded.
+    /// Stops the proxy and returns its record.
     async fn end(self) -> Ended {
         self.stop.cancel();
         let mut reports = Vec::new();
@@ -255,7 +255,7 @@ impl Ended {
         self.lines.iter().filter(|line| line["event"] == event).collect()
     }
 
-    /// `verdict:reason` of each decision, in order.
+    /// Returns `verdict:reason` of each decision, in order.
     fn decisions(&self) -> Vec<String> {
         let word = |line: &Value, key: &str| line[key].as_str().unwrap().to_owned();
         self.of("decision")
@@ -264,7 +264,7 @@ impl Ended {
             .collect()
     }
 
-    /// Every connection that was decided has one close, after it.
+    /// Checks that every decided connection has one close, after its decision.
     fn closes_follow_decisions(&self) {
         for decision in self.of("decision") {
             let closes = self.of("close");
@@ -300,7 +300,8 @@ async fn eventually(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// An answer waits a millisecond for each refusal beyond the thousandth, and never longer than a second; so many answers at once.
+/// After a thousand refusals, each answer takes a millisecond more, up to a second. Only a fixed number of answers
+/// is delayed at once.
 #[tokio::test(start_paused = true)]
 #[expect(clippy::disallowed_methods, reason = "the test owns the tasks")]
 async fn answers_to_a_storm_of_refusals_wait_within_bounds() {
@@ -323,7 +324,7 @@ async fn answers_to_a_storm_of_refusals_wait_within_bounds() {
             tokio::spawn(async move { context.slow_down(2000).await })
         })
         .collect();
-    // A runtime looks at its timers after some 60 tasks.
+    // A runtime checks its timers after some 60 tasks.
     for _ in 0..8 {
         tokio::task::yield_now().await;
     }
@@ -334,7 +335,7 @@ async fn answers_to_a_storm_of_refusals_wait_within_bounds() {
     assert_eq!(took(2000).await, 1000);
 }
 
-/// The same at a real proxy: the answers after the thousandth take at least as long as they are to wait.
+/// The same with a real proxy: each answer after the thousandth takes at least its delay.
 #[tokio::test]
 async fn a_storm_of_refusals_is_answered_later_and_later() {
     let proxy = setup(&[]).start().await;
@@ -355,7 +356,8 @@ async fn a_storm_of_refusals_is_answered_later_and_later() {
     proxy.end().await;
 }
 
-/// K32, P04, X01: one allowed connection, with early data, from head to close; the record has the bytes each way.
+/// K32, P04, X01: one allowed connection with early data, from head to close; the record has the bytes in each
+/// direction.
 #[tokio::test]
 async fn a_tunnel_from_head_to_close() {
     for way in WAYS {
@@ -363,7 +365,7 @@ async fn a_tunnel_from_head_to_close() {
         let port = origin.port();
         let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
         let mut client = proxy.connect(way).await;
-        // P04: bytes right behind the head, in the same segment.
+        // P04: bytes right after the head, in the same segment.
         let request =
             format!("CONNECT ALLOWED.test:{port} HTTP/1.1\r\nHost: allowed.test:{port}\r\n\r\nearly and ");
         client.write_all(request.as_bytes()).await.unwrap();
@@ -392,7 +394,7 @@ async fn a_tunnel_from_head_to_close() {
     }
 }
 
-/// Answers after a while.
+/// Finds the process after a delay.
 struct Slow(Duration);
 
 impl Who for Slow {
@@ -408,7 +410,7 @@ impl Who for Slow {
     }
 }
 
-/// Who asked is looked for while the name is: it costs no time besides, and is not given up before.
+/// The process lookup runs in parallel with the name lookup: it adds no time, and has the whole lookup to finish.
 #[tokio::test]
 async fn who_asked_is_looked_for_beside_the_name() {
     let took = limits::WHO * 3;
@@ -421,7 +423,7 @@ async fn who_asked_is_looked_for_beside_the_name() {
     assert_eq!(ended.of("decision")[0]["pid"], 7);
 }
 
-/// A head that comes byte by byte is a head.
+/// A head may arrive byte by byte.
 #[tokio::test]
 async fn a_fragmented_head() {
     let origin = origin(b"").await;
@@ -436,7 +438,8 @@ async fn a_fragmented_head() {
     proxy.end().await;
 }
 
-/// K32, P03, P22, D10: a denial is a 403 before any 200, names its flag, looks nothing up, and ends the connection.
+/// K32, P03, P22, D10: a denial is a 403 before any 200; it names its flag, looks nothing up, and ends the
+/// connection.
 #[tokio::test]
 async fn a_denial() {
     for way in WAYS {
@@ -464,7 +467,7 @@ async fn a_denial() {
     }
 }
 
-/// D01: a granted name that leads to loopback, without an IP rule. The reply does not tell the address.
+/// D01: a granted name resolves to loopback, without an IP rule. The reply does not contain the address.
 #[tokio::test]
 async fn a_closed_address() {
     let origin = origin(b"").await;
@@ -482,7 +485,7 @@ async fn a_closed_address() {
     assert_eq!(origin.connections(), 0);
 }
 
-/// K32: failures are not denials: 502 and 504, verdict `error` or a close that tells.
+/// K32: failures are not denials: they are 502 and 504, with verdict `error` or a close with the error.
 #[tokio::test]
 async fn the_world_says_no() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -510,7 +513,7 @@ async fn the_world_says_no() {
     assert_eq!(ended.summary.counts.denied, 0);
 }
 
-/// A05: what cannot be recorded is not dialled.
+/// A05: what cannot be recorded is not dialed.
 #[tokio::test]
 async fn a_full_disk_stops_everything() {
     let origin = origin(b"").await;
@@ -529,7 +532,7 @@ async fn a_full_disk_stops_everything() {
     assert_eq!(origin.connections(), 0);
 }
 
-/// P19, R03: one deadline for the head, however busily it trickles.
+/// P19, R03: the head has one deadline, also if its bytes keep coming.
 #[tokio::test]
 async fn a_slow_head() {
     let proxy = setup(&[]).start().await;
@@ -555,7 +558,8 @@ async fn a_slow_head() {
     ended.closes_follow_decisions();
 }
 
-/// Who says nothing asks for nothing: there is nothing to deny, whether the client leaves or stays until the deadline.
+/// A client that sends nothing asks for nothing, so nothing is denied, whether it leaves or stays until the
+/// deadline.
 #[tokio::test]
 async fn a_silent_client() {
     for way in WAYS {
@@ -571,7 +575,7 @@ async fn a_silent_client() {
     }
 }
 
-/// P20: an endless head gets 431, and the reply arrives though we stop reading.
+/// P20: an endless head gets 431, and the reply arrives although we stop reading.
 #[tokio::test]
 async fn a_huge_head() {
     for way in WAYS {
@@ -585,7 +589,7 @@ async fn a_huge_head() {
     }
 }
 
-/// R01: over the limit 503, with a hint when to come back; a slot that is given back can be had again.
+/// R01: over the limit a client gets 503 with `Retry-After`; a slot that is released can be used again.
 #[tokio::test]
 async fn too_many_connections() {
     let origin = origin(b"").await;
@@ -602,11 +606,11 @@ async fn too_many_connections() {
     let ended = proxy.end().await;
     assert_eq!(ended.reports.iter().map(|report| report.busy).sum::<u64>(), 1);
     assert_eq!((ended.summary.connections, ended.summary.turned_away), (4, 1));
-    // A08: a flood of these writes nothing; the run's own note counts them.
+    // A08: a flood of these writes nothing; the note of the run counts them.
     assert_eq!(ended.decisions().len(), 3);
 }
 
-/// R07: many at once.
+/// R07: many connections at once.
 #[tokio::test]
 async fn two_hundred_at_once() {
     let origin = origin(b"hi").await;
@@ -627,8 +631,8 @@ async fn two_hundred_at_once() {
     assert_eq!(ended.reports.iter().map(|report| report.aborted).sum::<u64>(), 0);
 }
 
-/// T01, T02, T03, T04, T05, T06, T07, T10: what the first flight says, what becomes of it, and that nothing reached the
-/// origin unless it named the target.
+/// T01, T02, T03, T04, T05, T06, T07, T10: the verdict for each first flight, and that nothing reaches the origin
+/// unless the hello names the target.
 #[tokio::test]
 async fn the_name_in_the_hello() {
     let allowed = real("allowed.test", &["h2"]);
@@ -685,7 +689,8 @@ async fn the_name_in_the_hello() {
     }
 }
 
-/// T08: a hello that may hide another name is told of, and refused where the policy says so, before a byte goes upstream.
+/// T08: a hello that may hide another name is recorded. If the policy says so, it is refused before a byte goes
+/// upstream.
 #[tokio::test]
 async fn t08_a_hidden_name() {
     for ech in Ech::ALL {
@@ -714,7 +719,7 @@ async fn t08_a_hidden_name() {
     }
 }
 
-/// T01, T03, T05, T06 on a port on which anything may go: TLS names its host there as well, and what is not TLS passes.
+/// T01, T03, T05, T06: on a port that may carry anything, TLS must name its host too, and other protocols pass.
 #[tokio::test]
 async fn t01_tls_on_any_port_names_its_host() {
     let name = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
@@ -722,12 +727,12 @@ async fn t01_tls_on_any_port_names_its_host() {
         (name(b"allowed.test"), None),
         (b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), None),
         (b"\x16not TLS".to_vec(), Some("not_tls")),
-        // Servers were seen that skip an alert in front of a hello, or that look at no version.
+        // Some servers skip an alert before a hello, or ignore the version.
         ([&[21, 3, 1, 0, 2, 1, 0x5a][..], &name(b"evil.test")].concat(), Some("not_tls")),
         ([&[22, 2, 0][..], &name(b"evil.test")[3..]].concat(), Some("not_tls")),
         (vec![0x80, 0x2e, 1, 3, 1, 0, 3, 0, 0, 0, 32], Some("not_tls")),
         (vec![0x80, 0x2e, 0, 3, 1], None),
-        // What may become a hello is not let through half, whenever the rest comes.
+        // What may become a hello does not pass in part, even if the rest comes late.
         (vec![0x80, 0x2e], Some("hello_timeout")),
         (vec![0x80], Some("hello_timeout")),
         (b"\x16".to_vec(), Some("hello_timeout")),
@@ -746,7 +751,7 @@ async fn t01_tls_on_any_port_names_its_host() {
             client.write_all(&together).await.unwrap();
             assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 200 "));
             if !early {
-                // However the first bytes are cut up.
+                // The first bytes may arrive in any pieces.
                 for piece in [&first[..1], &first[1..]] {
                     client.write_all(piece).await.unwrap();
                     sleep(Duration::from_millis(20)).await;
@@ -766,10 +771,10 @@ async fn t01_tls_on_any_port_names_its_host() {
     }
 }
 
-/// T01, T06: a server that speaks first is heard at once, and does not make the client's hello pass unseen.
+/// T01, T06: a server that speaks first is heard at once, and the client's hello is still checked.
 #[tokio::test]
 async fn t01_a_server_that_speaks_first_is_no_way_around() {
-    // More than the sockets between hold: some of it waits for the client, who speaks first all the same.
+    // This is more than the sockets between hold: some of it waits for the client, which still speaks first.
     static GREETING: [u8; 8 << 20] = [b'g'; 8 << 20];
     for (first, reason) in [
         (b"plain".to_vec(), None),
@@ -791,9 +796,9 @@ async fn t01_a_server_that_speaks_first_is_no_way_around() {
             client.write_all(&first).await.unwrap();
             match reason {
                 None => {
-                    // An origin that is still speaking hears once it is done.
+                    // An origin that is still sending reads only when it is done.
                     if !read {
-                        // And nothing of what it said is lost on the way.
+                        // Nothing of its greeting is lost on the way.
                         let mut heard = vec![0; greeting];
                         let all = timeout(Duration::from_secs(5), client.read_exact(&mut heard)).await;
                         assert!(all.is_ok_and(|all| all.is_ok()), "all of the greeting");
@@ -818,7 +823,7 @@ async fn t01_a_server_that_speaks_first_is_no_way_around() {
     }
 }
 
-/// `tls = "off"`, and a port that is not 443: nobody waits for a hello.
+/// With `tls = "off"`, and on a port other than 443, nothing waits for a hello.
 #[tokio::test]
 async fn no_hello_is_asked_for() {
     let origin = origin(b"220 smtp").await;
@@ -833,7 +838,7 @@ async fn no_hello_is_asked_for() {
     proxy.end().await;
 }
 
-/// H16: another policy holds for what is asked from then on, its digest stands in the lines, and what is open stays.
+/// H16: a new policy applies to new requests, its digest is in their lines, and open connections stay open.
 #[tokio::test]
 async fn a_policy_is_replaced_while_it_is_served() {
     let origin = origin(b"").await;
@@ -860,7 +865,7 @@ async fn a_policy_is_replaced_while_it_is_served() {
     assert_eq!(digests, ["", "closed", "opened"]);
 }
 
-/// A05, A07: a connection that does not end in the drain time is cut, and leaves its close all the same.
+/// A05, A07: a connection that does not end in the drain time is cut, and still gets its close record.
 #[tokio::test]
 async fn the_stop_of_a_run() {
     let origin = origin(b"").await;
@@ -875,7 +880,7 @@ async fn the_stop_of_a_run() {
     assert!(read_to_end(&mut *client).await.is_empty());
 }
 
-/// A05, A07: where there is no time for a drain, every connection still leaves its close.
+/// A05, A07: without a drain, every connection still gets its close record.
 #[tokio::test]
 async fn the_stop_of_a_run_in_a_hurry() {
     let origin = origin(b"").await;

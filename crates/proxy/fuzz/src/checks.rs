@@ -1,7 +1,7 @@
-//! What must hold for any bytes: each function panics where it does not.
+//! Checks what must hold for any bytes. Each function panics if it does not hold.
 //!
-//! The programs in `bin/` give them to libFuzzer; `fuzz_seeds.rs` of the proxy includes this file and gives them
-//! every committed seed. So nothing here may use more than what both can see.
+//! The programs in `bin/` pass libFuzzer's bytes, and `fuzz_seeds.rs` of the proxy includes this file and passes
+//! every committed seed. So this file may use only what both can see.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -26,10 +26,10 @@ use crate::hello::{Hello, HelloFault, Reader};
 use crate::hosts;
 use crate::socks;
 
-/// One check.
+/// A check of some bytes.
 pub type Check = fn(&[u8]);
 
-/// Every target by the name of its program and its seeds.
+/// Every target, by the name of its program and its seeds.
 pub const TARGETS: &[(&str, Check)] = &[
     ("absolute", absolute),
     ("dns", dns),
@@ -39,10 +39,10 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("socks", socks),
 ];
 
-/// `data` is what a client sends before it gets an answer.
+/// Checks the bytes that a client sends before it gets an answer.
 pub fn head(data: &[u8]) {
     let whole = Parser::default().advance(data);
-    // Byte by byte the answer comes as soon as it is known, and is the same.
+    // Byte by byte, the answer is the same, and comes as soon as it is known.
     let mut parser = Parser::default();
     let mut ends = 0..=data.len();
     let early = ends.find_map(|end| match parser.advance(&data[..end]) {
@@ -58,7 +58,7 @@ pub fn head(data: &[u8]) {
         }
         _ => panic!("{whole:?} in one piece, {early:?} byte by byte"),
     }
-    // In two pieces, wherever it is cut.
+    // The same in two pieces, cut anywhere.
     if data.len() <= 600 {
         for cut in 0..data.len() {
             let mut parser = Parser::default();
@@ -71,14 +71,14 @@ pub fn head(data: &[u8]) {
         Parsed::Head(head) => accepted(data, &head),
         Parsed::Fault(fault) => {
             assert!(matches!(fault.status(), 400 | 431), "{fault}");
-            // It goes into the body of a reply: no text of the client's.
+            // The text goes into the body of a reply, so it must not repeat the client's text.
             assert!(fault.to_string().bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{fault}");
         }
         Parsed::Incomplete => {}
     }
 }
 
-/// A head that was accepted is one for every other reader too.
+/// Checks that other parsers also accept an accepted head.
 fn accepted(data: &[u8], head: &Head<'_>) {
     let bytes = &data[..head.len];
     assert!(bytes.ends_with(b"\r\n\r\n"));
@@ -117,7 +117,7 @@ fn accepted(data: &[u8], head: &Head<'_>) {
     let length = length.first().is_some_and(|length| length.parse::<u64>().unwrap() > 0);
     assert_eq!(head.body, length || !coding.is_empty());
 
-    // hyper reads with httparse what is not CONNECT.
+    // hyper reads everything except CONNECT with httparse.
     let mut room = [httparse::EMPTY_HEADER; crate::limits::FIELDS];
     let mut other = httparse::Request::new(&mut room);
     match other.parse(data) {
@@ -131,14 +131,14 @@ fn accepted(data: &[u8], head: &Head<'_>) {
             assert_eq!(host.map(|host| host.value), head.host);
         }
         Ok(httparse::Status::Partial) => panic!("httparse waits for more"),
-        // It may be stricter about a byte: then the request gets no answer but a refusal.
+        // It may be stricter about a byte: the request then gets a refusal.
         Err(_) => {}
     }
 
     if let Ok(target) = head.connect_target() {
         assert!(!head.body);
         assert_eq!(Target::parse(head.target).as_ref(), Ok(&target));
-        // The one host that is named besides is the same.
+        // The `Host` field names the same host.
         if let Some(host) = head.host.map(shown) {
             let host = host.to_ascii_lowercase();
             match &target.host {
@@ -152,13 +152,13 @@ fn accepted(data: &[u8], head: &Head<'_>) {
     }
 }
 
-/// `data` is a request that is not CONNECT: to the proxy, or in a tunnel to port 80 of `a.test`.
+/// Checks a request other than CONNECT: to the proxy, or in a tunnel to port 80 of `a.test`.
 pub fn absolute(data: &[u8]) {
     let Parsed::Head(head) = Parser::default().advance(data) else { return };
     if head.method == b"CONNECT" {
         return;
     }
-    // P05 to P09: what a reader made to find smuggling does not call compliant is no head.
+    // P05 to P09: a head is refused if a parser for smuggling attacks does not call it compliant.
     let said = HttpRequestData::analyze_raw_request(&data[..head.len]);
     assert_eq!(said.tier, RequestSafetyTier::Compliant, "{:?}", said.reason);
     let outgoing = |path: &PathAndQuery| {
@@ -192,7 +192,7 @@ pub fn absolute(data: &[u8]) {
     }
 }
 
-/// `data` is a hosts file.
+/// Checks a hosts file.
 pub fn hosts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let read = hosts::parse(&text);
@@ -203,7 +203,7 @@ pub fn hosts(data: &[u8]) {
                 || char.is_ascii_whitespace()
                 || char.is_ascii_uppercase())
         );
-        // Each comes from a line that begins with the address and has the name.
+        // Each entry comes from a line that begins with the address and has the name.
         for (at, ip) in ips.iter().enumerate() {
             assert!(!ips[..at].contains(ip), "twice");
             assert!(text.lines().any(|line| {
@@ -215,7 +215,7 @@ pub fn hosts(data: &[u8]) {
     }
 }
 
-/// `data` is what a client sends after the answer 200.
+/// Checks what a client sends after the answer 200.
 pub fn hello(data: &[u8]) {
     let whole = read(data);
     let mut reader = Reader::new();
@@ -233,7 +233,7 @@ pub fn hello(data: &[u8]) {
         (Ok(None), None) => {}
         (Ok(Some(hello)), Some((end, Ok(Some(other))))) => {
             assert_eq!(*hello, other);
-            // Every prefix is incomplete, and what is behind changes nothing.
+            // Every prefix is incomplete, and bytes after it change nothing.
             assert_eq!(read(&data[..end]), whole);
             let step = 1 + end / 256;
             for shorter in (0..end).step_by(step) {
@@ -252,7 +252,7 @@ fn read(data: &[u8]) -> Result<Option<Hello>, HelloFault> {
     Reader::new().advance(data)
 }
 
-/// The name is made of bytes that names have, and passes for that host alone.
+/// Checks that a name has only valid bytes, and passes for its own host only.
 fn named(hello: &Hello) {
     let asked = |host: &str| Target::parse(format!("{host}:443").as_bytes());
     let other = asked("other.example").unwrap();
@@ -273,7 +273,7 @@ fn named(hello: &Hello) {
         assert_eq!(hello.check(&other, Ech::Record), Err(HelloFault::OtherName));
     }
     if let Ok(target) = asked(sni) {
-        // A trailing dot is no part of a server name (RFC 6066 section 3).
+        // A trailing dot is not part of a server name (RFC 6066 section 3).
         assert_eq!(
             hello.check(&target, Ech::Record).is_ok(),
             target.host.name().is_some() && !sni.ends_with('.'),
@@ -282,18 +282,18 @@ fn named(hello: &Hello) {
     }
 }
 
-/// `data` is what a client of the SOCKS5 port sends.
+/// Checks what a client of the SOCKS5 port sends.
 pub fn socks(data: &[u8]) {
     let read = |bytes: &[u8]| {
         let mut parser = socks::Parser::default();
         match parser.advance(bytes) {
-            // Told once; the request is read from the same bytes.
+            // The parser reports it once; the request is parsed from the same bytes.
             socks::Parsed::Greeting => (parser.greeted(), parser.advance(bytes)),
             other => (parser.greeted(), other),
         }
     };
     let whole = read(data);
-    // Byte by byte the answer comes as soon as it is known, and is the same, whatever is behind.
+    // Byte by byte, the answer is the same, comes as soon as it is known, and does not depend on later bytes.
     let mut parser = socks::Parser::default();
     let mut early = None;
     for end in 0..=data.len() {
@@ -328,7 +328,7 @@ pub fn socks(data: &[u8]) {
     }
 }
 
-/// The fields of an accepted greeting and request, counted from the end: the other way round than they were read.
+/// Parses an accepted greeting and request from the end, in the opposite order.
 fn requested(data: &[u8], target: &Target) {
     let methods = usize::from(data[1]);
     assert!(data[0] == 5 && data[2..2 + methods].contains(&0));
@@ -349,15 +349,15 @@ fn requested(data: &[u8], target: &Target) {
         }
         other => panic!("address type {other}"),
     };
-    // CONNECT reads the same host in it, and so does the record's reader.
+    // CONNECT reads the same host in it, and so does the reader of records.
     assert_eq!(Target::parse(format!("{text}:{}", target.port).as_bytes()).as_ref(), Ok(target));
     assert_eq!(Target::parse(target.to_string().as_bytes()).as_ref(), Ok(target));
 }
 
-/// `data` is a datagram to the gateway's name server.
+/// Checks a datagram to the gateway's name server.
 pub fn dns(data: &[u8]) {
     match dns::read(data) {
-        // No whole header, or an answer.
+        // The header is incomplete, or it is an answer.
         Message::Mute => assert!(data.len() < 12 || data[2] & 0x80 != 0),
         Message::Refused(answer) => {
             answered(data, &answer);
@@ -367,11 +367,11 @@ pub fn dns(data: &[u8]) {
     }
 }
 
-/// Another reader finds the same question, and can read every answer.
+/// Checks that another library finds the same question, and can read every answer.
 fn questioned(data: &[u8], question: &Question) {
     let section = section(data).unwrap();
     let alone = legible(data, section);
-    // What it cannot read of further records is no part of the question.
+    // Further records that it cannot parse are not part of the question.
     let edns = Packet::parse(&legible(data, data.len())).ok().map(|packet| packet.opt().is_some());
     let theirs = Packet::parse(&alone).unwrap();
     let [asked] = &theirs.questions[..] else { panic!("{:?}", theirs.questions) };
@@ -397,7 +397,7 @@ fn questioned(data: &[u8], question: &Question) {
         assert_eq!(question.host_below(), Some(host));
         assert_eq!(question.text(), joined);
     } else {
-        // The only other reason for a "no": a dot that divides nothing.
+        // The only other reason for a negative answer is a dot that separates no labels.
         let dotted = labels.iter().any(|label| label.contains(&b'.'));
         let parsed = name.and_then(|name| name.parse::<HostName>().ok());
         assert!(dotted || parsed.is_none(), "{name:?}");
@@ -443,11 +443,11 @@ fn questioned(data: &[u8], question: &Question) {
     }
 }
 
-/// What holds for every answer to `data`, whatever it says.
+/// Checks every answer to `data`, whatever it contains.
 fn answered(data: &[u8], answer: &[u8]) {
     assert!(answer.len() <= crate::limits::ANSWER_BYTES, "{} bytes", answer.len());
     assert_eq!(answer[..2], data[..2]);
-    // A response to the same kind of question, whole; recursion and checking as they were, nothing authentic.
+    // The answer has the same opcode and is not truncated; RD and CD are copied, and AD is not set.
     assert_eq!(answer[2], 0x80 | data[2] & 0x79);
     assert_eq!(answer[3] & 0xf0, 0x80 | data[3] & 0x10);
     let answer = legible(answer, answer.len());
@@ -456,7 +456,7 @@ fn answered(data: &[u8], answer: &[u8]) {
     assert!(packet.additional_records.is_empty(), "but for OPT");
 }
 
-/// Where the one question of a message ends.
+/// Finds the end of the one question of a message.
 fn section(message: &[u8]) -> Option<usize> {
     let mut at = 12;
     while *message.get(at)? != 0 {
@@ -465,8 +465,8 @@ fn section(message: &[u8]) -> Option<usize> {
     (message[5] == 1 && message.len() >= at + 5).then_some(at + 5)
 }
 
-/// The first `len` bytes of a message, with TXT and IN in the place of types and classes that the other reader does not know, and without
-/// the bit that nobody should set, and we do not mind.
+/// Returns the first `len` bytes of a message, with TXT and IN instead of types and classes that the other library
+/// does not know, and without the reserved bit, which we ignore.
 fn legible(message: &[u8], len: usize) -> Vec<u8> {
     let mut message = message.to_vec();
     message[3] &= 0xbf;

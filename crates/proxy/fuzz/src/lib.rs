@@ -1,5 +1,4 @@
-//! The proxy's parsers of bytes that others write, built here from their own files: they are private to the proxy, and
-//! nothing of it is opened for this.
+//! Builds the proxy's parsers of untrusted bytes from their own files, because they are private to the proxy.
 #![allow(dead_code, reason = "a part of the proxy, without what uses it")]
 
 #[path = "../../src/cursor.rs"]
@@ -19,7 +18,7 @@ mod socks;
 
 pub mod checks;
 
-/// As the proxy has it.
+/// A copy of the proxy's function.
 mod gateway {
     pub(crate) use super::dns;
 }

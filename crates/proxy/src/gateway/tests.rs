@@ -4,7 +4,7 @@ use super::names::tests::Loopback;
 use super::resolver::tests::context;
 use super::*;
 
-/// A stage connects to them without a question before.
+/// A stage can connect to them without a DNS question first.
 #[tokio::test]
 async fn granted_addresses_have_listeners_before_anything_is_served() {
     let rules = ["a.test", "192.0.2.1:443", "[2001:db8::1]:443"].map(str::to_owned);

@@ -36,7 +36,7 @@ fn real_clients_are_understood() {
     assert_eq!(target(JAVA), Ok("repo.maven.apache.org:443".into()));
 }
 
-/// Every prefix is Incomplete, then one answer, however the bytes are cut, and whatever comes behind.
+/// Every prefix is incomplete, and the whole head gives one answer, in any pieces and with any bytes after it.
 #[test]
 fn every_prefix_is_incomplete_then_one_answer() {
     for head in [CURL, GO, PYTHON_OLD, NODE, JAVA] {
@@ -52,7 +52,7 @@ fn every_prefix_is_incomplete_then_one_answer() {
     }
 }
 
-/// K49, P05, P06, P07, P08, P09, P17: the tricks of the request line and of framing.
+/// K49, P05, P06, P07, P08, P09, P17: tricks in the request line and in framing.
 #[test]
 fn faults_are_told_apart() {
     let h = "Host: a.test\r\n";
@@ -103,7 +103,7 @@ fn faults_are_told_apart() {
     }
 }
 
-/// P02: a CONNECT names one host.
+/// P02: CONNECT names one host.
 #[test]
 fn connect_targets_are_strict() {
     let with = |target: &str, host: &str| {
@@ -130,7 +130,7 @@ fn connect_targets_are_strict() {
     }
 }
 
-/// A body behind CONNECT has no meaning; some clients announce that there is none.
+/// A body after CONNECT has no meaning; some clients announce that there is none.
 #[test]
 fn connect_has_no_body() {
     let with =
@@ -140,7 +140,7 @@ fn connect_has_no_body() {
     assert_eq!(with("Transfer-Encoding: chunked"), Err(Fault::ConnectBody));
 }
 
-/// P20: 100 fields pass, 101 do not; 32 KiB pass, one more does not.
+/// P20: 100 fields pass and 101 do not; 32 KiB pass and one byte more does not.
 #[test]
 fn sizes_are_bounded() {
     let fields = |count: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: 1\r\n".repeat(count - 1));
@@ -156,7 +156,7 @@ fn sizes_are_bounded() {
     assert_eq!(fault(&"G".repeat(limits::HEAD_BYTES + 1)), Fault::TooLarge);
 }
 
-/// Each byte is looked at once: a head that comes byte by byte costs no more than one that comes whole.
+/// Each byte is read once, so a head in single bytes costs no more than a whole one.
 #[test]
 fn no_byte_is_looked_at_twice() {
     let mut parser = Parser::default();
@@ -191,7 +191,7 @@ fn head_like() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What we accept, httparse accepts, and reads the same.
+/// Checks that httparse accepts what we accept, and reads the same.
 fn agrees(bytes: &[u8]) {
     let Parsed::Head(head) = parse(bytes) else { return };
     let mut fields = [httparse::EMPTY_HEADER; limits::FIELDS];
@@ -204,7 +204,7 @@ fn agrees(bytes: &[u8]) {
     assert_eq!(host.map(|field| field.value), head.host);
 }
 
-/// Requests for `http://` targets, well-formed but for a line or two.
+/// Builds requests for `http://` targets that are well-formed except for a line or two.
 fn request_like() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         Just("Content-Length: 5"),
@@ -247,7 +247,7 @@ fn request_like() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// P05, P06, P07, P08, P09, P17: what a reader made to find smuggling does not call compliant, we refuse.
+/// P05, P06, P07, P08, P09, P17: we refuse whatever a parser for smuggling attacks does not call compliant.
 fn is_compliant(bytes: &[u8]) {
     use http_desync_guardian::RequestSafetyTier::Compliant;
     use http_desync_guardian::request_analyzer::HttpRequestData;

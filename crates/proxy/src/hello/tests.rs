@@ -6,7 +6,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::*;
 
-/// The first flight of a real client.
+/// Returns the first flight of a real client.
 pub(crate) fn real(name: &str, alpn: &[&str]) -> Vec<u8> {
     let mut config =
         ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
@@ -18,7 +18,7 @@ pub(crate) fn real(name: &str, alpn: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Records with the message of `hello` in pieces of `piece` bytes.
+/// Splits the message of `hello` into records of `piece` bytes.
 pub(crate) fn in_records(hello: &[u8], piece: usize) -> Vec<u8> {
     let message = &hello[5..];
     let mut bytes = Vec::new();
@@ -30,20 +30,20 @@ pub(crate) fn in_records(hello: &[u8], piece: usize) -> Vec<u8> {
     bytes
 }
 
-/// A real hello whose server_name extension has this content, and with `padding` bytes in another extension.
+/// Builds a real hello whose server_name extension has this content, with `padding` bytes in another extension.
 pub(crate) fn with_server_name(extension: Option<&[u8]>, padding: usize) -> Vec<u8> {
     let padding = (padding > 0).then(|| (21, vec![0; padding]));
     with_extensions(padding.into_iter().chain(extension.map(|content| (0, content.to_vec()))))
 }
 
-/// A hello for this name, with an encrypted one such as browsers send (RFC 9849 section 5): an outer one, by HKDF-SHA256
-/// and AES-128-GCM, of a key and a payload that nobody can read.
+/// Builds a hello for this name, with an encrypted one as browsers send it (RFC 9849 section 5): an outer one, with
+/// HKDF-SHA256 and AES-128-GCM, and a random key and payload.
 pub(crate) fn with_ech(name: &[u8]) -> Vec<u8> {
     let outer = [&[0, 0, 1, 0, 1, 7, 0, 32][..], &[9; 32], &[0, 144], &[9; 144]].concat();
     with_extensions([(0, entries(&[(0, name)])), (super::ECH, outer)])
 }
 
-/// A real hello with these extensions for its server_name.
+/// Builds a real hello with these extensions instead of its server_name.
 fn with_extensions(more: impl IntoIterator<Item = (usize, Vec<u8>)>) -> Vec<u8> {
     let hello = real("x.test", &[]);
     let body = &hello[9..];
@@ -95,7 +95,8 @@ fn sni(bytes: &[u8]) -> Result<Option<String>, HelloFault> {
     read(bytes).map(|hello| hello.expect("complete").sni)
 }
 
-/// T03: every prefix is incomplete, then one answer, whether it comes whole, byte by byte, or in one-byte records.
+/// T03: every prefix is incomplete, and the whole hello gives one answer, in one piece, in single bytes, or in
+/// one-byte records.
 #[test]
 fn every_prefix_is_incomplete_then_one_answer() {
     let hello = real("allowed.test", &["h2", "http/1.1"]);
@@ -112,7 +113,7 @@ fn every_prefix_is_incomplete_then_one_answer() {
     }
 }
 
-/// T02, T05: no name, two names, odd types, odd bytes, trailing dot, an address.
+/// T02, T05: no name, two names, odd types, odd bytes, a trailing dot, an address.
 #[test]
 fn odd_server_names() {
     let one = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
@@ -145,7 +146,7 @@ fn odd_server_names() {
     }
 }
 
-/// T04: the name may stand far behind; the cap holds.
+/// T04: the name may come late, and the size limit holds.
 #[test]
 fn large_hellos() {
     let name = entries(&[(0, b"allowed.test")]);
@@ -163,12 +164,12 @@ fn large_hellos() {
         endless.resize(endless.len() + 0x4000, 0);
     }
     assert!(matches!(read(&endless), Err(HelloFault::TooLarge | HelloFault::Malformed)));
-    // One-byte records carry 6 bytes a byte: held bytes are counted, not message bytes.
+    // One-byte records have 6 bytes for each byte: the limit counts buffered bytes, not message bytes.
     let slow = in_records(&with_server_name(Some(&name), 20_000), 1);
     assert_eq!(read(&slow[..limits::HELLO_BYTES]), Err(HelloFault::TooLarge));
 }
 
-/// T06: what is not TLS is told apart at its first byte.
+/// T06: the first byte shows that it is not TLS.
 #[test]
 fn not_tls() {
     for bytes in [
@@ -185,7 +186,7 @@ fn not_tls() {
     assert_eq!(read(b"\x16\x03\x01\x00\x00"), Err(HelloFault::Malformed), "an empty record");
 }
 
-/// T01, T02: the name must be the host asked for; a literal is asked for without one.
+/// T01, T02: the name must be the requested host; a literal must come without a name.
 #[test]
 fn names_are_compared() {
     let check = |target: &str, sni: Option<&str>| {
@@ -193,7 +194,7 @@ fn names_are_compared() {
         let target = Target::parse(target.as_bytes()).unwrap();
         let judged = hello.check(&target, Ech::Record);
         assert_eq!(hello.check(&target, Ech::Refuse), judged);
-        // T08: by default it is told; strict, it is refused whatever it names.
+        // T08: ECH is only recorded by default; in strict mode it is refused whatever the outer name is.
         let hidden = Hello { ech: true, ..hello };
         assert_eq!(hidden.check(&target, Ech::Record), judged);
         assert_eq!(hidden.check(&target, Ech::Refuse), Err(HelloFault::Hidden));

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What comes of bytes that arrive in pieces, with all that may go on gone on in between; and how much that was.
+/// Returns what is detected in bytes that arrive in pieces, and how many bytes went on before that.
 fn look(pieces: &[&[u8]]) -> (Opens, usize) {
     let mut opening = Opening::default();
     let mut waiting = Vec::new();
@@ -28,7 +28,7 @@ fn byte_by_byte(bytes: &[u8]) -> (Opens, usize) {
     look(&bytes.chunks(1).collect::<Vec<_>>())
 }
 
-/// L14: what some server takes for a request is one, however it arrives, and no complete line of it goes on before.
+/// L14: whatever some server takes for a request is one, in any pieces, and no complete line of it goes on before.
 #[test]
 fn l14_knows_requests_of_any_spelling() {
     for line in [
@@ -65,12 +65,12 @@ fn l14_knows_requests_of_any_spelling() {
     let long = [&vec![b'M'; 300_000][..], b" / HTTP/1.1\r\n"].concat();
     assert_eq!(whole(&long), Opens::Http);
     assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Opens::Http);
-    // What is held is bounded.
+    // The buffered bytes are bounded.
     let endless = [b"GET /", &vec![b'a'; limits::HEAD_BYTES][..]].concat();
     assert_eq!(whole(&endless), Opens::Http);
 }
 
-/// L14: what is neither TLS nor HTTP goes on as soon as it is there.
+/// L14: bytes that are neither TLS nor HTTP go on at once.
 #[test]
 fn l14_other_protocols_do_not_wait() {
     for line in [
@@ -98,7 +98,7 @@ fn l14_other_protocols_do_not_wait() {
         assert_eq!(whole(line), Opens::Other, "{}", line.escape_ascii());
         assert_eq!(byte_by_byte(line).0, Opens::Other, "{}", line.escape_ascii());
     }
-    // These have no end by which they could be told; nothing of them waits.
+    // These have no line end that would identify them; nothing of them waits.
     for open in [
         &b"ping"[..],
         b"\x30\x0c\x02\x01\x01\x60\x07",
@@ -109,12 +109,12 @@ fn l14_other_protocols_do_not_wait() {
         assert_eq!(look(&[open]), (Opens::Unknown { free: 0 }, open.len()), "{}", open.escape_ascii());
         assert_eq!(byte_by_byte(open).1, open.len());
     }
-    // A line of text that is longer than any request's.
+    // A line of text that is longer than that of any request.
     let long = [&vec![b'x'; limits::REQUEST_LINE][..], b" HTTP/"].concat();
     assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Opens::Other);
 }
 
-/// L14: what may be the beginning of a request waits whole, and the end of the stream counts as that of the line.
+/// L14: what may begin a request waits as a whole, and the end of the stream counts as the end of the line.
 #[test]
 fn l14_the_beginning_of_a_request_waits() {
     for held in [
@@ -143,12 +143,12 @@ fn l14_the_beginning_of_a_request_waits() {
         let _ = opening.look(bytes);
         assert_eq!(opening.finish(), opens, "{}", bytes.escape_ascii());
     }
-    // A carriage return waits for what follows.
+    // A carriage return waits for the next byte.
     assert_eq!(look(&[b"FOO x\r"]), (Opens::Unknown { free: 0 }, 5));
     assert_eq!(look(&[b"FOO x\r", b"y"]), (Opens::Unknown { free: 0 }, 7));
 }
 
-/// L14: TLS in either form is told before anything else.
+/// L14: both forms of TLS are detected first.
 #[test]
 fn l14_tls_is_told_first() {
     for bytes in [&b"\x16"[..], b"\x16\x03\x01", b"\x15not", b"\x80\x2e\x01\x03"] {

@@ -46,7 +46,8 @@ fn told<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
     lines.into_iter().map(|line| line["count"].as_u64().unwrap_or(1)).sum()
 }
 
-/// A08: in ordinary use each has its own line; a flood of 100 000 is counted to the last one, in a record of less than 1 MB.
+/// A08: in ordinary use each refusal has its own line. A flood of 100 000 is counted exactly, in a record of less
+/// than 1 MB.
 #[tokio::test(start_paused = true)]
 async fn a08_a_flood_of_refusals_is_counted_exactly() {
     let run = Run::new();
@@ -54,11 +55,11 @@ async fn a08_a_flood_of_refusals_is_counted_exactly() {
     let mut alone = 0;
     let mut asked = 0;
     for second in 0..20 {
-        // Few enough at first that each has a line.
+        // These are few enough that each has a line.
         let at_once = if second < 2 { 500 } else { 5500_u64 };
         for number in 0..at_once {
             asked += 1;
-            // All different, or all the same, or by some few reasons.
+            // All different, all the same, or with a few reasons.
             let (host, reason) = match number % 4 {
                 0 => (format!("h{asked}.test:443"), Reason::Default),
                 1 => ("evil.test:443".to_owned(), Reason::DenyRule),
@@ -83,7 +84,7 @@ async fn a08_a_flood_of_refusals_is_counted_exactly() {
     assert!(lines.len() < 1200, "{} lines", lines.len());
     let folded: Vec<_> = lines.iter().filter(|line| line.get("conn").is_none()).collect();
     assert_eq!(told(folded.iter().copied()), asked - alone);
-    // By its reason each, also where the host is not told.
+    // Each counts for its reason, also in lines without a host.
     for reason in ["default", "deny_rule", "port", "expired"] {
         assert_eq!(told(lines.iter().filter(|line| line["reason"] == reason)), asked / 4, "{reason}");
     }
@@ -93,7 +94,7 @@ async fn a08_a_flood_of_refusals_is_counted_exactly() {
     assert_eq!(run.lines().len(), lines.len(), "told once");
 }
 
-/// A08: what `kill -9` can lose is a second of counts, also when the flood has ended.
+/// A08: `kill -9` can lose at most a second of counts, also after the flood has ended.
 #[tokio::test(start_paused = true)]
 async fn a08_what_is_counted_is_told_within_a_second() {
     let run = Run::new();
@@ -103,14 +104,14 @@ async fn a08_what_is_counted_is_told_within_a_second() {
     }
     assert_eq!(run.lines().len(), 1000);
     for _ in 0..3 {
-        // As the loop of a listener drops it, and begins anew.
+        // As the loop of a listener cancels it, and starts again.
         let _ = tokio::time::timeout(Duration::from_millis(300), refusals.tend(&run.log)).await;
         assert_eq!(run.lines().len(), 1000);
     }
     let _ = tokio::time::timeout(Duration::from_millis(200), refusals.tend(&run.log)).await;
     let lines = run.lines();
     assert_eq!((lines.len(), &lines[1000]["count"]), (1001, &10.into()));
-    // And again, from the next one on.
+    // The same holds for the next one.
     for number in 0..5 {
         refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
     }
@@ -118,7 +119,7 @@ async fn a08_what_is_counted_is_told_within_a_second() {
     assert_eq!(told(&run.lines()), 1015);
 }
 
-/// A08: however many kinds there are, so many lines in a second; the oldest come first and none is forgotten.
+/// A08: the lines per second are bounded, however many kinds there are; the oldest come first, and none is lost.
 #[tokio::test(start_paused = true)]
 async fn a08_the_lines_of_a_flood_are_bounded() {
     let run = Run::new();
@@ -147,7 +148,7 @@ async fn a08_the_lines_of_a_flood_are_bounded() {
     assert_eq!(told(&run.lines()), 1000 + 4 * 6 * 3);
 }
 
-/// A08: what is due is told also by a task that always has something else to do.
+/// A08: counts are also written by a task that is never idle.
 #[tokio::test(start_paused = true)]
 async fn a08_a_flood_is_told_of_in_time_whatever_else_comes() {
     let run = Run::new();
@@ -157,7 +158,7 @@ async fn a08_a_flood_is_told_of_in_time_whatever_else_comes() {
     }
     tokio::time::advance(Duration::from_secs(1)).await;
     poll_fn(|cx| {
-        // As an accept loop that is never idle: nothing of tokio's is ready any more in this turn.
+        // Like an accept loop that is never idle: nothing of tokio is ready any more in this turn.
         while pin!(tokio::task::consume_budget()).poll(cx).is_ready() {}
         assert!(pin!(refusals.tend(&run.log)).poll(cx).is_pending());
         Poll::Ready(())
@@ -166,7 +167,7 @@ async fn a08_a_flood_is_told_of_in_time_whatever_else_comes() {
     assert_eq!(told(&run.lines()), 1005);
 }
 
-/// A05, A08: a refusal that would only be counted is an error too where the record cannot be written.
+/// A05, A08: if the record cannot be written, counting a refusal is an error too.
 #[tokio::test(start_paused = true)]
 async fn a05_a_flood_without_a_record_is_an_error() {
     let run = Run::new();
@@ -175,7 +176,7 @@ async fn a05_a_flood_without_a_record_is_an_error() {
         refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
     }
     std::fs::remove_file(run.dir.join("run.jsonl")).unwrap();
-    // Noticed with the next line.
+    // The next line shows the error.
     tokio::time::advance(Duration::from_secs(1)).await;
     for number in 0..3 {
         let refused = refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default));

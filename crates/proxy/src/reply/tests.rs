@@ -44,7 +44,7 @@ fn a_denial_reads_as_documented() {
     assert_eq!(text, expected);
 }
 
-/// The table of line 1 and line 3, and what never goes inside.
+/// The table of lines 1 and 3, and what never goes inside.
 #[test]
 fn what_is_said_inside_holds_no_address_path_or_person() {
     for (rules, asked, answer, line1, line3) in [
@@ -69,7 +69,7 @@ fn what_is_said_inside_holds_no_address_path_or_person() {
     ] {
         let denial = denial(rules, asked, answer);
         if asked.starts_with("192") {
-            continue; // what documentation addresses are told is the policy's business
+            continue; // the policy decides what documentation addresses get
         }
         let text = text(&Refusal::Denied(denial));
         assert!(text.starts_with(&format!("HTTP/1.1 403 exeat denied {asked} ({line1})\r\n")), "{text}");
@@ -97,7 +97,7 @@ fn failures_are_not_disguised_as_policy() {
         assert!(text.contains("\r\n\r\nexeat could not reach a.test:443: "), "{text}");
         assert!(text.contains("not a policy denial: a rule allows it.\n"), "{text}");
         assert!(text.contains("Proxy-Status: exeat; error="), "{text}");
-        // R01: descriptors come back.
+        // R01: descriptors become free again.
         assert_eq!(text.contains("\r\nRetry-After: 1\r\n"), failure == Failure::Resources, "{text}");
     }
     let unrecorded = text(&Refusal::NoRecord(target("a.test:443")));
@@ -106,7 +106,7 @@ fn failures_are_not_disguised_as_policy() {
     assert!(text(&Refusal::Busy).contains("Retry-After: 1\r\n"));
 }
 
-/// Every reply is framed: the length is that of the body.
+/// Every reply is framed: its length is that of the body.
 #[test]
 fn content_length_is_the_body_s() {
     for refusal in [
@@ -127,7 +127,7 @@ fn content_length_is_the_body_s() {
     }
 }
 
-/// One of each kind of refusal, of each fault and of each failure.
+/// Returns one of each kind of refusal, fault and failure.
 fn every() -> Vec<Refusal> {
     use Failure::*;
     let to = || target("a.test:443");
@@ -182,8 +182,8 @@ fn every() -> Vec<Refusal> {
     all
 }
 
-/// The published table has a row for each refusal, with its reason, its status and its SOCKS5 code; and the two entries
-/// that speak HTTP, bytes and hyper, say the same.
+/// The published table has a row for each refusal, with its reason, its status and its SOCKS5 code. Both ways of
+/// writing HTTP, bytes and hyper, give the same reply.
 #[test]
 fn the_page_has_every_answer() {
     let page = include_str!("../../../../docs/answers.md");

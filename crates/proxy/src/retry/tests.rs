@@ -1,23 +1,23 @@
 use super::*;
 
-/// A record of this type.
+/// Builds a record of this type.
 pub(crate) fn record(content_type: u8, body: &[u8]) -> Vec<u8> {
     let length = u16::try_from(body.len()).unwrap().to_be_bytes();
     [&[content_type, 3, 3][..], &length, body].concat()
 }
 
-/// A ServerHello with this Random.
+/// Builds a ServerHello with this Random.
 fn server_hello(random: [u8; 32]) -> Vec<u8> {
     let body = [&[3, 3][..], &random, &[0, 0x13, 1, 0, 0, 6, 0, 0x2b, 0, 2, 3, 4]].concat();
     [&[2, 0, 0, u8::try_from(body.len()).unwrap()][..], &body].concat()
 }
 
-/// What a server says that wants another hello.
+/// Builds the answer of a server that asks for another hello.
 pub(crate) fn retry() -> Vec<u8> {
     server_hello(RETRY)
 }
 
-/// And one that does not.
+/// Builds the answer of a server that does not.
 pub(crate) fn plain() -> Vec<u8> {
     server_hello([7; 32])
 }
@@ -26,7 +26,7 @@ fn in_records(message: &[u8], piece: usize) -> Vec<u8> {
     message.chunks(piece).flat_map(|piece| record(22, piece)).collect()
 }
 
-/// L13: whether a server wants another hello is known however its answer is cut up, and whatever may stand in front.
+/// L13: a request for another hello is found in any pieces, and after whatever may come first.
 #[test]
 fn l13_finds_a_retry_request_in_any_pieces() {
     let ccs = record(20, &[1]);
@@ -51,7 +51,7 @@ fn l13_finds_a_retry_request_in_any_pieces() {
     assert_eq!(Answers::default().look(&record(22, &[6, 0, 0, 2])), Some(Answer::Retry));
 }
 
-/// L13: the answer to the second hello is found behind the first one.
+/// L13: the answer to the second hello is found after the first one.
 #[test]
 fn l13_finds_the_answer_behind_a_retry_request() {
     for last in [Answer::Retry, Answer::Other] {
@@ -69,7 +69,7 @@ fn l13_finds_the_answer_behind_a_retry_request() {
     }
 }
 
-/// L13: a server that speaks no TLS asks for no hello.
+/// L13: a server that does not speak TLS asks for no hello.
 #[test]
 fn l13_other_answers_are_told_at_once() {
     for bytes in

@@ -9,7 +9,7 @@ fn name(text: &[u8], port: u16) -> Vec<u8> {
     [&[5, 1, 0, 3, length], text, &port.to_be_bytes()].concat()
 }
 
-/// What becomes of a request behind a greeting, and of how many bytes it is.
+/// Parses a request that follows a greeting; returns its target and the length of both.
 fn ask(request: &[u8]) -> Result<(String, usize), Parsed> {
     let bytes = [HELLO, request].concat();
     let mut parser = Parser::default();
@@ -27,12 +27,12 @@ fn fault(request: &[u8]) -> Fault {
     }
 }
 
-/// What a greeting is told at once.
+/// Parses a greeting.
 fn greet(bytes: &[u8]) -> Parsed {
     Parser::default().advance(bytes)
 }
 
-/// Names, and literals of both kinds, with the bytes behind left alone.
+/// Names and literals of both kinds; the bytes after them are left alone.
 #[test]
 fn requests_are_understood() {
     let ipv4 = [5, 1, 0, 1, 192, 0, 2, 1, 1, 187];
@@ -52,7 +52,7 @@ fn requests_are_understood() {
     }
 }
 
-/// S05: without authentication, or not at all; the whole list of methods is read, and no byte more.
+/// S05: only without authentication. The whole list of methods is read, and no byte more.
 #[test]
 fn methods() {
     let all: Vec<u8> = (0..=254).rev().collect();
@@ -70,7 +70,7 @@ fn methods() {
         (&[5, 0, 0], Parsed::Fault(Fault::Methods)),
         (&[5, 1, 2], Parsed::Fault(Fault::Methods)),
         (&[5, 2, 1, 2], Parsed::Fault(Fault::Methods)),
-        // The 0 behind the list is no offer.
+        // The 0 after the list is not an offer.
         (&[5, 1, 2, 0], Parsed::Fault(Fault::Methods)),
         (&[5, 1, 255, 0], Parsed::Fault(Fault::Methods)),
     ] {
@@ -78,7 +78,7 @@ fn methods() {
     }
 }
 
-/// S07: what is not SOCKS5 is known by its first byte.
+/// S07: the first byte shows that it is not SOCKS5.
 #[test]
 fn other_protocols() {
     for bytes in
@@ -89,7 +89,7 @@ fn other_protocols() {
     }
 }
 
-/// S04, S05: neither a command but CONNECT nor a reserved byte nor a sub-negotiation in place of a request.
+/// S04, S05: another command, a reserved byte, and a sub-negotiation instead of a request.
 #[test]
 fn faults_are_told_apart() {
     for (request, expected) in [
@@ -111,7 +111,7 @@ fn faults_are_told_apart() {
     }
 }
 
-/// S01, S03: the text of a name is read as CONNECT reads it, whatever is in it.
+/// S01, S03: the text of a name is read as for CONNECT, whatever it contains.
 #[test]
 fn names_are_judged_as_those_of_connect() {
     for (text, target) in [
@@ -146,7 +146,7 @@ fn names_are_judged_as_those_of_connect() {
     assert_eq!(fault(&name(b"a.test", 0)), Fault::Authority);
 }
 
-/// S06: the longest name is read to its end, refused for what it is, and what it was is known.
+/// S06: the longest name is read to its end, refused for its content, and known afterwards.
 #[test]
 fn the_longest_name() {
     let long = [b'a'; 255];
@@ -160,14 +160,14 @@ fn the_longest_name() {
     assert_eq!(parser.name(&bytes), None);
     assert_eq!(parser.advance(&bytes), Parsed::Fault(Fault::Authority));
     assert_eq!(parser.name(&bytes), Some(&long[..]));
-    // 253 is what a name may have (RFC 1035 section 2.3.4).
+    // A name may have 253 bytes (RFC 1035 section 2.3.4).
     let longest = [&[b'a'; 61][..], &[b"." as &[u8], &[b'b'; 63]].concat().repeat(3)].concat();
     assert_eq!(longest.len(), 253);
     assert!(ask(&name(&longest, 65535)).is_ok());
 }
 
 proptest! {
-    /// S06: however the bytes are cut, the answer is that of the whole, and bytes behind change nothing.
+    /// S06: in any pieces the answer is that of the whole, and bytes after it change nothing.
     #[test]
     fn cuts_change_nothing(
         methods in prop::collection::vec(0_u8..3, 1..5),

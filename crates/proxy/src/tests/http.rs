@@ -1,4 +1,4 @@
-//! Plain HTTP requests through the proxy, to origins that keep every byte.
+//! Tests plain HTTP requests through the proxy, to origins that store every byte.
 
 use exeat_policy::TlsCheck;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -7,15 +7,15 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-/// An origin that answers each connection with a fixed text once it has read a whole request, and keeps what came. What a
-/// client sends after the answer is kept too.
+/// An origin that stores what it receives, and answers each connection with a fixed text after a whole request. It
+/// also stores what a client sends after the answer.
 pub(super) struct Web {
     pub(super) port: u16,
     seen: Arc<Mutex<Vec<String>>>,
     _task: JoinHandle<()>,
 }
 
-/// Whether `bytes` hold a whole request.
+/// Whether `bytes` contain a whole request.
 pub(super) fn whole(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
@@ -76,7 +76,7 @@ impl Web {
 
 pub(super) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
-/// A proxy that grants `allowed.test` on the origin's port.
+/// Starts a proxy that grants `allowed.test` on the origin's port.
 async fn proxy_to(web: &Web) -> Proxy {
     let port = web.port;
     setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await
@@ -95,8 +95,9 @@ fn fields_of(request: &str) -> Vec<&str> {
     request.split("\r\n\r\n").next().unwrap().lines().skip(1).collect()
 }
 
-/// P02, P13, P14: what goes out is a message of ours. `Host` is the target's, whatever the client wrote; nothing of the
-/// hop and nothing that was meant for a proxy is left; a field that `Connection` names is gone, unless it frames.
+/// P02, P13, P14: the proxy builds the outgoing message anew. `Host` is that of the target, whatever the client
+/// wrote. Fields for one hop or for a proxy are removed, and so are fields that `Connection` names, unless they
+/// frame the message.
 #[tokio::test]
 async fn p02_p13_p14_a_request_is_made_anew() {
     let web = web(OK).await;
@@ -140,8 +141,8 @@ async fn p02_p13_p14_a_request_is_made_anew() {
     assert_eq!(ended.summary.reached, 1);
 }
 
-/// P01, P10, P16, D14: one request, one decision, one connection. What stands behind a request is never read as
-/// another one, neither to another host nor to the same.
+/// P01, P10, P16, D14: one request, one decision, one connection. What follows a request is never read as another
+/// request, to any host.
 #[tokio::test]
 async fn p01_p16_a_connection_carries_one_request() {
     let web = web(OK).await;
@@ -161,7 +162,7 @@ async fn p01_p16_a_connection_carries_one_request() {
         web.seen().iter().all(|seen| seen.starts_with("GET /1 ") && seen.matches("HTTP/1.1").count() == 1)
     );
 
-    // P01, P10: the same decision as for CONNECT, and a refused request with a body is the last one.
+    // P01, P10: the decision is that for CONNECT, and after a refused request with a body nothing more is read.
     let denied = format!(
         "POST http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test\r\nContent-Length: 70\r\n\r\n\
          GET http://allowed.test:{port}/smuggled HTTP/1.1\r\nHost: allowed.test\r\n\r\n"
@@ -174,8 +175,8 @@ async fn p01_p16_a_connection_carries_one_request() {
     assert_eq!(ended.decisions(), ["allow:rule", "allow:rule", "allow:rule", "deny:default"]);
 }
 
-/// P05, P06, P07, P08, P09, P17: shapes in which two readers could differ are refused before anything is dialled; a
-/// body that turns out malformed never becomes a whole request.
+/// P05, P06, P07, P08, P09, P17: ambiguous requests are refused before anything is dialed. A body that turns out
+/// malformed never becomes a whole request.
 #[tokio::test]
 async fn p05_to_p09_shapes_that_smuggle_are_refused() {
     let web = web(OK).await;
@@ -218,11 +219,11 @@ async fn p05_to_p09_shapes_that_smuggle_are_refused() {
     proxy.end().await;
 }
 
-/// P12, P11: only a WebSocket is switched to, and only by the origin. h2c is never asked for; a 101 that nobody asked for
-/// is no answer.
+/// P12, P11: only a WebSocket can be switched to, and only by the origin. h2c is not forwarded, and an unrequested
+/// 101 is not accepted.
 #[tokio::test]
 async fn p11_p12_upgrades() {
-    // h2c: goes on as an ordinary request.
+    // h2c: it is forwarded as an ordinary request.
     let plain = web(OK).await;
     let proxy = proxy_to(&plain).await;
     let port = plain.port;
@@ -233,7 +234,7 @@ async fn p11_p12_upgrades() {
     assert!(proxy.say(Way::Tcp, h2c.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
     let seen = plain.seen().pop().unwrap().to_ascii_lowercase();
     assert!(!seen.contains("h2c") && !seen.contains("http2-settings") && !seen.contains("upgrade"), "{seen}");
-    // A WebSocket that the origin refuses: nothing behind the head goes up.
+    // The origin refuses a WebSocket: nothing after the head goes up.
     let ask =
         format!("{get}Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n");
     let answer = proxy.say(Way::Tcp, format!("{ask}GET /smuggled HTTP/1.1\r\n\r\n").as_bytes()).await;
@@ -243,7 +244,7 @@ async fn p11_p12_upgrades() {
     assert!(!seen.contains("smuggled"), "{seen}");
     proxy.end().await;
 
-    // A 101 that was not asked for, and one to something else.
+    // A 101 without a request, and one to another protocol.
     for answer in [
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\n\r\n",
@@ -301,7 +302,7 @@ async fn p11_a_websocket_becomes_a_tunnel() {
     }
 }
 
-/// R10, and answers that are not HTTP: 502, and nothing of them reaches the client.
+/// R10: malformed answers are a 502, and nothing of them reaches the client.
 #[tokio::test]
 async fn r10_odd_answers_are_502() {
     let endless = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".repeat(9000);
@@ -333,7 +334,7 @@ async fn r10_odd_answers_are_502() {
     }
 }
 
-/// P13: an answer is made anew as well, and its framing is ours: chunked, by length, or until the end.
+/// P13: the answer is built anew too, with our own framing: chunked, by length, or until the end.
 #[tokio::test]
 async fn answers_are_made_anew() {
     for (answer, head, body) in [
@@ -375,7 +376,8 @@ async fn answers_are_made_anew() {
     }
 }
 
-/// An answer that breaks off must not look whole, neither to 1.1 nor to 1.0, which has the end of the connection alone.
+/// An incomplete answer must not look complete, to HTTP/1.1 or to HTTP/1.0, which has only the end of the
+/// connection.
 #[tokio::test]
 async fn a_broken_answer_is_a_reset() {
     for version in ["1.1", "1.0"] {
@@ -393,7 +395,7 @@ async fn a_broken_answer_is_a_reset() {
     }
 }
 
-/// P15: other schemes, and forms that are no proxy's.
+/// P15: other schemes, and forms that are not for a proxy.
 #[tokio::test]
 async fn p15_other_schemes_are_refused() {
     let proxy = setup(&["allowed.test:80,443"]).start().await;
@@ -431,7 +433,7 @@ async fn p15_other_schemes_are_refused() {
     assert!(ended.decisions().iter().all(|decided| decided.starts_with("deny:")));
 }
 
-/// T06 for requests: where TLS is granted, plain HTTP is not, and nothing is dialled for it.
+/// T06: where TLS is granted, plain HTTP is refused, and nothing is dialed for it.
 #[tokio::test]
 async fn plain_http_where_tls_is_granted() {
     let web = web(OK).await;
@@ -450,7 +452,7 @@ async fn plain_http_where_tls_is_granted() {
     assert!(ended.asked.is_empty());
 }
 
-/// P17, RFC 9110 section 10.1.1: a client that waits for `100 Continue` gets it.
+/// P17: a client that waits for `100 Continue` gets it (RFC 9110 section 10.1.1).
 #[tokio::test]
 async fn a_client_that_waits_is_told_to_go_on() {
     let web = web(OK).await;
@@ -470,7 +472,7 @@ async fn a_client_that_waits_is_told_to_go_on() {
     proxy.end().await;
 }
 
-/// R02, R04: a large body is streamed both ways, and a length is never memory.
+/// R02, R04: a large body is streamed both ways, and a length allocates no memory.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the test owns the task")]
 async fn r02_r04_bodies_are_streamed() {
@@ -485,7 +487,7 @@ async fn r02_r04_bodies_are_streamed() {
     let heard = proxy.say(Way::Tcp, request.as_bytes()).await;
     assert!(heard.ends_with(&body) && heard.starts_with("HTTP/1.1 200 OK"), "{} bytes", heard.len());
     assert!(web.seen()[0].ends_with(&body));
-    // A length of petabytes, and then nothing: nothing happens either.
+    // A length of petabytes without a body has no effect.
     let (done, mut waiting) = mpsc::channel::<()>(1);
     let mut client = proxy.connect(Way::Tcp).await;
     let request = format!(
@@ -505,7 +507,7 @@ async fn r02_r04_bodies_are_streamed() {
     );
 }
 
-/// An empty body has a length where its client said one: some origins want it.
+/// An empty body keeps the length that its client sent, because some origins need it.
 #[tokio::test]
 async fn an_empty_body_keeps_its_length() {
     let web = web(OK).await;
@@ -522,7 +524,8 @@ async fn an_empty_body_keeps_its_length() {
     proxy.end().await;
 }
 
-/// An answer that comes before the request is over arrives whole, also at a client that reads only when it has sent all.
+/// An answer before the end of the request arrives whole, also at a client that reads only after it has sent
+/// everything.
 #[tokio::test]
 async fn an_early_answer_is_whole() {
     let body = "x".repeat(4 << 20);
@@ -546,7 +549,7 @@ async fn an_early_answer_is_whole() {
     }
 }
 
-/// P21: a client that has said all that it will say still gets its answer.
+/// P21: a client that has closed its direction still gets its answer.
 #[tokio::test]
 async fn p21_a_half_closed_client_gets_its_answer() {
     let web = web(OK).await;
@@ -563,7 +566,7 @@ async fn p21_a_half_closed_client_gets_its_answer() {
     proxy.end().await;
 }
 
-/// R03: an exchange in which nothing moves ends, and so does one that takes too long in all.
+/// R03: an exchange without progress ends, and so does one that takes too long in total.
 #[tokio::test]
 async fn r03_an_exchange_has_deadlines() {
     let silent = origin(b"").await;

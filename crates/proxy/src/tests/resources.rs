@@ -1,9 +1,9 @@
-//! What one run may take: connections to a host, bytes sent under a rule.
+//! Tests what one run may use: connections to a host, and bytes sent under a rule.
 
 use super::http::{OK, web};
 use super::*;
 
-/// The connections that each test of a host's limit may have.
+/// The number of connections to one host in these tests.
 const MOST: usize = 3;
 
 async fn head_of(mut client: Box<dyn Client>, bytes: &[u8]) -> (Box<dyn Client>, Vec<u8>) {
@@ -13,8 +13,8 @@ async fn head_of(mut client: Box<dyn Client>, bytes: &[u8]) -> (Box<dyn Client>,
     (client, head)
 }
 
-/// R01: beyond the limit of one host 429, before anything is looked up or dialled, on every way in; other hosts do not
-/// suffer, and a place that is given back can be had again.
+/// R01: over the limit of one host a client gets 429, before anything is looked up or dialed, on every entry. Other
+/// hosts are not affected, and a released place can be used again.
 #[tokio::test]
 async fn r01_connections_to_one_host() {
     let origin = origin(b"").await;
@@ -40,7 +40,7 @@ async fn r01_connections_to_one_host() {
             head.contains("\r\nRetry-After: 1\r\n") && head.contains("details=\"budget_conns\""),
             "{head}"
         );
-        // The same for a plain request, and for SOCKS5.
+        // A plain request and SOCKS5 get the same.
         let request =
             format!("GET http://ALLOWED.test:{port}/ HTTP/1.1\r\nHost: allowed.test:{port}\r\n\r\n");
         let (_, head) = head_of(proxy.connect(way).await, request.as_bytes()).await;
@@ -53,7 +53,7 @@ async fn r01_connections_to_one_host() {
     for other in [format!("evil.test:{port}"), format!("127.0.0.1:{port}")] {
         assert!(proxy.ask(Way::Tcp, &other).await.1.starts_with("HTTP/1.1 200 "), "{other}");
     }
-    // Given back at the end of a tunnel.
+    // The end of a tunnel releases its place.
     drop(held.pop());
     let again = Instant::now();
     let client = loop {
@@ -78,7 +78,7 @@ async fn r01_connections_to_one_host() {
     assert!(ended.denials.contains("budget_conns"));
 }
 
-/// A plain HTTP exchange holds its place until it ends, and no longer.
+/// A plain HTTP exchange holds its place until it ends.
 #[tokio::test]
 async fn r01_a_request_holds_its_place() {
     let web = web(OK).await;
@@ -86,7 +86,7 @@ async fn r01_a_request_holds_its_place() {
     let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
     setup.limits.per_host = 1;
     let proxy = setup.start().await;
-    // Two in a row, and then one that is not finished beside another.
+    // Two in a row, then one that is unfinished while another arrives.
     let request = format!("GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     let mut lingering = Vec::new();
     for _ in 0..2 {
@@ -106,7 +106,7 @@ async fn r01_a_request_holds_its_place() {
     proxy.end().await;
 }
 
-/// Lets a run send `limit` bytes to `allowed.test`. Everything else of the policy is read again with it.
+/// Lets a run send `limit` bytes to `allowed.test`, by replacing the whole policy.
 fn bounded(proxy: &Proxy, port: u16, limit: u64) {
     let mut builder = PolicyBuilder::new();
     for (rule, max_upload) in [
@@ -120,7 +120,7 @@ fn bounded(proxy: &Proxy, port: u16, limit: u64) {
     proxy.cx.replace_policy(builder.build(), Arc::new(under));
 }
 
-/// Writes until the other side has had enough, and waits for the end, or the reset.
+/// Writes until the other side stops reading, and waits for the end or the reset.
 async fn push(client: &mut dyn Client, bytes: usize) {
     let _ = client.write_all(&vec![b'x'; bytes]).await;
     let _ = client.shutdown().await;
@@ -128,8 +128,8 @@ async fn push(client: &mut dyn Client, bytes: usize) {
     let _ = timeout(Duration::from_secs(5), client.read_to_end(&mut rest)).await.expect("an end");
 }
 
-/// X09: the bytes up to the limit go out and none after them, through several connections of every kind, and through a
-/// policy that is read again meanwhile. Then nothing is dialled any more.
+/// X09: exactly the bytes up to the limit go out, over several connections of every kind, and across a policy that
+/// is read again. After that nothing is dialed.
 #[tokio::test]
 async fn x09_an_upload_budget_is_exact() {
     const LIMIT: u64 = 100_000;
@@ -140,7 +140,7 @@ async fn x09_an_upload_budget_is_exact() {
         bounded(&proxy, port, LIMIT);
         let target = format!("allowed.test:{port}");
 
-        // Bytes right behind the head count.
+        // Bytes right after the head count.
         let mut client = proxy.connect(way).await;
         let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\nearly");
         client.write_all(request.as_bytes()).await.unwrap();
@@ -149,7 +149,7 @@ async fn x09_an_upload_budget_is_exact() {
         eventually(|| origin.bytes() == b"early").await;
         bounded(&proxy, port, LIMIT);
 
-        // So do those of SOCKS5, and of two tunnels at the same time.
+        // Bytes over SOCKS5 count, and so do those of two tunnels at the same time.
         let mut request = b"\x05\x01\x00\x05\x01\x00\x03\x0callowed.test".to_vec();
         request.extend(port.to_be_bytes());
         let (mut socks, head) = head_of(proxy.socks(way).await, &request).await;
@@ -170,7 +170,7 @@ async fn x09_an_upload_budget_is_exact() {
         ended.closes_follow_decisions_and_cuts();
         let sent: u64 = ended.of("close").iter().map(|close| close["bytes_up"].as_u64().unwrap()).sum();
         assert_eq!(sent, LIMIT);
-        // A reset destroys what is on its way.
+        // A reset discards what is on its way.
         assert!(origin.bytes().len() as u64 <= LIMIT, "{}", origin.bytes().len());
         let cut: Vec<_> =
             ended.of("close").into_iter().filter(|close| close["ended_by"] == "budget").collect();
@@ -183,7 +183,7 @@ async fn x09_an_upload_budget_is_exact() {
 }
 
 impl Ended {
-    /// Every connection has one close, and one that was cut a second decision before it.
+    /// Checks that every connection has one close, and a cut one a second decision before it.
     fn closes_follow_decisions_and_cuts(&self) {
         self.closes_follow_decisions();
         for close in self.of("close") {
@@ -194,7 +194,7 @@ impl Ended {
     }
 }
 
-/// Exactly the limit is not over it.
+/// Exactly the limit is allowed.
 #[tokio::test]
 async fn x09_the_last_byte_goes() {
     let origin = origin(b"").await;
@@ -211,7 +211,7 @@ async fn x09_the_last_byte_goes() {
     assert_eq!(ended.of("close")[0]["ended_by"], "client");
 }
 
-/// X09 for plain HTTP: the head counts with the body; the client is told why, and the origin gets no whole request.
+/// X09: plain HTTP. The head counts with the body, the client is told why, and the origin gets no whole request.
 #[tokio::test]
 async fn x09_requests_and_websockets() {
     for way in WAYS {

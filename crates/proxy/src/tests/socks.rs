@@ -1,19 +1,19 @@
-//! Whole connections of the SOCKS5 entry: rows S of the threats, and that nothing is decided otherwise than for CONNECT.
+//! Tests whole connections of the SOCKS5 entry: rows S of the threats, and that decisions equal those for CONNECT.
 
 use super::*;
 
-/// A reply with this code.
+/// Builds a reply with this code.
 fn reply(code: u8) -> Vec<u8> {
     vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// A request for a name.
+/// Builds a request for a name.
 fn name(text: &[u8], port: u16) -> Vec<u8> {
     let length = u8::try_from(text.len()).unwrap();
     [&[5, 1, 0, 3, length], text, &port.to_be_bytes()].concat()
 }
 
-/// A request for an address.
+/// Builds a request for an address.
 fn literal(ip: &str, port: u16) -> Vec<u8> {
     let (kind, octets) = match ip.parse().unwrap() {
         IpAddr::V4(ip) => (1, ip.octets().to_vec()),
@@ -30,14 +30,14 @@ impl Proxy {
         }
     }
 
-    /// Sends greeting and request in their turns, and reads the code of the reply.
-    /// A tunnel to a name.
+    /// Opens a tunnel to a name.
     pub(super) async fn socks_to(&self, way: Way, host: &str, port: u16) -> Box<dyn Client> {
         let (client, code) = self.ask_socks(way, &name(host.as_bytes(), port)).await;
         assert_eq!(code, 0);
         client
     }
 
+    /// Sends greeting and request, and reads the code of the reply.
     async fn ask_socks(&self, way: Way, request: &[u8]) -> (Box<dyn Client>, u8) {
         let mut client = self.socks(way).await;
         client.write_all(&[5, 2, 2, 0]).await.unwrap();
@@ -51,7 +51,7 @@ impl Proxy {
         (client, answer[1])
     }
 
-    /// Everything that comes back for `bytes`, sent at once.
+    /// Sends `bytes` at once and returns everything that comes back.
     async fn told(&self, way: Way, bytes: &[u8]) -> Vec<u8> {
         let mut client = self.socks(way).await;
         let _ = client.write_all(bytes).await;
@@ -88,7 +88,7 @@ async fn a_tunnel_from_greeting_to_close() {
     }
 }
 
-/// S06: byte by byte, and not one of them too many.
+/// S06: byte by byte, without reading one too many.
 #[tokio::test]
 async fn s06_split_reads() {
     let origin = origin(b"").await;
@@ -106,8 +106,8 @@ async fn s06_split_reads() {
     proxy.end().await;
 }
 
-/// S01, S03, S06: what is no host for CONNECT is none here: refused before a rule is asked, nothing looked up or dialled.
-/// The record keeps the name, escaped, and no user part.
+/// S01, S03, S06: text that CONNECT does not accept as a host is refused before the policy is asked, and nothing is
+/// looked up or dialed. The record has the name, escaped, and no userinfo.
 #[tokio::test]
 async fn s01_s03_s06_odd_names() {
     let long = [b'a'; 255];
@@ -137,8 +137,8 @@ async fn s01_s03_s06_odd_names() {
     }
 }
 
-/// S02, S03, S08: a literal needs an IP rule and a name a name rule, on that port, however each is spelt; and every
-/// decision is CONNECT's: verdict, reason, rule and addresses.
+/// S02, S03, S08: a literal needs an IP rule and a name a name rule, on that port, in every spelling. Every
+/// decision equals that for CONNECT: verdict, reason, rule and addresses.
 #[tokio::test]
 async fn s02_s03_s08_the_decision_of_connect() {
     let origin = origin(b"").await;
@@ -149,22 +149,22 @@ async fn s02_s03_s08_the_decision_of_connect() {
         (name(b"allowed.test", port), format!("allowed.test:{port}"), 0, "rule"),
         (literal("127.0.0.1", port), format!("127.0.0.1:{port}"), 0, "rule"),
         (name(b"127.0.0.1", port), format!("127.0.0.1:{port}"), 0, "rule"),
-        // S08: granted on 443, asked for on 22.
+        // S08: the grant is for 443, the request for 22.
         (name(b"ports.test", 22), "ports.test:22".into(), 2, "port"),
         (name(b"other.test", 443), "other.test:443".into(), 2, "default"),
-        // S02: no name rule opens an address, and no rule at all these.
+        // S02: a name rule does not open an address, and no rule opens these.
         (literal("127.0.0.1", 22), "127.0.0.1:22".into(), 2, "port"),
         (literal("169.254.169.254", 80), "169.254.169.254:80".into(), 2, "metadata_ip"),
         (literal("10.0.0.1", 443), "10.0.0.1:443".into(), 2, "ip_literal"),
         (literal("93.184.215.14", 443), "93.184.215.14:443".into(), 2, "ip_literal"),
         (literal("::1", 443), "[::1]:443".into(), 2, "ip_literal"),
         (literal("fd00:ec2::254", 80), "[fd00:ec2::254]:80".into(), 2, "metadata_ip"),
-        // The kernel would make IPv4 of it.
+        // The kernel would make an IPv4 address of it.
         (literal("::ffff:127.0.0.1", port), format!("[::ffff:127.0.0.1]:{port}"), 2, "ip_literal"),
-        // S03: the same as text.
+        // S03: the same address as text.
         (name(b"169.254.169.254", 80), "169.254.169.254:80".into(), 2, "metadata_ip"),
         (name(b"[::1]", 443), "[::1]:443".into(), 2, "ip_literal"),
-        // D01: a granted name that leads to a private address.
+        // D01: a granted name that resolves to a private address.
         (name(b"evil.test", 443), "evil.test:443".into(), 2, "private_ip"),
     ] {
         let proxy = setup(&rules.map(AsRef::as_ref)).start().await;
@@ -184,7 +184,7 @@ async fn s02_s03_s08_the_decision_of_connect() {
     }
 }
 
-/// S04: neither BIND nor UDP ASSOCIATE, nor any other command: told so at once, closed, on record.
+/// S04: BIND, UDP ASSOCIATE and unknown commands are refused at once, closed, and recorded.
 #[tokio::test]
 async fn s04_commands() {
     for command in [2, 3, 0, 0xf0] {
@@ -201,15 +201,14 @@ async fn s04_commands() {
     let proxy = setup(&[]).start().await;
     assert_eq!(proxy.ask_socks(Way::Tcp, &[5, 1, 0, 2]).await.1, 8, "an address type that there is not");
     assert_eq!(proxy.ask_socks(Way::Tcp, &[5, 1, 1, 1]).await.1, 1, "a reserved byte");
-    // A sub-negotiation in place of a request, with a password.
+    // A sub-negotiation instead of a request, with a password.
     assert_eq!(proxy.ask_socks(Way::Tcp, b"\x01\x01u\x06secret").await.1, 1);
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["deny:malformed"; 3]);
     assert!(!format!("{:?}", ended.lines).contains("secret"));
 }
 
-/// S05: without "no authentication" among the methods there is nothing to talk about, whatever comes behind; a password
-/// that comes along is not kept.
+/// S05: a client without "no authentication" is refused, whatever follows. A password that it sends is not stored.
 #[tokio::test]
 async fn s05_methods() {
     let origin = origin(b"").await;
@@ -227,8 +226,8 @@ async fn s05_methods() {
     assert_eq!(origin.connections(), 0);
 }
 
-/// S07: HTTP and what else is not SOCKS5 is closed without a word, and without being read as HTTP; SOCKS5 on the port of
-/// HTTP is refused there.
+/// S07: HTTP and other protocols are closed without an answer, and are not parsed as HTTP. SOCKS5 on the HTTP port
+/// is refused there.
 #[tokio::test]
 async fn s07_each_port_speaks_its_own() {
     let origin = origin(b"").await;

@@ -1,9 +1,9 @@
-//! Attacks that no other file is about: what is written where it must not count, and what must not leave.
+//! Tests attacks that no other file covers: input that must not count, and data that must not leave.
 
 use super::http::web;
 use super::*;
 
-/// P23, A09: who asks is known by the socket that he came in by. A PROXY line is no request, and no field says otherwise.
+/// P23, A09: the socket identifies the client. A PROXY line is not a request, and no field changes the identity.
 #[tokio::test]
 async fn p23_a09_nobody_says_who_he_is() {
     let binary =
@@ -41,8 +41,8 @@ async fn p23_a09_nobody_says_who_he_is() {
     }
 }
 
-/// P18: what stands in a tunnel is never a request to us: no second decision allows anything. On a port that may carry anything it
-/// is refused, as L14 has it, and where the check is given up it is bytes for the origin.
+/// P18: bytes in a tunnel are never a request to exeat, and no second decision allows anything. On a port that may
+/// carry anything they are refused (L14); without the check they go to the origin.
 #[tokio::test]
 async fn p18_a_request_in_a_tunnel_is_bytes() {
     let inner = b"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\nGET http://evil.test/ HTTP/1.1\r\n\r\n";
@@ -78,7 +78,7 @@ async fn p18_a_request_in_a_tunnel_is_bytes() {
     }
 }
 
-/// T07, X06: a name can carry data, and a refused one carries it nowhere but to the record, where it is cut.
+/// T07, X06: a name can carry data. A refused one goes only to the record, where it is cut.
 #[tokio::test]
 async fn t07_x06_a_refused_hello_carries_nothing_out() {
     let data = "secret-0123456789abcdef".repeat(2);
@@ -105,7 +105,7 @@ async fn t07_x06_a_refused_hello_carries_nothing_out() {
                 assert!(kept.len() <= limits::TEXT && sni.starts_with(kept), "{kept}");
                 assert!(field.to_string().len() < 1500, "{field}");
             }
-            // Neither does the file that the stage reads repeat it.
+            // The file that the stage reads does not repeat it either.
             assert!(
                 !ended.denials.contains("secret-") && !ended.denials.contains("sss"),
                 "{}",
@@ -115,7 +115,8 @@ async fn t07_x06_a_refused_hello_carries_nothing_out() {
     }
 }
 
-/// X06: a refused request reaches nothing but the record, and of it only what names the target: escaped, and cut.
+/// X06: a refused request goes only to the record, which holds only the part that names the target, escaped and
+/// cut.
 #[tokio::test]
 async fn x06_a_refused_request_reaches_only_the_record() {
     let origin = origin(b"").await;
@@ -151,8 +152,8 @@ async fn x06_a_refused_request_reaches_only_the_record() {
     }
 }
 
-/// X08: a redirect is the client's to follow: it comes through as it is, nothing is asked of the other host, and when the
-/// client asks, that is another decision.
+/// X08: the client follows redirects. The answer passes unchanged, nothing is sent to the other host, and a request
+/// of the client gets another decision.
 #[tokio::test]
 async fn x08_a_redirect_is_asked_for_again() {
     let evil = origin(b"").await;
@@ -177,8 +178,8 @@ async fn x08_a_redirect_is_asked_for_again() {
     assert_eq!((evil.connections(), ended.asked), (0, vec!["allowed.test".to_owned()]));
 }
 
-/// L14: plain HTTP is held to its host on every port and by every entry, however its first line is spelled and cut up; the answer
-/// of the granted host comes through, and nothing of a refused request reaches it.
+/// L14: plain HTTP must name its host on every port and entry, in any spelling and any pieces. The answer of the
+/// granted host arrives, and nothing of a refused request reaches it.
 #[tokio::test]
 async fn l14_plain_http_on_any_port_is_for_its_host() {
     let evil = "Host: evil.test\r\n\r\n";
@@ -228,7 +229,7 @@ async fn l14_plain_http_on_any_port_is_for_its_host() {
     let target = format!("allowed.test:{}", web.port);
     let proxy = setup(&[&target, &format!("127.0.0.1:{}", web.port)]).start().await;
     let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
-    // And another request behind it is none.
+    // Another request after it is not read as one.
     let both = format!("GET /1 HTTP/1.1\r\nHost: {target}\r\n\r\nGET /2 HTTP/1.1\r\nHost: evil.test\r\n\r\n");
     client.write_all(both.as_bytes()).await.unwrap();
     let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
@@ -237,7 +238,7 @@ async fn l14_plain_http_on_any_port_is_for_its_host() {
     assert!(seen.contains(&format!("Host: {target}\r\n")) && !seen.contains("evil"), "{seen}");
 }
 
-/// L14: bytes that do not show yet what they are go on where no request can be complete in them, and answers come at once.
+/// L14: bytes of an unknown protocol go on if they contain no complete request, and answers come at once.
 #[tokio::test]
 async fn l14_other_protocols_lose_no_time() {
     for (greeting, asked) in [
@@ -278,8 +279,7 @@ async fn l14_other_protocols_lose_no_time() {
     }
 }
 
-/// L14: what may be the beginning of a request, and stays that, is closed at the deadline; the end of the stream counts as that of
-/// its line.
+/// L14: a partial request is closed at the deadline; the end of the stream counts as the end of its line.
 #[tokio::test]
 async fn l14_half_a_request_is_closed() {
     for (bytes, ends, reason) in [
@@ -308,7 +308,7 @@ async fn l14_half_a_request_is_closed() {
     }
 }
 
-/// An origin that says the parts of a script, each once it has read so many bytes, and keeps what it read.
+/// Starts an origin with a script: it sends each part after it has read so many bytes, and stores what it read.
 #[expect(clippy::disallowed_methods, reason = "the test owns the task")]
 async fn scripted(script: Vec<(usize, Vec<u8>)>) -> (u16, Arc<Mutex<Vec<u8>>>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -330,7 +330,7 @@ async fn scripted(script: Vec<(usize, Vec<u8>)>) -> (u16, Arc<Mutex<Vec<u8>>>, J
                 log.len()
             };
             let Some((_, part)) = script.next_if(|(after, _)| total >= *after) else { continue };
-            // However it is cut up on the way.
+            // The part may arrive in any pieces.
             for piece in part.chunks(part.len().div_ceil(3).max(1)) {
                 let _ = stream.write_all(piece).await;
                 sleep(Duration::from_millis(2)).await;
@@ -340,8 +340,8 @@ async fn scripted(script: Vec<(usize, Vec<u8>)>) -> (u16, Arc<Mutex<Vec<u8>>>, J
     (port, seen, task)
 }
 
-/// L13: where a server asks for a second hello it must name the same server, whenever and however it is sent, on port 443's terms and
-/// on those of a port that may carry anything.
+/// L13: if a server asks for a second hello, that hello must name the same server, whenever and however it is sent,
+/// on port 443 and on a port that may carry anything.
 #[tokio::test]
 async fn l13_refuses_a_second_hello_for_another_host() {
     let hello = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
@@ -402,7 +402,7 @@ async fn l13_refuses_a_second_hello_for_another_host() {
                 } else {
                     eventually(|| seen.lock().unwrap().len() == good.len() + second.len()).await;
                     client.write_all(&evil).await.unwrap();
-                    // From here on it is bytes.
+                    // From here on, the tunnel only moves bytes.
                     eventually(|| seen.lock().unwrap().ends_with(&evil)).await;
                 }
                 drop(client);
@@ -426,8 +426,7 @@ async fn l13_refuses_a_second_hello_for_another_host() {
     }
 }
 
-/// L13: a third hello, where a server asks for one, is held to the name as well; and one that stands in the first hello's record
-/// goes nowhere.
+/// L13: a third hello must name the same server too, and a second one in the record of the first goes nowhere.
 #[tokio::test]
 async fn l13_every_further_hello_is_held_to_the_name() {
     let hello = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
@@ -453,7 +452,7 @@ async fn l13_every_further_hello_is_held_to_the_name() {
     }
 }
 
-/// L13: the handshake of a real client with a real server that asks again goes through, and moves the same bytes.
+/// L13: a handshake with a real server that asks again succeeds, and moves the same bytes.
 #[tokio::test]
 async fn l13_a_handshake_without_a_second_hello_is_as_before() {
     let good = with_server_name(Some(&entries(&[(0, b"allowed.test")])), 0);
@@ -481,8 +480,8 @@ async fn l13_a_handshake_without_a_second_hello_is_as_before() {
     }
 }
 
-/// L16: a loop against a granted port that refuses does not grow the record without bound, and every attempt is counted; one that
-/// stands meanwhile has lines of its own, the decision before any byte.
+/// L16: a loop against a closed port does not grow the record without bound, and every attempt is counted. A
+/// connection that opens meanwhile has its own lines, with the decision before any byte.
 #[tokio::test]
 async fn l16_failed_dials_are_counted_exactly() {
     let origin = origin(b"").await;
@@ -529,7 +528,7 @@ async fn l16_failed_dials_are_counted_exactly() {
     assert_eq!(ended.summary.failed[0].count, (own + more) as u64);
 }
 
-/// L08: heads that do not end take up no more than their budget, whoever sends them, and a small request is served meanwhile.
+/// L08: unfinished heads share one budget, and a small request is served meanwhile.
 #[tokio::test]
 async fn l08_unfinished_heads_share_one_budget() {
     let origin = origin(b"hi").await;
@@ -563,8 +562,8 @@ async fn l08_unfinished_heads_share_one_budget() {
     assert!(words.iter().any(|word| word == "deny:budget_conns"));
 }
 
-/// L16: a record that has its size lets no connection out any more, whatever the policy says of it; what is open goes on, its close
-/// and the counts of what was refused are on record, and the record is no larger than it may be.
+/// L16: a full record lets out no further connection, whatever the policy says. Open ones continue, their closes
+/// and the counts of refusals are recorded, and the record stays within its size.
 #[tokio::test]
 async fn l16_a_full_record_lets_nothing_more_out() {
     let size = 64 * 1024;
@@ -614,14 +613,14 @@ async fn l16_a_full_record_lets_nothing_more_out() {
     assert!(bytes as u64 <= size, "{bytes}");
 }
 
-/// Lines of an event in the record of a proxy that goes on.
+/// Returns the lines of one event in the record of a running proxy.
 fn recorded(proxy: &Proxy, event: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(proxy.dir.join("record.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines.filter(|line| line["event"] == event).collect()
 }
 
-/// L17: while a connection is open, the record has what it moved, of every kind: a line for each doubling from 1 MB on.
+/// L17: the record has the bytes of an open connection of every kind: a line for each doubling from 1 MB on.
 #[tokio::test]
 async fn l17_the_record_has_the_bytes_of_open_connections() {
     const MB: usize = 1_000_000;
@@ -687,10 +686,10 @@ async fn l17_the_record_has_the_bytes_of_open_connections() {
     }
 }
 
-/// L17: what was moved since the last line is on record a minute later, if it is 64 kB or more.
+/// L17: bytes since the last line are recorded a minute later, if there are 64 kB or more.
 #[tokio::test]
 async fn l17_the_record_has_the_bytes_of_quiet_connections_after_a_minute() {
-    // To a client that speaks, and to one that does not: its tunnel may still become anything.
+    // For a client that has sent something, and for one that has not: its tunnel may still become anything.
     for first in [&b"\0hello"[..], b""] {
         let origin = origin(Box::leak(vec![b'\0'; 70_000].into_boxed_slice())).await;
         let target = format!("127.0.0.1:{}", origin.port());
@@ -702,7 +701,7 @@ async fn l17_the_record_has_the_bytes_of_quiet_connections_after_a_minute() {
         client.read_exact(&mut vec![0; 70_000]).await.unwrap();
         eventually(|| recorded(&proxy, "progress").len() == 1).await;
         let line = recorded(&proxy, "progress").remove(0);
-        // On a busy machine the line may be written before the last bytes are there.
+        // On a busy machine the line may be written before the last bytes arrive.
         let down = line["bytes_down"].as_u64().unwrap();
         assert!(line["bytes_up"] == first.len() && (64_000..=70_000).contains(&down), "{line}");
         client.write_all(&[b'\0'; 10_000]).await.unwrap();
@@ -712,7 +711,7 @@ async fn l17_the_record_has_the_bytes_of_quiet_connections_after_a_minute() {
     }
 }
 
-/// L17: a dial that nobody waits for any more is a failure on record, and at the end of the run: the host was not reached.
+/// L17: an abandoned dial is a failure in the record and in the summary, and the host does not count as reached.
 #[tokio::test]
 async fn l17_a_dial_that_was_given_up_has_failed() {
     // A full queue makes loopback silent.

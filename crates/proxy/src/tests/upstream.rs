@@ -1,16 +1,16 @@
-//! K36, K49: connections that are left to another proxy, which is a script here.
+//! K36, K49: tests connections through another proxy, which is a script here.
 
 use exeat_policy::{Bypass, Credentials, UpstreamUrl};
 
 use super::*;
 use crate::UpstreamProxy;
 
-/// The name that the proxies of these tests have; where they are, the table of names says.
+/// The name of the proxies in these tests. The table of names has their address.
 const NAME: &str = "proxy.test";
 
 const YES: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// All through the proxy at this port, which wants to know who we are.
+/// Sends everything through the proxy at this port, which asks for credentials.
 fn chained(rules: &[&str], port: u16, bypass: &str) -> Setup {
     let mut setup = setup(rules);
     setup.names.push((NAME, Ok(vec![IpAddr::from(Ipv4Addr::LOCALHOST)])));
@@ -31,7 +31,7 @@ fn asked_for(target: &str) -> Vec<u8> {
         .into()
 }
 
-/// A client's request with fields that are none of the next proxy's business, and bytes behind it.
+/// Sends a request with fields that must not reach the next proxy, and bytes after it.
 async fn early(proxy: &Proxy, way: Way, target: &str, first: &[u8]) -> (Box<dyn Client>, String) {
     let mut client = proxy.connect(way).await;
     let head = format!(
@@ -42,7 +42,8 @@ async fn early(proxy: &Proxy, way: Way, target: &str, first: &[u8]) -> (Box<dyn 
     (client, head)
 }
 
-/// K49, P13, D10: the name is asked for there and looked up nowhere here; bytes right behind either head are the tunnel's.
+/// K49, P13, D10: the upstream proxy resolves the name, and exeat does not. Bytes right after either head belong to
+/// the tunnel.
 #[tokio::test]
 async fn a_name_is_entrusted_to_the_upstream_proxy() {
     for way in WAYS {
@@ -69,7 +70,7 @@ async fn a_name_is_entrusted_to_the_upstream_proxy() {
     }
 }
 
-/// Server-first bytes that come in one segment with the answer, and that come much later, are not lost or held.
+/// Early bytes of the server, in one segment with the answer or much later, are neither lost nor delayed.
 #[tokio::test]
 async fn not_a_byte_of_the_tunnel_is_taken_for_the_answer() {
     let welcome = vec![b'w'; 300_000];
@@ -83,7 +84,8 @@ async fn not_a_byte_of_the_tunnel_is_taken_for_the_answer() {
     proxy.end().await;
 }
 
-/// Attack: what the policy denies never comes near the upstream proxy, neither as a name nor as a lookup of its own.
+/// D10: an attack: a denied name never reaches the upstream proxy, and that proxy's own name is not looked up for
+/// it.
 #[tokio::test]
 async fn d10_a_denied_name_never_reaches_the_upstream_proxy() {
     let upstream = origin(YES).await;
@@ -98,7 +100,7 @@ async fn d10_a_denied_name_never_reaches_the_upstream_proxy() {
     assert!(ended.of("decision").iter().all(|line| line.get("upstream").is_none()));
 }
 
-/// D15: a literal is judged here, and asked for as the literal that it is.
+/// D15: a literal is judged here, and forwarded as it is.
 #[tokio::test]
 async fn d15_a_literal_is_judged_here() {
     let upstream = origin(YES).await;
@@ -115,7 +117,7 @@ async fn d15_a_literal_is_judged_here() {
     assert!(ended.of("decision")[1].get("upstream").is_none());
 }
 
-/// K49: what is excepted is reached directly, by the whole of the usual checks.
+/// K49: a bypassed target is dialed directly, with all the usual checks.
 #[tokio::test]
 async fn k49_what_is_excepted_goes_directly() {
     let (upstream, there) = (origin(YES).await, origin(b"welcome").await);
@@ -137,8 +139,8 @@ async fn k49_what_is_excepted_goes_directly() {
     assert!(ended.of("decision").iter().all(|line| line.get("upstream").is_none()));
 }
 
-/// K49, P13: every way in which an upstream proxy can fail is a 502 or a 504 of ours: nothing of its answer reaches the client, the
-/// record has the status, and nothing is reached without it.
+/// K49, P13: every failure of an upstream proxy is a 502 or 504 of ours. Nothing of its answer reaches the client,
+/// the record has the status, and nothing is reached without it.
 #[tokio::test]
 async fn k49_407_and_every_other_failure_end_here() {
     let endless: &'static [u8] =
@@ -185,7 +187,7 @@ async fn k49_407_and_every_other_failure_end_here() {
     }
 }
 
-/// A proxy that hangs up, that is not there, and that nobody knows.
+/// A proxy that hangs up, one that is not there, and one that has no address.
 #[tokio::test]
 async fn an_upstream_proxy_that_is_not_there() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -193,7 +195,7 @@ async fn an_upstream_proxy_that_is_not_there() {
         (Ok(vec![IpAddr::from(Ipv4Addr::LOCALHOST)]), "cannot be reached"),
         (Err(Failure::NoSuchName), "has no usable address"),
         (Ok(vec![]), "has no usable address"),
-        // D05: the operator may mean any address, but not these.
+        // D05: the operator may choose any address except these.
         (Ok(vec!["127.0.0.1".parse().unwrap(), "169.254.169.254".parse().unwrap()]), "has no usable address"),
         (Ok(vec!["0.0.0.0".parse().unwrap()]), "has no usable address"),
         (Ok(vec!["::ffff:169.254.169.254".parse().unwrap()]), "has no usable address"),
@@ -216,7 +218,7 @@ async fn an_upstream_proxy_that_is_not_there() {
     proxy.end().await;
 }
 
-/// T01: behind the upstream's 200 the name in the hello is checked as without it.
+/// T01: after the upstream's 200, the name in the hello is checked as usual.
 #[tokio::test]
 async fn t01_the_tls_name_is_checked_through_an_upstream_proxy() {
     for (name, passes) in [("allowed.test", true), ("evil.test", false)] {
@@ -240,7 +242,7 @@ async fn t01_the_tls_name_is_checked_through_an_upstream_proxy() {
     }
 }
 
-/// P02: a request for an `http://` URL goes through a tunnel too, made anew for its origin.
+/// P02: a request for an `http://` URL also goes through a tunnel, and is built anew for its origin.
 #[tokio::test]
 async fn p02_plain_http_goes_by_connect_too() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -266,7 +268,7 @@ async fn p02_plain_http_goes_by_connect_too() {
     proxy.end().await;
 }
 
-/// The record stands before the upstream proxy is dialled; without a record nothing is asked of it (A05).
+/// A05: the record is written before the upstream proxy is dialed; without it, nothing is asked of the proxy.
 #[tokio::test]
 async fn a05_without_a_record_the_upstream_proxy_is_not_asked() {
     let upstream = origin(YES).await;
@@ -278,7 +280,8 @@ async fn a05_without_a_record_the_upstream_proxy_is_not_asked() {
     assert_eq!((upstream.connections(), proxy.end().await.asked.len()), (0, 0));
 }
 
-/// Attack: a name that a ceiling allows leads the proxy to loopback, which the ceiling does not open. Nothing is sent there.
+/// L15: an attack: a name that a ceiling allows leads the proxy to loopback, which the ceiling does not open.
+/// Nothing is sent there.
 #[tokio::test]
 async fn l15_the_addresses_of_the_upstream_proxy_are_judged_by_the_ceilings() {
     let upstream = origin(YES).await;

@@ -1,6 +1,6 @@
-//! The rows of `fixtures/raw_http.jsonl`, over TCP and over the Unix socket. A row's 443 stands for the port of our
-//! origin, where the same TLS check is asked for, and `http://allowed.test/` goes to the port of another one. Nothing
-//! listens on port 80: the end-to-end tests have an origin there.
+//! Tests the rows of `fixtures/raw_http.jsonl` over TCP and over the Unix socket. Port 443 in a row stands for the
+//! port of our origin, with the same TLS check, and `http://allowed.test/` for the port of another one. Nothing
+//! listens on port 80; the end-to-end tests have an origin there.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// K37, K49; P01, P02, P03, P05, P06, P07, P08, P09, P12, P13, P15, P16, P17, P19, P21, S07: the table on the wire.
+/// K37, K49; P01, P02, P03, P05, P06, P07, P08, P09, P12, P13, P15, P16, P17, P19, P21, S07: all rows on the wire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_row_over_both_ways() {
     let rows = include_str!("../../fixtures/raw_http.jsonl");
@@ -56,11 +56,11 @@ async fn one(row: &Value, way: Way) -> Option<String> {
     let reply = read_to_end(&mut *client).await; // every row ends: refused, or no hello in time
     let ended = proxy.end().await;
 
-    // A client that waits for it is told to go on, and then gets its answer.
+    // The client waits for `100 Continue` and gets it, then the answer.
     let reply = String::from_utf8_lossy(&reply).replace("HTTP/1.1 100 Continue\r\n\r\n", "");
     let status: u16 = reply.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
     if status == 200 && row["bytes"].as_str().unwrap().starts_with("CONNECT") {
-        // The kernel has accepted for it; the origin's own task may come later.
+        // The kernel has accepted for the origin; its own task may run later.
         eventually(|| origin.connections() == 1).await;
     }
     let requests = web.seen().iter().filter(|seen| http::whole(seen.as_bytes())).count();

@@ -3,7 +3,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::*;
 
-/// A connected pair: our end, and the peer's.
+/// Returns a connected pair: our end, and the peer's.
 async fn pair() -> (Stream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -11,11 +11,11 @@ async fn pair() -> (Stream, TcpStream) {
     (Stream::Tcp(ours.unwrap().0), peer.unwrap())
 }
 
-/// As [`pair`], but the kernel holds little between the two, so that bytes wait where we can see them.
+/// Like [`pair`], but the kernel buffers little between the two, so that bytes wait where we can see them.
 async fn narrow_pair() -> (Stream, TcpStream) {
     const BUFFER: u32 = 16 * 1024;
     let listener = TcpSocket::new_v4().unwrap();
-    listener.set_send_buffer_size(BUFFER).unwrap(); // what it accepts inherits this
+    listener.set_send_buffer_size(BUFFER).unwrap(); // accepted sockets inherit this
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = listener.listen(1).unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -59,7 +59,7 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// K49, P21: each end of stream goes over alone, and the other direction goes on.
+/// K49, P21: each end of stream is forwarded alone, and the other direction continues.
 #[tokio::test]
 async fn half_close_from_the_client() {
     let mut run = start(b"early ", Limits::default()).await;
@@ -73,7 +73,7 @@ async fn half_close_from_the_client() {
     assert_eq!((ended.end, ended.error, up, down), (End::Client, None, 14, 6));
 }
 
-/// P21.
+/// P21: the same, started by the upstream.
 #[tokio::test]
 async fn half_close_from_the_upstream() {
     let mut run = start(b"", Limits::default()).await;
@@ -87,7 +87,7 @@ async fn half_close_from_the_upstream() {
     assert_eq!((ended.end, up, down), (End::Upstream, 10, 5));
 }
 
-/// A reset is a reset on the other side too, and the count is exact.
+/// A reset is a reset on the other side too, and the counts are exact.
 #[tokio::test]
 async fn a_reset_is_carried_over() {
     let mut run = start(b"", Limits::default()).await;
@@ -103,7 +103,7 @@ async fn a_reset_is_carried_over() {
     assert!(ended.error.unwrap().starts_with("upstream: "));
 }
 
-/// K49.
+/// K49: large transfers arrive whole in both directions.
 #[tokio::test]
 async fn megabytes_arrive_whole_both_ways() {
     let mut run = start(b"", Limits::default()).await;
@@ -136,7 +136,7 @@ async fn limits_end_a_tunnel() {
     let (ended, up, _) = idle.task.await.unwrap();
     assert_eq!((ended.end, up), (End::Idle, 4));
 
-    // A client that is gone looks like one that has only finished its side.
+    // A client that has disappeared looks like one that has only finished its direction.
     let mut half = start(b"", Limits { half_closed: short, ..Limits::default() }).await;
     tokio::time::sleep(short * 2).await;
     assert!(!half.task.is_finished(), "nobody has finished");
@@ -151,7 +151,7 @@ async fn limits_end_a_tunnel() {
     assert_eq!(stopped.task.await.unwrap().0.end, End::Killed, "its client was still there");
 }
 
-/// A stage that sends, closes and exits: what it sent arrives, though the run is over before the origin has read it.
+/// A stage sends, closes and exits. Its bytes arrive, although the run ends before the origin has read them.
 #[tokio::test]
 async fn the_stop_of_a_run_cuts_no_client_short() {
     for answers in [false, true] {
@@ -161,7 +161,7 @@ async fn the_stop_of_a_run_cuts_no_client_short() {
         drop(run.client);
         run.stop.cancel();
         if answers {
-            // Goes to a client that is gone: the second part finds that out.
+            // This goes to a client that has left: the second part detects that.
             for _ in 0..2 {
                 run.origin.write_all(b"an answer that nobody reads").await.unwrap();
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -176,7 +176,7 @@ async fn the_stop_of_a_run_cuts_no_client_short() {
     }
 }
 
-/// And an origin that takes nothing holds the end of the run up for the drain time only.
+/// An origin that reads nothing delays the end of the run only by the drain time.
 #[tokio::test]
 async fn the_stop_of_a_run_waits_only_so_long() {
     let drain = Duration::from_millis(100);
@@ -190,7 +190,7 @@ async fn the_stop_of_a_run_waits_only_so_long() {
     assert!(up < 1 << 20, "{up}");
 }
 
-/// R02: a slow reader stops the sender; what is held here is one buffer and what the kernel holds.
+/// R02: a slow reader stops the sender; only one buffer and what the kernel holds is stored.
 #[tokio::test]
 async fn a_slow_reader_stops_the_sender() {
     let limits = Limits { drain: Duration::from_millis(50), ..Limits::default() };
@@ -212,12 +212,13 @@ async fn a_slow_reader_stops_the_sender() {
     assert!(down <= sent as u64 && sent as u64 - down < 16 << 20);
 }
 
-/// Thousands of tunnels are mostly idle: the future is what they cost, next to two sockets.
+/// Thousands of tunnels are mostly idle: besides two sockets, they cost only their future.
 #[tokio::test]
 async fn an_idle_tunnel_is_small_and_holds_no_buffer() {
     let ((ours, _client), (theirs, _origin)) = (pair().await, pair().await);
     for accepted in [&ours, &theirs] {
-        // The runtime takes an accepted socket for readable until a read says otherwise; the head was that read.
+        // The runtime considers an accepted socket readable until a read shows otherwise; in the proxy, the head is
+        // that read.
         let Stream::Tcp(stream) = accepted else { panic!() };
         let _ = stream.try_read(&mut [0]);
     }

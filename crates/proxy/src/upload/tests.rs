@@ -23,7 +23,7 @@ fn take(budget: &Budget<'_>, wanted: usize, takes: usize) -> Option<usize> {
     }
 }
 
-/// X09: to the byte; what was not written is not counted; and the count outlives a policy that was read again.
+/// X09: the count is exact, does not include unwritten bytes, and survives reading the policy again.
 #[test]
 fn counts_what_was_written() {
     let uploads = Uploads::default();
@@ -31,7 +31,7 @@ fn counts_what_was_written() {
     assert_eq!(take(&first, 300, 200), Some(200));
     assert!(first.spend(300, |_| Poll::Pending).is_pending());
     assert!(first.spend(300, |_| Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))).is_ready());
-    // The same rule in a policy that was made anew.
+    // The same rule, in a policy that was built anew.
     let second = budget(&uploads, 1000);
     assert_eq!(take(&second, 900, 900), Some(800));
     assert_eq!(take(&first, 0, 0), Some(0), "nothing to send is not too much");
@@ -39,13 +39,13 @@ fn counts_what_was_written() {
     assert_eq!(first.used_up().unwrap(), "the upload budget of 1kB is used up (grants a.test:443)");
     assert_eq!(take(&first, 1, 1), None);
     assert!(first.ran_out() && !second.ran_out());
-    // A larger budget under the same key has what it has more.
+    // A larger budget with the same key has only the difference left.
     let larger = budget(&uploads, 1500);
     assert_eq!(larger.used_up(), None);
     assert_eq!(take(&larger, 900, 900), Some(500));
 }
 
-/// X09: two budgets of one key count the same bytes, and count them once.
+/// X09: two budgets with one key count the same bytes, and count them once.
 #[test]
 fn one_key_counts_once() {
     let uploads = Uploads::default();
@@ -58,7 +58,7 @@ fn one_key_counts_once() {
     assert_eq!(take(&budget(&uploads, 1000), 900, 900), Some(400), "and 600 bytes were counted");
 }
 
-/// X09: threads that write at the same time share it to the byte, and none is cut while there is something left.
+/// X09: threads that write at the same time share a budget exactly, and none is cut while something is left.
 #[test]
 fn is_exact_with_many_at_once() {
     const LIMIT: u64 = 100_000;
@@ -69,7 +69,7 @@ fn is_exact_with_many_at_once() {
                 scope.spawn(|| {
                     let budget = budget(&uploads, LIMIT);
                     let mut sent = 0;
-                    // Bounded, for the case that it never ends.
+                    // The bound is only for the case that it would never end.
                     for _ in 0..LIMIT {
                         let Some(taken) = take(&budget, 700, 7) else { break };
                         sent += taken as u64;

@@ -18,7 +18,7 @@ fn p13_nothing_of_the_clients_is_in_the_request() {
     );
 }
 
-/// P19, R10: heads of answers, and what is none.
+/// P19, R10: heads of answers, and text that is none.
 #[test]
 fn the_status_of_an_answer() {
     let fields = |count: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(count));
@@ -50,7 +50,7 @@ fn the_status_of_an_answer() {
     }
 }
 
-/// The end is found wherever the head is cut.
+/// The end is found in whatever pieces the head arrives.
 #[test]
 fn the_end_of_a_head_in_any_cut() {
     let bytes = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbehind\r\n\r\n";

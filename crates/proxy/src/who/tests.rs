@@ -5,7 +5,8 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// Answers what it is given, and keeps whom it was asked about. Without an answer it keeps the question open.
+/// Returns a fixed answer, and stores the addresses of the question. Without an answer, it leaves the question
+/// open.
 #[derive(Default)]
 struct Table {
     answer: Option<Process>,
@@ -46,7 +47,7 @@ async fn the_answer_is_kept() {
     }
 }
 
-/// Nobody waits longer than a moment for it, and what comes too late is nothing.
+/// The wait is short, and a late answer is ignored.
 #[tokio::test]
 async fn an_answer_that_does_not_come_is_not_waited_for() {
     let table = Table::default();
@@ -57,7 +58,7 @@ async fn an_answer_that_does_not_come_is_not_waited_for() {
     assert!(start.elapsed() >= limits::WHO && start.elapsed() < limits::WHO * 100, "{:?}", start.elapsed());
     let late = table.open.lock().unwrap().pop().unwrap();
     assert!(late.is_closed() && asked.process().is_none());
-    // Whoever looks has ended.
+    // The finder has ended.
     let mut asked = Asked::of(&stream, Some(&table));
     table.open.lock().unwrap().clear();
     asked.settle().await;

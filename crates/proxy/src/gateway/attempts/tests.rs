@@ -11,7 +11,7 @@ use tokio::time::advance;
 use super::*;
 use crate::Summary;
 
-/// A context with its record and its denials file, in a directory that goes with it.
+/// A context with its record and its denials file, in a directory that is removed with it.
 struct Run {
     cx: Arc<Context>,
     dir: PathBuf,
@@ -52,7 +52,7 @@ impl Run {
         self.read("run.jsonl")
     }
 
-    /// The one line that there is, and the one of the list at the end.
+    /// Returns the only line of the record, and the only entry of the summary.
     fn only(&self) -> (Value, DeniedHost) {
         let (mut lines, mut denied) = (self.lines(), self.cx.summary().denied);
         assert_eq!((lines.len(), denied.len()), (1, 1), "{lines:?} {denied:?}");
@@ -74,15 +74,15 @@ fn to(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// How many attempts some lines tell of.
+/// Adds up the attempts that some lines stand for.
 fn told<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
     lines.into_iter().map(|line| line["count"].as_u64().unwrap_or(1)).sum()
 }
 
-/// D11: a packet to elsewhere is on record, with what the policy says of the place and the flag that would allow it.
+/// D11: a packet to another destination is recorded, with the policy's reason and the flag that would allow it.
 #[tokio::test(start_paused = true)]
 async fn d11_direct_attempts_say_what_would_help() {
-    /// What was sent where, whose address that is, how it is shown, what is said, and the rule of the flag.
+    /// Protocol and destination, the name of that address, how it is shown, the reason, and the rule in the flag.
     type Case = (Proto, &'static str, Option<&'static str>, &'static str, &'static str, Option<&'static str>);
     let cases: [Case; 11] = [
         (Proto::Tcp, "8.8.8.8:53", None, "8.8.8.8:53", "no IP rule allows this address", Some("8.8.8.8:53")),
@@ -160,7 +160,7 @@ async fn d11_direct_attempts_say_what_would_help() {
     }
 }
 
-/// D10: a name that is only asked for is on record with the rule, and listed with its flag.
+/// D10: a name that is only looked up is recorded with its rule, and listed with its flag.
 #[tokio::test(start_paused = true)]
 async fn d10_a_question_says_why_it_has_no_answer() {
     let cases: [(&str, &str, &str, Option<&str>); 4] = [
@@ -201,7 +201,7 @@ async fn d10_a_question_says_why_it_has_no_answer() {
     }
 }
 
-/// H04, A01: what is no name is written escaped and cut, and on no line of the stage's.
+/// H04, A01: text that is not a name is escaped and cut in the record, and the stage's file has no line for it.
 #[tokio::test(start_paused = true)]
 async fn a01_a_question_for_no_name_is_escaped() {
     let run = Run::new(&[]);
@@ -215,7 +215,7 @@ async fn a01_a_question_for_no_name_is_escaped() {
     assert!(run.read("denials.jsonl").is_empty());
 }
 
-/// What is granted and not served has failed, and was not denied.
+/// A granted name that cannot be served counts as failed, not as denied.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_served_has_failed() {
     let run = Run::new(&["api.example.com"]);
@@ -235,7 +235,7 @@ async fn what_is_not_served_has_failed() {
     assert!(run.read("denials.jsonl").is_empty());
 }
 
-/// A name that was asked for and connected to is listed once, with its port.
+/// A name that was looked up and connected to is listed once, with its port.
 #[tokio::test(start_paused = true)]
 async fn a_name_is_listed_once() {
     let run = Run::new(&[]);
@@ -250,7 +250,8 @@ async fn a_name_is_listed_once() {
     assert_eq!(listed, ["other.example.net", "stats.example.net:443"]);
 }
 
-/// A08: glibc asks twice, and again; that is one line at once, and then more and more seldom one for all.
+/// A08: glibc repeats its questions. The first gets a line at once; later ones share lines that come more and more
+/// rarely.
 #[tokio::test(start_paused = true)]
 async fn a08_repeats_are_folded() {
     let run = Run::new(&[]);
@@ -288,7 +289,7 @@ async fn a08_repeats_are_folded() {
     assert_eq!(run.read("denials.jsonl").len(), 1, "the stage is told once");
 }
 
-/// A08: a stage that scans a network writes neither the record nor the memory full; each attempt is counted.
+/// A08: a stage that scans a network fills neither the record nor the memory, and each attempt is counted.
 #[tokio::test(start_paused = true)]
 async fn a08_a_flood_of_different_attempts_is_bounded_and_counted() {
     let run = Run::new(&[]);
@@ -323,7 +324,8 @@ async fn a08_a_flood_of_different_attempts_is_bounded_and_counted() {
     assert_eq!(attempts.lock().folds.len() as u64, most + 1);
 }
 
-/// What was tried under one policy is not told with the digest of another, and what is granted meanwhile says so.
+/// Attempts under one policy are not written with the digest of another, and what is granted meanwhile is reported
+/// as granted.
 #[tokio::test(start_paused = true)]
 async fn another_policy_begins_anew() {
     let run = Run::new(&[]);
@@ -353,7 +355,7 @@ async fn a05_a_failed_record_stops_nothing() {
     assert_eq!(run.cx.summary().denied[0].count, 3);
 }
 
-/// What happens to `Attempts`.
+/// One call of `Attempts`.
 #[derive(Debug, Clone)]
 enum Step {
     Direct(u8, u8),
@@ -380,7 +382,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// A08: whatever is folded, and in whatever order, the lines tell of each attempt once.
+    /// A08: the lines count each attempt exactly once, whatever is folded and in whatever order.
     #[test]
     fn a08_the_counts_are_exact(steps in prop::collection::vec(step(), 0..200), most in 0..8_usize, burst in 0..6_u64) {
         let runtime =
@@ -437,7 +439,7 @@ proptest! {
     }
 }
 
-/// L17: at the end of a record whose disk is full there is space for few lines, and their counts are exact all the same.
+/// L17: a full disk has space for few lines at the end, and their counts are still exact.
 #[tokio::test(start_paused = true)]
 async fn l17_few_lines_tell_of_all_attempts_on_a_full_disk() {
     let run = Run::new(&[]);

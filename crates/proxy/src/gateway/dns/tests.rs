@@ -5,7 +5,7 @@ use simple_dns::{Packet, PacketFlag, RCODE};
 use super::*;
 use crate::fuzz_seeds::checks;
 
-/// A name on the wire. Labels are divided by dots, and hold no others.
+/// Encodes a name. Dots separate the labels, which contain no dots themselves.
 pub(crate) fn labels(name: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for label in name.split('.').filter(|label| !label.is_empty()) {
@@ -16,12 +16,12 @@ pub(crate) fn labels(name: &str) -> Vec<u8> {
     out
 }
 
-/// A question of class IN, as resolvers send it: recursion desired.
+/// Builds a question of class IN as resolvers send it, with recursion desired.
 pub(crate) fn ask(name: &str, kind: u16) -> Vec<u8> {
     message([1, 0, 0, 0], &[labels(name), kind.to_be_bytes().into(), vec![0, 1]].concat())
 }
 
-/// Counts, and what follows the header.
+/// Builds a message from its counts, and what follows the header.
 fn message(counts: [u16; 4], rest: &[u8]) -> Vec<u8> {
     let mut out = vec![0x12, 0x34, 0x01, 0x00];
     counts.into_iter().for_each(|count| out.extend(count.to_be_bytes()));
@@ -29,7 +29,7 @@ fn message(counts: [u16; 4], rest: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An OPT record of that version, with these flags and options.
+/// Builds an OPT record with this version, flags and options.
 fn opt(version: u8, flags: u16, options: &[u8]) -> Vec<u8> {
     let mut out = vec![0, 0, 41, 0x10, 0, 0, version];
     out.extend(flags.to_be_bytes());
@@ -51,7 +51,7 @@ fn asked(message: &[u8]) -> Question {
     }
 }
 
-/// The code of an answer that is due to something that is no question, in its header.
+/// Returns the code of the answer to a message that is not a question, if it gets one.
 fn refused(message: &[u8]) -> Option<u8> {
     match read(message) {
         Message::Refused(answer) => {
@@ -127,20 +127,20 @@ fn each_fault_has_its_code() {
     }
     let long = [&question[..], &[0; limits::QUESTION_BYTES]].concat();
     assert_eq!(refused(&long), malformed);
-    // Of a message that is cut anywhere nothing is a question, and only one with a whole header gets an answer.
+    // A truncated message is never a question, and gets an answer only if its header is complete.
     for len in 0..question.len() {
         let cut = read(&question[..len]);
         assert_eq!(cut == Message::Mute, len < 12, "{len}");
         assert!(!matches!(cut, Message::Question(_)), "{len}");
     }
-    // Answers are not answered.
+    // Answers get no answer.
     for code in [0, 1] {
         assert_eq!(read(&flags(0x81, code)), Message::Mute);
         assert_eq!(read(&flags(0xa9, code)), Message::Mute);
     }
 }
 
-/// RFC 6891 section 6.1.3: the version is refused with the upper bits of the code in the OPT record, which names our version.
+/// RFC 6891 section 6.1.3: the upper bits of the code are in the OPT record, which names our version.
 #[test]
 fn another_version_of_edns_is_told_ours() {
     let question = with(&[&opt(7, 0, &[])]);
@@ -153,23 +153,23 @@ fn another_version_of_edns_is_told_ours() {
 fn flags_are_copied_or_cleared() {
     let mut question = ask("a.test", 1);
     for (flags, answered) in [
-        ([0x01, 0x00], [0x81, 0x80]), // RD is copied, and RA told
+        ([0x01, 0x00], [0x81, 0x80]), // RD is copied, and RA is set
         ([0x00, 0x00], [0x80, 0x80]),
         ([0x01, 0x10], [0x81, 0x90]), // CD is copied
-        ([0x01, 0x20], [0x81, 0x80]), // AD is not: nothing is authentic
-        ([0x07, 0x4f], [0x81, 0x80]), // AA, TC, Z and a code say nothing in a question
+        ([0x01, 0x20], [0x81, 0x80]), // AD is not, because nothing is authentic
+        ([0x07, 0x4f], [0x81, 0x80]), // AA, TC, Z and a code have no meaning in a question
     ] {
         question[2..4].copy_from_slice(&flags);
         assert_eq!(asked(&question).answer(Answer::At(PAIR))[2..4], answered, "{flags:?}");
     }
-    // DO is copied, and the other flags of EDNS are not.
+    // DO is copied; the other flags of EDNS are not.
     let answer = asked(&with(&[&opt(0, 0xffff, &[])])).answer(Answer::Nothing);
     assert!(answer.ends_with(&[0, 0, 41, 4, 0, 0, 0, 0x80, 0, 0, 0]));
     let answer = asked(&with(&[&opt(0, 0x7fff, &[])])).answer(Answer::Nothing);
     assert!(answer.ends_with(&[0, 0, 41, 4, 0, 0, 0, 0, 0, 0, 0]));
 }
 
-/// An answer as another reader has it: code, records, and whether an authority says how long a "no" is kept.
+/// Parses an answer with another library: its code, its records, and whether it limits negative caching.
 fn other_reader(message: &[u8], answer: Answer<'_>) -> (RCODE, Vec<String>, bool) {
     let bytes = asked(message).answer(answer);
     let packet = Packet::parse(&bytes).unwrap();
@@ -224,7 +224,7 @@ fn another_reader_finds_the_answers() {
     }
 }
 
-/// The letters of a question are drawn by some clients, and looked for in the answer.
+/// Some clients choose random letter case for a question, and check it in the answer.
 #[test]
 fn the_question_is_repeated_byte_for_byte() {
     let question = ask("wWw.ExAmPlE.cOm", 1);
@@ -233,7 +233,7 @@ fn the_question_is_repeated_byte_for_byte() {
     assert_eq!(asked(&question).host().unwrap().as_str(), "www.example.com");
 }
 
-/// No answer is ever cut, so none needs a second way to be asked for.
+/// No answer is ever truncated, so no client needs TCP.
 #[test]
 fn every_answer_fits_the_smallest_datagram() {
     let longest: HostName = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "b".repeat(61)).parse().unwrap();
@@ -251,7 +251,7 @@ fn every_answer_fits_the_smallest_datagram() {
                 Answer::Code(Code::BadVersion),
                 Answer::Name(&longest),
             ] {
-                // Only an address is asked for its name.
+                // Reverse questions are only for addresses.
                 if question.reverse().is_some() || !matches!(answer, Answer::Name(_)) {
                     let answer = question.answer(answer);
                     most = most.max(answer.len());
@@ -260,7 +260,7 @@ fn every_answer_fits_the_smallest_datagram() {
             }
         }
     }
-    // What the comment at the bound says.
+    // These are the numbers in the comment of the bound.
     assert_eq!(most, 368);
     assert!(most <= limits::ANSWER_BYTES);
 }
@@ -339,13 +339,13 @@ fn addresses_are_asked_about_by_exactly_their_names() {
 }
 
 proptest! {
-    /// No bytes make the reader fail, and whatever is said to them another reader can read.
+    /// No bytes make the parser panic, and another library can read every answer.
     #[test]
     fn any_bytes_are_read(data in proptest::collection::vec(any::<u8>(), 0..600)) {
         checks::dns(&data);
     }
 
-    /// The same for what is nearly a question.
+    /// The same holds for bytes that resemble a question.
     #[test]
     fn nearly_a_question_is_read(
         name in "([a-zA-Z0-9_.-]{1,20}\\.){0,5}(test|arpa)",

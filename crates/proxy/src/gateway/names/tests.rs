@@ -10,18 +10,18 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Listens on an ordinary port of loopback in the place of each address, as a sandbox would in its own network.
+/// Listens on an ordinary loopback port for each address, as a sandbox would in its own network.
 #[derive(Default)]
 pub(crate) struct Loopback {
-    /// What was asked for.
+    /// The requested addresses.
     pub(crate) asked: Mutex<Vec<SocketAddr>>,
-    /// A port on which it fails, and how.
+    /// A port on which listening fails, and the error.
     pub(crate) failing: Mutex<Option<(u16, io::ErrorKind)>>,
-    /// Nothing is made while this is set.
+    /// While this is set, opening a listener blocks.
     pub(crate) shut: AtomicBool,
-    /// The kernel has no IPv6.
+    /// Whether the kernel has no IPv6.
     v4_only: AtomicBool,
-    /// Listeners that panic before one that does not.
+    /// Number of calls that panic before one succeeds.
     panics: AtomicUsize,
 }
 
@@ -82,7 +82,7 @@ fn host(name: &str) -> HostName {
     name.parse().unwrap()
 }
 
-/// Every name has a pair of its own that leads back to it, and none of it looks like a network's address.
+/// Every name has its own pair, each address leads back to the name, and none looks like a network address.
 #[test]
 fn addresses_are_of_one_name_each() {
     let mut seen = HashSet::new();
@@ -143,7 +143,7 @@ async fn a_name_gets_its_listeners_once() {
     assert!(!setup.names.listens_at(at(first.v4.into(), 8080)));
     assert!(!setup.names.listens_at(at(pair(1).v4.into(), 80)));
     assert_eq!(setup.names.known(&host("a.test")), Some(first));
-    // Again, and in other letters: the same.
+    // Another question, also in other letter case, gets the same addresses.
     assert_eq!(setup.open("A.TEST", &[80, 443]).await, Ok(first));
     assert_eq!((setup.targets().len(), setup.asked()), (0, 4));
     assert_eq!(setup.open("b.test", &[443]).await, Ok(pair(1)));
@@ -154,7 +154,7 @@ async fn a_name_gets_its_listeners_once() {
     assert_eq!(setup.room.available_permits(), 100);
 }
 
-/// Many questions for one name at once are one set of listeners; and the others get what the first one got.
+/// Simultaneous questions for one name open one set of listeners, and all get the result of the first.
 #[tokio::test]
 async fn questions_for_one_name_wait_for_one_another() {
     let mut setup = setup(100);
@@ -173,7 +173,7 @@ async fn questions_for_one_name_wait_for_one_another() {
     assert_eq!((setup.targets().len(), setup.asked()), (2, 2));
 }
 
-/// A port that the stage has already is said to be that; what was made before it is closed, and a later question tries again.
+/// If the stage uses a port, the error says so. The other listeners are closed, and a later question tries again.
 #[tokio::test]
 async fn a_port_of_the_stages_own_fails_the_name_for_now() {
     let mut setup = setup(4);
@@ -205,7 +205,7 @@ async fn a_panic_fails_one_question() {
     assert_eq!(setup.room.available_permits(), 100);
 }
 
-/// R01: a stage below a granted wildcard gets names and listeners up to the bounds, and keeps those it has.
+/// R01: below a granted wildcard, a stage gets names and listeners up to the limits, and keeps those it has.
 #[tokio::test]
 async fn r01_names_and_listeners_are_bounded() {
     let setup = setup(5);
@@ -225,13 +225,13 @@ async fn r01_names_and_listeners_are_bounded() {
     assert_eq!(setup.asked(), 0);
 }
 
-/// A listener that takes too long fails the question in time, and later ones until it is there.
+/// A slow listener fails its question at the deadline, and later questions until it is open.
 #[tokio::test(start_paused = true)]
 async fn listeners_have_a_deadline() {
     let setup = setup(100);
     setup.listen.shut.store(true, Ordering::Relaxed);
     let start = Instant::now();
-    // A thread at work keeps a paused clock from going on by itself.
+    // A working thread keeps a paused clock from advancing by itself.
     let advance = async {
         tokio::task::yield_now().await;
         tokio::time::advance(limits::LISTEN).await;
@@ -251,7 +251,7 @@ async fn listeners_have_a_deadline() {
     assert_eq!(setup.open("a.test", &[443]).await, Ok(pair(0)));
 }
 
-/// Addresses that are granted as such: each that can have a listener gets one, and each other is told of.
+/// Each granted address gets a listener if possible; the others are reported.
 #[tokio::test]
 async fn granted_addresses_get_listeners() {
     let mut setup = setup(100);
@@ -275,7 +275,7 @@ async fn granted_addresses_get_listeners() {
     );
 }
 
-/// On a machine without IPv6 a name is served on its other address.
+/// On a machine without IPv6, a name is served on its IPv4 address.
 #[tokio::test]
 async fn without_ipv6_a_name_has_listeners() {
     let mut setup = setup(100);

@@ -17,14 +17,14 @@ use crate::gateway::names::tests::Loopback;
 use crate::gateway::{Door, Listen};
 use crate::server::{Entry, Listener, serve};
 
-/// A name server on ordinary ports of loopback, on a thread of its own as in a run.
+/// A name server on ordinary loopback ports, on its own thread as in a run.
 struct Served {
     cx: Arc<Context>,
     listen: Arc<Loopback>,
     doors: UnboundedReceiver<Door>,
     udp: SocketAddr,
     tcp: SocketAddr,
-    /// A tunnel to somewhere, beside it on the same thread.
+    /// A tunnel that runs on the same thread.
     tunnel: Option<SocketAddr>,
     stop: CancellationToken,
     thread: Option<thread::JoinHandle<()>>,
@@ -40,7 +40,7 @@ fn policy(rules: &[String]) -> Policy {
     builder.build()
 }
 
-/// What asks these rules, and where it records.
+/// Creates a context for these rules, and the path of its record.
 pub(crate) fn context(rules: &[String]) -> (Arc<Context>, PathBuf) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl Drop for Served {
     }
 }
 
-/// What an answer says: its code, and the data of its records.
+/// Returns the code of an answer, and the data of its records.
 fn said(answer: &[u8]) -> (RCODE, Vec<String>) {
     let packet = Packet::parse(answer).unwrap();
     let records = packet.answers.iter().map(|record| match &record.rdata {
@@ -131,7 +131,7 @@ impl Served {
         }
     }
 
-    /// What is on record of questions: verdict, reason, and the name or what was asked for in its place. In the order of these words.
+    /// Returns the recorded questions, sorted: verdict, reason, and the name or the raw text.
     fn recorded(mut self) -> Vec<String> {
         self.stop();
         let text = std::fs::read_to_string(&self.record).unwrap();
@@ -178,7 +178,7 @@ fn read_framed(client: &mut StdStream) -> (RCODE, Vec<String>) {
 const V4: &str = "198.18.0.1";
 const V6: &str = "fd65:7865:6174::1";
 
-/// D10: what a granted name gets, and what every other question does, on both kinds of sockets. Nothing is looked up for any of them.
+/// D10: granted names and all other questions, on both kinds of sockets. Nothing is looked up elsewhere.
 #[test]
 fn d10_granted_names_have_addresses_and_no_others_do() {
     let mut served = start(&["a.test:443,8443", "*.wild.test"], None);
@@ -187,7 +187,7 @@ fn d10_granted_names_have_addresses_and_no_others_do() {
     let of_v6 = format!("1{}.4.7.1.6.5.6.8.7.5.6.d.f.ip6.arpa", ".0".repeat(19));
     let loopback_v6 = format!("1{}.ip6.arpa", ".0".repeat(31));
     let cases = [
-        // Before the name has addresses, and then.
+        // Before the name has addresses, and after that.
         ("1.0.18.198.in-addr.arpa", 12, ok(&[])),
         ("a.test", 65, ok(&[])),
         ("a.test", 1, ok(&[V4])),
@@ -206,14 +206,14 @@ fn d10_granted_names_have_addresses_and_no_others_do() {
         ("8.8.8.8.in-addr.arpa", 12, ok(&[])),
         ("1.0.0.127.in-addr.arpa", 12, ok(&["localhost"])),
         (&loopback_v6, 12, ok(&["localhost"])),
-        // What is not granted.
+        // Names that are not granted.
         ("b.test", 1, none.clone()),
         ("b.test", 28, none.clone()),
         ("b.test", 16, none.clone()),
         ("wild.test", 1, none.clone()),
         ("a.test.evil.test", 1, none.clone()),
         ("test", 1, none.clone()),
-        // What is no host name.
+        // Text that is not a host name.
         ("_443._tcp.a.test", 33, ok(&[])),
         ("_443._tcp.a.test", 1, none.clone()),
         ("_443._tcp.b.test", 33, none.clone()),
@@ -221,7 +221,7 @@ fn d10_granted_names_have_addresses_and_no_others_do() {
         ("a b.wild.test", 1, none.clone()),
         ("127.0.0.1", 1, none.clone()),
         ("", 2, ok(&[])),
-        // This machine.
+        // The name of this machine.
         ("localhost", 1, ok(&["127.0.0.1"])),
         ("LOCALHOST", 28, ok(&["::1"])),
         ("a.localhost", 1, ok(&["127.0.0.1"])),
@@ -231,7 +231,7 @@ fn d10_granted_names_have_addresses_and_no_others_do() {
     for (name, kind, expect) in &cases {
         assert_eq!(served.names(name, *kind), *expect, "{name} {kind}");
     }
-    // The same on one connection, one after another and then all at once.
+    // The same on one connection: first one after another, then all at once.
     let mut client = served.connect();
     for (name, kind, expect) in &cases[1..] {
         client.write_all(&framed(&ask(name, *kind))).unwrap();
@@ -247,7 +247,7 @@ fn d10_granted_names_have_addresses_and_no_others_do() {
     let twice = ["a.test:443", "a.test:8443", "x.wild.test:443", "y.x.wild.test:443"];
     assert_eq!(doors, twice.map(|target| [target; 2]).concat());
     assert_eq!(served.listen.asked.lock().unwrap().len(), doors.len(), "only what is granted");
-    // Neither what is answered, nor what asks about addresses, or this machine.
+    // Answered questions, and those about addresses or this machine, are not recorded.
     let recorded = [
         "deny:default a.test.evil.test",
         "deny:default b.test",
@@ -262,7 +262,7 @@ fn d10_granted_names_have_addresses_and_no_others_do() {
     assert_eq!(served.recorded(), recorded);
 }
 
-/// A name is judged by the policy of the moment, and keeps its addresses.
+/// The current policy judges each question, and a name keeps its addresses.
 #[test]
 fn every_question_is_judged_anew() {
     let served = start(&["a.test"], None);
@@ -280,7 +280,7 @@ fn every_question_is_judged_anew() {
     assert_eq!(served.names("a.test", 1), ok);
 }
 
-/// A port of the stage's own fails a name for as long as it is the stage's.
+/// A port that the stage uses fails a name for as long as the stage uses it.
 #[test]
 fn a_name_that_cannot_be_served_is_no_unknown_name() {
     let served = start(&["a.test:80,443"], None);
@@ -292,8 +292,8 @@ fn a_name_that_cannot_be_served_is_no_unknown_name() {
     assert_eq!(served.recorded(), [format!("error:resolve_error a.test {why}")]);
 }
 
-/// R01: questions that wait for listeners are bounded; who comes later is told to ask again, and names that are known, or denied, are
-/// answered all the while.
+/// R01: questions that wait for listeners are bounded. Later ones are told to ask again, and known or denied names
+/// are answered meanwhile.
 #[test]
 fn r01_questions_that_wait_are_bounded() {
     let served = start(&["a.test", "*.wild.test"], None);
@@ -321,7 +321,7 @@ fn r01_questions_that_wait_are_bounded() {
     assert_eq!(served.names("one-more.wild.test", 1).0, RCODE::NoError);
 }
 
-/// Malformed datagrams: what has a header gets a word, and nothing else gets one.
+/// A malformed datagram with a whole header gets an answer; any other gets none.
 #[test]
 fn malformed_datagrams_are_answered_or_dropped() {
     let served = start(&["a.test"], None);
@@ -341,7 +341,8 @@ fn malformed_datagrams_are_answered_or_dropped() {
     assert!(client.recv(&mut [0; 100]).is_ok());
 }
 
-/// R01: a connection ends with a message that is too long, or cut, or no question; and there are sixteen of them at a time.
+/// R01: a connection ends with a message that is too long, truncated, or not a question. There are sixteen at a
+/// time.
 #[test]
 fn r01_connections_to_the_name_server_are_bounded() {
     let served = start(&["a.test"], None);
@@ -357,7 +358,7 @@ fn r01_connections_to_the_name_server_are_bounded() {
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(client.read(&mut [0; 100]).unwrap_or(0), 0, "{bytes:?}");
     }
-    // A malformed one that can be answered does not end it.
+    // A malformed message that can be answered does not end the connection.
     let mut client = served.connect();
     client.write_all(&framed(&question[..12])).unwrap();
     assert_eq!(read_framed(&mut client).0, RCODE::FormatError);
@@ -374,14 +375,14 @@ fn r01_connections_to_the_name_server_are_bounded() {
     next.write_all(&framed(&question)).unwrap();
     next.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(next.read(&mut [0; 1]).is_err(), "it waits");
-    // Datagrams do not.
+    // Datagrams are still answered.
     assert_eq!(served.names("a.test", 1).0, RCODE::NoError);
     drop(held.pop());
     next.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     assert_eq!(read_framed(&mut next).0, RCODE::NoError);
 }
 
-/// R01: a connection that asks nothing, or never ends its question, is closed.
+/// R01: a connection without a question, or with an unfinished one, is closed.
 #[tokio::test(start_paused = true)]
 async fn r01_idle_connections_end() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -397,7 +398,7 @@ async fn r01_idle_connections_end() {
     }
 }
 
-/// Sends `bytes` through the tunnel and waits for the end; says how long that took.
+/// Sends `bytes` through the tunnel, waits for the end, and returns how long that took.
 fn push(served: &Served, origin: &StdListener, bytes: usize) -> Duration {
     let begun = Instant::now();
     let counted = thread::scope(|scope| {
@@ -423,7 +424,7 @@ fn push(served: &Served, origin: &StdListener, bytes: usize) -> Duration {
     begun.elapsed()
 }
 
-/// R01: a flood of questions, for names that are known and for names that are not granted, leaves the tunnels on the same thread their turns.
+/// R01: a flood of questions, for known and for denied names, does not stop tunnels on the same thread.
 #[test]
 fn r01_a_flood_of_questions_leaves_tunnels_their_turns() {
     const BYTES: usize = 64 << 20;
@@ -454,7 +455,7 @@ fn r01_a_flood_of_questions_leaves_tunnels_their_turns() {
     });
     println!("{BYTES} bytes: {alone:?} alone, {beside:?} beside {} questions", sent.load(Ordering::Relaxed));
     assert!(beside < Duration::from_secs(15), "{beside:?}");
-    // The first of these may find a full queue still.
+    // The first of these may still find a full queue.
     let client = served.client();
     client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let answered =
@@ -464,7 +465,7 @@ fn r01_a_flood_of_questions_leaves_tunnels_their_turns() {
 
 #[test]
 fn what_this_machine_is_called_is_loopback_and_no_attempt() {
-    // A machine may be called what is no host name.
+    // A machine may have a name that is not a host name.
     let Some(own) = own_name() else {
         return assert!(
             std::env::var_os("E2E_STRICT").is_none(),

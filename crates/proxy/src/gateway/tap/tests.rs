@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::*;
 use crate::Context;
 
-/// An IPv4 packet with a header of so many words.
+/// Builds an IPv4 packet whose header has this many words.
 fn v4(to: [u8; 4], proto: u8, words: u8, rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; usize::from(words.max(5)) * 4];
     packet[0] = 0x40 | words;
@@ -34,13 +34,13 @@ fn v6(to: &str, next: u8, rest: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A header with ports, and the flags where TCP has them.
+/// Builds a header with ports, and the flags where TCP has them.
 fn ports(to: u16, flags: u8) -> Vec<u8> {
     let [high, low] = to.to_be_bytes();
     [&[0x80, 0, high, low][..], &[0; 9], &[flags], &[0; 6]].concat()
 }
 
-/// An extension header of IPv6, of 8 bytes and 8 for each more.
+/// Builds an extension header of IPv6, with 8 bytes and 8 for each of `more`.
 fn extension(next: u8, more: u8) -> Vec<u8> {
     let mut header = vec![0; 8 + usize::from(more) * 8];
     (header[0], header[1]) = (next, more);
@@ -55,7 +55,7 @@ fn some(to: &str, port: u16, proto: Proto) -> Option<(String, u16, Proto)> {
     Some((to.to_owned(), port, proto))
 }
 
-/// D11: what asks for a connection, or carries something without one, is an attempt, however its headers are made.
+/// D11: a packet that asks for a connection, or carries data without one, is an attempt, whatever its headers are.
 #[test]
 fn d11_attempts_are_told_from_packets() {
     let syn = ports(443, SYN);
@@ -86,7 +86,7 @@ fn d11_attempts_are_told_from_packets() {
             v6("2001:db8::1", AUTHENTICATION, &[vec![UDP, 1], vec![0; 10], dns.clone()].concat()),
             some("2001:db8::1", 53, Proto::Udp),
         ),
-        // Cut: what can be seen is told.
+        // Truncated: what is visible is reported.
         (v4([8, 8, 8, 8], TCP, 5, &syn[..13]), some("8.8.8.8", 443, Proto::Tcp)),
         (v4([8, 8, 8, 8], UDP, 5, &[]), some("8.8.8.8", 0, Proto::Udp)),
         (v6("2001:db8::1", ROUTING, &extension(TCP, 0)[..6]), some("2001:db8::1", 0, Proto::Other(ROUTING))),
@@ -94,7 +94,7 @@ fn d11_attempts_are_told_from_packets() {
             v6("2001:db8::1", DESTINATION, &[extension(DESTINATION, 0).repeat(20), syn.clone()].concat()),
             some("2001:db8::1", 0, Proto::Other(DESTINATION)),
         ),
-        // What follows, what answers, what stays here.
+        // Later packets, answers, and what stays on the loopback.
         (v4([8, 8, 8, 8], TCP, 5, &ports(443, SYN | ACK)), None),
         (v4([8, 8, 8, 8], TCP, 5, &ports(443, ACK)), None),
         (v6("2001:db8::1", DESTINATION, &[extension(TCP, 0), ports(443, ACK)].concat()), None),
@@ -103,7 +103,7 @@ fn d11_attempts_are_told_from_packets() {
         (v6("2001:db8::1", HOP_BY_HOP, &[extension(ICMPV6, 0), vec![0x8f]].concat()), None),
         (v4([127, 0, 0, 53], UDP, 5, &dns), None),
         (v6("::1", TCP, &syn), None),
-        // Nothing of either.
+        // Neither address family.
         (v4([8, 8, 8, 8], TCP, 4, &[0; 40]), None),
         (v4([8, 8, 8, 8], TCP, 5, &syn)[..19].to_vec(), None),
         (v6("2001:db8::1", TCP, &syn)[..39].to_vec(), None),
@@ -118,7 +118,7 @@ fn d11_attempts_are_told_from_packets() {
 }
 
 proptest! {
-    /// Nothing that a stage can send stops the tap, and nothing is read beyond the packet.
+    /// No packet stops the tap, and nothing is read beyond the packet.
     #[test]
     fn any_bytes_are_read(
         first in prop_oneof![Just(0x45_u8), Just(0x4f), Just(0x60), any::<u8>()],
@@ -139,7 +139,7 @@ proptest! {
     }
 }
 
-/// A queue in the place of the kernel's.
+/// A queue that replaces the kernel's.
 #[derive(Debug)]
 struct Queue(OwnedFd, Arc<AtomicU64>);
 
@@ -198,8 +198,8 @@ fn lines(record: &std::path::Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// D11: the packets to elsewhere are on record, under the name of a name's address. What has a listener has a decision of
-/// its own; what came last is looked at too, and what was missed is counted.
+/// D11: packets to other destinations are recorded, with the name of a synthetic address. A destination with a
+/// listener gets its own decision. The last packets are read too, and missed ones are counted.
 #[tokio::test]
 async fn d11_what_leads_nowhere_is_on_record() {
     let (stage, ours) = UnixDatagram::pair().unwrap();
@@ -237,10 +237,10 @@ async fn d11_what_leads_nowhere_is_on_record() {
     assert_eq!(missed.iter().map(|line| line["count"].as_u64().unwrap()).sum::<u64>(), 7, "{missed:?}");
 }
 
-/// A stage that sends without end does not keep the proxy from its work, which has the same thread.
+/// A stage that sends without end does not stop the proxy, which runs on the same thread.
 #[tokio::test]
 async fn a_flood_leaves_the_thread_to_others() {
-    // A stream takes packets faster than they are read, so that there is always one.
+    // A stream accepts packets faster than they are read, so there is always one.
     let (mut stage, ours) = UnixStream::pair().unwrap();
     let Watched { attempts, tap, record, .. } = Watched::over(ours.into());
     let mut packet = v4([8, 8, 8, 8], UDP, 5, &ports(9, 0));
