@@ -16,19 +16,19 @@ use exeat_record::{ConnId, End, RunId, Via};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::settle::{Any, settle};
-use crate::head::{Asks, Fault, Head, Parsed, Parser, Plain};
+use self::settle::{UnknownTunnel, settle};
+use crate::head::{ClientRequest, Fault, Head, Parsed, Parser, Plain};
 use crate::hello::{HelloFault, Reader};
 use crate::http::{self, Exchange};
 use crate::limits;
-use crate::opening::{Opening, Opens};
-use crate::reach::{Carries, Reached, Wanted, reach};
+use crate::opening::{Detector, Protocol};
+use crate::reach::{Connection, Content, RequestKind, reach};
 use crate::record::Record;
 use crate::reply::{ESTABLISHED, Refusal, refuse};
 use crate::server::{Context, Entry};
 use crate::stream::Stream;
 use crate::tunnel::{self, Early};
-use crate::who::Asked;
+use crate::who::ProcessLookup;
 
 /// Serves one client connection until it closes.
 ///
@@ -46,7 +46,7 @@ pub(crate) async fn serve(
         Entry::Gateway(_) => Via::Transparent,
         Entry::Forward(_) => Via::Forward,
     };
-    let mut record = Record::new(cx, conn, via, Asked::of(&client, cx.who()));
+    let mut record = Record::new(cx, conn, via, ProcessLookup::start(&client, cx.who()));
     // Boxed, so that the state of the opening phases does not take up memory while the tunnel lives.
     let opening = async {
         match &entry {
@@ -57,9 +57,9 @@ pub(crate) async fn serve(
             }
         }
     };
-    let opened = match until(stop, opening).await {
-        Some(Opened::Any(any)) => {
-            let settling = Box::pin(settle(*any, &mut record, cx));
+    let opened = match until_stopped(stop, opening).await {
+        Some(Session::Unknown(unknown)) => {
+            let settling = Box::pin(settle(*unknown, &mut record, cx));
             // The client already has its tunnel, so the bytes that it sent are delivered within the drain time.
             tokio::select! {
                 biased;
@@ -70,23 +70,23 @@ pub(crate) async fn serve(
         opened => opened,
     };
     match opened {
-        // INVARIANT: `settle` never returns `Any`.
-        None | Some(Opened::Any(_)) => {}
-        Some(Opened::Tunnel(Tunnel { client, upstream, early })) => {
-            record.holds_nothing();
+        // INVARIANT: `settle` never returns `Session::Unknown`.
+        None | Some(Session::Unknown(_)) => {}
+        Some(Session::Tunnel(Tunnel { client, upstream, early })) => {
+            record.release_held();
             let moving = tunnel::run(client, upstream, early, &record.moved, cx.pool(), cx.limits(), stop);
             let ended = Box::pin(moving).await;
             record.close(ended.end, ended.error);
         }
-        Some(Opened::Exchange(exchange)) => {
-            record.holds_nothing();
+        Some(Session::Exchange(exchange)) => {
+            record.release_held();
             Box::pin(http::run(*exchange, &mut record, cx, stop)).await;
         }
     }
 }
 
 /// Waits for `opening`, and returns `None` if the run stops first.
-async fn until<T>(stop: &CancellationToken, opening: impl Future<Output = Option<T>>) -> Option<T> {
+async fn until_stopped<T>(stop: &CancellationToken, opening: impl Future<Output = Option<T>>) -> Option<T> {
     tokio::select! {
         biased;
         opened = opening => opened,
@@ -95,11 +95,11 @@ async fn until<T>(stop: &CancellationToken, opening: impl Future<Output = Option
 }
 
 /// A connection that has its upstream.
-enum Opened {
+enum Session {
     /// Bytes flow in both directions.
     Tunnel(Tunnel),
     /// The tunnel may carry any protocol, and the client has not sent enough to tell which.
-    Any(Box<Any>),
+    Unknown(Box<UnknownTunnel>),
     /// One request goes up, and its answer comes down.
     Exchange(Box<Exchange>),
 }
@@ -113,102 +113,106 @@ struct Tunnel {
 
 /// Handles an HTTP client until bytes may go upstream. Returns `None` if they may not; the client then has its
 /// answer and the record its line.
-async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Session> {
     let mut bytes = Vec::new();
-    match read_head(&client, &mut bytes, record, cx, |head| head.asks()).await {
-        Arrived::Asked { asks: Asks::Connect(target), head_len } => {
+    match read_head(&client, &mut bytes, record, cx, |head| head.parse_request()).await {
+        Received::Request { request: ClientRequest::Connect(target), head_len } => {
             let first = bytes.split_off(head_len.min(bytes.len()));
             drop(bytes);
-            Box::pin(tunnel_to(client, first, target, record, cx)).await
+            Box::pin(open_tunnel(client, first, target, record, cx)).await
         }
-        Arrived::Asked { asks: Asks::Plain(plain), .. } => {
+        Received::Request { request: ClientRequest::Plain(plain), .. } => {
             record.via = Via::Http;
             record.method = Some(plain.method.clone());
-            let reached = match Box::pin(reach(&plain.target, Wanted::Request, record, cx)).await {
+            let reached = match Box::pin(reach(&plain.target, RequestKind::Request, record, cx)).await {
                 Ok(reached) => reached,
-                Err(refusal) => return say_no(client, &refusal, record, cx).await,
+                Err(refusal) => return send_refusal(client, &refusal, record, cx).await,
             };
             let Plain { target, path, .. } = plain;
             let upstream = reached.upstream;
-            Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })))
+            Some(Session::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })))
         }
-        Arrived::Fault(fault) => {
-            Box::pin(record.malformed(fault, &bytes)).await;
+        Received::Fault(fault) => {
+            Box::pin(record.deny_malformed(fault, &bytes)).await;
             drop(bytes);
-            say_no(client, &Refusal::Malformed(fault), record, cx).await
+            send_refusal(client, &Refusal::Malformed(fault), record, cx).await
         }
         // The client gets an answer, because it may be waiting for us to speak first. The record gets no line,
         // because nothing that could be denied was asked for.
-        Arrived::Silence => say_no(client, &Refusal::Malformed(Fault::TooSlow), record, cx).await,
-        Arrived::Nothing => None,
+        Received::Silence => send_refusal(client, &Refusal::Malformed(Fault::TooSlow), record, cx).await,
+        Received::Nothing => None,
     }
 }
 
 /// Handles CONNECT: dials the target, then checks the first bytes of the tunnel.
-async fn tunnel_to(
+async fn open_tunnel(
     mut client: Stream,
     first: Vec<u8>,
     target: Target,
     record: &mut Record<'_>,
     cx: &Context,
-) -> Option<Opened> {
-    let reached = match Box::pin(reach(&target, Wanted::Tunnel, record, cx)).await {
+) -> Option<Session> {
+    let reached = match Box::pin(reach(&target, RequestKind::Tunnel, record, cx)).await {
         Ok(reached) => reached,
-        Err(refusal) => return say_no(client, &refusal, record, cx).await,
+        Err(refusal) => return send_refusal(client, &refusal, record, cx).await,
     };
     if let Err(error) = client.write_until(ESTABLISHED, Instant::now() + limits::REPLY).await {
         record.close(End::Error, Some(format!("client: {error}")));
         return None;
     }
-    opened(client, first, target, reached, record, cx).await
+    check_first_bytes(client, first, target, reached, record, cx).await
 }
 
 /// Checks the first bytes of a tunnel after its client was told that it is open. Every entry uses this. `first`
 /// holds what the client sent after its request.
-async fn opened(
+async fn check_first_bytes(
     client: Stream,
     first: Vec<u8>,
     target: Target,
-    Reached { upstream, carries, ech }: Reached,
+    Connection { upstream, content, ech }: Connection,
     record: &mut Record<'_>,
     cx: &Context,
-) -> Option<Opened> {
-    if carries == Carries::Http {
-        return request_inside(client, first, target, upstream, record, cx).await;
+) -> Option<Session> {
+    if content == Content::Http {
+        return read_inner_request(client, first, target, upstream, record, cx).await;
     }
     let early = Early { up: first, down: Vec::new() };
-    let mut any =
-        Any { tunnel: Tunnel { client, upstream, early }, target, ech, opening: Opening::default() };
-    let opens = match carries {
-        Carries::Tls => Opens::Tls,
-        Carries::Any => any.opening.look(&any.tunnel.early.up),
-        Carries::Http | Carries::Unseen => Opens::Other,
+    let mut unknown = UnknownTunnel {
+        tunnel: Tunnel { client, upstream, early },
+        target,
+        ech,
+        detector: Detector::default(),
     };
-    match opens {
-        Opens::Tls => named(any, record, cx).await,
-        Opens::Http => settle::request(any, false, record, cx).await,
-        Opens::Other => Some(any.tunnel.open()),
-        Opens::Unknown { .. } => Some(Opened::Any(Box::new(any))),
+    let protocol = match content {
+        Content::Tls => Protocol::Tls,
+        Content::Any => unknown.detector.detect(&unknown.tunnel.early.up),
+        Content::Http | Content::Unseen => Protocol::Other,
+    };
+    match protocol {
+        Protocol::Tls => check_tls(unknown, record, cx).await,
+        Protocol::Http => settle::check_request(unknown, false, record, cx).await,
+        Protocol::Other => Some(unknown.tunnel.open()),
+        Protocol::Unknown { .. } => Some(Session::Unknown(Box::new(unknown))),
     }
 }
 
 impl Tunnel {
-    fn open(mut self) -> Opened {
+    fn open(mut self) -> Session {
         self.early.up.shrink_to_fit();
-        Opened::Tunnel(self)
+        Session::Tunnel(self)
     }
 }
 
 /// Handles a tunnel that opens with TLS: the hello must name the target before anything goes upstream.
-async fn named(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
-    let Any { tunnel: Tunnel { client, upstream, mut early }, target, ech, .. } = any;
+async fn check_tls(unknown: UnknownTunnel, record: &mut Record<'_>, cx: &Context) -> Option<Session> {
+    let UnknownTunnel { tunnel: Tunnel { client, upstream, mut early }, target, ech, .. } = unknown;
     let by = Instant::now() + cx.limits().hello;
     match check_hello(&client, &mut early.up, &target, ech, record, by).await {
-        Ok(Hello::Passed { len }) => {
+        Ok(HelloOutcome::Passed { len }) => {
             let tunnel = Tunnel { client, upstream, early };
             Box::pin(second::pass_hello(tunnel, len, &target, ech, record, cx)).await
         }
-        Ok(Hello::Gone) => {
+        Ok(HelloOutcome::Gone) => {
             record.close(End::Client, None);
             None
         }
@@ -227,43 +231,43 @@ async fn alert_and_close(
     fault: HelloFault,
     record: &mut Record<'_>,
     cx: &Context,
-) -> Option<Opened> {
-    record.late(target, fault.reason(), fault.to_string());
-    let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
+) -> Option<Session> {
+    record.deny_late(target, fault.reason(), fault.to_string());
+    let _ = client.write_until(alert_for(fault), Instant::now() + limits::REPLY).await;
     drop(upstream);
     client.linger(cx.limits().linger).await;
     None
 }
 
 /// Handles plain HTTP in a tunnel: the request must name the target.
-async fn request_inside(
+async fn read_inner_request(
     client: Stream,
     mut bytes: Vec<u8>,
     target: Target,
     upstream: Stream,
     record: &mut Record<'_>,
     cx: &Context,
-) -> Option<Opened> {
-    let fault = match read_head(&client, &mut bytes, record, cx, |head| head.inside(&target)).await {
-        Arrived::Asked { asks: path, .. } => {
-            return Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })));
+) -> Option<Session> {
+    let fault = match read_head(&client, &mut bytes, record, cx, |head| head.parse_inner(&target)).await {
+        Received::Request { request: path, .. } => {
+            return Some(Session::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })));
         }
-        Arrived::Nothing => {
+        Received::Nothing => {
             record.close(End::Client, None);
             return None;
         }
-        Arrived::Silence => Fault::TooSlow,
-        Arrived::Fault(fault) => fault,
+        Received::Silence => Fault::TooSlow,
+        Received::Fault(fault) => fault,
     };
     drop((upstream, bytes));
-    record.late(&target, fault.reason(), fault.to_string());
-    say_no(client, &Refusal::Malformed(fault), record, cx).await
+    record.deny_late(&target, fault.reason(), fault.to_string());
+    send_refusal(client, &Refusal::Malformed(fault), record, cx).await
 }
 
 /// What the client sent before the first answer.
-enum Arrived<T> {
+enum Received<T> {
     /// A request in the first bytes.
-    Asked { asks: T, head_len: usize },
+    Request { request: T, head_len: usize },
     /// Something malformed, incomplete or late.
     Fault(Fault),
     /// No byte until the deadline; the client is still connected.
@@ -279,33 +283,33 @@ async fn read_head<T>(
     record: &mut Record<'_>,
     cx: &Context,
     asks: impl for<'a> Fn(&'a Head<'a>) -> Result<T, Fault>,
-) -> Arrived<T> {
+) -> Received<T> {
     let by = Instant::now() + cx.limits().head;
     let mut parser = Parser::default();
     loop {
         match parser.advance(bytes) {
             Parsed::Incomplete => {}
-            Parsed::Fault(fault) => return Arrived::Fault(fault),
+            Parsed::Fault(fault) => return Received::Fault(fault),
             Parsed::Head(head) => {
                 return match asks(&head) {
-                    Ok(asks) => Arrived::Asked { asks, head_len: head.len },
-                    Err(fault) => Arrived::Fault(fault),
+                    Ok(request) => Received::Request { request, head_len: head.len },
+                    Err(fault) => Received::Fault(fault),
                 };
             }
         }
         match timeout_at(by, client.read_some(bytes, limits::EARLY_BYTES)).await {
-            Err(_) if bytes.is_empty() => return Arrived::Silence,
-            Err(_) => return Arrived::Fault(Fault::TooSlow),
-            Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Arrived::Nothing,
-            Ok(Err(_) | Ok(0)) => return Arrived::Fault(Fault::CutShort),
-            Ok(Ok(_)) if !record.holds(bytes) => return Arrived::Fault(Fault::NoRoom),
+            Err(_) if bytes.is_empty() => return Received::Silence,
+            Err(_) => return Received::Fault(Fault::TooSlow),
+            Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Received::Nothing,
+            Ok(Err(_) | Ok(0)) => return Received::Fault(Fault::CutShort),
+            Ok(Ok(_)) if !record.try_hold(bytes) => return Received::Fault(Fault::NoRoom),
             Ok(Ok(read)) => tracing::trace!(read, "head bytes"),
         }
     }
 }
 
 /// The outcome of reading a hello that is not refused.
-enum Hello {
+enum HelloOutcome {
     /// The hello names the target; it ends after `len` bytes.
     Passed { len: usize },
     /// The client left without sending a byte.
@@ -320,21 +324,21 @@ async fn check_hello(
     ech: Ech,
     record: &mut Record<'_>,
     by: Instant,
-) -> Result<Hello, HelloFault> {
+) -> Result<HelloOutcome, HelloFault> {
     let start = Instant::now();
     let mut reader = Reader::new();
     loop {
         if let Some(hello) = reader.advance(first)? {
             let checked = hello.check(target, ech);
-            record.hello(hello, start.elapsed(), checked.is_ok());
-            return checked.map(|()| Hello::Passed { len: reader.len() });
+            record.note_hello(hello, start.elapsed(), checked.is_ok());
+            return checked.map(|()| HelloOutcome::Passed { len: reader.len() });
         }
         let room = (limits::HELLO_BYTES - first.len().min(limits::HELLO_BYTES)).clamp(1, limits::EARLY_BYTES);
         match timeout_at(by, client.read_some(first, room)).await {
             Err(_) => return Err(HelloFault::Timeout),
-            Ok(Err(_) | Ok(0)) if first.is_empty() => return Ok(Hello::Gone),
+            Ok(Err(_) | Ok(0)) if first.is_empty() => return Ok(HelloOutcome::Gone),
             Ok(Err(_) | Ok(0)) => return Err(HelloFault::Malformed),
-            Ok(Ok(_)) if !record.holds(first) => return Err(HelloFault::NoRoom),
+            Ok(Ok(_)) if !record.try_hold(first) => return Err(HelloFault::NoRoom),
             Ok(Ok(_)) => {}
         }
     }
@@ -344,7 +348,7 @@ async fn check_hello(
 const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
 
 /// Returns the fatal TLS alert (RFC 8446 section 6) for a fault, so that a client prints more than "end of file".
-fn alert(fault: HelloFault) -> &'static [u8] {
+fn alert_for(fault: HelloFault) -> &'static [u8] {
     match fault {
         HelloFault::NoName | HelloFault::OtherName | HelloFault::Hidden => ACCESS_DENIED,
         HelloFault::Malformed | HelloFault::TooLarge => &[21, 3, 3, 0, 2, 2, 50], // decode_error
@@ -354,15 +358,25 @@ fn alert(fault: HelloFault) -> &'static [u8] {
 }
 
 /// Answers with a refusal, then closes in a way that lets the answer arrive.
-async fn say_no(client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+async fn send_refusal(
+    client: Stream,
+    refusal: &Refusal,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Session> {
     let reply = refuse(refusal, cx.run(), record.conn()).into_bytes();
     // Boxed, so that its state is not part of every connection that waits for a head.
-    Box::pin(end_with(client, &reply, record, cx)).await
+    Box::pin(send_and_close(client, &reply, record, cx)).await
 }
 
 /// Writes the last bytes of a connection, then closes in a way that lets them arrive.
-async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
-    record.leave();
+async fn send_and_close(
+    mut client: Stream,
+    reply: &[u8],
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Session> {
+    record.release_permit();
     let wrote = client.write_until(reply, Instant::now() + limits::REPLY).await;
     record.close(End::Killed, None);
     if wrote.is_ok() {
@@ -372,17 +386,19 @@ async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx:
 }
 
 /// Builds the answer for a client whose request is not read.
-pub(crate) fn unheard(refusal: &Refusal, entry: &Entry, run: RunId, conn: ConnId) -> Vec<u8> {
+pub(crate) fn unread_reply(refusal: &Refusal, entry: &Entry, run: RunId, conn: ConnId) -> Vec<u8> {
     match entry {
         Entry::Http => refuse(refusal, run, conn).into_bytes(),
-        Entry::Socks5 => socks::unheard(refusal),
-        Entry::Gateway(target) | Entry::Forward(target) => transparent::unheard(refusal, target, run, conn),
+        Entry::Socks5 => socks::unread_reply(refusal),
+        Entry::Gateway(target) | Entry::Forward(target) => {
+            transparent::unread_reply(refusal, target, run, conn)
+        }
     }
 }
 
 /// Refuses a connection because too many are open.
-pub(crate) async fn too_many(mut client: Stream, entry: Entry, conn: ConnId, cx: &Context) {
-    let reply = unheard(&Refusal::Busy, &entry, cx.run(), conn);
+pub(crate) async fn refuse_busy(mut client: Stream, entry: Entry, conn: ConnId, cx: &Context) {
+    let reply = unread_reply(&Refusal::Busy, &entry, cx.run(), conn);
     if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
         client.linger(cx.limits().linger).await;
     }

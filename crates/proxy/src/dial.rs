@@ -50,7 +50,7 @@ pub(crate) async fn dial_proxy(proxy: &ProxyAddrs, by: Instant) -> Result<Upstre
 
 async fn connect_any(addrs: &[SocketAddr], by: Instant) -> Result<Upstream, DialError> {
     let start = Instant::now();
-    let addrs = in_turn(addrs);
+    let addrs = alternate_families(addrs);
     match timeout_at(by, race(addrs)).await {
         Ok(Ok((addr, stream))) => {
             // Without this, a small answer waits until the previous one is acknowledged (Nagle).
@@ -58,7 +58,7 @@ async fn connect_any(addrs: &[SocketAddr], by: Instant) -> Result<Upstream, Dial
             Ok(Upstream { stream, addr, took: start.elapsed() })
         }
         Ok(Err(Some((addr, error)))) => {
-            Err(DialError { failure: failure_of(&error), detail: format!("{addr}: {error}") })
+            Err(DialError { failure: to_failure(&error), detail: format!("{addr}: {error}") })
         }
         Ok(Err(None)) => Err(DialError { failure: Failure::Connect, detail: "no address".into() }),
         Err(_) => Err(DialError {
@@ -89,7 +89,7 @@ async fn race(addrs: Vec<SocketAddr>) -> Result<(SocketAddr, TcpStream), Option<
         }
         let more = !waiting.as_slice().is_empty();
         tokio::select! {
-            (addr, result) = first_of(&mut pending) => match result {
+            (addr, result) = next_ended(&mut pending) => match result {
                 Ok(stream) => return Ok((addr, stream)),
                 Err(error) => {
                     tracing::debug!(%addr, %error, "connection attempt failed");
@@ -103,7 +103,7 @@ async fn race(addrs: Vec<SocketAddr>) -> Result<(SocketAddr, TcpStream), Option<
 }
 
 /// Waits for the first attempt to end, and removes it from `pending`.
-async fn first_of(pending: &mut Vec<Attempt>) -> (SocketAddr, io::Result<TcpStream>) {
+async fn next_ended(pending: &mut Vec<Attempt>) -> (SocketAddr, io::Result<TcpStream>) {
     poll_fn(|cx| {
         for place in 0..pending.len() {
             let Some(attempt) = pending.get_mut(place) else { break };
@@ -124,7 +124,7 @@ async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
 
 /// Orders addresses so that the families alternate, starting with that of the first answer (RFC 8305 section 4).
 /// Keeps at most [`limits::ATTEMPTS`].
-fn in_turn(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
+fn alternate_families(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_v6 = addrs.first().is_some_and(SocketAddr::is_ipv6);
     let (mut ours, mut others): (Vec<_>, Vec<_>) =
         addrs.iter().copied().partition(|addr| addr.is_ipv6() == first_is_v6);
@@ -139,7 +139,7 @@ fn in_turn(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
     turns
 }
 
-fn failure_of(error: &io::Error) -> Failure {
+fn to_failure(error: &io::Error) -> Failure {
     use io::ErrorKind;
     match error.kind() {
         ErrorKind::ConnectionRefused => Failure::Refused,
@@ -168,10 +168,10 @@ mod tests {
         let addrs: Vec<SocketAddr> = ["[2001:db8::1]:1", "[2001:db8::2]:1", "[2001:db8::3]:1", "192.0.2.1:1"]
             .map(|addr| addr.parse().unwrap())
             .into();
-        let turns: Vec<String> = in_turn(&addrs).iter().map(ToString::to_string).collect();
+        let turns: Vec<String> = alternate_families(&addrs).iter().map(ToString::to_string).collect();
         assert_eq!(turns, ["[2001:db8::1]:1", "192.0.2.1:1", "[2001:db8::2]:1", "[2001:db8::3]:1"]);
         let many: Vec<SocketAddr> = (1..30).map(|port| SocketAddr::from(([192, 0, 2, 1], port))).collect();
-        assert_eq!(in_turn(&many), many[..limits::ATTEMPTS]);
+        assert_eq!(alternate_families(&many), many[..limits::ATTEMPTS]);
     }
 
     #[tokio::test]
@@ -182,7 +182,7 @@ mod tests {
         let (addr, _) = race(vec![dead, live]).await.unwrap();
         assert_eq!(addr, live);
         let (addr, error) = race(vec![dead]).await.unwrap_err().unwrap();
-        assert_eq!((addr, failure_of(&error)), (dead, Failure::Refused));
+        assert_eq!((addr, to_failure(&error)), (dead, Failure::Refused));
         assert!(race(vec![]).await.unwrap_err().is_none());
     }
 

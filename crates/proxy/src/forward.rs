@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::unheard;
+use crate::connect::unread_reply;
 use crate::limits::{self, Limits};
 use crate::reply::Refusal;
 use crate::room::Room;
@@ -59,7 +59,7 @@ impl Forward {
     #[must_use]
     pub fn summary(&self) -> Summary {
         Summary {
-            connections: self.room.numbered(),
+            connections: self.room.count(),
             turned_away: self.turned_away.load(Ordering::Relaxed),
             ..Summary::default()
         }
@@ -78,7 +78,7 @@ impl Forward {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn lose(&self, error: &io::Error) {
+    fn note_lost(&self, error: &io::Error) {
         let first = {
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
             lost.count += 1;
@@ -93,7 +93,7 @@ impl Forward {
     }
 
     async fn refuse(&self, mut client: Stream, entry: Entry, conn: ConnId, refusal: &Refusal) {
-        let reply = unheard(refusal, &entry, self.log.run(), conn);
+        let reply = unread_reply(refusal, &entry, self.log.run(), conn);
         if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
             client.linger(self.room.limits.linger).await;
         }
@@ -117,7 +117,7 @@ impl Service for Forward {
         &self.room
     }
 
-    fn turned_away(&self) {
+    fn count_turned_away(&self) {
         self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -132,7 +132,7 @@ impl Service for Forward {
             Some(Ok(upstream)) => Stream::Unix(upstream),
             Some(Err(error)) => {
                 tracing::debug!(%conn, %error, "no proxy");
-                self.lose(&error);
+                self.note_lost(&error);
                 return self.refuse(client, entry, conn, &Refusal::NoProxy).await;
             }
         };

@@ -28,7 +28,7 @@ pub(crate) trait Resolve: Send + Sync {
     fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure>;
 
     /// Returns an answer that needs no waiting.
-    fn known(&self, _name: &HostName) -> Option<Vec<IpAddr>> {
+    fn resolve_now(&self, _name: &HostName) -> Option<Vec<IpAddr>> {
         None
     }
 }
@@ -145,7 +145,7 @@ impl Guard {
 
     async fn look_up(&self, name: HostName) -> Result<Vec<IpAddr>, Failure> {
         // Waking a thread costs more than the rest of a CONNECT.
-        if let Some(ips) = self.resolver.known(&name) {
+        if let Some(ips) = self.resolver.resolve_now(&name) {
             return Ok(ips);
         }
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Failure::Resolver)?;
@@ -205,7 +205,7 @@ pub enum Unchecked {
 /// # Errors
 /// [`Unchecked`] says why there is no such address.
 pub async fn check_addresses(admitted: Admitted) -> Result<Vetted, Unchecked> {
-    let guard = Guard::new(Arc::new(System::of_this_host()));
+    let guard = Guard::new(Arc::new(System::for_this_host()));
     match guard.resolve(admitted, Instant::now() + limits::DNS).await {
         Ok(resolved) => Ok(resolved.vetted),
         Err(Unresolved::Denied { denial, .. }) => Err(Unchecked::Denied(denial)),
@@ -227,7 +227,7 @@ pub(crate) struct System {
 type Stamp = (u64, u64, i64, i64, u64);
 
 impl System {
-    pub(crate) fn of_this_host() -> Self {
+    pub(crate) fn for_this_host() -> Self {
         Self::new(PathBuf::from("/etc/hosts"))
     }
 
@@ -236,7 +236,7 @@ impl System {
     }
 
     /// Returns the current hosts file. A missing file is empty.
-    fn hosts(&self) -> io::Result<Arc<Hosts>> {
+    fn read_hosts(&self) -> io::Result<Arc<Hosts>> {
         let file = match File::open(&self.hosts) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Arc::default()),
             opened => opened?,
@@ -261,13 +261,13 @@ impl System {
 }
 
 impl Resolve for System {
-    fn known(&self, name: &HostName) -> Option<Vec<IpAddr>> {
+    fn resolve_now(&self, name: &HostName) -> Option<Vec<IpAddr>> {
         // `resolve` reports a file that cannot be read.
-        self.hosts().ok()?.get(name.as_str()).cloned()
+        self.read_hosts().ok()?.get(name.as_str()).cloned()
     }
 
     fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure> {
-        let hosts = self.hosts().map_err(|error| {
+        let hosts = self.read_hosts().map_err(|error| {
             tracing::debug!(%error, "cannot read the hosts file");
             Failure::Host
         })?;

@@ -149,7 +149,7 @@ impl Parser {
             self.seen += 1;
             let after_cr = at > self.line && bytes.get(at - 1) == Some(&b'\r');
             match byte {
-                b'\n' if after_cr => match self.end_of_line(bytes, at - 1) {
+                b'\n' if after_cr => match self.handle_line(bytes, at - 1) {
                     Ok(None) => self.line = self.seen,
                     Ok(Some(head)) => return Parsed::Head(head),
                     Err(fault) => return Parsed::Fault(fault),
@@ -157,7 +157,7 @@ impl Parser {
                 b'\n' => return Parsed::Fault(Fault::BareLf),
                 _ if after_cr => return Parsed::Fault(Fault::BareCr),
                 b'\r' => {}
-                _ if !self.may_stand(byte) => return Parsed::Fault(Fault::Byte),
+                _ if !self.is_allowed(byte) => return Parsed::Fault(Fault::Byte),
                 _ => {}
             }
         }
@@ -166,7 +166,7 @@ impl Parser {
 
     /// Whether `byte` is allowed in the current line: visible ASCII and SP in the request line, and also HTAB and
     /// obs-text in a field (RFC 9110 section 5.5).
-    fn may_stand(&self, byte: u8) -> bool {
+    fn is_allowed(&self, byte: u8) -> bool {
         match byte {
             b' '..=b'~' => true,
             b'\t' | 0x80.. => self.request.is_some(),
@@ -175,17 +175,17 @@ impl Parser {
     }
 
     /// Handles a complete line, which ends before `end`.
-    fn end_of_line<'a>(&mut self, bytes: &'a [u8], end: usize) -> Result<Option<Head<'a>>, Fault> {
+    fn handle_line<'a>(&mut self, bytes: &'a [u8], end: usize) -> Result<Option<Head<'a>>, Fault> {
         let line = bytes.get(self.line..end).unwrap_or_default();
         match &self.request {
-            None => self.request = Some(request_line(line)?),
-            Some(request) if line.is_empty() => return self.head(bytes, request).map(Some),
-            Some(_) => self.field(line)?,
+            None => self.request = Some(parse_request_line(line)?),
+            Some(request) if line.is_empty() => return self.finish(bytes, request).map(Some),
+            Some(_) => self.handle_field(line)?,
         }
         Ok(None)
     }
 
-    fn field(&mut self, line: &[u8]) -> Result<(), Fault> {
+    fn handle_field(&mut self, line: &[u8]) -> Result<(), Fault> {
         self.fields += 1;
         if self.fields > limits::FIELDS {
             return Err(Fault::TooManyFields);
@@ -223,7 +223,7 @@ impl Parser {
         Ok(())
     }
 
-    fn head<'a>(&self, bytes: &'a [u8], request: &RequestLine) -> Result<Head<'a>, Fault> {
+    fn finish<'a>(&self, bytes: &'a [u8], request: &RequestLine) -> Result<Head<'a>, Fault> {
         if self.transfer_encoding && (self.content_length.is_some() || request.version == Version::Http10) {
             return Err(Fault::TransferEncoding);
         }
@@ -247,17 +247,17 @@ impl Parser {
 }
 
 /// What a head asks for.
-pub(crate) enum Asks {
+pub(crate) enum ClientRequest {
     Connect(Target),
     Plain(Plain),
 }
 
 impl Head<'_> {
     /// Parses what the head asks for, strictly by its form.
-    pub(crate) fn asks(&self) -> Result<Asks, Fault> {
+    pub(crate) fn parse_request(&self) -> Result<ClientRequest, Fault> {
         match self.method {
-            b"CONNECT" => self.connect_target().map(Asks::Connect),
-            _ => self.absolute().map(Asks::Plain),
+            b"CONNECT" => self.parse_connect().map(ClientRequest::Connect),
+            _ => self.parse_absolute().map(ClientRequest::Plain),
         }
     }
 
@@ -265,13 +265,13 @@ impl Head<'_> {
     ///
     /// Only the request target decides. A `Host` with another host or port is refused, because such a request is
     /// ambiguous. Letter case, one trailing dot and a missing port are accepted, because real clients vary in them.
-    pub(crate) fn connect_target(&self) -> Result<Target, Fault> {
+    pub(crate) fn parse_connect(&self) -> Result<Target, Fault> {
         if self.body {
             return Err(Fault::ConnectBody);
         }
         let target = Target::parse(self.target).map_err(|_| Fault::Authority)?;
         match self.host {
-            Some(host) if !names(host, &target) => Err(Fault::OtherHost),
+            Some(host) if !names_target(host, &target) => Err(Fault::OtherHost),
             _ => Ok(target),
         }
     }
@@ -292,7 +292,7 @@ impl Head<'_> {
     ///
     /// Only the request target decides. `Host` must be well-formed, but its value does not matter and is not
     /// forwarded.
-    pub(crate) fn absolute(&self) -> Result<Plain, Fault> {
+    pub(crate) fn parse_absolute(&self) -> Result<Plain, Fault> {
         let Some(colon) = self.target.iter().position(|&byte| byte == b':') else {
             return Err(Fault::NotAProxyRequest);
         };
@@ -314,34 +314,34 @@ impl Head<'_> {
             Some(host) if !is_host(host) => Err(Fault::HostField),
             _ => {
                 let method = String::from_utf8_lossy(self.method).into_owned();
-                Ok(Plain { method, target, path: self.path(path)? })
+                Ok(Plain { method, target, path: self.parse_path(path)? })
             }
         }
     }
 
     /// Parses a request inside a tunnel to `target`. It must be for that host, in origin-form or absolute-form, and
     /// so must `Host`, because a shared front end would route by it (P02).
-    pub(crate) fn inside(&self, target: &Target) -> Result<PathAndQuery, Fault> {
+    pub(crate) fn parse_inner(&self, target: &Target) -> Result<PathAndQuery, Fault> {
         if self.method == b"CONNECT" {
             return Err(Fault::NotForTunnel);
         }
         let path = match self.target.first() {
-            Some(b'/') => self.path(self.target)?,
-            _ if self.method == b"OPTIONS" && self.target == b"*" => self.path(b"")?,
-            _ => match self.absolute()? {
+            Some(b'/') => self.parse_path(self.target)?,
+            _ if self.method == b"OPTIONS" && self.target == b"*" => self.parse_path(b"")?,
+            _ => match self.parse_absolute()? {
                 plain if plain.target == *target => plain.path,
                 _ => return Err(Fault::OtherHostInside),
             },
         };
         match self.host {
-            Some(host) if names(host, target) => Ok(path),
+            Some(host) if names_target(host, target) => Ok(path),
             Some(_) => Err(Fault::OtherHostInside),
             None => Err(Fault::NoHost),
         }
     }
 
     /// Parses path and query in origin-form. A request has no fragment.
-    fn path(&self, path: &[u8]) -> Result<PathAndQuery, Fault> {
+    fn parse_path(&self, path: &[u8]) -> Result<PathAndQuery, Fault> {
         let text = match path.first() {
             _ if path.contains(&b'#') => return Err(Fault::AbsoluteForm),
             None if self.method == b"OPTIONS" => b"*".to_vec(),
@@ -377,7 +377,7 @@ impl Fault {
 }
 
 /// Whether a `Host` value names `target`, with or without its port.
-fn names(host: &[u8], target: &Target) -> bool {
+fn names_target(host: &[u8], target: &Target) -> bool {
     if let Ok(given) = Target::parse(host) {
         return given == *target;
     }
@@ -402,7 +402,7 @@ fn is_host(value: &[u8]) -> bool {
     bytes && !host.is_empty() && closing == host.contains(&b']')
 }
 
-fn request_line(line: &[u8]) -> Result<RequestLine, Fault> {
+fn parse_request_line(line: &[u8]) -> Result<RequestLine, Fault> {
     let mut words = line.split(|&byte| byte == b' ');
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())

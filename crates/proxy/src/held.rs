@@ -10,16 +10,16 @@ use crate::limits;
 
 /// The bytes that all connections hold.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<usize>);
+pub(crate) struct HeadMemory(Mutex<usize>);
 
 /// The bytes that one connection holds. Dropping it returns them.
 #[derive(Debug)]
 pub(crate) struct Share<'a> {
-    held: &'a Held,
+    held: &'a HeadMemory,
     bytes: usize,
 }
 
-impl Held {
+impl HeadMemory {
     pub(crate) fn share(&self) -> Share<'_> {
         Share { held: self, bytes: 0 }
     }
@@ -33,7 +33,7 @@ impl Share<'_> {
     /// Sets the bytes that this connection holds. Returns `false`, and changes nothing, if that is more than before
     /// and more than its share allows.
     #[must_use]
-    pub(crate) fn hold(&mut self, bytes: usize) -> bool {
+    pub(crate) fn try_hold(&mut self, bytes: usize) -> bool {
         if bytes == self.bytes {
             return true;
         }
@@ -62,12 +62,12 @@ mod tests {
     /// L08: large heads stop growing first, and small ones still fit.
     #[test]
     fn l08_all_heads_together_are_bounded() {
-        let held = Held::default();
+        let held = HeadMemory::default();
         let fill = |size: usize| {
             let mut shares = Vec::new();
             loop {
                 let mut share = held.share();
-                if !share.hold(size) {
+                if !share.try_hold(size) {
                     return shares;
                 }
                 shares.push(share);
@@ -84,7 +84,7 @@ mod tests {
         drop((large, middle, small));
         assert_eq!(*held.lock(), 0);
         let mut share = held.share();
-        assert!(share.hold(limits::HELLO_BYTES) && share.hold(10) && !share.hold(usize::MAX));
+        assert!(share.try_hold(limits::HELLO_BYTES) && share.try_hold(10) && !share.try_hold(usize::MAX));
         assert_eq!(*held.lock(), 10);
     }
 }

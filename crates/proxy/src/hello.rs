@@ -112,7 +112,9 @@ impl Reader {
                 0..4 => {}
                 _ if message > limits::HELLO_BYTES => return Err(HelloFault::TooLarge),
                 have if have < message => {}
-                have if have == message => return hello(all.get(..self.at).unwrap_or_default()).map(Some),
+                have if have == message => {
+                    return parse_hello(all.get(..self.at).unwrap_or_default()).map(Some);
+                }
                 // Anything after the hello in its last record could be another hello (RFC 8446 section 5.1).
                 _ => return Err(HelloFault::Malformed),
             }
@@ -162,9 +164,9 @@ fn could_be_tls(bytes: &[u8]) -> bool {
 }
 
 /// Reads the records of one hello with both readers, and compares the results.
-fn hello(records: &[u8]) -> Result<Hello, HelloFault> {
+fn parse_hello(records: &[u8]) -> Result<Hello, HelloFault> {
     let message = reassemble(records).ok_or(HelloFault::Malformed)?;
-    let (sni, ech) = server_name(&message)?;
+    let (sni, ech) = parse_server_name(&message)?;
     let mut acceptor = Acceptor::default();
     let mut rest = records;
     let accepted = loop {
@@ -211,8 +213,8 @@ fn reassemble(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// Reads the server_name extension (RFC 6066 section 3): one entry of type host_name, with valid characters. An
 /// address there is read as a name, and then matches no target. Also returns whether the name may be an outer one.
-fn server_name(hello: &[u8]) -> Result<(Option<String>, bool), HelloFault> {
-    let mut extensions = extensions(hello).ok_or(HelloFault::Malformed)?;
+fn parse_server_name(hello: &[u8]) -> Result<(Option<String>, bool), HelloFault> {
+    let mut extensions = parse_extensions(hello).ok_or(HelloFault::Malformed)?;
     let mut found = None;
     let mut ech = false;
     while !extensions.0.is_empty() {
@@ -220,7 +222,7 @@ fn server_name(hello: &[u8]) -> Result<(Option<String>, bool), HelloFault> {
         let body = extensions.prefixed(2).ok_or(HelloFault::Malformed)?;
         ech |= matches!(kind, ECH | ESNI);
         if kind == 0 {
-            let name = one_host_name(body).ok_or(HelloFault::Malformed)?;
+            let name = parse_host_name(body).ok_or(HelloFault::Malformed)?;
             if found.replace(name).is_some() {
                 return Err(HelloFault::Malformed);
             }
@@ -229,7 +231,7 @@ fn server_name(hello: &[u8]) -> Result<(Option<String>, bool), HelloFault> {
     Ok((found, ech))
 }
 
-fn one_host_name(extension: &[u8]) -> Option<String> {
+fn parse_host_name(extension: &[u8]) -> Option<String> {
     let mut outer = Cursor(extension);
     let mut list = Cursor(outer.prefixed(2)?);
     let name_type = list.number(1)?;
@@ -240,7 +242,7 @@ fn one_host_name(extension: &[u8]) -> Option<String> {
 }
 
 /// Returns the extensions of a ClientHello body (RFC 8446 section 4.1.2); a body without any gives an empty list.
-fn extensions(hello: &[u8]) -> Option<Cursor<'_>> {
+fn parse_extensions(hello: &[u8]) -> Option<Cursor<'_>> {
     let mut body = Cursor(hello);
     let _legacy_version = body.number(2)?;
     let _random = body.take(32)?;

@@ -54,7 +54,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 const KEPT: [HeaderName; 2] = [HOST, CONTENT_LENGTH];
 
 /// The value of `Via` in a forwarded message (RFC 9110 section 7.6.3).
-const BY: HeaderValue = HeaderValue::from_static("1.1 exeat");
+const VIA_EXEAT: HeaderValue = HeaderValue::from_static("1.1 exeat");
 
 /// A request that was granted, and the connection to forward it on.
 pub(crate) struct Exchange {
@@ -72,20 +72,20 @@ pub(crate) struct Exchange {
 /// Dropping the future closes both sides.
 pub(crate) async fn run(exchange: Exchange, record: &mut Record<'_>, cx: &Context, stop: &CancellationToken) {
     match forward(exchange, record, cx, stop).await {
-        Over::Answered(client) => {
+        ExchangeEnd::Answered(client) => {
             record.close(End::Upstream, None);
             client.linger(cx.limits().linger).await;
         }
-        Over::Refused(client, refusal) => {
-            record.not_forwarded(&refusal);
+        ExchangeEnd::Refused(client, refusal) => {
+            record.close_not_forwarded(&refusal);
             client.linger(cx.limits().linger).await;
         }
-        Over::Switched { client, upstream, early } => {
+        ExchangeEnd::Switched { client, upstream, early } => {
             let moving = tunnel::run(client, upstream, early, &record.moved, cx.pool(), cx.limits(), stop);
             let ended = moving.await;
             record.close(ended.end, ended.error);
         }
-        Over::Cut { client, end, error } => {
+        ExchangeEnd::Cut { client, end, error } => {
             // A reset, so that an incomplete answer does not look complete.
             client.will_reset();
             record.close(end, error);
@@ -94,7 +94,7 @@ pub(crate) async fn run(exchange: Exchange, record: &mut Record<'_>, cx: &Contex
 }
 
 /// How an exchange ended.
-enum Over {
+enum ExchangeEnd {
     /// The client has the answer of the origin.
     Answered(Stream),
     /// The client has an answer of exeat instead.
@@ -105,7 +105,12 @@ enum Over {
     Cut { client: Stream, end: End, error: Option<String> },
 }
 
-async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &CancellationToken) -> Over {
+async fn forward(
+    exchange: Exchange,
+    record: &Record<'_>,
+    cx: &Context,
+    stop: &CancellationToken,
+) -> ExchangeEnd {
     let Exchange { client, bytes, target, path, upstream } = exchange;
     let clock = Clock::start();
     let answered = AtomicBool::new(false);
@@ -179,22 +184,24 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
     let (client, unread) = parts.io.into_inner().into_parts();
     let came = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
     match (served, came) {
-        (Err((end, error)), _) => Over::Cut { client, end, error },
-        (Ok(_), Some(Outcome::Refused(refusal))) => Over::Refused(client, refusal),
-        (Ok(Err(error)), _) => Over::Cut { client, end: End::Error, error: Some(said(&error)) },
-        (Ok(Ok(())), Some(Outcome::Answered)) => Over::Answered(client),
+        (Err((end, error)), _) => ExchangeEnd::Cut { client, end, error },
+        (Ok(_), Some(Outcome::Refused(refusal))) => ExchangeEnd::Refused(client, refusal),
+        (Ok(Err(error)), _) => {
+            ExchangeEnd::Cut { client, end: End::Error, error: Some(describe_error(&error)) }
+        }
+        (Ok(Ok(())), Some(Outcome::Answered)) => ExchangeEnd::Answered(client),
         (Ok(Ok(())), Some(Outcome::Switched)) => {
             let Some(upstream) = origin.map(client::conn::http1::Connection::into_parts) else {
                 let error = Some("upstream: lost when it switched protocols".to_owned());
-                return Over::Cut { client, end: End::Error, error };
+                return ExchangeEnd::Cut { client, end: End::Error, error };
             };
             // These bytes were counted when they were read, and the tunnel counts them again.
             moved.take_back_down(upstream.read_buf.len() as u64);
             let early =
                 Early { up: [&parts.read_buf[..], &unread].concat(), down: upstream.read_buf.to_vec() };
-            Over::Switched { client, upstream: upstream.io.into_inner().inner, early }
+            ExchangeEnd::Switched { client, upstream: upstream.io.into_inner().inner, early }
         }
-        (Ok(Ok(())), None) => Over::Cut { client, end: End::Client, error: None },
+        (Ok(Ok(())), None) => ExchangeEnd::Cut { client, end: End::Client, error: None },
     }
 }
 
@@ -229,7 +236,7 @@ async fn send<'a>(
     let budget = upstream.moved.budget.as_ref();
     let wants_websocket = wants_websocket(&request);
     let malformed = Arc::new(AtomicBool::new(false));
-    let request = outgoing(request, target, path, wants_websocket, &malformed);
+    let request = to_origin(request, target, path, wants_websocket, &malformed);
     let (mut sender, driven) = client::conn::http1::Builder::new()
         .preserve_header_case(true)
         .title_case_headers(true)
@@ -252,7 +259,7 @@ async fn send<'a>(
             failed(Failure::NoResponse)
         }
     })?;
-    if !frames_plainly(&response) {
+    if !is_plainly_framed(&response) {
         return Err(failed(Failure::BadResponse));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -261,14 +268,14 @@ async fn send<'a>(
         if !(wants_websocket && is_websocket(response.headers()) && accepted) {
             return Err(failed(Failure::BadResponse));
         }
-        return Ok((incoming(response, true), Outcome::Switched));
+        return Ok((to_client(response, true), Outcome::Switched));
     }
-    Ok((incoming(response, false), Outcome::Answered))
+    Ok((to_client(response, false), Outcome::Answered))
 }
 
 /// Whether an answer is framed by one length, by `chunked` alone, or by the end of its connection. Any other coding
 /// belongs to the hop, and would be lost.
-fn frames_plainly(response: &Response<Incoming>) -> bool {
+fn is_plainly_framed(response: &Response<Incoming>) -> bool {
     let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
     let coding = match (codings.next(), codings.next()) {
         (None, _) => true,
@@ -287,7 +294,7 @@ fn frames_plainly(response: &Response<Incoming>) -> bool {
 }
 
 /// Builds the request for the origin.
-fn outgoing(
+fn to_origin(
     request: Request<Incoming>,
     target: &Target,
     path: &PathAndQuery,
@@ -304,13 +311,13 @@ fn outgoing(
     }
     // P02: replaces whatever the client sent.
     parts.headers.insert(HOST, host_field(target));
-    parts.headers.append(VIA, BY);
+    parts.headers.append(VIA, VIA_EXEAT);
     set_connection(&mut parts.headers, websocket);
     Request::from_parts(parts, Data { body, malformed: Some(Arc::clone(malformed)) })
 }
 
 /// Builds the answer for the client.
-fn incoming(response: Response<Incoming>, websocket: bool) -> Answer {
+fn to_client(response: Response<Incoming>, websocket: bool) -> Answer {
     let (mut parts, body) = response.into_parts();
     let chunked = parts.headers.contains_key(TRANSFER_ENCODING);
     strip(&mut parts.headers);
@@ -378,7 +385,7 @@ fn host_field(target: &Target) -> HeaderValue {
 }
 
 /// Describes what broke, without text from a library.
-fn said(error: &hyper::Error) -> String {
+fn describe_error(error: &hyper::Error) -> String {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         if let Some(cause) = cause.downcast_ref::<std::io::Error>() {

@@ -10,7 +10,7 @@ use crate::limits;
 
 /// What a tunnel carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Opens {
+pub(crate) enum Protocol {
     /// TLS, well-formed or not.
     Tls,
     /// A request, well-formed or not.
@@ -40,12 +40,12 @@ const PROXY_2: &[u8] = b"\r\n\r\n";
 
 /// The state of the check of the first bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Opening {
+pub(crate) struct Detector {
     part: Part,
     /// Number of waiting bytes that were checked.
-    looked: usize,
+    checked: usize,
     /// Number of bytes that were checked in all.
-    seen: usize,
+    total: usize,
     /// Whether the bytes before the first word differ from [`PROXY_2`].
     other_lead: bool,
     word: Start,
@@ -87,81 +87,81 @@ impl Start {
         self.len += 1;
     }
 
-    fn kept(&self) -> &[u8] {
+    fn prefix(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
 
-    fn is(&self, word: &[u8]) -> bool {
-        self.kept() == word && self.len == word.len()
+    fn equals(&self, word: &[u8]) -> bool {
+        self.prefix() == word && self.len == word.len()
     }
 }
 
-impl Opening {
+impl Detector {
     /// Checks `waiting`, which must begin with the bytes that waited before.
-    pub(crate) fn look(&mut self, waiting: &[u8]) -> Opens {
-        if self.seen == self.looked {
+    pub(crate) fn detect(&mut self, waiting: &[u8]) -> Protocol {
+        if self.total == self.checked {
             // No byte has gone on yet.
             match hello::opens_with_tls(waiting) {
-                Some(true) => return Opens::Tls,
+                Some(true) => return Protocol::Tls,
                 Some(false) => {}
-                None => return Opens::Unknown { free: 0 },
+                None => return Protocol::Unknown { free: 0 },
             }
         }
-        for &byte in waiting.get(self.looked..).unwrap_or_default() {
+        for &byte in waiting.get(self.checked..).unwrap_or_default() {
             if let Some(opens) = self.next(byte) {
                 return opens;
             }
-            self.looked += 1;
-            self.seen += 1;
+            self.checked += 1;
+            self.total += 1;
         }
-        match self.may_be_known() {
+        match self.may_be_method() {
             // The parser of heads reports what is wrong with it.
-            true if waiting.len() >= limits::HEAD_BYTES => Opens::Http,
-            true => Opens::Unknown { free: 0 },
-            false if self.seen >= limits::REQUEST_LINE => Opens::Other,
-            false => Opens::Unknown { free: self.line_end.unwrap_or(waiting.len()) },
+            true if waiting.len() >= limits::HEAD_BYTES => Protocol::Http,
+            true => Protocol::Unknown { free: 0 },
+            false if self.total >= limits::REQUEST_LINE => Protocol::Other,
+            false => Protocol::Unknown { free: self.line_end.unwrap_or(waiting.len()) },
         }
     }
 
     /// Classifies a stream that ends here. Some servers take the end of the stream for the end of a line.
-    pub(crate) fn finish(&self) -> Opens {
-        if self.part == Part::Line { self.at_line_end() } else { Opens::Other }
+    pub(crate) fn finish(&self) -> Protocol {
+        if self.part == Part::Line { self.at_line_end() } else { Protocol::Other }
     }
 
     /// Notes that the first `count` waiting bytes have gone on.
-    pub(crate) fn gone_on(&mut self, count: usize) {
-        self.looked = self.looked.saturating_sub(count);
+    pub(crate) fn note_forwarded(&mut self, count: usize) {
+        self.checked = self.checked.saturating_sub(count);
         self.line_end = self.line_end.map(|at| at.saturating_sub(count));
     }
 
     /// Whether any byte has gone on.
-    pub(crate) fn let_through(&self) -> bool {
-        self.seen > self.looked
+    pub(crate) fn has_forwarded(&self) -> bool {
+        self.total > self.checked
     }
 
-    fn next(&mut self, byte: u8) -> Option<Opens> {
+    fn next(&mut self, byte: u8) -> Option<Protocol> {
         match self.part {
             Part::Lead if is_gap(byte) => {
-                self.other_lead |= PROXY_2.get(self.seen) != Some(&byte);
+                self.other_lead |= PROXY_2.get(self.total) != Some(&byte);
             }
-            Part::Lead if byte == 0 && self.seen == PROXY_2.len() && !self.other_lead => {
-                return Some(Opens::Http);
+            Part::Lead if byte == 0 && self.total == PROXY_2.len() && !self.other_lead => {
+                return Some(Protocol::Http);
             }
             Part::Lead | Part::Word if is_token(byte) => {
                 self.part = Part::Word;
                 self.word.push(byte);
             }
-            Part::Word if byte == b'\n' => return Some(Opens::Other),
+            Part::Word if byte == b'\n' => return Some(Protocol::Other),
             Part::Word if is_gap(byte) => {
-                if self.word.is(PROXY) {
-                    return Some(Opens::Http);
+                if self.word.equals(PROXY) {
+                    return Some(Protocol::Http);
                 }
                 self.part = Part::Line;
-                self.gap(byte);
+                self.end_word(byte);
             }
-            Part::Lead | Part::Word => return Some(Opens::Other),
+            Part::Lead | Part::Word => return Some(Protocol::Other),
             Part::Line if byte == b'\n' => return Some(self.at_line_end()),
-            Part::Line if is_gap(byte) => self.gap(byte),
+            Part::Line if is_gap(byte) => self.end_word(byte),
             Part::Line => {
                 self.line_end = None;
                 if !self.object.ended {
@@ -175,29 +175,29 @@ impl Opening {
         None
     }
 
-    fn gap(&mut self, byte: u8) {
+    fn end_word(&mut self, byte: u8) {
         self.object.ended = self.object.len > 0;
         self.matched = Some(0);
-        self.line_end = (byte == b'\r').then_some(self.looked);
+        self.line_end = (byte == b'\r').then_some(self.checked);
     }
 
     /// Whether the first word is one of [`METHODS`], or can become one.
-    fn may_be_known(&self) -> bool {
+    fn may_be_method(&self) -> bool {
         match self.part {
             Part::Lead => false,
             Part::Word => METHODS
                 .iter()
-                .any(|method| self.word.len <= method.len() && method.starts_with(self.word.kept())),
-            Part::Line => METHODS.iter().any(|method| self.word.is(method)),
+                .any(|method| self.word.len <= method.len() && method.starts_with(self.word.prefix())),
+            Part::Line => METHODS.iter().any(|method| self.word.equals(method)),
         }
     }
 
-    fn at_line_end(&self) -> Opens {
-        let object = self.object.kept();
+    fn at_line_end(&self) -> Protocol {
+        let object = self.object.prefix();
         // HTTP/0.9 has no version in its request line.
-        let is_old = self.may_be_known()
+        let is_old = self.may_be_method()
             && (object.starts_with(b"/") || object.starts_with(b"HTTP:") || object.starts_with(b"HTTPS:"));
-        if self.is_request || is_old { Opens::Http } else { Opens::Other }
+        if self.is_request || is_old { Protocol::Http } else { Protocol::Other }
     }
 }
 

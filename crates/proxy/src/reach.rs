@@ -14,22 +14,22 @@ use crate::record::Record;
 use crate::reply::{Failure, Refusal};
 use crate::server::Context;
 use crate::stream::Stream;
-use crate::upstream::through;
+use crate::upstream::open_through;
 
 /// The port of plain HTTP.
 pub(crate) const HTTP: u16 = 80;
 
 /// A connection to a granted target.
-pub(crate) struct Reached {
+pub(crate) struct Connection {
     pub(crate) upstream: Stream,
-    pub(crate) carries: Carries,
+    pub(crate) content: Content,
     /// Whether a TLS hello may hide its server name.
     pub(crate) ech: Ech,
 }
 
 /// What a connection may carry, which determines what is checked before a byte goes upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carries {
+pub(crate) enum Content {
     /// TLS, whose hello must name the target.
     Tls,
     /// Anything; if it opens with TLS, the hello must name the target.
@@ -42,15 +42,15 @@ pub(crate) enum Carries {
 
 /// What the client asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum RequestKind {
     /// A tunnel.
     Tunnel,
     /// A plain HTTP request.
     Request,
 }
 
-impl Carries {
-    fn to(port: Port, tls: TlsCheck) -> Self {
+impl Content {
+    fn for_port(port: Port, tls: TlsCheck) -> Self {
         match tls {
             TlsCheck::Off => Self::Unseen,
             tls if tls.enforced_on(port) => Self::Tls,
@@ -63,64 +63,70 @@ impl Carries {
 /// Connects to a target for `wanted`. Every refusal is recorded before this returns.
 pub(crate) async fn reach(
     target: &Target,
-    wanted: Wanted,
+    wanted: RequestKind,
     record: &mut Record<'_>,
     cx: &Context,
-) -> Result<Reached, Refusal> {
+) -> Result<Connection, Refusal> {
     if cx.record_is_full() {
-        return Err(record.full(target.clone()).await);
+        return Err(record.refuse_full(target.clone()).await);
     }
     let admitted = match record.ruling().policy.admit(target.clone(), today()) {
         Ok(admitted) => admitted,
-        Err(denial) => return Err(record.denied(denial, Vec::new(), None).await),
+        Err(denial) => return Err(record.deny_by_policy(denial, Vec::new(), None).await),
     };
     let rule = admitted.rule().map(RuleRef::from);
-    let carries = Carries::to(target.port, admitted.tls());
+    let content = Content::for_port(target.port, admitted.tls());
     let ech = admitted.ech();
-    if wanted == Wanted::Request && carries == Carries::Tls {
-        return Err(record.only_tls(target.clone(), rule.as_ref()).await);
+    if wanted == RequestKind::Request && content == Content::Tls {
+        return Err(record.deny_plain_http(target.clone(), rule.as_ref()).await);
     }
-    record.counted(target, rule.as_ref()).await?;
-    record.budgeted(target, rule.as_ref(), admitted.upload_budgets()).await?;
-    tracing::debug!(%target, rule = rule.as_ref().map(|rule| &rule.text), ?carries, "admitted");
+    record.count_connection(target, rule.as_ref()).await?;
+    record.set_budgets(target, rule.as_ref(), admitted.upload_budgets()).await?;
+    tracing::debug!(%target, rule = rule.as_ref().map(|rule| &rule.text), ?content, "admitted");
 
-    let dialled = match cx.next_hop(target) {
+    let dialled = match cx.upstream_for(target) {
         Some(proxy) => {
             let entrusted = match admitted.entrust() {
                 Ok(name) => name,
                 // D15: the address of a literal is known, so it is checked here and forwarded as it is.
-                Err(literal) => match judge(literal, record, cx).await?.vetted.entrust() {
+                Err(literal) => match resolve_checked(literal, record, cx).await?.vetted.entrust() {
                     Ok(literal) => literal,
-                    Err(_) => return Err(record.unresolved(target.clone(), rule, Failure::Host).await),
+                    Err(_) => {
+                        return Err(record.record_unresolved(target.clone(), rule, Failure::Host).await);
+                    }
                 },
             };
-            let entrusted = record.entrusted(entrusted, proxy).await?;
-            through(proxy, entrusted, cx.guard(), cx.limits()).await
+            let entrusted = record.allow_entrusted(entrusted, proxy).await?;
+            open_through(proxy, entrusted, cx.guard(), cx.limits()).await
         }
         None => {
-            let resolved = judge(admitted, record, cx).await?;
-            let vetted = record.allowed(resolved).await?;
+            let resolved = resolve_checked(admitted, record, cx).await?;
+            let vetted = record.allow(resolved).await?;
             dial(vetted, Instant::now() + cx.limits().connect).await
         }
     };
     match dialled {
         Ok(upstream) => {
             tracing::debug!(%target, addr = %upstream.addr, took = ?upstream.took, "dialled");
-            record.dialled(target, upstream.addr, upstream.took).await?;
-            Ok(Reached { upstream: Stream::Tcp(upstream.stream), carries, ech })
+            record.record_dialed(target, upstream.addr, upstream.took).await?;
+            Ok(Connection { upstream: Stream::Tcp(upstream.stream), content, ech })
         }
-        Err(error) => Err(record.not_dialled(target.clone(), error.failure, error.detail)),
+        Err(error) => Err(record.record_dial_failure(target.clone(), error.failure, error.detail)),
     }
 }
 
 /// Resolves an admitted target and checks each of its addresses.
-async fn judge(admitted: Admitted, record: &mut Record<'_>, cx: &Context) -> Result<Resolved, Refusal> {
+async fn resolve_checked(
+    admitted: Admitted,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Result<Resolved, Refusal> {
     let target = admitted.target().clone();
     let rule = admitted.rule().map(RuleRef::from);
     match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {
         Ok(resolved) => Ok(resolved),
-        Err(Unresolved::Denied { denial, ips, dns }) => Err(record.denied(denial, ips, dns).await),
-        Err(Unresolved::Failed(failure)) => Err(record.unresolved(target, rule, failure).await),
+        Err(Unresolved::Denied { denial, ips, dns }) => Err(record.deny_by_policy(denial, ips, dns).await),
+        Err(Unresolved::Failed(failure)) => Err(record.record_unresolved(target, rule, failure).await),
     }
 }
 

@@ -18,14 +18,14 @@ use crate::hello::Hello;
 use crate::limits;
 use crate::per_host::Permit;
 use crate::progress::Progress;
-use crate::refusals::Told;
+use crate::refusals::Recorded;
 use crate::reply::{Failure, Refusal};
 use crate::server::{Context, Ruling};
 use crate::socks;
 use crate::tunnel::Moved;
 use crate::upload::Budget;
 use crate::upstream::UpstreamProxy;
-use crate::who::Asked;
+use crate::who::ProcessLookup;
 
 /// The record of one connection.
 ///
@@ -38,7 +38,7 @@ pub(crate) struct Record<'a> {
     /// The method of a plain HTTP request.
     pub(crate) method: Option<String>,
     /// The process behind the connection.
-    asked: Asked,
+    lookup: ProcessLookup,
     start: Instant,
     state: State,
     target: Option<Target>,
@@ -51,7 +51,7 @@ pub(crate) struct Record<'a> {
     /// The policy that is asked, from when it is asked first.
     ruling: Option<Arc<Ruling>>,
     /// Its place among the connections to its host, for as long as it is open.
-    place: Option<Permit<'a>>,
+    permit: Option<Permit<'a>>,
     /// What its head or hello takes up.
     held: Share<'a>,
     /// What the tunnel moves.
@@ -87,13 +87,13 @@ const UNRECORDED: &str = "the attempt cannot be recorded";
 pub(crate) struct NotWritten;
 
 impl<'a> Record<'a> {
-    pub(crate) fn new(cx: &'a Context, conn: ConnId, via: Via, asked: Asked) -> Self {
+    pub(crate) fn new(cx: &'a Context, conn: ConnId, via: Via, lookup: ProcessLookup) -> Self {
         Self {
             cx,
             conn,
             via,
             method: None,
-            asked,
+            lookup,
             start: Instant::now(),
             state: State::Undecided,
             target: None,
@@ -102,8 +102,8 @@ impl<'a> Record<'a> {
             dial: Dial::None,
             hello: None,
             ruling: None,
-            place: None,
-            held: cx.held().share(),
+            permit: None,
+            held: cx.head_memory().share(),
             moved: Moved::default(),
         }
     }
@@ -115,13 +115,13 @@ impl<'a> Record<'a> {
 
     /// Counts the bytes that this connection keeps before it goes on; whether there is room for them.
     #[must_use]
-    pub(crate) fn holds(&mut self, bytes: &Vec<u8>) -> bool {
-        self.held.hold(bytes.capacity())
+    pub(crate) fn try_hold(&mut self, bytes: &Vec<u8>) -> bool {
+        self.held.try_hold(bytes.capacity())
     }
 
     /// Nothing is kept any more that is not complete.
-    pub(crate) fn holds_nothing(&mut self) {
-        let _ = self.held.hold(0);
+    pub(crate) fn release_held(&mut self) {
+        let _ = self.held.try_hold(0);
     }
 
     pub(crate) fn conn(&self) -> ConnId {
@@ -129,64 +129,68 @@ impl<'a> Record<'a> {
     }
 
     /// A head that names no target: its decision.
-    pub(crate) async fn malformed(&mut self, fault: Fault, raw: &[u8]) {
-        self.unread(fault.reason(), fault.to_string(), Some(raw_target(raw))).await;
+    pub(crate) async fn deny_malformed(&mut self, fault: Fault, raw: &[u8]) {
+        self.deny_unread(fault.reason(), fault.to_string(), Some(raw_target(raw))).await;
     }
 
     /// The same for SOCKS5. Only a name is kept of what was sent: a password can be beside it.
-    pub(crate) async fn malformed_socks(&mut self, fault: socks::Fault, name: Option<&[u8]>) {
-        self.unread(fault.reason(), fault.to_string(), name.map(raw_target)).await;
+    pub(crate) async fn deny_malformed_socks(&mut self, fault: socks::Fault, name: Option<&[u8]>) {
+        self.deny_unread(fault.reason(), fault.to_string(), name.map(raw_target)).await;
     }
 
-    async fn unread(&mut self, reason: Reason, fault: String, raw: Option<Vec<u8>>) {
-        let mut decision = self.decision(Verdict::Deny, reason);
+    async fn deny_unread(&mut self, reason: Reason, fault: String, raw: Option<Vec<u8>>) {
+        let mut decision = self.new_decision(Verdict::Deny, reason);
         decision.host_raw = raw;
         decision.error = Some(fault.clone());
         // Refused in any case: that it may stand in no record changes nothing for the stage.
-        let _ = self.first(decision).await;
-        let who = self.asked.process();
-        self.cx.tally(|tally| tally.refused(None, reason, fault, None, who));
+        let _ = self.write_first(decision).await;
+        let who = self.lookup.process();
+        self.cx.tally(|tally| tally.count_refusal(None, reason, fault, None, who));
     }
 
     /// Plain HTTP for a port on which a rule grants TLS: its decision, and then the refusal.
-    pub(crate) async fn only_tls(&mut self, target: Target, rule: Option<&RuleRef>) -> Refusal {
+    pub(crate) async fn deny_plain_http(&mut self, target: Target, rule: Option<&RuleRef>) -> Refusal {
         let said = "plain HTTP, where only TLS is allowed";
-        self.refused(&target, rule, Reason::NotTls, said.into(), Refusal::OnlyTls).await
+        self.deny(&target, rule, Reason::NotTls, said.into(), Refusal::OnlyTls).await
     }
 
     /// Counts the connection to its host from here to its close; else its decision, and then the refusal.
-    pub(crate) async fn counted(&mut self, target: &Target, rule: Option<&RuleRef>) -> Result<(), Refusal> {
+    pub(crate) async fn count_connection(
+        &mut self,
+        target: &Target,
+        rule: Option<&RuleRef>,
+    ) -> Result<(), Refusal> {
         let most = self.cx.limits().per_host;
-        self.place = self.cx.per_host().admit(&target.host, most);
-        if self.place.is_some() {
+        self.permit = self.cx.per_host().admit(&target.host, most);
+        if self.permit.is_some() {
             return Ok(());
         }
         let said = format!("{most} connections to this host are open, and no more at one time");
-        Err(self.refused(target, rule, Reason::BudgetConns, said, Refusal::Crowded).await)
+        Err(self.deny(target, rule, Reason::BudgetConns, said, Refusal::Crowded).await)
     }
 
     /// Gives its place among the connections to its host back: what is left is an answer.
-    pub(crate) fn leave(&mut self) {
-        self.place = None;
+    pub(crate) fn release_permit(&mut self) {
+        self.permit = None;
     }
 
     /// Notes the budgets of what is to be sent; where nothing is left of one, its decision, and then the refusal.
-    pub(crate) async fn budgeted(
+    pub(crate) async fn set_budgets(
         &mut self,
         target: &Target,
         rule: Option<&RuleRef>,
         budgets: impl Iterator<Item = (BudgetKey, u64)>,
     ) -> Result<(), Refusal> {
-        let Some(budget) = self.cx.uploads().under(budgets) else { return Ok(()) };
+        let Some(budget) = self.cx.uploads().budget_for(budgets) else { return Ok(()) };
         if let Some(said) = budget.used_up() {
-            return Err(self.refused(target, rule, Reason::BudgetBytes, said, Refusal::UsedUp).await);
+            return Err(self.deny(target, rule, Reason::BudgetBytes, said, Refusal::UsedUp).await);
         }
         self.moved.budget = Some(budget);
         Ok(())
     }
 
     /// A refusal that no `Denial` stands for: its decision, and then what the client is told.
-    async fn refused(
+    async fn deny(
         &mut self,
         target: &Target,
         rule: Option<&RuleRef>,
@@ -195,36 +199,36 @@ impl<'a> Record<'a> {
         told: fn(Target) -> Refusal,
     ) -> Refusal {
         self.target = Some(target.clone());
-        let mut decision = self.decision(Verdict::Deny, reason);
+        let mut decision = self.new_decision(Verdict::Deny, reason);
         decision.rule = rule.cloned();
         decision.error = Some(said.clone());
-        if let Err(refusal) = self.written_for(decision, target).await {
+        if let Err(refusal) = self.write_or_refuse(decision, target).await {
             return refusal;
         }
-        let who = self.asked.process();
-        self.cx.tally(|tally| tally.refused(Some(target), reason, said, None, who));
+        let who = self.lookup.process();
+        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, None, who));
         self.deny_inside(target, reason, None);
         told(target.clone())
     }
 
     /// The record has no room for another connection: it is counted, and then the refusal.
-    pub(crate) async fn full(&mut self, target: Target) -> Refusal {
+    pub(crate) async fn refuse_full(&mut self, target: Target) -> Refusal {
         self.target = Some(target.clone());
-        let mut decision = self.decision(Verdict::Error, Reason::RecordFull);
+        let mut decision = self.new_decision(Verdict::Error, Reason::RecordFull);
         let said = match self.cx.log().full() {
             Some(why) => format!("the disk has no room for the record: {why}"),
             None => format!("the record has the {} that it may have", size_text(self.cx.limits().audit_size)),
         };
         decision.error = Some(said.clone());
-        if let Err(refusal) = self.written_for(decision, &target).await {
+        if let Err(refusal) = self.write_or_refuse(decision, &target).await {
             return refusal;
         }
-        self.cx.tally(|tally| tally.record_full(&target, &said));
+        self.cx.tally(|tally| tally.count_record_full(&target, &said));
         Refusal::RecordFull(target)
     }
 
     /// A refusal by policy: its decision, and then the refusal itself.
-    pub(crate) async fn denied(
+    pub(crate) async fn deny_by_policy(
         &mut self,
         denial: Denial,
         ips: Vec<IpAddr>,
@@ -232,62 +236,62 @@ impl<'a> Record<'a> {
     ) -> Refusal {
         self.target = Some(denial.target().clone());
         let decided = denial.decision();
-        let mut decision = self.decision(decided.verdict, decided.reason);
+        let mut decision = self.new_decision(decided.verdict, decided.reason);
         decision.ips = ips;
         decision.dns = dns;
         decision.rule = denial.rule().or(denial.admitted_by()).map(RuleRef::from);
         decision.refused_by = denial.above().map(ToString::to_string);
         // Which ports are granted is in no other field.
         decision.error = (decided.reason == Reason::Port).then(|| denial.said_outside());
-        if let Err(refusal) = self.written_for(decision, denial.target()).await {
+        if let Err(refusal) = self.write_or_refuse(decision, denial.target()).await {
             return refusal;
         }
-        let who = self.asked.process();
-        let refusals = self.cx.tally(|tally| tally.denied(&denial, who));
+        let who = self.lookup.process();
+        let refusals = self.cx.tally(|tally| tally.count_denial(&denial, who));
         self.deny_inside(denial.target(), denial.reason(), denial.flag_inside().as_deref());
         self.cx.slow_down(refusals).await;
         Refusal::Denied(denial)
     }
 
     /// A granted target without usable addresses: its decision, and then the refusal.
-    pub(crate) async fn unresolved(
+    pub(crate) async fn record_unresolved(
         &mut self,
         target: Target,
         rule: Option<RuleRef>,
         failure: Failure,
     ) -> Refusal {
         self.target = Some(target.clone());
-        let mut decision = self.decision(Verdict::Error, failure.reason());
+        let mut decision = self.new_decision(Verdict::Error, failure.reason());
         decision.rule = rule;
         decision.error = Some(failure.to_string());
-        if let Err(refusal) = self.written_for(decision, &target).await {
+        if let Err(refusal) = self.write_or_refuse(decision, &target).await {
             return refusal;
         }
-        self.cx.tally(|tally| tally.failed(&target, failure.reason(), &failure.to_string()));
+        self.cx.tally(|tally| tally.count_failure(&target, failure.reason(), &failure.to_string()));
         Refusal::Failed(target, failure)
     }
 
     /// A target that may be dialled: its decision, and with it the permission. There is no other way to the address.
-    pub(crate) async fn allowed(&mut self, resolved: Resolved) -> Result<Vetted, Refusal> {
+    pub(crate) async fn allow(&mut self, resolved: Resolved) -> Result<Vetted, Refusal> {
         let Resolved { vetted, dns } = resolved;
         let ips = vetted.addrs().iter().map(SocketAddr::ip).collect();
-        self.granted(vetted.decision(), vetted.rule(), vetted.would_deny(), ips, dns).await?;
+        self.grant(vetted.decision(), vetted.rule(), vetted.would_deny(), ips, dns).await?;
         Ok(vetted)
     }
 
     /// A target that may be left to another proxy: its decision, and with it the permission.
-    pub(crate) async fn entrusted(
+    pub(crate) async fn allow_entrusted(
         &mut self,
         entrusted: Entrusted,
         proxy: &UpstreamProxy,
     ) -> Result<Entrusted, Refusal> {
         self.through = Some(proxy.to_string());
         let ips = entrusted.target().host.ip().into_iter().collect();
-        self.granted(entrusted.decision(), entrusted.rule(), entrusted.would_deny(), ips, None).await?;
+        self.grant(entrusted.decision(), entrusted.rule(), entrusted.would_deny(), ips, None).await?;
         Ok(entrusted)
     }
 
-    async fn granted(
+    async fn grant(
         &mut self,
         decided: Decided,
         rule: Option<&Rule>,
@@ -297,7 +301,7 @@ impl<'a> Record<'a> {
     ) -> Result<(), Refusal> {
         let target = decided.target;
         self.target = Some(target.clone());
-        let mut decision = self.decision(decided.verdict, decided.reason);
+        let mut decision = self.new_decision(decided.verdict, decided.reason);
         decision.ips = ips;
         decision.dns = dns;
         decision.rule = rule.map(RuleRef::from);
@@ -309,7 +313,7 @@ impl<'a> Record<'a> {
             return Ok(());
         }
         if self.cx.log().failure().is_some() {
-            self.cx.tally(|tally| tally.failed(&target, Reason::AuditUnavailable, UNRECORDED));
+            self.cx.tally(|tally| tally.count_failure(&target, Reason::AuditUnavailable, UNRECORDED));
             return Err(Refusal::NoRecord(target));
         }
         self.dial = Dial::Unwritten(Box::new(decision), would_deny.cloned().map(Box::new));
@@ -318,23 +322,28 @@ impl<'a> Record<'a> {
 
     async fn write_grant(&mut self, decision: Decision, would_deny: Option<&Denial>) -> Result<(), Refusal> {
         if let Some(target) = decision.target.clone() {
-            self.asked.settle().await;
+            self.lookup.finish().await;
             // Not when the name was looked up: here nothing comes between.
             if self.cx.record_is_full() {
-                return Err(self.full(target).await);
+                return Err(self.refuse_full(target).await);
             }
-            self.written_for(decision, &target).await?;
+            self.write_or_refuse(decision, &target).await?;
         }
         if let Some(denial) = would_deny {
-            let who = self.asked.process();
-            self.cx.tally(|tally| tally.would_deny(denial, who));
+            let who = self.lookup.process();
+            self.cx.tally(|tally| tally.count_would_deny(denial, who));
         }
         Ok(())
     }
 
     /// An allowed target could not be dialled: the close tells, or in a flood a count; and the refusal.
-    pub(crate) fn not_dialled(&mut self, target: Target, failure: Failure, detail: String) -> Refusal {
-        self.cx.tally(|tally| tally.failed(&target, failure.reason(), &failure.to_string()));
+    pub(crate) fn record_dial_failure(
+        &mut self,
+        target: Target,
+        failure: Failure,
+        detail: String,
+    ) -> Refusal {
+        self.cx.tally(|tally| tally.count_failure(&target, failure.reason(), &failure.to_string()));
         match std::mem::replace(&mut self.dial, Dial::None) {
             Dial::Unwritten(decision, _) => {
                 if self.count_failed(*decision, failure.reason(), failure.to_string()).is_err() {
@@ -354,17 +363,17 @@ impl<'a> Record<'a> {
         said: String,
     ) -> Result<(), exeat_record::Error> {
         self.state = State::Closed;
-        self.place = None;
+        self.permit = None;
         (decision.verdict, decision.reason, decision.error) = (Verdict::Error, reason, Some(said));
         decision.under = Some(Arc::clone(&self.ruling().under));
-        self.cx.refusals().dial_failed(self.cx.log(), decision)
+        self.cx.refusals().count_failed_dial(self.cx.log(), decision)
     }
 
     /// An allowed request that was not forwarded, or got no answer: the close tells.
-    pub(crate) fn not_forwarded(&mut self, refusal: &Refusal) {
+    pub(crate) fn close_not_forwarded(&mut self, refusal: &Refusal) {
         let said = match refusal {
             Refusal::Failed(target, failure) => {
-                self.cx.tally(|tally| tally.failed(target, failure.reason(), &failure.to_string()));
+                self.cx.tally(|tally| tally.count_failure(target, failure.reason(), &failure.to_string()));
                 Some(format!("{}: {failure}", failure.reason()))
             }
             Refusal::Malformed(fault) => Some(format!("{}: {fault}", fault.reason())),
@@ -375,7 +384,7 @@ impl<'a> Record<'a> {
     }
 
     /// It stands: where its decision is not written yet, it is now, before a byte goes over it.
-    pub(crate) async fn dialled(
+    pub(crate) async fn record_dialed(
         &mut self,
         target: &Target,
         addr: SocketAddr,
@@ -385,40 +394,40 @@ impl<'a> Record<'a> {
             Dial::Unwritten(decision, would_deny) => {
                 self.write_grant(*decision, would_deny.as_deref()).await?;
             }
-            Dial::Written => self.cx.refusals().dialled(),
+            Dial::Written => self.cx.refusals().dial_succeeded(),
             Dial::None => {}
         }
         self.dialled = Some((addr, took));
         self.moved.progress = Some(Progress::new(self.cx, self.conn, target.clone()));
-        self.cx.tally(|tally| tally.reached(target));
+        self.cx.tally(|tally| tally.count_reached(target));
         Ok(())
     }
 
     /// The hello was read; whether it named the target.
-    pub(crate) fn hello(&mut self, hello: Hello, took: Duration, ok: bool) {
+    pub(crate) fn note_hello(&mut self, hello: Hello, took: Duration, ok: bool) {
         self.hello = Some((hello, took, ok));
     }
 
     /// A second hello was read, and does not name the target.
-    pub(crate) fn second_hello(&mut self, hello: Hello) {
+    pub(crate) fn note_second_hello(&mut self, hello: Hello) {
         let took = self.hello.as_ref().map_or(Duration::ZERO, |(_, took, _)| *took);
         self.hello = Some((hello, took, false));
     }
 
     /// A refusal after the 200: a second decision, written before the connection is closed.
-    pub(crate) fn late(&mut self, target: &Target, reason: Reason, said: String) {
-        self.second(target, reason, said.clone());
+    pub(crate) fn deny_late(&mut self, target: &Target, reason: Reason, said: String) {
+        self.write_second(target, reason, said.clone());
         self.close(End::Killed, Some(said));
     }
 
-    fn second(&mut self, target: &Target, reason: Reason, said: String) {
-        let mut decision = self.decision(Verdict::Deny, reason);
+    fn write_second(&mut self, target: &Target, reason: Reason, said: String) {
+        let mut decision = self.new_decision(Verdict::Deny, reason);
         decision.ip = self.dialled.map(|(addr, _)| addr.ip());
         (decision.sni, decision.sni_ok, decision.alpn, decision.ech) = self.hello_fields();
         decision.error = Some(said.clone());
         let _ = self.write(decision); // closed in any case
-        let who = self.asked.process();
-        self.cx.tally(|tally| tally.refused(Some(target), reason, said, None, who));
+        let who = self.lookup.process();
+        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, None, who));
         self.deny_inside(target, reason, None);
     }
 
@@ -430,17 +439,17 @@ impl<'a> Record<'a> {
         }
         let ran_out = self.moved.budget.as_ref().filter(|budget| budget.ran_out());
         if let (Some(said), Some(target)) = (ran_out.and_then(Budget::used_up), self.target.clone()) {
-            self.second(&target, Reason::BudgetBytes, said.clone());
+            self.write_second(&target, Reason::BudgetBytes, said.clone());
             (end, error) = (End::Budget, Some(said));
         }
         if matches!(self.dial, Dial::Written)
             && let Some(target) = &self.target
         {
-            self.cx.tally(|tally| tally.failed(target, Reason::ConnectError, GIVEN_UP));
+            self.cx.tally(|tally| tally.count_failure(target, Reason::ConnectError, GIVEN_UP));
             (end, error) = (End::Error, Some(format!("{}: {GIVEN_UP}", Reason::ConnectError)));
         }
         self.state = State::Closed;
-        self.place = None;
+        self.permit = None;
         let mut close = Close::new(self.conn, end);
         close.target = self.target.take();
         close.ip = self.dialled.map(|(addr, _)| addr.ip());
@@ -451,7 +460,7 @@ impl<'a> Record<'a> {
         close.bytes_up = self.moved.up();
         close.bytes_down = self.moved.down();
         if let (Some(target), Some(_)) = (&close.target, self.dialled) {
-            self.cx.tally(|tally| tally.left(target, close.bytes_up, close.bytes_down));
+            self.cx.tally(|tally| tally.count_closed(target, close.bytes_up, close.bytes_down));
         }
         close.error = error;
         tracing::debug!(conn = %self.conn, ?end, up = close.bytes_up, down = close.bytes_down, "closed");
@@ -463,7 +472,7 @@ impl<'a> Record<'a> {
         self.cx.deny_inside(&target.to_string(), Proto::Tcp, reason, flag);
     }
 
-    fn decision(&self, verdict: Verdict, reason: Reason) -> Decision {
+    fn new_decision(&self, verdict: Verdict, reason: Reason) -> Decision {
         let mut decision = Decision::new(self.conn, self.via, verdict, reason);
         decision.method.clone_from(&self.method);
         decision.target.clone_from(&self.target);
@@ -471,22 +480,22 @@ impl<'a> Record<'a> {
         decision
     }
 
-    async fn written_for(&mut self, decision: Decision, target: &Target) -> Result<(), Refusal> {
-        self.first(decision).await.map_err(|NotWritten| {
-            self.cx.tally(|tally| tally.failed(target, Reason::AuditUnavailable, UNRECORDED));
+    async fn write_or_refuse(&mut self, decision: Decision, target: &Target) -> Result<(), Refusal> {
+        self.write_first(decision).await.map_err(|NotWritten| {
+            self.cx.tally(|tally| tally.count_failure(target, Reason::AuditUnavailable, UNRECORDED));
             Refusal::NoRecord(target.clone())
         })
     }
 
     /// The first decision of a connection: it waits for who asked. That was asked when the connection came in, so a look is over
     /// when the head was read and the name looked up.
-    async fn first(&mut self, decision: Decision) -> Result<(), NotWritten> {
-        self.asked.settle().await;
+    async fn write_first(&mut self, decision: Decision) -> Result<(), NotWritten> {
+        self.lookup.finish().await;
         self.write(decision)
     }
 
     fn write(&mut self, mut decision: Decision) -> Result<(), NotWritten> {
-        decision.process = self.asked.process().cloned();
+        decision.process = self.lookup.process().cloned();
         decision.under = Some(Arc::clone(&self.ruling().under));
         let (verdict, reason) = (decision.verdict, decision.reason);
         tracing::debug!(conn = %self.conn, %verdict, %reason, target = ?decision.target, "decided");
@@ -494,11 +503,11 @@ impl<'a> Record<'a> {
         let is_refusal = self.state == State::Undecided && matches!(verdict, Verdict::Deny | Verdict::Error);
         let told = match is_refusal {
             true => self.cx.refuse(decision),
-            false => self.cx.log().write(Event::Decision(decision)).map(|_| Told::Alone),
+            false => self.cx.log().write(Event::Decision(decision)).map(|_| Recorded::Alone),
         };
         match told {
             Ok(told) => {
-                self.state = if told == Told::Alone { State::Decided } else { State::Closed };
+                self.state = if told == Recorded::Alone { State::Decided } else { State::Closed };
                 Ok(())
             }
             Err(error) => {
@@ -526,7 +535,7 @@ impl Drop for Record<'_> {
         match std::mem::replace(&mut self.dial, Dial::None) {
             Dial::Unwritten(decision, _) => {
                 if let Some(target) = &decision.target {
-                    self.cx.tally(|tally| tally.failed(target, Reason::ConnectError, GIVEN_UP));
+                    self.cx.tally(|tally| tally.count_failure(target, Reason::ConnectError, GIVEN_UP));
                 }
                 let _ = self.count_failed(*decision, Reason::ConnectError, GIVEN_UP.into());
             }

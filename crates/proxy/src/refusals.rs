@@ -25,7 +25,7 @@ pub(crate) struct Refusals {
 
 /// How a refusal was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Recorded {
     /// In its own line; a close follows.
     Alone,
     /// In a count; no other line follows.
@@ -73,13 +73,13 @@ impl Refusals {
     ///
     /// # Errors
     /// If the record cannot be written.
-    pub(crate) fn write(&self, log: &Log, decision: Decision) -> Result<Told, Error> {
+    pub(crate) fn write(&self, log: &Log, decision: Decision) -> Result<Recorded, Error> {
         let now = Instant::now();
         let mut state = self.lock();
         if !state.held_back && state.bucket.take(now) {
-            return log.write(Event::Decision(decision)).map(|_| Told::Alone);
+            return log.write(Event::Decision(decision)).map(|_| Recorded::Alone);
         }
-        self.fold(&mut state, log, decision, now).map(|()| Told::Folded)
+        self.fold(&mut state, log, decision, now).map(|()| Recorded::Folded)
     }
 
     /// Counts all further refusals; only [`flush`](Self::flush) writes them.
@@ -93,12 +93,12 @@ impl Refusals {
     }
 
     /// Returns the token of a dial that succeeded.
-    pub(crate) fn dialled(&self) {
+    pub(crate) fn dial_succeeded(&self) {
         self.lock().dials.give_back();
     }
 
     /// Counts a failed dial that has no line of its own.
-    pub(crate) fn dial_failed(&self, log: &Log, decision: Decision) -> Result<(), Error> {
+    pub(crate) fn count_failed_dial(&self, log: &Log, decision: Decision) -> Result<(), Error> {
         self.fold(&mut self.lock(), log, decision, Instant::now())
     }
 
@@ -110,7 +110,7 @@ impl Refusals {
                 state.due = Some(now + limits::FOLD_REFUSALS);
                 self.wake.notify_one();
             }
-            Some(due) if due <= now => state.tell(log, now, limits::FOLDED_LINES),
+            Some(due) if due <= now => state.write_counts(log, now, limits::FOLDED_LINES),
             Some(_) => {}
         }
         match log.failure() {
@@ -120,9 +120,9 @@ impl Refusals {
     }
 
     /// Writes the counts when they are due. Never completes; cancel-safe.
-    pub(crate) async fn tend(&self, log: &Log) {
+    pub(crate) async fn run_background(&self, log: &Log) {
         loop {
-            match self.tell_due(log) {
+            match self.write_due(log) {
                 None => self.wake.notified().await,
                 Some(due) => sleep_until(due).await,
             }
@@ -131,21 +131,21 @@ impl Refusals {
 
     /// Writes the counts that are due, and returns when the next ones are. The caller writes before it waits,
     /// because a busy listener cancels its background task with each connection.
-    fn tell_due(&self, log: &Log) -> Option<Instant> {
+    fn write_due(&self, log: &Log) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();
         if state.held_back {
             return None;
         }
         if state.due.is_some_and(|due| due <= now) {
-            state.tell(log, now, limits::FOLDED_LINES);
+            state.write_counts(log, now, limits::FOLDED_LINES);
         }
         state.due
     }
 
     /// Writes all counts.
     pub(crate) fn flush(&self, log: &Log) {
-        self.lock().tell(log, Instant::now(), usize::MAX);
+        self.lock().write_counts(log, Instant::now(), usize::MAX);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -180,7 +180,7 @@ impl State {
     }
 
     /// Writes up to `most` lines, the oldest counts first.
-    fn tell(&mut self, log: &Log, now: Instant, most: usize) {
+    fn write_counts(&mut self, log: &Log, now: Instant, most: usize) {
         let lines = self.folds.len().min(most);
         for (_, mut fold) in self.folds.drain(..lines) {
             fold.write(log, now, limits::FOLD_REFUSALS);

@@ -102,7 +102,7 @@ impl Failure {
             Self::Reset => Row::new(502, "connection_terminated", 4, Reason::ConnectError),
             Self::ConnectTimeout => Row::new(504, "connection_timeout", 6, Reason::Timeout),
             // Descriptors and ports become free when connections end.
-            Self::Resources => Row::new(503, "proxy_internal_error", 1, Reason::ConnectError).again(),
+            Self::Resources => Row::new(503, "proxy_internal_error", 1, Reason::ConnectError).retryable(),
             Self::Connect => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
             Self::NoResponse => Row::new(502, "http_response_incomplete", 1, Reason::ConnectError),
             Self::BadResponse => Row::new(502, "http_protocol_error", 1, Reason::ConnectError),
@@ -143,7 +143,7 @@ impl Row {
         Self { status, error, socks, reason, again: false }
     }
 
-    fn again(self) -> Self {
+    fn retryable(self) -> Self {
         Self { again: true, ..self }
     }
 }
@@ -152,7 +152,7 @@ impl Refusal {
     fn row(&self) -> Row {
         match self {
             Self::Malformed(Fault::NoRoom) => {
-                Row::new(503, "connection_limit_reached", 1, Reason::BudgetConns).again()
+                Row::new(503, "connection_limit_reached", 1, Reason::BudgetConns).retryable()
             }
             Self::Malformed(fault) => Row::new(fault.status(), "http_request_error", 1, fault.reason()),
             Self::OnlyTls(_) => Row::new(403, "http_request_denied", 2, Reason::NotTls),
@@ -165,9 +165,9 @@ impl Refusal {
             Self::Failed(_, failure) => failure.row(),
             Self::NoRecord(_) => Row::new(503, "proxy_internal_error", 1, Reason::AuditUnavailable),
             Self::RecordFull(_) => Row::new(503, "proxy_internal_error", 1, Reason::RecordFull),
-            Self::Crowded(_) => Row::new(429, "connection_limit_reached", 1, Reason::BudgetConns).again(),
+            Self::Crowded(_) => Row::new(429, "connection_limit_reached", 1, Reason::BudgetConns).retryable(),
             Self::UsedUp(_) => Row::new(429, "http_request_denied", 2, Reason::BudgetBytes),
-            Self::Busy => Row::new(503, "connection_limit_reached", 1, Reason::BudgetConns).again(),
+            Self::Busy => Row::new(503, "connection_limit_reached", 1, Reason::BudgetConns).retryable(),
             Self::NoProxy => Row::new(503, "proxy_internal_error", 1, Reason::ConnectError),
         }
     }
@@ -178,7 +178,7 @@ impl Refusal {
     }
 
     /// Returns the phrase of the status line, and the body.
-    fn words(&self) -> (String, String) {
+    fn phrase_and_body(&self) -> (String, String) {
         match self {
             Self::Malformed(fault) => {
                 let phrase = match fault.status() {
@@ -196,13 +196,13 @@ impl Refusal {
                      Use https://, which tunnels.\n"
                 ),
             ),
-            Self::Denied(denial) => denied(denial),
-            Self::Failed(target, failure) => unreachable(target, &failure.to_string(), ": a rule allows it"),
+            Self::Denied(denial) => denied_text(denial),
+            Self::Failed(target, failure) => unreachable_text(target, &failure.to_string(), ": a rule allows it"),
             // This answer does not depend on the decision: a denial that cannot be recorded gets it too.
             Self::NoRecord(target) => {
-                unreachable(target, "the attempt cannot be recorded, and nothing goes out unrecorded", "")
+                unreachable_text(target, "the attempt cannot be recorded, and nothing goes out unrecorded", "")
             }
-            Self::RecordFull(target) => unreachable(
+            Self::RecordFull(target) => unreachable_text(
                 target,
                 "the record of this run has no room for more, and nothing goes out unrecorded",
                 "",
@@ -251,12 +251,12 @@ pub(crate) struct Reply {
 
 /// Builds the reply to `refusal`.
 pub(crate) fn refuse(refusal: &Refusal, run: RunId, conn: ConnId) -> Reply {
-    let (phrase, mut body) = refusal.words();
+    let (phrase, mut body) = refusal.phrase_and_body();
     let _ = writeln!(body, "Run {run}, connection {conn}.");
     Reply { row: refusal.row(), phrase, body }
 }
 
-fn denied(denial: &Denial) -> (String, String) {
+fn denied_text(denial: &Denial) -> (String, String) {
     let target = denial.target();
     let said = denial.said_inside();
     let spelt = if denial.reason() == Reason::Default { "no rule allows this host" } else { &said };
@@ -274,7 +274,7 @@ fn denied(denial: &Denial) -> (String, String) {
     (format!("exeat denied {target} ({said})"), body)
 }
 
-fn unreachable(target: &Target, why: &str, decided: &str) -> (String, String) {
+fn unreachable_text(target: &Target, why: &str, decided: &str) -> (String, String) {
     (
         format!("exeat could not reach {target} ({why})"),
         format!("exeat could not reach {target}: {why}.\nThis is not a policy denial{decided}.\n"),

@@ -43,7 +43,7 @@ pub(crate) struct Answers {
 
 impl Answers {
     /// Reads the next bytes. Returns `None` if they complete no answer.
-    pub(crate) fn look(&mut self, bytes: &[u8]) -> Option<Answer> {
+    pub(crate) fn advance(&mut self, bytes: &[u8]) -> Option<Answer> {
         let mut answer = None;
         for &byte in bytes {
             // Every byte is read, so that what follows a HelloRetryRequest is parsed from the right position.

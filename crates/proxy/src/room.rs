@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use exeat_record::ConnId;
 use tokio::sync::Semaphore;
 
-use crate::held::Held;
+use crate::held::HeadMemory;
 use crate::limits::{self, Limits};
 use crate::tunnel::Pool;
 
@@ -14,7 +14,7 @@ pub(crate) struct Room {
     pub(crate) limits: Limits,
     pub(crate) pool: Pool,
     /// The memory of incomplete heads and hellos.
-    pub(crate) held: Held,
+    pub(crate) head_memory: HeadMemory,
     /// One permit for each connection that is served.
     pub(crate) slots: Arc<Semaphore>,
     /// One permit for each connection that is told that there is no slot.
@@ -26,7 +26,7 @@ impl Room {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             pool: Pool::default(),
-            held: Held::default(),
+            head_memory: HeadMemory::default(),
             slots: Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS))),
             busy: Arc::new(Semaphore::new(limits::BUSY)),
             numbered: AtomicU64::new(0),
@@ -35,12 +35,12 @@ impl Room {
     }
 
     /// Returns the number of the next connection; the first is 1.
-    pub(crate) fn number(&self) -> ConnId {
+    pub(crate) fn next_number(&self) -> ConnId {
         ConnId(self.numbered.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Returns how many connections have a number.
-    pub(crate) fn numbered(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.numbered.load(Ordering::Relaxed)
     }
 }

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::connect;
 use crate::denials::Denials;
 use crate::guard::{Guard, System};
-use crate::held::Held;
+use crate::held::HeadMemory;
 use crate::limits::{self, Limits};
 use crate::per_host::PerHost;
-use crate::refusals::{Refusals, Told};
+use crate::refusals::{Recorded, Refusals};
 use crate::room::Room;
 use crate::stream::Stream;
 use crate::tally::{DeniedHost, Summary, Tally};
@@ -117,7 +117,7 @@ impl Context {
             run,
             room: Room::new(Limits::default()),
             denials: None,
-            guard: Guard::new(Arc::new(System::of_this_host())),
+            guard: Guard::new(Arc::new(System::for_this_host())),
             upstream: None,
             who: None,
             tally: Mutex::default(),
@@ -139,7 +139,7 @@ impl Context {
     /// Reports the first refusal to `watch`, and once each target that is refused again and again, with its count.
     #[must_use]
     pub fn with_watch(self, watch: UnboundedSender<DeniedHost>) -> Self {
-        self.tally(|tally| tally.watched_by(watch));
+        self.tally(|tally| tally.set_watch(watch));
         self
     }
 
@@ -210,7 +210,7 @@ impl Context {
     }
 
     /// Records a refusal of something that was not let out before.
-    pub(crate) fn refuse(&self, decision: Decision) -> Result<Told, exeat_record::Error> {
+    pub(crate) fn refuse(&self, decision: Decision) -> Result<Recorded, exeat_record::Error> {
         self.record_is_full();
         self.refusals.write(&self.log, decision)
     }
@@ -244,8 +244,8 @@ impl Context {
     }
 
     /// Returns the upstream proxy for a target, or `None` if it is dialed directly.
-    pub(crate) fn next_hop(&self, target: &Target) -> Option<&UpstreamProxy> {
-        self.upstream.as_ref().filter(|proxy| proxy.takes(target))
+    pub(crate) fn upstream_for(&self, target: &Target) -> Option<&UpstreamProxy> {
+        self.upstream.as_ref().filter(|proxy| proxy.applies_to(target))
     }
 
     pub(crate) fn who(&self) -> Option<&dyn Who> {
@@ -256,8 +256,8 @@ impl Context {
         &self.room.pool
     }
 
-    pub(crate) fn held(&self) -> &Held {
-        &self.room.held
+    pub(crate) fn head_memory(&self) -> &HeadMemory {
+        &self.room.head_memory
     }
 
     pub(crate) fn per_host(&self) -> &PerHost {
@@ -314,23 +314,23 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn room(&self) -> &Room;
 
     /// Completes when open connections get no more time.
-    fn hurried(&self) -> impl Future<Output = ()> + Send {
+    fn drain_cancelled(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
     /// Runs alongside `accept`; never completes; cancel-safe.
-    fn tend(&self) -> impl Future<Output = ()> + Send {
+    fn run_background(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
     /// Called when the last connection of a listener has ended.
-    fn finished(&self) {}
+    fn on_finished(&self) {}
 
     /// Counts an accepted connection.
-    fn accepted(&self) {}
+    fn count_accepted(&self) {}
 
     /// Counts a connection that gets no slot.
-    fn turned_away(&self);
+    fn count_turned_away(&self);
 
     /// Serves one connection until it closes.
     fn serve(
@@ -350,24 +350,24 @@ impl Service for Context {
         &self.room
     }
 
-    async fn hurried(&self) {
+    async fn drain_cancelled(&self) {
         self.cut.cancelled().await;
     }
 
-    async fn tend(&self) {
-        self.refusals.tend(&self.log).await;
+    async fn run_background(&self) {
+        self.refusals.run_background(&self.log).await;
     }
 
-    fn finished(&self) {
+    fn on_finished(&self) {
         self.refusals.flush(&self.log);
     }
 
-    fn accepted(&self) {
-        self.tally(Tally::accepted);
+    fn count_accepted(&self) {
+        self.tally(Tally::count_accepted);
     }
 
-    fn turned_away(&self) {
-        self.tally(Tally::turned_away);
+    fn count_turned_away(&self) {
+        self.tally(Tally::count_turned_away);
     }
 
     async fn serve(&self, client: Stream, entry: Entry, conn: ConnId, stop: &CancellationToken) {
@@ -375,7 +375,7 @@ impl Service for Context {
     }
 
     async fn turn_away(&self, client: Stream, entry: Entry, conn: ConnId) {
-        connect::too_many(client, entry, conn, self).await;
+        connect::refuse_busy(client, entry, conn, self).await;
     }
 }
 
@@ -398,7 +398,7 @@ pub(crate) async fn accept<S: Service>(
                 continue;
             }
             accepted = listener.accept() => accepted,
-            () = cx.tend() => continue,
+            () = cx.run_background() => continue,
         };
         let client = match accepted {
             Ok(client) => client,
@@ -416,8 +416,8 @@ pub(crate) async fn accept<S: Service>(
         };
         backoff = Backoff::default();
         report.accepted += 1;
-        cx.accepted();
-        let conn = cx.room().number();
+        cx.count_accepted();
+        let conn = cx.room().next_number();
         let (cx, stop, entry) = (Arc::clone(&cx), stop.clone(), entry.clone());
         if let Ok(slot) = Arc::clone(&cx.room().slots).try_acquire_owned() {
             tasks.spawn(async move {
@@ -426,7 +426,7 @@ pub(crate) async fn accept<S: Service>(
             });
         } else {
             report.busy += 1;
-            cx.turned_away();
+            cx.count_turned_away();
             if let Ok(slot) = Arc::clone(&cx.room().busy).try_acquire_owned() {
                 tasks.spawn(async move {
                     cx.turn_away(client, entry, conn).await;
@@ -436,8 +436,8 @@ pub(crate) async fn accept<S: Service>(
         }
     }
     drop(listener);
-    report.aborted = drain(tasks, cx.room().limits.drain + limits::CLOSING, cx.hurried()).await;
-    cx.finished();
+    report.aborted = drain(tasks, cx.room().limits.drain + limits::CLOSING, cx.drain_cancelled()).await;
+    cx.on_finished();
     report
 }
 

@@ -127,20 +127,20 @@ struct Table<K, V> {
 }
 
 impl Tally {
-    pub(crate) fn accepted(&mut self) {
+    pub(crate) fn count_accepted(&mut self) {
         self.connections += 1;
     }
 
-    pub(crate) fn turned_away(&mut self) {
+    pub(crate) fn count_turned_away(&mut self) {
         self.turned_away += 1;
     }
 
-    pub(crate) fn reached(&mut self, target: &Target) {
+    pub(crate) fn count_reached(&mut self, target: &Target) {
         if self.reached.len() < limits::TALLY_REACHED {
             let hash = self.reached.hasher().hash_one(target);
             self.reached.insert(hash);
         }
-        let (host, port) = of(target);
+        let (host, port) = host_and_port(target);
         let new =
             || ReachedHost { host: host.clone(), port, connections: 0, bytes_up: 0, bytes_down: 0, open: 0 };
         if let Some(entry) = self.reached_hosts.entry((host.clone(), port), new) {
@@ -150,9 +150,9 @@ impl Tally {
     }
 
     /// Counts the end of a connection that had [reached](Self::reached) its target.
-    pub(crate) fn left(&mut self, target: &Target, up: u64, down: u64) {
+    pub(crate) fn count_closed(&mut self, target: &Target, up: u64, down: u64) {
         // A target without an entry found the table full when it was reached.
-        if let Some(entry) = self.reached_hosts.known(&of(target)) {
+        if let Some(entry) = self.reached_hosts.get_mut(&host_and_port(target)) {
             entry.open = entry.open.saturating_sub(1);
             entry.bytes_up = entry.bytes_up.saturating_add(up);
             entry.bytes_down = entry.bytes_down.saturating_add(down);
@@ -161,18 +161,18 @@ impl Tally {
 
     /// Sends the first refusal to `watch`, and each target once when it has been refused [`limits::REFUSED_OFTEN`]
     /// times, at most [`limits::REFUSED_TOLD`] targets.
-    pub(crate) fn watched_by(&mut self, watch: UnboundedSender<DeniedHost>) {
+    pub(crate) fn set_watch(&mut self, watch: UnboundedSender<DeniedHost>) {
         self.watch = Some((watch, limits::REFUSED_TOLD));
     }
 
     /// Counts a denial. Returns how often this target was denied for this reason.
-    pub(crate) fn denied(&mut self, denial: &Denial, who: Option<&Process>) -> u64 {
+    pub(crate) fn count_denial(&mut self, denial: &Denial, who: Option<&Process>) -> u64 {
         let (target, reason) = (Some(denial.target()), denial.reason());
-        self.refused(target, reason, denial.said_outside(), denial.flag(), who)
+        self.count_refusal(target, reason, denial.said_outside(), denial.flag(), who)
     }
 
     /// Counts a refusal that has no `Denial`: a malformed head (without a target), or a refused TLS hello.
-    pub(crate) fn refused(
+    pub(crate) fn count_refusal(
         &mut self,
         target: Option<&Target>,
         reason: Reason,
@@ -180,26 +180,26 @@ impl Tally {
         flag: Option<String>,
         who: Option<&Process>,
     ) -> u64 {
-        self.tried(&DeniedHost::new(target, reason, said, flag).asked_by(who), 1)
+        self.count_attempts(&DeniedHost::new(target, reason, said, flag).with_program(who), 1)
     }
 
     /// Counts equal attempts. Returns their total.
-    pub(crate) fn tried(&mut self, denied: &DeniedHost, times: u64) -> u64 {
-        let all = count(&mut self.denied, denied, times);
+    pub(crate) fn count_attempts(&mut self, denied: &DeniedHost, times: u64) -> u64 {
+        let all = count_equal(&mut self.denied, denied, times);
         if all.is_none() {
             self.denied_more = self.denied_more.saturating_add(times);
         }
         let all = all.unwrap_or(0);
-        self.tell(denied, all, times);
+        self.notify_watch(denied, all, times);
         all
     }
 
     /// Counts attempts that have no entry of their own.
-    pub(crate) fn tried_besides(&mut self, times: u64) {
+    pub(crate) fn count_other_attempts(&mut self, times: u64) {
         self.denied_more = self.denied_more.saturating_add(times);
     }
 
-    fn tell(&mut self, denied: &DeniedHost, all: u64, times: u64) {
+    fn notify_watch(&mut self, denied: &DeniedHost, all: u64, times: u64) {
         let Some((watch, left)) = &mut self.watch else { return };
         let is_first = !self.has_refused;
         self.has_refused = true;
@@ -213,26 +213,26 @@ impl Tally {
     }
 
     /// Counts a target that only report mode allows.
-    pub(crate) fn would_deny(&mut self, denial: &Denial, who: Option<&Process>) {
+    pub(crate) fn count_would_deny(&mut self, denial: &Denial, who: Option<&Process>) {
         let (reason, said) = (denial.reason(), denial.said_outside());
-        let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag()).asked_by(who);
-        if count(&mut self.would_deny, &denied, 1).is_none() {
+        let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag()).with_program(who);
+        if count_equal(&mut self.would_deny, &denied, 1).is_none() {
             self.would_deny_more += 1;
         }
     }
 
-    pub(crate) fn record_full(&mut self, target: &Target, said: &str) {
+    pub(crate) fn count_record_full(&mut self, target: &Target, said: &str) {
         self.record_full = self.record_full.saturating_add(1);
-        self.failed(target, Reason::RecordFull, said);
+        self.count_failure(target, Reason::RecordFull, said);
     }
 
-    pub(crate) fn failed(&mut self, target: &Target, reason: Reason, said: &str) {
-        let (host, port) = of(target);
-        self.unreached(&FailedHost { host, port, reason, said: said.to_owned(), count: 0 }, 1);
+    pub(crate) fn count_failure(&mut self, target: &Target, reason: Reason, said: &str) {
+        let (host, port) = host_and_port(target);
+        self.count_failures(&FailedHost { host, port, reason, said: said.to_owned(), count: 0 }, 1);
     }
 
     /// Counts equal failures.
-    pub(crate) fn unreached(&mut self, failed: &FailedHost, times: u64) {
+    pub(crate) fn count_failures(&mut self, failed: &FailedHost, times: u64) {
         let key = (failed.host.clone(), failed.port, failed.said.clone());
         if let Some(entry) = self.failed.entry(key, || failed.clone()) {
             entry.count = entry.count.saturating_add(times);
@@ -240,7 +240,7 @@ impl Tally {
     }
 
     /// Lists the denied targets. A name that was looked up and then connected to appears once, with its port.
-    fn listed(&self) -> Vec<DeniedHost> {
+    fn denied_entries(&self) -> Vec<DeniedHost> {
         let entries = || self.denied.entries.iter();
         let with_port: HashSet<&str> =
             entries().filter(|it| it.port != 0).map(|it| it.host.as_str()).collect();
@@ -250,7 +250,7 @@ impl Tally {
 
     pub(crate) fn summary(&self, counts: Counts) -> Summary {
         Summary {
-            denied: self.listed(),
+            denied: self.denied_entries(),
             failed: self.failed.entries.clone(),
             reached: self.reached.len() as u64,
             reached_hosts: self.reached_hosts.entries.clone(),
@@ -268,11 +268,11 @@ impl Tally {
 impl DeniedHost {
     /// Creates an entry with count 0. Without a target, it is for a request that could not be parsed.
     pub(crate) fn new(target: Option<&Target>, reason: Reason, said: String, flag: Option<String>) -> Self {
-        let (host, port) = target.map_or((String::new(), 0), of);
+        let (host, port) = target.map_or((String::new(), 0), host_and_port);
         Self { host, port, proto: Proto::Tcp, reason, said, count: 0, flag, programs: Vec::new() }
     }
 
-    fn asked_by(mut self, who: Option<&Process>) -> Self {
+    fn with_program(mut self, who: Option<&Process>) -> Self {
         let program = who.and_then(|process| process.exe.as_ref());
         self.programs.extend(program.map(|path| escape(path.as_bytes(), limits::TEXT)));
         self
@@ -290,7 +290,7 @@ impl DeniedHost {
 
 impl<K: Eq + std::hash::Hash, V> Table<K, V> {
     /// Returns the entry for `key`, if there is one.
-    fn known(&mut self, key: &K) -> Option<&mut V> {
+    fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.places.get(key).and_then(|&place| self.entries.get_mut(place))
     }
 
@@ -317,7 +317,7 @@ impl<K, V> Default for Table<K, V> {
 }
 
 /// Counts equal denials and returns their total, or `None` if the table is full.
-fn count(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u64) -> Option<u64> {
+fn count_equal(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u64) -> Option<u64> {
     let DeniedHost { host, port, proto, reason, said, programs, .. } = denied;
     // A malformed request has one of a few texts. For any other reason, the first text stands for all.
     let apart = if *reason == Reason::Malformed { said.clone() } else { String::new() };
@@ -333,7 +333,7 @@ fn count(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u
     })
 }
 
-fn of(target: &Target) -> (String, u16) {
+fn host_and_port(target: &Target) -> (String, u16) {
     (target.host.to_string(), target.port.get())
 }
 
@@ -349,8 +349,8 @@ mod tests {
         for number in 0..asked {
             let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
             for _ in 0..2 {
-                tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None, None);
-                tally.failed(&target, Reason::Timeout, "timed out");
+                tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), None, None);
+                tally.count_failure(&target, Reason::Timeout, "timed out");
             }
         }
         let summary = tally.summary(Counts::default());
@@ -372,7 +372,7 @@ mod tests {
             let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
             let admitted = policy.admit(target, exeat_policy::Day::from_unix(0)).unwrap();
             for _ in 0..2 {
-                tally.would_deny(admitted.would_deny().unwrap(), None);
+                tally.count_would_deny(admitted.would_deny().unwrap(), None);
             }
         }
         let summary = tally.summary(Counts::default());
@@ -392,7 +392,7 @@ mod tests {
         let target = Target::parse(b"h.test:443").unwrap();
         for number in [0, 0, 1, 2, 3, 4] {
             let who = Process { pid: 7, ppid: None, exe: Some(format!("/bin/p{number}\n").into()) };
-            tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None, Some(&who));
+            tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), None, Some(&who));
         }
         let summary = tally.summary(Counts::default());
         assert_eq!(

@@ -149,15 +149,15 @@ pub(crate) async fn run(
         let first_end = OnceLock::new();
         // Whether the upstream has all that the client sent, including its end.
         let all_sent = AtomicBool::new(false);
-        let (mut client_read, mut client_write) = halves(&mut client);
-        let (mut upstream_read, mut upstream_write) = halves(&mut upstream);
+        let (mut client_read, mut client_write) = split(&mut client);
+        let (mut upstream_read, mut upstream_write) = split(&mut upstream);
         let up = async {
             let mut count = Count { moved, direction: Direction::Up, clock: &clock };
             count.write_all(&mut upstream_write, &early.up).await.map_err(Broken::upstream)?;
             drop(early.up);
             pump(&mut client_read, &mut upstream_write, pool, count)
                 .await
-                .map_err(|(side, error)| side.broken(Broken::client, Broken::upstream, error))?;
+                .map_err(|(side, error)| side.into_broken(Broken::client, Broken::upstream, error))?;
             let _ = first_end.set(End::Client);
             // If the other side has left, its own direction reports that.
             let _ = upstream_write.shutdown().await;
@@ -182,7 +182,7 @@ pub(crate) async fn run(
                 // connection, and discard what is still on its way to us.
                 return discard(&mut upstream_read, pool).await.map_err(Broken::upstream);
             };
-            moved.map_err(|(side, error)| side.broken(Broken::upstream, Broken::client, error))?;
+            moved.map_err(|(side, error)| side.into_broken(Broken::upstream, Broken::client, error))?;
             let _ = first_end.set(End::Upstream);
             let _ = client_write.shutdown().await;
             Ok(())
@@ -200,10 +200,10 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             done = async { tokio::try_join!(up, down) } => match done {
-                Ok(((), ())) => Over::Done(who_ended()),
-                Err(broken) => Over::Broken(broken),
+                Ok(((), ())) => TunnelEnd::Done(who_ended()),
+                Err(broken) => TunnelEnd::Broken(broken),
             },
-            sent = stopped => Over::Done(if sent.is_ok() { who_ended() } else { End::Killed }),
+            sent = stopped => TunnelEnd::Done(if sent.is_ok() { who_ended() } else { End::Killed }),
             // A peer that has disappeared looks like one that has only finished its direction.
             () = clock.idle_for(limits.half_closed.min(limits.progress), || {
                 moved.note_time();
@@ -211,14 +211,14 @@ pub(crate) async fn run(
                     None => limits.idle,
                     Some(_) => limits.half_closed.min(limits.idle),
                 }
-            }) => Over::Done(End::Idle),
-            () = tokio::time::sleep(limits.total) => Over::Total,
+            }) => TunnelEnd::Done(End::Idle),
+            () = tokio::time::sleep(limits.total) => TunnelEnd::Total,
         }
     };
     match ended {
-        Over::Done(end) => Ended { end, error: None },
-        Over::Total => Ended { end: End::Budget, error: Some(TOTAL_IS_OVER.into()) },
-        Over::Broken(Broken { who, error }) => {
+        TunnelEnd::Done(end) => Ended { end, error: None },
+        TunnelEnd::Total => Ended { end: End::Budget, error: Some(TOTAL_IS_OVER.into()) },
+        TunnelEnd::Broken(Broken { who, error }) => {
             // A reset is forwarded as a reset, so that a cut stream does not look like a finished one.
             client.will_reset();
             upstream.will_reset();
@@ -227,7 +227,7 @@ pub(crate) async fn run(
     }
 }
 
-enum Over {
+enum TunnelEnd {
     Done(End),
     Total,
     Broken(Broken),
@@ -256,7 +256,7 @@ enum Side {
 }
 
 impl Side {
-    fn broken(
+    fn into_broken(
         self,
         reading: fn(io::Error) -> Broken,
         writing: fn(io::Error) -> Broken,
@@ -410,7 +410,7 @@ enum WriteHalf<'a> {
     Unix(unix::WriteHalf<'a>),
 }
 
-fn halves(stream: &mut Stream) -> (ReadHalf<'_>, WriteHalf<'_>) {
+fn split(stream: &mut Stream) -> (ReadHalf<'_>, WriteHalf<'_>) {
     match stream {
         Stream::Tcp(stream) => {
             let (read, write) = stream.split();

@@ -38,13 +38,13 @@ struct Part {
 impl Uploads {
     /// Returns the budget of a connection, or `None` if it has none. Of several budgets with one key the smallest
     /// counts, because they share their bytes.
-    pub(crate) fn under(&self, budgets: impl Iterator<Item = (BudgetKey, u64)>) -> Option<Budget<'_>> {
+    pub(crate) fn budget_for(&self, budgets: impl Iterator<Item = (BudgetKey, u64)>) -> Option<Budget<'_>> {
         let mut budgets = budgets.peekable();
         budgets.peek()?;
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parts: Vec<Part> = Vec::new();
         for (key, limit) in budgets {
-            let place = used.place_of(&key);
+            let place = used.index_of(&key);
             match parts.iter_mut().find(|part| part.place == place) {
                 Some(part) => part.limit = part.limit.min(limit),
                 None => parts.push(Part { key, place, limit }),
@@ -55,7 +55,7 @@ impl Uploads {
 }
 
 impl Used {
-    fn place_of(&mut self, key: &BudgetKey) -> usize {
+    fn index_of(&mut self, key: &BudgetKey) -> usize {
         if let Some(&place) = self.places.get(key) {
             return place;
         }
@@ -65,12 +65,12 @@ impl Used {
         place
     }
 
-    fn of(&self, part: &Part) -> u64 {
+    fn bytes_of(&self, part: &Part) -> u64 {
         self.bytes.get(part.place).copied().unwrap_or(u64::MAX)
     }
 
-    fn left(&self, parts: &[Part]) -> u64 {
-        parts.iter().map(|part| part.limit.saturating_sub(self.of(part))).min().unwrap_or(u64::MAX)
+    fn bytes_left(&self, parts: &[Part]) -> u64 {
+        parts.iter().map(|part| part.limit.saturating_sub(self.bytes_of(part))).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -86,7 +86,7 @@ impl Budget<'_> {
         write: impl FnOnce(usize) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let mut used = self.uploads.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = usize::try_from(used.left(&self.parts)).map_or(wanted, |left| left.min(wanted));
+        let part = usize::try_from(used.bytes_left(&self.parts)).map_or(wanted, |left| left.min(wanted));
         if part == 0 && wanted > 0 {
             self.ran_out.store(true, Ordering::Relaxed);
             return Poll::Ready(Err(io::Error::other("the upload budget is used up")));
@@ -108,7 +108,7 @@ impl Budget<'_> {
     /// Describes the used-up budget for people on the host.
     pub(crate) fn used_up(&self) -> Option<String> {
         let used = self.uploads.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = self.parts.iter().find(|part| used.of(part) >= part.limit)?;
+        let part = self.parts.iter().find(|part| used.bytes_of(part) >= part.limit)?;
         let limit = Size::new(part.limit).map(|size| size.to_string()).unwrap_or_default();
         Some(format!("the upload budget of {limit} is used up ({})", part.key))
     }

@@ -59,7 +59,7 @@ impl UpstreamProxy {
     }
 
     /// Whether `target` goes through this proxy.
-    pub(crate) fn takes(&self, target: &Target) -> bool {
+    pub(crate) fn applies_to(&self, target: &Target) -> bool {
         !self.bypass.covers(target)
     }
 }
@@ -75,7 +75,7 @@ impl fmt::Display for UpstreamProxy {
 /// together that of connections. Not a byte behind the proxy's answer is read: it belongs to the tunnel.
 ///
 /// Dropping the future closes the connection.
-pub(crate) async fn through(
+pub(crate) async fn open_through(
     proxy: &UpstreamProxy,
     entrusted: Entrusted,
     guard: &Guard,
@@ -94,7 +94,7 @@ pub(crate) async fn through(
         };
         failed(failure, error.detail)
     })?;
-    let asked = timeout_at(by, ask(&mut upstream.stream, proxy, entrusted.target())).await;
+    let asked = timeout_at(by, request_tunnel(&mut upstream.stream, proxy, entrusted.target())).await;
     asked
         .unwrap_or_else(|_| Err((Failure::UpstreamTimeout, "no answer in time".to_owned())))
         .map_err(|(failure, detail)| failed(failure, detail))?;
@@ -103,16 +103,20 @@ pub(crate) async fn through(
 }
 
 /// Why an upstream proxy opened no tunnel: for the reply, and as text for the record.
-type Refused = (Failure, String);
+type TunnelFailure = (Failure, String);
 
-async fn ask(stream: &mut TcpStream, proxy: &UpstreamProxy, target: &Target) -> Result<(), Refused> {
+async fn request_tunnel(
+    stream: &mut TcpStream,
+    proxy: &UpstreamProxy,
+    target: &Target,
+) -> Result<(), TunnelFailure> {
     let broken = |error: io::Error| (Failure::UpstreamAnswer, error.to_string());
-    stream.write_all(request(proxy, target).as_bytes()).await.map_err(broken)?;
+    stream.write_all(connect_request(proxy, target).as_bytes()).await.map_err(broken)?;
     let (mut heads, mut interim) = (0, 0);
     loop {
         let head = read_head(stream, limits::UPSTREAM_HEAD - heads).await?;
         heads += head.len();
-        match status(&head) {
+        match parse_status(&head) {
             None => return Err((Failure::UpstreamAnswer, "the answer is not well-formed HTTP".to_owned())),
             // RFC 9110 section 9.3.6: no content follows, whatever the fields say.
             Some(200..=299) => return Ok(()),
@@ -134,7 +138,7 @@ async fn ask(stream: &mut TcpStream, proxy: &UpstreamProxy, target: &Target) -> 
 }
 
 /// Builds the CONNECT request. Only the target comes from the client, and it was parsed and is written anew.
-fn request(proxy: &UpstreamProxy, target: &Target) -> String {
+fn connect_request(proxy: &UpstreamProxy, target: &Target) -> String {
     let credentials = match &proxy.credentials {
         Some(credentials) => {
             format!("Proxy-Authorization: Basic {}\r\n", STANDARD.encode(credentials.as_bytes()))
@@ -145,7 +149,7 @@ fn request(proxy: &UpstreamProxy, target: &Target) -> String {
 }
 
 /// Reads one head of at most `most` bytes, and not a byte more. It peeks before it reads.
-async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, Refused> {
+async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, TunnelFailure> {
     let broken = |error: io::Error| (Failure::UpstreamAnswer, error.to_string());
     let unusable = |what: &str| Err((Failure::UpstreamAnswer, what.to_owned()));
     let mut head = Vec::new();
@@ -154,7 +158,7 @@ async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, Refus
         let there = stream.peek(&mut chunk).await.map_err(broken)?;
         let seen = head.len();
         head.extend_from_slice(chunk.get(..there).unwrap_or_default());
-        let end = end_of_head(&head, seen);
+        let end = find_head_end(&head, seen);
         head.truncate(end.unwrap_or(head.len()));
         if there == 0 {
             return unusable("it closed the connection instead of an answer");
@@ -169,18 +173,18 @@ async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, Refus
             return Ok(head);
         }
         // Stop as soon as this cannot become an answer.
-        let begins = head.len().min(STARTS.len());
-        if head.get(..begins) != STARTS.get(..begins) {
+        let begins = head.len().min(ANSWER_START.len());
+        if head.get(..begins) != ANSWER_START.get(..begins) {
             return unusable("the answer is not HTTP");
         }
     }
 }
 
 /// The beginning of every answer.
-const STARTS: &[u8] = b"HTTP/1.";
+const ANSWER_START: &[u8] = b"HTTP/1.";
 
 /// Finds the end of the first head in `bytes`. The first `seen` bytes contain no end.
-fn end_of_head(bytes: &[u8], seen: usize) -> Option<usize> {
+fn find_head_end(bytes: &[u8], seen: usize) -> Option<usize> {
     const END: &[u8] = b"\r\n\r\n";
     let from = seen.saturating_sub(END.len() - 1);
     let at = bytes.get(from..)?.windows(END.len()).position(|four| four == END)?;
@@ -189,7 +193,7 @@ fn end_of_head(bytes: &[u8], seen: usize) -> Option<usize> {
 
 /// Parses the status of a whole head. The head must be well-formed: lines end in CRLF, each field has a name and a
 /// colon, and no line is folded.
-fn status(head: &[u8]) -> Option<u16> {
+fn parse_status(head: &[u8]) -> Option<u16> {
     let head = head.strip_suffix(b"\r\n\r\n")?;
     let mut lines = Vec::new();
     let mut rest = head;
@@ -204,7 +208,7 @@ fn status(head: &[u8]) -> Option<u16> {
         return None;
     }
     let (first, fields) = lines.split_first()?;
-    let rest = first.strip_prefix(STARTS)?;
+    let rest = first.strip_prefix(ANSWER_START)?;
     let [b'0' | b'1', b' ', a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', reason @ ..] = rest else {
         return None;
     };

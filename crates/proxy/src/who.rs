@@ -19,7 +19,7 @@ pub trait Who: Send + Sync + 'static {
 
 /// The lookup of the process behind one connection.
 #[derive(Debug, Default)]
-pub(crate) enum Asked {
+pub(crate) enum ProcessLookup {
     /// The lookup is running.
     Open(oneshot::Receiver<Process>),
     /// The lookup found this process.
@@ -29,9 +29,9 @@ pub(crate) enum Asked {
     Nothing,
 }
 
-impl Asked {
+impl ProcessLookup {
     /// Starts the lookup for a connection. A connection through a Unix socket has none.
-    pub(crate) fn of(client: &Stream, who: Option<&dyn Who>) -> Self {
+    pub(crate) fn start(client: &Stream, who: Option<&dyn Who>) -> Self {
         let ask = || match client {
             Stream::Tcp(stream) => who?.ask(stream.peer_addr().ok()?, stream.local_addr().ok()?),
             Stream::Unix(_) => None,
@@ -42,7 +42,7 @@ impl Asked {
     /// Waits for the result, for at most [`limits::WHO`].
     ///
     /// Dropping the future abandons the lookup.
-    pub(crate) async fn settle(&mut self) {
+    pub(crate) async fn finish(&mut self) {
         *self = match std::mem::take(self) {
             Self::Open(answer) => match timeout(limits::WHO, answer).await {
                 Ok(Ok(process)) => Self::Found(process),

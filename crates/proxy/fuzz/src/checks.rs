@@ -20,7 +20,7 @@ use hyper::http::uri::PathAndQuery;
 use exeat_policy::{Ech, Host, HostName, Target};
 use simple_dns::{Packet, PacketFlag, QTYPE};
 
-use crate::gateway::dns::{self, Answer, Asks, Code, Message, Pair, Question};
+use crate::gateway::dns::{self, Answer, Code, Message, Pair, Question, QuestionType};
 use crate::head::{Head, Parsed, Parser, Version};
 use crate::hello::{Hello, HelloFault, Reader};
 use crate::hosts;
@@ -135,7 +135,7 @@ fn accepted(data: &[u8], head: &Head<'_>) {
         Err(_) => {}
     }
 
-    if let Ok(target) = head.connect_target() {
+    if let Ok(target) = head.parse_connect() {
         assert!(!head.body);
         assert_eq!(Target::parse(head.target).as_ref(), Ok(&target));
         // The `Host` field names the same host.
@@ -166,7 +166,7 @@ pub fn absolute(data: &[u8]) {
         assert!(path.starts_with('/') || path == "*" && head.method == b"OPTIONS", "{path:?}");
         assert!(path.bytes().all(|byte| (b'!'..=b'~').contains(&byte) && byte != b'#'), "{path:?}");
     };
-    if let Ok(plain) = head.absolute() {
+    if let Ok(plain) = head.parse_absolute() {
         outgoing(&plain.path);
         // hyper reads the same target.
         let uri: Uri = std::str::from_utf8(head.target).unwrap().parse().unwrap();
@@ -182,11 +182,11 @@ pub fn absolute(data: &[u8]) {
         }
     }
     let inside = Target::parse(b"a.test:80").unwrap();
-    if let Ok(path) = head.inside(&inside) {
+    if let Ok(path) = head.parse_inner(&inside) {
         outgoing(&path);
         let host = head.host.unwrap().to_ascii_lowercase();
         assert!([&b"a.test"[..], b"a.test.", b"a.test:80", b"a.test.:80"].contains(&&*host), "{host:?}");
-        if let Ok(plain) = head.absolute() {
+        if let Ok(plain) = head.parse_absolute() {
             assert_eq!(plain.target, inside);
         }
     }
@@ -356,7 +356,7 @@ fn requested(data: &[u8], target: &Target) {
 
 /// Checks a datagram to the gateway's name server.
 pub fn dns(data: &[u8]) {
-    match dns::read(data) {
+    match dns::parse(data) {
         // The header is incomplete, or it is an answer.
         Message::Mute => assert!(data.len() < 12 || data[2] & 0x80 != 0),
         Message::Refused(answer) => {
@@ -380,13 +380,13 @@ fn questioned(data: &[u8], question: &Question) {
     assert_eq!(question.is_root(), labels.is_empty());
     let kind = u16::from(data[section - 4]) << 8 | u16::from(data[section - 3]);
     assert_eq!(
-        question.asks(),
+        question.kind(),
         match kind {
-            1 => Asks::V4,
-            28 => Asks::V6,
-            255 => Asks::Both,
-            12 => Asks::Name,
-            _ => Asks::Other,
+            1 => QuestionType::V4,
+            28 => QuestionType::V6,
+            255 => QuestionType::Both,
+            12 => QuestionType::Name,
+            _ => QuestionType::Other,
         }
     );
     let joined = labels.join(&b'.');
@@ -402,7 +402,7 @@ fn questioned(data: &[u8], question: &Question) {
         let parsed = name.and_then(|name| name.parse::<HostName>().ok());
         assert!(dotted || parsed.is_none(), "{name:?}");
     }
-    if let Some(ip) = question.reverse() {
+    if let Some(ip) = question.reverse_address() {
         let name = name.unwrap().to_ascii_lowercase();
         let (digits, suffix) = match ip {
             IpAddr::V4(ip) => (ip.octets().map(|byte| byte.to_string()).to_vec(), "in-addr.arpa"),
@@ -436,7 +436,7 @@ fn questioned(data: &[u8], question: &Question) {
     assert_eq!(said(Answer::Nothing), (Vec::new(), 1));
     assert_eq!(said(Answer::Code(Code::NoSuchName)), (Vec::new(), 1));
     assert_eq!(said(Answer::Code(Code::Failed)), (Vec::new(), 0));
-    if question.reverse().is_some() {
+    if question.reverse_address().is_some() {
         let host = "a.test".parse().unwrap();
         let name = if kind == 12 { (vec![12], 0) } else { (Vec::new(), 1) };
         assert_eq!(said(Answer::Name(&host)), name);

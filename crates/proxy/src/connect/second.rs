@@ -10,7 +10,7 @@ use exeat_record::End;
 use tokio::time::{Instant, timeout_at};
 
 use super::settle::Step;
-use super::{Opened, Tunnel, alert_and_close};
+use super::{Session, Tunnel, alert_and_close};
 use crate::hello::{HelloFault, Reader};
 use crate::record::Record;
 use crate::retry::{Answer, Answers, RECORD};
@@ -18,7 +18,7 @@ use crate::server::Context;
 use crate::tunnel;
 
 /// What the client sends after its hello.
-struct Behind {
+struct AfterHello {
     /// Number of waiting bytes that may go up.
     free: usize,
     /// Deadline for a second hello, once the server has asked for one.
@@ -31,7 +31,7 @@ enum Next {
     /// It has not fully arrived.
     Wait,
     /// It waits for the server's answer.
-    Held,
+    HeadMemory,
 }
 
 /// Forwards the hello in the first `len` bytes, and a second hello if the server asks for one.
@@ -42,55 +42,55 @@ pub(super) async fn pass_hello(
     ech: Ech,
     record: &mut Record<'_>,
     cx: &Context,
-) -> Option<Opened> {
+) -> Option<Session> {
     let total = Instant::now() + cx.limits().total;
     let mut answers = Answers::default();
-    let mut behind = Behind { free: len, by: None, reader: Reader::new() };
-    let mut listens = true;
+    let mut after = AfterHello { free: len, by: None, reader: Reader::new() };
+    let mut is_client_open = true;
     loop {
-        let next = match behind.look(&tunnel.early.up, target, ech, record) {
+        let next = match after.advance(&tunnel.early.up, target, ech, record) {
             Ok(next) => next,
             Err(fault) => {
                 return alert_and_close(tunnel.client, tunnel.upstream, target, fault, record, cx).await;
             }
         };
-        let waits = tunnel.early.up.len() - behind.free.min(tunnel.early.up.len());
-        if !listens && waits == 0 && behind.free == 0 {
+        let waiting = tunnel.early.up.len() - after.free.min(tunnel.early.up.len());
+        if !is_client_open && waiting == 0 && after.free == 0 {
             // The client has finished, so it cannot name another server.
             return Some(tunnel.open());
         }
-        let listen = listens && behind.free == 0 && matches!(next, Next::Wait);
-        let idle = Instant::now() + if listens { cx.limits().idle } else { cx.limits().half_closed };
-        let by = behind.by.unwrap_or(idle).min(total);
-        match timeout_at(by, tunnel.step(behind.free, listen, true, &record.moved)).await {
-            Ok(Ok(Step::Up(count))) => behind.free = behind.free.saturating_sub(count),
+        let read_client = is_client_open && after.free == 0 && matches!(next, Next::Wait);
+        let idle = Instant::now() + if is_client_open { cx.limits().idle } else { cx.limits().half_closed };
+        let by = after.by.unwrap_or(idle).min(total);
+        match timeout_at(by, tunnel.step(after.free, read_client, true, &record.moved)).await {
+            Ok(Ok(Step::Up(count))) => after.free = after.free.saturating_sub(count),
             Ok(Ok(Step::Down)) => {}
-            Ok(Ok(Step::Client(0))) if behind.by.is_some() && waits > 0 => {
+            Ok(Ok(Step::Client(0))) if after.by.is_some() && waiting > 0 => {
                 let fault = HelloFault::Malformed;
                 return alert_and_close(tunnel.client, tunnel.upstream, target, fault, record, cx).await;
             }
-            Ok(Ok(Step::Client(0))) => listens = false,
-            Ok(Ok(Step::Client(_))) if !record.holds(&tunnel.early.up) => {
+            Ok(Ok(Step::Client(0))) => is_client_open = false,
+            Ok(Ok(Step::Client(_))) if !record.try_hold(&tunnel.early.up) => {
                 let Tunnel { client, upstream, early } = tunnel;
                 drop(early);
                 return alert_and_close(client, upstream, target, HelloFault::NoRoom, record, cx).await;
             }
             Ok(Ok(Step::Client(_))) => {}
-            Ok(Ok(Step::Server(0))) if behind.by.is_some() => {
+            Ok(Ok(Step::Server(0))) if after.by.is_some() => {
                 record.close(End::Upstream, None);
                 return None;
             }
             Ok(Ok(Step::Server(0))) => return Some(tunnel.open()),
-            Ok(Ok(Step::Server(_))) => match answers.look(&tunnel.early.down) {
-                Some(Answer::Other) if behind.by.is_none() => return Some(tunnel.open()),
-                Some(Answer::Retry) => behind.by = Some(Instant::now() + cx.limits().hello),
+            Ok(Ok(Step::Server(_))) => match answers.advance(&tunnel.early.down) {
+                Some(Answer::Other) if after.by.is_none() => return Some(tunnel.open()),
+                Some(Answer::Retry) => after.by = Some(Instant::now() + cx.limits().hello),
                 _ => {}
             },
             Ok(Err(broken)) => {
-                tunnel.broke(&broken, record);
+                tunnel.close_broken(&broken, record);
                 return None;
             }
-            Err(_) if behind.by.is_some() => {
+            Err(_) if after.by.is_some() => {
                 let fault = HelloFault::Timeout;
                 return alert_and_close(tunnel.client, tunnel.upstream, target, fault, record, cx).await;
             }
@@ -106,10 +106,10 @@ pub(super) async fn pass_hello(
     }
 }
 
-impl Behind {
+impl AfterHello {
     /// Releases what may go up: records other than handshakes, such as early data, and the second hello once its
     /// name is checked.
-    fn look(
+    fn advance(
         &mut self,
         waiting: &[u8],
         target: &Target,
@@ -127,16 +127,16 @@ impl Behind {
                     let length = usize::from(u16::from_be_bytes([high, low]));
                     match () {
                         () if length > RECORD && self.by.is_some() => return Err(HelloFault::Malformed),
-                        () if length > RECORD => return Ok(Next::Held),
+                        () if length > RECORD => return Ok(Next::HeadMemory),
                         () if rest.len() < 5 + length => return Ok(Next::Wait),
                         () => self.free += 5 + length,
                     }
                 }
-                _ if self.by.is_none() => return Ok(Next::Held),
+                _ if self.by.is_none() => return Ok(Next::HeadMemory),
                 [22, ..] => {
                     let Some(hello) = self.reader.advance(rest)? else { return Ok(Next::Wait) };
                     if let Err(fault) = hello.check(target, ech) {
-                        record.second_hello(hello);
+                        record.note_second_hello(hello);
                         return Err(fault);
                     }
                     self.free += self.reader.len();

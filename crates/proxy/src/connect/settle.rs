@@ -6,22 +6,22 @@ use exeat_policy::{Ech, Target};
 use exeat_record::End;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Opened, Tunnel, alert_and_close, named, request_inside, say_no};
+use super::{Session, Tunnel, alert_and_close, check_tls, read_inner_request, send_refusal};
 use crate::head::Fault;
 use crate::hello::HelloFault;
 use crate::limits;
-use crate::opening::{Opening, Opens};
+use crate::opening::{Detector, Protocol};
 use crate::record::Record;
 use crate::reply::Refusal;
 use crate::server::Context;
 use crate::tunnel::{self, Moved};
 
 /// A tunnel whose protocol is not known yet.
-pub(super) struct Any {
+pub(super) struct UnknownTunnel {
     pub(super) tunnel: Tunnel,
     pub(super) target: Target,
     pub(super) ech: Ech,
-    pub(super) opening: Opening,
+    pub(super) detector: Detector,
 }
 
 /// One event on a tunnel whose protocol is not known yet.
@@ -40,15 +40,15 @@ pub(super) enum Step {
 pub(super) struct Broken(&'static str, io::Error);
 
 impl Tunnel {
-    /// Waits for one event and handles it. The first `free` early bytes may go up. `listen` enables reading from
-    /// the client, and `hear` reading from the server, which also needs an empty buffer.
+    /// Waits for one event and handles it. The first `free` early bytes may go up. `read_client` enables reading from
+    /// the client, and `read_server` reading from the server, which also needs an empty buffer.
     ///
     /// Cancel-safe.
     pub(super) async fn step(
         &mut self,
         free: usize,
-        listen: bool,
-        hear: bool,
+        read_client: bool,
+        read_server: bool,
         moved: &Moved<'_>,
     ) -> Result<Step, Broken> {
         enum Ready {
@@ -66,20 +66,20 @@ impl Tunnel {
                     moved.note_time();
                     continue;
                 }
-                ready = client.readable(), if listen => ready.map(|()| Ready::Client).map_err(of_client),
-                ready = upstream.writable(), if free > 0 => ready.map(|()| Ready::Up).map_err(of_server),
-                ready = client.writable(), if !early.down.is_empty() => ready.map(|()| Ready::Down).map_err(of_client),
-                ready = upstream.readable(), if hear && early.down.is_empty() => ready.map(|()| Ready::Server).map_err(of_server),
+                ready = client.readable(), if read_client => ready.map(|()| Ready::Client).map_err(client_broke),
+                ready = upstream.writable(), if free > 0 => ready.map(|()| Ready::Up).map_err(server_broke),
+                ready = client.writable(), if !early.down.is_empty() => ready.map(|()| Ready::Down).map_err(client_broke),
+                ready = upstream.readable(), if read_server && early.down.is_empty() => ready.map(|()| Ready::Server).map_err(server_broke),
             }?;
             let done = match ready {
                 Ready::Client => client
                     .try_read_some(&mut early.up, limits::EARLY_BYTES)
                     .map(Step::Client)
-                    .map_err(of_client),
+                    .map_err(client_broke),
                 Ready::Server => upstream
                     .try_read_some(&mut early.down, limits::EARLY_BYTES)
                     .map(Step::Server)
-                    .map_err(of_server),
+                    .map_err(server_broke),
                 Ready::Up => {
                     let bytes = early.up.get(..free).unwrap_or_default();
                     tunnel::send_now(upstream, bytes, moved)
@@ -87,7 +87,7 @@ impl Tunnel {
                             early.up.drain(..taken);
                             Step::Up(taken)
                         })
-                        .map_err(of_server)
+                        .map_err(server_broke)
                 }
                 Ready::Down => client
                     .try_write(&early.down)
@@ -96,7 +96,7 @@ impl Tunnel {
                         early.down.drain(..taken);
                         Step::Down
                     })
-                    .map_err(of_client),
+                    .map_err(client_broke),
             };
             match done {
                 Err(Broken(_, error)) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -106,7 +106,7 @@ impl Tunnel {
     }
 
     /// Closes a tunnel that broke before its protocol was known. The client's waiting bytes are dropped.
-    pub(super) fn broke(&self, Broken(who, error): &Broken, record: &mut Record<'_>) {
+    pub(super) fn close_broken(&self, Broken(who, error): &Broken, record: &mut Record<'_>) {
         // A reset, so that a cut stream does not look like a finished one.
         self.client.will_reset();
         self.upstream.will_reset();
@@ -114,59 +114,64 @@ impl Tunnel {
     }
 }
 
-fn of_client(error: io::Error) -> Broken {
+fn client_broke(error: io::Error) -> Broken {
     Broken("client", error)
 }
 
-fn of_server(error: io::Error) -> Broken {
+fn server_broke(error: io::Error) -> Broken {
     Broken("upstream", error)
 }
 
 /// Waits until the client's bytes show what it speaks, and forwards what the server sends before that. A client
 /// that opens with TLS or with a request must name its target, whichever side spoke first.
-pub(super) async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+pub(super) async fn settle(
+    mut unknown: UnknownTunnel,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Session> {
     let total = Instant::now() + cx.limits().total;
     let mut until = None;
-    let (mut listens, mut hears) = (true, true);
-    let mut heard = false;
+    let (mut is_client_open, mut is_server_open) = (true, true);
+    let mut has_server_spoken = false;
     loop {
-        let waiting = &any.tunnel.early.up;
-        let free = match any.opening.look(waiting) {
-            Opens::Unknown { free } if listens => free,
-            Opens::Unknown { .. } => match any.opening.finish() {
-                Opens::Http => return request(any, heard, record, cx).await,
-                _ => return Some(any.tunnel.open()),
+        let waiting = &unknown.tunnel.early.up;
+        let free = match unknown.detector.detect(waiting) {
+            Protocol::Unknown { free } if is_client_open => free,
+            Protocol::Unknown { .. } => match unknown.detector.finish() {
+                Protocol::Http => return check_request(unknown, has_server_spoken, record, cx).await,
+                _ => return Some(unknown.tunnel.open()),
             },
-            Opens::Tls => return named(any, record, cx).await,
-            Opens::Http => return request(any, heard, record, cx).await,
-            Opens::Other => return Some(any.tunnel.open()),
+            Protocol::Tls => return check_tls(unknown, record, cx).await,
+            Protocol::Http => return check_request(unknown, has_server_spoken, record, cx).await,
+            Protocol::Other => return Some(unknown.tunnel.open()),
         };
         // A client that has sent a partial opening gets a deadline to complete it.
         until = (waiting.len() > free).then(|| until.unwrap_or_else(|| Instant::now() + cx.limits().hello));
-        let idle = if hears { cx.limits().idle } else { cx.limits().half_closed.min(cx.limits().idle) };
+        let idle =
+            if is_server_open { cx.limits().idle } else { cx.limits().half_closed.min(cx.limits().idle) };
         let idle = Instant::now() + idle;
         let by = until.unwrap_or(idle).min(total);
-        match timeout_at(by, any.tunnel.step(free, free == 0, hears, &record.moved)).await {
-            Ok(Ok(Step::Client(0))) => listens = false,
-            Ok(Ok(Step::Client(_))) if !record.holds(&any.tunnel.early.up) => {
-                let Any { tunnel: Tunnel { client, upstream, early }, target, .. } = any;
+        match timeout_at(by, unknown.tunnel.step(free, free == 0, is_server_open, &record.moved)).await {
+            Ok(Ok(Step::Client(0))) => is_client_open = false,
+            Ok(Ok(Step::Client(_))) if !record.try_hold(&unknown.tunnel.early.up) => {
+                let UnknownTunnel { tunnel: Tunnel { client, upstream, early }, target, .. } = unknown;
                 drop(early);
                 return alert_and_close(client, upstream, &target, HelloFault::NoRoom, record, cx).await;
             }
             Ok(Ok(Step::Client(_) | Step::Down)) => {}
-            Ok(Ok(Step::Up(count))) => any.opening.gone_on(count),
+            Ok(Ok(Step::Up(count))) => unknown.detector.note_forwarded(count),
             // The client sees the end, and may still send.
             Ok(Ok(Step::Server(0))) => {
-                any.tunnel.client.finish();
-                hears = false;
+                unknown.tunnel.client.finish();
+                is_server_open = false;
             }
-            Ok(Ok(Step::Server(_))) => heard = true,
+            Ok(Ok(Step::Server(_))) => has_server_spoken = true,
             Ok(Err(broken)) => {
-                any.tunnel.broke(&broken, record);
+                unknown.tunnel.close_broken(&broken, record);
                 return None;
             }
             Err(_) if until.is_some() => {
-                let Any { tunnel: Tunnel { client, upstream, .. }, target, .. } = any;
+                let UnknownTunnel { tunnel: Tunnel { client, upstream, .. }, target, .. } = unknown;
                 return alert_and_close(client, upstream, &target, HelloFault::Undecided, record, cx).await;
             }
             Err(_) if Instant::now() >= total => {
@@ -182,14 +187,19 @@ pub(super) async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) 
 }
 
 /// Handles a tunnel that opens with a request: it must be for the tunnel's host before anything goes upstream.
-pub(super) async fn request(any: Any, heard: bool, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
-    let Any { tunnel: Tunnel { client, upstream, early }, target, opening, .. } = any;
-    if opening.let_through() || heard {
+pub(super) async fn check_request(
+    unknown: UnknownTunnel,
+    has_server_spoken: bool,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Session> {
+    let UnknownTunnel { tunnel: Tunnel { client, upstream, early }, target, detector, .. } = unknown;
+    if detector.has_forwarded() || has_server_spoken {
         // A reset, so that the server does not take part of a line for a whole one.
         upstream.will_reset();
         drop(upstream);
-        record.late(&target, Fault::NotFirst.reason(), Fault::NotFirst.to_string());
-        return say_no(client, &Refusal::Malformed(Fault::NotFirst), record, cx).await;
+        record.deny_late(&target, Fault::NotFirst.reason(), Fault::NotFirst.to_string());
+        return send_refusal(client, &Refusal::Malformed(Fault::NotFirst), record, cx).await;
     }
-    request_inside(client, early.up, target, upstream, record, cx).await
+    read_inner_request(client, early.up, target, upstream, record, cx).await
 }

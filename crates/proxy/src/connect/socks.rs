@@ -4,9 +4,9 @@ use exeat_policy::Target;
 use exeat_record::End;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Opened, end_with, opened};
+use super::{Session, check_first_bytes, send_and_close};
 use crate::limits;
-use crate::reach::{Wanted, reach};
+use crate::reach::{RequestKind, reach};
 use crate::record::Record;
 use crate::reply::{Refusal, socks_reply};
 use crate::server::Context;
@@ -22,13 +22,13 @@ const SUCCEEDED: u8 = 0;
 
 /// Handles a SOCKS5 client until its tunnel is open. Returns `None` if there is no tunnel; the client then has its
 /// answer and the record its line.
-pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Session> {
     let mut bytes = Vec::new();
     let mut parser = Parser::default();
     let (target, len) = match read_request(&mut client, &mut parser, &mut bytes, record, cx).await {
-        Arrived::Request { target, len } => (target, len),
-        Arrived::Fault(fault) => {
-            record.malformed_socks(fault, parser.name(&bytes)).await;
+        Received::Request { target, len } => (target, len),
+        Received::Fault(fault) => {
+            record.deny_malformed_socks(fault, parser.name(&bytes)).await;
             drop(bytes);
             let answer: &[u8] = match fault {
                 Fault::Methods => &NO_METHOD,
@@ -37,31 +37,31 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
                 _ if !parser.greeted() => &[],
                 _ => &socks_reply(fault.code()),
             };
-            return end_with(client, answer, record, cx).await;
+            return send_and_close(client, answer, record, cx).await;
         }
-        Arrived::Nothing => return None,
+        Received::Nothing => return None,
     };
     let first = bytes.split_off(len.min(bytes.len()));
     drop(bytes);
 
-    let reached = match Box::pin(reach(&target, Wanted::Tunnel, record, cx)).await {
+    let reached = match Box::pin(reach(&target, RequestKind::Tunnel, record, cx)).await {
         Ok(reached) => reached,
-        Err(refusal) => return end_with(client, &socks_reply(refusal.socks_code()), record, cx).await,
+        Err(refusal) => return send_and_close(client, &socks_reply(refusal.socks_code()), record, cx).await,
     };
     if let Err(error) = client.write_until(&socks_reply(SUCCEEDED), Instant::now() + limits::REPLY).await {
         record.close(End::Error, Some(format!("client: {error}")));
         return None;
     }
-    opened(client, first, target, reached, record, cx).await
+    check_first_bytes(client, first, target, reached, record, cx).await
 }
 
 /// Builds both answers, to the greeting and to the request, for a client whose request is not read.
-pub(super) fn unheard(refusal: &Refusal) -> Vec<u8> {
+pub(super) fn unread_reply(refusal: &Refusal) -> Vec<u8> {
     [&METHOD[..], &socks_reply(refusal.socks_code())].concat()
 }
 
 /// What the client sent before the first answer to a request.
-enum Arrived {
+enum Received {
     /// A request for a target in the first bytes.
     Request { target: Target, len: usize },
     /// Something malformed, incomplete or late.
@@ -77,28 +77,28 @@ async fn read_request(
     bytes: &mut Vec<u8>,
     record: &mut Record<'_>,
     cx: &Context,
-) -> Arrived {
+) -> Received {
     let by = Instant::now() + cx.limits().head;
     loop {
         match timeout_at(by, client.read_some(bytes, limits::EARLY_BYTES)).await {
-            Err(_) | Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Arrived::Nothing,
-            Err(_) => return Arrived::Fault(Fault::TooSlow),
-            Ok(Err(_) | Ok(0)) => return Arrived::Fault(Fault::CutShort),
-            Ok(Ok(_)) if !record.holds(bytes) => return Arrived::Fault(Fault::NoRoom),
+            Err(_) | Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Received::Nothing,
+            Err(_) => return Received::Fault(Fault::TooSlow),
+            Ok(Err(_) | Ok(0)) => return Received::Fault(Fault::CutShort),
+            Ok(Ok(_)) if !record.try_hold(bytes) => return Received::Fault(Fault::NoRoom),
             Ok(Ok(_)) => {}
         }
         let mut parsed = parser.advance(bytes);
         if parsed == Parsed::Greeting {
             if client.write_until(&METHOD, by).await.is_err() {
-                return Arrived::Fault(Fault::CutShort);
+                return Received::Fault(Fault::CutShort);
             }
             // The request may have arrived together with the greeting.
             parsed = parser.advance(bytes);
         }
         match parsed {
             Parsed::Incomplete | Parsed::Greeting => {}
-            Parsed::Request { target, len } => return Arrived::Request { target, len },
-            Parsed::Fault(fault) => return Arrived::Fault(fault),
+            Parsed::Request { target, len } => return Received::Request { target, len },
+            Parsed::Fault(fault) => return Received::Fault(fault),
         }
     }
 }

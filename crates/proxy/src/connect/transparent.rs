@@ -4,8 +4,8 @@
 use exeat_policy::{Port, Target};
 use exeat_record::{ConnId, End, RunId};
 
-use super::{ACCESS_DENIED, Opened, end_with, opened};
-use crate::reach::{HTTP, Wanted, reach};
+use super::{ACCESS_DENIED, Session, check_first_bytes, send_and_close};
+use crate::reach::{HTTP, RequestKind, reach};
 use crate::record::Record;
 use crate::reply::{Refusal, refuse};
 use crate::server::Context;
@@ -21,13 +21,13 @@ pub(super) async fn open(
     target: &Target,
     record: &mut Record<'_>,
     cx: &Context,
-) -> Option<Opened> {
-    match Box::pin(reach(target, Wanted::Tunnel, record, cx)).await {
-        Ok(reached) => opened(client, Vec::new(), target.clone(), reached, record, cx).await,
+) -> Option<Session> {
+    match Box::pin(reach(target, RequestKind::Tunnel, record, cx)).await {
+        Ok(reached) => check_first_bytes(client, Vec::new(), target.clone(), reached, record, cx).await,
         Err(refusal) => {
-            let answer = unheard(&refusal, target, cx.run(), record.conn());
+            let answer = unread_reply(&refusal, target, cx.run(), record.conn());
             if !answer.is_empty() {
-                return end_with(client, &answer, record, cx).await;
+                return send_and_close(client, &answer, record, cx).await;
             }
             // The client's protocol is unknown. A reset at least does not look like an answer of the origin.
             record.close(End::Killed, None);
@@ -38,7 +38,7 @@ pub(super) async fn open(
 }
 
 /// Builds the answer for a client whose request is not read, as far as its port determines what it speaks.
-pub(super) fn unheard(refusal: &Refusal, target: &Target, run: RunId, conn: ConnId) -> Vec<u8> {
+pub(super) fn unread_reply(refusal: &Refusal, target: &Target, run: RunId, conn: ConnId) -> Vec<u8> {
     match target.port {
         port if port.get() == HTTP => refuse(refusal, run, conn).into_bytes(),
         Port::HTTPS => match refusal {

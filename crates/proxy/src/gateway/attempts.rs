@@ -60,7 +60,7 @@ enum Key {
 #[derive(Debug)]
 struct Equal {
     fold: Fold,
-    end: AtTheEnd,
+    end: SummaryEntry,
     /// The flag, if the stage may know it.
     flag_inside: Option<String>,
     /// The policy at the time of these attempts.
@@ -69,16 +69,16 @@ struct Equal {
 
 /// The record line for one key without its count, and what else is reported.
 #[derive(Debug)]
-struct Told {
+struct Report {
     event: Event,
-    end: AtTheEnd,
+    end: SummaryEntry,
     /// The flag, if the stage may know it.
     flag_inside: Option<String>,
 }
 
 /// Where the end-of-run summary reports an attempt.
 #[derive(Debug)]
-enum AtTheEnd {
+enum SummaryEntry {
     /// In its own entry of denied targets.
     Listed(DeniedHost),
     /// In an entry of failed targets.
@@ -100,36 +100,36 @@ impl Attempts {
     }
 
     /// Counts a question for a name that no rule grants.
-    pub(crate) fn name_denied(&self, name: &HostName) {
+    pub(crate) fn count_denied_name(&self, name: &HostName) {
         self.count(Key::Name(name.clone()), 1);
     }
 
     /// Counts a question for something that is not a host name.
-    pub(crate) fn name_malformed(&self, raw: &[u8]) {
+    pub(crate) fn count_malformed_name(&self, raw: &[u8]) {
         self.count(Key::Raw(raw.iter().take(limits::TEXT).copied().collect()), 1);
     }
 
     /// Counts a question for a granted name that has no listeners.
-    pub(crate) fn unserved(&self, name: &HostName, why: &Unserved) {
+    pub(crate) fn count_unserved(&self, name: &HostName, why: &Unserved) {
         self.count(Key::Unserved(name.clone(), why.to_string()), 1);
     }
 
     /// Counts a packet to a destination without a listener of exeat. The packet asked for a connection or carried
     /// data. `name` is the name with that synthetic address.
-    pub(crate) fn direct(&self, proto: Proto, to: SocketAddr, name: Option<&HostName>) {
+    pub(crate) fn count_packet(&self, proto: Proto, to: SocketAddr, name: Option<&HostName>) {
         let host = name.map_or(Host::Ip(to.ip()), |name| Host::Name(name.clone()));
         self.count(Key::Direct(proto, host, to.port()), 1);
     }
 
     /// Counts packets that the tap missed.
-    pub(crate) fn missed(&self, count: u64) {
+    pub(crate) fn count_missed(&self, count: u64) {
         if count > 0 {
             self.count(Key::Missed, count);
         }
     }
 
     /// Writes the folds that are due. Call it about once a second.
-    pub(crate) fn due(&self) {
+    pub(crate) fn write_due(&self) {
         if self.cx.record_is_full() {
             return; // written at the end
         }
@@ -153,17 +153,17 @@ impl Attempts {
         let ruling = self.cx.ruling();
         let now = Instant::now();
         let mut state = self.lock();
-        let takes = |state: &mut State| !self.cx.record_is_full() && state.takes(self.most, now);
+        let takes = |state: &mut State| !self.cx.record_is_full() && state.take_room(self.most, now);
         let apart = state.folds.contains_key(&key) || key == Key::Missed || takes(&mut state);
         let key = if apart { key } else { Key::Rest(key.reason(&ruling.policy)) };
         let equal = match state.folds.entry(key) {
             Entry::Vacant(place) => {
-                let told = Told::of(place.key(), &ruling);
+                let told = Report::for_key(place.key(), &ruling);
                 place.insert(Equal::new(told, ruling))
             }
             Entry::Occupied(place) => {
-                let told =
-                    (!Arc::ptr_eq(&place.get().ruling, &ruling)).then(|| Told::of(place.key(), &ruling));
+                let told = (!Arc::ptr_eq(&place.get().ruling, &ruling))
+                    .then(|| Report::for_key(place.key(), &ruling));
                 let equal = place.into_mut();
                 if let Some(told) = told {
                     // Attempts under the old policy are written with the old policy.
@@ -186,7 +186,7 @@ impl Attempts {
 
 impl State {
     /// Takes the room for one more fold of its own. Returns `false` if there is none.
-    fn takes(&mut self, most: usize, now: Instant) -> bool {
+    fn take_room(&mut self, most: usize, now: Instant) -> bool {
         let room = self.own < most && self.bucket.take(now);
         self.own += usize::from(room);
         room
@@ -207,7 +207,7 @@ impl State {
             let rest = self
                 .folds
                 .entry(Key::Rest(reason))
-                .or_insert_with_key(|key| Equal::new(Told::of(key, &ruling), Arc::clone(&ruling)));
+                .or_insert_with_key(|key| Equal::new(Report::for_key(key, &ruling), Arc::clone(&ruling)));
             rest.fold.count(times);
         }
     }
@@ -218,7 +218,7 @@ impl Key {
     fn reason(&self, policy: &Policy) -> Reason {
         match self {
             Self::Direct(..) => Reason::Direct,
-            Self::Name(name) => name_refused(policy, name).map_or(Reason::Default, |denial| denial.reason()),
+            Self::Name(name) => deny_name(policy, name).map_or(Reason::Default, |denial| denial.reason()),
             Self::Raw(_) => Reason::Malformed,
             Self::Unserved(..) => Reason::ResolveError,
             Self::Rest(reason) => *reason,
@@ -228,8 +228,8 @@ impl Key {
 }
 
 impl Equal {
-    fn new(told: Told, ruling: Arc<Ruling>) -> Self {
-        let Told { event, end, flag_inside } = told;
+    fn new(told: Report, ruling: Arc<Ruling>) -> Self {
+        let Report { event, end, flag_inside } = told;
         Self { fold: Fold::new(event, limits::FOLD.0), end, flag_inside, ruling }
     }
 
@@ -241,8 +241,8 @@ impl Equal {
             return;
         }
         match &self.end {
-            AtTheEnd::Listed(denied) => {
-                cx.tally(|tally| tally.tried(denied, times));
+            SummaryEntry::Listed(denied) => {
+                cx.tally(|tally| tally.count_attempts(denied, times));
                 if is_first && !denied.host.is_empty() {
                     cx.deny_inside(
                         &denied.target(),
@@ -252,27 +252,27 @@ impl Equal {
                     );
                 }
             }
-            AtTheEnd::Failed(failed) => cx.tally(|tally| tally.unreached(failed, times)),
-            AtTheEnd::Counted => cx.tally(|tally| tally.tried_besides(times)),
-            AtTheEnd::Nowhere => {}
+            SummaryEntry::Failed(failed) => cx.tally(|tally| tally.count_failures(failed, times)),
+            SummaryEntry::Counted => cx.tally(|tally| tally.count_other_attempts(times)),
+            SummaryEntry::Nowhere => {}
         }
     }
 }
 
-impl Told {
-    fn of(key: &Key, ruling: &Ruling) -> Self {
+impl Report {
+    fn for_key(key: &Key, ruling: &Ruling) -> Self {
         match key {
-            Key::Direct(proto, host, port) => Self::direct(*proto, host, *port, ruling),
-            Key::Name(name) => Self::name(name, ruling),
+            Key::Direct(proto, host, port) => Self::for_packet(*proto, host, *port, ruling),
+            Key::Name(name) => Self::for_name(name, ruling),
             Key::Raw(raw) => {
-                let mut question = question(Reason::Malformed, ruling);
+                let mut question = new_question(Reason::Malformed, ruling);
                 question.host_raw = Some(raw.clone());
                 let said = "a question for what is no host name".to_owned();
-                let end = AtTheEnd::Listed(DeniedHost::new(None, Reason::Malformed, said, None));
+                let end = SummaryEntry::Listed(DeniedHost::new(None, Reason::Malformed, said, None));
                 Self { event: Event::Dns(question), end, flag_inside: None }
             }
             Key::Unserved(name, why) => {
-                let mut question = question(Reason::ResolveError, ruling);
+                let mut question = new_question(Reason::ResolveError, ruling);
                 question.host = Some(name.clone());
                 question.error = Some(why.clone());
                 let failed = FailedHost {
@@ -282,38 +282,38 @@ impl Told {
                     said: why.clone(),
                     count: 0,
                 };
-                Self { event: Event::Dns(question), end: AtTheEnd::Failed(failed), flag_inside: None }
+                Self { event: Event::Dns(question), end: SummaryEntry::Failed(failed), flag_inside: None }
             }
             Key::Rest(reason) => {
                 let error = Some("too many different ones for lines of their own".to_owned());
                 let event = match reason {
                     Reason::Direct => {
-                        let mut decision = direct(ruling);
+                        let mut decision = packet_decision(ruling);
                         decision.error = error;
                         Event::Decision(decision)
                     }
                     reason => {
-                        let mut question = question(*reason, ruling);
+                        let mut question = new_question(*reason, ruling);
                         question.error = error;
                         Event::Dns(question)
                     }
                 };
                 let refused = *reason != Reason::ResolveError;
-                let end = if refused { AtTheEnd::Counted } else { AtTheEnd::Nowhere };
+                let end = if refused { SummaryEntry::Counted } else { SummaryEntry::Nowhere };
                 Self { event, end, flag_inside: None }
             }
             Key::Missed => {
                 let mut note = Note::new(What::TapDrops);
                 note.error = Some("packets of the stage were not looked at".to_owned());
-                Self { event: Event::Note(note), end: AtTheEnd::Nowhere, flag_inside: None }
+                Self { event: Event::Note(note), end: SummaryEntry::Nowhere, flag_inside: None }
             }
         }
     }
 
-    fn name(name: &HostName, ruling: &Ruling) -> Self {
-        let denial = name_refused(&ruling.policy, name);
+    fn for_name(name: &HostName, ruling: &Ruling) -> Self {
+        let denial = deny_name(&ruling.policy, name);
         let reason = denial.as_ref().map_or(Reason::Default, Denial::reason);
-        let mut question = question(reason, ruling);
+        let mut question = new_question(reason, ruling);
         question.host = Some(name.clone());
         question.rule = denial.as_ref().and_then(Denial::rule).map(RuleRef::from);
         question.refused_by = denial.as_ref().and_then(Denial::above).map(ToString::to_string);
@@ -328,10 +328,10 @@ impl Told {
         let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name{for_ssh})"), flag);
         denied.host = name.to_string();
         let flag_inside = denial.as_ref().and_then(Denial::flag_inside);
-        Self { event: Event::Dns(question), end: AtTheEnd::Listed(denied), flag_inside }
+        Self { event: Event::Dns(question), end: SummaryEntry::Listed(denied), flag_inside }
     }
 
-    fn direct(proto: Proto, host: &Host, port: u16, ruling: &Ruling) -> Self {
+    fn for_packet(proto: Proto, host: &Host, port: u16, ruling: &Ruling) -> Self {
         let target = Port::new(port).map(|port| Target { host: host.clone(), port });
         let asked = match (&target, proto) {
             (Some(target), Proto::Tcp) => Some(ruling.policy.admit(target.clone(), today())),
@@ -339,11 +339,11 @@ impl Told {
         };
         let said = match &asked {
             Some(Err(denial)) => denial.said_outside(),
-            Some(Ok(admitted)) => through_the_proxy(admitted, &ruling.policy),
-            None => never(proto, port),
+            Some(Ok(admitted)) => explain_proxied(admitted, &ruling.policy),
+            None => explain_impossible(proto, port),
         };
         let denial = asked.as_ref().and_then(|asked| asked.as_ref().err());
-        let mut decision = direct(ruling);
+        let mut decision = packet_decision(ruling);
         decision.proto = proto;
         decision.rule = denial.and_then(Denial::rule).map(RuleRef::from);
         decision.refused_by = denial.and_then(Denial::above).map(ToString::to_string);
@@ -353,25 +353,25 @@ impl Told {
         (denied.host, denied.proto) = (host.to_string(), proto);
         (decision.host, decision.target) = (Some(host.clone()), target);
         let flag_inside = denial.and_then(Denial::flag_inside);
-        Self { event: Event::Decision(decision), end: AtTheEnd::Listed(denied), flag_inside }
+        Self { event: Event::Decision(decision), end: SummaryEntry::Listed(denied), flag_inside }
     }
 }
 
-fn question(reason: Reason, ruling: &Ruling) -> Question {
+fn new_question(reason: Reason, ruling: &Ruling) -> Question {
     let verdict = if reason == Reason::ResolveError { Verdict::Error } else { Verdict::Deny };
     let mut question = Question::new(verdict, reason);
     question.under = Some(Arc::clone(&ruling.under));
     question
 }
 
-fn direct(ruling: &Ruling) -> Decision {
+fn packet_decision(ruling: &Ruling) -> Decision {
     let mut decision = Decision::new(None, Via::Direct, Verdict::Deny, Reason::Direct);
     decision.under = Some(Arc::clone(&ruling.under));
     decision
 }
 
 /// Returns why a name has no address, or `None` if it is granted and has none for another reason.
-fn name_refused(policy: &Policy, name: &HostName) -> Option<Denial> {
+fn deny_name(policy: &Policy, name: &HostName) -> Option<Denial> {
     let on = |port| policy.admit(Target { host: Host::Name(name.clone()), port }, today()).err();
     let denial = on(Port::HTTPS)?;
     // The name is granted on another port, but something else refuses it there. That is the reason.
@@ -382,7 +382,7 @@ fn name_refused(policy: &Policy, name: &HostName) -> Option<Denial> {
 }
 
 /// Explains an attempt at a granted target on which nothing listens.
-fn through_the_proxy(admitted: &Admitted, policy: &Policy) -> String {
+fn explain_proxied(admitted: &Admitted, policy: &Policy) -> String {
     let said = "allowed through the proxy only: HTTPS_PROXY is set";
     match policy.unserved(admitted.target(), today()) {
         Some(why) => format!("{said}; {why}"),
@@ -391,7 +391,7 @@ fn through_the_proxy(admitted: &Admitted, policy: &Policy) -> String {
 }
 
 /// Explains an attempt that no rule can grant.
-fn never(proto: Proto, port: u16) -> String {
+fn explain_impossible(proto: Proto, port: u16) -> String {
     match (proto, port) {
         (Proto::Tcp, _) => "there is no port 0".to_owned(),
         (Proto::Udp, 53) => {

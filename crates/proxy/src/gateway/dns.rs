@@ -29,14 +29,14 @@ pub(crate) struct Question {
     head: Head,
     /// The bytes of the question section. An answer repeats them exactly, with the client's letter case.
     section: Vec<u8>,
-    asks: Asks,
+    asks: QuestionType,
     /// Set if the client uses EDNS; the answer must then use it too.
     edns: Option<Edns>,
 }
 
 /// The record type that a question asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum QuestionType {
     /// A.
     V4,
     /// AAAA.
@@ -136,9 +136,9 @@ const START_OF_AUTHORITY: &[u8] =
     b"\0\0\x06\0\x01\0\0\0\x01\0\x16\0\0\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x01";
 
 /// Parses a message from a client.
-pub(crate) fn read(message: &[u8]) -> Message {
+pub(crate) fn parse(message: &[u8]) -> Message {
     let mut rest = Cursor(message);
-    let (Some(id), Some(flags)) = (short(&mut rest), short(&mut rest)) else { return Message::Mute };
+    let (Some(id), Some(flags)) = (read_u16(&mut rest), read_u16(&mut rest)) else { return Message::Mute };
     let head = Head { id, flags };
     if message.len() < HEADER || flags & RESPONSE != 0 {
         return Message::Mute;
@@ -159,41 +159,41 @@ pub(crate) fn read(message: &[u8]) -> Message {
 /// Parses what follows the flags: the counts, one question, and at most two more records. Returns `None` if it is
 /// malformed.
 fn question(head: Head, mut rest: Cursor<'_>) -> Option<(Question, u16)> {
-    let counts = [short(&mut rest)?, short(&mut rest)?, short(&mut rest)?, short(&mut rest)?];
+    let counts = [read_u16(&mut rest)?, read_u16(&mut rest)?, read_u16(&mut rest)?, read_u16(&mut rest)?];
     let [1, 0, 0, more @ 0..=2] = counts else { return None };
     let from = rest.0;
-    name(&mut rest)?;
-    let asks = match short(&mut rest)? {
-        A => Asks::V4,
-        AAAA => Asks::V6,
-        ANY => Asks::Both,
-        PTR => Asks::Name,
-        _ => Asks::Other,
+    parse_name(&mut rest)?;
+    let asks = match read_u16(&mut rest)? {
+        A => QuestionType::V4,
+        AAAA => QuestionType::V6,
+        ANY => QuestionType::Both,
+        PTR => QuestionType::Name,
+        _ => QuestionType::Other,
     };
-    let class = short(&mut rest)?;
+    let class = read_u16(&mut rest)?;
     let section = from.get(..from.len() - rest.0.len())?.to_vec();
     let mut edns = None;
     for _ in 0..more {
-        record(&mut rest, &mut edns)?;
+        parse_record(&mut rest, &mut edns)?;
     }
     rest.0.is_empty().then_some((Question { head, section, asks, edns }, class))
 }
 
 /// Parses a record after the question: OPT, at most once (RFC 6891 section 6.1.2), or another one, such as a
 /// signature, which is ignored.
-fn record(rest: &mut Cursor<'_>, edns: &mut Option<Edns>) -> Option<()> {
-    let owner = name(rest)?;
-    let kind = short(rest)?;
-    let _class = short(rest)?;
+fn parse_record(rest: &mut Cursor<'_>, edns: &mut Option<Edns>) -> Option<()> {
+    let owner = parse_name(rest)?;
+    let kind = read_u16(rest)?;
+    let _class = read_u16(rest)?;
     let _extended_code = rest.number(1)?;
     let version = rest.take(1)?;
-    let flags = short(rest)?;
+    let flags = read_u16(rest)?;
     let mut data = Cursor(rest.prefixed(2)?);
     if kind != OPT {
         return Some(());
     }
     while !data.0.is_empty() {
-        let _code = short(&mut data)?;
+        let _code = read_u16(&mut data)?;
         let _option = data.prefixed(2)?;
     }
     let [version] = *version else { return None };
@@ -202,7 +202,7 @@ fn record(rest: &mut Cursor<'_>, edns: &mut Option<Edns>) -> Option<()> {
 }
 
 /// Parses a name without pointers. Returns its labels with their lengths, without the root.
-fn name<'a>(rest: &mut Cursor<'a>) -> Option<&'a [u8]> {
+fn parse_name<'a>(rest: &mut Cursor<'a>) -> Option<&'a [u8]> {
     let from = rest.0;
     loop {
         let at = from.len() - rest.0.len();
@@ -214,13 +214,13 @@ fn name<'a>(rest: &mut Cursor<'a>) -> Option<&'a [u8]> {
     }
 }
 
-fn short(rest: &mut Cursor<'_>) -> Option<u16> {
+fn read_u16(rest: &mut Cursor<'_>) -> Option<u16> {
     rest.take(2)?.try_into().ok().map(u16::from_be_bytes)
 }
 
 impl Head {
     /// Builds the header of an answer. Some flags are copied (CD by RFC 4035 section 3.2.2); AD is never set.
-    fn of_answer(self, code: u16, counts: [u16; 4]) -> Vec<u8> {
+    fn answer_header(self, code: u16, counts: [u16; 4]) -> Vec<u8> {
         let copied = self.flags & (OPCODE | RECURSION_DESIRED | CHECKING_DISABLED);
         let mut out = Vec::with_capacity(limits::ANSWER_BYTES);
         out.extend(self.id.to_be_bytes());
@@ -231,12 +231,12 @@ impl Head {
 
     /// Builds an answer to a message that could not be parsed.
     fn answer(self, code: Code) -> Vec<u8> {
-        self.of_answer(code as u16, [0; 4])
+        self.answer_header(code as u16, [0; 4])
     }
 }
 
 impl Question {
-    pub(crate) fn asks(&self) -> Asks {
+    pub(crate) fn kind(&self) -> QuestionType {
         self.asks
     }
 
@@ -246,14 +246,14 @@ impl Question {
         let mut records = Vec::with_capacity(2);
         match answer {
             Answer::At(Pair { v4, v6 }) => {
-                if matches!(self.asks, Asks::V4 | Asks::Both) {
+                if matches!(self.asks, QuestionType::V4 | QuestionType::Both) {
                     records.push((A, v4.octets().to_vec()));
                 }
-                if matches!(self.asks, Asks::V6 | Asks::Both) {
+                if matches!(self.asks, QuestionType::V6 | QuestionType::Both) {
                     records.push((AAAA, v6.octets().to_vec()));
                 }
             }
-            Answer::Name(name) if self.asks == Asks::Name => records.push((PTR, wire(name))),
+            Answer::Name(name) if self.asks == QuestionType::Name => records.push((PTR, encode_name(name))),
             Answer::Name(_) | Answer::Nothing | Answer::Code(_) => {}
         }
         let negative = match answer {
@@ -263,7 +263,7 @@ impl Question {
         // There are at most two records.
         let answers = u16::try_from(records.len()).unwrap_or_default();
         let counts = [1, answers, u16::from(negative), u16::from(self.edns.is_some())];
-        let mut out = self.head.of_answer(code, counts);
+        let mut out = self.head.answer_header(code, counts);
         out.extend(&self.section);
         for (kind, data) in records {
             out.extend(ASKED);
@@ -304,7 +304,7 @@ impl Question {
     }
 
     /// Returns the address of a reverse name (RFC 1035 section 3.5, RFC 3596 section 2.5), in exactly that form.
-    pub(crate) fn reverse(&self) -> Option<IpAddr> {
+    pub(crate) fn reverse_address(&self) -> Option<IpAddr> {
         let mut labels: Vec<&[u8]> = self.labels().collect();
         if !labels.pop()?.eq_ignore_ascii_case(b"arpa") {
             return None;
@@ -313,9 +313,9 @@ impl Question {
         labels.reverse();
         if family.eq_ignore_ascii_case(b"in-addr") {
             let [a, b, c, d] = *labels else { return None };
-            Some(Ipv4Addr::new(octet(a)?, octet(b)?, octet(c)?, octet(d)?).into())
+            Some(Ipv4Addr::new(parse_octet(a)?, parse_octet(b)?, parse_octet(c)?, parse_octet(d)?).into())
         } else if family.eq_ignore_ascii_case(b"ip6") && labels.len() == 32 {
-            let bits = labels.into_iter().try_fold(0, |bits, label| Some(bits << 4 | nibble(label)?));
+            let bits = labels.into_iter().try_fold(0, |bits, label| Some(bits << 4 | parse_nibble(label)?));
             bits.map(|bits| Ipv6Addr::from_bits(bits).into())
         } else {
             None
@@ -362,7 +362,7 @@ fn host<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Option<HostName> {
 }
 
 /// Encodes a name for the wire.
-fn wire(name: &HostName) -> Vec<u8> {
+fn encode_name(name: &HostName) -> Vec<u8> {
     let mut out = Vec::with_capacity(NAME_BYTES);
     for label in name.labels() {
         // INVARIANT: a label of a host name has at most 63 bytes.
@@ -374,14 +374,14 @@ fn wire(name: &HostName) -> Vec<u8> {
 }
 
 /// Parses a decimal number without leading zeros.
-fn octet(label: &[u8]) -> Option<u8> {
+fn parse_octet(label: &[u8]) -> Option<u8> {
     let text = std::str::from_utf8(label).ok()?;
     let number = text.parse().ok()?;
     (text == u8::to_string(&number)).then_some(number)
 }
 
 /// Parses one hexadecimal digit.
-fn nibble(label: &[u8]) -> Option<u128> {
+fn parse_nibble(label: &[u8]) -> Option<u128> {
     let [digit] = *label else { return None };
     char::from(digit).to_digit(16).map(u128::from)
 }

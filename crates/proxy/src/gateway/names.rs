@@ -68,7 +68,7 @@ pub(crate) enum Unserved {
 type Outcome = Option<Result<(), Unserved>>;
 
 /// What a question finds for its name.
-enum Begun {
+enum Opening {
     /// The listeners are open.
     Open(usize),
     /// Another question is opening them.
@@ -105,9 +105,9 @@ impl Names {
     }
 
     /// Returns the addresses of a name whose listeners are open.
-    pub(crate) fn known(&self, name: &HostName) -> Option<Pair> {
+    pub(crate) fn addresses_of(&self, name: &HostName) -> Option<Pair> {
         match self.table().states.get(name) {
-            Some((index, State::Open)) => Some(pair(*index)),
+            Some((index, State::Open)) => Some(pair_at(*index)),
             _ => None,
         }
     }
@@ -124,15 +124,15 @@ impl Names {
     ) -> Result<Pair, Unserved> {
         let by = Instant::now() + limits::LISTEN;
         let (index, mut outcome) = match self.begin(name, &ports)? {
-            Begun::Open(index) => return Ok(pair(index)),
-            Begun::Waiting(index, outcome) => (index, outcome),
-            Begun::First { index, reserved, tell, outcome } => {
+            Opening::Open(index) => return Ok(pair_at(index)),
+            Opening::Waiting(index, outcome) => (index, outcome),
+            Opening::First { index, reserved, tell, outcome } => {
                 let name = name.clone();
                 // No task owns this thread, because it cannot be stopped. It ends by itself.
                 let making = thread::start("listeners", move || {
                     let made = {
                         let _room = room;
-                        reserved.make(&name, index, &ports, by)
+                        reserved.open_all(&name, index, &ports, by)
                     };
                     tell.send_replace(Some(made));
                 });
@@ -142,7 +142,7 @@ impl Names {
         };
         let told = timeout_at(by, outcome.wait_for(Option::is_some)).await;
         let Ok(Ok(told)) = told else { return Err(Unserved::Late) };
-        told.clone().unwrap_or(Err(Unserved::Late)).map(|()| pair(index))
+        told.clone().unwrap_or(Err(Unserved::Late)).map(|()| pair_at(index))
     }
 
     /// Opens the listeners of addresses that are granted as literals. Reports each failure to `unserved`, and
@@ -176,33 +176,33 @@ impl Names {
 
     fn open_address(self: &Arc<Self>, at: SocketAddr) -> Result<(), Unserved> {
         let Some(port) = Port::new(at.port()) else { return Ok(()) };
-        if synthetic(at.ip()) {
+        if is_synthetic(at.ip()) {
             return Err(Unserved::Synthetic);
         }
         let reserved = self.reserve(&mut self.table(), 1)?;
-        let listener = self.listen.listen(at).map_err(|error| Unserved::on(port, &error))?;
+        let listener = self.listen.listen(at).map_err(|error| Unserved::for_port(port, &error))?;
         let target = Arc::new(Target { host: Host::Ip(at.ip()), port });
-        reserved.give(vec![(at, Door { listener, target })], None);
+        reserved.hand_over(vec![(at, Door { listener, target })], None);
         Ok(())
     }
 
     /// Determines who opens the listeners of a name: one question does, and the others wait for it.
-    fn begin(self: &Arc<Self>, name: &HostName, ports: &[Port]) -> Result<Begun, Unserved> {
+    fn begin(self: &Arc<Self>, name: &HostName, ports: &[Port]) -> Result<Opening, Unserved> {
         let mut table = self.table();
         let index = match table.states.get(name) {
-            Some((index, State::Open)) => return Ok(Begun::Open(*index)),
+            Some((index, State::Open)) => return Ok(Opening::Open(*index)),
             Some((index, State::Opening(outcome))) => {
                 // A sender that was dropped without a result has panicked.
                 let over = outcome.borrow().is_some() || outcome.has_changed().is_err();
                 if !over {
-                    return Ok(Begun::Waiting(*index, outcome.clone()));
+                    return Ok(Opening::Waiting(*index, outcome.clone()));
                 }
                 *index
             }
             None => table.names.len(),
         };
         if index >= limits::NAMES {
-            return Err(self.full(Unserved::Names));
+            return Err(self.report_full(Unserved::Names));
         }
         let reserved = self.reserve(&mut table, 2 * ports.len())?;
         if index == table.names.len() {
@@ -210,20 +210,20 @@ impl Names {
         }
         let (tell, outcome) = watch::channel(None);
         table.states.insert(name.clone(), (index, State::Opening(outcome.clone())));
-        Ok(Begun::First { index, reserved, tell, outcome })
+        Ok(Opening::First { index, reserved, tell, outcome })
     }
 
     /// Reserves listeners that are about to be opened.
     fn reserve(self: &Arc<Self>, table: &mut Table, count: usize) -> Result<Reserved, Unserved> {
         if count > self.most.saturating_sub(table.listening.len() + table.coming) {
-            return Err(self.full(Unserved::Listeners(self.most)));
+            return Err(self.report_full(Unserved::Listeners(self.most)));
         }
         table.coming += count;
         Ok(Reserved { names: Arc::clone(self), count })
     }
 
     /// Logs once per run that a limit was reached, because a stage can reach it again and again.
-    fn full(&self, why: Unserved) -> Unserved {
+    fn report_full(&self, why: Unserved) -> Unserved {
         if !self.full.swap(true, Ordering::Relaxed) {
             tracing::warn!(%why, "the gateway serves no further names");
         }
@@ -237,8 +237,8 @@ impl Names {
 
 impl Reserved {
     /// Opens the listeners of one name, all or none.
-    fn make(self, name: &HostName, index: usize, ports: &[Port], by: Instant) -> Result<(), Unserved> {
-        let Pair { v4, v6 } = pair(index);
+    fn open_all(self, name: &HostName, index: usize, ports: &[Port], by: Instant) -> Result<(), Unserved> {
+        let Pair { v4, v6 } = pair_at(index);
         let mut doors = Vec::with_capacity(self.count);
         for &port in ports {
             let target = Arc::new(Target { host: Host::Name(name.clone()), port });
@@ -251,16 +251,16 @@ impl Reserved {
                     Ok(listener) => doors.push((at, Door { listener, target: Arc::clone(&target) })),
                     // The kernel has no IPv6, so no program can connect to this address.
                     Err(error) if at.is_ipv6() && is_no_family(&error) => {}
-                    Err(error) => return Err(Unserved::on(port, &error)),
+                    Err(error) => return Err(Unserved::for_port(port, &error)),
                 }
             }
         }
-        self.give(doors, Some(name));
+        self.hand_over(doors, Some(name));
         Ok(())
     }
 
     /// Hands listeners to the serving task. `name` is now open.
-    fn give(self, doors: Vec<(SocketAddr, Door)>, name: Option<&HostName>) {
+    fn hand_over(self, doors: Vec<(SocketAddr, Door)>, name: Option<&HostName>) {
         let mut table = self.names.table();
         for (at, door) in doors {
             table.listening.insert(at);
@@ -280,7 +280,7 @@ impl Drop for Reserved {
 }
 
 impl Unserved {
-    fn on(port: Port, error: &io::Error) -> Self {
+    fn for_port(port: Port, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::AddrInUse => Self::Taken(port),
             _ => Self::Failed { port, error: error.to_string() },
@@ -305,7 +305,7 @@ const V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const OF_256: usize = 254;
 
 /// Returns the addresses of the name with this number.
-fn pair(index: usize) -> Pair {
+fn pair_at(index: usize) -> Pair {
     // INVARIANT: there are at most `limits::NAMES` names.
     let offset = u32::try_from(index / OF_256 * 256 + index % OF_256 + 1).unwrap_or_default();
     let number = u128::try_from(index + 1).unwrap_or_default();
@@ -321,12 +321,12 @@ fn index_of(ip: IpAddr) -> Option<usize> {
         }
         IpAddr::V6(ip) => usize::try_from(ip.to_bits().checked_sub(V6.to_bits())?).ok()?.checked_sub(1)?,
     };
-    let Pair { v4, v6 } = (index < limits::NAMES).then(|| pair(index))?;
+    let Pair { v4, v6 } = (index < limits::NAMES).then(|| pair_at(index))?;
     (ip == v4 || ip == v6).then_some(index)
 }
 
 /// Whether an address is in the ranges for names, whether it is assigned or not.
-fn synthetic(ip: IpAddr) -> bool {
+fn is_synthetic(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.to_bits() >> 17 == V4.to_bits() >> 17,
         IpAddr::V6(ip) => ip.to_bits() >> 64 == V6.to_bits() >> 64,

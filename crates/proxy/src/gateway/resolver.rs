@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::gateway::attempts::Attempts;
-use crate::gateway::dns::{self, Answer, Asks, Code, Message, Pair, Question};
+use crate::gateway::dns::{self, Answer, Code, Message, Pair, Question, QuestionType};
 use crate::gateway::names::Names;
 use crate::limits;
 use crate::reach::today;
@@ -37,13 +37,13 @@ pub(crate) struct Server {
 enum Step {
     Answer(Vec<u8>),
     /// Open the listeners of the name, then answer.
-    Open(Opening),
+    Open(WaitingQuestion),
     /// Send no answer.
     Drop,
 }
 
 /// A question that waits for listeners.
-struct Opening {
+struct WaitingQuestion {
     question: Question,
     name: HostName,
     ports: Vec<Port>,
@@ -66,7 +66,7 @@ impl Server {
             names,
             attempts,
             waiting: Arc::new(Semaphore::new(limits::LISTENING)),
-            own: own_name(),
+            own: read_own_name(),
         })
     }
 
@@ -78,11 +78,11 @@ impl Server {
         let mut tasks = JoinSet::new();
         let datagrams = |tasks: &mut JoinSet<()>| {
             let (server, cx) = (Arc::clone(&server), Arc::clone(&cx));
-            tasks.spawn(async move { server.datagrams(&cx).await })
+            tasks.spawn(async move { server.serve_datagrams(&cx).await })
         };
         let streams = |tasks: &mut JoinSet<()>| {
             let (server, cx) = (Arc::clone(&server), Arc::clone(&cx));
-            tasks.spawn(async move { server.streams(&cx).await })
+            tasks.spawn(async move { server.accept_streams(&cx).await })
         };
         let mut by_datagram = datagrams(&mut tasks).id();
         streams(&mut tasks);
@@ -101,7 +101,7 @@ impl Server {
     }
 
     /// Receives and answers datagrams.
-    async fn datagrams(self: &Arc<Self>, cx: &Context) {
+    async fn serve_datagrams(self: &Arc<Self>, cx: &Context) {
         // One byte more than a question may have, to detect longer ones.
         let mut buffer = [0; limits::QUESTION_BYTES + 1];
         let mut waiting = JoinSet::new();
@@ -129,7 +129,7 @@ impl Server {
             if !from.ip().is_loopback() {
                 continue;
             }
-            match self.hear(buffer.get(..len).unwrap_or_default(), cx) {
+            match self.plan_step(buffer.get(..len).unwrap_or_default(), cx) {
                 Step::Answer(answer) => self.send(&answer, from),
                 Step::Open(opening) => {
                     let server = Arc::clone(self);
@@ -156,7 +156,7 @@ impl Server {
     }
 
     /// Accepts connections (RFC 7766), each in its own task.
-    async fn streams(self: &Arc<Self>, cx: &Arc<Context>) {
+    async fn accept_streams(self: &Arc<Self>, cx: &Arc<Context>) {
         let slots = Arc::new(Semaphore::new(limits::NAME_CONNECTIONS));
         let mut tasks = JoinSet::new();
         let mut backoff = Backoff::default();
@@ -171,7 +171,7 @@ impl Server {
                     backoff = Backoff::default();
                     let (server, cx) = (Arc::clone(self), Arc::clone(cx));
                     tasks.spawn(async move {
-                        let ended = server.stream(client, &cx).await;
+                        let ended = server.serve_stream(client, &cx).await;
                         tracing::trace!(?ended, "a connection to the name server");
                         drop(slot);
                     });
@@ -186,14 +186,14 @@ impl Server {
     }
 
     /// Serves one connection: questions with a length before each, answered in order.
-    async fn stream(&self, mut client: TcpStream, cx: &Context) -> io::Result<()> {
+    async fn serve_stream(&self, mut client: TcpStream, cx: &Context) -> io::Result<()> {
         // Without this, an answer waits until the previous one is acknowledged (Nagle).
         client.set_nodelay(true)?;
         let mut buffer = [0; limits::QUESTION_BYTES];
         loop {
             let message = timeout(limits::NAME_IDLE, receive(&mut client, &mut buffer)).await??;
             let Some(message) = message else { return Ok(()) };
-            let answer = match self.hear(message, cx) {
+            let answer = match self.plan_step(message, cx) {
                 Step::Answer(answer) => answer,
                 Step::Open(opening) => self.open(opening).await,
                 Step::Drop => return Ok(()),
@@ -209,65 +209,66 @@ impl Server {
     }
 
     /// Decides what to do with a message, without waiting.
-    fn hear(&self, message: &[u8], cx: &Context) -> Step {
-        let question = match dns::read(message) {
+    fn plan_step(&self, message: &[u8], cx: &Context) -> Step {
+        let question = match dns::parse(message) {
             Message::Question(question) => question,
             Message::Refused(answer) => return Step::Answer(answer),
             Message::Mute => return Step::Drop,
         };
         match self.judge(&question, cx) {
-            Judged::Say(answer) => Step::Answer(question.answer(answer)),
-            Judged::Named(name) => Step::Answer(question.answer(Answer::Name(&name))),
-            Judged::Open(name, ports) => match Arc::clone(&self.waiting).try_acquire_owned() {
-                Ok(room) => Step::Open(Opening { question, name, ports, room }),
+            Resolution::Say(answer) => Step::Answer(question.answer(answer)),
+            Resolution::Named(name) => Step::Answer(question.answer(Answer::Name(&name))),
+            Resolution::Open(name, ports) => match Arc::clone(&self.waiting).try_acquire_owned() {
+                Ok(room) => Step::Open(WaitingQuestion { question, name, ports, room }),
                 Err(_) => Step::Answer(question.answer(Answer::Code(Code::Failed))),
             },
         }
     }
 
-    fn judge(&self, question: &Question, cx: &Context) -> Judged {
-        const UNKNOWN: Judged = Judged::Say(Answer::Code(Code::NoSuchName));
-        const NOTHING: Judged = Judged::Say(Answer::Nothing);
-        if let Some(ip) = question.reverse() {
-            return self.name_of(ip).map_or(NOTHING, Judged::Named);
+    fn judge(&self, question: &Question, cx: &Context) -> Resolution {
+        const UNKNOWN: Resolution = Resolution::Say(Answer::Code(Code::NoSuchName));
+        const NOTHING: Resolution = Resolution::Say(Answer::Nothing);
+        if let Some(ip) = question.reverse_address() {
+            return self.name_of(ip).map_or(NOTHING, Resolution::Named);
         }
-        let address = matches!(question.asks(), Asks::V4 | Asks::V6 | Asks::Both);
+        let address = matches!(question.kind(), QuestionType::V4 | QuestionType::V6 | QuestionType::Both);
         let Some(name) = question.host() else {
-            let service = || question.host_below().is_some_and(|host| host.is_local() || granted(&host, cx));
+            let service =
+                || question.host_below().is_some_and(|host| host.is_local() || is_granted(&host, cx));
             if question.is_root() || !address && service() {
                 return NOTHING;
             }
-            self.attempts.name_malformed(&question.text());
+            self.attempts.count_malformed_name(&question.text());
             return UNKNOWN;
         };
         if name.is_local() {
-            return Judged::Say(Answer::At(LOOPBACK));
+            return Resolution::Say(Answer::At(LOOPBACK));
         }
         let ports = served_ports(&name, cx);
         if ports.is_empty() {
             if self.own.as_ref() == Some(&name) {
-                return Judged::Say(Answer::At(LOOPBACK));
+                return Resolution::Say(Answer::At(LOOPBACK));
             }
-            self.attempts.name_denied(&name);
+            self.attempts.count_denied_name(&name);
             return UNKNOWN;
         }
         if !address {
             return NOTHING;
         }
-        match self.names.known(&name) {
-            Some(pair) => Judged::Say(Answer::At(pair)),
-            None => Judged::Open(name, ports),
+        match self.names.addresses_of(&name) {
+            Some(pair) => Resolution::Say(Answer::At(pair)),
+            None => Resolution::Open(name, ports),
         }
     }
 
     /// Answers a question that waits for listeners.
-    async fn open(&self, opening: Opening) -> Vec<u8> {
-        let Opening { question, name, ports, room } = opening;
+    async fn open(&self, opening: WaitingQuestion) -> Vec<u8> {
+        let WaitingQuestion { question, name, ports, room } = opening;
         match self.names.open(&name, ports, room).await {
             Ok(pair) => question.answer(Answer::At(pair)),
             Err(why) => {
                 tracing::debug!(%name, %why, "not served");
-                self.attempts.unserved(&name, &why);
+                self.attempts.count_unserved(&name, &why);
                 question.answer(Answer::Code(Code::Failed))
             }
         }
@@ -283,7 +284,7 @@ impl Server {
 }
 
 /// How to answer a question.
-enum Judged {
+enum Resolution {
     Say(Answer<'static>),
     /// With the name of an address.
     Named(HostName),
@@ -305,11 +306,11 @@ const LOCALHOST: &str = "localhost";
 const LOOPBACK: Pair = Pair { v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST };
 
 /// Reads the name of this machine, if it is a host name (proc_sys_kernel(5)).
-fn own_name() -> Option<HostName> {
+fn read_own_name() -> Option<HostName> {
     std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?.trim().parse().ok()
 }
 
-fn granted(name: &HostName, cx: &Context) -> bool {
+fn is_granted(name: &HostName, cx: &Context) -> bool {
     !served_ports(name, cx).is_empty()
 }
 

@@ -65,33 +65,33 @@ impl Tap {
                 biased;
                 () = stop.cancelled() => break,
                 _ = look.tick() => {
-                    self.ask_what_was_missed();
-                    self.attempts.due();
+                    self.count_missed();
+                    self.attempts.write_due();
                 }
-                () = self.look() => {}
+                () = self.read_available() => {}
             }
         }
         // An error does not matter here: the stage has ended, and the bound is larger than the queue.
-        let _ = self.take(limits::TAP_LAST);
-        self.ask_what_was_missed();
+        let _ = self.read_packets(limits::TAP_LAST);
+        self.count_missed();
     }
 
     /// Reads the packets that are there, within bounds, and waits if there are none. Cancel-safe.
-    async fn look(&self) {
+    async fn read_available(&self) {
         // A read reports any error of the socket.
         let _ = self.packets.readable().await;
-        if self.packets.try_io(Interest::READABLE, || self.take(limits::TAP_BURST)).is_ok() {
+        if self.packets.try_io(Interest::READABLE, || self.read_packets(limits::TAP_BURST)).is_ok() {
             // The pause keeps a flooding stage from using up this thread, on which the proxy runs.
             sleep(limits::TAP_PAUSE).await;
         }
     }
 
     /// Reads up to `most` packets. Fails with `WouldBlock` once none is left.
-    fn take(&self, most: usize) -> io::Result<()> {
+    fn read_packets(&self, most: usize) -> io::Result<()> {
         let mut packet = [0; limits::PACKET];
         for _ in 0..most {
             match self.socket.read(&mut packet) {
-                Ok(length) => self.saw(packet.get(..length).unwrap_or(&packet)),
+                Ok(length) => self.note_packet(packet.get(..length).unwrap_or(&packet)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 Err(error) => {
                     // Such as ENETDOWN, which occurs once. A lasting error is retried after a pause.
@@ -103,18 +103,18 @@ impl Tap {
         Ok(())
     }
 
-    fn saw(&self, packet: &[u8]) {
+    fn note_packet(&self, packet: &[u8]) {
         let Some((proto, to)) = parse(packet) else { return };
         // A connection to a listener of the gateway gets a decision of its own.
         if proto == Proto::Tcp && self.places.listens_at(to) {
             return;
         }
-        self.attempts.direct(proto, to, self.places.name_at(to.ip()).as_ref());
+        self.attempts.count_packet(proto, to, self.places.name_at(to.ip()).as_ref());
     }
 
-    fn ask_what_was_missed(&self) {
+    fn count_missed(&self) {
         match self.socket.missed() {
-            Ok(count) => self.attempts.missed(count),
+            Ok(count) => self.attempts.count_missed(count),
             Err(error) => tracing::debug!(%error, "cannot ask what the tap missed"),
         }
     }

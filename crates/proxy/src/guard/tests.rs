@@ -94,7 +94,7 @@ fn the_hosts_file_is_matched_exactly_and_read_again_when_it_changes() {
     let path = std::env::temp_dir().join(format!("exeat-hosts-{}", std::process::id()));
     let system = System::new(path.clone());
     let name: HostName = "only-here.invalid".parse().unwrap();
-    assert!(system.hosts().unwrap().is_empty());
+    assert!(system.read_hosts().unwrap().is_empty());
     std::fs::write(&path, "192.0.2.7 only-here.invalid\n").unwrap();
     assert_eq!(system.resolve(&name).unwrap(), ["192.0.2.7".parse::<IpAddr>().unwrap()]);
     std::fs::write(&path, "192.0.2.8 only-here.invalid other\n").unwrap();

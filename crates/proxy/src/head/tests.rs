@@ -21,7 +21,7 @@ fn fault(head: &str) -> Fault {
 
 fn target(head: &str) -> Result<String, Fault> {
     match parse(head.as_bytes()) {
-        Parsed::Head(head) => head.connect_target().map(|target| target.to_string()),
+        Parsed::Head(head) => head.parse_connect().map(|target| target.to_string()),
         Parsed::Fault(fault) => Err(fault),
         Parsed::Incomplete => panic!("{head:?} is incomplete"),
     }

@@ -47,7 +47,7 @@ pub(crate) fn with_ech(name: &[u8]) -> Vec<u8> {
 fn with_extensions(more: impl IntoIterator<Item = (usize, Vec<u8>)>) -> Vec<u8> {
     let hello = real("x.test", &[]);
     let body = &hello[9..];
-    let mut all = extensions(body).unwrap();
+    let mut all = parse_extensions(body).unwrap();
     let head_len = body.len() - all.0.len() - 2;
     let mut list = Vec::new();
     let mut push = |kind: usize, content: &[u8]| {

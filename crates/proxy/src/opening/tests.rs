@@ -1,30 +1,30 @@
 use super::*;
 
 /// Returns what is detected in bytes that arrive in pieces, and how many bytes went on before that.
-fn look(pieces: &[&[u8]]) -> (Opens, usize) {
-    let mut opening = Opening::default();
+fn look(pieces: &[&[u8]]) -> (Protocol, usize) {
+    let mut opening = Detector::default();
     let mut waiting = Vec::new();
     let mut gone = 0;
     for piece in pieces {
         waiting.extend_from_slice(piece);
-        match opening.look(&waiting) {
-            Opens::Unknown { free } => {
+        match opening.detect(&waiting) {
+            Protocol::Unknown { free } => {
                 waiting.drain(..free);
-                opening.gone_on(free);
+                opening.note_forwarded(free);
                 gone += free;
-                assert_eq!(opening.let_through(), gone > 0);
+                assert_eq!(opening.has_forwarded(), gone > 0);
             }
             opens => return (opens, gone),
         }
     }
-    (Opens::Unknown { free: 0 }, gone)
+    (Protocol::Unknown { free: 0 }, gone)
 }
 
-fn whole(bytes: &[u8]) -> Opens {
+fn whole(bytes: &[u8]) -> Protocol {
     look(&[bytes]).0
 }
 
-fn byte_by_byte(bytes: &[u8]) -> (Opens, usize) {
+fn byte_by_byte(bytes: &[u8]) -> (Protocol, usize) {
     look(&bytes.chunks(1).collect::<Vec<_>>())
 }
 
@@ -57,17 +57,17 @@ fn l14_knows_requests_of_any_spelling() {
         b"PROXY UNKNOWN\r\n",
         b"\r\n\r\n\0\r\nQUIT\n",
     ] {
-        assert_eq!(whole(line), Opens::Http, "{}", line.escape_ascii());
+        assert_eq!(whole(line), Protocol::Http, "{}", line.escape_ascii());
         let (opens, gone) = byte_by_byte(line);
-        assert_eq!(opens, Opens::Http, "{}", line.escape_ascii());
+        assert_eq!(opens, Protocol::Http, "{}", line.escape_ascii());
         assert!(gone < line.len() && !line[..gone].trim_ascii().contains(&b'\n'), "{gone}");
     }
     let long = [&vec![b'M'; 300_000][..], b" / HTTP/1.1\r\n"].concat();
-    assert_eq!(whole(&long), Opens::Http);
-    assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Opens::Http);
+    assert_eq!(whole(&long), Protocol::Http);
+    assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Protocol::Http);
     // The buffered bytes are bounded.
     let endless = [b"GET /", &vec![b'a'; limits::HEAD_BYTES][..]].concat();
-    assert_eq!(whole(&endless), Opens::Http);
+    assert_eq!(whole(&endless), Protocol::Http);
 }
 
 /// L14: bytes that are neither TLS nor HTTP go on at once.
@@ -95,8 +95,8 @@ fn l14_other_protocols_do_not_wait() {
         b"\xff\xfb\x01",
         b"post office\n",
     ] {
-        assert_eq!(whole(line), Opens::Other, "{}", line.escape_ascii());
-        assert_eq!(byte_by_byte(line).0, Opens::Other, "{}", line.escape_ascii());
+        assert_eq!(whole(line), Protocol::Other, "{}", line.escape_ascii());
+        assert_eq!(byte_by_byte(line).0, Protocol::Other, "{}", line.escape_ascii());
     }
     // These have no line end that would identify them; nothing of them waits.
     for open in [
@@ -106,12 +106,12 @@ fn l14_other_protocols_do_not_wait() {
         b"\r\n",
         b"hello you",
     ] {
-        assert_eq!(look(&[open]), (Opens::Unknown { free: 0 }, open.len()), "{}", open.escape_ascii());
+        assert_eq!(look(&[open]), (Protocol::Unknown { free: 0 }, open.len()), "{}", open.escape_ascii());
         assert_eq!(byte_by_byte(open).1, open.len());
     }
     // A line of text that is longer than that of any request.
     let long = [&vec![b'x'; limits::REQUEST_LINE][..], b" HTTP/"].concat();
-    assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Opens::Other);
+    assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Protocol::Other);
 }
 
 /// L14: what may begin a request waits as a whole, and the end of the stream counts as the end of the line.
@@ -127,33 +127,33 @@ fn l14_the_beginning_of_a_request_waits() {
         b"\x80",
         b"\x80\x2e\x01",
     ] {
-        assert_eq!(look(&[held]), (Opens::Unknown { free: 0 }, 0), "{}", held.escape_ascii());
+        assert_eq!(look(&[held]), (Protocol::Unknown { free: 0 }, 0), "{}", held.escape_ascii());
         assert_eq!(byte_by_byte(held).1, 0);
     }
     for (bytes, opens) in [
-        (&b"GET / HTTP/1.1"[..], Opens::Http),
-        (b"GET http://evil.test/", Opens::Http),
-        (b"GET", Opens::Other),
-        (b"get key", Opens::Other),
-        (b"FOO / HTTP/1.1", Opens::Http),
-        (b"ping", Opens::Other),
-        (b"", Opens::Other),
+        (&b"GET / HTTP/1.1"[..], Protocol::Http),
+        (b"GET http://evil.test/", Protocol::Http),
+        (b"GET", Protocol::Other),
+        (b"get key", Protocol::Other),
+        (b"FOO / HTTP/1.1", Protocol::Http),
+        (b"ping", Protocol::Other),
+        (b"", Protocol::Other),
     ] {
-        let mut opening = Opening::default();
-        let _ = opening.look(bytes);
+        let mut opening = Detector::default();
+        let _ = opening.detect(bytes);
         assert_eq!(opening.finish(), opens, "{}", bytes.escape_ascii());
     }
     // A carriage return waits for the next byte.
-    assert_eq!(look(&[b"FOO x\r"]), (Opens::Unknown { free: 0 }, 5));
-    assert_eq!(look(&[b"FOO x\r", b"y"]), (Opens::Unknown { free: 0 }, 7));
+    assert_eq!(look(&[b"FOO x\r"]), (Protocol::Unknown { free: 0 }, 5));
+    assert_eq!(look(&[b"FOO x\r", b"y"]), (Protocol::Unknown { free: 0 }, 7));
 }
 
 /// L14: both forms of TLS are detected first.
 #[test]
 fn l14_tls_is_told_first() {
     for bytes in [&b"\x16"[..], b"\x16\x03\x01", b"\x15not", b"\x80\x2e\x01\x03"] {
-        assert_eq!(whole(bytes), Opens::Tls);
-        assert_eq!(byte_by_byte(bytes).0, Opens::Tls);
+        assert_eq!(whole(bytes), Protocol::Tls);
+        assert_eq!(byte_by_byte(bytes).0, Protocol::Tls);
     }
-    assert_eq!(whole(b""), Opens::Unknown { free: 0 });
+    assert_eq!(whole(b""), Protocol::Unknown { free: 0 });
 }

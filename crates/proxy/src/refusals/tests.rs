@@ -67,7 +67,7 @@ async fn a08_a_flood_of_refusals_is_counted_exactly() {
                 _ => (format!("x{}.test:443", number % 20), Reason::Expired),
             };
             let told = refusals.write(&run.log, refusal(asked, &host, reason)).unwrap();
-            alone += u64::from(told == Told::Alone);
+            alone += u64::from(told == Recorded::Alone);
         }
         if second < 2 {
             assert_eq!(told(&run.lines()), asked, "each has a line");
@@ -105,17 +105,17 @@ async fn a08_what_is_counted_is_told_within_a_second() {
     assert_eq!(run.lines().len(), 1000);
     for _ in 0..3 {
         // As the loop of a listener cancels it, and starts again.
-        let _ = tokio::time::timeout(Duration::from_millis(300), refusals.tend(&run.log)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(300), refusals.run_background(&run.log)).await;
         assert_eq!(run.lines().len(), 1000);
     }
-    let _ = tokio::time::timeout(Duration::from_millis(200), refusals.tend(&run.log)).await;
+    let _ = tokio::time::timeout(Duration::from_millis(200), refusals.run_background(&run.log)).await;
     let lines = run.lines();
     assert_eq!((lines.len(), &lines[1000]["count"]), (1001, &10.into()));
     // The same holds for the next one.
     for number in 0..5 {
         refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
     }
-    let _ = tokio::time::timeout(Duration::from_secs(2), refusals.tend(&run.log)).await;
+    let _ = tokio::time::timeout(Duration::from_secs(2), refusals.run_background(&run.log)).await;
     assert_eq!(told(&run.lines()), 1015);
 }
 
@@ -140,7 +140,7 @@ async fn a08_the_lines_of_a_flood_are_bounded() {
     }
     let mut before = 1000;
     for _ in 0..8 {
-        let _ = tokio::time::timeout(Duration::from_millis(1001), refusals.tend(&run.log)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(1001), refusals.run_background(&run.log)).await;
         let now = run.lines().len();
         assert!(now - before <= limits::FOLDED_LINES + 1, "{} lines in a second", now - before);
         before = now;
@@ -160,7 +160,7 @@ async fn a08_a_flood_is_told_of_in_time_whatever_else_comes() {
     poll_fn(|cx| {
         // Like an accept loop that is never idle: nothing of tokio is ready any more in this turn.
         while pin!(tokio::task::consume_budget()).poll(cx).is_ready() {}
-        assert!(pin!(refusals.tend(&run.log)).poll(cx).is_pending());
+        assert!(pin!(refusals.run_background(&run.log)).poll(cx).is_pending());
         Poll::Ready(())
     })
     .await;

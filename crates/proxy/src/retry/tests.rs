@@ -41,14 +41,14 @@ fn l13_finds_a_retry_request_in_any_pieces() {
             record(22, &[&[0, 0, 0, 0][..], &message].concat()),
             record(22, &[&message[..], &[11, 0, 0, 9, 1]].concat()),
         ] {
-            assert_eq!(Answers::default().look(&bytes), Some(answer));
+            assert_eq!(Answers::default().advance(&bytes), Some(answer));
             let mut answers = Answers::default();
-            let told: Vec<_> = bytes.chunks(1).filter_map(|byte| answers.look(byte)).collect();
+            let told: Vec<_> = bytes.chunks(1).filter_map(|byte| answers.advance(byte)).collect();
             assert_eq!(told.first(), Some(&answer));
         }
-        assert_eq!(Answers::default().look(&record(22, &message)[..42]), None);
+        assert_eq!(Answers::default().advance(&record(22, &message)[..42]), None);
     }
-    assert_eq!(Answers::default().look(&record(22, &[6, 0, 0, 2])), Some(Answer::Retry));
+    assert_eq!(Answers::default().advance(&record(22, &[6, 0, 0, 2])), Some(Answer::Retry));
 }
 
 /// L13: the answer to the second hello is found after the first one.
@@ -60,10 +60,10 @@ fn l13_finds_the_answer_behind_a_retry_request() {
             let mut answers = Answers::default();
             let mut first = in_records(&retry(), piece);
             first.extend(record(20, &[1]));
-            let told: Vec<_> = first.chunks(piece).filter_map(|bytes| answers.look(bytes)).collect();
+            let told: Vec<_> = first.chunks(piece).filter_map(|bytes| answers.advance(bytes)).collect();
             assert_eq!(told, [Answer::Retry]);
             let second = in_records(&second, piece);
-            let told: Vec<_> = second.chunks(piece).filter_map(|bytes| answers.look(bytes)).collect();
+            let told: Vec<_> = second.chunks(piece).filter_map(|bytes| answers.advance(bytes)).collect();
             assert_eq!(told, [last]);
         }
     }
@@ -75,9 +75,9 @@ fn l13_other_answers_are_told_at_once() {
     for bytes in
         [&b"HTTP/1.1 400 Bad Request\r\n"[..], b"\x16\x02", b"\x17\x03\x03", b"\x16\x03\x03\xff\xff", b"220 "]
     {
-        assert_eq!(Answers::default().look(bytes), Some(Answer::Other));
+        assert_eq!(Answers::default().advance(bytes), Some(Answer::Other));
     }
-    assert_eq!(Answers::default().look(&record(22, &[1, 0, 0, 0])), Some(Answer::Other));
-    assert_eq!(Answers::default().look(&record(22, &[2, 0, 0, 33, 3])), Some(Answer::Other));
-    assert_eq!(Answers::default().look(b""), None);
+    assert_eq!(Answers::default().advance(&record(22, &[1, 0, 0, 0])), Some(Answer::Other));
+    assert_eq!(Answers::default().advance(&record(22, &[2, 0, 0, 33, 3])), Some(Answer::Other));
+    assert_eq!(Answers::default().advance(b""), None);
 }

@@ -13,7 +13,7 @@ fn policy(limit: u64) -> Policy {
 
 fn budget(uploads: &Uploads, limit: u64) -> Budget<'_> {
     let target = Target::parse(b"a.test:443").unwrap();
-    uploads.under(policy(limit).admit(target, Day::from_unix(0)).unwrap().upload_budgets()).unwrap()
+    uploads.budget_for(policy(limit).admit(target, Day::from_unix(0)).unwrap().upload_budgets()).unwrap()
 }
 
 fn take(budget: &Budget<'_>, wanted: usize, takes: usize) -> Option<usize> {
@@ -51,7 +51,7 @@ fn one_key_counts_once() {
     let uploads = Uploads::default();
     let target = || Target::parse(b"a.test:443").unwrap();
     let [wide, narrow] = [1000, 600].map(|limit| policy(limit).admit(target(), Day::from_unix(0)).unwrap());
-    let twice = uploads.under(wide.upload_budgets().chain(narrow.upload_budgets())).unwrap();
+    let twice = uploads.budget_for(wide.upload_budgets().chain(narrow.upload_budgets())).unwrap();
     assert_eq!(take(&twice, 500, 500), Some(500));
     assert_eq!(take(&twice, 500, 500), Some(100), "to the smaller of the two");
     assert_eq!(take(&twice, 1, 1), None);

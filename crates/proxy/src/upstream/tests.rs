@@ -7,13 +7,13 @@ fn p13_nothing_of_the_clients_is_in_the_request() {
     let target: Target = "[2001:db8::1]:443".parse().unwrap();
     let proxy = UpstreamProxy::new(url.clone(), Bypass::default(), None);
     assert_eq!(
-        request(&proxy, &target),
+        connect_request(&proxy, &target),
         "CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n\r\n"
     );
     let proxy = UpstreamProxy::new(url, Bypass::default(), Credentials::parse(b"u:p").ok());
     let target: Target = "A.test:80".parse().unwrap();
     assert_eq!(
-        request(&proxy, &target),
+        connect_request(&proxy, &target),
         "CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\nProxy-Authorization: Basic dTpw\r\n\r\n"
     );
 }
@@ -46,7 +46,7 @@ fn the_status_of_an_answer() {
         ("\r\n\r\n".to_owned(), None),
         (String::new(), None),
     ] {
-        assert_eq!(status(head.as_bytes()), expect, "{head:?}");
+        assert_eq!(parse_status(head.as_bytes()), expect, "{head:?}");
     }
 }
 
@@ -55,7 +55,7 @@ fn the_status_of_an_answer() {
 fn the_end_of_a_head_in_any_cut() {
     let bytes = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbehind\r\n\r\n";
     for seen in 0..25 {
-        assert_eq!(end_of_head(bytes, seen), Some(25), "{seen}");
-        assert_eq!(end_of_head(&bytes[..seen], 0), None, "{seen}");
+        assert_eq!(find_head_end(bytes, seen), Some(25), "{seen}");
+        assert_eq!(find_head_end(&bytes[..seen], 0), None, "{seen}");
     }
 }

@@ -39,10 +39,10 @@ async fn the_answer_is_kept() {
     let process = Process { pid: 7, ppid: Some(1), exe: Some("/bin/x".into()) };
     let table = Table { answer: Some(process.clone()), ..Table::default() };
     let (stream, peer, server, _client) = accepted().await;
-    let mut asked = Asked::of(&stream, Some(&table));
+    let mut asked = ProcessLookup::start(&stream, Some(&table));
     assert_eq!(*table.asked.lock().unwrap(), [(peer, server)]);
     for _ in 0..2 {
-        asked.settle().await;
+        asked.finish().await;
         assert_eq!(asked.process(), Some(&process));
     }
 }
@@ -52,16 +52,16 @@ async fn the_answer_is_kept() {
 async fn an_answer_that_does_not_come_is_not_waited_for() {
     let table = Table::default();
     let (stream, ..) = accepted().await;
-    let mut asked = Asked::of(&stream, Some(&table));
+    let mut asked = ProcessLookup::start(&stream, Some(&table));
     let start = Instant::now();
-    asked.settle().await;
+    asked.finish().await;
     assert!(start.elapsed() >= limits::WHO && start.elapsed() < limits::WHO * 100, "{:?}", start.elapsed());
     let late = table.open.lock().unwrap().pop().unwrap();
     assert!(late.is_closed() && asked.process().is_none());
     // The finder has ended.
-    let mut asked = Asked::of(&stream, Some(&table));
+    let mut asked = ProcessLookup::start(&stream, Some(&table));
     table.open.lock().unwrap().clear();
-    asked.settle().await;
+    asked.finish().await;
     assert!(asked.process().is_none());
 }
 
@@ -69,7 +69,7 @@ async fn an_answer_that_does_not_come_is_not_waited_for() {
 async fn of_a_unix_socket_nobody_is_asked() {
     let table = Table::default();
     let (one, _other) = UnixStream::pair().unwrap();
-    let mut asked = Asked::of(&Stream::Unix(one), Some(&table));
-    asked.settle().await;
+    let mut asked = ProcessLookup::start(&Stream::Unix(one), Some(&table));
+    asked.finish().await;
     assert!(asked.process().is_none() && table.asked.lock().unwrap().is_empty());
 }

@@ -135,7 +135,7 @@ async fn d11_direct_attempts_say_what_would_help() {
     for (proto, place, of, shown, said, flag) in cases {
         let run = Run::new(&["api.example.com", "203.0.113.0/24:443"]);
         let of = of.map(name);
-        run.attempts().direct(proto, to(place), of.as_ref());
+        run.attempts().count_packet(proto, to(place), of.as_ref());
         let (line, denied) = run.only();
         assert_eq!((&line["event"], &line["via"]), (&"decision".into(), &"direct".into()));
         assert_eq!((&line["verdict"], &line["reason"]), (&"deny".into(), &"direct".into()));
@@ -188,7 +188,7 @@ async fn d10_a_question_says_why_it_has_no_answer() {
         let run = Run::new(&[]);
         let under = Arc::new(Under { policy_sha256: "cd".repeat(32), mode: Mode::Enforce });
         run.cx.replace_policy(builder.build(), under);
-        run.attempts().name_denied(&name(asked));
+        run.attempts().count_denied_name(&name(asked));
         let (line, denied) = run.only();
         assert_eq!((&line["event"], &line["host"]), (&"dns".into(), &asked.into()));
         assert_eq!((&line["verdict"], &line["reason"]), (&"deny".into(), &reason.into()), "{asked}");
@@ -206,7 +206,7 @@ async fn d10_a_question_says_why_it_has_no_answer() {
 async fn a01_a_question_for_no_name_is_escaped() {
     let run = Run::new(&[]);
     let raw = [b"a\0\x1b[2K".as_slice(), &[b'x'; 4000]].concat();
-    run.attempts().name_malformed(&raw);
+    run.attempts().count_malformed_name(&raw);
     let (line, denied) = run.only();
     assert_eq!((&line["event"], &line["reason"]), (&"dns".into(), &"malformed".into()));
     let told = line["host_raw"].as_str().unwrap();
@@ -220,7 +220,7 @@ async fn a01_a_question_for_no_name_is_escaped() {
 async fn what_is_not_served_has_failed() {
     let run = Run::new(&["api.example.com"]);
     let attempts = run.attempts();
-    (0..3).for_each(|_| attempts.unserved(&name("api.example.com"), &Unserved::Listeners(7)));
+    (0..3).for_each(|_| attempts.count_unserved(&name("api.example.com"), &Unserved::Listeners(7)));
     attempts.flush();
     let lines = run.lines();
     assert_eq!((lines.len(), told(&lines)), (2, 3));
@@ -240,11 +240,12 @@ async fn what_is_not_served_has_failed() {
 async fn a_name_is_listed_once() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
-    attempts.name_denied(&name("stats.example.net"));
-    attempts.name_denied(&name("other.example.net"));
+    attempts.count_denied_name(&name("stats.example.net"));
+    attempts.count_denied_name(&name("other.example.net"));
     let target = Target::parse(b"stats.example.net:443").unwrap();
-    run.cx
-        .tally(|tally| tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None, None));
+    run.cx.tally(|tally| {
+        tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), None, None)
+    });
     let summary = run.cx.summary();
     let listed: Vec<_> = summary.denied.iter().map(DeniedHost::target).collect();
     assert_eq!(listed, ["other.example.net", "stats.example.net:443"]);
@@ -257,30 +258,30 @@ async fn a08_repeats_are_folded() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
     let counts = || -> Vec<Option<u64>> { run.lines().iter().map(|line| line["count"].as_u64()).collect() };
-    attempts.name_denied(&name("stats.example.net"));
-    attempts.name_denied(&name("stats.example.net"));
-    attempts.name_denied(&name("stats.example.net"));
+    attempts.count_denied_name(&name("stats.example.net"));
+    attempts.count_denied_name(&name("stats.example.net"));
+    attempts.count_denied_name(&name("stats.example.net"));
     advance(limits::FOLD.0 - Duration::from_millis(1)).await;
-    attempts.due();
+    attempts.write_due();
     assert_eq!(counts(), [None], "not yet");
     advance(Duration::from_millis(1)).await;
-    attempts.due();
-    attempts.due();
+    attempts.write_due();
+    attempts.write_due();
     assert_eq!(counts(), [None, Some(2)]);
-    attempts.name_denied(&name("stats.example.net"));
+    attempts.count_denied_name(&name("stats.example.net"));
     advance(limits::FOLD.0).await;
-    attempts.due();
+    attempts.write_due();
     assert_eq!(counts().len(), 2, "the second wait is longer");
     advance(limits::FOLD.0).await;
-    attempts.due();
+    attempts.write_due();
     assert_eq!(counts(), [None, Some(2), None]);
     for _ in 0..20 {
-        attempts.name_denied(&name("stats.example.net"));
+        attempts.count_denied_name(&name("stats.example.net"));
         advance(limits::FOLD.1).await;
-        attempts.due();
+        attempts.write_due();
     }
     assert_eq!(counts().len(), 23, "and no longer than that");
-    attempts.name_denied(&name("stats.example.net"));
+    attempts.count_denied_name(&name("stats.example.net"));
     attempts.flush();
     attempts.flush();
     assert_eq!(told(&run.lines()), 25);
@@ -298,7 +299,7 @@ async fn a08_a_flood_of_different_attempts_is_bounded_and_counted() {
     let mut scan = |seconds: u64| {
         for number in 0..400_u32 {
             let ip = std::net::Ipv4Addr::from(0x0808_0000 + tried + number);
-            attempts.direct(Proto::Tcp, (ip, 443).into(), None);
+            attempts.count_packet(Proto::Tcp, (ip, 443).into(), None);
         }
         tried += 400;
         advance(Duration::from_secs(seconds))
@@ -330,7 +331,7 @@ async fn a08_a_flood_of_different_attempts_is_bounded_and_counted() {
 async fn another_policy_begins_anew() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
-    let try_it = || attempts.direct(Proto::Tcp, to("198.18.0.7:22"), Some(&name("a.example")));
+    let try_it = || attempts.count_packet(Proto::Tcp, to("198.18.0.7:22"), Some(&name("a.example")));
     (0..3).for_each(|_| try_it());
     let under = Arc::new(Under { policy_sha256: "cd".repeat(32), mode: Mode::Enforce });
     run.cx.replace_policy(policy(&["a.example:22"]), under);
@@ -349,7 +350,7 @@ async fn a05_a_failed_record_stops_nothing() {
     let run = Run::new(&[]);
     std::fs::remove_file(run.dir.join("run.jsonl")).unwrap();
     let attempts = run.attempts();
-    (0..3).for_each(|_| attempts.name_denied(&name("stats.example.net")));
+    (0..3).for_each(|_| attempts.count_denied_name(&name("stats.example.net")));
     attempts.flush();
     assert!(run.cx.log().failure().is_some());
     assert_eq!(run.cx.summary().denied[0].count, 3);
@@ -396,28 +397,28 @@ proptest! {
                     Step::Direct(host, proto) => {
                         let proto = [Proto::Tcp, Proto::Udp, Proto::Other(132)][usize::from(*proto)];
                         let of = name(&format!("n{host}.example"));
-                        attempts.direct(proto, to("198.18.0.7:22"), (host % 2 == 0).then_some(&of));
+                        attempts.count_packet(proto, to("198.18.0.7:22"), (host % 2 == 0).then_some(&of));
                         direct += 1;
                     }
                     Step::Name(number) => {
-                        attempts.name_denied(&name(&format!("n{number}.example")));
+                        attempts.count_denied_name(&name(&format!("n{number}.example")));
                         asked += 1;
                     }
                     Step::Raw(number) => {
-                        attempts.name_malformed(&[*number]);
+                        attempts.count_malformed_name(&[*number]);
                         asked += 1;
                     }
                     Step::Unserved(number) => {
-                        attempts.unserved(&name(&format!("n{number}.example")), &Unserved::Late);
+                        attempts.count_unserved(&name(&format!("n{number}.example")), &Unserved::Late);
                         failed += 1;
                     }
                     Step::Missed(count) => {
-                        attempts.missed(*count);
+                        attempts.count_missed(*count);
                         missed += count;
                     }
                     Step::Wait(ms) => {
                         advance(Duration::from_millis(*ms)).await;
-                        attempts.due();
+                        attempts.write_due();
                     }
                     Step::Reload => {
                         let under = Arc::new(Under { policy_sha256: "cd".repeat(32), mode: Mode::Enforce });
@@ -445,7 +446,7 @@ async fn l17_few_lines_tell_of_all_attempts_on_a_full_disk() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
     for _ in 0..2 {
-        (0..100).for_each(|number| attempts.name_denied(&name(&format!("h{number}.example.com"))));
+        (0..100).for_each(|number| attempts.count_denied_name(&name(&format!("h{number}.example.com"))));
     }
     let before = run.lines().len();
     attempts.lock().merge(32);

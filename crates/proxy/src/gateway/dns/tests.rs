@@ -45,7 +45,7 @@ fn with(records: &[&[u8]]) -> Vec<u8> {
 }
 
 fn asked(message: &[u8]) -> Question {
-    match read(message) {
+    match parse(message) {
         Message::Question(question) => question,
         other => panic!("{other:?}"),
     }
@@ -53,7 +53,7 @@ fn asked(message: &[u8]) -> Question {
 
 /// Returns the code of the answer to a message that is not a question, if it gets one.
 fn refused(message: &[u8]) -> Option<u8> {
-    match read(message) {
+    match parse(message) {
         Message::Refused(answer) => {
             assert_eq!(answer[..2], message[..2], "the id");
             assert_eq!(answer[2] & 0x80, 0x80);
@@ -129,14 +129,14 @@ fn each_fault_has_its_code() {
     assert_eq!(refused(&long), malformed);
     // A truncated message is never a question, and gets an answer only if its header is complete.
     for len in 0..question.len() {
-        let cut = read(&question[..len]);
+        let cut = parse(&question[..len]);
         assert_eq!(cut == Message::Mute, len < 12, "{len}");
         assert!(!matches!(cut, Message::Question(_)), "{len}");
     }
     // Answers get no answer.
     for code in [0, 1] {
-        assert_eq!(read(&flags(0x81, code)), Message::Mute);
-        assert_eq!(read(&flags(0xa9, code)), Message::Mute);
+        assert_eq!(parse(&flags(0x81, code)), Message::Mute);
+        assert_eq!(parse(&flags(0xa9, code)), Message::Mute);
     }
 }
 
@@ -144,7 +144,7 @@ fn each_fault_has_its_code() {
 #[test]
 fn another_version_of_edns_is_told_ours() {
     let question = with(&[&opt(7, 0, &[])]);
-    let Message::Refused(answer) = read(&question) else { panic!() };
+    let Message::Refused(answer) = parse(&question) else { panic!() };
     assert!(answer.starts_with(&[0x12, 0x34, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 1]));
     assert!(answer.ends_with(&[0, 0, 41, 4, 0, 1, 0, 0, 0, 0, 0]), "{answer:?}");
 }
@@ -252,7 +252,7 @@ fn every_answer_fits_the_smallest_datagram() {
                 Answer::Name(&longest),
             ] {
                 // Reverse questions are only for addresses.
-                if question.reverse().is_some() || !matches!(answer, Answer::Name(_)) {
+                if question.reverse_address().is_some() || !matches!(answer, Answer::Name(_)) {
                     let answer = question.answer(answer);
                     most = most.max(answer.len());
                     assert!(Packet::parse(&answer).is_ok());
@@ -311,7 +311,7 @@ fn what_is_no_host_name_stays_none() {
 
 #[test]
 fn addresses_are_asked_about_by_exactly_their_names() {
-    let reverse = |name: &str| asked(&ask(name, 12)).reverse();
+    let reverse = |name: &str| asked(&ask(name, 12)).reverse_address();
     assert_eq!(reverse("1.0.18.198.in-addr.arpa"), Some(PAIR.v4.into()));
     assert_eq!(reverse("1.0.18.198.IN-ADDR.ARPA"), Some(PAIR.v4.into()));
     assert_eq!(reverse(&reverse_name(PAIR.v6)), Some(PAIR.v6.into()));

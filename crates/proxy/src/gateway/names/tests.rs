@@ -87,15 +87,15 @@ fn host(name: &str) -> HostName {
 fn addresses_are_of_one_name_each() {
     let mut seen = HashSet::new();
     for index in 0..limits::NAMES {
-        let Pair { v4, v6 } = pair(index);
+        let Pair { v4, v6 } = pair_at(index);
         assert!(!matches!(v4.octets()[3], 0 | 255), "{v4}");
         assert_ne!(v6, V6);
         for ip in [IpAddr::from(v4), v6.into()] {
-            assert!(synthetic(ip) && seen.insert(ip), "{ip}");
+            assert!(is_synthetic(ip) && seen.insert(ip), "{ip}");
             assert_eq!(index_of(ip), Some(index), "{ip}");
         }
     }
-    let last = pair(limits::NAMES - 1);
+    let last = pair_at(limits::NAMES - 1);
     assert_eq!(last.v4, Ipv4Addr::new(198, 18, 16, 32));
     for none in [
         "198.18.0.0",
@@ -120,16 +120,16 @@ fn addresses_are_of_one_name_each() {
         ("fd65:7865:6174:0:ffff::", true),
         ("fd65:7865:6174:1::", false),
     ] {
-        assert_eq!(synthetic(ip.parse().unwrap()), is, "{ip}");
+        assert_eq!(is_synthetic(ip.parse().unwrap()), is, "{ip}");
     }
 }
 
 #[tokio::test]
 async fn a_name_gets_its_listeners_once() {
     let mut setup = setup(100);
-    assert_eq!(setup.names.known(&host("a.test")), None);
+    assert_eq!(setup.names.addresses_of(&host("a.test")), None);
     let first = setup.open("a.test", &[80, 443]).await.unwrap();
-    assert_eq!(first, pair(0));
+    assert_eq!(first, pair_at(0));
     assert_eq!(setup.targets(), ["a.test:80", "a.test:80", "a.test:443", "a.test:443"]);
     let at = |ip: IpAddr, port| SocketAddr::new(ip, port);
     let made = [
@@ -141,16 +141,16 @@ async fn a_name_gets_its_listeners_once() {
     assert_eq!(*setup.listen.asked.lock().unwrap(), made);
     assert!(made.iter().all(|at| setup.names.listens_at(*at)));
     assert!(!setup.names.listens_at(at(first.v4.into(), 8080)));
-    assert!(!setup.names.listens_at(at(pair(1).v4.into(), 80)));
-    assert_eq!(setup.names.known(&host("a.test")), Some(first));
+    assert!(!setup.names.listens_at(at(pair_at(1).v4.into(), 80)));
+    assert_eq!(setup.names.addresses_of(&host("a.test")), Some(first));
     // Another question, also in other letter case, gets the same addresses.
     assert_eq!(setup.open("A.TEST", &[80, 443]).await, Ok(first));
     assert_eq!((setup.targets().len(), setup.asked()), (0, 4));
-    assert_eq!(setup.open("b.test", &[443]).await, Ok(pair(1)));
-    for (ip, name) in [(IpAddr::from(first.v6), "a.test"), (pair(1).v4.into(), "b.test")] {
+    assert_eq!(setup.open("b.test", &[443]).await, Ok(pair_at(1)));
+    for (ip, name) in [(IpAddr::from(first.v6), "a.test"), (pair_at(1).v4.into(), "b.test")] {
         assert_eq!(setup.names.name_at(ip), Some(host(name)));
     }
-    assert_eq!(setup.names.name_at(pair(2).v4.into()), None);
+    assert_eq!(setup.names.name_at(pair_at(2).v4.into()), None);
     assert_eq!(setup.room.available_permits(), 100);
 }
 
@@ -168,7 +168,7 @@ async fn questions_for_one_name_wait_for_one_another() {
     assert!(timeout(Duration::from_millis(50), tasks.join_next()).await.is_err(), "they wait");
     setup.listen.shut.store(false, Ordering::Relaxed);
     while let Some(ended) = tasks.join_next().await {
-        assert_eq!(ended.unwrap(), Ok(pair(0)));
+        assert_eq!(ended.unwrap(), Ok(pair_at(0)));
     }
     assert_eq!((setup.targets().len(), setup.asked()), (2, 2));
 }
@@ -184,13 +184,13 @@ async fn a_port_of_the_stages_own_fails_the_name_for_now() {
         *setup.listen.failing.lock().unwrap() = Some((443, kind));
         assert_eq!(setup.open("a.test", &[80, 443]).await.unwrap_err().to_string(), said);
         assert_eq!(setup.targets(), [""; 0]);
-        assert!(!setup.names.listens_at(SocketAddr::new(pair(0).v4.into(), 80)));
-        assert_eq!(setup.names.known(&host("a.test")), None);
+        assert!(!setup.names.listens_at(SocketAddr::new(pair_at(0).v4.into(), 80)));
+        assert_eq!(setup.names.addresses_of(&host("a.test")), None);
     }
     *setup.listen.failing.lock().unwrap() = None;
     assert_eq!(
         setup.open("a.test", &[80, 443]).await,
-        Ok(pair(0)),
+        Ok(pair_at(0)),
         "with the address that it had, and all of the room"
     );
     assert_eq!(setup.targets().len(), 4);
@@ -201,7 +201,7 @@ async fn a_panic_fails_one_question() {
     let setup = setup(2);
     setup.listen.panics.store(1, Ordering::Relaxed);
     assert_eq!(setup.open("a.test", &[443]).await, Err(Unserved::Late));
-    assert_eq!(setup.open("a.test", &[443]).await, Ok(pair(0)));
+    assert_eq!(setup.open("a.test", &[443]).await, Ok(pair_at(0)));
     assert_eq!(setup.room.available_permits(), 100);
 }
 
@@ -209,10 +209,10 @@ async fn a_panic_fails_one_question() {
 #[tokio::test]
 async fn r01_names_and_listeners_are_bounded() {
     let setup = setup(5);
-    assert_eq!(setup.open("a.test", &[80, 443]).await, Ok(pair(0)));
+    assert_eq!(setup.open("a.test", &[80, 443]).await, Ok(pair_at(0)));
     assert_eq!(setup.open("b.test", &[443]).await, Err(Unserved::Listeners(5)));
-    assert_eq!(setup.names.name_at(pair(1).v4.into()), None, "it takes no place");
-    assert_eq!(setup.open("a.test", &[80, 443]).await, Ok(pair(0)));
+    assert_eq!(setup.names.name_at(pair_at(1).v4.into()), None, "it takes no place");
+    assert_eq!(setup.open("a.test", &[80, 443]).await, Ok(pair_at(0)));
     setup.names.open_addresses(vec!["192.0.2.1:443".parse().unwrap()], |_, why| panic!("{why}")).await;
     let (tell, told) = mpsc::channel();
     let tell = move |at, why: &Unserved| tell.send((at, why.clone())).unwrap();
@@ -248,7 +248,7 @@ async fn listeners_have_a_deadline() {
     while setup.room.available_permits() < 100 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(setup.open("a.test", &[443]).await, Ok(pair(0)));
+    assert_eq!(setup.open("a.test", &[443]).await, Ok(pair_at(0)));
 }
 
 /// Each granted address gets a listener if possible; the others are reported.
@@ -284,5 +284,5 @@ async fn without_ipv6_a_name_has_listeners() {
     assert_eq!(setup.targets(), ["a.test:80", "a.test:443"]);
     let at = |ip: IpAddr| SocketAddr::new(ip, 443);
     assert!(setup.names.listens_at(at(pair.v4.into())) && !setup.names.listens_at(at(pair.v6.into())));
-    assert_eq!(setup.names.known(&host("a.test")), Some(pair));
+    assert_eq!(setup.names.addresses_of(&host("a.test")), Some(pair));
 }
