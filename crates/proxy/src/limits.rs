@@ -207,7 +207,7 @@ pub const FOLD_REFUSALS: Duration = Duration::from_secs(1);
 /// 450 MB.
 pub const FOLDED_LINES: usize = 8;
 
-/// Those of [`FOLDED_LINES`] that name a host. The other refusals are counted by reason.
+/// The number of [`FOLDED_LINES`] that name a host. The other refusals are counted by reason.
 pub const FOLDED_APART: usize = 4;
 
 /// Distinct attempts around the proxy that get record lines of their own in a run. An attempt is a destination and

@@ -1,5 +1,5 @@
-//! What one connection puts on record: its decision before anything is done, its close whatever happens. Formats
-//! nothing (`exeat-record` does) and decides nothing.
+//! Records one connection: its decision before anything is done, and its close however it ends. It formats nothing
+//! (`exeat-record` does) and decides nothing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,34 +27,34 @@ use crate::upload::Budget;
 use crate::upstream::UpstreamProxy;
 use crate::who::ProcessLookup;
 
-/// The record of one connection.
+/// The record of one connection, while it is written.
 ///
-/// INVARIANT: once a decision is written, dropping this writes the close, so that an aborted task leaves one too.
+/// INVARIANT: once a decision is written, dropping this writes the close, also when the task is aborted.
 pub(crate) struct Record<'a> {
     cx: &'a Context,
     conn: ConnId,
-    /// How the connection asks.
+    /// The entry that the connection came in by.
     pub(crate) via: Via,
     /// The method of a plain HTTP request.
     pub(crate) method: Option<String>,
-    /// The process behind the connection.
+    /// The lookup of the process behind the connection.
     lookup: ProcessLookup,
     start: Instant,
     state: State,
     target: Option<Target>,
     dialled: Option<(SocketAddr, Duration)>,
-    /// The proxy that the target is left to.
+    /// The upstream proxy that serves the target.
     through: Option<String>,
-    /// What is dialled, until it stands or failed.
+    /// The current dial.
     dial: Dial,
     hello: Option<(Hello, Duration, bool)>,
-    /// The policy that is asked, from when it is asked first.
+    /// The policy for this connection, from its first use on.
     ruling: Option<Arc<Ruling>>,
-    /// Its place among the connections to its host, for as long as it is open.
+    /// The permit for the target's host, while the connection is open.
     permit: Option<Permit<'a>>,
-    /// What its head or hello takes up.
+    /// The memory of its head or hello.
     held: Share<'a>,
-    /// What the tunnel moves.
+    /// The bytes that the tunnel moves.
     pub(crate) moved: Moved<'a>,
 }
 
@@ -62,28 +62,28 @@ pub(crate) struct Record<'a> {
 enum State {
     Undecided,
     Decided,
-    /// Or refused in a flood, which has no close.
+    /// The close is written, or the refusal was counted in a flood, which has no close.
     Closed,
 }
 
-/// A connection to a granted target that is being made.
+/// The dial to a granted target.
 #[derive(Debug)]
 enum Dial {
     None,
-    /// Its decision is written.
+    /// The decision is written.
     Written,
-    /// So many fail that its decision is written when it stands, before a byte goes over it. Whether it would have been denied but
-    /// for report mode stands beside it.
+    /// The decision is written once the dial succeeds, before any byte is sent, because too many dials fail. The
+    /// second field is the denial that only report mode overrides.
     Unwritten(Box<Decision>, Option<Box<Denial>>),
 }
 
-/// What the record says of a dial that nobody waits for any more.
+/// The record's text for a dial that was abandoned.
 const GIVEN_UP: &str = "given up while it was dialled";
 
-/// What the summary says of an attempt that is not made because no line could tell of it.
+/// The summary's text for an attempt that was not made because it could not be recorded.
 const UNRECORDED: &str = "the attempt cannot be recorded";
 
-/// The decision could not be written.
+/// The error of a decision that could not be written.
 pub(crate) struct NotWritten;
 
 impl<'a> Record<'a> {
@@ -108,18 +108,18 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The policy, and the same one for as long as this connection is decided about.
+    /// Returns the policy, which stays the same while this connection is decided.
     pub(crate) fn ruling(&mut self) -> &Ruling {
         self.ruling.get_or_insert_with(|| self.cx.ruling())
     }
 
-    /// Counts the bytes that this connection keeps before it goes on; whether there is room for them.
+    /// Counts the bytes that this connection buffers. Returns `false` if they exceed its share.
     #[must_use]
     pub(crate) fn try_hold(&mut self, bytes: &Vec<u8>) -> bool {
         self.held.try_hold(bytes.capacity())
     }
 
-    /// Nothing is kept any more that is not complete.
+    /// Returns the memory of its head or hello.
     pub(crate) fn release_held(&mut self) {
         let _ = self.held.try_hold(0);
     }
@@ -128,12 +128,12 @@ impl<'a> Record<'a> {
         self.conn
     }
 
-    /// A head that names no target: its decision.
+    /// Denies a head that names no target.
     pub(crate) async fn deny_malformed(&mut self, fault: Fault, raw: &[u8]) {
         self.deny_unread(fault.reason(), fault.to_string(), Some(raw_target(raw))).await;
     }
 
-    /// The same for SOCKS5. Only a name is kept of what was sent: a password can be beside it.
+    /// Denies a malformed SOCKS5 request. Only the name is recorded, because a password may be next to it.
     pub(crate) async fn deny_malformed_socks(&mut self, fault: socks::Fault, name: Option<&[u8]>) {
         self.deny_unread(fault.reason(), fault.to_string(), name.map(raw_target)).await;
     }
@@ -142,19 +142,19 @@ impl<'a> Record<'a> {
         let mut decision = self.new_decision(Verdict::Deny, reason);
         decision.host_raw = raw;
         decision.error = Some(fault.clone());
-        // Refused in any case: that it may stand in no record changes nothing for the stage.
+        // An error changes nothing for the stage, which is refused in any case.
         let _ = self.write_first(decision).await;
         let who = self.lookup.process();
         self.cx.tally(|tally| tally.count_refusal(None, reason, fault, None, who));
     }
 
-    /// Plain HTTP for a port on which a rule grants TLS: its decision, and then the refusal.
+    /// Denies plain HTTP on a port for which a rule grants only TLS.
     pub(crate) async fn deny_plain_http(&mut self, target: Target, rule: Option<&RuleRef>) -> Refusal {
         let said = "plain HTTP, where only TLS is allowed";
         self.deny(&target, rule, Reason::NotTls, said.into(), Refusal::OnlyTls).await
     }
 
-    /// Counts the connection to its host from here to its close; else its decision, and then the refusal.
+    /// Counts the connection to its host until it closes. Denies it if the host has too many.
     pub(crate) async fn count_connection(
         &mut self,
         target: &Target,
@@ -169,12 +169,12 @@ impl<'a> Record<'a> {
         Err(self.deny(target, rule, Reason::BudgetConns, said, Refusal::Crowded).await)
     }
 
-    /// Gives its place among the connections to its host back: what is left is an answer.
+    /// Releases the permit for the host, because only an answer is left to send.
     pub(crate) fn release_permit(&mut self) {
         self.permit = None;
     }
 
-    /// Notes the budgets of what is to be sent; where nothing is left of one, its decision, and then the refusal.
+    /// Sets the upload budgets. Denies the connection if one of them is used up.
     pub(crate) async fn set_budgets(
         &mut self,
         target: &Target,
@@ -189,7 +189,7 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// A refusal that no `Denial` stands for: its decision, and then what the client is told.
+    /// Denies a target for a reason that has no `Denial`.
     async fn deny(
         &mut self,
         target: &Target,
@@ -211,7 +211,7 @@ impl<'a> Record<'a> {
         told(target.clone())
     }
 
-    /// The record has no room for another connection: it is counted, and then the refusal.
+    /// Refuses a connection because the record is full.
     pub(crate) async fn refuse_full(&mut self, target: Target) -> Refusal {
         self.target = Some(target.clone());
         let mut decision = self.new_decision(Verdict::Error, Reason::RecordFull);
@@ -227,7 +227,7 @@ impl<'a> Record<'a> {
         Refusal::RecordFull(target)
     }
 
-    /// A refusal by policy: its decision, and then the refusal itself.
+    /// Denies a target by policy.
     pub(crate) async fn deny_by_policy(
         &mut self,
         denial: Denial,
@@ -241,7 +241,7 @@ impl<'a> Record<'a> {
         decision.dns = dns;
         decision.rule = denial.rule().or(denial.admitted_by()).map(RuleRef::from);
         decision.refused_by = denial.above().map(ToString::to_string);
-        // Which ports are granted is in no other field.
+        // No other field says which ports are granted.
         decision.error = (decided.reason == Reason::Port).then(|| denial.said_outside());
         if let Err(refusal) = self.write_or_refuse(decision, denial.target()).await {
             return refusal;
@@ -253,7 +253,7 @@ impl<'a> Record<'a> {
         Refusal::Denied(denial)
     }
 
-    /// A granted target without usable addresses: its decision, and then the refusal.
+    /// Records that a granted target has no usable address.
     pub(crate) async fn record_unresolved(
         &mut self,
         target: Target,
@@ -271,7 +271,7 @@ impl<'a> Record<'a> {
         Refusal::Failed(target, failure)
     }
 
-    /// A target that may be dialled: its decision, and with it the permission. There is no other way to the address.
+    /// Records the grant, and returns the permission to dial. No other function returns it.
     pub(crate) async fn allow(&mut self, resolved: Resolved) -> Result<Vetted, Refusal> {
         let Resolved { vetted, dns } = resolved;
         let ips = vetted.addrs().iter().map(SocketAddr::ip).collect();
@@ -279,7 +279,7 @@ impl<'a> Record<'a> {
         Ok(vetted)
     }
 
-    /// A target that may be left to another proxy: its decision, and with it the permission.
+    /// Records the grant of a target for an upstream proxy, and returns the permission.
     pub(crate) async fn allow_entrusted(
         &mut self,
         entrusted: Entrusted,
@@ -305,7 +305,7 @@ impl<'a> Record<'a> {
         decision.ips = ips;
         decision.dns = dns;
         decision.rule = rule.map(RuleRef::from);
-        // As of a refusal: which ports are granted is in no other field.
+        // As for a denial: no other field says which ports are granted.
         decision.error = would_deny.filter(|_| decided.reason == Reason::Port).map(Denial::said_outside);
         if self.cx.refusals().begin_dial() {
             self.write_grant(decision, would_deny).await?;
@@ -323,7 +323,7 @@ impl<'a> Record<'a> {
     async fn write_grant(&mut self, decision: Decision, would_deny: Option<&Denial>) -> Result<(), Refusal> {
         if let Some(target) = decision.target.clone() {
             self.lookup.finish().await;
-            // Not when the name was looked up: here nothing comes between.
+            // This is checked after the name lookup, right before the line is written.
             if self.cx.record_is_full() {
                 return Err(self.refuse_full(target).await);
             }
@@ -336,7 +336,7 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// An allowed target could not be dialled: the close tells, or in a flood a count; and the refusal.
+    /// Records that the dial failed: in the close, or in a count during a flood.
     pub(crate) fn record_dial_failure(
         &mut self,
         target: Target,
@@ -355,7 +355,7 @@ impl<'a> Record<'a> {
         Refusal::Failed(target, failure)
     }
 
-    /// Counts a dial that failed and whose decision is in no line.
+    /// Counts a failed dial whose decision is in no line.
     fn count_failed(
         &mut self,
         mut decision: Decision,
@@ -369,7 +369,7 @@ impl<'a> Record<'a> {
         self.cx.refusals().count_failed_dial(self.cx.log(), decision)
     }
 
-    /// An allowed request that was not forwarded, or got no answer: the close tells.
+    /// Closes an allowed request that was not forwarded, or got no answer.
     pub(crate) fn close_not_forwarded(&mut self, refusal: &Refusal) {
         let said = match refusal {
             Refusal::Failed(target, failure) => {
@@ -377,13 +377,14 @@ impl<'a> Record<'a> {
                 Some(format!("{}: {failure}", failure.reason()))
             }
             Refusal::Malformed(fault) => Some(format!("{}: {fault}", fault.reason())),
-            // What runs out says so itself.
+            // A used-up budget adds its own text.
             _ => None,
         };
         self.close(End::Error, said);
     }
 
-    /// It stands: where its decision is not written yet, it is now, before a byte goes over it.
+    /// Records that the dial succeeded. If the decision is not written yet, it is written here, before any byte is
+    /// sent.
     pub(crate) async fn record_dialed(
         &mut self,
         target: &Target,
@@ -403,18 +404,18 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// The hello was read; whether it named the target.
+    /// Notes the hello, and whether it names the target.
     pub(crate) fn note_hello(&mut self, hello: Hello, took: Duration, ok: bool) {
         self.hello = Some((hello, took, ok));
     }
 
-    /// A second hello was read, and does not name the target.
+    /// Notes a second hello, which does not name the target.
     pub(crate) fn note_second_hello(&mut self, hello: Hello) {
         let took = self.hello.as_ref().map_or(Duration::ZERO, |(_, took, _)| *took);
         self.hello = Some((hello, took, false));
     }
 
-    /// A refusal after the 200: a second decision, written before the connection is closed.
+    /// Denies a tunnel after the 200: with a second decision, and then the close.
     pub(crate) fn deny_late(&mut self, target: &Target, reason: Reason, said: String) {
         self.write_second(target, reason, said.clone());
         self.close(End::Killed, Some(said));
@@ -425,14 +426,14 @@ impl<'a> Record<'a> {
         decision.ip = self.dialled.map(|(addr, _)| addr.ip());
         (decision.sni, decision.sni_ok, decision.alpn, decision.ech) = self.hello_fields();
         decision.error = Some(said.clone());
-        let _ = self.write(decision); // closed in any case
+        let _ = self.write(decision); // it is closed in any case
         let who = self.lookup.process();
         self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, None, who));
         self.deny_inside(target, reason, None);
     }
 
-    /// The end, once: later calls change nothing, and without a decision nothing is written. Where the upload budget ran
-    /// out, that is how it ended, whatever came of it. A dial that was given up has failed, whoever gave it up.
+    /// Writes the close, once, and only after a decision. A used-up budget is the end, whatever followed. An
+    /// abandoned dial counts as failed.
     pub(crate) fn close(&mut self, mut end: End, mut error: Option<String>) {
         if self.state != State::Decided {
             return;
@@ -464,7 +465,7 @@ impl<'a> Record<'a> {
         }
         close.error = error;
         tracing::debug!(conn = %self.conn, ?end, up = close.bytes_up, down = close.bytes_down, "closed");
-        // A close that cannot be written takes back nothing; the log refuses every decision from now on.
+        // An error changes nothing here: the log refuses every further decision.
         let _ = self.cx.log().write(Event::Close(close));
     }
 
@@ -487,8 +488,8 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// The first decision of a connection: it waits for who asked. That was asked when the connection came in, so a look is over
-    /// when the head was read and the name looked up.
+    /// Writes the first decision of a connection. It waits for the process lookup that started at accept, which has
+    /// normally finished by now.
     async fn write_first(&mut self, decision: Decision) -> Result<(), NotWritten> {
         self.lookup.finish().await;
         self.write(decision)
@@ -499,7 +500,7 @@ impl<'a> Record<'a> {
         decision.under = Some(Arc::clone(&self.ruling().under));
         let (verdict, reason) = (decision.verdict, decision.reason);
         tracing::debug!(conn = %self.conn, %verdict, %reason, target = ?decision.target, "decided");
-        // What was let out before has lines of its own whatever comes.
+        // A connection that was let out always has its own lines.
         let is_refusal = self.state == State::Undecided && matches!(verdict, Verdict::Deny | Verdict::Error);
         let told = match is_refusal {
             true => self.cx.refuse(decision),
@@ -545,14 +546,14 @@ impl Drop for Record<'_> {
     }
 }
 
-/// As it is written in a policy.
+/// Formats a size as in a policy.
 fn size_text(bytes: u64) -> String {
     Size::new(bytes).map(|size| size.to_string()).unwrap_or_default()
 }
 
-/// What stands for the host in a head that could not be read: of its second word, or of its first where that is no method,
-/// what can be a scheme, a host and a port. Userinfo, path and query can hold secrets, and where they begin is not always
-/// to be told: what could be of them is left out.
+/// Extracts the host from a head that could not be parsed: the part of the second word that can be a scheme, a host
+/// and a port. If the first word is not a method, it is used instead. Userinfo, path and query can contain secrets,
+/// so whatever may belong to them is left out.
 fn raw_target(head: &[u8]) -> Vec<u8> {
     let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
@@ -565,7 +566,7 @@ fn raw_target(head: &[u8]) -> Vec<u8> {
     let ends = |byte: &u8| byte.is_ascii_punctuation() && !b"@.-_:[]%".contains(byte);
     let (authority, behind) = rest.split_at(rest.iter().position(ends).unwrap_or(rest.len()));
     let host = match authority.iter().rposition(|&byte| byte == b'@') {
-        // The password may have had a slash.
+        // The password may have contained a slash.
         _ if behind.contains(&b'@') => b"***",
         Some(at) => {
             raw.extend_from_slice(b"***@");
@@ -573,7 +574,7 @@ fn raw_target(head: &[u8]) -> Vec<u8> {
         }
         None => authority,
     };
-    // Behind the last colon of a host there is a port, or nothing that is to be kept.
+    // After the last colon of a host there is a port, or text that must not be recorded.
     let in_brackets = host.iter().rposition(|&byte| byte == b']').map_or(0, |at| at + 1);
     let colon = host.iter().skip(in_brackets).position(|&byte| byte == b':').map(|at| in_brackets + at + 1);
     let digits = |from: usize| host.iter().skip(from).take_while(|byte| byte.is_ascii_digit()).count();
@@ -588,7 +589,7 @@ fn raw_target(head: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// H12, A03: neither userinfo nor path nor query of a refused request is kept.
+    /// H12, A03: userinfo, path and query of a refused request are not recorded.
     #[test]
     fn raw_target_holds_no_secret() {
         for (head, raw) in [

@@ -21,7 +21,8 @@ pub struct Summary {
     pub failed: Vec<FailedHost>,
     /// Distinct targets to which a connection was opened.
     pub reached: u64,
-    /// Those targets with the bytes moved, at most [`limits::TALLY`], in the order in which each was first reached.
+    /// The reached targets with the bytes moved, at most [`limits::TALLY`], in the order in which each was first
+    /// reached.
     pub reached_hosts: Vec<ReachedHost>,
     /// Number of denials beyond the bound of `denied`.
     pub denied_more: u64,
@@ -32,7 +33,7 @@ pub struct Summary {
     pub would_deny_more: u64,
     /// Connections accepted.
     pub connections: u64,
-    /// Those of the connections that were not served because too many were open. The record has no lines about
+    /// Connections that were not served because too many were open. The record has no lines about them.
     /// them.
     pub turned_away: u64,
     /// Connections that were refused because the record is full.

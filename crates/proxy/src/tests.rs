@@ -335,7 +335,7 @@ async fn answers_to_a_storm_of_refusals_wait_within_bounds() {
     assert_eq!(took(2000).await, 1000);
 }
 
-/// The same with a real proxy: each answer after the thousandth takes at least its delay.
+/// With a real proxy, each answer after the thousandth takes at least its delay.
 #[tokio::test]
 async fn a_storm_of_refusals_is_answered_later_and_later() {
     let proxy = setup(&[]).start().await;

@@ -1,4 +1,4 @@
-//! Runs blocking work on a thread of its own.
+//! Runs blocking work on a separate thread.
 
 use std::io;
 use std::thread::Builder;

@@ -28,9 +28,9 @@ struct AfterHello {
 
 /// The state of the client's next record.
 enum Next {
-    /// It has not fully arrived.
+    /// The record has not fully arrived.
     Wait,
-    /// It waits for the server's answer.
+    /// The record waits for the server's answer.
     HeadMemory,
 }
 

@@ -78,7 +78,7 @@ pub(crate) enum Code {
     NoSuchName = 3,
     NotImplemented = 4,
     Refused = 5,
-    /// It has 12 bits; the upper 8 are in the OPT record.
+    /// The version is not supported. This code has 12 bits; the upper 8 are in the OPT record.
     BadVersion = 16,
 }
 

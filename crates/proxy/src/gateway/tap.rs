@@ -105,7 +105,7 @@ impl Tap {
 
     fn note_packet(&self, packet: &[u8]) {
         let Some((proto, to)) = parse(packet) else { return };
-        // A connection to a listener of the gateway gets a decision of its own.
+        // A connection to a listener of the gateway gets its own decision.
         if proto == Proto::Tcp && self.places.listens_at(to) {
             return;
         }

@@ -253,7 +253,7 @@ async fn s07_each_port_speaks_its_own() {
     assert_eq!(origin.connections(), 0);
 }
 
-/// P19: one deadline for greeting and request together. Who says nothing has asked for nothing.
+/// P19: greeting and request share one deadline. A silent client asks for nothing.
 #[tokio::test]
 async fn a_slow_client() {
     let proxy = setup(&[]).start().await;
@@ -278,7 +278,7 @@ async fn a_slow_client() {
     ended.closes_follow_decisions();
 }
 
-/// K37: what the world says, in the codes of RFC 1928.
+/// K37: failures have the codes of RFC 1928.
 #[tokio::test]
 async fn the_world_says_no_in_codes() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -295,7 +295,7 @@ async fn the_world_says_no_in_codes() {
     ended.closes_follow_decisions();
 }
 
-/// A05: what cannot be recorded is not dialled on this way either.
+/// A05: what cannot be recorded is not dialed over SOCKS5 either.
 #[tokio::test]
 async fn a_full_disk_stops_socks() {
     let origin = origin(b"").await;
@@ -309,7 +309,7 @@ async fn a_full_disk_stops_socks() {
     assert_eq!(origin.connections(), 0);
 }
 
-/// R01: both ports share the slots; who gets none is told so in SOCKS5.
+/// R01: both ports share the slots, and a client without a slot gets a SOCKS5 reply.
 #[tokio::test]
 async fn too_many_connections_of_both_kinds() {
     let origin = origin(b"").await;
@@ -326,7 +326,7 @@ async fn too_many_connections_of_both_kinds() {
     proxy.end().await;
 }
 
-/// T01: the TLS name is checked as it is behind CONNECT: zero bytes upstream of another one.
+/// T01: the TLS name is checked as for CONNECT, and a wrong one sends no byte upstream.
 #[tokio::test]
 async fn the_name_in_the_hello_behind_socks() {
     for (hello, reason) in [

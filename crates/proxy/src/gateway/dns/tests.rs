@@ -345,7 +345,7 @@ proptest! {
         checks::dns(&data);
     }
 
-    /// The same holds for bytes that resemble a question.
+    /// Bytes that resemble a question make no parser panic either.
     #[test]
     fn nearly_a_question_is_read(
         name in "([a-zA-Z0-9_.-]{1,20}\\.){0,5}(test|arpa)",
