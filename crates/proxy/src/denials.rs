@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stops_with_a_line_that_says_so() {
+    fn ends_the_denials_file_with_a_notice() {
         let path = std::env::temp_dir().join(format!("exeat-denials-{}", std::process::id()));
         let denials = Denials::new(File::create(&path).unwrap());
         for number in 0..limits::DENIALS.0 + 5 {

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_families_by_turns() {
+    fn alternates_address_families() {
         let addrs: Vec<SocketAddr> = ["[2001:db8::1]:1", "[2001:db8::2]:1", "[2001:db8::3]:1", "192.0.2.1:1"]
             .map(|addr| addr.parse().unwrap())
             .into();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_address_does_not_hide_a_live_one() {
+    async fn tries_the_next_address_after_a_dead_one() {
         let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let live = origin.local_addr().unwrap();
         let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -188,7 +188,7 @@ mod tests {
 
     /// RFC 8305: a silent address is overtaken after the stagger. A full backlog makes loopback silent.
     #[tokio::test]
-    async fn a_silent_address_is_overtaken() {
+    async fn tries_the_next_address_after_a_silent_one() {
         let silent = TcpSocket::new_v4().unwrap();
         silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let silent = silent.listen(1).unwrap();

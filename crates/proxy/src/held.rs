@@ -61,7 +61,7 @@ mod tests {
 
     /// L08: large heads stop growing first, and small ones still fit.
     #[test]
-    fn l08_all_heads_together_are_bounded() {
+    fn l08_bounds_all_heads_together() {
         let held = HeadMemory::default();
         let fill = |size: usize| {
             let mut shares = Vec::new();

@@ -56,7 +56,7 @@ mod tests {
 
     /// R01: hosts are counted separately, and a returned permit is available again.
     #[test]
-    fn counts_each_host_alone() {
+    fn counts_hosts_separately() {
         let hosts = PerHost::default();
         let first = hosts.admit(&host("a.test"), 2).unwrap();
         let second = hosts.admit(&host("A.test"), 2).unwrap();

@@ -591,7 +591,7 @@ mod tests {
 
     /// H12, A03: userinfo, path and query of a refused request are not recorded.
     #[test]
-    fn raw_target_holds_no_secret() {
+    fn keeps_secrets_out_of_the_raw_target() {
         for (head, raw) in [
             ("CONNECT u:secret@allowed.test:443 HTTP/1.1\r\n", "***@allowed.test:443"),
             ("CONNECT  two.test:443 HTTP/1.1\r\n", "two.test:443"),

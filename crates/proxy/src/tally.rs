@@ -344,7 +344,7 @@ mod tests {
 
     /// R-rows of memory: a stage that asks for new names cannot grow the summary without bound.
     #[test]
-    fn is_bounded_and_counts_the_rest() {
+    fn bounds_the_summary_and_counts_the_rest() {
         let mut tally = Tally::default();
         let asked = limits::TALLY + 10;
         for number in 0..asked {
@@ -365,7 +365,7 @@ mod tests {
 
     /// Targets that only report mode allows have their own bound and count.
     #[test]
-    fn what_would_be_denied_is_bounded_and_counted_apart() {
+    fn bounds_report_mode_denials_separately() {
         let terms = exeat_policy::Terms { mode: exeat_policy::Mode::Report, ..Default::default() };
         let policy = exeat_policy::Layers { terms, ..Default::default() }.build();
         let mut tally = Tally::default();

@@ -304,7 +304,7 @@ async fn eventually(mut holds: impl FnMut() -> bool) {
 /// is delayed at once.
 #[tokio::test(start_paused = true)]
 #[expect(clippy::disallowed_methods, reason = "the test owns the tasks")]
-async fn answers_to_a_storm_of_refusals_wait_within_bounds() {
+async fn bounds_the_delay_of_answers() {
     let run = RunId::new();
     let header = Header { run, stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
     let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
@@ -337,7 +337,7 @@ async fn answers_to_a_storm_of_refusals_wait_within_bounds() {
 
 /// With a real proxy, each answer after the thousandth takes at least its delay.
 #[tokio::test]
-async fn a_storm_of_refusals_is_answered_later_and_later() {
+async fn delays_answers_in_a_storm_of_refusals() {
     let proxy = setup(&[]).start().await;
     let ask = async || {
         let mut client = proxy.connect(Way::Tcp).await;
@@ -359,7 +359,7 @@ async fn a_storm_of_refusals_is_answered_later_and_later() {
 /// K32, P04, X01: one allowed connection with early data, from head to close; the record has the bytes in each
 /// direction.
 #[tokio::test]
-async fn a_tunnel_from_head_to_close() {
+async fn opens_a_connect_tunnel() {
     for way in WAYS {
         let origin = origin(b"welcome").await;
         let port = origin.port();
@@ -412,7 +412,7 @@ impl Who for Slow {
 
 /// The process lookup runs in parallel with the name lookup: it adds no time, and has the whole lookup to finish.
 #[tokio::test]
-async fn who_asked_is_looked_for_beside_the_name() {
+async fn looks_up_the_process_during_the_name_lookup() {
     let took = limits::WHO * 3;
     let who = Some(Arc::new(Slow(took)) as Arc<dyn Who>);
     let proxy = Setup { who, lookup: took * 2, ..setup(&["evil.test:443"]) }.start().await;
@@ -425,7 +425,7 @@ async fn who_asked_is_looked_for_beside_the_name() {
 
 /// A head may arrive byte by byte.
 #[tokio::test]
-async fn a_fragmented_head() {
+async fn reads_a_head_byte_by_byte() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
@@ -441,7 +441,7 @@ async fn a_fragmented_head() {
 /// K32, P03, P22, D10: a denial is a 403 before any 200; it names its flag, looks nothing up, and ends the
 /// connection.
 #[tokio::test]
-async fn a_denial() {
+async fn answers_a_denial_with_403() {
     for way in WAYS {
         let origin = origin(b"").await;
         let port = origin.port();
@@ -469,7 +469,7 @@ async fn a_denial() {
 
 /// D01: a granted name resolves to loopback, without an IP rule. The reply does not contain the address.
 #[tokio::test]
-async fn a_closed_address() {
+async fn refuses_a_name_with_a_private_address() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[&format!("allowed.test:{port}")]).start().await;
@@ -487,7 +487,7 @@ async fn a_closed_address() {
 
 /// K32: failures are not denials: they are 502 and 504, with verdict `error` or a close with the error.
 #[tokio::test]
-async fn the_world_says_no() {
+async fn tells_failures_from_denials() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut setup =
         setup(&[&format!("allowed.test:{dead}"), "gone.test", "broken.test", &format!("127.0.0.1:{dead}")]);
@@ -515,7 +515,7 @@ async fn the_world_says_no() {
 
 /// A05: what cannot be recorded is not dialed.
 #[tokio::test]
-async fn a_full_disk_stops_everything() {
+async fn refuses_everything_on_a_full_disk() {
     let origin = origin(b"").await;
     let port = origin.port();
     let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
@@ -534,7 +534,7 @@ async fn a_full_disk_stops_everything() {
 
 /// P19, R03: the head has one deadline, also if its bytes keep coming.
 #[tokio::test]
-async fn a_slow_head() {
+async fn refuses_a_slow_head() {
     let proxy = setup(&[]).start().await;
     let mut client = proxy.connect(Way::Tcp).await;
     let start = Instant::now();
@@ -561,7 +561,7 @@ async fn a_slow_head() {
 /// A client that sends nothing asks for nothing, so nothing is denied, whether it leaves or stays until the
 /// deadline.
 #[tokio::test]
-async fn a_silent_client() {
+async fn records_nothing_about_a_silent_client() {
     for way in WAYS {
         let proxy = setup(&[]).start().await;
         drop(proxy.connect(way).await);
@@ -577,7 +577,7 @@ async fn a_silent_client() {
 
 /// P20: an endless head gets 431, and the reply arrives although we stop reading.
 #[tokio::test]
-async fn a_huge_head() {
+async fn refuses_a_huge_head() {
     for way in WAYS {
         let proxy = setup(&[]).start().await;
         let mut client = proxy.connect(way).await;
@@ -591,7 +591,7 @@ async fn a_huge_head() {
 
 /// R01: over the limit a client gets 503 with `Retry-After`; a slot that is released can be used again.
 #[tokio::test]
-async fn too_many_connections() {
+async fn refuses_too_many_connections() {
     let origin = origin(b"").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let mut setup = setup(&[&target]);
@@ -612,7 +612,7 @@ async fn too_many_connections() {
 
 /// R07: many connections at once.
 #[tokio::test]
-async fn two_hundred_at_once() {
+async fn serves_two_hundred_at_once() {
     let origin = origin(b"hi").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let proxy = setup(&[&target]).start().await;
@@ -634,7 +634,7 @@ async fn two_hundred_at_once() {
 /// T01, T02, T03, T04, T05, T06, T07, T10: the verdict for each first flight, and that nothing reaches the origin
 /// unless the hello names the target.
 #[tokio::test]
-async fn the_name_in_the_hello() {
+async fn checks_the_name_in_the_hello() {
     let allowed = real("allowed.test", &["h2"]);
     let name = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
     for (first, verdict) in [
@@ -692,7 +692,7 @@ async fn the_name_in_the_hello() {
 /// T08: a hello that may hide another name is recorded. If the policy says so, it is refused before a byte goes
 /// upstream.
 #[tokio::test]
-async fn t08_a_hidden_name() {
+async fn t08_records_or_refuses_a_hidden_name() {
     for ech in Ech::ALL {
         let origin = origin(b"").await;
         let port = origin.port();
@@ -773,7 +773,7 @@ async fn t01_tls_on_any_port_names_its_host() {
 
 /// T01, T06: a server that speaks first is heard at once, and the client's hello is still checked.
 #[tokio::test]
-async fn t01_a_server_that_speaks_first_is_no_way_around() {
+async fn t01_checks_the_hello_after_a_server_that_speaks_first() {
     // This is more than the sockets between hold: some of it waits for the client, which still speaks first.
     static GREETING: [u8; 8 << 20] = [b'g'; 8 << 20];
     for (first, reason) in [
@@ -825,7 +825,7 @@ async fn t01_a_server_that_speaks_first_is_no_way_around() {
 
 /// With `tls = "off"`, and on a port other than 443, nothing waits for a hello.
 #[tokio::test]
-async fn no_hello_is_asked_for() {
+async fn forwards_without_a_hello() {
     let origin = origin(b"220 smtp").await;
     let port = origin.port();
     let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
@@ -840,7 +840,7 @@ async fn no_hello_is_asked_for() {
 
 /// H16: a new policy applies to new requests, its digest is in their lines, and open connections stay open.
 #[tokio::test]
-async fn a_policy_is_replaced_while_it_is_served() {
+async fn replaces_the_policy_while_serving() {
     let origin = origin(b"").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let proxy = setup(&[&target]).start().await;
@@ -867,7 +867,7 @@ async fn a_policy_is_replaced_while_it_is_served() {
 
 /// A05, A07: a connection that does not end in the drain time is cut, and still gets its close record.
 #[tokio::test]
-async fn the_stop_of_a_run() {
+async fn cuts_connections_after_the_drain() {
     let origin = origin(b"").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let proxy = setup(&[&target]).start().await;
@@ -882,7 +882,7 @@ async fn the_stop_of_a_run() {
 
 /// A05, A07: without a drain, every connection still gets its close record.
 #[tokio::test]
-async fn the_stop_of_a_run_in_a_hurry() {
+async fn closes_every_connection_without_a_drain() {
     let origin = origin(b"").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let mut setup = setup(&[&target]);

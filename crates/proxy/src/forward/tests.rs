@@ -63,7 +63,7 @@ async fn all(stream: &mut UnixStream) -> String {
 
 /// K38, P22: any bytes pass unchanged, and each side ends on its own.
 #[tokio::test]
-async fn k38_bytes_and_ends_go_through_unread() {
+async fn k38_forwards_bytes_and_ends_unread() {
     let setup = Setup::new(Entry::Http);
     let theirs = setup.theirs();
     let mut client = setup.client().await;
@@ -82,7 +82,7 @@ async fn k38_bytes_and_ends_go_through_unread() {
 /// K38: without the other proxy, each client gets an error, and the record gets one line. A proxy that starts later
 /// is used.
 #[tokio::test]
-async fn k38_nobody_there_is_503() {
+async fn k38_answers_503_without_the_other_proxy() {
     let setup = Setup::new(Entry::Http);
     for _ in 0..3 {
         let mut client = setup.client().await;
@@ -105,7 +105,7 @@ async fn k38_nobody_there_is_503() {
 
 /// Only HTTP is forwarded, because the other proxy reads HTTP.
 #[tokio::test]
-async fn only_http_goes_on() {
+async fn forwards_only_http() {
     let setup = Setup::new(Entry::Socks5);
     let theirs = setup.theirs();
     let mut client = setup.client().await;
@@ -121,7 +121,7 @@ async fn only_http_goes_on() {
 
 /// K38: the end of a run does not wait for a proxy whose queue is full.
 #[tokio::test]
-async fn the_stop_of_a_run_while_connecting() {
+async fn stops_while_connecting() {
     use nix::sys::socket::{Backlog, listen};
 
     let setup = Setup::new(Entry::Http);

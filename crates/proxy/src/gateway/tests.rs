@@ -6,7 +6,7 @@ use super::*;
 
 /// A stage can connect to them without a DNS question first.
 #[tokio::test]
-async fn granted_addresses_have_listeners_before_anything_is_served() {
+async fn opens_granted_addresses_before_serving() {
     let rules = ["a.test", "192.0.2.1:443", "[2001:db8::1]:443"].map(str::to_owned);
     let (cx, record) = context(&rules);
     let listen = Arc::new(Loopback::default());

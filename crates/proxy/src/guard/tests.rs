@@ -39,7 +39,7 @@ async fn guard(answer: Result<Vec<IpAddr>, Failure>, slow: Duration) -> Result<R
 
 /// D13, R08: slow, empty and huge answers each have their own failure; none is a denial.
 #[tokio::test]
-async fn failures_are_told_apart() {
+async fn separates_lookup_failures() {
     let many =
         (0..=limits::ANSWERS).map(|n| IpAddr::from([93, 184, 215, u8::try_from(n).unwrap()])).collect();
     assert_eq!(failed(guard(Ok(many), Duration::ZERO).await), Failure::TooManyAnswers);
@@ -51,7 +51,7 @@ async fn failures_are_told_apart() {
 
 /// D01, D03: one refused address refuses the whole answer.
 #[tokio::test]
-async fn a_mixed_answer_is_refused() {
+async fn refuses_a_mixed_answer() {
     let answer = vec![[93, 184, 215, 14].into(), [10, 2, 3, 4].into()];
     match guard(Ok(answer.clone()), Duration::ZERO).await {
         Err(Unresolved::Denied { denial, ips, .. }) => {
@@ -64,7 +64,7 @@ async fn a_mixed_answer_is_refused() {
 
 /// D13, R08: stuck lookups keep their slots, and further ones time out instead of adding threads.
 #[tokio::test]
-async fn lookups_are_bounded() {
+async fn bounds_lookups() {
     let policy = policy(&["a.test"]);
     let resolver = Fixed(Ok(vec![[93, 184, 215, 14].into()]), Duration::from_millis(300));
     let guard = Guard::new(Arc::new(resolver));
@@ -77,7 +77,7 @@ async fn lookups_are_bounded() {
 }
 
 #[test]
-fn the_hosts_file_is_read_as_the_c_library_reads_it() {
+fn reads_the_hosts_file_as_the_c_library_does() {
     let hosts = hosts::parse(
         "127.0.0.1 localhost\n::1\tlocalhost ip6-localhost # comment\n# 192.0.2.9 not.test\n\
          192.0.2.1 A.Test b.test\nfe80::1%eth0 scoped.test\nnonsense\n192.0.2.1 a.test\n\n192.0.2.2",
@@ -90,7 +90,7 @@ fn the_hosts_file_is_read_as_the_c_library_reads_it() {
 }
 
 #[test]
-fn the_hosts_file_is_matched_exactly_and_read_again_when_it_changes() {
+fn reads_a_changed_hosts_file_again() {
     let path = std::env::temp_dir().join(format!("exeat-hosts-{}", std::process::id()));
     let system = System::new(path.clone());
     let name: HostName = "only-here.invalid".parse().unwrap();
@@ -104,7 +104,7 @@ fn the_hosts_file_is_matched_exactly_and_read_again_when_it_changes() {
 
 /// D09: a name may not resolve to an address of the host's own interfaces.
 #[tokio::test]
-async fn own_addresses_are_known() {
+async fn caches_own_addresses() {
     let guard = Guard::new(Arc::new(Fixed(Ok(vec![]), Duration::ZERO)));
     let own = guard.own_addresses().unwrap();
     assert!(Arc::ptr_eq(&own, &guard.own_addresses().unwrap()), "read once, within its age");

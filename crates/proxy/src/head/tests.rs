@@ -28,7 +28,7 @@ fn target(head: &str) -> Result<String, Fault> {
 }
 
 #[test]
-fn real_clients_are_understood() {
+fn parses_real_clients() {
     assert_eq!(target(CURL), Ok("api.example.com:443".into()));
     assert_eq!(target(GO), Ok("proxy.golang.org:443".into()));
     assert_eq!(target(PYTHON_OLD), Ok("packages.example.org:443".into()));
@@ -105,7 +105,7 @@ fn faults_are_told_apart() {
 
 /// P02: CONNECT names one host.
 #[test]
-fn connect_targets_are_strict() {
+fn parses_connect_targets_strictly() {
     let with = |target: &str, host: &str| {
         self::target(&format!("CONNECT {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
     };
@@ -132,7 +132,7 @@ fn connect_targets_are_strict() {
 
 /// A body after CONNECT has no meaning; some clients announce that there is none.
 #[test]
-fn connect_has_no_body() {
+fn refuses_connect_with_a_body() {
     let with =
         |field: &str| target(&format!("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n"));
     assert_eq!(with("Content-Length: 0"), Ok("a.test:443".into()));
@@ -142,7 +142,7 @@ fn connect_has_no_body() {
 
 /// P20: 100 fields pass and 101 do not; 32 KiB pass and one byte more does not.
 #[test]
-fn sizes_are_bounded() {
+fn bounds_sizes() {
     let fields = |count: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: 1\r\n".repeat(count - 1));
     assert!(matches!(parse(fields(limits::FIELDS).as_bytes()), Parsed::Head(_)));
     assert_eq!(fault(&fields(limits::FIELDS + 1)), Fault::TooManyFields);
@@ -158,7 +158,7 @@ fn sizes_are_bounded() {
 
 /// Each byte is read once, so a head in single bytes costs no more than a whole one.
 #[test]
-fn no_byte_is_looked_at_twice() {
+fn reads_each_byte_once() {
     let mut parser = Parser::default();
     let head = "G".repeat(limits::HEAD_BYTES);
     for end in 0..head.len() {
@@ -258,7 +258,7 @@ fn is_compliant(bytes: &[u8]) {
 
 /// P05, P06, P07, P08, P09: fields that some reader takes for framing.
 #[test]
-fn p05_to_p09_shapes_that_are_read_differently_are_refused() {
+fn p05_to_p09_refuses_ambiguous_framing() {
     for (fields, fault_of_it) in [
         ("Content_Length: 5", Fault::LookAlike),
         ("CONTENT.LENGTH: 5", Fault::LookAlike),
@@ -280,7 +280,7 @@ fn p05_to_p09_shapes_that_are_read_differently_are_refused() {
 }
 
 #[test]
-fn fields_that_clients_send_are_none_of_those() {
+fn accepts_fields_that_clients_send() {
     for name in [
         "Content-Type",
         "Content-Encoding",
@@ -313,18 +313,18 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_httparse_accepts(bytes in head_like()) {
+    fn accepts_only_what_httparse_accepts(bytes in head_like()) {
         agrees(&bytes);
     }
 
     #[test]
-    fn what_is_accepted_is_compliant(bytes in request_like()) {
+    fn accepts_only_compliant_heads(bytes in request_like()) {
         is_compliant(&bytes);
         agrees(&bytes);
     }
 
     #[test]
-    fn cutting_changes_nothing(bytes in head_like(), cuts in prop::collection::vec(0usize..400, 0..8)) {
+    fn parses_heads_alike_in_any_pieces(bytes in head_like(), cuts in prop::collection::vec(0usize..400, 0..8)) {
         let mut parser = Parser::default();
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
         cuts.sort_unstable();

@@ -115,7 +115,7 @@ fn every_prefix_is_incomplete_then_one_answer() {
 
 /// T02, T05: no name, two names, odd types, odd bytes, a trailing dot, an address.
 #[test]
-fn odd_server_names() {
+fn refuses_odd_server_names() {
     let one = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
     assert_eq!(sni(&one(b"allowed.test")), Ok(Some("allowed.test".into())));
     assert_eq!(sni(&one(b"ALLOWED.test")), Ok(Some("ALLOWED.test".into())));
@@ -148,7 +148,7 @@ fn odd_server_names() {
 
 /// T04: the name may come late, and the size limit holds.
 #[test]
-fn large_hellos() {
+fn reads_large_hellos() {
     let name = entries(&[(0, b"allowed.test")]);
     for padding in [2_000, 16_000, 40_000] {
         assert_eq!(
@@ -188,7 +188,7 @@ fn not_tls() {
 
 /// T01, T02: the name must be the requested host; a literal must come without a name.
 #[test]
-fn names_are_compared() {
+fn compares_server_names() {
     let check = |target: &str, sni: Option<&str>| {
         let hello = Hello { sni: sni.map(str::to_owned), alpn: None, ech: false };
         let target = Target::parse(target.as_bytes()).unwrap();

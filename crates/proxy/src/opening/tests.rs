@@ -30,7 +30,7 @@ fn byte_by_byte(bytes: &[u8]) -> (Protocol, usize) {
 
 /// L14: whatever some server takes for a request is one, in any pieces, and no complete line of it goes on before.
 #[test]
-fn l14_knows_requests_of_any_spelling() {
+fn l14_detects_requests_in_any_spelling() {
     for line in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"get / http/1.1\r\n",
@@ -72,7 +72,7 @@ fn l14_knows_requests_of_any_spelling() {
 
 /// L14: bytes that are neither TLS nor HTTP go on at once.
 #[test]
-fn l14_other_protocols_do_not_wait() {
+fn l14_delays_no_other_protocol() {
     for line in [
         &b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n"[..],
         b"SSH-2.0-Go\r\n",
@@ -116,7 +116,7 @@ fn l14_other_protocols_do_not_wait() {
 
 /// L14: what may begin a request waits as a whole, and the end of the stream counts as the end of the line.
 #[test]
-fn l14_the_beginning_of_a_request_waits() {
+fn l14_holds_the_beginning_of_a_request() {
     for held in [
         &b"G"[..],
         b"GET",
@@ -150,7 +150,7 @@ fn l14_the_beginning_of_a_request_waits() {
 
 /// L14: both forms of TLS are detected first.
 #[test]
-fn l14_tls_is_told_first() {
+fn l14_detects_tls_first() {
     for bytes in [&b"\x16"[..], b"\x16\x03\x01", b"\x15not", b"\x80\x2e\x01\x03"] {
         assert_eq!(whole(bytes), Protocol::Tls);
         assert_eq!(byte_by_byte(bytes).0, Protocol::Tls);

@@ -49,7 +49,7 @@ fn told<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
 /// A08: in ordinary use each refusal has its own line. A flood of 100 000 is counted exactly, in a record of less
 /// than 1 MB.
 #[tokio::test(start_paused = true)]
-async fn a08_a_flood_of_refusals_is_counted_exactly() {
+async fn a08_counts_a_flood_of_refusals_exactly() {
     let run = Run::new();
     let refusals = Refusals::new();
     let mut alone = 0;
@@ -96,7 +96,7 @@ async fn a08_a_flood_of_refusals_is_counted_exactly() {
 
 /// A08: `kill -9` can lose at most a second of counts, also after the flood has ended.
 #[tokio::test(start_paused = true)]
-async fn a08_what_is_counted_is_told_within_a_second() {
+async fn a08_writes_counts_within_a_second() {
     let run = Run::new();
     let refusals = Refusals::new();
     for number in 0..1010 {
@@ -121,7 +121,7 @@ async fn a08_what_is_counted_is_told_within_a_second() {
 
 /// A08: the lines per second are bounded, however many kinds there are; the oldest come first, and none is lost.
 #[tokio::test(start_paused = true)]
-async fn a08_the_lines_of_a_flood_are_bounded() {
+async fn a08_bounds_the_lines_of_a_flood() {
     let run = Run::new();
     let refusals = Refusals::new();
     for number in 0..1000 {
@@ -150,7 +150,7 @@ async fn a08_the_lines_of_a_flood_are_bounded() {
 
 /// A08: counts are also written by a task that is never idle.
 #[tokio::test(start_paused = true)]
-async fn a08_a_flood_is_told_of_in_time_whatever_else_comes() {
+async fn a08_writes_the_counts_of_a_flood_in_a_busy_task() {
     let run = Run::new();
     let refusals = Refusals::new();
     for number in 0..1005 {
@@ -169,7 +169,7 @@ async fn a08_a_flood_is_told_of_in_time_whatever_else_comes() {
 
 /// A05, A08: if the record cannot be written, counting a refusal is an error too.
 #[tokio::test(start_paused = true)]
-async fn a05_a_flood_without_a_record_is_an_error() {
+async fn a05_fails_to_count_a_flood_without_a_record() {
     let run = Run::new();
     let refusals = Refusals::new();
     for number in 0..1005 {

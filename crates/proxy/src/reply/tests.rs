@@ -29,7 +29,7 @@ fn text(refusal: &Refusal) -> String {
 }
 
 #[test]
-fn a_denial_reads_as_documented() {
+fn formats_a_denial_as_documented() {
     let text = text(&Refusal::Denied(denial(&[], "api.example.net:443", None)));
     let expected = "HTTP/1.1 403 exeat denied api.example.net:443 (no rule allows it)\r\n\
         Proxy-Status: exeat; error=http_request_denied; details=\"default\"\r\n\
@@ -46,7 +46,7 @@ fn a_denial_reads_as_documented() {
 
 /// The table of lines 1 and 3, and what never goes inside.
 #[test]
-fn what_is_said_inside_holds_no_address_path_or_person() {
+fn keeps_addresses_paths_and_people_out_of_replies() {
     for (rules, asked, answer, line1, line3) in [
         (
             &["a.test"][..],
@@ -83,7 +83,7 @@ fn what_is_said_inside_holds_no_address_path_or_person() {
 }
 
 #[test]
-fn failures_are_not_disguised_as_policy() {
+fn separates_failures_from_denials() {
     for (failure, status) in [
         (Failure::NoSuchName, 502),
         (Failure::Resolver, 502),
@@ -108,7 +108,7 @@ fn failures_are_not_disguised_as_policy() {
 
 /// Every reply is framed: its length is that of the body.
 #[test]
-fn content_length_is_the_body_s() {
+fn frames_every_reply() {
     for refusal in [
         Refusal::Malformed(Fault::BareCr),
         Refusal::Malformed(Fault::TooSlow),
@@ -185,7 +185,7 @@ fn every() -> Vec<Refusal> {
 /// The published table has a row for each refusal, with its reason, its status and its SOCKS5 code. Both ways of
 /// writing HTTP, bytes and hyper, give the same reply.
 #[test]
-fn the_page_has_every_answer() {
+fn documents_every_answer() {
     let page = include_str!("../../../../docs/answers.md");
     let rows: Vec<Vec<&str>> = page
         .lines()

@@ -53,7 +53,7 @@ fn l13_finds_a_retry_request_in_any_pieces() {
 
 /// L13: the answer to the second hello is found after the first one.
 #[test]
-fn l13_finds_the_answer_behind_a_retry_request() {
+fn l13_finds_the_answer_after_a_retry_request() {
     for last in [Answer::Retry, Answer::Other] {
         let second = if last == Answer::Retry { retry() } else { plain() };
         for piece in [1, 20, 1000] {
@@ -71,7 +71,7 @@ fn l13_finds_the_answer_behind_a_retry_request() {
 
 /// L13: a server that does not speak TLS asks for no hello.
 #[test]
-fn l13_other_answers_are_told_at_once() {
+fn l13_detects_other_answers_at_once() {
     for bytes in
         [&b"HTTP/1.1 400 Bad Request\r\n"[..], b"\x16\x02", b"\x17\x03\x03", b"\x16\x03\x03\xff\xff", b"220 "]
     {

@@ -34,7 +34,7 @@ fn greet(bytes: &[u8]) -> Parsed {
 
 /// Names and literals of both kinds; the bytes after them are left alone.
 #[test]
-fn requests_are_understood() {
+fn parses_requests() {
     let ipv4 = [5, 1, 0, 1, 192, 0, 2, 1, 1, 187];
     let ipv6 = [&[5, 1, 0, 4][..], &"2001:db8::1".parse::<Ipv6Addr>().unwrap().octets(), &[31, 144]].concat();
     for (request, target) in [
@@ -113,7 +113,7 @@ fn faults_are_told_apart() {
 
 /// S01, S03: the text of a name is read as for CONNECT, whatever it contains.
 #[test]
-fn names_are_judged_as_those_of_connect() {
+fn parses_names_as_connect_does() {
     for (text, target) in [
         ("127.0.0.1", Some("127.0.0.1:443")),
         ("[::1]", Some("[::1]:443")),
@@ -148,7 +148,7 @@ fn names_are_judged_as_those_of_connect() {
 
 /// S06: the longest name is read to its end, refused for its content, and known afterwards.
 #[test]
-fn the_longest_name() {
+fn parses_the_longest_name() {
     let long = [b'a'; 255];
     let request = name(&long, 443);
     for end in 0..request.len() {

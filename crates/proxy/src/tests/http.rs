@@ -99,7 +99,7 @@ fn fields_of(request: &str) -> Vec<&str> {
 /// wrote. Fields for one hop or for a proxy are removed, and so are fields that `Connection` names, unless they
 /// frame the message.
 #[tokio::test]
-async fn p02_p13_p14_a_request_is_made_anew() {
+async fn p02_p13_p14_builds_a_request_anew() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
@@ -144,7 +144,7 @@ async fn p02_p13_p14_a_request_is_made_anew() {
 /// P01, P10, P16, D14: one request, one decision, one connection. What follows a request is never read as another
 /// request, to any host.
 #[tokio::test]
-async fn p01_p16_a_connection_carries_one_request() {
+async fn p01_p16_serves_one_request_per_connection() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
@@ -178,7 +178,7 @@ async fn p01_p16_a_connection_carries_one_request() {
 /// P05, P06, P07, P08, P09, P17: ambiguous requests are refused before anything is dialed. A body that turns out
 /// malformed never becomes a whole request.
 #[tokio::test]
-async fn p05_to_p09_shapes_that_smuggle_are_refused() {
+async fn p05_to_p09_refuses_smuggling() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
@@ -222,7 +222,7 @@ async fn p05_to_p09_shapes_that_smuggle_are_refused() {
 /// P12, P11: only a WebSocket can be switched to, and only by the origin. h2c is not forwarded, and an unrequested
 /// 101 is not accepted.
 #[tokio::test]
-async fn p11_p12_upgrades() {
+async fn p11_p12_switches_to_websockets_only() {
     // h2c: it is forwarded as an ordinary request.
     let plain = web(OK).await;
     let proxy = proxy_to(&plain).await;
@@ -265,7 +265,7 @@ async fn p11_p12_upgrades() {
 
 /// P11: after the origin's 101, and not before, bytes go both ways, early ones too.
 #[tokio::test]
-async fn p11_a_websocket_becomes_a_tunnel() {
+async fn p11_turns_a_websocket_into_a_tunnel() {
     let answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Accept: a\r\n\r\nserver-first";
     let web = web(answer).await;
@@ -304,7 +304,7 @@ async fn p11_a_websocket_becomes_a_tunnel() {
 
 /// R10: malformed answers are a 502, and nothing of them reaches the client.
 #[tokio::test]
-async fn r10_odd_answers_are_502() {
+async fn r10_answers_502_to_odd_answers() {
     let endless = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".repeat(9000);
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(200));
     let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(200_000));
@@ -336,7 +336,7 @@ async fn r10_odd_answers_are_502() {
 
 /// P13: the answer is built anew too, with our own framing: chunked, by length, or until the end.
 #[tokio::test]
-async fn answers_are_made_anew() {
+async fn builds_answers_anew() {
     for (answer, head, body) in [
         ("HTTP/1.1 200 Fine\r\nX-A: b\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.1 200 Fine", "\r\n\r\nok"),
         (
@@ -379,7 +379,7 @@ async fn answers_are_made_anew() {
 /// An incomplete answer must not look complete, to HTTP/1.1 or to HTTP/1.0, which has only the end of the
 /// connection.
 #[tokio::test]
-async fn a_broken_answer_is_a_reset() {
+async fn resets_the_client_after_a_broken_answer() {
     for version in ["1.1", "1.0"] {
         let web = web("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort").await;
         let proxy = proxy_to(&web).await;
@@ -397,7 +397,7 @@ async fn a_broken_answer_is_a_reset() {
 
 /// P15: other schemes, and forms that are not for a proxy.
 #[tokio::test]
-async fn p15_other_schemes_are_refused() {
+async fn p15_refuses_other_schemes() {
     let proxy = setup(&["allowed.test:80,443"]).start().await;
     for (target, reason) in [
         ("https://allowed.test/", "scheme"),
@@ -435,7 +435,7 @@ async fn p15_other_schemes_are_refused() {
 
 /// T06: where TLS is granted, plain HTTP is refused, and nothing is dialed for it.
 #[tokio::test]
-async fn plain_http_where_tls_is_granted() {
+async fn refuses_plain_http_where_tls_is_granted() {
     let web = web(OK).await;
     let port = web.port;
     let mut given = setup(&[&format!("127.0.0.1:{port}"), "allowed.test"]);
@@ -454,7 +454,7 @@ async fn plain_http_where_tls_is_granted() {
 
 /// P17: a client that waits for `100 Continue` gets it (RFC 9110 section 10.1.1).
 #[tokio::test]
-async fn a_client_that_waits_is_told_to_go_on() {
+async fn answers_expect_with_100_continue() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
@@ -475,7 +475,7 @@ async fn a_client_that_waits_is_told_to_go_on() {
 /// R02, R04: a large body is streamed both ways, and a length allocates no memory.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the test owns the task")]
-async fn r02_r04_bodies_are_streamed() {
+async fn r02_r04_streams_bodies() {
     let body = "x".repeat(3 << 20);
     let web = web(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())).await;
     let proxy = proxy_to(&web).await;
@@ -509,7 +509,7 @@ async fn r02_r04_bodies_are_streamed() {
 
 /// An empty body keeps the length that its client sent, because some origins need it.
 #[tokio::test]
-async fn an_empty_body_keeps_its_length() {
+async fn keeps_the_length_of_an_empty_body() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
@@ -527,7 +527,7 @@ async fn an_empty_body_keeps_its_length() {
 /// An answer before the end of the request arrives whole, also at a client that reads only after it has sent
 /// everything.
 #[tokio::test]
-async fn an_early_answer_is_whole() {
+async fn delivers_an_early_answer_whole() {
     let body = "x".repeat(4 << 20);
     let early =
         origin(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).leak().as_bytes())
@@ -551,7 +551,7 @@ async fn an_early_answer_is_whole() {
 
 /// P21: a client that has closed its direction still gets its answer.
 #[tokio::test]
-async fn p21_a_half_closed_client_gets_its_answer() {
+async fn p21_answers_a_half_closed_client() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
@@ -568,7 +568,7 @@ async fn p21_a_half_closed_client_gets_its_answer() {
 
 /// R03: an exchange without progress ends, and so does one that takes too long in total.
 #[tokio::test]
-async fn r03_an_exchange_has_deadlines() {
+async fn r03_ends_an_exchange_at_its_deadlines() {
     let silent = origin(b"").await;
     let port = silent.port();
     for (limits, end) in [

@@ -80,7 +80,7 @@ async fn r01_connections_to_one_host() {
 
 /// A plain HTTP exchange holds its place until it ends.
 #[tokio::test]
-async fn r01_a_request_holds_its_place() {
+async fn r01_counts_a_request_until_it_ends() {
     let web = web(OK).await;
     let port = web.port;
     let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
@@ -131,7 +131,7 @@ async fn push(client: &mut dyn Client, bytes: usize) {
 /// X09: exactly the bytes up to the limit go out, over several connections of every kind, and across a policy that
 /// is read again. After that nothing is dialed.
 #[tokio::test]
-async fn x09_an_upload_budget_is_exact() {
+async fn x09_counts_an_upload_budget_exactly() {
     const LIMIT: u64 = 100_000;
     for way in WAYS {
         let origin = origin(b"").await;
@@ -196,7 +196,7 @@ impl Ended {
 
 /// Exactly the limit is allowed.
 #[tokio::test]
-async fn x09_the_last_byte_goes() {
+async fn x09_sends_exactly_the_limit() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[]).start().await;
@@ -213,7 +213,7 @@ async fn x09_the_last_byte_goes() {
 
 /// X09: plain HTTP. The head counts with the body, the client is told why, and the origin gets no whole request.
 #[tokio::test]
-async fn x09_requests_and_websockets() {
+async fn x09_limits_requests_and_websockets() {
     for way in WAYS {
         let web = web(OK).await;
         let port = web.port;

@@ -61,7 +61,7 @@ impl Proxy {
 
 /// K37: one allowed connection, all of it sent at once, from greeting to close.
 #[tokio::test]
-async fn a_tunnel_from_greeting_to_close() {
+async fn opens_a_socks_tunnel() {
     for way in WAYS {
         let origin = origin(b"welcome").await;
         let port = origin.port();
@@ -90,7 +90,7 @@ async fn a_tunnel_from_greeting_to_close() {
 
 /// S06: byte by byte, without reading one too many.
 #[tokio::test]
-async fn s06_split_reads() {
+async fn s06_parses_split_reads() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
@@ -109,7 +109,7 @@ async fn s06_split_reads() {
 /// S01, S03, S06: text that CONNECT does not accept as a host is refused before the policy is asked, and nothing is
 /// looked up or dialed. The record has the name, escaped, and no userinfo.
 #[tokio::test]
-async fn s01_s03_s06_odd_names() {
+async fn s01_s03_s06_refuses_odd_names() {
     let long = [b'a'; 255];
     for (text, kept) in [
         (&b"allowed.test\0.evil.test"[..], "allowed.test\\x00.evil.test"),
@@ -140,7 +140,7 @@ async fn s01_s03_s06_odd_names() {
 /// S02, S03, S08: a literal needs an IP rule and a name a name rule, on that port, in every spelling. Every
 /// decision equals that for CONNECT: verdict, reason, rule and addresses.
 #[tokio::test]
-async fn s02_s03_s08_the_decision_of_connect() {
+async fn s02_s03_s08_decides_as_connect_does() {
     let origin = origin(b"").await;
     let port = origin.port();
     let rules =
@@ -186,7 +186,7 @@ async fn s02_s03_s08_the_decision_of_connect() {
 
 /// S04: BIND, UDP ASSOCIATE and unknown commands are refused at once, closed, and recorded.
 #[tokio::test]
-async fn s04_commands() {
+async fn s04_refuses_other_commands() {
     for command in [2, 3, 0, 0xf0] {
         let proxy = setup(&["127.0.0.1:1-65535"]).start().await;
         let request = [&[5, command, 0, 1], &[127, 0, 0, 1, 0, 80][..]].concat();
@@ -210,7 +210,7 @@ async fn s04_commands() {
 
 /// S05: a client without "no authentication" is refused, whatever follows. A password that it sends is not stored.
 #[tokio::test]
-async fn s05_methods() {
+async fn s05_refuses_other_methods() {
     let origin = origin(b"").await;
     let port = origin.port();
     for greeting in [&[5, 0][..], &[5, 1, 2], &[5, 2, 1, 2], &[5, 1, 255]] {
@@ -229,7 +229,7 @@ async fn s05_methods() {
 /// S07: HTTP and other protocols are closed without an answer, and are not parsed as HTTP. SOCKS5 on the HTTP port
 /// is refused there.
 #[tokio::test]
-async fn s07_each_port_speaks_its_own() {
+async fn s07_refuses_the_protocol_of_the_other_port() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
@@ -255,7 +255,7 @@ async fn s07_each_port_speaks_its_own() {
 
 /// P19: greeting and request share one deadline. A silent client asks for nothing.
 #[tokio::test]
-async fn a_slow_client() {
+async fn refuses_a_slow_socks_client() {
     let proxy = setup(&[]).start().await;
     let start = Instant::now();
     assert_eq!(proxy.told(Way::Tcp, &[]).await, b"");
@@ -280,7 +280,7 @@ async fn a_slow_client() {
 
 /// K37: failures have the codes of RFC 1928.
 #[tokio::test]
-async fn the_world_says_no_in_codes() {
+async fn answers_failures_with_socks_codes() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut setup = setup(&[&format!("127.0.0.1:{dead}"), "gone.test", "slow.test"]);
     setup.names.push(("slow.test", Err(Failure::ResolverTimeout)));
@@ -297,7 +297,7 @@ async fn the_world_says_no_in_codes() {
 
 /// A05: what cannot be recorded is not dialed over SOCKS5 either.
 #[tokio::test]
-async fn a_full_disk_stops_socks() {
+async fn refuses_socks_on_a_full_disk() {
     let origin = origin(b"").await;
     let mut setup = setup(&[&format!("127.0.0.1:{}", origin.port())]);
     setup.sink = Some("/dev/full");
@@ -311,7 +311,7 @@ async fn a_full_disk_stops_socks() {
 
 /// R01: both ports share the slots, and a client without a slot gets a SOCKS5 reply.
 #[tokio::test]
-async fn too_many_connections_of_both_kinds() {
+async fn refuses_too_many_connections_of_both_kinds() {
     let origin = origin(b"").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let mut setup = setup(&[&target]);
@@ -328,7 +328,7 @@ async fn too_many_connections_of_both_kinds() {
 
 /// T01: the TLS name is checked as for CONNECT, and a wrong one sends no byte upstream.
 #[tokio::test]
-async fn the_name_in_the_hello_behind_socks() {
+async fn checks_the_name_in_the_hello_over_socks() {
     for (hello, reason) in [
         (real("allowed.test", &["h2"]), None),
         (real("evil.test", &[]), Some("sni_mismatch")),

@@ -5,7 +5,7 @@ use super::*;
 
 /// P23, A09: the socket identifies the client. A PROXY line is not a request, and no field changes the identity.
 #[tokio::test]
-async fn p23_a09_nobody_says_who_he_is() {
+async fn p23_a09_ignores_claimed_identities() {
     let binary =
         [b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c", &[10, 9, 8, 7, 127, 0, 0, 1, 0, 80, 1, 187][..]].concat();
     for way in WAYS {
@@ -44,7 +44,7 @@ async fn p23_a09_nobody_says_who_he_is() {
 /// P18: bytes in a tunnel are never a request to exeat, and no second decision allows anything. On a port that may
 /// carry anything they are refused (L14); without the check they go to the origin.
 #[tokio::test]
-async fn p18_a_request_in_a_tunnel_is_bytes() {
+async fn p18_treats_a_request_in_a_tunnel_as_bytes() {
     let inner = b"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\nGET http://evil.test/ HTTP/1.1\r\n\r\n";
     for (early, tls) in
         [(true, TlsCheck::Off), (false, TlsCheck::Off), (true, TlsCheck::Auto), (false, TlsCheck::Auto)]
@@ -80,7 +80,7 @@ async fn p18_a_request_in_a_tunnel_is_bytes() {
 
 /// T07, X06: a name can carry data. A refused one goes only to the record, where it is cut.
 #[tokio::test]
-async fn t07_x06_a_refused_hello_carries_nothing_out() {
+async fn t07_x06_sends_nothing_of_a_refused_hello() {
     let data = "secret-0123456789abcdef".repeat(2);
     let full = format!("{data}.{data}.{data}.{data}.{data}.test");
     let endless = "s".repeat(30_000);
@@ -118,7 +118,7 @@ async fn t07_x06_a_refused_hello_carries_nothing_out() {
 /// X06: a refused request goes only to the record, which holds only the part that names the target, escaped and
 /// cut.
 #[tokio::test]
-async fn x06_a_refused_request_reaches_only_the_record() {
+async fn x06_sends_nothing_of_a_refused_request() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[&format!("allowed.test:{port}")]).start().await;
@@ -155,7 +155,7 @@ async fn x06_a_refused_request_reaches_only_the_record() {
 /// X08: the client follows redirects. The answer passes unchanged, nothing is sent to the other host, and a request
 /// of the client gets another decision.
 #[tokio::test]
-async fn x08_a_redirect_is_asked_for_again() {
+async fn x08_decides_again_after_a_redirect() {
     let evil = origin(b"").await;
     let there = format!("http://evil.test:{}/next", evil.port());
     let web = web(format!("HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n")).await;
@@ -181,7 +181,7 @@ async fn x08_a_redirect_is_asked_for_again() {
 /// L14: plain HTTP must name its host on every port and entry, in any spelling and any pieces. The answer of the
 /// granted host arrives, and nothing of a refused request reaches it.
 #[tokio::test]
-async fn l14_plain_http_on_any_port_is_for_its_host() {
+async fn l14_checks_the_host_of_plain_http_on_any_port() {
     let evil = "Host: evil.test\r\n\r\n";
     for (request, reason) in [
         (format!("GET / HTTP/1.1\r\n{evil}"), "host_mismatch"),
@@ -240,7 +240,7 @@ async fn l14_plain_http_on_any_port_is_for_its_host() {
 
 /// L14: bytes of an unknown protocol go on if they contain no complete request, and answers come at once.
 #[tokio::test]
-async fn l14_other_protocols_lose_no_time() {
+async fn l14_forwards_other_protocols_at_once() {
     for (greeting, asked) in [
         (&b""[..], &b"ping"[..]),
         (b"", b"\r\n"),
@@ -281,7 +281,7 @@ async fn l14_other_protocols_lose_no_time() {
 
 /// L14: a partial request is closed at the deadline; the end of the stream counts as the end of its line.
 #[tokio::test]
-async fn l14_half_a_request_is_closed() {
+async fn l14_closes_half_a_request() {
     for (bytes, ends, reason) in [
         (&b"GET"[..], false, "hello_timeout"),
         (b"GET / HTTP/1.1", false, "hello_timeout"),
@@ -428,7 +428,7 @@ async fn l13_refuses_a_second_hello_for_another_host() {
 
 /// L13: a third hello must name the same server too, and a second one in the record of the first goes nowhere.
 #[tokio::test]
-async fn l13_every_further_hello_is_held_to_the_name() {
+async fn l13_checks_every_further_hello() {
     let hello = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
     let (good, evil) = (hello(b"allowed.test"), hello(b"evil.test"));
     let retry = tls_record(22, &server_says_retry());
@@ -454,7 +454,7 @@ async fn l13_every_further_hello_is_held_to_the_name() {
 
 /// L13: a handshake with a real server that asks again succeeds, and moves the same bytes.
 #[tokio::test]
-async fn l13_a_handshake_without_a_second_hello_is_as_before() {
+async fn l13_passes_a_handshake_without_a_second_hello() {
     let good = with_server_name(Some(&entries(&[(0, b"allowed.test")])), 0);
     let early_data = tls_record(23, &[9; 9000]);
     for answer in [
@@ -483,7 +483,7 @@ async fn l13_a_handshake_without_a_second_hello_is_as_before() {
 /// L16: a loop against a closed port does not grow the record without bound, and every attempt is counted. A
 /// connection that opens meanwhile has its own lines, with the decision before any byte.
 #[tokio::test]
-async fn l16_failed_dials_are_counted_exactly() {
+async fn l16_counts_failed_dials_exactly() {
     let origin = origin(b"").await;
     let closed = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -530,7 +530,7 @@ async fn l16_failed_dials_are_counted_exactly() {
 
 /// L08: unfinished heads share one budget, and a small request is served meanwhile.
 #[tokio::test]
-async fn l08_unfinished_heads_share_one_budget() {
+async fn l08_shares_one_budget_among_unfinished_heads() {
     let origin = origin(b"hi").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let mut given = setup(&[&target]);
@@ -565,7 +565,7 @@ async fn l08_unfinished_heads_share_one_budget() {
 /// L16: a full record lets out no further connection, whatever the policy says. Open ones continue, their closes
 /// and the counts of refusals are recorded, and the record stays within its size.
 #[tokio::test]
-async fn l16_a_full_record_lets_nothing_more_out() {
+async fn l16_refuses_connections_with_a_full_record() {
     let size = 64 * 1024;
     let origin = origin(b"").await;
     let target = format!("127.0.0.1:{}", origin.port());
@@ -622,7 +622,7 @@ fn recorded(proxy: &Proxy, event: &str) -> Vec<Value> {
 
 /// L17: the record has the bytes of an open connection of every kind: a line for each doubling from 1 MB on.
 #[tokio::test]
-async fn l17_the_record_has_the_bytes_of_open_connections() {
+async fn l17_records_the_bytes_of_open_connections() {
     const MB: usize = 1_000_000;
     let sent = vec![b'\0'; 5 * MB];
     for kind in ["tunnel", "socks5", "http", "silent client", "websocket"] {
@@ -688,7 +688,7 @@ async fn l17_the_record_has_the_bytes_of_open_connections() {
 
 /// L17: bytes since the last line are recorded a minute later, if there are 64 kB or more.
 #[tokio::test]
-async fn l17_the_record_has_the_bytes_of_quiet_connections_after_a_minute() {
+async fn l17_records_the_bytes_of_quiet_connections_after_a_minute() {
     // For a client that has sent something, and for one that has not: its tunnel may still become anything.
     for first in [&b"\0hello"[..], b""] {
         let origin = origin(Box::leak(vec![b'\0'; 70_000].into_boxed_slice())).await;
@@ -713,7 +713,7 @@ async fn l17_the_record_has_the_bytes_of_quiet_connections_after_a_minute() {
 
 /// L17: an abandoned dial is a failure in the record and in the summary, and the host does not count as reached.
 #[tokio::test]
-async fn l17_a_dial_that_was_given_up_has_failed() {
+async fn l17_counts_an_abandoned_dial_as_failed() {
     // A full queue makes loopback silent.
     let silent = TcpSocket::new_v4().unwrap();
     silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();

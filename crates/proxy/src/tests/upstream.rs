@@ -45,7 +45,7 @@ async fn early(proxy: &Proxy, way: Way, target: &str, first: &[u8]) -> (Box<dyn 
 /// K49, P13, D10: the upstream proxy resolves the name, and exeat does not. Bytes right after either head belong to
 /// the tunnel.
 #[tokio::test]
-async fn a_name_is_entrusted_to_the_upstream_proxy() {
+async fn lets_the_upstream_proxy_resolve_a_name() {
     for way in WAYS {
         let upstream =
             origin(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\nVia: 1.1 x\r\n\r\nwelcome").await;
@@ -72,7 +72,7 @@ async fn a_name_is_entrusted_to_the_upstream_proxy() {
 
 /// Early bytes of the server, in one segment with the answer or much later, are neither lost nor delayed.
 #[tokio::test]
-async fn not_a_byte_of_the_tunnel_is_taken_for_the_answer() {
+async fn leaves_tunnel_bytes_after_the_upstream_answer() {
     let welcome = vec![b'w'; 300_000];
     let answer: &'static [u8] = Box::leak([YES, &welcome].concat().into_boxed_slice());
     let upstream = origin(answer).await;
@@ -87,7 +87,7 @@ async fn not_a_byte_of_the_tunnel_is_taken_for_the_answer() {
 /// D10: an attack: a denied name never reaches the upstream proxy, and that proxy's own name is not looked up for
 /// it.
 #[tokio::test]
-async fn d10_a_denied_name_never_reaches_the_upstream_proxy() {
+async fn d10_keeps_denied_names_from_the_upstream_proxy() {
     let upstream = origin(YES).await;
     let proxy = chained(&["allowed.test:7777", "!10.0.0.1"], upstream.port(), "").start().await;
     for target in ["evil.test:7777", "allowed.test:7778", "10.0.0.1:7777", "169.254.169.254:7777"] {
@@ -102,7 +102,7 @@ async fn d10_a_denied_name_never_reaches_the_upstream_proxy() {
 
 /// D15: a literal is judged here, and forwarded as it is.
 #[tokio::test]
-async fn d15_a_literal_is_judged_here() {
+async fn d15_judges_a_literal_before_the_upstream_proxy() {
     let upstream = origin(YES).await;
     let proxy = chained(&["10.1.2.3:7777", "203.0.113.0/24:7777"], upstream.port(), "").start().await;
     let (client, head) = proxy.ask(Way::Tcp, "10.1.2.3:7777").await;
@@ -119,7 +119,7 @@ async fn d15_a_literal_is_judged_here() {
 
 /// K49: a bypassed target is dialed directly, with all the usual checks.
 #[tokio::test]
-async fn k49_what_is_excepted_goes_directly() {
+async fn k49_dials_bypassed_targets_directly() {
     let (upstream, there) = (origin(YES).await, origin(b"welcome").await);
     let port = there.port();
     let rules = [format!("allowed.test:{port}"), format!("localhost:{port}"), format!("127.0.0.1:{port}")];
@@ -142,7 +142,7 @@ async fn k49_what_is_excepted_goes_directly() {
 /// K49, P13: every failure of an upstream proxy is a 502 or 504 of ours. Nothing of its answer reaches the client,
 /// the record has the status, and nothing is reached without it.
 #[tokio::test]
-async fn k49_407_and_every_other_failure_end_here() {
+async fn k49_answers_502_for_every_upstream_failure() {
     let endless: &'static [u8] =
         Box::leak([b"HTTP/1.1 200 OK\r\n", "X: y\r\n".repeat(3000).as_bytes()].concat().into_boxed_slice());
     let interim: &'static [u8] =
@@ -189,7 +189,7 @@ async fn k49_407_and_every_other_failure_end_here() {
 
 /// A proxy that hangs up, one that is not there, and one that has no address.
 #[tokio::test]
-async fn an_upstream_proxy_that_is_not_there() {
+async fn answers_502_without_the_upstream_proxy() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for (answer, said) in [
         (Ok(vec![IpAddr::from(Ipv4Addr::LOCALHOST)]), "cannot be reached"),
@@ -220,7 +220,7 @@ async fn an_upstream_proxy_that_is_not_there() {
 
 /// T01: after the upstream's 200, the name in the hello is checked as usual.
 #[tokio::test]
-async fn t01_the_tls_name_is_checked_through_an_upstream_proxy() {
+async fn t01_checks_the_tls_name_through_an_upstream_proxy() {
     for (name, passes) in [("allowed.test", true), ("evil.test", false)] {
         let upstream = origin(YES).await;
         let proxy = chained(&["allowed.test"], upstream.port(), "").start().await;
@@ -244,7 +244,7 @@ async fn t01_the_tls_name_is_checked_through_an_upstream_proxy() {
 
 /// P02: a request for an `http://` URL also goes through a tunnel, and is built anew for its origin.
 #[tokio::test]
-async fn p02_plain_http_goes_by_connect_too() {
+async fn p02_sends_plain_http_through_the_upstream_proxy() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let proxy = chained(&["allowed.test:80"], port, "").start().await;
@@ -270,7 +270,7 @@ async fn p02_plain_http_goes_by_connect_too() {
 
 /// A05: the record is written before the upstream proxy is dialed; without it, nothing is asked of the proxy.
 #[tokio::test]
-async fn a05_without_a_record_the_upstream_proxy_is_not_asked() {
+async fn a05_asks_no_upstream_proxy_without_a_record() {
     let upstream = origin(YES).await;
     let mut setup = chained(&["allowed.test:7777"], upstream.port(), "");
     setup.sink = Some("/dev/full");
@@ -283,7 +283,7 @@ async fn a05_without_a_record_the_upstream_proxy_is_not_asked() {
 /// L15: an attack: a name that a ceiling allows leads the proxy to loopback, which the ceiling does not open.
 /// Nothing is sent there.
 #[tokio::test]
-async fn l15_the_addresses_of_the_upstream_proxy_are_judged_by_the_ceilings() {
+async fn l15_checks_upstream_addresses_against_ceilings() {
     let upstream = origin(YES).await;
     let port = upstream.port();
     let bounded = |ceiling: &[String]| {

@@ -61,7 +61,7 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 
 /// K49, P21: each end of stream is forwarded alone, and the other direction continues.
 #[tokio::test]
-async fn half_close_from_the_client() {
+async fn forwards_a_half_close_from_the_client() {
     let mut run = start(b"early ", Limits::default()).await;
     run.client.write_all(b"question").await.unwrap();
     run.client.shutdown().await.unwrap();
@@ -75,7 +75,7 @@ async fn half_close_from_the_client() {
 
 /// P21: the same, started by the upstream.
 #[tokio::test]
-async fn half_close_from_the_upstream() {
+async fn forwards_a_half_close_from_the_upstream() {
     let mut run = start(b"", Limits::default()).await;
     run.origin.write_all(b"hello").await.unwrap();
     run.origin.shutdown().await.unwrap();
@@ -89,7 +89,7 @@ async fn half_close_from_the_upstream() {
 
 /// A reset is a reset on the other side too, and the counts are exact.
 #[tokio::test]
-async fn a_reset_is_carried_over() {
+async fn forwards_a_reset() {
     let mut run = start(b"", Limits::default()).await;
     run.origin.write_all(b"12345").await.unwrap();
     let mut got = [0; 5];
@@ -105,7 +105,7 @@ async fn a_reset_is_carried_over() {
 
 /// K49: large transfers arrive whole in both directions.
 #[tokio::test]
-async fn megabytes_arrive_whole_both_ways() {
+async fn moves_megabytes_both_ways() {
     let mut run = start(b"", Limits::default()).await;
     let data: Vec<u8> = (0..4_000_000u32).map(|n| n.to_le_bytes()[1]).collect();
     let (mut client_read, mut client_write) = run.client.split();
@@ -125,7 +125,7 @@ async fn megabytes_arrive_whole_both_ways() {
 
 /// K35, R03: idle and total limits, and the stop of a run.
 #[tokio::test]
-async fn limits_end_a_tunnel() {
+async fn ends_a_tunnel_at_its_limits() {
     let short = Duration::from_millis(400);
     let mut idle = start(b"", Limits { idle: short, ..Limits::default() }).await;
     for _ in 0..4 {
@@ -153,7 +153,7 @@ async fn limits_end_a_tunnel() {
 
 /// A stage sends, closes and exits. Its bytes arrive, although the run ends before the origin has read them.
 #[tokio::test]
-async fn the_stop_of_a_run_cuts_no_client_short() {
+async fn delivers_what_a_finished_client_sent() {
     for answers in [false, true] {
         let mut run = start_between(pair().await, narrow_pair().await, b"early ", Limits::default());
         let data: Vec<u8> = (0..1 << 20).map(|n: u32| n.to_le_bytes()[1]).collect();
@@ -178,7 +178,7 @@ async fn the_stop_of_a_run_cuts_no_client_short() {
 
 /// An origin that reads nothing delays the end of the run only by the drain time.
 #[tokio::test]
-async fn the_stop_of_a_run_waits_only_so_long() {
+async fn bounds_the_drain() {
     let drain = Duration::from_millis(100);
     let limits = Limits { drain, ..Limits::default() };
     let mut run = start_between(pair().await, narrow_pair().await, b"", limits);
@@ -192,7 +192,7 @@ async fn the_stop_of_a_run_waits_only_so_long() {
 
 /// R02: a slow reader stops the sender; only one buffer and what the kernel holds is stored.
 #[tokio::test]
-async fn a_slow_reader_stops_the_sender() {
+async fn stops_the_sender_for_a_slow_reader() {
     let limits = Limits { drain: Duration::from_millis(50), ..Limits::default() };
     let run = start(b"", limits).await;
     let chunk = vec![0u8; 1 << 20];
@@ -214,7 +214,7 @@ async fn a_slow_reader_stops_the_sender() {
 
 /// Thousands of tunnels are mostly idle: besides two sockets, they cost only their future.
 #[tokio::test]
-async fn an_idle_tunnel_is_small_and_holds_no_buffer() {
+async fn holds_no_buffer_for_an_idle_tunnel() {
     let ((ours, _client), (theirs, _origin)) = (pair().await, pair().await);
     for accepted in [&ours, &theirs] {
         // The runtime considers an accepted socket readable until a read shows otherwise; in the proxy, the head is

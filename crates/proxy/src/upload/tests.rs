@@ -25,7 +25,7 @@ fn take(budget: &Budget<'_>, wanted: usize, takes: usize) -> Option<usize> {
 
 /// X09: the count is exact, does not include unwritten bytes, and survives reading the policy again.
 #[test]
-fn counts_what_was_written() {
+fn counts_written_bytes() {
     let uploads = Uploads::default();
     let first = budget(&uploads, 1000);
     assert_eq!(take(&first, 300, 200), Some(200));
@@ -60,7 +60,7 @@ fn one_key_counts_once() {
 
 /// X09: threads that write at the same time share a budget exactly, and none is cut while something is left.
 #[test]
-fn is_exact_with_many_at_once() {
+fn counts_exactly_with_many_threads() {
     const LIMIT: u64 = 100_000;
     let uploads = Uploads::default();
     let sent: u64 = thread::scope(|scope| {

@@ -2,7 +2,7 @@ use super::*;
 
 /// P13: the whole of what an upstream proxy is sent.
 #[test]
-fn p13_nothing_of_the_clients_is_in_the_request() {
+fn p13_sends_only_the_target_of_the_client() {
     let url: UpstreamUrl = "http://proxy.test:3128".parse().unwrap();
     let target: Target = "[2001:db8::1]:443".parse().unwrap();
     let proxy = UpstreamProxy::new(url.clone(), Bypass::default(), None);
@@ -20,7 +20,7 @@ fn p13_nothing_of_the_clients_is_in_the_request() {
 
 /// P19, R10: heads of answers, and text that is none.
 #[test]
-fn the_status_of_an_answer() {
+fn parses_the_status_of_an_answer() {
     let fields = |count: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(count));
     for (head, expect) in [
         ("HTTP/1.1 200 Connection established\r\n\r\n".to_owned(), Some(200)),
@@ -52,7 +52,7 @@ fn the_status_of_an_answer() {
 
 /// The end is found in whatever pieces the head arrives.
 #[test]
-fn the_end_of_a_head_in_any_cut() {
+fn finds_the_end_of_a_head_in_any_pieces() {
     let bytes = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbehind\r\n\r\n";
     for seen in 0..25 {
         assert_eq!(find_head_end(bytes, seen), Some(25), "{seen}");

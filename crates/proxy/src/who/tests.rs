@@ -35,7 +35,7 @@ async fn accepted() -> (Stream, SocketAddr, SocketAddr, tokio::net::TcpStream) {
 }
 
 #[tokio::test]
-async fn the_answer_is_kept() {
+async fn keeps_the_found_process() {
     let process = Process { pid: 7, ppid: Some(1), exe: Some("/bin/x".into()) };
     let table = Table { answer: Some(process.clone()), ..Table::default() };
     let (stream, peer, server, _client) = accepted().await;
@@ -49,7 +49,7 @@ async fn the_answer_is_kept() {
 
 /// The wait is short, and a late answer is ignored.
 #[tokio::test]
-async fn an_answer_that_does_not_come_is_not_waited_for() {
+async fn abandons_a_late_process_lookup() {
     let table = Table::default();
     let (stream, ..) = accepted().await;
     let mut asked = ProcessLookup::start(&stream, Some(&table));
@@ -66,7 +66,7 @@ async fn an_answer_that_does_not_come_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn of_a_unix_socket_nobody_is_asked() {
+async fn starts_no_lookup_for_a_unix_socket() {
     let table = Table::default();
     let (one, _other) = UnixStream::pair().unwrap();
     let mut asked = ProcessLookup::start(&Stream::Unix(one), Some(&table));

@@ -81,7 +81,7 @@ fn told<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
 
 /// D11: a packet to another destination is recorded, with the policy's reason and the flag that would allow it.
 #[tokio::test(start_paused = true)]
-async fn d11_direct_attempts_say_what_would_help() {
+async fn d11_names_the_flag_for_a_direct_attempt() {
     /// Protocol and destination, the name of that address, how it is shown, the reason, and the rule in the flag.
     type Case = (Proto, &'static str, Option<&'static str>, &'static str, &'static str, Option<&'static str>);
     let cases: [Case; 11] = [
@@ -162,7 +162,7 @@ async fn d11_direct_attempts_say_what_would_help() {
 
 /// D10: a name that is only looked up is recorded with its rule, and listed with its flag.
 #[tokio::test(start_paused = true)]
-async fn d10_a_question_says_why_it_has_no_answer() {
+async fn d10_records_why_a_question_is_refused() {
     let cases: [(&str, &str, &str, Option<&str>); 4] = [
         (
             "stats.example.net",
@@ -203,7 +203,7 @@ async fn d10_a_question_says_why_it_has_no_answer() {
 
 /// H04, A01: text that is not a name is escaped and cut in the record, and the stage's file has no line for it.
 #[tokio::test(start_paused = true)]
-async fn a01_a_question_for_no_name_is_escaped() {
+async fn a01_escapes_a_question_without_a_host_name() {
     let run = Run::new(&[]);
     let raw = [b"a\0\x1b[2K".as_slice(), &[b'x'; 4000]].concat();
     run.attempts().count_malformed_name(&raw);
@@ -217,7 +217,7 @@ async fn a01_a_question_for_no_name_is_escaped() {
 
 /// A granted name that cannot be served counts as failed, not as denied.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_served_has_failed() {
+async fn counts_an_unserved_name_as_failed() {
     let run = Run::new(&["api.example.com"]);
     let attempts = run.attempts();
     (0..3).for_each(|_| attempts.count_unserved(&name("api.example.com"), &Unserved::Listeners(7)));
@@ -237,7 +237,7 @@ async fn what_is_not_served_has_failed() {
 
 /// A name that was looked up and connected to is listed once, with its port.
 #[tokio::test(start_paused = true)]
-async fn a_name_is_listed_once() {
+async fn lists_a_name_once() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
     attempts.count_denied_name(&name("stats.example.net"));
@@ -254,7 +254,7 @@ async fn a_name_is_listed_once() {
 /// A08: glibc repeats its questions. The first gets a line at once; later ones share lines that come more and more
 /// rarely.
 #[tokio::test(start_paused = true)]
-async fn a08_repeats_are_folded() {
+async fn a08_folds_repeats() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
     let counts = || -> Vec<Option<u64>> { run.lines().iter().map(|line| line["count"].as_u64()).collect() };
@@ -292,7 +292,7 @@ async fn a08_repeats_are_folded() {
 
 /// A08: a stage that scans a network fills neither the record nor the memory, and each attempt is counted.
 #[tokio::test(start_paused = true)]
-async fn a08_a_flood_of_different_attempts_is_bounded_and_counted() {
+async fn a08_bounds_and_counts_a_flood_of_different_attempts() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
     let mut tried = 0;
@@ -328,7 +328,7 @@ async fn a08_a_flood_of_different_attempts_is_bounded_and_counted() {
 /// Attempts under one policy are not written with the digest of another, and what is granted meanwhile is reported
 /// as granted.
 #[tokio::test(start_paused = true)]
-async fn another_policy_begins_anew() {
+async fn counts_anew_under_another_policy() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
     let try_it = || attempts.count_packet(Proto::Tcp, to("198.18.0.7:22"), Some(&name("a.example")));
@@ -346,7 +346,7 @@ async fn another_policy_begins_anew() {
 
 /// A05: a record that cannot be written changes nothing else here.
 #[tokio::test(start_paused = true)]
-async fn a05_a_failed_record_stops_nothing() {
+async fn a05_counts_attempts_after_a_failed_record() {
     let run = Run::new(&[]);
     std::fs::remove_file(run.dir.join("run.jsonl")).unwrap();
     let attempts = run.attempts();
@@ -385,7 +385,7 @@ proptest! {
 
     /// A08: the lines count each attempt exactly once, whatever is folded and in whatever order.
     #[test]
-    fn a08_the_counts_are_exact(steps in prop::collection::vec(step(), 0..200), most in 0..8_usize, burst in 0..6_u64) {
+    fn a08_counts_attempts_exactly(steps in prop::collection::vec(step(), 0..200), most in 0..8_usize, burst in 0..6_u64) {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
@@ -442,7 +442,7 @@ proptest! {
 
 /// L17: a full disk has space for few lines at the end, and their counts are still exact.
 #[tokio::test(start_paused = true)]
-async fn l17_few_lines_tell_of_all_attempts_on_a_full_disk() {
+async fn l17_counts_all_attempts_in_few_lines_on_a_full_disk() {
     let run = Run::new(&[]);
     let attempts = run.attempts();
     for _ in 0..2 {

@@ -68,7 +68,7 @@ const PAIR: Pair =
     Pair { v4: Ipv4Addr::new(198, 18, 0, 1), v6: Ipv6Addr::new(0xfd65, 0x7865, 0x6174, 0, 0, 0, 0, 1) };
 
 #[test]
-fn each_fault_has_its_code() {
+fn answers_each_fault_with_its_code() {
     let (malformed, not_implemented, refused_code) = (Some(1), Some(4), Some(5));
     let question = ask("a.test", 1);
     let flags = |high: u8, low: u8| [&question[..2], &[high, low], &question[4..]].concat();
@@ -142,7 +142,7 @@ fn each_fault_has_its_code() {
 
 /// RFC 6891 section 6.1.3: the upper bits of the code are in the OPT record, which names our version.
 #[test]
-fn another_version_of_edns_is_told_ours() {
+fn names_our_edns_version() {
     let question = with(&[&opt(7, 0, &[])]);
     let Message::Refused(answer) = parse(&question) else { panic!() };
     assert!(answer.starts_with(&[0x12, 0x34, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 1]));
@@ -150,7 +150,7 @@ fn another_version_of_edns_is_told_ours() {
 }
 
 #[test]
-fn flags_are_copied_or_cleared() {
+fn copies_or_clears_flags() {
     let mut question = ask("a.test", 1);
     for (flags, answered) in [
         ([0x01, 0x00], [0x81, 0x80]), // RD is copied, and RA is set
@@ -198,7 +198,7 @@ fn other_reader(message: &[u8], answer: Answer<'_>) -> (RCODE, Vec<String>, bool
 }
 
 #[test]
-fn another_reader_finds_the_answers() {
+fn writes_answers_that_another_library_reads() {
     let no = |code| (code, Vec::new(), true);
     let v4 = "A.tEst 60 198.18.0.1".to_owned();
     let v6 = "A.tEst 60 fd65:7865:6174::1".to_owned();
@@ -226,7 +226,7 @@ fn another_reader_finds_the_answers() {
 
 /// Some clients choose random letter case for a question, and check it in the answer.
 #[test]
-fn the_question_is_repeated_byte_for_byte() {
+fn repeats_the_question_exactly() {
     let question = ask("wWw.ExAmPlE.cOm", 1);
     let answer = asked(&question).answer(Answer::At(PAIR));
     assert_eq!(answer[12..question.len()], question[12..]);
@@ -235,7 +235,7 @@ fn the_question_is_repeated_byte_for_byte() {
 
 /// No answer is ever truncated, so no client needs TCP.
 #[test]
-fn every_answer_fits_the_smallest_datagram() {
+fn fits_every_answer_in_the_smallest_datagram() {
     let longest: HostName = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "b".repeat(61)).parse().unwrap();
     let mut most = 0;
     for name in [longest.as_str(), &reverse_name(PAIR.v6), "1.0.18.198.in-addr.arpa", ""] {
@@ -271,7 +271,7 @@ fn reverse_name(ip: Ipv6Addr) -> String {
 }
 
 #[test]
-fn what_is_no_host_name_stays_none() {
+fn rejects_text_that_is_not_a_host_name() {
     let raw = |label: &[u8]| {
         let name = [&[u8::try_from(label.len()).unwrap()], label, b"\x04test\x00"].concat();
         asked(&message([1, 0, 0, 0], &[&name[..], &[0, 1, 0, 1]].concat()))
@@ -310,7 +310,7 @@ fn what_is_no_host_name_stays_none() {
 }
 
 #[test]
-fn addresses_are_asked_about_by_exactly_their_names() {
+fn parses_exact_reverse_names() {
     let reverse = |name: &str| asked(&ask(name, 12)).reverse_address();
     assert_eq!(reverse("1.0.18.198.in-addr.arpa"), Some(PAIR.v4.into()));
     assert_eq!(reverse("1.0.18.198.IN-ADDR.ARPA"), Some(PAIR.v4.into()));
@@ -347,7 +347,7 @@ proptest! {
 
     /// Bytes that resemble a question make no parser panic either.
     #[test]
-    fn nearly_a_question_is_read(
+    fn survives_near_questions(
         name in "([a-zA-Z0-9_.-]{1,20}\\.){0,5}(test|arpa)",
         kind in prop_oneof![Just(1u16), Just(12), Just(28), Just(255), any::<u16>()],
         edns in any::<bool>(),

@@ -84,7 +84,7 @@ fn host(name: &str) -> HostName {
 
 /// Every name has its own pair, each address leads back to the name, and none looks like a network address.
 #[test]
-fn addresses_are_of_one_name_each() {
+fn gives_each_name_its_own_addresses() {
     let mut seen = HashSet::new();
     for index in 0..limits::NAMES {
         let Pair { v4, v6 } = pair_at(index);
@@ -125,7 +125,7 @@ fn addresses_are_of_one_name_each() {
 }
 
 #[tokio::test]
-async fn a_name_gets_its_listeners_once() {
+async fn opens_the_listeners_of_a_name_once() {
     let mut setup = setup(100);
     assert_eq!(setup.names.addresses_of(&host("a.test")), None);
     let first = setup.open("a.test", &[80, 443]).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_name_gets_its_listeners_once() {
 
 /// Simultaneous questions for one name open one set of listeners, and all get the result of the first.
 #[tokio::test]
-async fn questions_for_one_name_wait_for_one_another() {
+async fn opens_one_set_of_listeners_for_many_questions() {
     let mut setup = setup(100);
     setup.listen.shut.store(true, Ordering::Relaxed);
     let mut tasks = JoinSet::new();
@@ -175,7 +175,7 @@ async fn questions_for_one_name_wait_for_one_another() {
 
 /// If the stage uses a port, the error says so. The other listeners are closed, and a later question tries again.
 #[tokio::test]
-async fn a_port_of_the_stages_own_fails_the_name_for_now() {
+async fn fails_a_name_while_the_stage_uses_its_port() {
     let mut setup = setup(4);
     for (kind, said) in [
         (io::ErrorKind::AddrInUse, "the stage itself listens on port 443, so that the gateway cannot"),
@@ -197,7 +197,7 @@ async fn a_port_of_the_stages_own_fails_the_name_for_now() {
 }
 
 #[tokio::test]
-async fn a_panic_fails_one_question() {
+async fn fails_one_question_on_a_panic() {
     let setup = setup(2);
     setup.listen.panics.store(1, Ordering::Relaxed);
     assert_eq!(setup.open("a.test", &[443]).await, Err(Unserved::Late));
@@ -207,7 +207,7 @@ async fn a_panic_fails_one_question() {
 
 /// R01: below a granted wildcard, a stage gets names and listeners up to the limits, and keeps those it has.
 #[tokio::test]
-async fn r01_names_and_listeners_are_bounded() {
+async fn r01_bounds_names_and_listeners() {
     let setup = setup(5);
     assert_eq!(setup.open("a.test", &[80, 443]).await, Ok(pair_at(0)));
     assert_eq!(setup.open("b.test", &[443]).await, Err(Unserved::Listeners(5)));
@@ -227,7 +227,7 @@ async fn r01_names_and_listeners_are_bounded() {
 
 /// A slow listener fails its question at the deadline, and later questions until it is open.
 #[tokio::test(start_paused = true)]
-async fn listeners_have_a_deadline() {
+async fn fails_slow_listeners_at_the_deadline() {
     let setup = setup(100);
     setup.listen.shut.store(true, Ordering::Relaxed);
     let start = Instant::now();
@@ -253,7 +253,7 @@ async fn listeners_have_a_deadline() {
 
 /// Each granted address gets a listener if possible; the others are reported.
 #[tokio::test]
-async fn granted_addresses_get_listeners() {
+async fn opens_listeners_for_granted_addresses() {
     let mut setup = setup(100);
     *setup.listen.failing.lock().unwrap() = Some((25, io::ErrorKind::AddrInUse));
     let addresses =
@@ -277,7 +277,7 @@ async fn granted_addresses_get_listeners() {
 
 /// On a machine without IPv6, a name is served on its IPv4 address.
 #[tokio::test]
-async fn without_ipv6_a_name_has_listeners() {
+async fn serves_a_name_without_ipv6() {
     let mut setup = setup(100);
     setup.listen.v4_only.store(true, Ordering::Relaxed);
     let pair = setup.open("a.test", &[80, 443]).await.unwrap();

@@ -180,7 +180,7 @@ const V6: &str = "fd65:7865:6174::1";
 
 /// D10: granted names and all other questions, on both kinds of sockets. Nothing is looked up elsewhere.
 #[test]
-fn d10_granted_names_have_addresses_and_no_others_do() {
+fn d10_gives_addresses_to_granted_names_only() {
     let mut served = start(&["a.test:443,8443", "*.wild.test"], None);
     let ok = |records: &[&str]| (RCODE::NoError, records.iter().map(ToString::to_string).collect());
     let none: (RCODE, Vec<String>) = (RCODE::NameError, Vec::new());
@@ -264,7 +264,7 @@ fn d10_granted_names_have_addresses_and_no_others_do() {
 
 /// The current policy judges each question, and a name keeps its addresses.
 #[test]
-fn every_question_is_judged_anew() {
+fn judges_every_question_by_the_current_policy() {
     let served = start(&["a.test"], None);
     let replace = |rules: &[&str]| {
         let under = Under { policy_sha256: String::new(), mode: Mode::Enforce };
@@ -282,7 +282,7 @@ fn every_question_is_judged_anew() {
 
 /// A port that the stage uses fails a name for as long as the stage uses it.
 #[test]
-fn a_name_that_cannot_be_served_is_no_unknown_name() {
+fn answers_a_failure_for_a_name_that_cannot_be_served() {
     let served = start(&["a.test:80,443"], None);
     *served.listen.failing.lock().unwrap() = Some((443, io::ErrorKind::AddrInUse));
     assert_eq!(served.names("a.test", 1), (RCODE::ServerFailure, Vec::new()));
@@ -295,7 +295,7 @@ fn a_name_that_cannot_be_served_is_no_unknown_name() {
 /// R01: questions that wait for listeners are bounded. Later ones are told to ask again, and known or denied names
 /// are answered meanwhile.
 #[test]
-fn r01_questions_that_wait_are_bounded() {
+fn r01_bounds_waiting_questions() {
     let served = start(&["a.test", "*.wild.test"], None);
     assert_eq!(served.names("a.test", 1).0, RCODE::NoError);
     served.listen.shut.store(true, Ordering::Relaxed);
@@ -323,7 +323,7 @@ fn r01_questions_that_wait_are_bounded() {
 
 /// A malformed datagram with a whole header gets an answer; any other gets none.
 #[test]
-fn malformed_datagrams_are_answered_or_dropped() {
+fn answers_or_drops_malformed_datagrams() {
     let served = start(&["a.test"], None);
     let question = ask("a.test", 1);
     assert_eq!(served.ask(&question[..12]).0, RCODE::FormatError);
@@ -344,7 +344,7 @@ fn malformed_datagrams_are_answered_or_dropped() {
 /// R01: a connection ends with a message that is too long, truncated, or not a question. There are sixteen at a
 /// time.
 #[test]
-fn r01_connections_to_the_name_server_are_bounded() {
+fn r01_bounds_connections_to_the_name_server() {
     let served = start(&["a.test"], None);
     let question = ask("a.test", 1);
     let mut response = question.clone();
@@ -384,7 +384,7 @@ fn r01_connections_to_the_name_server_are_bounded() {
 
 /// R01: a connection without a question, or with an unfinished one, is closed.
 #[tokio::test(start_paused = true)]
-async fn r01_idle_connections_end() {
+async fn r01_closes_idle_name_server_connections() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for begun in [&[][..], &[0], &[0, 30, 1, 2]] {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -426,7 +426,7 @@ fn push(served: &Served, origin: &StdListener, bytes: usize) -> Duration {
 
 /// R01: a flood of questions, for known and for denied names, does not stop tunnels on the same thread.
 #[test]
-fn r01_a_flood_of_questions_leaves_tunnels_their_turns() {
+fn r01_serves_tunnels_during_a_flood_of_questions() {
     const BYTES: usize = 64 << 20;
     let origin = StdListener::bind("127.0.0.1:0").unwrap();
     let served = start(&["a.test"], Some(origin.local_addr().unwrap()));
@@ -464,7 +464,7 @@ fn r01_a_flood_of_questions_leaves_tunnels_their_turns() {
 }
 
 #[test]
-fn what_this_machine_is_called_is_loopback_and_no_attempt() {
+fn resolves_the_own_name_to_loopback() {
     // A machine may have a name that is not a host name.
     let Some(own) = read_own_name() else {
         return assert!(

@@ -57,7 +57,7 @@ fn some(to: &str, port: u16, proto: Proto) -> Option<(String, u16, Proto)> {
 
 /// D11: a packet that asks for a connection, or carries data without one, is an attempt, whatever its headers are.
 #[test]
-fn d11_attempts_are_told_from_packets() {
+fn d11_detects_attempts_in_packets() {
     let syn = ports(443, SYN);
     let dns = ports(53, 0);
     for (packet, expect) in [
@@ -201,7 +201,7 @@ fn lines(record: &std::path::Path) -> Vec<Value> {
 /// D11: packets to other destinations are recorded, with the name of a synthetic address. A destination with a
 /// listener gets its own decision. The last packets are read too, and missed ones are counted.
 #[tokio::test]
-async fn d11_what_leads_nowhere_is_on_record() {
+async fn d11_records_packets_that_lead_nowhere() {
     let (stage, ours) = UnixDatagram::pair().unwrap();
     let Watched { missed, attempts, tap, record } = Watched::over(ours.into());
     let stop = CancellationToken::new();
@@ -239,7 +239,7 @@ async fn d11_what_leads_nowhere_is_on_record() {
 
 /// A stage that sends without end does not stop the proxy, which runs on the same thread.
 #[tokio::test]
-async fn a_flood_leaves_the_thread_to_others() {
+async fn yields_the_thread_during_a_flood() {
     // A stream accepts packets faster than they are read, so there is always one.
     let (mut stage, ours) = UnixStream::pair().unwrap();
     let Watched { attempts, tap, record, .. } = Watched::over(ours.into());
