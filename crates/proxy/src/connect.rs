@@ -16,7 +16,7 @@ use exeat_record::{ConnId, End, RunId, Via};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::settle::{UnknownTunnel, settle};
+use self::settle::{UnknownTunnel, detect_protocol};
 use crate::head::{ClientRequest, Fault, Head, Parsed, Parser, Plain};
 use crate::hello::{HelloFault, Reader};
 use crate::http::{self, Exchange};
@@ -59,7 +59,7 @@ pub(crate) async fn serve(
     };
     let opened = match until_stopped(stop, opening).await {
         Some(Session::Unknown(unknown)) => {
-            let settling = Box::pin(settle(*unknown, &mut record, cx));
+            let settling = Box::pin(detect_protocol(*unknown, &mut record, cx));
             // The client already has its tunnel, so the bytes that it sent are delivered within the drain time.
             tokio::select! {
                 biased;

@@ -201,23 +201,23 @@ trait Client: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Client for T {}
 
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum Transport {
     Tcp,
     Unix,
 }
 
-const WAYS: [Way; 2] = [Way::Tcp, Way::Unix];
+const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Unix];
 
 impl Proxy {
-    async fn connect(&self, way: Way) -> Box<dyn Client> {
+    async fn connect(&self, way: Transport) -> Box<dyn Client> {
         match way {
-            Way::Tcp => Box::new(TcpSocket::new_v4().unwrap().connect(self.tcp).await.unwrap()),
-            Way::Unix => Box::new(UnixStream::connect(self.dir.join("socket")).await.unwrap()),
+            Transport::Tcp => Box::new(TcpSocket::new_v4().unwrap().connect(self.tcp).await.unwrap()),
+            Transport::Unix => Box::new(UnixStream::connect(self.dir.join("socket")).await.unwrap()),
         }
     }
 
     /// Sends a CONNECT and reads the head of the answer.
-    async fn ask(&self, way: Way, target: &str) -> (Box<dyn Client>, String) {
+    async fn ask(&self, way: Transport, target: &str) -> (Box<dyn Client>, String) {
         let mut client = self.connect(way).await;
         let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
         client.write_all(request.as_bytes()).await.unwrap();
@@ -251,14 +251,14 @@ struct Ended {
 }
 
 impl Ended {
-    fn of(&self, event: &str) -> Vec<&Value> {
+    fn events(&self, event: &str) -> Vec<&Value> {
         self.lines.iter().filter(|line| line["event"] == event).collect()
     }
 
     /// Returns `verdict:reason` of each decision, in order.
     fn decisions(&self) -> Vec<String> {
         let word = |line: &Value, key: &str| line[key].as_str().unwrap().to_owned();
-        self.of("decision")
+        self.events("decision")
             .iter()
             .map(|line| format!("{}:{}", word(line, "verdict"), word(line, "reason")))
             .collect()
@@ -266,8 +266,8 @@ impl Ended {
 
     /// Checks that every decided connection has one close, after its decision.
     fn closes_follow_decisions(&self) {
-        for decision in self.of("decision") {
-            let closes = self.of("close");
+        for decision in self.events("decision") {
+            let closes = self.events("close");
             let of_it: Vec<_> = closes.iter().filter(|close| close["conn"] == decision["conn"]).collect();
             assert_eq!(of_it.len(), 1, "{decision}");
             assert!(of_it[0]["seq"].as_u64() > decision["seq"].as_u64());
@@ -340,7 +340,7 @@ async fn bounds_the_delay_of_answers() {
 async fn delays_answers_in_a_storm_of_refusals() {
     let proxy = setup(&[]).start().await;
     let ask = async || {
-        let mut client = proxy.connect(Way::Tcp).await;
+        let mut client = proxy.connect(Transport::Tcp).await;
         client.write_all(b"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\n").await.unwrap();
         assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 403"));
     };
@@ -360,7 +360,7 @@ async fn delays_answers_in_a_storm_of_refusals() {
 /// direction.
 #[tokio::test]
 async fn opens_a_connect_tunnel() {
-    for way in WAYS {
+    for way in TRANSPORTS {
         let origin = origin(b"welcome").await;
         let port = origin.port();
         let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
@@ -377,7 +377,7 @@ async fn opens_a_connect_tunnel() {
 
         let ended = proxy.end().await;
         assert_eq!(ended.decisions(), ["allow:rule"]);
-        let (decision, close) = (ended.of("decision")[0], ended.of("close")[0]);
+        let (decision, close) = (ended.events("decision")[0], ended.events("close")[0]);
         assert_eq!(decision["host"], "allowed.test");
         assert_eq!(decision["port"], port);
         assert_eq!(decision["ips"][0], "127.0.0.1");
@@ -416,11 +416,11 @@ async fn looks_up_the_process_during_the_name_lookup() {
     let took = limits::WHO * 3;
     let who = Some(Arc::new(Slow(took)) as Arc<dyn Who>);
     let proxy = Setup { who, lookup: took * 2, ..setup(&["evil.test:443"]) }.start().await;
-    let (_, head) = proxy.ask(Way::Tcp, "evil.test:443").await;
+    let (_, head) = proxy.ask(Transport::Tcp, "evil.test:443").await;
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["deny:private_ip"]);
-    assert_eq!(ended.of("decision")[0]["pid"], 7);
+    assert_eq!(ended.events("decision")[0]["pid"], 7);
 }
 
 /// A head may arrive byte by byte.
@@ -429,7 +429,7 @@ async fn reads_a_head_byte_by_byte() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
-    let mut client = proxy.connect(Way::Tcp).await;
+    let mut client = proxy.connect(Transport::Tcp).await;
     for byte in format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").into_bytes() {
         client.write_all(&[byte]).await.unwrap();
         tokio::task::yield_now().await;
@@ -442,7 +442,7 @@ async fn reads_a_head_byte_by_byte() {
 /// connection.
 #[tokio::test]
 async fn answers_a_denial_with_403() {
-    for way in WAYS {
+    for way in TRANSPORTS {
         let origin = origin(b"").await;
         let port = origin.port();
         let proxy = setup(&[&format!("allowed.test:{port}")]).start().await;
@@ -473,13 +473,13 @@ async fn refuses_a_name_with_a_private_address() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[&format!("allowed.test:{port}")]).start().await;
-    let (mut client, head) = proxy.ask(Way::Unix, &format!("allowed.test:{port}")).await;
+    let (mut client, head) = proxy.ask(Transport::Unix, &format!("allowed.test:{port}")).await;
     assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     let body = read_to_end(&mut *client).await;
     assert!(!head.contains("127.0.0.1") && !String::from_utf8(body).unwrap().contains("127.0.0.1"));
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["deny:private_ip"]);
-    assert_eq!(ended.of("decision")[0]["ips"][0], "127.0.0.1");
+    assert_eq!(ended.events("decision")[0]["ips"][0], "127.0.0.1");
     assert!(!ended.denials.contains("127.0.0.1"));
     assert_eq!(ended.summary.denied[0].flag.as_deref(), Some(format!("--allow 127.0.0.1:{port}").as_str()));
     assert_eq!(origin.connections(), 0);
@@ -498,7 +498,7 @@ async fn tells_failures_from_denials() {
         ("gone.test:443".into(), 502, "DNS: no such name"),
         ("broken.test:443".into(), 502, "DNS: the resolver failed"),
     ] {
-        let (mut client, head) = proxy.ask(Way::Tcp, &target).await;
+        let (mut client, head) = proxy.ask(Transport::Tcp, &target).await;
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
         let body = String::from_utf8(read_to_end(&mut *client).await).unwrap();
         assert!(body.starts_with(&format!("exeat could not reach {target}: {words}.")), "{body}");
@@ -506,7 +506,7 @@ async fn tells_failures_from_denials() {
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule", "error:resolve_error", "error:resolve_error"]);
     ended.closes_follow_decisions();
-    let refused = ended.of("close")[0];
+    let refused = ended.events("close")[0];
     assert_eq!(refused["ended_by"], "error");
     assert!(refused["error"].as_str().unwrap().contains("refused"), "{refused}");
     assert_eq!(ended.summary.failed.len(), 3);
@@ -522,7 +522,7 @@ async fn refuses_everything_on_a_full_disk() {
     setup.sink = Some("/dev/full");
     let proxy = setup.start().await;
     for target in [format!("127.0.0.1:{port}"), "evil.test:443".into()] {
-        let (mut client, head) = proxy.ask(Way::Tcp, &target).await;
+        let (mut client, head) = proxy.ask(Transport::Tcp, &target).await;
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert!(head.contains("details=\"audit_unavailable\""), "{head}");
         let body = String::from_utf8(read_to_end(&mut *client).await).unwrap();
@@ -536,7 +536,7 @@ async fn refuses_everything_on_a_full_disk() {
 #[tokio::test]
 async fn refuses_a_slow_head() {
     let proxy = setup(&[]).start().await;
-    let mut client = proxy.connect(Way::Tcp).await;
+    let mut client = proxy.connect(Transport::Tcp).await;
     let start = Instant::now();
     let trickle = async {
         for _ in 0..100 {
@@ -562,14 +562,14 @@ async fn refuses_a_slow_head() {
 /// deadline.
 #[tokio::test]
 async fn records_nothing_about_a_silent_client() {
-    for way in WAYS {
+    for way in TRANSPORTS {
         let proxy = setup(&[]).start().await;
         drop(proxy.connect(way).await);
         let mut silent = proxy.connect(way).await;
         let reply = String::from_utf8(read_to_end(&mut *silent).await).unwrap();
         assert!(reply.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{reply}");
         let ended = proxy.end().await;
-        assert!(ended.of("decision").is_empty() && ended.of("close").is_empty(), "{:?}", ended.lines);
+        assert!(ended.events("decision").is_empty() && ended.events("close").is_empty(), "{:?}", ended.lines);
         assert_eq!((ended.summary.connections, ended.summary.counts.denied), (2, 0));
         assert!(ended.denials.is_empty());
     }
@@ -578,7 +578,7 @@ async fn records_nothing_about_a_silent_client() {
 /// P20: an endless head gets 431, and the reply arrives although we stop reading.
 #[tokio::test]
 async fn refuses_a_huge_head() {
-    for way in WAYS {
+    for way in TRANSPORTS {
         let proxy = setup(&[]).start().await;
         let mut client = proxy.connect(way).await;
         let huge = format!("CONNECT a.test:443 HTTP/1.1\r\nX: {}", "v".repeat(limits::HEAD_BYTES + 5000));
@@ -597,12 +597,12 @@ async fn refuses_too_many_connections() {
     let mut setup = setup(&[&target]);
     setup.limits.connections = 2;
     let proxy = setup.start().await;
-    let held = [proxy.ask(Way::Tcp, &target).await, proxy.ask(Way::Unix, &target).await];
-    let (_, head) = proxy.ask(Way::Tcp, &target).await;
+    let held = [proxy.ask(Transport::Tcp, &target).await, proxy.ask(Transport::Unix, &target).await];
+    let (_, head) = proxy.ask(Transport::Tcp, &target).await;
     assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("\r\nRetry-After: 1\r\n"), "{head}");
     drop(held);
     sleep(Duration::from_millis(100)).await;
-    assert!(proxy.ask(Way::Tcp, &target).await.1.starts_with("HTTP/1.1 200 "));
+    assert!(proxy.ask(Transport::Tcp, &target).await.1.starts_with("HTTP/1.1 200 "));
     let ended = proxy.end().await;
     assert_eq!(ended.reports.iter().map(|report| report.busy).sum::<u64>(), 1);
     assert_eq!((ended.summary.connections, ended.summary.turned_away), (4, 1));
@@ -618,7 +618,7 @@ async fn serves_two_hundred_at_once() {
     let proxy = setup(&[&target]).start().await;
     let mut clients = Vec::new();
     for number in 0..200 {
-        clients.push(proxy.ask(WAYS[number % 2], &target).await);
+        clients.push(proxy.ask(TRANSPORTS[number % 2], &target).await);
     }
     for (client, head) in &mut clients {
         assert!(head.starts_with("HTTP/1.1 200 "));
@@ -627,7 +627,7 @@ async fn serves_two_hundred_at_once() {
     let ended = proxy.end().await;
     assert_eq!(ended.decisions().len(), 200);
     ended.closes_follow_decisions();
-    assert!(ended.of("close").iter().all(|close| close["ended_by"] == "killed"), "the run stopped them");
+    assert!(ended.events("close").iter().all(|close| close["ended_by"] == "killed"), "the run stopped them");
     assert_eq!(ended.reports.iter().map(|report| report.aborted).sum::<u64>(), 0);
 }
 
@@ -661,7 +661,7 @@ async fn checks_the_name_in_the_hello() {
         let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
         setup.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
         let proxy = setup.start().await;
-        let (mut client, head) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+        let (mut client, head) = proxy.ask(Transport::Tcp, &format!("allowed.test:{port}")).await;
         assert!(head.starts_with("HTTP/1.1 200 "));
         for part in first.chunks(7000) {
             let _ = client.write_all(part).await;
@@ -673,7 +673,7 @@ async fn checks_the_name_in_the_hello() {
             assert_eq!(ended.decisions(), ["allow:rule".to_owned(), format!("deny:{reason}")]);
             ended.closes_follow_decisions();
             assert_eq!(origin.bytes(), b"", "{reason}: zero upstream");
-            assert_eq!(ended.of("close")[0]["bytes_up"], 0);
+            assert_eq!(ended.events("close")[0]["bytes_up"], 0);
             assert_eq!(ended.summary.denied[0].reason.as_str(), reason);
         } else {
             eventually(|| origin.bytes().len() == first.len()).await;
@@ -682,7 +682,7 @@ async fn checks_the_name_in_the_hello() {
             sleep(Duration::from_millis(50)).await;
             let ended = proxy.end().await;
             assert_eq!(ended.decisions(), ["allow:rule"]);
-            let close = ended.of("close")[0];
+            let close = ended.events("close")[0];
             assert!(close["sni"].as_str().unwrap().eq_ignore_ascii_case("allowed.test"));
             assert_eq!(close["sni_ok"], true);
         }
@@ -700,7 +700,7 @@ async fn t08_records_or_refuses_a_hidden_name() {
         given.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
         given.terms.ech = ech;
         let proxy = given.start().await;
-        let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+        let (mut client, _) = proxy.ask(Transport::Tcp, &format!("allowed.test:{port}")).await;
         let hello = with_ech(b"allowed.test");
         client.write_all(&hello).await.unwrap();
         if ech == Ech::Refuse {
@@ -714,7 +714,7 @@ async fn t08_records_or_refuses_a_hidden_name() {
         let ended = proxy.end().await;
         let late = ended.decisions().get(1).cloned();
         assert_eq!(late.as_deref(), (ech == Ech::Refuse).then_some("deny:ech"));
-        let close = ended.of("close")[0];
+        let close = ended.events("close")[0];
         assert_eq!((&close["ech"], &close["sni"]), (&true.into(), &"allowed.test".into()));
     }
 }
@@ -745,7 +745,7 @@ async fn t01_tls_on_any_port_names_its_host() {
             let origin = origin(b"").await;
             let target = format!("allowed.test:{}", origin.port());
             let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
-            let mut client = proxy.connect(Way::Tcp).await;
+            let mut client = proxy.connect(Transport::Tcp).await;
             let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
             let together = if early { [head.clone(), first.clone()].concat() } else { head };
             client.write_all(&together).await.unwrap();
@@ -785,7 +785,7 @@ async fn t01_checks_the_hello_after_a_server_that_speaks_first() {
             let origin = origin(&GREETING[..greeting]).await;
             let target = format!("allowed.test:{}", origin.port());
             let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
-            let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+            let (mut client, _) = proxy.ask(Transport::Tcp, &target).await;
             if read {
                 let mut heard = vec![0; greeting];
                 timeout(Duration::from_secs(5), client.read_exact(&mut heard)).await.unwrap().unwrap();
@@ -817,7 +817,7 @@ async fn t01_checks_the_hello_after_a_server_that_speaks_first() {
             let late = ended.decisions().get(1).cloned();
             assert_eq!(late, reason.map(|reason| format!("deny:{reason}")));
             if read {
-                assert_eq!(ended.of("close")[0]["bytes_down"], greeting);
+                assert_eq!(ended.events("close")[0]["bytes_down"], greeting);
             }
         }
     }
@@ -831,7 +831,7 @@ async fn forwards_without_a_hello() {
     let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
     setup.rules.push((format!("allowed.test:{port}"), TlsCheck::Off));
     let proxy = setup.start().await;
-    let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+    let (mut client, _) = proxy.ask(Transport::Tcp, &format!("allowed.test:{port}")).await;
     let mut banner = [0; 8];
     client.read_exact(&mut banner).await.unwrap();
     assert_eq!(&banner, b"220 smtp");
@@ -844,14 +844,14 @@ async fn replaces_the_policy_while_serving() {
     let origin = origin(b"").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let proxy = setup(&[&target]).start().await;
-    let (mut open, head) = proxy.ask(Way::Tcp, &target).await;
+    let (mut open, head) = proxy.ask(Transport::Tcp, &target).await;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let under = |digest: &str| Arc::new(Under { policy_sha256: digest.into(), mode: Mode::Enforce });
     proxy.cx.replace_policy(policy(&[]), under("closed"));
-    let (_, head) = proxy.ask(Way::Unix, &target).await;
+    let (_, head) = proxy.ask(Transport::Unix, &target).await;
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
     proxy.cx.replace_policy(policy(&[(target.clone(), TlsCheck::Auto)]), under("opened"));
-    let (_, head) = proxy.ask(Way::Tcp, &target).await;
+    let (_, head) = proxy.ask(Transport::Tcp, &target).await;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     open.write_all(b"still open").await.unwrap();
     let arrived = async {
@@ -861,7 +861,7 @@ async fn replaces_the_policy_while_serving() {
     };
     timeout(Duration::from_secs(5), arrived).await.unwrap();
     let ended = proxy.end().await;
-    let digests: Vec<_> = ended.of("decision").iter().map(|line| line["policy_sha256"].clone()).collect();
+    let digests: Vec<_> = ended.events("decision").iter().map(|line| line["policy_sha256"].clone()).collect();
     assert_eq!(digests, ["", "closed", "opened"]);
 }
 
@@ -871,12 +871,12 @@ async fn cuts_connections_after_the_drain() {
     let origin = origin(b"").await;
     let target = format!("127.0.0.1:{}", origin.port());
     let proxy = setup(&[&target]).start().await;
-    let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+    let (mut client, _) = proxy.ask(Transport::Tcp, &target).await;
     let start = Instant::now();
     let ended = proxy.end().await;
     assert!(start.elapsed() < Duration::from_secs(1));
     ended.closes_follow_decisions();
-    assert_eq!(ended.of("close")[0]["ended_by"], "killed");
+    assert_eq!(ended.events("close")[0]["ended_by"], "killed");
     assert!(read_to_end(&mut *client).await.is_empty());
 }
 
@@ -888,7 +888,7 @@ async fn closes_every_connection_without_a_drain() {
     let mut setup = setup(&[&target]);
     setup.limits.drain = Duration::from_secs(60);
     let proxy = setup.start().await;
-    let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+    let (mut client, _) = proxy.ask(Transport::Tcp, &target).await;
     client.write_all(b"no TLS").await.unwrap();
     while origin.bytes().is_empty() {
         sleep(Duration::from_millis(5)).await;
@@ -901,7 +901,7 @@ async fn closes_every_connection_without_a_drain() {
     let (ended, ()) =
         timeout(Duration::from_secs(10), async { tokio::join!(proxy.end(), cut) }).await.unwrap();
     ended.closes_follow_decisions();
-    assert_eq!(ended.of("close")[0]["ended_by"], "killed");
+    assert_eq!(ended.events("close")[0]["ended_by"], "killed");
     assert_eq!(ended.reports.iter().map(|report| report.aborted).sum::<u64>(), 1);
     assert!(read_to_end(&mut *client).await.is_empty());
 }

@@ -239,7 +239,7 @@ pub fn hello(data: &[u8]) {
             for shorter in (0..end).step_by(step) {
                 assert_eq!(read(&data[..shorter]), Ok(None), "the first {shorter} of {end}");
             }
-            named(hello);
+            check_name(hello);
         }
         (Err(fault), Some((_, Err(other)))) => {
             assert_eq!(*fault == HelloFault::NotTls, other == HelloFault::NotTls, "{fault:?} or {other:?}");
@@ -253,7 +253,7 @@ fn read(data: &[u8]) -> Result<Option<Hello>, HelloFault> {
 }
 
 /// Checks that a name has only valid bytes, and passes for its own host only.
-fn named(hello: &Hello) {
+fn check_name(hello: &Hello) {
     let asked = |host: &str| Target::parse(format!("{host}:443").as_bytes());
     let other = asked("other.example").unwrap();
     let literal = asked("192.0.2.1").unwrap();

@@ -124,7 +124,7 @@ fn server_broke(error: io::Error) -> Broken {
 
 /// Waits until the client's bytes show what it speaks, and forwards what the server sends before that. A client
 /// that opens with TLS or with a request must name its target, whichever side spoke first.
-pub(super) async fn settle(
+pub(super) async fn detect_protocol(
     mut unknown: UnknownTunnel,
     record: &mut Record<'_>,
     cx: &Context,

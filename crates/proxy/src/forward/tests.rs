@@ -37,7 +37,7 @@ impl Setup {
         UnixStream::connect(self.dir.join("ours")).await.unwrap()
     }
 
-    fn theirs(&self) -> UnixListener {
+    fn listen_as_other_proxy(&self) -> UnixListener {
         UnixListener::bind(self.dir.join("theirs")).unwrap()
     }
 
@@ -65,7 +65,7 @@ async fn all(stream: &mut UnixStream) -> String {
 #[tokio::test]
 async fn k38_forwards_bytes_and_ends_unread() {
     let setup = Setup::new(Entry::Http);
-    let theirs = setup.theirs();
+    let theirs = setup.listen_as_other_proxy();
     let mut client = setup.client().await;
     client.write_all(b"CONNECT evil.test:443 HTTP/9.9\n\0").await.unwrap();
     client.shutdown().await.unwrap();
@@ -92,7 +92,7 @@ async fn k38_answers_503_without_the_other_proxy() {
         assert!(heard.starts_with("HTTP/1.1 503 the proxy of this run is not there\r\n"), "{heard}");
         assert!(!heard.contains("theirs"), "no path of the host's: {heard}");
     }
-    let theirs = setup.theirs();
+    let theirs = setup.listen_as_other_proxy();
     let _client = setup.client().await;
     accepted(&theirs).await;
     let Lost { count, why } = setup.cx.lost();
@@ -107,7 +107,7 @@ async fn k38_answers_503_without_the_other_proxy() {
 #[tokio::test]
 async fn forwards_only_http() {
     let setup = Setup::new(Entry::Socks5);
-    let theirs = setup.theirs();
+    let theirs = setup.listen_as_other_proxy();
     let mut client = setup.client().await;
     client.write_all(b"CONNECT allowed.test:443 HTTP/1.1\r\n\r\n").await.unwrap();
     client.shutdown().await.unwrap();
@@ -125,7 +125,7 @@ async fn stops_while_connecting() {
     use nix::sys::socket::{Backlog, listen};
 
     let setup = Setup::new(Entry::Http);
-    let theirs = setup.theirs();
+    let theirs = setup.listen_as_other_proxy();
     listen(&theirs, Backlog::new(0).unwrap()).unwrap();
     let mut queued = Vec::new();
     while let Ok(client) = UnixStream::connect(setup.dir.join("theirs")).await {

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Returns what is detected in bytes that arrive in pieces, and how many bytes went on before that.
-fn look(pieces: &[&[u8]]) -> (Protocol, usize) {
+fn feed(pieces: &[&[u8]]) -> (Protocol, usize) {
     let mut opening = Detector::default();
     let mut waiting = Vec::new();
     let mut gone = 0;
@@ -21,11 +21,11 @@ fn look(pieces: &[&[u8]]) -> (Protocol, usize) {
 }
 
 fn whole(bytes: &[u8]) -> Protocol {
-    look(&[bytes]).0
+    feed(&[bytes]).0
 }
 
 fn byte_by_byte(bytes: &[u8]) -> (Protocol, usize) {
-    look(&bytes.chunks(1).collect::<Vec<_>>())
+    feed(&bytes.chunks(1).collect::<Vec<_>>())
 }
 
 /// L14: whatever some server takes for a request is one, in any pieces, and no complete line of it goes on before.
@@ -64,7 +64,7 @@ fn l14_detects_requests_in_any_spelling() {
     }
     let long = [&vec![b'M'; 300_000][..], b" / HTTP/1.1\r\n"].concat();
     assert_eq!(whole(&long), Protocol::Http);
-    assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Protocol::Http);
+    assert_eq!(feed(&long.chunks(4000).collect::<Vec<_>>()).0, Protocol::Http);
     // The buffered bytes are bounded.
     let endless = [b"GET /", &vec![b'a'; limits::HEAD_BYTES][..]].concat();
     assert_eq!(whole(&endless), Protocol::Http);
@@ -106,12 +106,12 @@ fn l14_delays_no_other_protocol() {
         b"\r\n",
         b"hello you",
     ] {
-        assert_eq!(look(&[open]), (Protocol::Unknown { free: 0 }, open.len()), "{}", open.escape_ascii());
+        assert_eq!(feed(&[open]), (Protocol::Unknown { free: 0 }, open.len()), "{}", open.escape_ascii());
         assert_eq!(byte_by_byte(open).1, open.len());
     }
     // A line of text that is longer than that of any request.
     let long = [&vec![b'x'; limits::REQUEST_LINE][..], b" HTTP/"].concat();
-    assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Protocol::Other);
+    assert_eq!(feed(&long.chunks(4000).collect::<Vec<_>>()).0, Protocol::Other);
 }
 
 /// L14: what may begin a request waits as a whole, and the end of the stream counts as the end of the line.
@@ -127,7 +127,7 @@ fn l14_holds_the_beginning_of_a_request() {
         b"\x80",
         b"\x80\x2e\x01",
     ] {
-        assert_eq!(look(&[held]), (Protocol::Unknown { free: 0 }, 0), "{}", held.escape_ascii());
+        assert_eq!(feed(&[held]), (Protocol::Unknown { free: 0 }, 0), "{}", held.escape_ascii());
         assert_eq!(byte_by_byte(held).1, 0);
     }
     for (bytes, opens) in [
@@ -144,8 +144,8 @@ fn l14_holds_the_beginning_of_a_request() {
         assert_eq!(opening.finish(), opens, "{}", bytes.escape_ascii());
     }
     // A carriage return waits for the next byte.
-    assert_eq!(look(&[b"FOO x\r"]), (Protocol::Unknown { free: 0 }, 5));
-    assert_eq!(look(&[b"FOO x\r", b"y"]), (Protocol::Unknown { free: 0 }, 7));
+    assert_eq!(feed(&[b"FOO x\r"]), (Protocol::Unknown { free: 0 }, 5));
+    assert_eq!(feed(&[b"FOO x\r", b"y"]), (Protocol::Unknown { free: 0 }, 7));
 }
 
 /// L14: both forms of TLS are detected first.

@@ -42,7 +42,7 @@ fn refusal(conn: u64, target: &str, reason: Reason) -> Decision {
     decision
 }
 
-fn told<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
+fn refusals_in<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
     lines.into_iter().map(|line| line["count"].as_u64().unwrap_or(1)).sum()
 }
 
@@ -70,23 +70,23 @@ async fn a08_counts_a_flood_of_refusals_exactly() {
             alone += u64::from(told == Recorded::Alone);
         }
         if second < 2 {
-            assert_eq!(told(&run.lines()), asked, "each has a line");
+            assert_eq!(refusals_in(&run.lines()), asked, "each has a line");
         }
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     refusals.flush(&run.log);
     let lines = run.lines();
-    assert_eq!(told(&lines), asked);
+    assert_eq!(refusals_in(&lines), asked);
     assert_eq!((asked, run.log.counts().denied), (100_000, 100_000));
     let size = std::fs::metadata(run.dir.join("run.jsonl")).unwrap().len();
     assert!(size < 1_000_000, "{size} bytes");
     assert!((1000..1030).contains(&alone), "{alone}");
     assert!(lines.len() < 1200, "{} lines", lines.len());
     let folded: Vec<_> = lines.iter().filter(|line| line.get("conn").is_none()).collect();
-    assert_eq!(told(folded.iter().copied()), asked - alone);
+    assert_eq!(refusals_in(folded.iter().copied()), asked - alone);
     // Each counts for its reason, also in lines without a host.
     for reason in ["default", "deny_rule", "port", "expired"] {
-        assert_eq!(told(lines.iter().filter(|line| line["reason"] == reason)), asked / 4, "{reason}");
+        assert_eq!(refusals_in(lines.iter().filter(|line| line["reason"] == reason)), asked / 4, "{reason}");
     }
     assert!(folded.iter().any(|line| line["host"] == "evil.test"));
     assert!(folded.iter().any(|line| line.get("host").is_none()));
@@ -116,7 +116,7 @@ async fn a08_writes_counts_within_a_second() {
         refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
     }
     let _ = tokio::time::timeout(Duration::from_secs(2), refusals.run_background(&run.log)).await;
-    assert_eq!(told(&run.lines()), 1015);
+    assert_eq!(refusals_in(&run.lines()), 1015);
 }
 
 /// A08: the lines per second are bounded, however many kinds there are; the oldest come first, and none is lost.
@@ -145,7 +145,7 @@ async fn a08_bounds_the_lines_of_a_flood() {
         assert!(now - before <= limits::FOLDED_LINES + 1, "{} lines in a second", now - before);
         before = now;
     }
-    assert_eq!(told(&run.lines()), 1000 + 4 * 6 * 3);
+    assert_eq!(refusals_in(&run.lines()), 1000 + 4 * 6 * 3);
 }
 
 /// A08: counts are also written by a task that is never idle.
@@ -164,7 +164,7 @@ async fn a08_writes_the_counts_of_a_flood_in_a_busy_task() {
         Poll::Ready(())
     })
     .await;
-    assert_eq!(told(&run.lines()), 1005);
+    assert_eq!(refusals_in(&run.lines()), 1005);
 }
 
 /// A05, A08: if the record cannot be written, counting a refusal is an error too.

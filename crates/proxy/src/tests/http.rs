@@ -69,7 +69,7 @@ pub(super) async fn web(answer: impl Into<Vec<u8>>) -> Web {
 }
 
 impl Web {
-    pub(super) fn seen(&self) -> Vec<String> {
+    pub(super) fn requests(&self) -> Vec<String> {
         self.seen.lock().unwrap().clone()
     }
 }
@@ -84,7 +84,7 @@ async fn proxy_to(web: &Web) -> Proxy {
 
 impl Proxy {
     /// Sends bytes and reads until the proxy closes.
-    async fn say(&self, way: Way, bytes: &[u8]) -> String {
+    async fn send_and_read(&self, way: Transport, bytes: &[u8]) -> String {
         let mut client = self.connect(way).await;
         client.write_all(bytes).await.unwrap();
         String::from_utf8_lossy(&read_to_end(&mut *client).await).into_owned()
@@ -103,17 +103,17 @@ async fn p02_p13_p14_builds_a_request_anew() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
-    for way in WAYS {
+    for way in TRANSPORTS {
         let request = format!(
             "POST http://ALLOWED.test:{port}/a/b?c=d&e HTTP/1.1\r\nHost: evil.test\r\nAccept: text/html\r\n\
              Proxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: keep-alive\r\nKeep-Alive: timeout=5\r\n\
              TE: trailers\r\nConnection: x-secret, Host, Content-Length, keep-alive\r\nX-Secret: 1\r\n\
              X-kept: yes\r\nContent-Length: 4\r\n\r\nbody"
         );
-        let answer = proxy.say(way, request.as_bytes()).await;
+        let answer = proxy.send_and_read(way, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"), "{answer}");
         assert!(answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
-        let seen = web.seen().pop().unwrap();
+        let seen = web.requests().pop().unwrap();
         let mut fields: Vec<String> =
             fields_of(&seen).iter().map(|field| field.to_ascii_lowercase()).collect();
         fields.sort_unstable();
@@ -133,7 +133,7 @@ async fn p02_p13_p14_builds_a_request_anew() {
     }
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule"; 2]);
-    for line in ended.of("decision") {
+    for line in ended.events("decision") {
         assert_eq!((&line["via"], &line["method"]), (&"http".into(), &"POST".into()));
         assert!(!line.to_string().contains("a/b"), "neither path nor query: {line}");
     }
@@ -154,12 +154,14 @@ async fn p01_p16_serves_one_request_per_connection() {
         format!("CONNECT evil.test:{port} HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n"),
     ] {
         let first = format!("GET http://allowed.test:{port}/1 HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
-        let answer = proxy.say(Way::Tcp, [first, second].concat().as_bytes()).await;
+        let answer = proxy.send_and_read(Transport::Tcp, [first, second].concat().as_bytes()).await;
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
     }
-    assert_eq!(web.seen().len(), 3);
+    assert_eq!(web.requests().len(), 3);
     assert!(
-        web.seen().iter().all(|seen| seen.starts_with("GET /1 ") && seen.matches("HTTP/1.1").count() == 1)
+        web.requests()
+            .iter()
+            .all(|seen| seen.starts_with("GET /1 ") && seen.matches("HTTP/1.1").count() == 1)
     );
 
     // P01, P10: the decision is that for CONNECT, and after a refused request with a body nothing more is read.
@@ -167,10 +169,10 @@ async fn p01_p16_serves_one_request_per_connection() {
         "POST http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test\r\nContent-Length: 70\r\n\r\n\
          GET http://allowed.test:{port}/smuggled HTTP/1.1\r\nHost: allowed.test\r\n\r\n"
     );
-    let answer = proxy.say(Way::Tcp, denied.as_bytes()).await;
+    let answer = proxy.send_and_read(Transport::Tcp, denied.as_bytes()).await;
     assert!(answer.starts_with(&format!("HTTP/1.1 403 exeat denied evil.test:{port}")), "{answer}");
     assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
-    assert_eq!(web.seen().len(), 3);
+    assert_eq!(web.requests().len(), 3);
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule", "allow:rule", "allow:rule", "deny:default"]);
 }
@@ -198,9 +200,9 @@ async fn p05_to_p09_refuses_smuggling() {
         ("P09", "X: a\rb\r\n\r\n"),
         ("P17", "X : a\r\n\r\n"),
     ] {
-        let answer = proxy.say(Way::Tcp, format!("{line}{fields}").as_bytes()).await;
+        let answer = proxy.send_and_read(Transport::Tcp, format!("{line}{fields}").as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{row} {fields:?}: {answer}");
-        assert!(web.seen().is_empty(), "{row} {fields:?}");
+        assert!(web.requests().is_empty(), "{row} {fields:?}");
     }
     for body in [
         "5\nhello\r\n0\r\n\r\n",
@@ -212,9 +214,13 @@ async fn p05_to_p09_refuses_smuggling() {
         "fffffffffffffffff\r\nhello\r\n0\r\n\r\n",
     ] {
         let request = format!("{line}Transfer-Encoding: chunked\r\n\r\n{body}");
-        let answer = proxy.say(Way::Tcp, request.as_bytes()).await;
+        let answer = proxy.send_and_read(Transport::Tcp, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "P07, P09 {body:?}: {answer}");
-        assert!(web.seen().iter().all(|seen| !whole(seen.as_bytes())), "P07, P09 {body:?}: {:?}", web.seen());
+        assert!(
+            web.requests().iter().all(|seen| !whole(seen.as_bytes())),
+            "P07, P09 {body:?}: {:?}",
+            web.requests()
+        );
     }
     proxy.end().await;
 }
@@ -231,15 +237,16 @@ async fn p11_p12_switches_to_websockets_only() {
     let h2c = format!(
         "{get}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
     );
-    assert!(proxy.say(Way::Tcp, h2c.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
-    let seen = plain.seen().pop().unwrap().to_ascii_lowercase();
+    assert!(proxy.send_and_read(Transport::Tcp, h2c.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
+    let seen = plain.requests().pop().unwrap().to_ascii_lowercase();
     assert!(!seen.contains("h2c") && !seen.contains("http2-settings") && !seen.contains("upgrade"), "{seen}");
     // The origin refuses a WebSocket: nothing after the head goes up.
     let ask =
         format!("{get}Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n");
-    let answer = proxy.say(Way::Tcp, format!("{ask}GET /smuggled HTTP/1.1\r\n\r\n").as_bytes()).await;
+    let answer =
+        proxy.send_and_read(Transport::Tcp, format!("{ask}GET /smuggled HTTP/1.1\r\n\r\n").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    let seen = plain.seen().pop().unwrap();
+    let seen = plain.requests().pop().unwrap();
     assert!(seen.contains("Upgrade: websocket\r\n") && seen.contains("Sec-WebSocket-Key: k"), "{seen}");
     assert!(!seen.contains("smuggled"), "{seen}");
     proxy.end().await;
@@ -256,7 +263,7 @@ async fn p11_p12_switches_to_websockets_only() {
             get.replace(&port.to_string(), &odd.port.to_string()) + "\r\n",
             ask.replace(&port.to_string(), &odd.port.to_string()),
         ] {
-            let heard = proxy.say(Way::Tcp, asks.as_bytes()).await;
+            let heard = proxy.send_and_read(Transport::Tcp, asks.as_bytes()).await;
             assert!(heard.starts_with("HTTP/1.1 502 "), "{heard}");
         }
         proxy.end().await;
@@ -271,7 +278,7 @@ async fn p11_turns_a_websocket_into_a_tunnel() {
     let web = web(answer).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
-    for way in WAYS {
+    for way in TRANSPORTS {
         let mut client = proxy.connect(way).await;
         let ask = format!(
             "GET http://allowed.test:{port}/chat HTTP/1.1\r\nHost: allowed.test\r\nConnection: Upgrade\r\n\
@@ -288,17 +295,17 @@ async fn p11_turns_a_websocket_into_a_tunnel() {
         client.read_exact(&mut first).await.unwrap();
         assert_eq!(&first, b"server-first");
         client.write_all(b" client-late").await.unwrap();
-        eventually(|| web.seen().pop().unwrap().ends_with("\r\n\r\nclient-early client-late")).await;
+        eventually(|| web.requests().pop().unwrap().ends_with("\r\n\r\nclient-early client-late")).await;
         client.shutdown().await.unwrap();
         assert_eq!(read_to_end(&mut *client).await, b"");
     }
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule"; 2]);
     ended.closes_follow_decisions();
-    for close in ended.of("close") {
+    for close in ended.events("close") {
         assert_eq!(close["ended_by"], "client");
         assert_eq!(close["bytes_down"], answer.len(), "{close}");
-        assert_eq!(close["bytes_up"], web.seen()[0].len(), "{close}");
+        assert_eq!(close["bytes_up"], web.requests()[0].len(), "{close}");
     }
 }
 
@@ -325,11 +332,11 @@ async fn r10_answers_502_to_odd_answers() {
         let proxy = proxy_to(&web).await;
         let port = web.port;
         let request = format!("GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
-        let heard = proxy.say(Way::Tcp, request.as_bytes()).await;
+        let heard = proxy.send_and_read(Transport::Tcp, request.as_bytes()).await;
         let shown: String = answer.chars().take(60).collect();
         assert!(heard.starts_with("HTTP/1.1 502 exeat could not reach allowed.test"), "{shown:?}: {heard}");
         let ended = proxy.end().await;
-        assert_eq!(ended.of("close")[0]["ended_by"], "error", "{shown:?}");
+        assert_eq!(ended.events("close")[0]["ended_by"], "error", "{shown:?}");
         assert_eq!(ended.summary.failed.len(), 1, "{shown:?}");
     }
 }
@@ -364,7 +371,7 @@ async fn builds_answers_anew() {
         let proxy = proxy_to(&web).await;
         let port = web.port;
         let request = format!("GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
-        let heard = proxy.say(Way::Tcp, request.as_bytes()).await;
+        let heard = proxy.send_and_read(Transport::Tcp, request.as_bytes()).await;
         assert!(heard.starts_with(head) && heard.ends_with(body), "{answer:?}: {heard:?}");
         let lower = heard.to_ascii_lowercase();
         assert!(
@@ -384,14 +391,14 @@ async fn resets_the_client_after_a_broken_answer() {
         let web = web("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort").await;
         let proxy = proxy_to(&web).await;
         let port = web.port;
-        let mut client = proxy.connect(Way::Tcp).await;
+        let mut client = proxy.connect(Transport::Tcp).await;
         let request = format!("GET http://allowed.test:{port}/ HTTP/{version}\r\nHost: allowed.test\r\n\r\n");
         client.write_all(request.as_bytes()).await.unwrap();
         let mut heard = Vec::new();
         let error = timeout(Duration::from_secs(5), client.read_to_end(&mut heard)).await.unwrap();
         assert!(error.is_err(), "HTTP/{version}: {}", String::from_utf8_lossy(&heard));
         let ended = proxy.end().await;
-        assert_eq!(ended.of("close")[0]["ended_by"], "error");
+        assert_eq!(ended.events("close")[0]["ended_by"], "error");
     }
 }
 
@@ -423,7 +430,7 @@ async fn p15_refuses_other_schemes() {
         ("allowed.test:80", "scheme"),
     ] {
         let request = format!("GET {target} HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
-        let answer = proxy.say(Way::Tcp, request.as_bytes()).await;
+        let answer = proxy.send_and_read(Transport::Tcp, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{target}: {answer}");
         assert!(answer.contains(&format!("details=\"{reason}\"")), "{target}: {answer}");
         assert!(!answer.contains("pw"), "A03: {answer}");
@@ -443,10 +450,10 @@ async fn refuses_plain_http_where_tls_is_granted() {
     let proxy = given.start().await;
     for port in [443, port] {
         let request = format!("GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
-        let answer = proxy.say(Way::Tcp, request.as_bytes()).await;
+        let answer = proxy.send_and_read(Transport::Tcp, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("only TLS"), "{answer}");
     }
-    assert!(web.seen().is_empty());
+    assert!(web.requests().is_empty());
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["deny:not_tls"; 2]);
     assert!(ended.asked.is_empty());
@@ -458,7 +465,7 @@ async fn answers_expect_with_100_continue() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
-    let mut client = proxy.connect(Way::Tcp).await;
+    let mut client = proxy.connect(Transport::Tcp).await;
     let request = format!(
         "PUT http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 5\r\n\
          Expect: 100-continue\r\n\r\n"
@@ -468,7 +475,7 @@ async fn answers_expect_with_100_continue() {
     client.write_all(b"hello").await.unwrap();
     let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    assert!(!web.seen()[0].to_ascii_lowercase().contains("expect"), "{}", web.seen()[0]);
+    assert!(!web.requests()[0].to_ascii_lowercase().contains("expect"), "{}", web.requests()[0]);
     proxy.end().await;
 }
 
@@ -484,12 +491,12 @@ async fn r02_r04_streams_bodies() {
         "PUT http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let heard = proxy.say(Way::Tcp, request.as_bytes()).await;
+    let heard = proxy.send_and_read(Transport::Tcp, request.as_bytes()).await;
     assert!(heard.ends_with(&body) && heard.starts_with("HTTP/1.1 200 OK"), "{} bytes", heard.len());
-    assert!(web.seen()[0].ends_with(&body));
+    assert!(web.requests()[0].ends_with(&body));
     // A length of petabytes without a body has no effect.
     let (done, mut waiting) = mpsc::channel::<()>(1);
-    let mut client = proxy.connect(Way::Tcp).await;
+    let mut client = proxy.connect(Transport::Tcp).await;
     let request = format!(
         "PUT http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 999999999999999999\r\n\r\nx"
     );
@@ -501,7 +508,7 @@ async fn r02_r04_streams_bodies() {
     assert!(timeout(Duration::from_millis(300), waiting.recv()).await.is_err());
     reader.abort();
     let ended = proxy.end().await;
-    let closes = ended.of("close");
+    let closes = ended.events("close");
     assert!(
         closes[0]["bytes_up"].as_u64() > Some(3 << 20) && closes[0]["bytes_down"].as_u64() > Some(3 << 20)
     );
@@ -516,8 +523,8 @@ async fn keeps_the_length_of_an_empty_body() {
     for (length, kept) in [("Content-Length: 0\r\n", true), ("", false)] {
         let request =
             format!("POST http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n{length}\r\n");
-        assert!(proxy.say(Way::Tcp, request.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
-        let seen = web.seen().pop().unwrap().to_ascii_lowercase();
+        assert!(proxy.send_and_read(Transport::Tcp, request.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
+        let seen = web.requests().pop().unwrap().to_ascii_lowercase();
         assert_eq!(seen.contains("content-length: 0\r\n"), kept, "{seen}");
         assert!(!seen.contains("transfer-encoding"), "{seen}");
     }
@@ -535,7 +542,7 @@ async fn delivers_an_early_answer_whole() {
     let port = early.port();
     for version in ["1.0", "1.1"] {
         let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
-        let mut client = proxy.connect(Way::Tcp).await;
+        let mut client = proxy.connect(Transport::Tcp).await;
         let head = format!(
             "PUT http://127.0.0.1:{port}/ HTTP/{version}\r\nHost: a\r\nContent-Length: 300000\r\n\r\n"
         );
@@ -555,7 +562,7 @@ async fn p21_answers_a_half_closed_client() {
     let web = web(OK).await;
     let proxy = proxy_to(&web).await;
     let port = web.port;
-    for way in WAYS {
+    for way in TRANSPORTS {
         let mut client = proxy.connect(way).await;
         let request = format!("GET http://allowed.test:{port}/ HTTP/1.0\r\n\r\n");
         client.write_all(request.as_bytes()).await.unwrap();
@@ -579,11 +586,11 @@ async fn r03_ends_an_exchange_at_its_deadlines() {
         given.limits = limits;
         let proxy = given.start().await;
         let request = format!("GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: a\r\n\r\n");
-        let mut client = proxy.connect(Way::Tcp).await;
+        let mut client = proxy.connect(Transport::Tcp).await;
         client.write_all(request.as_bytes()).await.unwrap();
         let mut heard = Vec::new();
         let _ = timeout(Duration::from_secs(5), client.read_to_end(&mut heard)).await.expect("ends");
         let ended = proxy.end().await;
-        assert_eq!(ended.of("close")[0]["ended_by"], end);
+        assert_eq!(ended.events("close")[0]["ended_by"], end);
     }
 }

@@ -25,12 +25,12 @@ async fn r01_connections_to_one_host() {
     let proxy = setup.start().await;
     let target = format!("allowed.test:{port}");
     let mut held = Vec::new();
-    for way in [Way::Tcp, Way::Unix, Way::Tcp] {
+    for way in [Transport::Tcp, Transport::Unix, Transport::Tcp] {
         let (client, head) = proxy.ask(way, &target).await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         held.push(client);
     }
-    for way in WAYS {
+    for way in TRANSPORTS {
         let (_, head) = proxy.ask(way, &target).await;
         assert!(
             head.starts_with("HTTP/1.1 429 exeat has too many open connections to allowed.test\r\n"),
@@ -51,26 +51,27 @@ async fn r01_connections_to_one_host() {
         assert_eq!(head[..4], [5, 0, 5, 1]);
     }
     for other in [format!("evil.test:{port}"), format!("127.0.0.1:{port}")] {
-        assert!(proxy.ask(Way::Tcp, &other).await.1.starts_with("HTTP/1.1 200 "), "{other}");
+        assert!(proxy.ask(Transport::Tcp, &other).await.1.starts_with("HTTP/1.1 200 "), "{other}");
     }
     // The end of a tunnel releases its place.
     drop(held.pop());
     let again = Instant::now();
     let client = loop {
-        let (client, head) = proxy.ask(Way::Unix, &target).await;
+        let (client, head) = proxy.ask(Transport::Unix, &target).await;
         if head.starts_with("HTTP/1.1 200 ") {
             break client;
         }
         assert!(again.elapsed() < Duration::from_secs(5), "{head}");
     };
-    assert!(proxy.ask(Way::Tcp, &target).await.1.starts_with("HTTP/1.1 429 "));
+    assert!(proxy.ask(Transport::Tcp, &target).await.1.starts_with("HTTP/1.1 429 "));
     drop((client, held));
 
     let ended = proxy.end().await;
     ended.closes_follow_decisions();
     assert_eq!(origin.connections(), MOST + 2 + 1, "what is refused is not dialled");
     assert_eq!(ended.asked.len(), MOST + 1 + 1, "nor looked up");
-    let refused: Vec<_> = ended.of("decision").into_iter().filter(|line| line["verdict"] == "deny").collect();
+    let refused: Vec<_> =
+        ended.events("decision").into_iter().filter(|line| line["verdict"] == "deny").collect();
     assert!(refused.len() >= 7);
     assert!(refused.iter().all(|line| line["reason"] == "budget_conns" && line["rule"] == target.as_str()));
     assert_eq!(ended.summary.denied[0].count, refused.len() as u64);
@@ -90,16 +91,16 @@ async fn r01_counts_a_request_until_it_ends() {
     let request = format!("GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     let mut lingering = Vec::new();
     for _ in 0..2 {
-        let mut client = proxy.connect(Way::Tcp).await;
+        let mut client = proxy.connect(Transport::Tcp).await;
         client.write_all(request.as_bytes()).await.unwrap();
         assert!(read_to_end(&mut *client).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
         lingering.push(client);
     }
-    let mut open = proxy.connect(Way::Unix).await;
+    let mut open = proxy.connect(Transport::Unix).await;
     let post = format!("POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbo");
     open.write_all(post.as_bytes()).await.unwrap();
-    eventually(|| web.seen().last().is_some_and(|seen| seen.ends_with("bo"))).await;
-    let (_, head) = head_of(proxy.connect(Way::Tcp).await, request.as_bytes()).await;
+    eventually(|| web.requests().last().is_some_and(|seen| seen.ends_with("bo"))).await;
+    let (_, head) = head_of(proxy.connect(Transport::Tcp).await, request.as_bytes()).await;
     assert_eq!(head, b"HTTP/1.1 429");
     open.write_all(b"dy").await.unwrap();
     assert!(read_to_end(&mut *open).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
@@ -133,7 +134,7 @@ async fn push(client: &mut dyn Client, bytes: usize) {
 #[tokio::test]
 async fn x09_counts_an_upload_budget_exactly() {
     const LIMIT: u64 = 100_000;
-    for way in WAYS {
+    for way in TRANSPORTS {
         let origin = origin(b"").await;
         let port = origin.port();
         let proxy = setup(&[]).start().await;
@@ -158,7 +159,7 @@ async fn x09_counts_an_upload_budget_exactly() {
         let (mut second, _) = proxy.ask(way, &target).await;
         tokio::join!(push(&mut *socks, 60_000), push(&mut *first, 60_000), push(&mut *second, 60_000),);
         let before = origin.connections();
-        for way in WAYS {
+        for way in TRANSPORTS {
             let (_, head) = proxy.ask(way, &target).await;
             let expected = format!("HTTP/1.1 429 exeat denied {target} (its upload budget is used up)\r\n");
             assert!(head.starts_with(&expected) && !head.contains("Retry-After"), "{head}");
@@ -168,12 +169,12 @@ async fn x09_counts_an_upload_budget_exactly() {
 
         let ended = proxy.end().await;
         ended.closes_follow_decisions_and_cuts();
-        let sent: u64 = ended.of("close").iter().map(|close| close["bytes_up"].as_u64().unwrap()).sum();
+        let sent: u64 = ended.events("close").iter().map(|close| close["bytes_up"].as_u64().unwrap()).sum();
         assert_eq!(sent, LIMIT);
         // A reset discards what is on its way.
         assert!(origin.bytes().len() as u64 <= LIMIT, "{}", origin.bytes().len());
         let cut: Vec<_> =
-            ended.of("close").into_iter().filter(|close| close["ended_by"] == "budget").collect();
+            ended.events("close").into_iter().filter(|close| close["ended_by"] == "budget").collect();
         assert!(!cut.is_empty());
         let said = format!("the upload budget of 100kB is used up (grants {target})");
         assert!(cut.iter().all(|close| close["error"] == said.as_str()), "{cut:?}");
@@ -186,8 +187,8 @@ impl Ended {
     /// Checks that every connection has one close, and a cut one a second decision before it.
     fn closes_follow_decisions_and_cuts(&self) {
         self.closes_follow_decisions();
-        for close in self.of("close") {
-            let decisions = self.of("decision");
+        for close in self.events("close") {
+            let decisions = self.events("decision");
             let of_it: Vec<_> = decisions.iter().filter(|line| line["conn"] == close["conn"]).collect();
             assert_eq!(of_it.len(), if close["ended_by"] == "budget" { 2 } else { 1 }, "{of_it:?}");
         }
@@ -201,20 +202,20 @@ async fn x09_sends_exactly_the_limit() {
     let port = origin.port();
     let proxy = setup(&[]).start().await;
     bounded(&proxy, port, 70_000);
-    let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+    let (mut client, _) = proxy.ask(Transport::Tcp, &format!("allowed.test:{port}")).await;
     client.write_all(&vec![b'x'; 70_000]).await.unwrap();
     client.shutdown().await.unwrap();
     assert!(read_to_end(&mut *client).await.is_empty());
     assert_eq!(origin.bytes().len(), 70_000);
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule"]);
-    assert_eq!(ended.of("close")[0]["ended_by"], "client");
+    assert_eq!(ended.events("close")[0]["ended_by"], "client");
 }
 
 /// X09: plain HTTP. The head counts with the body, the client is told why, and the origin gets no whole request.
 #[tokio::test]
 async fn x09_limits_requests_and_websockets() {
-    for way in WAYS {
+    for way in TRANSPORTS {
         let web = web(OK).await;
         let port = web.port;
         let proxy = setup(&[]).start().await;
@@ -234,14 +235,14 @@ async fn x09_limits_requests_and_websockets() {
         let _ = client.write_all(&post(15_000)).await;
         let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
         assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
-        assert!(web.seen().concat().len() <= 20_000);
+        assert!(web.requests().concat().len() <= 20_000);
 
         let ended = proxy.end().await;
         assert_eq!(ended.decisions(), ["allow:rule", "allow:rule", "deny:budget_bytes"]);
         ended.closes_follow_decisions_and_cuts();
-        let sent: u64 = ended.of("close").iter().map(|close| close["bytes_up"].as_u64().unwrap()).sum();
+        let sent: u64 = ended.events("close").iter().map(|close| close["bytes_up"].as_u64().unwrap()).sum();
         assert_eq!(sent, 20_000);
-        assert_eq!(ended.of("close")[1]["ended_by"], "budget");
+        assert_eq!(ended.events("close")[1]["ended_by"], "budget");
     }
 
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -254,13 +255,13 @@ async fn x09_limits_requests_and_websockets() {
         "GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Key: k\r\n\r\n"
     );
-    let (mut client, head) = head_of(proxy.connect(Way::Tcp).await, request.as_bytes()).await;
+    let (mut client, head) = head_of(proxy.connect(Transport::Tcp).await, request.as_bytes()).await;
     assert_eq!(head, b"HTTP/1.1 101");
     push(&mut *client, 30_000).await;
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule", "deny:budget_bytes"]);
     assert_eq!(
-        (&ended.of("close")[0]["bytes_up"], &ended.of("close")[0]["ended_by"]),
+        (&ended.events("close")[0]["bytes_up"], &ended.events("close")[0]["ended_by"]),
         (&20_000.into(), &"budget".into())
     );
 }

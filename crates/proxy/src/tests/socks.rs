@@ -23,22 +23,22 @@ fn literal(ip: &str, port: u16) -> Vec<u8> {
 }
 
 impl Proxy {
-    pub(super) async fn socks(&self, way: Way) -> Box<dyn Client> {
+    pub(super) async fn socks(&self, way: Transport) -> Box<dyn Client> {
         match way {
-            Way::Tcp => Box::new(TcpSocket::new_v4().unwrap().connect(self.socks).await.unwrap()),
-            Way::Unix => Box::new(UnixStream::connect(self.dir.join("socks")).await.unwrap()),
+            Transport::Tcp => Box::new(TcpSocket::new_v4().unwrap().connect(self.socks).await.unwrap()),
+            Transport::Unix => Box::new(UnixStream::connect(self.dir.join("socks")).await.unwrap()),
         }
     }
 
     /// Opens a tunnel to a name.
-    pub(super) async fn socks_to(&self, way: Way, host: &str, port: u16) -> Box<dyn Client> {
+    pub(super) async fn socks_to(&self, way: Transport, host: &str, port: u16) -> Box<dyn Client> {
         let (client, code) = self.ask_socks(way, &name(host.as_bytes(), port)).await;
         assert_eq!(code, 0);
         client
     }
 
     /// Sends greeting and request, and reads the code of the reply.
-    async fn ask_socks(&self, way: Way, request: &[u8]) -> (Box<dyn Client>, u8) {
+    async fn ask_socks(&self, way: Transport, request: &[u8]) -> (Box<dyn Client>, u8) {
         let mut client = self.socks(way).await;
         client.write_all(&[5, 2, 2, 0]).await.unwrap();
         let mut method = [0; 2];
@@ -52,7 +52,7 @@ impl Proxy {
     }
 
     /// Sends `bytes` at once and returns everything that comes back.
-    async fn told(&self, way: Way, bytes: &[u8]) -> Vec<u8> {
+    async fn send_and_read_socks(&self, way: Transport, bytes: &[u8]) -> Vec<u8> {
         let mut client = self.socks(way).await;
         let _ = client.write_all(bytes).await;
         read_to_end(&mut *client).await
@@ -62,7 +62,7 @@ impl Proxy {
 /// K37: one allowed connection, all of it sent at once, from greeting to close.
 #[tokio::test]
 async fn opens_a_socks_tunnel() {
-    for way in WAYS {
+    for way in TRANSPORTS {
         let origin = origin(b"welcome").await;
         let port = origin.port();
         let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
@@ -79,7 +79,7 @@ async fn opens_a_socks_tunnel() {
 
         let ended = proxy.end().await;
         assert_eq!(ended.decisions(), ["allow:rule"]);
-        let (decision, close) = (ended.of("decision")[0], ended.of("close")[0]);
+        let (decision, close) = (ended.events("decision")[0], ended.events("close")[0]);
         assert_eq!((&decision["via"], &decision["host"]), (&"socks5".into(), &"allowed.test".into()));
         assert_eq!((&close["bytes_up"], &close["bytes_down"]), (&15.into(), &7.into()));
         ended.closes_follow_decisions();
@@ -94,7 +94,7 @@ async fn s06_parses_split_reads() {
     let origin = origin(b"").await;
     let port = origin.port();
     let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
-    let mut client = proxy.socks(Way::Tcp).await;
+    let mut client = proxy.socks(Transport::Tcp).await;
     for byte in [&[5, 2, 2, 0], &literal("127.0.0.1", port)[..], b"payload"].concat() {
         client.write_all(&[byte]).await.unwrap();
         tokio::task::yield_now().await;
@@ -124,13 +124,13 @@ async fn s01_s03_s06_refuses_odd_names() {
         (b"", ""),
     ] {
         let proxy = setup(&["allowed.test:1-65535", "127.0.0.1:1-65535", "[::1]:1-65535"]).start().await;
-        let (mut client, code) = proxy.ask_socks(Way::Tcp, &name(text, 443)).await;
+        let (mut client, code) = proxy.ask_socks(Transport::Tcp, &name(text, 443)).await;
         assert_eq!(code, 1, "{text:?}");
         assert_eq!(read_to_end(&mut *client).await, b"");
         let ended = proxy.end().await;
         assert_eq!(ended.decisions(), ["deny:malformed"], "{text:?}");
         ended.closes_follow_decisions();
-        let decision = ended.of("decision")[0];
+        let decision = ended.events("decision")[0];
         assert_eq!(decision["via"], "socks5");
         assert_eq!(decision["host_raw"].as_str().unwrap_or_default(), kept, "{text:?}");
         assert!(ended.asked.is_empty());
@@ -168,11 +168,11 @@ async fn s02_s03_s08_decides_as_connect_does() {
         (name(b"evil.test", 443), "evil.test:443".into(), 2, "private_ip"),
     ] {
         let proxy = setup(&rules.map(AsRef::as_ref)).start().await;
-        let (_, got) = proxy.ask_socks(Way::Unix, &request).await;
-        let (_, head) = proxy.ask(Way::Unix, &target).await;
+        let (_, got) = proxy.ask_socks(Transport::Unix, &request).await;
+        let (_, head) = proxy.ask(Transport::Unix, &target).await;
         assert_eq!(got == 0, head.starts_with("HTTP/1.1 200 "), "{target}: {got} and {head}");
         let ended = proxy.end().await;
-        let [socks, connect] = ended.of("decision")[..] else { panic!("{:?}", ended.lines) };
+        let [socks, connect] = ended.events("decision")[..] else { panic!("{:?}", ended.lines) };
         assert_eq!((got, &socks["reason"]), (code, &reason.into()), "{target}");
         for field in ["host", "port", "verdict", "reason", "rule", "rule_src", "ips", "error"] {
             assert_eq!(socks[field], connect[field], "{field} of {target}");
@@ -190,19 +190,23 @@ async fn s04_refuses_other_commands() {
     for command in [2, 3, 0, 0xf0] {
         let proxy = setup(&["127.0.0.1:1-65535"]).start().await;
         let request = [&[5, command, 0, 1], &[127, 0, 0, 1, 0, 80][..]].concat();
-        let (mut client, code) = proxy.ask_socks(Way::Tcp, &request).await;
+        let (mut client, code) = proxy.ask_socks(Transport::Tcp, &request).await;
         assert_eq!(code, 7);
         assert_eq!(read_to_end(&mut *client).await, b"");
         let ended = proxy.end().await;
         assert_eq!(ended.decisions(), ["deny:scheme"]);
-        assert_eq!(ended.of("decision")[0]["via"], "socks5");
+        assert_eq!(ended.events("decision")[0]["via"], "socks5");
         ended.closes_follow_decisions();
     }
     let proxy = setup(&[]).start().await;
-    assert_eq!(proxy.ask_socks(Way::Tcp, &[5, 1, 0, 2]).await.1, 8, "an address type that there is not");
-    assert_eq!(proxy.ask_socks(Way::Tcp, &[5, 1, 1, 1]).await.1, 1, "a reserved byte");
+    assert_eq!(
+        proxy.ask_socks(Transport::Tcp, &[5, 1, 0, 2]).await.1,
+        8,
+        "an address type that there is not"
+    );
+    assert_eq!(proxy.ask_socks(Transport::Tcp, &[5, 1, 1, 1]).await.1, 1, "a reserved byte");
     // A sub-negotiation instead of a request, with a password.
-    assert_eq!(proxy.ask_socks(Way::Tcp, b"\x01\x01u\x06secret").await.1, 1);
+    assert_eq!(proxy.ask_socks(Transport::Tcp, b"\x01\x01u\x06secret").await.1, 1);
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["deny:malformed"; 3]);
     assert!(!format!("{:?}", ended.lines).contains("secret"));
@@ -216,7 +220,11 @@ async fn s05_refuses_other_methods() {
     for greeting in [&[5, 0][..], &[5, 1, 2], &[5, 2, 1, 2], &[5, 1, 255]] {
         for behind in [name(b"127.0.0.1", port), b"\x01\x04user\x06secret".to_vec()] {
             let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
-            assert_eq!(proxy.told(Way::Tcp, &[greeting, &behind].concat()).await, [5, 0xff], "{greeting:?}");
+            assert_eq!(
+                proxy.send_and_read_socks(Transport::Tcp, &[greeting, &behind].concat()).await,
+                [5, 0xff],
+                "{greeting:?}"
+            );
             let ended = proxy.end().await;
             assert_eq!(ended.decisions(), ["deny:malformed"]);
             ended.closes_follow_decisions();
@@ -235,11 +243,11 @@ async fn s07_refuses_the_protocol_of_the_other_port() {
     let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
     let http = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     let socks4 = [&[4, 1], &port.to_be_bytes()[..], &[127, 0, 0, 1, 0]].concat();
-    for way in WAYS {
+    for way in TRANSPORTS {
         for bytes in
             [http.as_bytes(), b"GET http://u:secret@a.test/ HTTP/1.1\r\n\r\n", &socks4, b"\x16\x03\x01"]
         {
-            assert_eq!(proxy.told(way, bytes).await, b"", "{bytes:?}");
+            assert_eq!(proxy.send_and_read_socks(way, bytes).await, b"", "{bytes:?}");
         }
         let mut client = proxy.connect(way).await;
         let _ = client.write_all(&[&[5, 1, 0], &literal("127.0.0.1", port)[..]].concat()).await;
@@ -258,17 +266,17 @@ async fn s07_refuses_the_protocol_of_the_other_port() {
 async fn refuses_a_slow_socks_client() {
     let proxy = setup(&[]).start().await;
     let start = Instant::now();
-    assert_eq!(proxy.told(Way::Tcp, &[]).await, b"");
-    assert_eq!(proxy.told(Way::Tcp, &[5]).await, b"");
-    assert_eq!(proxy.told(Way::Tcp, &[5, 1, 0]).await, [vec![5, 0], reply(1)].concat());
-    let mut client = proxy.socks(Way::Unix).await;
+    assert_eq!(proxy.send_and_read_socks(Transport::Tcp, &[]).await, b"");
+    assert_eq!(proxy.send_and_read_socks(Transport::Tcp, &[5]).await, b"");
+    assert_eq!(proxy.send_and_read_socks(Transport::Tcp, &[5, 1, 0]).await, [vec![5, 0], reply(1)].concat());
+    let mut client = proxy.socks(Transport::Unix).await;
     for byte in [&[5, 1, 0][..], &name(b"allowed.test", 443)].concat() {
         let _ = client.write_all(&[byte]).await;
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(read_to_end(&mut *client).await, [vec![5, 0], reply(1)].concat());
     assert!(start.elapsed() < Duration::from_secs(6));
-    let mut client = proxy.socks(Way::Tcp).await;
+    let mut client = proxy.socks(Transport::Tcp).await;
     client.write_all(&[5, 1, 0, 5]).await.unwrap();
     client.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut *client).await, [vec![5, 0], reply(1)].concat());
@@ -288,7 +296,7 @@ async fn answers_failures_with_socks_codes() {
     for (request, code) in
         [(literal("127.0.0.1", dead), 5), (name(b"gone.test", 443), 4), (name(b"slow.test", 443), 6)]
     {
-        assert_eq!(proxy.ask_socks(Way::Tcp, &request).await.1, code, "{request:?}");
+        assert_eq!(proxy.ask_socks(Transport::Tcp, &request).await.1, code, "{request:?}");
     }
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule", "error:resolve_error", "error:timeout"]);
@@ -303,7 +311,7 @@ async fn refuses_socks_on_a_full_disk() {
     setup.sink = Some("/dev/full");
     let proxy = setup.start().await;
     for request in [literal("127.0.0.1", origin.port()), name(b"evil.test", 443)] {
-        assert_eq!(proxy.ask_socks(Way::Tcp, &request).await.1, 1);
+        assert_eq!(proxy.ask_socks(Transport::Tcp, &request).await.1, 1);
     }
     proxy.end().await;
     assert_eq!(origin.connections(), 0);
@@ -317,12 +325,12 @@ async fn refuses_too_many_connections_of_both_kinds() {
     let mut setup = setup(&[&target]);
     setup.limits.connections = 1;
     let proxy = setup.start().await;
-    let held = proxy.ask(Way::Tcp, &target).await;
-    assert_eq!(proxy.ask_socks(Way::Tcp, &literal("127.0.0.1", origin.port())).await.1, 1);
+    let held = proxy.ask(Transport::Tcp, &target).await;
+    assert_eq!(proxy.ask_socks(Transport::Tcp, &literal("127.0.0.1", origin.port())).await.1, 1);
     drop(held);
     sleep(Duration::from_millis(100)).await;
-    let _held = proxy.ask_socks(Way::Tcp, &literal("127.0.0.1", origin.port())).await;
-    assert!(proxy.ask(Way::Tcp, &target).await.1.starts_with("HTTP/1.1 503 "));
+    let _held = proxy.ask_socks(Transport::Tcp, &literal("127.0.0.1", origin.port())).await;
+    assert!(proxy.ask(Transport::Tcp, &target).await.1.starts_with("HTTP/1.1 503 "));
     proxy.end().await;
 }
 
@@ -339,14 +347,14 @@ async fn checks_the_name_in_the_hello_over_socks() {
         let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
         setup.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
         let proxy = setup.start().await;
-        let (mut client, code) = proxy.ask_socks(Way::Tcp, &name(b"allowed.test", port)).await;
+        let (mut client, code) = proxy.ask_socks(Transport::Tcp, &name(b"allowed.test", port)).await;
         assert_eq!(code, 0);
         let _ = client.write_all(&hello).await;
         if let Some(reason) = reason {
             read_to_end(&mut *client).await;
             let ended = proxy.end().await;
             assert_eq!(ended.decisions(), ["allow:rule".to_owned(), format!("deny:{reason}")]);
-            assert_eq!(ended.of("decision")[1]["via"], "socks5");
+            assert_eq!(ended.events("decision")[1]["via"], "socks5");
             ended.closes_follow_decisions();
             assert_eq!(origin.bytes(), b"", "zero upstream");
         } else {

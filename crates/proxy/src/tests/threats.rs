@@ -8,7 +8,7 @@ use super::*;
 async fn p23_a09_ignores_claimed_identities() {
     let binary =
         [b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c", &[10, 9, 8, 7, 127, 0, 0, 1, 0, 80, 1, 187][..]].concat();
-    for way in WAYS {
+    for way in TRANSPORTS {
         let origin = origin(b"").await;
         let target = format!("127.0.0.1:{}", origin.port());
         let ask = |fields: &str| {
@@ -34,7 +34,7 @@ async fn p23_a09_ignores_claimed_identities() {
         let ended = proxy.end().await;
         assert_eq!(ended.decisions()[6..], ["allow:rule"]);
         assert!(ended.lines.iter().all(|line| line["run"] == run.as_str() && line.get("stage").is_none()));
-        let said = format!("{:?}", &ended.of("decision")[6..]) + &format!("{:?}", ended.of("close"));
+        let said = format!("{:?}", &ended.events("decision")[6..]) + &format!("{:?}", ended.events("close"));
         for word in ["10.9.8.7", "forged", "Zm9yZ2Vk"] {
             assert!(!said.contains(word), "{word} in {said}");
         }
@@ -54,7 +54,7 @@ async fn p18_treats_a_request_in_a_tunnel_as_bytes() {
         let mut given = setup(&[&format!("127.0.0.1:{}", origin.port())]);
         given.rules.push((target.clone(), tls));
         let proxy = given.start().await;
-        let mut client = proxy.connect(Way::Unix).await;
+        let mut client = proxy.connect(Transport::Unix).await;
         let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
         let together = if early { [&head[..], inner].concat() } else { head };
         client.write_all(&together).await.unwrap();
@@ -85,7 +85,7 @@ async fn t07_x06_sends_nothing_of_a_refused_hello() {
     let full = format!("{data}.{data}.{data}.{data}.{data}.test");
     let endless = "s".repeat(30_000);
     for sni in [full.as_str(), &endless] {
-        for entry in [Way::Tcp, Way::Unix] {
+        for entry in [Transport::Tcp, Transport::Unix] {
             let origin = origin(b"").await;
             let port = origin.port();
             let mut given = setup(&[&format!("127.0.0.1:{port}")]);
@@ -98,9 +98,9 @@ async fn t07_x06_sends_nothing_of_a_refused_hello() {
             let ended = proxy.end().await;
             assert_eq!(origin.bytes(), b"");
             assert_eq!(ended.asked, ["allowed.test"], "the name inside is not looked up");
-            let [_, refused] = ended.of("decision")[..] else { panic!("{:?}", ended.lines) };
+            let [_, refused] = ended.events("decision")[..] else { panic!("{:?}", ended.lines) };
             assert_eq!(refused["verdict"], "deny");
-            for field in ["decision", "close"].iter().flat_map(|event| ended.of(event)) {
+            for field in ["decision", "close"].iter().flat_map(|event| ended.events(event)) {
                 let kept = field["sni"].as_str().unwrap_or_default();
                 assert!(kept.len() <= limits::TEXT && sni.starts_with(kept), "{kept}");
                 assert!(field.to_string().len() < 1500, "{field}");
@@ -135,7 +135,7 @@ async fn x06_sends_nothing_of_a_refused_request() {
         format!("GET http://u:secret-word@{long}/secret-path HTTP/1.1\r\n\r\n"),
     ];
     for request in &requests {
-        let mut client = proxy.connect(Way::Tcp).await;
+        let mut client = proxy.connect(Transport::Tcp).await;
         let _ = client.write_all(request.as_bytes()).await;
         let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
         assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
@@ -146,7 +146,7 @@ async fn x06_sends_nothing_of_a_refused_request() {
     assert_eq!((origin.connections(), ended.asked.len()), (0, 0));
     let kept = format!("{:?}{}", ended.lines, ended.denials);
     assert!(!kept.contains("secret"), "{kept}");
-    for decision in &ended.of("decision")[2..] {
+    for decision in &ended.events("decision")[2..] {
         let raw = decision["host_raw"].as_str().unwrap();
         assert!(raw.contains("\\x1b[2Kddd") && raw.len() <= limits::TEXT, "{raw}");
     }
@@ -163,7 +163,7 @@ async fn x08_decides_again_after_a_redirect() {
     let proxy = setup(&rules.each_ref().map(String::as_str)).start().await;
     let mut answers = Vec::new();
     for url in [format!("http://allowed.test:{}/", web.port), there.clone()] {
-        let mut client = proxy.connect(Way::Tcp).await;
+        let mut client = proxy.connect(Transport::Tcp).await;
         client.write_all(format!("GET {url} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
         answers.push(String::from_utf8(read_to_end(&mut *client).await).unwrap());
     }
@@ -204,9 +204,9 @@ async fn l14_checks_the_host_of_plain_http_on_any_port() {
             let target = format!("allowed.test:{}", web.port);
             let proxy = setup(&[&target, &format!("127.0.0.1:{}", web.port)]).start().await;
             let mut client = if socks {
-                proxy.socks_to(Way::Tcp, "allowed.test", web.port).await
+                proxy.socks_to(Transport::Tcp, "allowed.test", web.port).await
             } else {
-                proxy.ask(Way::Tcp, &target).await.0
+                proxy.ask(Transport::Tcp, &target).await.0
             };
             let request = request.replace("TARGET", &target);
             for piece in request.as_bytes().chunks(request.len().div_ceil(pieces)) {
@@ -215,7 +215,7 @@ async fn l14_checks_the_host_of_plain_http_on_any_port() {
             }
             let answer = String::from_utf8_lossy(&read_to_end(&mut *client).await).into_owned();
             assert!(answer.starts_with("HTTP/1.1 4"), "{request:.60?}: {answer}");
-            assert!(!web.seen().concat().contains('\n'), "{request:.60?}");
+            assert!(!web.requests().concat().contains('\n'), "{request:.60?}");
             let ended = proxy.end().await;
             assert_eq!(
                 ended.decisions(),
@@ -228,13 +228,13 @@ async fn l14_checks_the_host_of_plain_http_on_any_port() {
     let web = web("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi".to_owned()).await;
     let target = format!("allowed.test:{}", web.port);
     let proxy = setup(&[&target, &format!("127.0.0.1:{}", web.port)]).start().await;
-    let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+    let (mut client, _) = proxy.ask(Transport::Tcp, &target).await;
     // Another request after it is not read as one.
     let both = format!("GET /1 HTTP/1.1\r\nHost: {target}\r\n\r\nGET /2 HTTP/1.1\r\nHost: evil.test\r\n\r\n");
     client.write_all(both.as_bytes()).await.unwrap();
     let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("hi"), "{answer}");
-    let seen = web.seen().concat();
+    let seen = web.requests().concat();
     assert!(seen.contains(&format!("Host: {target}\r\n")) && !seen.contains("evil"), "{seen}");
 }
 
@@ -254,7 +254,7 @@ async fn l14_forwards_other_protocols_at_once() {
             let origin = origin(greeting).await;
             let target = format!("allowed.test:{}", origin.port());
             let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
-            let mut client = proxy.connect(Way::Tcp).await;
+            let mut client = proxy.connect(Transport::Tcp).await;
             let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
             client.write_all(&if early { [&head, asked].concat() } else { head }).await.unwrap();
             read_head(&mut *client).await;
@@ -274,7 +274,7 @@ async fn l14_forwards_other_protocols_at_once() {
             sleep(Duration::from_millis(20)).await;
             let ended = proxy.end().await;
             assert_eq!(ended.decisions(), ["allow:rule"], "{}", asked.escape_ascii());
-            assert_eq!(ended.of("close")[0]["bytes_up"], asked.len() + 5);
+            assert_eq!(ended.events("close")[0]["bytes_up"], asked.len() + 5);
         }
     }
 }
@@ -292,7 +292,7 @@ async fn l14_closes_half_a_request() {
         let origin = origin(b"").await;
         let target = format!("allowed.test:{}", origin.port());
         let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
-        let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+        let (mut client, _) = proxy.ask(Transport::Tcp, &target).await;
         client.write_all(bytes).await.unwrap();
         if ends {
             client.shutdown().await.unwrap();
@@ -384,7 +384,7 @@ async fn l13_refuses_a_second_hello_for_another_host() {
                 let mut given = setup(&[&format!("127.0.0.1:{port}")]);
                 given.rules.push((format!("allowed.test:{port}"), tls));
                 let proxy = given.start().await;
-                let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+                let (mut client, _) = proxy.ask(Transport::Tcp, &format!("allowed.test:{port}")).await;
                 if pipelined {
                     client.write_all(&[&good[..], &second].concat()).await.unwrap();
                 } else {
@@ -418,8 +418,8 @@ async fn l13_refuses_a_second_hello_for_another_host() {
                 }
                 ended.closes_follow_decisions();
                 if reason == Some("sni_mismatch") {
-                    assert_eq!(ended.of("decision")[1]["sni"], "evil.test");
-                    assert_eq!(ended.of("close")[0]["sni_ok"], false);
+                    assert_eq!(ended.events("decision")[1]["sni"], "evil.test");
+                    assert_eq!(ended.events("close")[0]["sni_ok"], false);
                 }
             }
         }
@@ -440,7 +440,7 @@ async fn l13_checks_every_further_hello() {
         let (port, seen, _task) =
             scripted(vec![(good.len(), retry.clone()), (2 * good.len(), retry.clone())]).await;
         let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
-        let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+        let (mut client, _) = proxy.ask(Transport::Tcp, &format!("allowed.test:{port}")).await;
         for hello in sent {
             let _ = client.write_all(&hello).await;
             sleep(Duration::from_millis(50)).await;
@@ -464,7 +464,7 @@ async fn l13_passes_a_handshake_without_a_second_hello() {
     ] {
         let (port, seen, _task) = scripted(vec![(good.len(), answer.clone())]).await;
         let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
-        let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+        let (mut client, _) = proxy.ask(Transport::Tcp, &format!("allowed.test:{port}")).await;
         // Early data does not wait for the server.
         client.write_all(&[&good[..], &early_data].concat()).await.unwrap();
         let mut heard = vec![0; answer.len()];
@@ -475,8 +475,8 @@ async fn l13_passes_a_handshake_without_a_second_hello() {
         sleep(Duration::from_millis(20)).await;
         let ended = proxy.end().await;
         assert_eq!(ended.decisions(), ["allow:rule"]);
-        assert_eq!(ended.of("close")[0]["bytes_up"], good.len() + early_data.len());
-        assert_eq!(ended.of("close")[0]["bytes_down"], answer.len());
+        assert_eq!(ended.events("close")[0]["bytes_up"], good.len() + early_data.len());
+        assert_eq!(ended.events("close")[0]["bytes_down"], answer.len());
     }
 }
 
@@ -495,25 +495,25 @@ async fn l16_counts_failed_dials_exactly() {
     let more = 300;
     let mut statuses = Vec::new();
     for number in 0..own + more {
-        let (client, head) = proxy.ask(WAYS[number % 2], &closed).await;
+        let (client, head) = proxy.ask(TRANSPORTS[number % 2], &closed).await;
         statuses.push(head.starts_with("HTTP/1.1 502 "));
         drop(client);
     }
     assert!(statuses.iter().all(|status| *status));
-    let (mut client, head) = proxy.ask(Way::Tcp, &open).await;
+    let (mut client, head) = proxy.ask(Transport::Tcp, &open).await;
     assert!(head.starts_with("HTTP/1.1 200 "));
     client.write_all(b"\0bytes").await.unwrap();
     eventually(|| origin.bytes() == b"\0bytes").await;
     drop(client);
     sleep(Duration::from_millis(50)).await;
     let ended = proxy.end().await;
-    let decisions = ended.of("decision");
+    let decisions = ended.events("decision");
     let (stood, failed): (Vec<&Value>, Vec<&Value>) = decisions
         .iter()
         .copied()
         .partition(|line| line["verdict"] == "allow" && line["port"] == origin.port());
     assert_eq!(stood.len(), 1);
-    assert_eq!(ended.of("close").iter().filter(|close| close["conn"] == stood[0]["conn"]).count(), 1);
+    assert_eq!(ended.events("close").iter().filter(|close| close["conn"] == stood[0]["conn"]).count(), 1);
     let counted = |line: &&Value| line["count"].as_u64().unwrap_or(1);
     assert_eq!(failed.iter().map(counted).sum::<u64>(), (own + more) as u64);
     let folded: Vec<_> = failed.iter().filter(|line| line["verdict"] == "error").collect();
@@ -540,7 +540,7 @@ async fn l08_shares_one_budget_among_unfinished_heads() {
     let mut held = Vec::new();
     let mut refused = 0;
     for number in 0..limits::HELD_BYTES / head.len() + 50 {
-        let mut client = proxy.connect(WAYS[number % 2]).await;
+        let mut client = proxy.connect(TRANSPORTS[number % 2]).await;
         client.write_all(&head).await.unwrap();
         held.push(client);
     }
@@ -553,7 +553,7 @@ async fn l08_shares_one_budget_among_unfinished_heads() {
         }
     }
     assert!(refused >= 50, "{refused}");
-    let (mut client, answer) = proxy.ask(Way::Tcp, &target).await;
+    let (mut client, answer) = proxy.ask(Transport::Tcp, &target).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(client.read_u16().await.unwrap(), 0x6869);
     drop((client, held));
@@ -572,11 +572,11 @@ async fn l16_refuses_connections_with_a_full_record() {
     let mut given = setup(&[&target]);
     given.limits.audit_size = size;
     let proxy = given.start().await;
-    let (mut standing, _) = proxy.ask(Way::Tcp, &target).await;
+    let (mut standing, _) = proxy.ask(Transport::Tcp, &target).await;
     let asked = 200;
     let mut full = 0;
     for number in 0..asked {
-        let (client, head) = proxy.ask(WAYS[number % 2], &target).await;
+        let (client, head) = proxy.ask(TRANSPORTS[number % 2], &target).await;
         if head.starts_with("HTTP/1.1 503 ") {
             assert!(head.contains("details=\"record_full\""), "{head}");
             full += 1;
@@ -585,9 +585,9 @@ async fn l16_refuses_connections_with_a_full_record() {
     }
     assert!((100..asked).contains(&full), "{full}");
     let reached = origin.connections();
-    let (_, head) = proxy.ask(Way::Tcp, "denied.test:443").await;
+    let (_, head) = proxy.ask(Transport::Tcp, "denied.test:443").await;
     assert!(head.contains("record_full"), "{head}");
-    let mut malformed = proxy.connect(Way::Tcp).await;
+    let mut malformed = proxy.connect(Transport::Tcp).await;
     malformed.write_all(b"\r\n").await.unwrap();
     assert!(read_to_end(&mut *malformed).await.starts_with(b"HTTP/1.1 400 "));
     standing.write_all(b"\0goes on").await.unwrap();
@@ -598,11 +598,11 @@ async fn l16_refuses_connections_with_a_full_record() {
     sleep(Duration::from_millis(50)).await;
     assert_eq!(proxy.cx.summary().record_full, full as u64 + 1);
     let ended = proxy.end().await;
-    let allowed = ended.of("decision").iter().filter(|line| line["verdict"] == "allow").count();
+    let allowed = ended.events("decision").iter().filter(|line| line["verdict"] == "allow").count();
     assert_eq!(allowed, 1 + asked - full);
-    assert_eq!(ended.of("close").len(), allowed, "each that was let out has a close");
+    assert_eq!(ended.events("close").len(), allowed, "each that was let out has a close");
     let counts = |reason: &str| -> Vec<u64> {
-        let lines = ended.of("decision").into_iter().filter(|line| line["reason"] == reason);
+        let lines = ended.events("decision").into_iter().filter(|line| line["reason"] == reason);
         lines.map(|line| line["count"].as_u64().unwrap_or(1)).collect()
     };
     let mut refused = counts("record_full");
@@ -639,16 +639,16 @@ async fn l17_records_the_bytes_of_open_connections() {
         let target = format!("127.0.0.1:{port}");
         let proxy = setup(&[&target]).start().await;
         let mut client = match kind {
-            "tunnel" | "silent client" => proxy.ask(Way::Tcp, &target).await.0,
+            "tunnel" | "silent client" => proxy.ask(Transport::Tcp, &target).await.0,
             "socks5" => {
-                let mut client = proxy.socks(Way::Tcp).await;
+                let mut client = proxy.socks(Transport::Tcp).await;
                 let ask = [&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1], &port.to_be_bytes()[..]].concat();
                 client.write_all(&ask).await.unwrap();
                 client.read_exact(&mut [0; 12]).await.unwrap();
                 client
             }
             kind => {
-                let mut client = proxy.connect(Way::Tcp).await;
+                let mut client = proxy.connect(Transport::Tcp).await;
                 let fields = match kind {
                     "http" => "Content-Length: 6000000",
                     _ => "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k",
@@ -681,8 +681,8 @@ async fn l17_records_the_bytes_of_open_connections() {
         assert!(recorded(&proxy, "close").is_empty(), "{kind}");
         drop(client);
         let ended = proxy.end().await;
-        assert!(ended.of("close")[0][direction].as_u64() >= Some(5 * MB as u64), "{kind}");
-        assert_eq!(ended.of("progress").len(), 3, "{kind}");
+        assert!(ended.events("close")[0][direction].as_u64() >= Some(5 * MB as u64), "{kind}");
+        assert_eq!(ended.events("progress").len(), 3, "{kind}");
     }
 }
 
@@ -696,7 +696,7 @@ async fn l17_records_the_bytes_of_quiet_connections_after_a_minute() {
         let mut given = setup(&[&target]);
         given.limits.progress = Duration::from_millis(200);
         let proxy = given.start().await;
-        let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+        let (mut client, _) = proxy.ask(Transport::Tcp, &target).await;
         client.write_all(first).await.unwrap();
         client.read_exact(&mut vec![0; 70_000]).await.unwrap();
         eventually(|| recorded(&proxy, "progress").len() == 1).await;
@@ -726,7 +726,7 @@ async fn l17_counts_an_abandoned_dial_as_failed() {
     }
     let target = dark.to_string();
     let proxy = setup(&[&target]).start().await;
-    let mut client = proxy.connect(Way::Tcp).await;
+    let mut client = proxy.connect(Transport::Tcp).await;
     client
         .write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
         .await
@@ -734,7 +734,7 @@ async fn l17_counts_an_abandoned_dial_as_failed() {
     eventually(|| recorded(&proxy, "decision").len() == 1).await;
     let log = proxy.cx.log().clone();
     let ended = proxy.end().await;
-    let close = ended.of("close")[0];
+    let close = ended.events("close")[0];
     assert_eq!((&close["ended_by"], close.get("ip")), (&"error".into(), None), "{close}");
     assert_eq!(close["error"], "connect_error: given up while it was dialled");
     assert_eq!((ended.summary.failed.len(), ended.summary.reached), (1, 0));

@@ -32,7 +32,7 @@ fn asked_for(target: &str) -> Vec<u8> {
 }
 
 /// Sends a request with fields that must not reach the next proxy, and bytes after it.
-async fn early(proxy: &Proxy, way: Way, target: &str, first: &[u8]) -> (Box<dyn Client>, String) {
+async fn early(proxy: &Proxy, way: Transport, target: &str, first: &[u8]) -> (Box<dyn Client>, String) {
     let mut client = proxy.connect(way).await;
     let head = format!(
         "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: Basic c3RhZ2U6eA==\r\nUser-Agent: x\r\n\r\n"
@@ -46,7 +46,7 @@ async fn early(proxy: &Proxy, way: Way, target: &str, first: &[u8]) -> (Box<dyn 
 /// the tunnel.
 #[tokio::test]
 async fn lets_the_upstream_proxy_resolve_a_name() {
-    for way in WAYS {
+    for way in TRANSPORTS {
         let upstream =
             origin(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\nVia: 1.1 x\r\n\r\nwelcome").await;
         let proxy = chained(&["allowed.test:7777"], upstream.port(), "").start().await;
@@ -59,7 +59,7 @@ async fn lets_the_upstream_proxy_resolve_a_name() {
 
         let ended = proxy.end().await;
         assert_eq!(ended.decisions(), ["allow:rule"]);
-        let (decision, close) = (ended.of("decision")[0], ended.of("close")[0]);
+        let (decision, close) = (ended.events("decision")[0], ended.events("close")[0]);
         assert_eq!(decision["upstream"], format!("{NAME}:{}", upstream.port()));
         assert!(decision.get("ips").is_none() && decision["host"] == "allowed.test", "{decision}");
         assert_eq!((&close["bytes_up"], &close["bytes_down"]), (&15.into(), &7.into()));
@@ -77,7 +77,7 @@ async fn leaves_tunnel_bytes_after_the_upstream_answer() {
     let answer: &'static [u8] = Box::leak([YES, &welcome].concat().into_boxed_slice());
     let upstream = origin(answer).await;
     let proxy = chained(&["allowed.test:7777"], upstream.port(), "").start().await;
-    let (mut client, head) = proxy.ask(Way::Unix, "allowed.test:7777").await;
+    let (mut client, head) = proxy.ask(Transport::Unix, "allowed.test:7777").await;
     assert!(head.starts_with("HTTP/1.1 200 "));
     client.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut *client).await, welcome);
@@ -91,13 +91,13 @@ async fn d10_keeps_denied_names_from_the_upstream_proxy() {
     let upstream = origin(YES).await;
     let proxy = chained(&["allowed.test:7777", "!10.0.0.1"], upstream.port(), "").start().await;
     for target in ["evil.test:7777", "allowed.test:7778", "10.0.0.1:7777", "169.254.169.254:7777"] {
-        let (_, head) = proxy.ask(Way::Tcp, target).await;
+        let (_, head) = proxy.ask(Transport::Tcp, target).await;
         assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     }
     let ended = proxy.end().await;
     assert_eq!(upstream.connections(), 0);
     assert_eq!(ended.asked, Vec::<String>::new());
-    assert!(ended.of("decision").iter().all(|line| line.get("upstream").is_none()));
+    assert!(ended.events("decision").iter().all(|line| line.get("upstream").is_none()));
 }
 
 /// D15: a literal is judged here, and forwarded as it is.
@@ -105,16 +105,16 @@ async fn d10_keeps_denied_names_from_the_upstream_proxy() {
 async fn d15_judges_a_literal_before_the_upstream_proxy() {
     let upstream = origin(YES).await;
     let proxy = chained(&["10.1.2.3:7777", "203.0.113.0/24:7777"], upstream.port(), "").start().await;
-    let (client, head) = proxy.ask(Way::Tcp, "10.1.2.3:7777").await;
+    let (client, head) = proxy.ask(Transport::Tcp, "10.1.2.3:7777").await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     drop(client);
-    let (_, head) = proxy.ask(Way::Tcp, "127.0.0.1:7777").await;
+    let (_, head) = proxy.ask(Transport::Tcp, "127.0.0.1:7777").await;
     assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     let ended = proxy.end().await;
     assert_eq!(upstream.bytes(), asked_for("10.1.2.3:7777"));
     assert_eq!(ended.decisions(), ["allow:rule", "deny:ip_literal"]);
-    assert_eq!(ended.of("decision")[0]["ips"][0], "10.1.2.3");
-    assert!(ended.of("decision")[1].get("upstream").is_none());
+    assert_eq!(ended.events("decision")[0]["ips"][0], "10.1.2.3");
+    assert!(ended.events("decision")[1].get("upstream").is_none());
 }
 
 /// K49: a bypassed target is dialed directly, with all the usual checks.
@@ -128,7 +128,7 @@ async fn k49_dials_bypassed_targets_directly() {
     setup.names.push(("localhost", Ok(vec![IpAddr::from(Ipv4Addr::LOCALHOST)])));
     let proxy = setup.start().await;
     for target in ["allowed.test", "localhost", "127.0.0.1"] {
-        let (mut client, head) = proxy.ask(Way::Tcp, &format!("{target}:{port}")).await;
+        let (mut client, head) = proxy.ask(Transport::Tcp, &format!("{target}:{port}")).await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         client.shutdown().await.unwrap();
         assert_eq!(read_to_end(&mut *client).await, b"welcome");
@@ -136,7 +136,7 @@ async fn k49_dials_bypassed_targets_directly() {
     let ended = proxy.end().await;
     assert_eq!(upstream.connections(), 0);
     assert_eq!(ended.asked, ["allowed.test", "localhost"]);
-    assert!(ended.of("decision").iter().all(|line| line.get("upstream").is_none()));
+    assert!(ended.events("decision").iter().all(|line| line.get("upstream").is_none()));
 }
 
 /// K49, P13: every failure of an upstream proxy is a 502 or 504 of ours. Nothing of its answer reaches the client,
@@ -167,7 +167,7 @@ async fn k49_answers_502_for_every_upstream_failure() {
     ] {
         let upstream = origin(answer).await;
         let proxy = chained(&["allowed.test:7777"], upstream.port(), "").start().await;
-        let (mut client, head) = proxy.ask(Way::Tcp, "allowed.test:7777").await;
+        let (mut client, head) = proxy.ask(Transport::Tcp, "allowed.test:7777").await;
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
         let body = String::from_utf8(read_to_end(&mut *client).await).unwrap();
         assert!(head.contains("Proxy-Status: exeat; error=") && body.contains(said), "{head}{body}");
@@ -177,7 +177,7 @@ async fn k49_answers_502_for_every_upstream_failure() {
         );
         let ended = proxy.end().await;
         assert_eq!(ended.decisions(), ["allow:rule"]);
-        let close = ended.of("close")[0];
+        let close = ended.events("close")[0];
         let error = close["error"].as_str().unwrap();
         assert!(error.contains(recorded) && error.contains(NAME), "{error}");
         assert!(error.starts_with(if status == 504 { "timeout: " } else { "connect_error: " }), "{error}");
@@ -205,13 +205,13 @@ async fn answers_502_without_the_upstream_proxy() {
         setup.names.retain(|(name, _)| *name != NAME);
         setup.names.push((NAME, answer));
         let proxy = setup.start().await;
-        let (_, head) = proxy.ask(Way::Tcp, "allowed.test:7777").await;
+        let (_, head) = proxy.ask(Transport::Tcp, "allowed.test:7777").await;
         assert!(head.starts_with("HTTP/1.1 502 ") && head.contains(said), "{head}");
         assert_eq!(proxy.end().await.asked, [NAME]);
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = chained(&["allowed.test:7777"], listener.local_addr().unwrap().port(), "").start().await;
-    let (asked, ()) = tokio::join!(proxy.ask(Way::Tcp, "allowed.test:7777"), async {
+    let (asked, ()) = tokio::join!(proxy.ask(Transport::Tcp, "allowed.test:7777"), async {
         drop(listener.accept().await.unwrap());
     });
     assert!(asked.1.starts_with("HTTP/1.1 502 ") && asked.1.contains("no usable answer"), "{}", asked.1);
@@ -225,7 +225,7 @@ async fn t01_checks_the_tls_name_through_an_upstream_proxy() {
         let upstream = origin(YES).await;
         let proxy = chained(&["allowed.test"], upstream.port(), "").start().await;
         let hello = real(name, &[]);
-        let (mut client, head) = early(&proxy, Way::Tcp, "allowed.test:443", &hello).await;
+        let (mut client, head) = early(&proxy, Transport::Tcp, "allowed.test:443", &hello).await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         let head = asked_for("allowed.test:443");
         if passes {
@@ -237,7 +237,7 @@ async fn t01_checks_the_tls_name_through_an_upstream_proxy() {
             assert_eq!(upstream.bytes(), head, "not a byte of the client's");
             let ended = proxy.end().await;
             assert_eq!(ended.decisions(), ["allow:rule", "deny:sni_mismatch"]);
-            assert!(ended.of("decision").iter().all(|line| line.get("upstream").is_some()));
+            assert!(ended.events("decision").iter().all(|line| line.get("upstream").is_some()));
         }
     }
 }
@@ -256,7 +256,7 @@ async fn p02_sends_plain_http_through_the_upstream_proxy() {
         stream.write_all(b"HTTP/1.1 204 No Content\r\nX: origin\r\n\r\n").await.unwrap();
         (asked, inner)
     };
-    let mut client = proxy.connect(Way::Tcp).await;
+    let mut client = proxy.connect(Transport::Tcp).await;
     client
         .write_all(b"GET http://allowed.test/path HTTP/1.1\r\nHost: allowed.test\r\nProxy-Authorization: Basic eA==\r\n\r\n")
         .await
@@ -275,7 +275,7 @@ async fn a05_asks_no_upstream_proxy_without_a_record() {
     let mut setup = chained(&["allowed.test:7777"], upstream.port(), "");
     setup.sink = Some("/dev/full");
     let proxy = setup.start().await;
-    let (_, head) = proxy.ask(Way::Tcp, "allowed.test:7777").await;
+    let (_, head) = proxy.ask(Transport::Tcp, "allowed.test:7777").await;
     assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
     assert_eq!((upstream.connections(), proxy.end().await.asked.len()), (0, 0));
 }
@@ -315,14 +315,14 @@ async fn l15_checks_upstream_addresses_against_ceilings() {
         (vec![name, format!("127.0.0.1:{port}")], "200"),
     ] {
         serve(bounded(&ceiling));
-        let (_, head) = proxy.ask(Way::Tcp, "allowed.test:7777").await;
+        let (_, head) = proxy.ask(Transport::Tcp, "allowed.test:7777").await;
         assert!(head.starts_with(&format!("HTTP/1.1 {expect}")), "{ceiling:?}: {head}");
         if expect == "502" {
             assert!(upstream.bytes().is_empty(), "{ceiling:?}");
         }
     }
     let ended = proxy.end().await;
-    let errors: Vec<_> = ended.of("close").iter().map(|close| close["error"].clone()).collect();
+    let errors: Vec<_> = ended.events("close").iter().map(|close| close["error"].clone()).collect();
     let said = "the ceiling site.toml does not allow";
     assert!(
         errors.iter().any(|error| error.as_str().is_some_and(|error| error.contains(said))),

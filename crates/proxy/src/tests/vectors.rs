@@ -22,7 +22,7 @@ async fn every_row_over_both_ways() {
     assert!(rows.len() > 60);
     let mut tasks = JoinSet::new();
     for row in rows {
-        for way in WAYS {
+        for way in TRANSPORTS {
             let row = row.clone();
             tasks.spawn(async move { one(&row, way).await });
         }
@@ -34,7 +34,7 @@ async fn every_row_over_both_ways() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-async fn one(row: &Value, way: Way) -> Option<String> {
+async fn one(row: &Value, way: Transport) -> Option<String> {
     let origin = origin(b"").await;
     let port = origin.port();
     let web = http::web(http::OK).await;
@@ -63,13 +63,13 @@ async fn one(row: &Value, way: Way) -> Option<String> {
         // The kernel has accepted for the origin; its own task may run later.
         eventually(|| origin.connections() == 1).await;
     }
-    let requests = web.seen().iter().filter(|seen| http::whole(seen.as_bytes())).count();
+    let requests = web.requests().iter().filter(|seen| http::whole(seen.as_bytes())).count();
     let outcome = match status {
         200 if row["bytes"].as_str().unwrap().starts_with("CONNECT") => "tunnel_ok",
         200 if requests == 1 => "forwarded_ok",
         400..=499 if requests == 0 => "refused_4xx",
         502 if row["bytes"].as_str().unwrap().contains(":80 HTTP") => "tunnel_ok",
-        0 if !web.seen().is_empty() && row["id"] == "k10" => "partial_ok",
+        0 if !web.requests().is_empty() && row["id"] == "k10" => "partial_ok",
         0 => "closed_without_upstream",
         _ => "other",
     };
@@ -77,7 +77,7 @@ async fn one(row: &Value, way: Way) -> Option<String> {
         row["expect"] == word || row["also_ok"].as_array().is_some_and(|also| also.contains(&word.into()))
     };
     let expected = allows(outcome);
-    let whole = web.seen().concat();
+    let whole = web.requests().concat();
     let seen = origin.bytes();
     let leaked = row["must_not_reach_upstream"]
         .as_array()

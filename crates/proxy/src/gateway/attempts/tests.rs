@@ -75,7 +75,7 @@ fn to(text: &str) -> SocketAddr {
 }
 
 /// Adds up the attempts that some lines stand for.
-fn told<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
+fn attempts_in<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
     lines.into_iter().map(|line| line["count"].as_u64().unwrap_or(1)).sum()
 }
 
@@ -223,7 +223,7 @@ async fn counts_an_unserved_name_as_failed() {
     (0..3).for_each(|_| attempts.count_unserved(&name("api.example.com"), &Unserved::Listeners(7)));
     attempts.flush();
     let lines = run.lines();
-    assert_eq!((lines.len(), told(&lines)), (2, 3));
+    assert_eq!((lines.len(), attempts_in(&lines)), (2, 3));
     for line in &lines {
         assert_eq!((&line["event"], &line["host"]), (&"dns".into(), &"api.example.com".into()));
         assert_eq!((&line["verdict"], &line["reason"]), (&"error".into(), &"resolve_error".into()));
@@ -284,7 +284,7 @@ async fn a08_folds_repeats() {
     attempts.count_denied_name(&name("stats.example.net"));
     attempts.flush();
     attempts.flush();
-    assert_eq!(told(&run.lines()), 25);
+    assert_eq!(attempts_in(&run.lines()), 25);
     let summary = run.cx.summary();
     assert_eq!((summary.denied[0].count, summary.counts.denied), (25, 25));
     assert_eq!(run.read("denials.jsonl").len(), 1, "the stage is told once");
@@ -316,9 +316,9 @@ async fn a08_bounds_and_counts_a_flood_of_different_attempts() {
     assert_eq!(run.lines().len() as u64, most + 1);
     attempts.flush();
     let lines = run.lines();
-    assert_eq!((lines.len() as u64, told(&lines)), (most + 2, 22 * 400));
+    assert_eq!((lines.len() as u64, attempts_in(&lines)), (most + 2, 22 * 400));
     let rest: Vec<_> = lines.iter().filter(|line| line.get("host").is_none()).collect();
-    assert_eq!(told(rest.iter().copied()), 22 * 400 - most);
+    assert_eq!(attempts_in(rest.iter().copied()), 22 * 400 - most);
     assert!(rest.iter().all(|line| line["reason"] == "direct" && line.get("port").is_none()), "{rest:?}");
     let summary = run.cx.summary();
     assert_eq!((summary.counts.denied, summary.denied_more), (22 * 400, 22 * 400 - most));
@@ -428,7 +428,7 @@ proptest! {
             }
             attempts.flush();
             let lines = run.lines();
-            let of = |event: &str| told(lines.iter().filter(|line| line["event"] == event));
+            let of = |event: &str| attempts_in(lines.iter().filter(|line| line["event"] == event));
             prop_assert_eq!((of("decision"), of("dns"), of("note")), (direct, asked + failed, missed));
             let counts = run.cx.summary().counts;
             prop_assert_eq!((counts.denied, counts.errors), (direct + asked, failed));
@@ -453,6 +453,6 @@ async fn l17_counts_all_attempts_in_few_lines_on_a_full_disk() {
     attempts.flush();
     let lines = run.lines();
     assert_eq!((before, lines.len()), (100, 133));
-    assert_eq!((told(&lines), told(&lines[132..])), (200, 68));
+    assert_eq!((attempts_in(&lines), attempts_in(&lines[132..])), (200, 68));
     assert!(lines[132].get("host").is_none(), "{}", lines[132]);
 }

@@ -44,7 +44,7 @@ fn with(records: &[&[u8]]) -> Vec<u8> {
     [&question[..], &records.concat()].concat()
 }
 
-fn asked(message: &[u8]) -> Question {
+fn parse_question(message: &[u8]) -> Question {
     match parse(message) {
         Message::Question(question) => question,
         other => panic!("{other:?}"),
@@ -160,18 +160,18 @@ fn copies_or_clears_flags() {
         ([0x07, 0x4f], [0x81, 0x80]), // AA, TC, Z and a code have no meaning in a question
     ] {
         question[2..4].copy_from_slice(&flags);
-        assert_eq!(asked(&question).answer(Answer::At(PAIR))[2..4], answered, "{flags:?}");
+        assert_eq!(parse_question(&question).answer(Answer::At(PAIR))[2..4], answered, "{flags:?}");
     }
     // DO is copied; the other flags of EDNS are not.
-    let answer = asked(&with(&[&opt(0, 0xffff, &[])])).answer(Answer::Nothing);
+    let answer = parse_question(&with(&[&opt(0, 0xffff, &[])])).answer(Answer::Nothing);
     assert!(answer.ends_with(&[0, 0, 41, 4, 0, 0, 0, 0x80, 0, 0, 0]));
-    let answer = asked(&with(&[&opt(0, 0x7fff, &[])])).answer(Answer::Nothing);
+    let answer = parse_question(&with(&[&opt(0, 0x7fff, &[])])).answer(Answer::Nothing);
     assert!(answer.ends_with(&[0, 0, 41, 4, 0, 0, 0, 0, 0, 0, 0]));
 }
 
 /// Parses an answer with another library: its code, its records, and whether it limits negative caching.
 fn other_reader(message: &[u8], answer: Answer<'_>) -> (RCODE, Vec<String>, bool) {
-    let bytes = asked(message).answer(answer);
+    let bytes = parse_question(message).answer(answer);
     let packet = Packet::parse(&bytes).unwrap();
     assert_eq!(packet.id(), 0x1234);
     assert!(packet.has_flags(PacketFlag::RESPONSE | PacketFlag::RECURSION_AVAILABLE));
@@ -228,9 +228,9 @@ fn writes_answers_that_another_library_reads() {
 #[test]
 fn repeats_the_question_exactly() {
     let question = ask("wWw.ExAmPlE.cOm", 1);
-    let answer = asked(&question).answer(Answer::At(PAIR));
+    let answer = parse_question(&question).answer(Answer::At(PAIR));
     assert_eq!(answer[12..question.len()], question[12..]);
-    assert_eq!(asked(&question).host().unwrap().as_str(), "www.example.com");
+    assert_eq!(parse_question(&question).host().unwrap().as_str(), "www.example.com");
 }
 
 /// No answer is ever truncated, so no client needs TCP.
@@ -243,7 +243,7 @@ fn fits_every_answer_in_the_smallest_datagram() {
             let mut question = ask(name, kind);
             question[11] = 1;
             question.extend(opt(0, 0x8000, &[]));
-            let question = asked(&question);
+            let question = parse_question(&question);
             for answer in [
                 Answer::At(PAIR),
                 Answer::Nothing,
@@ -274,7 +274,7 @@ fn reverse_name(ip: Ipv6Addr) -> String {
 fn rejects_text_that_is_not_a_host_name() {
     let raw = |label: &[u8]| {
         let name = [&[u8::try_from(label.len()).unwrap()], label, b"\x04test\x00"].concat();
-        asked(&message([1, 0, 0, 0], &[&name[..], &[0, 1, 0, 1]].concat()))
+        parse_question(&message([1, 0, 0, 0], &[&name[..], &[0, 1, 0, 1]].concat()))
     };
     for (label, text) in [
         (&b"_443"[..], &b"_443.test"[..]),
@@ -294,10 +294,10 @@ fn rejects_text_that_is_not_a_host_name() {
         assert_eq!(raw(label).text(), text);
     }
     for none in ["", "127.1", "1.2.3.4", "0x7f.1"] {
-        assert_eq!(asked(&ask(none, 1)).host(), None, "{none}");
+        assert_eq!(parse_question(&ask(none, 1)).host(), None, "{none}");
     }
-    assert!(asked(&ask("", 2)).is_root());
-    assert!(!asked(&ask("a", 2)).is_root());
+    assert!(parse_question(&ask("", 2)).is_root());
+    assert!(!parse_question(&ask("a", 2)).is_root());
     for (name, below) in [
         ("_443._tcp.a.test", Some("a.test")),
         ("_dmarc.a.test", Some("a.test")),
@@ -305,13 +305,17 @@ fn rejects_text_that_is_not_a_host_name() {
         ("_tcp", None),
         ("_a.b c.test", None),
     ] {
-        assert_eq!(asked(&ask(name, 33)).host_below().as_ref().map(HostName::as_str), below, "{name}");
+        assert_eq!(
+            parse_question(&ask(name, 33)).host_below().as_ref().map(HostName::as_str),
+            below,
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn parses_exact_reverse_names() {
-    let reverse = |name: &str| asked(&ask(name, 12)).reverse_address();
+    let reverse = |name: &str| parse_question(&ask(name, 12)).reverse_address();
     assert_eq!(reverse("1.0.18.198.in-addr.arpa"), Some(PAIR.v4.into()));
     assert_eq!(reverse("1.0.18.198.IN-ADDR.ARPA"), Some(PAIR.v4.into()));
     assert_eq!(reverse(&reverse_name(PAIR.v6)), Some(PAIR.v6.into()));

@@ -73,7 +73,7 @@ impl Setup {
         std::iter::from_fn(|| self.doors.try_recv().ok()).map(|door| door.target.to_string()).collect()
     }
 
-    fn asked(&self) -> usize {
+    fn asked_count(&self) -> usize {
         self.listen.asked.lock().unwrap().len()
     }
 }
@@ -145,7 +145,7 @@ async fn opens_the_listeners_of_a_name_once() {
     assert_eq!(setup.names.addresses_of(&host("a.test")), Some(first));
     // Another question, also in other letter case, gets the same addresses.
     assert_eq!(setup.open("A.TEST", &[80, 443]).await, Ok(first));
-    assert_eq!((setup.targets().len(), setup.asked()), (0, 4));
+    assert_eq!((setup.targets().len(), setup.asked_count()), (0, 4));
     assert_eq!(setup.open("b.test", &[443]).await, Ok(pair_at(1)));
     for (ip, name) in [(IpAddr::from(first.v6), "a.test"), (pair_at(1).v4.into(), "b.test")] {
         assert_eq!(setup.names.name_at(ip), Some(host(name)));
@@ -170,7 +170,7 @@ async fn opens_one_set_of_listeners_for_many_questions() {
     while let Some(ended) = tasks.join_next().await {
         assert_eq!(ended.unwrap(), Ok(pair_at(0)));
     }
-    assert_eq!((setup.targets().len(), setup.asked()), (2, 2));
+    assert_eq!((setup.targets().len(), setup.asked_count()), (2, 2));
 }
 
 /// If the stage uses a port, the error says so. The other listeners are closed, and a later question tries again.
@@ -222,7 +222,7 @@ async fn r01_bounds_names_and_listeners() {
     let setup = super::tests::setup(usize::MAX);
     setup.names.table().names = vec![host("x.test"); limits::NAMES];
     assert_eq!(setup.open("a.test", &[443]).await, Err(Unserved::Names));
-    assert_eq!(setup.asked(), 0);
+    assert_eq!(setup.asked_count(), 0);
 }
 
 /// A slow listener fails its question at the deadline, and later questions until it is open.

@@ -97,7 +97,7 @@ impl Drop for Served {
 }
 
 /// Returns the code of an answer, and the data of its records.
-fn said(answer: &[u8]) -> (RCODE, Vec<String>) {
+fn parse_answer(answer: &[u8]) -> (RCODE, Vec<String>) {
     let packet = Packet::parse(answer).unwrap();
     let records = packet.answers.iter().map(|record| match &record.rdata {
         RData::A(a) => Ipv4Addr::from_bits(a.address).to_string(),
@@ -121,7 +121,7 @@ impl Served {
         client.send(question).unwrap();
         let mut answer = [0; 2000];
         let len = client.recv(&mut answer).unwrap();
-        said(&answer[..len])
+        parse_answer(&answer[..len])
     }
 
     fn stop(&mut self) {
@@ -172,7 +172,7 @@ fn read_framed(client: &mut StdStream) -> (RCODE, Vec<String>) {
     client.read_exact(&mut len).unwrap();
     let mut answer = vec![0; usize::from(u16::from_be_bytes(len))];
     client.read_exact(&mut answer).unwrap();
-    said(&answer)
+    parse_answer(&answer)
 }
 
 const V4: &str = "198.18.0.1";
@@ -316,7 +316,7 @@ fn r01_bounds_waiting_questions() {
     for client in waiting {
         let mut answer = [0; 2000];
         let len = client.recv(&mut answer).unwrap();
-        assert_eq!(said(&answer[..len]).0, RCODE::NoError);
+        assert_eq!(parse_answer(&answer[..len]).0, RCODE::NoError);
     }
     assert_eq!(served.names("one-more.wild.test", 1).0, RCODE::NoError);
 }

@@ -47,7 +47,7 @@ fn extension(next: u8, more: u8) -> Vec<u8> {
     header
 }
 
-fn told(packet: &[u8]) -> Option<(String, u16, Proto)> {
+fn parse_attempt(packet: &[u8]) -> Option<(String, u16, Proto)> {
     parse(packet).map(|(proto, to)| (to.ip().to_string(), to.port(), proto))
 }
 
@@ -110,11 +110,11 @@ fn d11_detects_attempts_in_packets() {
         (vec![0x50; 60], None),
         (vec![], None),
     ] {
-        assert_eq!(told(&packet), expect, "{packet:x?}");
+        assert_eq!(parse_attempt(&packet), expect, "{packet:x?}");
     }
     let mut later = v4([8, 8, 8, 8], UDP, 5, &dns);
     later[7] = 1;
-    assert_eq!(told(&later), None);
+    assert_eq!(parse_attempt(&later), None);
 }
 
 proptest! {
