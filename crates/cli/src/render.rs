@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use exeat_audit::query::last_part;
 use exeat_policy::{printable, shell_word};
 use exeat_record::{Proto, signal_name};
-use exeat_runner::{DeniedHost, Ended, FailedHost, Outcome, Summary, Through};
+use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, Outcome, Through};
 
 use crate::args::ColorWhen;
 use crate::env_vars;
@@ -74,7 +74,7 @@ pub(crate) fn printable_lines(text: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Ending<'a> {
     /// What was denied, failed and reached.
-    pub(crate) summary: &'a Summary,
+    pub(crate) summary: &'a ConnectionSummary,
     /// How the stage ended; `None`: there was no stage (`exeat proxy`).
     pub(crate) ended: Option<Ended>,
     /// What `exeat audit show` needs to find the record; `None`: it went to a descriptor.
@@ -96,7 +96,7 @@ pub(crate) fn seal(outcome: &Outcome) -> Option<String> {
 }
 
 /// Where the decisions are of a run through somebody else's proxy; nothing where nothing was asked for.
-pub(crate) fn through(summary: &Summary, through: &Through) -> String {
+pub(crate) fn through(summary: &ConnectionSummary, through: &Through) -> String {
     let Through { socket, lost } = through;
     let place = printable(&format!("unix:{}", socket.display()));
     let mut out = String::new();
@@ -112,7 +112,7 @@ pub(crate) fn through(summary: &Summary, through: &Through) -> String {
 }
 
 /// Whether nothing was denied, nothing would have been, and nothing failed: then the summary has no line but that of a limit.
-pub(crate) fn is_silent(summary: &Summary) -> bool {
+pub(crate) fn is_silent(summary: &ConnectionSummary) -> bool {
     summary.denied.is_empty()
         && summary.failed.is_empty()
         && summary.denied_more == 0
@@ -129,7 +129,7 @@ impl Ending<'_> {
     /// The lines of the summary, each with its newline. Empty when nothing was denied, nothing failed and no limit was
     /// reached.
     pub(crate) fn render(&self, paint: Paint) -> String {
-        let Summary { denied, failed, would_deny, .. } = self.summary;
+        let ConnectionSummary { denied, failed, would_deny, .. } = self.summary;
         let mut out = match self.ended {
             Some(Ended::Limit(reached)) => format!("exeat: {reached} reached; the stage was stopped\n"),
             Some(Ended::Stopped(stopped)) => format!("exeat: {stopped}\n"),
@@ -146,7 +146,7 @@ impl Ending<'_> {
 
         out.push_str(&format!("exeat: {}\n", self.headline()));
         out.push_str(&table(&rows, paint));
-        let Summary { denied_more, would_deny_more, .. } = *self.summary;
+        let ConnectionSummary { denied_more, would_deny_more, .. } = *self.summary;
         for (hosts, what, verdict, beyond) in [
             (denied.len(), "", "deny", denied_more),
             (would_deny.len(), " that would be denied", "would_deny", would_deny_more),
@@ -172,8 +172,8 @@ impl Ending<'_> {
     }
 
     fn headline(&self) -> String {
-        let Summary { denied, failed, reached, denied_more, .. } = self.summary;
-        let Summary { would_deny, would_deny_more, .. } = self.summary;
+        let ConnectionSummary { denied, failed, reached, denied_more, .. } = self.summary;
+        let ConnectionSummary { would_deny, would_deny_more, .. } = self.summary;
         let mut parts = Vec::new();
         if !denied.is_empty() || *denied_more > 0 {
             let at_least = if *denied_more > 0 { "at least " } else { "" };

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group};
 use exeat_policy::{Action, Note, Origin, PolicyBuilder};
-use exeat_proxy::{Context, Entry, Limits, Listener, serve};
+use exeat_proxy::{Context, Entry, Listener, ProxyLimits, serve};
 use exeat_record::{Header, Log, Mode, RunId, Sink};
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +70,7 @@ fn proxy(origin: SocketAddr) -> SocketAddr {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{run}.jsonl"));
     let header = Header { run, stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
     let log = Log::start(Sink::create_file(&path).unwrap(), header).unwrap();
-    let limits = Limits { per_host: 100_000, ..Limits::default() };
+    let limits = ProxyLimits { per_host: 100_000, ..ProxyLimits::default() };
     let cx = Arc::new(Context::new(rules.build(), log, run).with_limits(limits));
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()

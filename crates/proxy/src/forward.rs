@@ -14,12 +14,12 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::unread_reply;
-use crate::limits::{self, Limits};
+use crate::limits::{self, ProxyLimits};
 use crate::reply::Refusal;
 use crate::room::Room;
 use crate::server::{Entry, Listener, ServeReport, Service, accept};
 use crate::stream::Stream;
-use crate::tally::Summary;
+use crate::tally::ConnectionSummary;
 use crate::tunnel::{self, Early, Moved};
 
 /// What all forwarded connections of one run share.
@@ -28,13 +28,13 @@ pub struct Forward {
     log: Log,
     room: Room,
     turned_away: AtomicU64,
-    lost: Mutex<Lost>,
+    lost: Mutex<LostConnections>,
 }
 
 /// Connections that could not reach the other proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Lost {
+pub struct LostConnections {
     /// The number of connections.
     pub count: u64,
     /// The error of the first one.
@@ -49,7 +49,7 @@ impl Forward {
         Self {
             to,
             log,
-            room: Room::new(Limits::default()),
+            room: Room::new(ProxyLimits::default()),
             turned_away: AtomicU64::new(0),
             lost: Mutex::default(),
         }
@@ -57,24 +57,24 @@ impl Forward {
 
     /// Returns how many connections there were so far, and how many were refused because too many were open.
     #[must_use]
-    pub fn summary(&self) -> Summary {
-        Summary {
+    pub fn summary(&self) -> ConnectionSummary {
+        ConnectionSummary {
             connections: self.room.count(),
             turned_away: self.turned_away.load(Ordering::Relaxed),
-            ..Summary::default()
+            ..ConnectionSummary::default()
         }
     }
 
     /// Replaces the default limits.
     #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
+    pub fn with_limits(mut self, limits: ProxyLimits) -> Self {
         self.room = Room::new(limits);
         self
     }
 
     /// Returns the connections so far that could not reach the other proxy.
     #[must_use]
-    pub fn lost(&self) -> Lost {
+    pub fn lost(&self) -> LostConnections {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -27,7 +27,7 @@ use crate::reach::today;
 use crate::server::{Context, Entry, Listener, note_panic, serve};
 
 /// Makes listeners in the sandbox's network namespace.
-pub trait Listen: Send + Sync + 'static {
+pub trait ListenerFactory: Send + Sync + 'static {
     /// Opens a listener at this address and port. It may block for about a second.
     ///
     /// # Errors
@@ -43,12 +43,12 @@ pub struct Sockets {
     /// The stream listener of the name server.
     pub tcp: std::net::TcpListener,
     /// The sockets that see every attempt to send something elsewhere.
-    pub taps: Vec<Box<dyn Packets>>,
+    pub taps: Vec<Box<dyn PacketSource>>,
 }
 
 /// A non-blocking raw socket (raw(7)). Its filter passes packets that ask for a connection, and packets sent
 /// without one.
-pub trait Packets: AsFd + fmt::Debug + Send + Sync + 'static {
+pub trait PacketSource: AsFd + fmt::Debug + Send + Sync + 'static {
     /// Reads the next packet from its IP header on, truncated to the buffer.
     ///
     /// # Errors
@@ -83,7 +83,11 @@ impl Gateway {
     ///
     /// # Errors
     /// If a socket cannot be taken over.
-    pub async fn new(sockets: Sockets, listen: Arc<dyn Listen>, cx: Arc<Context>) -> io::Result<Self> {
+    pub async fn new(
+        sockets: Sockets,
+        listen: Arc<dyn ListenerFactory>,
+        cx: Arc<Context>,
+    ) -> io::Result<Self> {
         let Sockets { udp, tcp, taps } = sockets;
         let (new, doors) = mpsc::unbounded_channel();
         let names = Arc::new(Names::new(listen, new, cx.limits().listeners));

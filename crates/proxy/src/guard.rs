@@ -192,7 +192,7 @@ pub fn own_addresses() -> io::Result<OwnAddrs> {
 
 /// Why an admitted target has no address that may be dialed.
 #[derive(Debug)]
-pub enum Unchecked {
+pub enum AddressCheckError {
     /// The policy refuses it.
     Denied(Denial),
     /// There is no usable answer. The text is that of the end-of-run summary.
@@ -203,13 +203,13 @@ pub enum Unchecked {
 /// records nothing. Does not look up a literal.
 ///
 /// # Errors
-/// [`Unchecked`] says why there is no such address.
-pub async fn check_addresses(admitted: Admitted) -> Result<Vetted, Unchecked> {
+/// [`AddressCheckError`] says why there is no such address.
+pub async fn check_addresses(admitted: Admitted) -> Result<Vetted, AddressCheckError> {
     let guard = Guard::new(Arc::new(System::for_this_host()));
     match guard.resolve(admitted, Instant::now() + limits::DNS).await {
         Ok(resolved) => Ok(resolved.vetted),
-        Err(Unresolved::Denied { denial, .. }) => Err(Unchecked::Denied(denial)),
-        Err(Unresolved::Failed(failure)) => Err(Unchecked::Failed(failure.to_string())),
+        Err(Unresolved::Denied { denial, .. }) => Err(AddressCheckError::Denied(denial)),
+        Err(Unresolved::Failed(failure)) => Err(AddressCheckError::Failed(failure.to_string())),
     }
 }
 

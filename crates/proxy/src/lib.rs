@@ -45,10 +45,10 @@ mod fuzz_seeds;
 #[cfg(test)]
 mod tests;
 
-pub use forward::{Forward, Lost, forward};
-pub use gateway::{Gateway, Listen, Packets, Sockets};
-pub use guard::{Unchecked, check_addresses, own_addresses};
-pub use limits::Limits;
+pub use forward::{Forward, LostConnections, forward};
+pub use gateway::{Gateway, ListenerFactory, PacketSource, Sockets};
+pub use guard::{AddressCheckError, check_addresses, own_addresses};
+pub use limits::ProxyLimits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};
 pub use tally::{DeniedHost, FailedHost, ReachedHost, Summary};
 pub use upstream::UpstreamProxy;

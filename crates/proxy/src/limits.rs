@@ -1,6 +1,6 @@
 //! Defines every deadline and size of the proxy, with its unit, bound and reason. Nothing here decides policy.
 //!
-//! The constants are defaults; [`Limits`] holds those that a run may set. Each bounds what a stage can make the
+//! The constants are defaults; [`ProxyLimits`] holds those that a run may set. Each bounds what a stage can make the
 //! host spend, so none may be unlimited.
 
 use std::time::Duration;
@@ -296,7 +296,7 @@ pub const AUDIT_KEPT_MOST: u64 = 16 << 20;
 
 /// The limits of one run. The defaults are the constants of this module.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct ProxyLimits {
     /// See [`HEAD`].
     pub head: Duration,
     /// See [`DNS`].
@@ -327,7 +327,7 @@ pub struct Limits {
     pub audit_size: u64,
 }
 
-impl Default for Limits {
+impl Default for ProxyLimits {
     fn default() -> Self {
         Self {
             head: HEAD,

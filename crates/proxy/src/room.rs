@@ -7,11 +7,11 @@ use exeat_record::ConnId;
 use tokio::sync::Semaphore;
 
 use crate::held::HeadMemory;
-use crate::limits::{self, Limits};
+use crate::limits::{self, ProxyLimits};
 use crate::tunnel::Pool;
 
 pub(crate) struct Room {
-    pub(crate) limits: Limits,
+    pub(crate) limits: ProxyLimits,
     pub(crate) pool: Pool,
     /// The memory of incomplete heads and hellos.
     pub(crate) head_memory: HeadMemory,
@@ -23,7 +23,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: ProxyLimits) -> Self {
         Self {
             pool: Pool::default(),
             head_memory: HeadMemory::default(),

@@ -17,16 +17,16 @@ use crate::connect;
 use crate::denials::Denials;
 use crate::guard::{Guard, System};
 use crate::held::HeadMemory;
-use crate::limits::{self, Limits};
+use crate::limits::{self, ProxyLimits};
 use crate::per_host::PerHost;
 use crate::refusals::{Recorded, Refusals};
 use crate::room::Room;
 use crate::stream::Stream;
-use crate::tally::{DeniedHost, Summary, Tally};
+use crate::tally::{ConnectionSummary, DeniedHost, Tally};
 use crate::tunnel::Pool;
 use crate::upload::Uploads;
 use crate::upstream::UpstreamProxy;
-use crate::who::Who;
+use crate::who::ProcessFinder;
 
 /// A source of connections. Both kinds get the same service and the same verdicts.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub struct Context {
     denials: Option<Denials>,
     guard: Guard,
     upstream: Option<UpstreamProxy>,
-    who: Option<Arc<dyn Who>>,
+    who: Option<Arc<dyn ProcessFinder>>,
     tally: Mutex<Tally>,
     refusals: Refusals,
     /// The open connections to each host.
@@ -115,7 +115,7 @@ impl Context {
             ruling: RwLock::new(Arc::new(Ruling { policy, under: Arc::new(under) })),
             log,
             run,
-            room: Room::new(Limits::default()),
+            room: Room::new(ProxyLimits::default()),
             denials: None,
             guard: Guard::new(Arc::new(System::for_this_host())),
             upstream: None,
@@ -162,14 +162,14 @@ impl Context {
 
     /// Records the processes behind connections, as far as `who` finds them.
     #[must_use]
-    pub fn with_who(mut self, who: Option<Arc<dyn Who>>) -> Self {
+    pub fn with_process_finder(mut self, who: Option<Arc<dyn ProcessFinder>>) -> Self {
         self.who = who;
         self
     }
 
     /// Replaces the default limits.
     #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
+    pub fn with_limits(mut self, limits: ProxyLimits) -> Self {
         self.room = Room::new(limits);
         self
     }
@@ -182,7 +182,7 @@ impl Context {
 
     /// Returns what has happened so far, after writing all of it to the record.
     #[must_use]
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> ConnectionSummary {
         self.refusals.flush(&self.log);
         self.tally(|tally| tally.summary(self.log.counts()))
     }
@@ -235,7 +235,7 @@ impl Context {
         self.run
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &ProxyLimits {
         &self.room.limits
     }
 
@@ -248,7 +248,7 @@ impl Context {
         self.upstream.as_ref().filter(|proxy| proxy.applies_to(target))
     }
 
-    pub(crate) fn who(&self) -> Option<&dyn Who> {
+    pub(crate) fn who(&self) -> Option<&dyn ProcessFinder> {
         self.who.as_deref()
     }
 

@@ -14,7 +14,7 @@ use crate::limits;
 
 /// The connections of a run, counted by host.
 #[derive(Debug, Clone, Default)]
-pub struct Summary {
+pub struct ConnectionSummary {
     /// Denied targets, in the order of their first denial.
     pub denied: Vec<DeniedHost>,
     /// Allowed targets that could not be reached, in the order of their first failure.
@@ -249,8 +249,8 @@ impl Tally {
         entries().filter(|it| !(only_asked(it) && with_port.contains(it.host.as_str()))).cloned().collect()
     }
 
-    pub(crate) fn summary(&self, counts: Counts) -> Summary {
-        Summary {
+    pub(crate) fn summary(&self, counts: Counts) -> ConnectionSummary {
+        ConnectionSummary {
             denied: self.denied_entries(),
             failed: self.failed.entries.clone(),
             reached: self.reached.len() as u64,

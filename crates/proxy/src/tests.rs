@@ -22,7 +22,10 @@ use crate::guard::Resolve;
 use crate::hello::tests::{entries, in_records, real, with_ech, with_server_name};
 use crate::reply::Failure;
 use crate::retry::tests::{plain as server_says_plain, record as tls_record, retry as server_says_retry};
-use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, UpstreamProxy, Who, limits, serve};
+use crate::{
+    ConnectionSummary, Context, Entry, Listener, ProcessFinder, ProxyLimits, ServeReport, UpstreamProxy,
+    limits, serve,
+};
 
 mod http;
 mod resources;
@@ -113,11 +116,11 @@ struct Proxy {
 struct Setup {
     rules: Vec<(String, TlsCheck)>,
     names: Vec<(&'static str, Result<Vec<IpAddr>, Failure>)>,
-    limits: Limits,
+    limits: ProxyLimits,
     terms: Terms,
     sink: Option<&'static str>,
     upstream: Option<UpstreamProxy>,
-    who: Option<Arc<dyn Who>>,
+    who: Option<Arc<dyn ProcessFinder>>,
     lookup: Duration,
 }
 
@@ -127,14 +130,14 @@ fn setup(rules: &[&str]) -> Setup {
     Setup {
         rules: rules.iter().map(|rule| ((*rule).to_owned(), TlsCheck::Auto)).collect(),
         names: vec![("allowed.test", loopback.clone()), ("evil.test", loopback)],
-        limits: Limits {
+        limits: ProxyLimits {
             head: Duration::from_millis(600),
             hello: Duration::from_millis(500),
             linger: Duration::from_millis(300),
             dns: Duration::from_secs(2),
             connect: Duration::from_secs(2),
             drain: Duration::from_millis(300),
-            ..Limits::default()
+            ..ProxyLimits::default()
         },
         terms: Terms::default(),
         sink: None,
@@ -175,7 +178,7 @@ impl Setup {
             .with_denials(denials)
             .with_limits(self.limits)
             .with_upstream(self.upstream)
-            .with_who(self.who)
+            .with_process_finder(self.who)
             .with_resolver(Arc::clone(&names) as Arc<dyn Resolve>);
         let cx = Arc::new(cx);
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -244,7 +247,7 @@ impl Proxy {
 
 struct Ended {
     lines: Vec<Value>,
-    summary: Summary,
+    summary: ConnectionSummary,
     asked: Vec<String>,
     denials: String,
     reports: Vec<ServeReport>,
@@ -397,7 +400,7 @@ async fn opens_a_connect_tunnel() {
 /// Finds the process after a delay.
 struct Slow(Duration);
 
-impl Who for Slow {
+impl ProcessFinder for Slow {
     #[expect(clippy::disallowed_methods, reason = "the test outlives the task")]
     fn ask(&self, _: SocketAddr, _: SocketAddr) -> Option<oneshot::Receiver<Process>> {
         let (to, from) = oneshot::channel();
@@ -414,7 +417,7 @@ impl Who for Slow {
 #[tokio::test]
 async fn looks_up_the_process_during_the_name_lookup() {
     let took = limits::WHO * 3;
-    let who = Some(Arc::new(Slow(took)) as Arc<dyn Who>);
+    let who = Some(Arc::new(Slow(took)) as Arc<dyn ProcessFinder>);
     let proxy = Setup { who, lookup: took * 2, ..setup(&["evil.test:443"]) }.start().await;
     let (_, head) = proxy.ask(Transport::Tcp, "evil.test:443").await;
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");

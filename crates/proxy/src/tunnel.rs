@@ -19,7 +19,7 @@ use tokio::net::{tcp, unix};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::{self, Limits};
+use crate::limits::{self, ProxyLimits};
 use crate::progress::Progress;
 use crate::stream::Stream;
 use crate::upload::Budget;
@@ -140,7 +140,7 @@ pub(crate) async fn run(
     early: Early,
     moved: &Moved<'_>,
     pool: &Pool,
-    limits: &Limits,
+    limits: &ProxyLimits,
     stop: &CancellationToken,
 ) -> Ended {
     let ended = {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::dial::{DialError, Upstream, dial_proxy};
 use crate::guard::Guard;
-use crate::limits::{self, Limits};
+use crate::limits::{self, ProxyLimits};
 use crate::reply::Failure;
 
 /// An HTTP proxy that connections go through. Only configuration creates one. A ceiling must name it, or allow its
@@ -79,7 +79,7 @@ pub(crate) async fn open_through(
     proxy: &UpstreamProxy,
     entrusted: Entrusted,
     guard: &Guard,
-    limits: &Limits,
+    limits: &ProxyLimits,
 ) -> Result<Upstream, DialError> {
     let failed = |failure, detail| DialError { failure, detail: format!("upstream proxy {proxy}: {detail}") };
     let start = Instant::now();

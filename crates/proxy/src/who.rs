@@ -11,7 +11,7 @@ use crate::limits;
 use crate::stream::Stream;
 
 /// Looks up the processes behind connections.
-pub trait Who: Send + Sync + 'static {
+pub trait ProcessFinder: Send + Sync + 'static {
     /// Starts to look up the process at the client's end of a connection, without blocking. Returns `None` if there
     /// is no lookup.
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<oneshot::Receiver<Process>>;
@@ -31,7 +31,7 @@ pub(crate) enum ProcessLookup {
 
 impl ProcessLookup {
     /// Starts the lookup for a connection. A connection through a Unix socket has none.
-    pub(crate) fn start(client: &Stream, who: Option<&dyn Who>) -> Self {
+    pub(crate) fn start(client: &Stream, who: Option<&dyn ProcessFinder>) -> Self {
         let ask = || match client {
             Stream::Tcp(stream) => who?.ask(stream.peer_addr().ok()?, stream.local_addr().ok()?),
             Stream::Unix(_) => None,

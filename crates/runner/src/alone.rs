@@ -12,7 +12,7 @@ use std::{fs, io};
 use exeat_compose::{Seen, today};
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
-use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, UpstreamProxy, serve};
+use exeat_proxy::{AddressCheckError, ConnectionSummary, Context, Entry, Listener, UpstreamProxy, serve};
 use exeat_record::ledger::Head;
 use exeat_record::place::{Place, remove_empty, store_reloaded};
 use exeat_record::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
@@ -94,7 +94,7 @@ pub enum Listen {
 #[derive(Debug)]
 pub struct Served {
     /// What it saw.
-    pub summary: Summary,
+    pub summary: ConnectionSummary,
     /// The line that the ledger has of its end; `None` where it has none.
     pub ledger: Option<Head>,
     /// Lines for the caller.
@@ -287,11 +287,11 @@ fn listen_on(place: &Listen) -> Result<(Listener, String, Option<SocketFile>), E
 /// Resolves and judges the addresses of an admitted target as a run's proxy would; blocks for as long as that may take.
 ///
 /// # Errors
-/// [`Unchecked`]: denied by policy, or no usable answer.
-pub fn check_addresses(admitted: Admitted) -> Result<Vetted, Unchecked> {
+/// [`AddressCheckError`]: denied by policy, or no usable answer.
+pub fn check_addresses(admitted: Admitted) -> Result<Vetted, AddressCheckError> {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(exeat_proxy::check_addresses(admitted)),
-        Err(error) => Err(Unchecked::Failed(format!("no runtime: {error}"))),
+        Err(error) => Err(AddressCheckError::Failed(format!("no runtime: {error}"))),
     }
 }
 

@@ -28,7 +28,7 @@ use exeat_policy::{
     Action, AddrClass, Allowances, Bridge, Cache, Host, Limits, OwnAddrs, Pattern, Policy, PolicyBuilder,
     Port, Reason, RuleSpec, Size, Span, Target, Transparent, Tty, View, classify,
 };
-use exeat_proxy::{DeniedHost, Summary, own_addresses};
+use exeat_proxy::{ConnectionSummary, DeniedHost, own_addresses};
 use exeat_record::StoppedBy;
 use exeat_record::place::Place;
 use exeat_sandbox::Mount;
@@ -576,7 +576,7 @@ impl From<Error> for Failure {
 /// What one round showed.
 struct Seen {
     ended: Ended,
-    summary: Summary,
+    summary: ConnectionSummary,
     /// The line of the client's that says most, escaped.
     said: String,
 }
@@ -606,7 +606,7 @@ enum Taken {
 
 impl Hosts {
     /// Takes what one round was refused; says whether there was anything new.
-    fn learn(&mut self, summary: &Summary, first: bool, own: &OwnAddrs) -> Result<bool, Unasked> {
+    fn learn(&mut self, summary: &ConnectionSummary, first: bool, own: &OwnAddrs) -> Result<bool, Unasked> {
         let before = self.targets.len();
         for denied in &summary.denied {
             let shown = format!("{}:{}", denied.host, denied.port);
@@ -674,7 +674,7 @@ impl Hosts {
     }
 
     /// Why a client that ended badly came no further, where a connection says it.
-    fn stuck(&self, summary: &Summary) -> Option<String> {
+    fn stuck(&self, summary: &ConnectionSummary) -> Option<String> {
         let denied = summary.denied.first().map(|denied| {
             let flag = denied.flag.as_ref().map(|flag| format!("; {flag}")).unwrap_or_default();
             format!("{}:{} {}{flag}", denied.host, denied.port, denied.said)

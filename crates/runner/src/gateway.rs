@@ -77,7 +77,7 @@ pub(crate) struct Ways {
     /// Why there is no gateway, although one was asked for.
     unavailable: Option<exeat_sandbox::Error>,
     /// What a gateway works with.
-    open: Option<(OpenNetwork, Arc<dyn Listen>)>,
+    open: Option<(OpenNetwork, Arc<dyn ListenerFactory>)>,
     /// Listeners for ports of this machine, with what each leads to.
     pub(crate) forwards: Vec<(TcpListener, Arc<Target>)>,
 }
@@ -115,7 +115,7 @@ impl Ways {
                 Err(error) => return Err(refused(error)),
             }
         }
-        let inside: Arc<dyn Listen> = Arc::new(Doors(inside));
+        let inside: Arc<dyn ListenerFactory> = Arc::new(Doors(inside));
         Ok(Self { unavailable, open: open.map(|open| (open, inside)), forwards })
     }
 
@@ -141,7 +141,7 @@ impl Ways {
     /// Where a socket cannot be taken over.
     pub(crate) async fn gateway(self, cx: &Arc<Context>) -> io::Result<Option<Gateway>> {
         let Some((OpenNetwork { udp, tcp, taps }, listen)) = self.open else { return Ok(None) };
-        let taps = taps.into_iter().map(|tap| Box::new(Tap(tap)) as Box<dyn Packets>).collect();
+        let taps = taps.into_iter().map(|tap| Box::new(Tap(tap)) as Box<dyn PacketSource>).collect();
         Gateway::new(Sockets { udp, tcp, taps }, listen, Arc::clone(cx)).await.map(Some)
     }
 }
@@ -159,7 +159,7 @@ fn is_absent(error: &io::Error) -> bool {
 /// The process in the stage's network, as the proxy crate asks for it.
 struct Doors(InsideNetwork);
 
-impl Listen for Doors {
+impl ListenerFactory for Doors {
     fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         self.0.listen(at)
     }
@@ -175,7 +175,7 @@ impl AsFd for Tap {
     }
 }
 
-impl Packets for Tap {
+impl PacketSource for Tap {
     fn read(&self, packet: &mut [u8]) -> io::Result<usize> {
         self.0.read(packet)
     }

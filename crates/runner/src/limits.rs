@@ -259,8 +259,12 @@ const DESCRIPTORS_KEPT: u64 = 256;
 /// The limits that the proxy holds, the others as it has them. There are no more connections than `descriptors` are enough
 /// for, two for each, so that the one too many is told so and does not wait for a descriptor. With a gateway a quarter of these is
 /// for its listeners, so that neither has the other's.
-pub(crate) fn of_connections(limits: &Limits, descriptors: u64, has_gateway: bool) -> exeat_proxy::Limits {
-    let mut of_proxy = exeat_proxy::Limits::default();
+pub(crate) fn of_connections(
+    limits: &Limits,
+    descriptors: u64,
+    has_gateway: bool,
+) -> exeat_proxy::ProxyLimits {
+    let mut of_proxy = exeat_proxy::ProxyLimits::default();
     let number = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok());
     if let Some(connections) = number(limits.connections) {
         of_proxy.connections = connections;
@@ -489,7 +493,7 @@ mod tests {
         };
         let of_proxy = of_connections(&limits, 1 << 20, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host, of_proxy.audit_size), (512, 64, 1 << 20));
-        let usual = exeat_proxy::Limits::default();
+        let usual = exeat_proxy::ProxyLimits::default();
         let of_proxy = of_connections(&Limits::default(), u64::MAX, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (usual.connections, usual.per_host));
         // R01: no more than there are descriptors for.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use exeat_files::quarantine::{Found, Leftovers};
-use exeat_proxy::{DeniedHost, ReachedHost, Summary};
+use exeat_proxy::{ConnectionSummary, DeniedHost, ReachedHost};
 use exeat_record::ledger::Head;
 use exeat_record::{Proto, RunId, Sealed, StoppedBy, signal_name};
 use serde::{Serialize, Serializer};
@@ -229,7 +229,7 @@ impl Serialize for Outcome {
 }
 
 impl<'a> Hosts<'a> {
-    fn of(summary: &'a Summary) -> Self {
+    fn of(summary: &'a ConnectionSummary) -> Self {
         let failed = summary.failed.iter();
         Self {
             reached: summary.reached_hosts.iter().map(Reached::of).collect(),

@@ -372,7 +372,7 @@ impl Server {
         }
     }
 
-    fn summary(&self) -> (Summary, Option<Through>) {
+    fn summary(&self) -> (ConnectionSummary, Option<Through>) {
         match self {
             Self::Own(context) => (context.summary(), None),
             Self::Through(forwarder, socket) => {
@@ -490,8 +490,8 @@ impl Run<'_> {
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
-                let who = finder.map(|finder| Arc::new(Looking::new(finder)) as Arc<dyn Who>);
-                let context = context.with_upstream(self.plan.upstream.clone()).with_who(who);
+                let who = finder.map(|finder| Arc::new(Looking::new(finder)) as Arc<dyn ProcessFinder>);
+                let context = context.with_upstream(self.plan.upstream.clone()).with_process_finder(who);
                 let context = context.with_denials(denials).with_watch(refused_to);
                 Server::Own(Arc::new(context.with_limits(limits)))
             }

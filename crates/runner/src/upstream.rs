@@ -18,8 +18,8 @@ pub(crate) fn check_ceilings(policy: &Policy, proxy: &Target, today: Day) -> Res
         // A literal is not looked up, so this does not wait.
         Some(admitted) if proxy.host.ip().is_some() => match check_addresses(admitted) {
             Ok(_) => Ok(()),
-            Err(Unchecked::Denied(denial)) => Err(denied(denial.said_outside())),
-            Err(Unchecked::Failed(why)) => Err(denied(why)),
+            Err(AddressCheckError::Denied(denial)) => Err(denied(denial.said_outside())),
+            Err(AddressCheckError::Failed(why)) => Err(denied(why)),
         },
         _ => Ok(()),
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use exeat_proxy::Who;
+use exeat_proxy::ProcessFinder;
 use exeat_record::Process;
 use exeat_sandbox::Finder;
 use exeat_sandbox::who::cpu_time;
@@ -66,7 +66,7 @@ impl Looking {
     }
 }
 
-impl Who for Looking {
+impl ProcessFinder for Looking {
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<oneshot::Receiver<Process>> {
         self.budget.has_some(Instant::now()).then_some(())?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

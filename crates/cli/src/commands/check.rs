@@ -164,8 +164,8 @@ fn answer(policy: &Policy, host_ports: &[HostPort], target: Target, today: Day, 
         // A literal is its own address: nothing has to be looked up to judge it.
         Ok(admitted) if resolve || admitted.target().host.ip().is_some() => match check_addresses(admitted) {
             Ok(vetted) => Said::Vetted(vetted),
-            Err(Unchecked::Denied(denial)) => Said::Denied(denial),
-            Err(Unchecked::Failed(why)) => Said::Failed(why),
+            Err(AddressCheckError::Denied(denial)) => Said::Denied(denial),
+            Err(AddressCheckError::Failed(why)) => Said::Failed(why),
         },
         Ok(admitted) => Said::Granted(admitted),
     };

@@ -21,13 +21,13 @@ fn failed(host: &str, said: &str, count: u64) -> FailedHost {
     FailedHost { host: host.into(), port: 443, reason: Reason::ConnectError, said: said.into(), count }
 }
 
-fn render(summary: &Summary, ended: Option<Ended>, record: Option<&str>) -> String {
+fn render(summary: &ConnectionSummary, ended: Option<Ended>, record: Option<&str>) -> String {
     Ending { summary, ended, record: record.map(str::to_owned), seal: None, llm: false }.render(Paint::PLAIN)
 }
 
 #[test]
 fn the_summary_of_the_reference() {
-    let summary = Summary {
+    let summary = ConnectionSummary {
         denied: vec![
             denied(
                 "wiki.corp.example",
@@ -41,7 +41,7 @@ fn the_summary_of_the_reference() {
         ],
         failed: vec![failed("files.example.org", "DNS: no such name", 1)],
         reached: 2,
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Exit(1)), Some("01JD8Z3V5Q")), @r"
     exeat: 3 hosts denied, 1 failed, 2 reached; the stage exited 1
@@ -57,7 +57,7 @@ fn the_summary_of_the_reference() {
 #[test]
 fn attempts_without_the_proxy_are_listed() {
     let spoken = |proto, denied: DeniedHost| DeniedHost { proto, ..denied };
-    let summary = Summary {
+    let summary = ConnectionSummary {
         denied: vec![
             denied(
                 "stats.example.net",
@@ -69,7 +69,7 @@ fn attempts_without_the_proxy_are_listed() {
             spoken(Proto::Udp, denied("8.8.8.8", 53, "UDP is never let out", 3, None)),
             spoken(Proto::Other(132), denied("[2001:db8::1]", 0, "protocol 132 is never let out", 1, None)),
         ],
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Exit(1)), None), @r"
     exeat: 3 hosts denied, 0 reached; the stage exited 1
@@ -81,9 +81,9 @@ fn attempts_without_the_proxy_are_listed() {
 
 #[test]
 fn the_summary_of_the_readme() {
-    let summary = Summary {
+    let summary = ConnectionSummary {
         denied: vec![denied("other.example", 443, "no rule allows it", 1, Some("--allow other.example"))],
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Exit(56)), Some("01JD8Z3V5Q")), @r"
     exeat: 1 host denied, 0 reached; the stage exited 56
@@ -96,7 +96,7 @@ fn the_summary_of_the_readme() {
 #[test]
 fn what_would_be_denied_is_said_with_its_flag() {
     let would = |n: u32| denied(&format!("h{n}.example"), 443, "no rule allows it", 1, Some("--allow h"));
-    let summary = Summary {
+    let summary = ConnectionSummary {
         would_deny: vec![denied(
             "stats.example.net",
             443,
@@ -105,18 +105,18 @@ fn what_would_be_denied_is_said_with_its_flag() {
             Some("--allow stats.example.net"),
         )],
         reached: 1,
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Exit(0)), Some("01JD8Z3V5Q")), @r"
     exeat: 1 host would be denied, 1 reached; the stage exited 0
       would deny  3x  stats.example.net:443   no rule allows it   --allow stats.example.net
     exeat: record: exeat audit show 01JD8Z3V5Q
     ");
-    let both = Summary {
+    let both = ConnectionSummary {
         denied: vec![denied("a.example", 8443, "no rule allows it", 1, Some("--allow a.example:8443"))],
         would_deny: (0..12).map(would).collect(),
         would_deny_more: 7,
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     let text = render(&both, None, Some("R"));
     assert!(text.starts_with("exeat: 1 host denied, at least 12 would be denied, 0 reached\n"), "{text}");
@@ -128,7 +128,7 @@ fn what_would_be_denied_is_said_with_its_flag() {
 
 #[test]
 fn nothing_denied_nothing_failed_nothing_said() {
-    let summary = Summary { reached: 7, connections: 9, ..Summary::default() };
+    let summary = ConnectionSummary { reached: 7, connections: 9, ..ConnectionSummary::default() };
     assert_eq!(render(&summary, Some(Ended::Exit(1)), Some("x")), "");
 }
 
@@ -136,10 +136,13 @@ fn nothing_denied_nothing_failed_nothing_said() {
 fn a_limit_that_was_reached_is_said_once() {
     let reached = Some(Ended::Limit(Reached::Memory("2GiB".parse().unwrap())));
     assert_eq!(
-        render(&Summary::default(), reached, Some("x")),
+        render(&ConnectionSummary::default(), reached, Some("x")),
         "exeat: memory limit of 2GiB reached; the stage was stopped\n"
     );
-    let summary = Summary { denied: vec![denied("a.example", 443, "no", 1, None)], ..Summary::default() };
+    let summary = ConnectionSummary {
+        denied: vec![denied("a.example", 443, "no", 1, None)],
+        ..ConnectionSummary::default()
+    };
     insta::assert_snapshot!(render(&summary, reached, None), @r"
     exeat: memory limit of 2GiB reached; the stage was stopped
     exeat: 1 host denied, 0 reached
@@ -149,12 +152,12 @@ fn a_limit_that_was_reached_is_said_once() {
 
 #[test]
 fn a_deny_rule_gets_no_flag() {
-    let summary = Summary {
+    let summary = ConnectionSummary {
         denied: vec![
             denied("telemetry.example.com", 443, "denied by .exeat.toml:14", 3, None),
             denied("a.example", 443, "no rule allows it", 1, Some("--allow a.example")),
         ],
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Signal(9)), None), @r"
     exeat: 2 hosts denied, 0 reached; the stage was killed by SIGKILL
@@ -165,8 +168,10 @@ fn a_deny_rule_gets_no_flag() {
 
 #[test]
 fn only_failures() {
-    let summary =
-        Summary { failed: vec![failed("a.example", "connection refused", 2)], ..Summary::default() };
+    let summary = ConnectionSummary {
+        failed: vec![failed("a.example", "connection refused", 2)],
+        ..ConnectionSummary::default()
+    };
     insta::assert_snapshot!(render(&summary, Some(Ended::Timeout), Some("my records/run.jsonl")), @r"
     exeat: 1 host failed, 0 reached; the stage was stopped at its time limit
       failed  2x  a.example:443   connection refused (not a policy denial)
@@ -182,31 +187,42 @@ fn ten_hosts_are_shown_and_the_rest_counted() {
             .collect::<Vec<_>>()
     };
     let fails = |n: usize| (0..n).map(|i| failed(&format!("f{i}.example"), "refused", 1)).collect::<Vec<_>>();
-    let text = render(&Summary { denied: many(17), ..Summary::default() }, None, Some("01JD8Z3V5Q"));
+    let text = render(
+        &ConnectionSummary { denied: many(17), ..ConnectionSummary::default() },
+        None,
+        Some("01JD8Z3V5Q"),
+    );
     assert_eq!(text.lines().filter(|line| line.starts_with("  denied")).count(), 10, "{text}");
     assert!(text.starts_with("exeat: 17 hosts denied, 0 reached\n"), "{text}");
     assert!(text.contains("\n  ... and 7 more: exeat audit show 01JD8Z3V5Q --verdict deny\n"), "{text}");
     assert!(text.ends_with("\nexeat: record: exeat audit show 01JD8Z3V5Q\n"), "{text}");
 
-    let text =
-        render(&Summary { denied: many(10), failed: fails(12), ..Summary::default() }, None, Some("R"));
+    let text = render(
+        &ConnectionSummary { denied: many(10), failed: fails(12), ..ConnectionSummary::default() },
+        None,
+        Some("R"),
+    );
     assert!(!text.contains("--verdict deny"), "{text}");
     assert!(text.contains("\n  ... and 2 more failed: exeat audit show R --verdict error\n"), "{text}");
 
-    let text = render(&Summary { denied: many(1024), denied_more: 5, ..Summary::default() }, None, None);
+    let text = render(
+        &ConnectionSummary { denied: many(1024), denied_more: 5, ..ConnectionSummary::default() },
+        None,
+        None,
+    );
     assert!(text.starts_with("exeat: at least 1024 hosts denied, 0 reached\n"), "{text}");
     assert!(text.ends_with("\n  ... and at least 1014 more\n"), "{text}");
 }
 
 #[test]
 fn hostile_text_stays_on_its_line() {
-    let summary = Summary {
+    let summary = ConnectionSummary {
         denied: vec![
             denied("", 0, "malformed\nexeat: 0 hosts denied", 1, None),
             denied("2001:db8::1", 443, "x\u{1b}[2J\u{202e}", 1, Some("--allow [2001:db8::1]:443\r")),
             denied("long.example", 443, &"y".repeat(5000), 1, None),
         ],
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     let text = render(&summary, Some(Ended::NotFound), Some("a'b\n"));
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
@@ -219,9 +235,9 @@ fn hostile_text_stays_on_its_line() {
 
 #[test]
 fn colour_wraps_words_and_breaks_no_column() {
-    let summary = Summary {
+    let summary = ConnectionSummary {
         denied: vec![denied("a.example", 443, "no rule allows it", 1, None)],
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     let text =
         Ending { summary: &summary, ended: None, record: None, seal: None, llm: false }.render(Paint(true));
@@ -240,7 +256,7 @@ fn refusals_are_told_by_program_where_there_was_more_than_one() {
         ..denied(host, 443, "no rule allows it", count, Some("--allow x"))
     };
     let lines = |denied: Vec<DeniedHost>| {
-        let summary = Summary { denied, ..Summary::default() };
+        let summary = ConnectionSummary { denied, ..ConnectionSummary::default() };
         let ending = Ending { summary: &summary, ended: None, record: None, seal: None, llm: false };
         let text = ending.render(Paint::PLAIN);
         text.lines()

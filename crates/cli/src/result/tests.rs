@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use exeat_policy::Reason;
 use exeat_record::{Proto, RunId};
-use exeat_runner::{DeniedHost, Ended, FailedHost, Found, Leftovers, Outcome, Reached, ReachedHost, Summary};
+use exeat_runner::{
+    ConnectionSummary, DeniedHost, Ended, FailedHost, Found, Leftovers, Outcome, Reached, ReachedHost,
+};
 
 use super::*;
 use crate::exit::Exit;
 
 fn outcome(ended: Ended) -> Outcome {
     let run: RunId = "01JD8Z3V5QABCDEFGHJKMNPQRS".parse().unwrap();
-    let summary = Summary {
+    let summary = ConnectionSummary {
         denied: vec![DeniedHost {
             host: "wiki.corp.example".into(),
             port: 443,
@@ -38,7 +40,7 @@ fn outcome(ended: Ended) -> Outcome {
             said: "DNS: no such name".into(),
             count: 1,
         }],
-        ..Summary::default()
+        ..ConnectionSummary::default()
     };
     let audit = Some("/state/run.jsonl".into());
     let why_not =

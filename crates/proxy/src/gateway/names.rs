@@ -14,13 +14,13 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::gateway::dns::Pair;
-use crate::gateway::{Door, Listen};
+use crate::gateway::{Door, ListenerFactory};
 use crate::limits;
 use crate::thread;
 
 /// The names of a run that have addresses.
 pub(crate) struct Names {
-    listen: Arc<dyn Listen>,
+    listen: Arc<dyn ListenerFactory>,
     new: UnboundedSender<Door>,
     /// The maximum number of listeners.
     most: usize,
@@ -90,7 +90,7 @@ struct Reserved {
 
 impl Names {
     /// Creates an empty table. `most` is the maximum number of listeners.
-    pub(crate) fn new(listen: Arc<dyn Listen>, new: UnboundedSender<Door>, most: usize) -> Self {
+    pub(crate) fn new(listen: Arc<dyn ListenerFactory>, new: UnboundedSender<Door>, most: usize) -> Self {
         Self { listen, new, most, table: Mutex::default(), full: AtomicBool::new(false) }
     }
 

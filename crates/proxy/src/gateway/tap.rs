@@ -11,7 +11,7 @@ use tokio::net::UnixDatagram;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::gateway::Packets;
+use crate::gateway::PacketSource;
 use crate::gateway::attempts::{Attempts, Proto};
 use crate::gateway::names::Names;
 use crate::limits;
@@ -39,7 +39,7 @@ impl Places for Names {
 pub(crate) struct Tap {
     /// A duplicate of `socket`, used only to wait. To poll(2) all datagram sockets are the same.
     packets: UnixDatagram,
-    socket: Box<dyn Packets>,
+    socket: Box<dyn PacketSource>,
     places: Arc<dyn Places>,
     attempts: Arc<Attempts>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Tap {
 impl Tap {
     /// Takes over the socket. Call it inside a runtime.
     pub(crate) fn new(
-        socket: Box<dyn Packets>,
+        socket: Box<dyn PacketSource>,
         places: Arc<dyn Places>,
         attempts: Arc<Attempts>,
     ) -> io::Result<Self> {

@@ -579,8 +579,8 @@ async fn r03_ends_an_exchange_at_its_deadlines() {
     let silent = origin(b"").await;
     let port = silent.port();
     for (limits, end) in [
-        (Limits { idle: Duration::from_millis(200), ..Limits::default() }, "idle"),
-        (Limits { total: Duration::from_millis(200), ..Limits::default() }, "budget"),
+        (ProxyLimits { idle: Duration::from_millis(200), ..ProxyLimits::default() }, "idle"),
+        (ProxyLimits { total: Duration::from_millis(200), ..ProxyLimits::default() }, "budget"),
     ] {
         let mut given = setup(&[&format!("127.0.0.1:{port}")]);
         given.limits = limits;

@@ -31,7 +31,7 @@ struct Running {
     stop: CancellationToken,
 }
 
-async fn start(first: &[u8], limits: Limits) -> Running {
+async fn start(first: &[u8], limits: ProxyLimits) -> Running {
     start_between(pair().await, pair().await, first, limits)
 }
 
@@ -40,7 +40,7 @@ fn start_between(
     (ours, client): (Stream, TcpStream),
     (theirs, origin): (Stream, TcpStream),
     first: &[u8],
-    limits: Limits,
+    limits: ProxyLimits,
 ) -> Running {
     let (first, stop) = (first.to_vec(), CancellationToken::new());
     let token = stop.clone();
@@ -62,7 +62,7 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 /// K49, P21: each end of stream is forwarded alone, and the other direction continues.
 #[tokio::test]
 async fn forwards_a_half_close_from_the_client() {
-    let mut run = start(b"early ", Limits::default()).await;
+    let mut run = start(b"early ", ProxyLimits::default()).await;
     run.client.write_all(b"question").await.unwrap();
     run.client.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut run.origin).await, b"early question");
@@ -76,7 +76,7 @@ async fn forwards_a_half_close_from_the_client() {
 /// P21: the same, started by the upstream.
 #[tokio::test]
 async fn forwards_a_half_close_from_the_upstream() {
-    let mut run = start(b"", Limits::default()).await;
+    let mut run = start(b"", ProxyLimits::default()).await;
     run.origin.write_all(b"hello").await.unwrap();
     run.origin.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut run.client).await, b"hello");
@@ -90,7 +90,7 @@ async fn forwards_a_half_close_from_the_upstream() {
 /// A reset is a reset on the other side too, and the counts are exact.
 #[tokio::test]
 async fn forwards_a_reset() {
-    let mut run = start(b"", Limits::default()).await;
+    let mut run = start(b"", ProxyLimits::default()).await;
     run.origin.write_all(b"12345").await.unwrap();
     let mut got = [0; 5];
     run.client.read_exact(&mut got).await.unwrap();
@@ -106,7 +106,7 @@ async fn forwards_a_reset() {
 /// K49: large transfers arrive whole in both directions.
 #[tokio::test]
 async fn moves_megabytes_both_ways() {
-    let mut run = start(b"", Limits::default()).await;
+    let mut run = start(b"", ProxyLimits::default()).await;
     let data: Vec<u8> = (0..4_000_000u32).map(|n| n.to_le_bytes()[1]).collect();
     let (mut client_read, mut client_write) = run.client.split();
     let (mut origin_read, mut origin_write) = run.origin.split();
@@ -127,7 +127,7 @@ async fn moves_megabytes_both_ways() {
 #[tokio::test]
 async fn ends_a_tunnel_at_its_limits() {
     let short = Duration::from_millis(400);
-    let mut idle = start(b"", Limits { idle: short, ..Limits::default() }).await;
+    let mut idle = start(b"", ProxyLimits { idle: short, ..ProxyLimits::default() }).await;
     for _ in 0..4 {
         tokio::time::sleep(short / 4).await;
         idle.client.write_all(b"x").await.unwrap(); // one direction is enough to be alive
@@ -137,16 +137,16 @@ async fn ends_a_tunnel_at_its_limits() {
     assert_eq!((ended.end, up), (End::Idle, 4));
 
     // A client that has disappeared looks like one that has only finished its direction.
-    let mut half = start(b"", Limits { half_closed: short, ..Limits::default() }).await;
+    let mut half = start(b"", ProxyLimits { half_closed: short, ..ProxyLimits::default() }).await;
     tokio::time::sleep(short * 2).await;
     assert!(!half.task.is_finished(), "nobody has finished");
     half.client.shutdown().await.unwrap();
     assert_eq!(half.task.await.unwrap().0.end, End::Idle);
 
-    let total = start(b"", Limits { total: short, ..Limits::default() }).await;
+    let total = start(b"", ProxyLimits { total: short, ..ProxyLimits::default() }).await;
     assert_eq!(total.task.await.unwrap().0.end, End::Budget);
 
-    let stopped = start(b"", Limits { drain: short, ..Limits::default() }).await;
+    let stopped = start(b"", ProxyLimits { drain: short, ..ProxyLimits::default() }).await;
     stopped.stop.cancel();
     assert_eq!(stopped.task.await.unwrap().0.end, End::Killed, "its client was still there");
 }
@@ -155,7 +155,7 @@ async fn ends_a_tunnel_at_its_limits() {
 #[tokio::test]
 async fn delivers_what_a_finished_client_sent() {
     for answers in [false, true] {
-        let mut run = start_between(pair().await, narrow_pair().await, b"early ", Limits::default());
+        let mut run = start_between(pair().await, narrow_pair().await, b"early ", ProxyLimits::default());
         let data: Vec<u8> = (0..1 << 20).map(|n: u32| n.to_le_bytes()[1]).collect();
         run.client.write_all(&data).await.unwrap();
         drop(run.client);
@@ -180,7 +180,7 @@ async fn delivers_what_a_finished_client_sent() {
 #[tokio::test]
 async fn bounds_the_drain() {
     let drain = Duration::from_millis(100);
-    let limits = Limits { drain, ..Limits::default() };
+    let limits = ProxyLimits { drain, ..ProxyLimits::default() };
     let mut run = start_between(pair().await, narrow_pair().await, b"", limits);
     run.client.write_all(&vec![0; 1 << 20]).await.unwrap();
     drop(run.client);
@@ -193,7 +193,7 @@ async fn bounds_the_drain() {
 /// R02: a slow reader stops the sender; only one buffer and what the kernel holds is stored.
 #[tokio::test]
 async fn stops_the_sender_for_a_slow_reader() {
-    let limits = Limits { drain: Duration::from_millis(50), ..Limits::default() };
+    let limits = ProxyLimits { drain: Duration::from_millis(50), ..ProxyLimits::default() };
     let run = start(b"", limits).await;
     let chunk = vec![0u8; 1 << 20];
     let mut sent = 0;
@@ -223,7 +223,7 @@ async fn holds_no_buffer_for_an_idle_tunnel() {
         let _ = stream.try_read(&mut [0]);
     }
     let (moved, pool, limits, stop) =
-        (Moved::default(), Pool::default(), Limits::default(), CancellationToken::new());
+        (Moved::default(), Pool::default(), ProxyLimits::default(), CancellationToken::new());
     let future = run(ours, theirs, Early::default(), &moved, &pool, &limits, &stop);
     let size = std::mem::size_of_val(&future);
     println!("a tunnel's future has {size} bytes");

@@ -14,7 +14,7 @@ struct Table {
     open: Mutex<Vec<oneshot::Sender<Process>>>,
 }
 
-impl Who for Table {
+impl ProcessFinder for Table {
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<oneshot::Receiver<Process>> {
         self.asked.lock().unwrap().push((client, server));
         let (to, from) = oneshot::channel();

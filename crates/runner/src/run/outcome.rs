@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use exeat_files::quarantine::Leftovers;
-use exeat_proxy::{Lost, Summary};
+use exeat_proxy::{ConnectionSummary, LostConnections};
 use exeat_record::ledger::Head;
 use exeat_record::{RunId, Sealed};
 use nix::sys::signal::Signal;
@@ -23,7 +23,7 @@ pub struct Outcome {
     /// Why it never was, in words; only where it never was. A line of `notes` says the same.
     pub why_not: Option<String>,
     /// What the proxy saw.
-    pub summary: Summary,
+    pub summary: ConnectionSummary,
     /// Somebody else's proxy, where the run went through one: `summary` then knows of no host.
     pub through: Option<Through>,
     /// The record; `None` when it went to a descriptor.
@@ -55,7 +55,7 @@ pub struct Through {
     /// Its Unix socket.
     pub socket: PathBuf,
     /// Connections for which it was not there.
-    pub lost: Lost,
+    pub lost: LostConnections,
 }
 
 /// The error of a run, with what its stage has left, where that has to be told.
@@ -88,6 +88,6 @@ pub(super) struct Done {
     pub(super) uncovered: Uncovered,
     /// A line on a gateway that could not be had.
     pub(super) no_gateway: Option<String>,
-    pub(super) summary: Summary,
+    pub(super) summary: ConnectionSummary,
     pub(super) through: Option<Through>,
 }

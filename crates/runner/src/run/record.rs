@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use exeat_files::place::FilePlace;
 use exeat_policy::Policy;
-use exeat_proxy::Summary;
+use exeat_proxy::ConnectionSummary;
 use exeat_record::place::store_policy;
 use exeat_record::{Cause, Header, Holds, Log, Note, OpenError, RunEnd, RunId, Sink, What, sha256_hex};
 use exeat_sandbox::Held;
@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::request::AuditTo;
 use crate::signing::Signing;
 
-pub(super) fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
+pub(super) fn run_end(ended: Ended, summary: &ConnectionSummary) -> RunEnd {
     let limit = match ended {
         Ended::Limit(reached) => Some(reached.key().to_owned()),
         _ => None,
@@ -46,7 +46,7 @@ pub(super) fn lost_end(error: &Error) -> RunEnd {
 }
 
 /// What the caller is told of connections that the record had no room for.
-pub(crate) fn record_full(summary: &Summary, no_space: Option<&str>) -> Option<String> {
+pub(crate) fn record_full(summary: &ConnectionSummary, no_space: Option<&str>) -> Option<String> {
     let count = summary.record_full;
     let plural = if count == 1 { "" } else { "s" };
     match no_space {
@@ -62,7 +62,7 @@ pub(crate) fn record_full(summary: &Summary, no_space: Option<&str>) -> Option<S
 
 /// What the record and the caller are told of connections for which there was no room. A line for each would let a flood of
 /// them fill the disk.
-pub(crate) fn turned_away(summary: &Summary) -> Option<Note> {
+pub(crate) fn turned_away(summary: &ConnectionSummary) -> Option<Note> {
     let count = Some(summary.turned_away).filter(|count| *count > 0)?;
     let mut note = Note::new(What::TurnedAway);
     note.count = Some(count);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::advance;
 
 use super::*;
-use crate::Summary;
+use crate::ConnectionSummary;
 
 /// A context with its record and its denials file, in a directory that is removed with it.
 struct Run {
@@ -229,7 +229,7 @@ async fn counts_an_unserved_name_as_failed() {
         assert_eq!((&line["verdict"], &line["reason"]), (&"error".into(), &"resolve_error".into()));
         assert_eq!(line["error"], Unserved::Listeners(7).to_string());
     }
-    let Summary { counts, denied, failed, .. } = run.cx.summary();
+    let ConnectionSummary { counts, denied, failed, .. } = run.cx.summary();
     assert_eq!((counts.denied, denied.len(), failed.len()), (0, 0, 1));
     assert_eq!((failed[0].host.as_str(), failed[0].port, failed[0].count), ("api.example.com", 0, 3));
     assert!(run.read("denials.jsonl").is_empty());

@@ -25,7 +25,7 @@ pub(crate) struct Loopback {
     panics: AtomicUsize,
 }
 
-impl Listen for Loopback {
+impl ListenerFactory for Loopback {
     fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         while self.shut.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
@@ -55,7 +55,7 @@ struct Setup {
 fn setup(most: usize) -> Setup {
     let listen = Arc::new(Loopback::default());
     let (new, doors) = unbounded_channel();
-    let names = Arc::new(Names::new(Arc::clone(&listen) as Arc<dyn Listen>, new, most));
+    let names = Arc::new(Names::new(Arc::clone(&listen) as Arc<dyn ListenerFactory>, new, most));
     Setup { names, listen, doors, room: Arc::new(Semaphore::new(100)) }
 }
 

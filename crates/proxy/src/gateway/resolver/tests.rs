@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::*;
 use crate::gateway::dns::tests::ask;
 use crate::gateway::names::tests::Loopback;
-use crate::gateway::{Door, Listen};
+use crate::gateway::{Door, ListenerFactory};
 use crate::server::{Entry, Listener, serve};
 
 /// A name server on ordinary loopback ports, on its own thread as in a run.
@@ -57,7 +57,7 @@ fn start(rules: &[&str], tunnel: Option<SocketAddr>) -> Served {
     let (cx, record) = context(&rules);
     let listen = Arc::new(Loopback::default());
     let (new, doors) = unbounded_channel();
-    let names = Arc::new(Names::new(Arc::clone(&listen) as Arc<dyn Listen>, new, limits::LISTENERS));
+    let names = Arc::new(Names::new(Arc::clone(&listen) as Arc<dyn ListenerFactory>, new, limits::LISTENERS));
     let (udp, tcp) = (StdSocket::bind("127.0.0.1:0").unwrap(), StdListener::bind("127.0.0.1:0").unwrap());
     let (at_udp, at_tcp) = (udp.local_addr().unwrap(), tcp.local_addr().unwrap());
     let stop = CancellationToken::new();

@@ -149,7 +149,7 @@ impl AsFd for Queue {
     }
 }
 
-impl Packets for Queue {
+impl PacketSource for Queue {
     fn read(&self, packet: &mut [u8]) -> io::Result<usize> {
         Ok(nix::sys::socket::recv(self.as_fd().as_raw_fd(), packet, MsgFlags::MSG_DONTWAIT)?)
     }
