@@ -1,5 +1,5 @@
-//! What kind of address an address is: the special-purpose registries of both families as one table.
-//! Nothing here decides; `policy.rs` asks which rule may open an address.
+//! Classifies addresses by the special-purpose registries of both families. It decides nothing; `policy.rs` asks
+//! which rule may open an address.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// The class of an address, with the document that sets it apart.
+/// The class of an address, with the document that defines it.
 ///
-/// Every class but [`AddrClass::Public`] is closed unless an IP rule opens it.
+/// Every class except [`AddrClass::Public`] is closed unless an IP rule opens it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum AddrClass {
     /// Global unicast.
     Public,
-    /// `0.0.0.0` and `::`; on Linux a connect to them reaches loopback. Never dialled.
+    /// `0.0.0.0` and `::`. On Linux a connection to them reaches loopback. Never dialed.
     Unspecified,
     /// The rest of `0.0.0.0/8`.
     ThisNetwork,
@@ -32,11 +32,11 @@ pub enum AddrClass {
     LinkLocal,
     /// `fec0::/10`, deprecated.
     SiteLocal,
-    /// Where a cloud tells a machine its credentials.
+    /// The addresses at which clouds give credentials to machines.
     Metadata,
     /// `192.0.0.0/24` and `2001::/23`, with the anycast addresses inside them.
     ProtocolAssignment,
-    /// For documents: three IPv4 nets, `2001:db8::/32`, `3fff::/20`.
+    /// For documentation: three IPv4 nets, `2001:db8::/32`, `3fff::/20`.
     Documentation,
     /// `198.18.0.0/15` and `2001:2::/48`.
     Benchmarking,
@@ -52,23 +52,23 @@ pub enum AddrClass {
     Drip,
     /// Segment identifiers, not hosts.
     Srv6,
-    /// `100::/64`, thrown away by routers.
+    /// `100::/64`, which routers discard.
     Discard,
-    /// `100:0:0:1::/64`, a prefix that stands for none.
+    /// `100:0:0:1::/64`, a placeholder prefix.
     Dummy,
     /// An IPv4 address inside an IPv6 one.
     Embedded(Embedding),
-    /// Space that nobody was given: `240.0.0.0/4`, IPv6 outside `2000::/3`.
+    /// Unassigned space: `240.0.0.0/4`, and IPv6 outside `2000::/3`.
     Reserved,
-    /// `224.0.0.0/4` and `ff00::/8`. Never dialled.
+    /// `224.0.0.0/4` and `ff00::/8`. Never dialed.
     Multicast,
-    /// `255.255.255.255`. Never dialled.
+    /// `255.255.255.255`. Never dialed.
     Broadcast,
-    /// An address of this host that is not loopback: known only with [`OwnAddrs`].
+    /// An address of this host other than loopback. It is known only with [`OwnAddrs`].
     Own,
 }
 
-/// How an IPv4 address is put into an IPv6 one.
+/// The way in which an IPv6 address contains an IPv4 one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Embedding {
@@ -80,7 +80,7 @@ pub enum Embedding {
     Translated,
     /// `64:ff9b::/96`.
     Nat64,
-    /// `64:ff9b:1::/48`, one network's own translator.
+    /// `64:ff9b:1::/48`, the translator of a local network.
     Nat64Local,
     /// `2002::/16`.
     SixToFour,
@@ -91,7 +91,7 @@ pub enum Embedding {
 }
 
 impl AddrClass {
-    /// The document that sets the class apart; empty for public addresses and the host's own.
+    /// Returns the document that defines the class; empty for public addresses and those of the host.
     pub const fn rfc(self) -> &'static str {
         match self {
             Self::Public | Self::Own => "",
@@ -122,7 +122,7 @@ impl AddrClass {
         }
     }
 
-    /// The words for a reader, as in `resolves to 10.2.3.4 (private)`.
+    /// Returns the text for a reader, as in `resolves to 10.2.3.4 (private)`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Public => "public",
@@ -154,7 +154,7 @@ impl AddrClass {
         }
     }
 
-    /// Whether no rule of any kind opens it.
+    /// Whether no rule can open it.
     pub const fn is_never_dialled(self) -> bool {
         matches!(self, Self::Unspecified | Self::Multicast | Self::Broadcast)
     }
@@ -194,17 +194,17 @@ impl fmt::Display for AddrClass {
     }
 }
 
-/// The class of `ip`: that of the narrowest block around it. Never [`AddrClass::Own`].
+/// Returns the class of `ip`: that of the narrowest block around it, and never [`AddrClass::Own`].
 ///
-/// An IPv6 address that carries an IPv4 one is judged by the stricter of the two: never dialled when that one is
-/// never dialled, [`AddrClass::Metadata`] when that one is, else [`AddrClass::Embedded`]. An embedding is closed
-/// whatever it carries, and the opening of a rule narrows its block to the carried address's own.
+/// An IPv6 address that contains an IPv4 one gets the stricter class of the two: never dialed if the inner one is,
+/// [`AddrClass::Metadata`] if the inner one is, and otherwise [`AddrClass::Embedded`]. An embedding is closed
+/// whatever it contains, and a rule opens only the part for the inner address's own block.
 pub fn classify(ip: IpAddr) -> AddrClass {
     match ip {
         IpAddr::V4(ip) => narrowest_v4(ip).map_or(AddrClass::Public, |(_, class)| class),
         IpAddr::V6(ip) => {
             let class = class_v6(ip);
-            // Teredo carries addresses of its own machinery, not where a packet ends.
+            // Teredo contains addresses of its own servers, not of the destination.
             if class != AddrClass::Embedded(Embedding::Teredo) {
                 let mut inner = carried(ip, class).map(|ip| classify(ip.into()));
                 if let Some(inner) = inner.find(|inner| inner.is_never_dialled()) {
@@ -217,17 +217,17 @@ pub fn classify(ip: IpAddr) -> AddrClass {
     }
 }
 
-/// The IPv4 addresses that `ip` carries, none for an IPv4 address. Used to refuse more, never to allow.
+/// Returns the IPv4 addresses inside `ip`; none for an IPv4 address. It is used only to refuse more.
 pub(crate) fn embedded(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return Carried::default() };
     let class = class_v6(ip);
     let sure = carried(ip, class);
-    // Local NAT64 says nothing of how long its prefix is, so nothing of where in the address the IPv4 one is (RFC 6052
-    // section 2.2): each place it could be is looked at.
+    // A local NAT64 address does not show the length of its prefix, so the position of the IPv4 address is unknown
+    // (RFC 6052 section 2.2). Each possible position is checked.
     match class {
         AddrClass::Embedded(Embedding::Nat64Local) => {
             let [_, _, _, _, _, _, a, b, _, c, d, e, f, ..] = ip.octets();
-            // Prefixes of 48, 56, 64 and 96 bits. Octet 8 holds no part of an address.
+            // These are prefixes of 48, 56, 64 and 96 bits. Octet 8 is never part of the address.
             let at_48 = Ipv4Addr::new(a, b, c, d);
             let at_56 = Ipv4Addr::new(b, c, d, e);
             let at_64 = Ipv4Addr::new(c, d, e, f);
@@ -237,8 +237,8 @@ pub(crate) fn embedded(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
     }
 }
 
-/// The IPv4 address behind the well-known prefix of NAT64, `64:ff9b::/96` (RFC 6052 section 2.1). None for another
-/// network's own prefix: where in the address the IPv4 one stands is not known there.
+/// Returns the IPv4 address after the well-known prefix of NAT64, `64:ff9b::/96` (RFC 6052 section 2.1). Returns
+/// `None` for a local prefix, because the position of the IPv4 address is unknown there.
 pub(crate) fn nat64(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     match ip.segments() {
@@ -247,24 +247,24 @@ pub(crate) fn nat64(ip: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The first address of each special-use block, and the first one after it.
+/// Returns the first address of each special-use block of IPv4, and the first one after it.
 pub(crate) fn borders_v4() -> impl Iterator<Item = Ipv4Addr> {
     let ends = V4.iter().filter_map(|(net, _)| net.broadcast().to_bits().checked_add(1));
     V4.iter().map(|(net, _)| net.network()).chain(ends.map(Ipv4Addr::from_bits))
 }
 
-/// The same for IPv6.
+/// Returns the first address of each special-use block of IPv6, and the first one after it.
 pub(crate) fn borders_v6() -> impl Iterator<Item = Ipv6Addr> {
     let ends = V6.iter().filter_map(|(net, _)| net.broadcast().to_bits().checked_add(1));
     V6.iter().map(|(net, _)| net.network()).chain(ends.map(Ipv6Addr::from_bits))
 }
 
-/// Whether some address of the network can be other than public.
+/// Whether some address of the network can be special.
 pub(crate) fn may_be_special(net: &IpNet) -> bool {
     let meets = |block: IpNet| block.contains(net) || net.contains(&block);
     match net {
         IpNet::V4(_) => V4.iter().any(|(block, _)| meets((*block).into())),
-        // Interface identifiers of ISATAP stand below any prefix.
+        // Interface identifiers of ISATAP can follow any prefix.
         IpNet::V6(_) => net.prefix_len() > 64 || V6.iter().any(|(block, _)| meets((*block).into())),
     }
 }
@@ -272,11 +272,12 @@ pub(crate) fn may_be_special(net: &IpNet) -> bool {
 /// The well-known prefix of NAT64.
 pub(crate) const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
 
-/// Passes on addresses of `net` that carry these IPv4 addresses, in each form that a rule for `net` can open.
+/// Passes addresses of `net` that contain these IPv4 addresses to `found`, in each form that a rule for `net` can
+/// open.
 pub(crate) fn carriers_in(net: &Ipv6Net, v4: &BTreeSet<Ipv4Addr>, mut found: impl FnMut(Ipv6Addr)) {
     let first = net.network();
     let AddrClass::Embedded(embedding) = class_v6(first) else {
-        // `::` is a class of its own at the beginning of the compatible form.
+        // `::` has a class of its own at the beginning of the compatible form.
         let whole = Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 96);
         if *net == whole {
             v4.iter().for_each(|ip| found(ip.to_ipv6_compatible()));
@@ -306,7 +307,7 @@ pub(crate) fn carriers_in(net: &Ipv6Net, v4: &BTreeSet<Ipv4Addr>, mut found: imp
         Embedding::SixToFour | Embedding::Teredo | Embedding::Nat64Local => {
             for ip in v4 {
                 let [a, b, c, d] = ip.octets().map(u128::from);
-                // Octet 8 holds no part of an address (RFC 6052 section 2.2).
+                // Octet 8 is never part of the address (RFC 6052 section 2.2).
                 let split = |at: u32| {
                     let octets = [a, b, c, d];
                     let mut value = bits;
@@ -333,23 +334,23 @@ pub(crate) fn carriers_in(net: &Ipv6Net, v4: &BTreeSet<Ipv4Addr>, mut found: imp
     }
 }
 
-/// What a rule must look like to open an address.
+/// The rule that an address needs to be open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// Nothing: the address is public.
+    /// No rule: the address is public.
     Public,
-    /// An IP rule that lies wholly inside this block.
+    /// An IP rule that lies entirely inside this block.
     Within(IpNet),
-    /// No rule opens it.
+    /// No rule can open it.
     Never,
 }
 
-/// Which block an IP rule has to lie in to open `ip`.
+/// Returns the block in which an IP rule must lie to open `ip`.
 ///
-/// That is the narrowest special-use block around it. A metadata address and a single protocol assignment
-/// are also opened through the block around them, but never through space that is merely unassigned.
-/// A carried IPv4 address that is itself special narrows the block in step: `[64:ff9b::/96]` opens the
-/// public IPv4 internet behind a translator, not the private nets behind it.
+/// It is the narrowest special-use block around it. A metadata address and a single protocol assignment are also
+/// opened through the block around them, but never through unassigned space. A special inner IPv4 address narrows
+/// the block too: `[64:ff9b::/96]` opens the public IPv4 internet behind a translator, not the private nets behind
+/// it.
 pub(crate) fn opening(ip: IpAddr) -> Opening {
     let class = classify(ip);
     if class.is_never_dialled() {
@@ -371,8 +372,8 @@ pub(crate) fn opening(ip: IpAddr) -> Opening {
     net.map_or(Opening::Public, Opening::Within)
 }
 
-/// The widest of nested blocks that a rule may use: outward from the narrowest, through blocks that are
-/// only a place inside another one.
+/// Returns the widest of nested blocks that a rule may use: outward from the narrowest, through blocks that only
+/// assign a place inside another one.
 fn widest(around: impl Iterator<Item = (IpNet, AddrClass)>) -> Option<IpNet> {
     let mut around: Vec<_> = around.collect();
     around.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
@@ -391,8 +392,8 @@ fn widest(around: impl Iterator<Item = (IpNet, AddrClass)>) -> Option<IpNet> {
     open.map(|(net, _)| net)
 }
 
-/// The block for an address that carries an IPv4 one: the whole form, or the part of it that the
-/// special-use block of the carried address takes up.
+/// Returns the block for an address that contains an IPv4 one: the whole form, or the part of it for the
+/// special-use block of the inner address.
 fn embedded_block(ip: Ipv6Addr, embedding: Embedding) -> Ipv6Net {
     let offset: u8 = match embedding {
         Embedding::SixToFour if !is_isatap(ip) => 16,
@@ -401,7 +402,7 @@ fn embedded_block(ip: Ipv6Addr, embedding: Embedding) -> Ipv6Net {
         | Embedding::Translated
         | Embedding::Nat64
         | Embedding::Isatap => 96,
-        // Where the carried address cannot be cut out as a prefix: all of the form, or one address.
+        // The inner address is not a prefix here, so the block is the whole form, or one address.
         Embedding::SixToFour | Embedding::Teredo | Embedding::Nat64Local => {
             let special = embedded(ip.into()).any(|ip| {
                 !matches!(
@@ -438,7 +439,7 @@ fn class_v6(ip: Ipv6Addr) -> AddrClass {
     match narrowest {
         Some((_, class @ AddrClass::Embedded(_))) => *class,
         Some((_, class)) if class.is_never_dialled() => *class,
-        // An interface identifier, so below any prefix, link-local above all.
+        // An interface identifier can follow any prefix, above all link-local.
         _ if is_isatap(ip) => AddrClass::Embedded(Embedding::Isatap),
         Some((_, class)) => *class,
         None => AddrClass::Public,
@@ -449,7 +450,7 @@ fn is_isatap(ip: Ipv6Addr) -> bool {
     matches!(ip.segments(), [_, _, _, _, 0 | 0x0200, 0x5efe, _, _])
 }
 
-/// As many addresses as a form may carry.
+/// The inner addresses of one address.
 #[derive(Debug, Default, Clone)]
 struct Carried([Option<Ipv4Addr>; 4]);
 
@@ -461,7 +462,7 @@ impl Iterator for Carried {
     }
 }
 
-/// The carried addresses whose place in the form is fixed.
+/// Returns the inner addresses with a fixed position in the form.
 fn carried(ip: Ipv6Addr, class: AddrClass) -> Carried {
     let AddrClass::Embedded(embedding) = class else { return Carried::default() };
     match embedding {
@@ -472,7 +473,7 @@ fn carried(ip: Ipv6Addr, class: AddrClass) -> Carried {
         | Embedding::Isatap => Carried([Some(tail(ip)), None, None, None]),
         Embedding::SixToFour => {
             let [_, a, b, ..] = ip.segments();
-            // The site behind the relay may carry it on.
+            // The site behind the relay may forward it.
             Carried([Some(join(a, b)), is_isatap(ip).then(|| tail(ip)), None, None])
         }
         Embedding::Teredo => {
@@ -495,19 +496,19 @@ fn join(a: u16, b: u16) -> Ipv4Addr {
 
 /// The addresses of this host's own interfaces, as the caller read them from the kernel.
 ///
-/// One of these needs a rule for exactly that address. Loopback stays its own class, and the unspecified
-/// address is dropped: it is nobody's.
+/// Each needs a rule for exactly that address. Loopback keeps its own class, and the unspecified address is
+/// dropped, because no host has it.
 #[derive(Debug, Clone, Default)]
 pub struct OwnAddrs(Arc<HashSet<IpAddr>>);
 
 impl OwnAddrs {
-    /// From the addresses of every interface; repeats and mapped spellings are harmless.
+    /// Collects the addresses of all interfaces. Repeats and mapped spellings are harmless.
     pub fn new(addrs: impl IntoIterator<Item = IpAddr>) -> Self {
         let own = addrs.into_iter().map(|ip| ip.to_canonical());
         Self(Arc::new(own.filter(|ip| !ip.is_loopback() && !ip.is_unspecified()).collect()))
     }
 
-    /// Whether `ip`, or an IPv4 address that it carries, is one of them.
+    /// Whether `ip`, or an IPv4 address inside it, is one of them.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.0.contains(&ip) || embedded(ip).any(|ip| self.0.contains(&ip.into()))
     }
@@ -585,7 +586,7 @@ const V6: &[(Ipv6Net, AddrClass)] = &[
     (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), AddrClass::LinkLocal),
     (v6([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10), AddrClass::SiteLocal),
     (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), AddrClass::Multicast),
-    // The rows of the address space registry that hold no global unicast.
+    // These rows of the address space registry contain no global unicast.
     (v6([0, 0, 0, 0, 0, 0, 0, 0], 8), AddrClass::Reserved),
     (v6([0x100, 0, 0, 0, 0, 0, 0, 0], 8), AddrClass::Reserved),
     (v6([0x200, 0, 0, 0, 0, 0, 0, 0], 7), AddrClass::Reserved),
@@ -601,7 +602,7 @@ const V6: &[(Ipv6Net, AddrClass)] = &[
     (v6([0xf000, 0, 0, 0, 0, 0, 0, 0], 5), AddrClass::Reserved),
     (v6([0xf800, 0, 0, 0, 0, 0, 0, 0], 6), AddrClass::Reserved),
     (v6([0xfe00, 0, 0, 0, 0, 0, 0, 0], 9), AddrClass::Reserved),
-    // Instance metadata: AWS, its pods, Google, Scaleway, OpenStack.
+    // These serve instance metadata: AWS, its pods, Google, Scaleway, OpenStack.
     (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128), AddrClass::Metadata),
     (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23], 128), AddrClass::Metadata),
     (v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128), AddrClass::Metadata),

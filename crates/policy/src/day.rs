@@ -1,4 +1,4 @@
-//! Calendar days in UTC: all that an expiry needs. No clock is read here.
+//! Defines calendar days in UTC, for expiries. It reads no clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,16 +10,16 @@ use serde::{Serialize, Serializer};
 pub struct Day(i32);
 
 impl Day {
-    /// Seconds of a UTC day; Unix time has no leap seconds.
+    /// Seconds of a UTC day. Unix time has no leap seconds.
     const SECONDS: i64 = 86_400;
 
-    /// The day that a Unix time in seconds falls on.
+    /// Returns the day of a Unix time in seconds.
     pub fn from_unix(seconds: i64) -> Self {
         let days = seconds.div_euclid(Self::SECONDS);
         Self(i32::try_from(days).unwrap_or(if days < 0 { i32::MIN } else { i32::MAX }))
     }
 
-    /// A date of the Gregorian calendar, years 0 to 9999; `None` if there is no such day.
+    /// Returns a date of the Gregorian calendar, years 0 to 9999, or `None` if it does not exist.
     pub fn from_ymd(year: i32, month: u8, day: u8) -> Option<Self> {
         let length = match month {
             1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
@@ -31,7 +31,7 @@ impl Day {
         if !(0..=9999).contains(&year) || day == 0 || day > length {
             return None;
         }
-        // Days are counted in 400-year eras that start on 1 March, so that the leap day comes last.
+        // Days are counted in eras of 400 years that start on 1 March, so that the leap day comes last.
         let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
         let era = year.div_euclid(400);
         let year_of_era = year.rem_euclid(400);
@@ -40,12 +40,12 @@ impl Day {
         Some(Self(era * 146_097 + day_of_era - 719_468))
     }
 
-    /// How many days this day is after another one; negative before it.
+    /// Returns how many days this day is after another one; negative if it is earlier.
     pub fn days_after(self, other: Self) -> i64 {
         i64::from(self.0) - i64::from(other.0)
     }
 
-    /// Year, month and day; the inverse of [`Day::from_ymd`].
+    /// Returns year, month and day, the inverse of [`Day::from_ymd`].
     pub fn ymd(self) -> (i64, i64, i64) {
         let z = i64::from(self.0) + 719_468;
         let era = z.div_euclid(146_097);

@@ -1,5 +1,5 @@
-//! Outcomes. A permission is a value that only the policy can make: whoever dials takes a [`Vetted`],
-//! so a forgotten check does not compile. Nothing here resolves, dials or writes a record.
+//! Defines the outcomes of decisions. Only the policy can create a permission: whoever dials needs a [`Vetted`], so
+//! a forgotten check does not compile. Nothing here resolves, dials or writes a record.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -16,23 +16,23 @@ use crate::rule::{Rule, RuleId, TlsCheck};
 use crate::target::{Host, Target};
 use crate::terms::Ech;
 
-/// The most addresses of one answer that are kept for dialling. The rest is judged, then dropped.
+/// Maximum number of addresses of one answer that are kept for dialing. The others are checked, then dropped.
 pub const MAX_ADDRS: usize = 16;
 
-/// The most ranges of ports that a sentence names.
+/// Maximum number of port ranges in one sentence.
 const MAX_RANGES: usize = 8;
 
-/// The ports on which report mode lets names through: those of the web, where a name is worth something.
+/// The ports on which report mode allows names: those of the web.
 pub(crate) const REPORTED: [u16; 2] = [80, 443];
 
-/// The most addresses that a suggested set of flags names.
+/// Maximum number of addresses in the suggested flags.
 const MAX_FLAGS: usize = 8;
 
-/// Why a connection got its verdict: the one vocabulary of record, replies, command line and documents.
+/// Why a connection got its verdict. Records, replies, the command line and documents use the same words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// An allow rule granted it.
+    /// An allow rule grants the target.
     Rule,
     /// No rule grants this name.
     Default,
@@ -48,7 +48,7 @@ pub enum Reason {
     Path,
     /// No IP rule grants this literal address.
     IpLiteral,
-    /// The address is not public and no IP rule opens it, or it is never dialled at all.
+    /// The address is not public and no IP rule opens it, or it is never dialed.
     PrivateIp,
     /// A cloud metadata address.
     MetadataIp,
@@ -74,11 +74,11 @@ pub enum Reason {
     Rate,
     /// The rule that would grant it has expired.
     Expired,
-    /// There is no policy to ask.
+    /// There is no policy.
     PolicyUnavailable,
     /// The decision could not be recorded.
     AuditUnavailable,
-    /// The record has no room for more: it has its size, or the disk is full.
+    /// The record is full: it has reached its size, or the disk is full.
     RecordFull,
     /// The TLS hello did not arrive in time.
     HelloTimeout,
@@ -101,7 +101,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Every reason, in the order of the record's documentation.
+    /// Lists every reason, in the order of the record's documentation.
     pub const ALL: [Self; 33] = [
         Self::Rule,
         Self::Default,
@@ -138,7 +138,7 @@ impl Reason {
         Self::Timeout,
     ];
 
-    /// The word in records and replies; stable.
+    /// Returns the word in records and replies; stable.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rule => "rule",
@@ -178,24 +178,24 @@ impl Reason {
     }
 }
 
-/// What became of a connection.
+/// The outcome of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// Let through.
+    /// The target is allowed.
     Allow,
-    /// Refused by policy.
+    /// The policy refuses the target.
     Deny,
-    /// Let through in report mode; enforcing would refuse it.
+    /// Report mode allows the target, but enforcing would refuse it.
     WouldDeny,
-    /// Failed for a reason that is not policy.
+    /// The connection failed for a reason other than policy.
     Error,
 }
 
 impl Verdict {
-    /// Every verdict.
+    /// Lists every verdict.
     pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::WouldDeny, Self::Error];
 
-    /// The word in records; stable.
+    /// Returns the word in records; stable.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -206,7 +206,7 @@ impl Verdict {
     }
 }
 
-/// The text is no word of the vocabulary.
+/// The text is not a word of the vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a word of the record")]
 pub struct WordError;
@@ -240,23 +240,23 @@ pub(crate) use word;
 word!(Reason);
 word!(Verdict);
 
-/// One decision, as the record states it.
+/// A decision, as the record states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// What was asked for.
+    /// The host and port that the client asked for.
     pub target: Target,
-    /// What became of it.
+    /// The outcome.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason for the verdict.
     pub reason: Reason,
-    /// The rule that decided: the grant, the deny rule or the expired one. `None`: no rule did.
+    /// The rule that decided: the grant, the deny rule or the expired one. `None` if no rule did.
     pub rule: Option<RuleId>,
 }
 
-/// A target that the rules grant. Its addresses are not judged yet, so it dials nothing.
+/// A target that the rules grant. Its addresses are not checked yet, so it cannot be dialed.
 ///
-/// Only [`Policy::admit`] makes one:
+/// Only [`Policy::admit`] creates one:
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target, today: exeat_policy::Day) {
@@ -272,22 +272,23 @@ pub struct Admitted {
     today: Day,
 }
 
-/// Who let a target through.
+/// The rules that granted a target.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// The rule of each layer, in the order of the layers. The last one is the grant itself, unless there is none.
+    /// The rule of each layer, in the order of the layers. The last one is the grant itself, if there is one.
     rules: Vec<RuleId>,
-    /// What enforcing would have come to, where report mode let it through: then the grants have no rule for it.
+    /// The denial that enforcing would give, if only report mode granted the target. The grants then have no rule
+    /// for it.
     would_deny: Option<Denial>,
 }
 
 impl Granted {
-    // Called by `Policy::admit` alone, with a rule for each layer.
+    // Only `Policy::admit` calls this, with a rule for each layer.
     pub(crate) fn by(rules: Vec<RuleId>) -> Self {
         Self { rules, would_deny: None }
     }
 
-    // Called by `Policy::admit` alone, in report mode, with a rule for each layer but the grants.
+    // Only `Policy::admit` calls this, in report mode, with a rule for each layer except the grants.
     pub(crate) fn in_spite_of(denial: Denial, rules: Vec<RuleId>) -> Self {
         Self { rules, would_deny: Some(denial) }
     }
@@ -322,8 +323,8 @@ impl Granted {
     }
 }
 
-/// What the bytes of a budget are counted under: the layer and the rule in its canonical spelling. The same rule has the
-/// same key in a policy that was read again, wherever it stands there and whatever its budget is by then.
+/// The key under which the bytes of a budget are counted: the layer, and the rule in canonical spelling. A rule
+/// keeps its key when the policy is read again, whatever its position or budget.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BudgetKey(String);
 
@@ -333,7 +334,7 @@ impl BudgetKey {
     }
 }
 
-/// `grants uploads.example.net:443`.
+/// Formats it as `grants uploads.example.net:443`.
 impl fmt::Display for BudgetKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&printable(&self.0))
@@ -341,59 +342,59 @@ impl fmt::Display for BudgetKey {
 }
 
 impl Admitted {
-    // Called by `Policy::admit` alone.
+    // Only `Policy::admit` calls this.
     pub(crate) fn new(policy: Policy, target: Target, granted: Granted, today: Day) -> Self {
         Self { policy, target, granted, today }
     }
 
-    /// What was asked for.
+    /// Returns the host and port that the client asked for.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// The grant. `None`: there is none, and report mode lets it through.
+    /// Returns the grant, or `None` if only report mode allows the target.
     pub fn rule(&self) -> Option<&Rule> {
         self.granted.rule(&self.policy)
     }
 
-    /// The rule of each layer that grants it.
+    /// Returns the rule of each layer that grants it.
     pub(crate) fn rules(&self) -> &[RuleId] {
         &self.granted.rules
     }
 
-    /// What enforcing would have come to, where report mode lets through what no rule grants.
+    /// Returns the denial that enforcing would give, if only report mode allows the target.
     pub fn would_deny(&self) -> Option<&Denial> {
         self.granted.would_deny.as_ref()
     }
 
-    /// The rule of each layer above the grants, with its layer: what else had to allow it.
+    /// Returns the layers above the grants, each with its rule that allows the target.
     pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
         self.granted.within(&self.policy)
     }
 
-    /// Whether the TLS server name is checked: the strictest word of the grant and of the ceilings. What a stage
-    /// declares cannot speak of it, and where there is no grant it is checked on port 443.
+    /// Returns whether the TLS server name is checked: the strictest value of the grant and the ceilings. What a
+    /// stage declares does not count. Without a grant it is checked on port 443.
     pub fn tls(&self) -> TlsCheck {
         let ceilings = self.within().filter(|(layer, _)| layer.role() == Role::Ceiling);
         let grant = self.rule().map_or(TlsCheck::Auto, |rule| rule.note.tls);
         ceilings.fold(grant, |tls, (_, rule)| tls.strictest(rule.note.tls))
     }
 
-    /// What becomes of a TLS hello that hides its server name.
+    /// Returns how to treat a TLS hello that hides its server name.
     pub fn ech(&self) -> Ech {
         self.policy.terms().ech
     }
 
-    /// The upload budgets, in bytes, that this target is counted against: one for each layer whose rule for it has one. The
-    /// smaller ends first. All connections of a run that have a key in common count together.
+    /// Returns the upload budgets in bytes that this target counts against: one for each layer whose rule has one.
+    /// The smaller one ends first. All connections of a run with the same key count together.
     pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
         self.granted.upload_budgets(&self.policy)
     }
 
-    /// Leaves a name to an upstream proxy, which looks it up itself: nothing here sees its addresses.
+    /// Leaves a name to an upstream proxy, which resolves it itself, so its addresses are not checked here.
     ///
     /// # Errors
-    /// A literal comes back: its address is known, and is judged by [`Admitted::vet`].
+    /// Returns a literal back: its address is known, and [`Admitted::vet`] checks it.
     pub fn entrust(self) -> Result<Entrusted, Self> {
         match self.target.host {
             Host::Name(_) => Ok(Entrusted {
@@ -406,14 +407,14 @@ impl Admitted {
         }
     }
 
-    /// Judges every address that the target resolved to; one bad address refuses the whole answer.
+    /// Checks every address that the target resolved to. One refused address refuses the whole answer.
     ///
-    /// For a literal target the literal itself is judged, whatever `answers` holds.
+    /// For a literal target the literal itself is checked, whatever `answers` contains.
     ///
     /// # Errors
     ///
-    /// A [`Denial`]. An empty answer is none of policy's business: the caller handles it before; here it
-    /// comes back with [`Reason::DnsEmpty`] and the verdict [`Verdict::Error`].
+    /// Returns a [`Denial`] if an address is refused. An empty answer is not a matter of policy, so the caller
+    /// handles it earlier. Here it gives [`Reason::DnsEmpty`] with [`Verdict::Error`].
     pub fn vet(self, answers: &[IpAddr], own: &OwnAddrs) -> Result<Vetted, Denial> {
         let literal = self.target.host.ip();
         let answers = literal.as_ref().map_or(answers, std::slice::from_ref);
@@ -434,10 +435,10 @@ impl Admitted {
     }
 }
 
-/// A granted target that is left to an upstream proxy: the permission to name it there, and to dial nothing else than that
-/// proxy. Of a name nobody here has seen an address; a literal was judged.
+/// A granted target for an upstream proxy: the permission to name it there, and to dial only that proxy. The
+/// addresses of a name were not checked; a literal was.
 ///
-/// Only [`Admitted::entrust`] and [`Vetted::entrust`] make one:
+/// Only [`Admitted::entrust`] and [`Vetted::entrust`] create one:
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
@@ -454,43 +455,43 @@ pub struct Entrusted {
 }
 
 impl Entrusted {
-    /// What was asked for, and what the upstream proxy is asked for.
+    /// Returns the target, for which the upstream proxy is asked.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Whether the ceilings of the policy that granted it let this upstream proxy be dialed: [`Policy::admit_upstream`].
+    /// Checks whether the ceilings of the same policy allow this upstream proxy. See [`Policy::admit_upstream`].
     ///
     /// # Errors
-    /// A [`Denial`] of the proxy.
+    /// Returns a [`Denial`] of the proxy.
     pub fn admit_upstream(&self, proxy: Target) -> Result<Option<Admitted>, Denial> {
         self.policy.admit_upstream(proxy, self.today)
     }
 
-    /// The grant of the target. `None`: there is none, and report mode lets it through.
+    /// Returns the grant of the target, or `None` if only report mode allows it.
     pub fn rule(&self) -> Option<&Rule> {
         self.granted.rule(&self.policy)
     }
 
-    /// What enforcing would have come to, where report mode lets through what no rule grants.
+    /// Returns the denial that enforcing would give, if only report mode allows the target.
     pub fn would_deny(&self) -> Option<&Denial> {
         self.granted.would_deny.as_ref()
     }
 
-    /// As [`Admitted::upload_budgets`].
+    /// Returns the upload budgets. See [`Admitted::upload_budgets`].
     pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
         self.granted.upload_budgets(&self.policy)
     }
 
-    /// The decision for the record.
+    /// Returns the decision for the record.
     pub fn decision(&self) -> Decision {
         self.granted.decision(&self.target)
     }
 }
 
-/// A granted target whose every address was judged: the permission to dial.
+/// A granted target whose addresses were all checked: the permission to dial.
 ///
-/// Only [`Admitted::vet`] makes one:
+/// Only [`Admitted::vet`] creates one:
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
@@ -509,50 +510,50 @@ pub struct Vetted {
 }
 
 impl Vetted {
-    /// What was asked for.
+    /// Returns the host and port that the client asked for.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// The grant of the target. `None`: there is none, and report mode lets it through.
+    /// Returns the grant of the target, or `None` if only report mode allows it.
     pub fn rule(&self) -> Option<&Rule> {
         self.granted.rule(&self.policy)
     }
 
-    /// What enforcing would have come to, where report mode lets through what no rule grants.
+    /// Returns the denial that enforcing would give, if only report mode allows the target.
     pub fn would_deny(&self) -> Option<&Denial> {
         self.granted.would_deny.as_ref()
     }
 
-    /// The rule of each layer above the grants, with its layer.
+    /// Returns the layers above the grants, each with its rule that allows the target.
     pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
         self.granted.within(&self.policy)
     }
 
-    /// As [`Admitted::upload_budgets`].
+    /// Returns the upload budgets. See [`Admitted::upload_budgets`].
     pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
         self.granted.upload_budgets(&self.policy)
     }
 
-    /// The IP rule that opened the first address outside public space, where one had to.
+    /// Returns the IP rule that opened the first special address, if there is one.
     pub fn opened_by(&self) -> Option<&Rule> {
         self.opened_by.map(|id| self.policy.rule(id))
     }
 
-    /// Where to connect, in the order of the answer, without repeats; one to [`MAX_ADDRS`].
+    /// Returns the addresses to dial, in the order of the answer and without repeats: one to [`MAX_ADDRS`].
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// The decision for the record.
+    /// Returns the decision for the record.
     pub fn decision(&self) -> Decision {
         self.granted.decision(&self.target)
     }
 
-    /// Leaves a literal address, which was judged, to an upstream proxy.
+    /// Leaves a literal address, which was checked, to an upstream proxy.
     ///
     /// # Errors
-    /// A name comes back: its addresses were judged, and the upstream proxy would look up its own.
+    /// Returns a name back: the upstream proxy would resolve it again, to other addresses than the checked ones.
     pub fn entrust(self) -> Result<Entrusted, Self> {
         match self.target.host {
             Host::Ip(_) => Ok(Entrusted {
@@ -580,7 +581,7 @@ fn dialable(answers: &[IpAddr], port: Port) -> Vec<SocketAddr> {
     addrs
 }
 
-/// Why the policy refused, with what each kind of refusal knows.
+/// Why the policy refused, with the details of each kind of refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Why {
     /// No rule covers the name.
@@ -589,17 +590,17 @@ pub(crate) enum Why {
     IpLiteral { class: AddrClass },
     /// A deny rule covers the target, or this address of its answer.
     DenyRule { rule: RuleId, addr: Option<IpAddr> },
-    /// Rules grant the host on these ports only.
+    /// Rules grant the host only on these ports.
     Port { granted: PortSet },
-    /// This rule would grant it, had it not expired; for an answer, this address needs it.
+    /// This rule would grant it, but has expired. For an answer, this address needs the rule.
     Expired { rule: RuleId, addr: Option<(IpAddr, AddrClass)> },
-    /// Addresses of one class or more that no IP rule opens; the first one gives the class.
+    /// No IP rule opens these addresses. The first one gives the class.
     Closed { class: AddrClass, first: IpAddr, more: Vec<IpAddr> },
     /// There is no address.
     Empty,
 }
 
-/// A refusal by policy: an outcome, not an error.
+/// A refusal by policy. It is an outcome, not an error.
 #[must_use = "a denial is recorded and answered"]
 #[derive(Debug, Clone)]
 pub struct Denial(Box<Refused>);
@@ -610,7 +611,7 @@ struct Refused {
     target: Target,
     why: Why,
     admitted_by: Option<RuleId>,
-    /// The layer that does not grant it. `None`: no layer could.
+    /// The layer that does not grant the target; `None` if no layer could.
     layer: Option<usize>,
 }
 
@@ -625,12 +626,12 @@ impl Denial {
         Self(Box::new(Refused { policy, target, why, admitted_by, layer }))
     }
 
-    /// What was asked for.
+    /// Returns the host and port that the client asked for.
     pub fn target(&self) -> &Target {
         &self.0.target
     }
 
-    /// The word for the record.
+    /// Returns the reason for the record.
     pub fn reason(&self) -> Reason {
         match &self.0.why {
             Why::Default => Reason::Default,
@@ -644,7 +645,7 @@ impl Denial {
         }
     }
 
-    /// The rule that decided: a deny rule or an expired one.
+    /// Returns the rule that decided: a deny rule or an expired one.
     pub fn rule(&self) -> Option<&Rule> {
         match &self.0.why {
             Why::DenyRule { rule, .. } | Why::Expired { rule, .. } => Some(self.0.policy.rule(*rule)),
@@ -652,13 +653,14 @@ impl Denial {
         }
     }
 
-    /// The layer above the grants that refused: a ceiling, what the stage declared, or a lock. No grant lifts that.
+    /// Returns the layer above the grants that refused: a ceiling, a declaration, or a lock. No grant can change
+    /// that.
     pub fn above(&self) -> Option<&Layer> {
         let layer = self.0.policy.layers().get(self.0.layer?)?;
         (layer.role() != Role::Grants).then_some(layer)
     }
 
-    /// Whose rules do not grant it, for the stage: no path.
+    /// Says whose rules do not grant it, for the stage, and without a path.
     fn whose_inside(&self) -> &'static str {
         match self.above().map(Layer::role) {
             Some(Role::Ceiling) => "no rule of a ceiling",
@@ -668,12 +670,12 @@ impl Denial {
         }
     }
 
-    /// The grant of the name, where only an address was refused.
+    /// Returns the grant of the name, if only an address was refused.
     pub fn admitted_by(&self) -> Option<&Rule> {
         self.0.admitted_by.map(|id| self.0.policy.rule(id))
     }
 
-    /// The address that decided: the refused answer, or the literal itself.
+    /// Returns the address that decided: the refused answer, or the literal itself.
     pub fn addr(&self) -> Option<IpAddr> {
         match &self.0.why {
             Why::DenyRule { addr: Some(addr), .. }
@@ -683,7 +685,7 @@ impl Denial {
         }
     }
 
-    /// The class of that address, where it matters.
+    /// Returns the class of that address, if it matters.
     pub fn class(&self) -> Option<AddrClass> {
         match &self.0.why {
             Why::IpLiteral { class }
@@ -693,7 +695,7 @@ impl Denial {
         }
     }
 
-    /// The ports that rules grant for this host, where only the port was refused.
+    /// Returns the ports that rules grant for this host, if only the port was refused.
     pub fn granted_ports(&self) -> Option<&PortSet> {
         match &self.0.why {
             Why::Port { granted } => Some(granted),
@@ -701,7 +703,7 @@ impl Denial {
         }
     }
 
-    /// The decision for the record.
+    /// Returns the decision for the record.
     pub fn decision(&self) -> Decision {
         Decision {
             target: self.0.target.clone(),
@@ -711,7 +713,8 @@ impl Denial {
         }
     }
 
-    /// One line for the stage: never an address it did not ask for, a path or a person.
+    /// Explains the refusal in one line for the stage. It contains no address that the stage did not ask for, no
+    /// path and no person.
     pub fn said_inside(&self) -> String {
         match &self.0.why {
             Why::Default => format!("{} allows it", self.whose_inside()),
@@ -737,7 +740,7 @@ impl Denial {
         }
     }
 
-    /// One line for the host's own terminal and record: names addresses and files.
+    /// Explains the refusal in one line for the host's terminal and record. It may name addresses and files.
     pub fn said_outside(&self) -> String {
         let said = self.said_of_rules();
         let Some(layer) = self.above() else { return said };
@@ -757,7 +760,7 @@ impl Denial {
     }
 
     fn said_of_rules(&self) -> String {
-        // A literal did not resolve to anything, and stands beside this text already.
+        // A literal did not resolve to anything, and the message already contains it.
         let address = |addr: &IpAddr, class: &AddrClass| match self.0.target.host {
             Host::Ip(_) => format!("not a public address ({})", self.kind(*addr, *class)),
             Host::Name(_) => format!("resolves to {addr} ({})", self.kind(*addr, *class)),
@@ -794,11 +797,11 @@ impl Denial {
         }
     }
 
-    /// The words for an address and its class; for one behind a NAT64 translator, which address is meant.
+    /// Describes an address and its class. For NAT64, it names the address inside.
     fn kind(&self, ip: IpAddr, class: AddrClass) -> String {
         match addr::nat64(ip) {
             None => class.to_string(),
-            // The class is that of the whole form: nobody has looked at the address in it.
+            // The class is that of the whole form, because the address inside was not checked.
             Some(inner) if class == AddrClass::Embedded(Embedding::Nat64) => {
                 format!("NAT64 of {inner}; --set network.nat64=true judges the address inside")
             }
@@ -806,9 +809,9 @@ impl Denial {
         }
     }
 
-    /// The flags that would allow exactly this, for the host's side. Never a wildcard; `None` where a
-    /// deny rule, an expiry, a ceiling or a declaration stands against it, and for metadata and addresses that
-    /// are never dialled.
+    /// Returns the flags that would allow exactly this, for people on the host. Never a wildcard. `None` if a deny
+    /// rule, an expiry, a ceiling or a declaration refuses it, and for metadata and addresses that are never
+    /// dialed.
     pub fn flag(&self) -> Option<String> {
         if self.above().is_some() {
             return None;
@@ -827,7 +830,7 @@ impl Denial {
                     return None;
                 }
                 let all = std::iter::once(first).chain(more);
-                // Where the address in an answer is judged, a rule for it is what reads well and lasts.
+                // If the address inside is checked, a rule for it is readable and stays valid.
                 let judged = |ip: &IpAddr| match addr::nat64(*ip) {
                     Some(inner) if self.0.policy.terms().nat64 => inner.into(),
                     _ => *ip,
@@ -844,7 +847,7 @@ impl Denial {
         }
     }
 
-    /// The same for the stage: nothing that would tell it a resolved address.
+    /// Returns the flags for the stage: none that would show a resolved address.
     pub fn flag_inside(&self) -> Option<String> {
         match &self.0.why {
             Why::Closed { .. } if self.0.target.host.ip().is_none() => None,
@@ -852,9 +855,9 @@ impl Denial {
         }
     }
 
-    /// Whether report mode lets this through and records `would_deny`: only a name, on port 80 or 443, for which the grants
-    /// have no rule or one for other ports. What a deny rule, a ceiling, the stage's declaration, an expiry or an address
-    /// stands against is enforced in every mode.
+    /// Whether report mode allows this and records `would_deny`: only a name, on port 80 or 443, for which the
+    /// grants have no rule or one for other ports. A deny rule, a ceiling, a declaration, an expiry or an address
+    /// is enforced in every mode.
     pub fn is_reportable(&self) -> bool {
         let Target { host, port } = &self.0.target;
         matches!(self.0.why, Why::Default | Why::Port { .. })
@@ -870,12 +873,12 @@ impl fmt::Display for Denial {
     }
 }
 
-/// The ports, unless there are too many for one line.
+/// Formats the ports, or returns `None` if there are too many for one line.
 fn listed(ports: &PortSet) -> Option<String> {
     (ports.ranges().count() <= MAX_RANGES).then(|| ports.to_string())
 }
 
-/// A literal always says its port; a name on 443 needs none, and reads better without.
+/// Formats a flag. A literal always has its port; a name on 443 needs none.
 fn flag_for(host: &Host, port: Port) -> String {
     match host {
         Host::Name(name) if port == Port::HTTPS => format!("--allow {name}"),

@@ -1,9 +1,9 @@
-//! What a stage says that it does. An effect is declared by the stage and grants nothing by itself: who runs the stage
-//! decides what of it is granted.
+//! Defines what a stage declares that it does. An effect grants nothing by itself: whoever runs the stage decides
+//! what is granted.
 //!
-//! The wire form is a JSON object with the tag `effect`. `NetworkHosts` is a tag of its own, not a field of `Network`:
-//! readers that ignore unknown fields would take `{"effect":"Network","hosts":[...]}` for `Network` and open everything,
-//! while an unknown tag they refuse.
+//! The wire form is a JSON object with the tag `effect`. `NetworkHosts` has its own tag instead of a field of
+//! `Network`. Otherwise readers that ignore unknown fields would take `{"effect":"Network","hosts":[...]}` for
+//! `Network` and open everything; they refuse an unknown tag.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,50 +23,50 @@ use crate::rule::{Action, Note, Origin, Pattern};
 
 mod read;
 
-/// One thing that a stage does.
+/// One effect of a stage.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(tag = "effect")]
 pub enum Effect {
     /// It costs money.
     Cost {
-        /// In hundredths of the currency that the pipeline counts in.
+        /// The amount, in hundredths of the pipeline's currency.
         cents: u64,
     },
     /// It may fail.
     Fallible,
     /// It reads below a path.
     FsRead {
-        /// On the host, and inside at the same place.
+        /// The path on the host, and the same path inside.
         path: EffectPath,
     },
     /// It reads and writes below a path.
     FsWrite {
-        /// On the host, and inside at the same place.
+        /// The path on the host, and the same path inside.
         path: EffectPath,
     },
-    /// It asks a language model. That grants no host.
+    /// It asks a language model. This grants no host.
     Llm {
-        /// Its name.
+        /// The name of the model.
         model: String,
     },
-    /// It connects to any public host on the ports 80 and 443.
+    /// It connects to any public host on ports 80 and 443.
     Network,
-    /// It connects to these hosts; an empty list is nothing.
+    /// It connects to these hosts; an empty list means none.
     NetworkHosts {
-        /// As rules.
+        /// The hosts, as rules.
         hosts: BTreeSet<HostRule>,
     },
-    /// The same input may give another output.
+    /// The same input may give different output.
     NonDeterministic,
     /// It starts other programs.
     Process,
     /// It has no effect.
     Pure,
-    /// Nobody has said.
+    /// The stage does not say.
     Unknown,
 }
 
-/// An effect without what it carries.
+/// The kind of an effect, without its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "each is the effect of the same name")]
 pub enum EffectKind {
@@ -83,25 +83,25 @@ pub enum EffectKind {
     Unknown,
 }
 
-/// Effects, each once and in one order: equal sets are serialised alike, in whatever order they were written.
+/// Effects without repeats, in one order, so that equal sets serialize alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EffectSet(BTreeSet<Effect>);
 
-/// A path of an effect: absolute or below HOME, and without `..`, so that it says by its letters what it lies in.
+/// A path of an effect: absolute or below HOME, and without `..`, so that its text shows where it lies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EffectPath(PathSpec);
 
-/// A host that a stage needs: an allow rule, with ports only where they are not 443.
+/// A host that a stage needs: an allow rule, with ports only if they are not 443.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostRule {
-    /// First, so that rules are sorted as they are read.
+    /// It is the first field, so that rules sort as they are read.
     text: String,
     spec: RuleSpec,
 }
 
 impl Effect {
-    /// Without what it carries.
+    /// Returns its kind.
     pub fn kind(&self) -> EffectKind {
         match self {
             Self::Cost { .. } => EffectKind::Cost,
@@ -118,7 +118,7 @@ impl Effect {
         }
     }
 
-    /// The rules that it takes to have the effect, each with the effect as its origin. All but two kinds have none.
+    /// Returns the rules that the effect needs, each with the effect as its origin. Only two kinds have rules.
     pub fn rules(&self) -> Vec<FileRule> {
         let specs: Vec<(String, RuleSpec)> = match self {
             Self::Network => any_host().map(|spec| (spec.to_string(), spec)).into(),
@@ -134,7 +134,7 @@ impl Effect {
 }
 
 impl EffectKind {
-    /// All of them, in their order.
+    /// Lists all kinds, in their order.
     pub const ALL: [Self; 11] = [
         Self::Cost,
         Self::Fallible,
@@ -149,7 +149,7 @@ impl EffectKind {
         Self::Unknown,
     ];
 
-    /// The word on the wire, such as `FsRead`.
+    /// Returns the word on the wire, such as `FsRead`.
     pub const fn tag(self) -> &'static str {
         match self {
             Self::Cost => "Cost",
@@ -166,7 +166,7 @@ impl EffectKind {
         }
     }
 
-    /// The word on a command line, such as `fs-read`.
+    /// Returns the word on a command line, such as `fs-read`.
     pub const fn token(self) -> &'static str {
         match self {
             Self::Cost => "cost",
@@ -183,7 +183,7 @@ impl EffectKind {
         }
     }
 
-    /// The one field that an effect of this kind has besides its tag.
+    /// Returns the field that an effect of this kind has besides its tag.
     pub const fn field(self) -> Option<&'static str> {
         match self {
             Self::Cost => Some("cents"),
@@ -199,7 +199,7 @@ impl EffectKind {
         }
     }
 
-    /// Whether who allows this kind allows the other one: the same, and `network-hosts` by `network`.
+    /// Whether allowing this kind also allows the other one: the same kind, and `network-hosts` under `network`.
     pub fn covers(self, other: Self) -> bool {
         self == other || (self == Self::Network && other == Self::NetworkHosts)
     }
@@ -208,7 +208,7 @@ impl EffectKind {
         Self::ALL.into_iter().find(|kind| kind.tag() == tag)
     }
 
-    /// The kind whose tag or token is most like a word.
+    /// Returns the kind whose tag or token is closest to a word.
     fn like(word: &str) -> Option<Self> {
         let plain = |word: &str| word.replace(['-', '_', ' '], "").to_ascii_lowercase();
         let tags = Self::ALL.map(|kind| plain(kind.tag()));
@@ -217,7 +217,7 @@ impl EffectKind {
     }
 }
 
-/// The word is no kind of effect.
+/// The word is not a kind of effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is no kind of effect", crate::escape::visible(.word))]
 pub struct EffectKindError {
@@ -226,7 +226,7 @@ pub struct EffectKindError {
 }
 
 impl EffectKindError {
-    /// What was probably meant.
+    /// Returns the kind that was probably meant.
     pub fn meant(&self) -> Option<EffectKind> {
         self.meant
     }
@@ -248,52 +248,52 @@ impl fmt::Display for EffectKind {
 }
 
 impl EffectSet {
-    /// No effects: not the same as nothing declared, which says nothing.
+    /// Creates a set without effects. It differs from no declaration at all.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one; `false` if it was there.
+    /// Adds an effect. Returns `false` if it was there.
     pub fn insert(&mut self, effect: Effect) -> bool {
         self.0.insert(effect)
     }
 
-    /// Whether this very effect is in it.
+    /// Whether this effect is in the set.
     pub fn contains(&self, effect: &Effect) -> bool {
         self.0.contains(effect)
     }
 
-    /// Whether an effect of the kind is in it.
+    /// Whether an effect of this kind is in the set.
     pub fn has(&self, kind: EffectKind) -> bool {
         self.0.iter().any(|effect| effect.kind() == kind)
     }
 
-    /// In order.
+    /// Iterates in order.
     pub fn iter(&self) -> impl Iterator<Item = &Effect> {
         self.0.iter()
     }
 
-    /// How many.
+    /// Returns the number of effects.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set has no effect.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The effects whose kind none of `allowed` covers.
+    /// Returns the effects whose kind `allowed` does not cover.
     pub fn beyond(&self, allowed: &BTreeSet<EffectKind>) -> impl Iterator<Item = &Effect> {
         self.0.iter().filter(|effect| !allowed.iter().any(|kind| kind.covers(effect.kind())))
     }
 
-    /// The rules of all of them: see [`Effect::rules`].
+    /// Returns the rules of all effects. See [`Effect::rules`].
     pub fn rules(&self) -> impl Iterator<Item = FileRule> {
         self.0.iter().flat_map(Effect::rules)
     }
 
-    /// What is to be shown read-only, at its own place.
+    /// Returns the paths to show read-only, at the same place.
     pub fn fs_read(&self) -> impl Iterator<Item = &PathSpec> {
         self.0.iter().filter_map(|effect| match effect {
             Effect::FsRead { path } => Some(&path.0),
@@ -301,7 +301,7 @@ impl EffectSet {
         })
     }
 
-    /// What is to be shown writable, at its own place.
+    /// Returns the paths to show writable, at the same place.
     pub fn fs_write(&self) -> impl Iterator<Item = &PathSpec> {
         self.0.iter().filter_map(|effect| match effect {
             Effect::FsWrite { path } => Some(&path.0),
@@ -317,7 +317,7 @@ impl FromIterator<Effect> for EffectSet {
 }
 
 impl EffectPath {
-    /// As a policy has it.
+    /// Returns the path as in a policy.
     pub fn spec(&self) -> &PathSpec {
         &self.0
     }
@@ -339,16 +339,16 @@ impl fmt::Display for EffectPath {
 }
 
 impl HostRule {
-    /// As a policy has it.
+    /// Returns the rule as in a policy.
     pub fn spec(&self) -> &RuleSpec {
         &self.spec
     }
 }
 
-/// Why a text is no host that a stage may declare.
+/// Why a text is not a host that a stage may declare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostRuleError {
-    /// It is no rule, or one that takes an allowance, which only a policy can give.
+    /// It is not a rule, or it needs an allowance, which only a policy can give.
     Rule(RuleError),
     /// `!host`.
     Deny,
@@ -394,8 +394,8 @@ impl fmt::Display for HostRule {
     }
 }
 
-/// Every public host on the ports of the web: every name, and every address that is not special. A special address takes
-/// a rule that lies in its own block, and these nets lie in none.
+/// Returns rules for every public host on the ports of the web: every name, and every address that is not special.
+/// A special address needs a rule inside its own block, and these nets are wider.
 pub(crate) fn any_host() -> [RuleSpec; 3] {
     let ports: Vec<PortSet> = [80, 443].into_iter().filter_map(Port::new).map(PortSet::one).collect();
     let ports = PortSet::union(&ports);
@@ -407,7 +407,7 @@ pub(crate) fn any_host() -> [RuleSpec; 3] {
     .map(|pattern| RuleSpec { action: Action::Allow, pattern, ports: ports.clone() })
 }
 
-/// An effect as it is read: every field of every kind, so that one that does not belong is seen.
+/// An effect as it is read: with every field of every kind, so that a wrong one is noticed.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wire {
@@ -424,7 +424,7 @@ struct Wire {
 
 impl<'de> Deserialize<'de> for Effect {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // A derived reader would take `["Network"]` too, field by field.
+        // A derived reader would also accept `["Network"]`, field by field.
         struct Object;
         impl<'de> Visitor<'de> for Object {
             type Value = Effect;
@@ -442,12 +442,12 @@ impl<'de> Deserialize<'de> for Effect {
     }
 }
 
-/// A field that is there has a value; `null` is none.
+/// Reads a field that must have a value; `null` is refused.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// Why an object is no effect.
+/// Why an object is not an effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum WireError {
     #[error("there is no effect `{}`", crate::escape::visible(.0))]

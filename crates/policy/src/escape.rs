@@ -1,14 +1,14 @@
-//! Text from strangers, made safe to print. The record has its own rule; this one is for messages.
+//! Escapes untrusted text for messages. The record has its own rule.
 
 use std::fmt::Write;
 
-/// The most characters of a stranger's text in one message.
+/// Maximum characters of untrusted text in one message.
 const MAX_SHOWN: usize = 200;
 
 /// Printable ASCII as it is, everything else escaped, cut after 200 characters.
-///
-/// Control characters would move a terminal's cursor, and bidirectional marks would reorder the line.
-/// Letters of other scripts are escaped too: that shows a look-alike for what it is.
+/// Returns printable ASCII unchanged and escapes everything else. Cuts the text after 200 characters.
+/// Control characters would move a terminal's cursor, and bidirectional marks would reorder the line. Letters of
+/// other scripts are escaped too, which exposes look-alikes.
 pub(crate) fn visible(text: &str) -> String {
     let mut shown = String::new();
     for (i, c) in text.chars().enumerate() {
@@ -64,7 +64,7 @@ pub fn is_format(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// A01: nothing of a stranger's text reaches a terminal raw.
+    /// A01: untrusted text never reaches a terminal unescaped.
     #[test]
     fn text_of_strangers_is_escaped() {
         assert_eq!(visible("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");

@@ -1,8 +1,8 @@
-//! Policy files and allow-lists: text in, checked values out.
+//! Reads policy files and allow-lists into checked values.
 //!
-//! Nothing here opens a file, expands `~` or knows a directory. A file loads whole or not at all, and every
-//! fault in it is reported at once. A key that this version does not act on is refused, never ignored:
-//! ignoring a limit would be the worst way to honour it.
+//! Nothing here opens a file, expands `~` or knows a directory. A file loads whole or not at all, and every fault
+//! is reported at once. A key without effect in this version is refused, because ignoring a limit would be
+//! dangerous.
 
 use std::fmt;
 
@@ -32,83 +32,86 @@ use reader::{Reader, Typed};
 pub use sections::{PRESET_STAGE, stage_fault};
 pub use settings::SET;
 
-/// Bytes of a policy file or allow-list that are read at most; a larger one is refused, not cut.
+/// Maximum bytes of a policy file or allow-list. A larger one is refused, not cut.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
 
-/// Rules that one file, list or set of effects may have; more are refused. Deciding costs the same at any number.
+/// Maximum rules of one file, list or set of effects. More are refused. The cost of a decision does not depend on
+/// the number.
 pub const MAX_RULES: usize = 200_000;
 
-/// The `schema` that this version reads.
+/// The `schema` number that this version reads.
 pub const SCHEMA: i128 = 1;
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FileRole {
     /// It grants: what it lists is allowed, and nothing else.
     #[default]
     Policy,
-    /// It bounds what others grant and declare. A host that it does not list is not allowed; of files, variables and
-    /// limits it bounds only what it names.
+    /// It bounds what others grant and declare. A host that it does not list is not allowed. Files, variables and
+    /// limits are bounded only if it names them.
     Ceiling,
 }
 
-/// A policy file, every part of it checked.
+/// A policy file, checked in every part.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PolicyFile {
-    /// What it was read as. The rules of a ceiling are no grants.
+    /// The purpose for which it was read. The rules of a ceiling are not grants.
     pub role: FileRole,
     /// The stage's name in every record.
     pub stage: Option<String>,
-    /// It has a `[network]`, or says in another way what may be reached, if only that nothing may.
+    /// Whether it says what may be reached, with `[network]` or in another way, even if it allows nothing.
     pub network: bool,
-    /// The presets of `[network]`, each one of those that are known, with its line.
+    /// The presets of `[network]`, all of them known, with their lines.
     pub presets: Vec<(String, Origin)>,
     /// The rules of `[network]`, in the order `allow`, `deny`, then each `[[network.rule]]`.
     pub rules: Vec<FileRule>,
-    /// Only a policy: whether names that no rule grants are refused.
+    /// Whether names that no rule grants are refused. Policies only.
     pub mode: Option<Mode>,
-    /// Whether addresses behind a NAT64 translator are judged by the one inside. Of a ceiling: `false` forbids it.
+    /// Whether addresses behind a NAT64 translator are judged by the one inside. In a ceiling, `false` forbids it.
     pub nat64: Option<bool>,
-    /// What becomes of a TLS hello that hides its name. Of a ceiling: `refuse` holds for every run.
+    /// How to treat a TLS hello that hides its name. In a ceiling, `refuse` holds for every run.
     pub ech: Option<Ech>,
-    /// Only a policy: whether SOCKS5 is offered as well.
+    /// Whether SOCKS5 is offered as well. Policies only.
     pub socks5: Option<bool>,
-    /// Only a policy: services of this machine that the stage finds on its own loopback, with their lines. Each is a rule.
+    /// Services of this machine that the stage finds on its own loopback, with their lines. Each is a rule.
+    /// Policies only.
     pub host_ports: Vec<(HostPort, Origin)>,
-    /// `[network.upstream]`. Of a ceiling: every connection goes there.
+    /// The section `[network.upstream]`. In a ceiling, every connection must go there.
     pub upstream: Option<UpstreamSection>,
-    /// Only a ceiling: `false` forbids report mode.
+    /// Whether report mode is allowed. Ceilings only.
     pub report: Option<bool>,
-    /// Only a ceiling: `true` refuses a stage that declares `Network` without naming hosts.
+    /// Whether a stage that declares `Network` without naming hosts is refused. Ceilings only.
     pub require_hosts: Option<bool>,
-    /// `[fs]`.
+    /// The section `[fs]`.
     pub fs: FsSection,
-    /// `[env]`.
+    /// The section `[env]`.
     pub env: EnvSection,
-    /// `[limits]`.
+    /// The section `[limits]`.
     pub limits: Limits,
-    /// `[effects]`.
+    /// The section `[effects]`.
     pub effects: EffectsSection,
-    /// `[sandbox]`, only of a policy.
+    /// The section `[sandbox]`. Policies only.
     pub sandbox: SandboxSection,
-    /// `[audit] sync`, only of a policy: whether each line is on the disk before anything is dialed or answered.
+    /// The key `[audit] sync`: whether each line is on the disk before anything is dialed or answered. Policies
+    /// only.
     pub audit_sync: Option<bool>,
-    /// Where the stage works, if the file says so. Our own format does not: the stage works where the caller is.
+    /// The work directory, if the file names one. Our own format does not: the stage works where the caller is.
     pub work: Option<Work>,
 }
 
-/// One rule of a file, with its line.
+/// A rule of a file, with its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileRule {
     /// The text as typed.
     pub text: String,
-    /// What it says.
+    /// The parsed rule.
     pub spec: RuleSpec,
     /// The file and line.
     pub origin: Origin,
-    /// What the author said about it.
+    /// The author's note about it.
     pub note: Note,
 }
 
@@ -137,98 +140,98 @@ impl fmt::Display for View {
 /// Where a stage works whose policy says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// An empty writable directory of its own, gone at the end of the run.
+    /// An empty writable directory, removed at the end of the run.
     Scratch,
     /// This directory of the host, writable.
     Host(PathSpec),
 }
 
-/// `[fs]`.
+/// The section `[fs]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FsSection {
-    /// `view`. Of a ceiling: the widest one.
+    /// The key `view`. In a ceiling, the widest allowed.
     pub view: Option<View>,
-    /// `ro`. Of a ceiling: what is shown at most; `None` bounds nothing, an empty list allows nothing.
+    /// The key `ro`. In a ceiling, the most that may be shown: `None` is no bound, an empty list allows nothing.
     pub ro: Option<Vec<BindSpec>>,
-    /// `rw`. Of a ceiling: what is writable at most, in the same way.
+    /// The key `rw`. In a ceiling, the most that may be writable, in the same way.
     pub rw: Option<Vec<BindSpec>>,
-    /// `mask`. Masks of all files add up.
+    /// The key `mask`. Masks of all files add up.
     pub mask: Vec<PathSpec>,
-    /// `allow_write`: protected names, as written. Of a ceiling: those that may be let through at most.
+    /// The key `allow_write`: protected names, as written. In a ceiling, the most that may be allowed.
     pub allow_write: Option<Vec<String>>,
-    /// Only a policy: `cache`.
+    /// The key `cache`. Policies only.
     pub cache: Option<Cache>,
-    /// Only a policy: `home`.
+    /// The key `home`. Policies only.
     pub home: Option<Home>,
 }
 
-/// `[network.upstream]`.
+/// The section `[network.upstream]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UpstreamSection {
-    /// `proxy`. Only `--set` may leave it to others to say which proxy it is about.
+    /// The key `proxy`. Only `--set` may leave out which proxy it concerns.
     pub proxy: Option<UpstreamUrl>,
-    /// `auth`. Relative paths start at the file.
+    /// The key `auth`. Relative paths start at the file.
     pub auth: Option<AuthSpec>,
-    /// `bypass`.
+    /// The key `bypass`.
     pub bypass: Option<Bypass>,
 }
 
-/// `[effects]`.
+/// The section `[effects]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct EffectsSection {
-    /// The kinds that a stage may declare; `None`: all.
+    /// The kinds that a stage may declare; `None` means all.
     pub allow: Option<Vec<EffectKind>>,
-    /// Only a policy: what happens when a stage declares more than it is granted.
+    /// What happens if a stage declares more than it is granted. Policies only.
     pub on_excess: Option<OnExcess>,
 }
 
-/// `[sandbox]`: how a stage is held.
+/// The section `[sandbox]`, which says how a stage is confined.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SandboxSection {
-    /// `bridge`.
+    /// The key `bridge`.
     pub bridge: Option<Bridge>,
-    /// `loopback`.
+    /// The key `loopback`.
     pub loopback: Option<Loopback>,
-    /// `unix_sockets`.
+    /// The key `unix_sockets`.
     pub unix_sockets: Option<UnixSockets>,
-    /// `transparent`.
+    /// The key `transparent`.
     pub transparent: Option<Transparent>,
-    /// `debuggable`: whether the stage may trace its own processes.
+    /// The key `debuggable`: whether the stage may trace its own processes.
     pub debuggable: Option<bool>,
-    /// `tty`.
+    /// The key `tty`.
     pub tty: Option<Tty>,
-    /// `nested`.
+    /// The key `nested`.
     pub nested: Option<Nested>,
 }
 
-/// `[env]`. No name holds `=`, nothing holds a NUL.
+/// The section `[env]`. No name contains `=`, and nothing contains a NUL.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct EnvSection {
-    /// Names whose value is passed on. Of a ceiling: the only ones that may be; `None` bounds nothing.
+    /// The names whose values are passed on. In a ceiling, the only ones allowed; `None` is no bound.
     pub pass: Option<Vec<String>>,
-    /// Names and values, sorted by name. A value that begins with `~/`, or is `~`, is a path below HOME.
+    /// Names and values, sorted by name. A value that is `~` or begins with `~/` is a path below HOME.
     pub set: Vec<(String, String)>,
 }
 
-/// The names of the presets that exist. Asked for only where a file has `presets`: most have none, and to know the names means
-/// to read the presets.
+/// Returns the names of the existing presets. It is called only for a file with `presets`, because it has to read
+/// them.
 pub type PresetNames<'a> = &'a dyn Fn() -> Vec<&'static str>;
 
 impl PolicyFile {
-    /// Parses TOML, or JSON if the first character that is not space is `{`. JSON with `ro_binds` and without `schema` is
-    /// read as the isolation policy that other programs write.
+    /// Parses TOML, or JSON if the first character other than space is `{`. JSON with `ro_binds` and without
+    /// `schema` is read as the isolation policy that other programs write.
     ///
-    /// `presets` gives the names that `[network] presets` may hold. `allow_any` and `allow_shared_suffix` of a file hold for
-    /// the rules of that file only.
+    /// `presets` returns the names that `[network] presets` may contain. `allow_any` and `allow_shared_suffix` of a
+    /// file apply only to the rules of that file.
     ///
     /// # Errors
     ///
-    /// [`FileError`] with every fault that was found.
+    /// Returns a [`FileError`] with every fault.
     pub fn parse(
         text: &str,
         path_shown: &str,
@@ -254,7 +257,8 @@ impl PolicyFile {
         reader.finish(file)
     }
 
-    /// Adds the rules of the file, also those of its `host_port`, to a layer of a policy. Its presets are for whoever knows what they hold.
+    /// Adds the rules of the file, and those of its `host_port`, to a layer of a policy. The caller adds those of
+    /// its presets.
     pub fn apply(&self, builder: &mut PolicyBuilder) {
         for rule in &self.rules {
             rule.apply(builder);
@@ -272,12 +276,12 @@ impl FileRule {
     }
 }
 
-/// Parses an allow-list or deny-list: a rule a line, empty lines, and comments from a `#` that starts a line
-/// or follows a space.
+/// Parses an allow-list or deny-list: one rule a line, empty lines, and comments from a `#` that starts a line or
+/// follows a space.
 ///
 /// # Errors
 ///
-/// [`FileError`] with every fault that was found. More than [`MAX_RULES`] are one.
+/// Returns a [`FileError`] with every fault. More than [`MAX_RULES`] rules are one.
 pub fn parse_rule_lines(text: &str, path_shown: &str, action: Action) -> Result<Vec<FileRule>, FileError> {
     let mut reader = Reader::new(text, path_shown);
     let mut rules = Vec::new();

@@ -1,8 +1,8 @@
-//! What of a policy the transparent gateway serves: on which ports it listens for a name, and on which addresses and ports
-//! for address rules. It decides nothing: whatever arrives there is asked of [`Policy::admit`] like everything else, and
-//! what is not served here is reached through the proxy.
+//! Determines what the transparent gateway serves: the ports of each name, and the addresses and ports of address
+//! rules. It decides nothing: [`Policy::admit`] checks every connection there too. Everything else is reached
+//! through the proxy.
 //!
-//! A listener is made before anybody has connected to it, so their number needs a bound, and a rule for every port has none.
+//! Listeners exist before anybody connects, so their number needs a bound. A rule for every port has none.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,17 +19,17 @@ use crate::rule::{Action, Rule};
 use crate::target::{Host, Target};
 use crate::terms::Mode;
 
-/// Ports that one name, or one address, is served on at most. Of a rule with more of them, the well-known ones are.
+/// Maximum ports that one name or address is served on. For a rule with more ports, the well-known ones are served.
 pub const MAX_PORTS: usize = 64;
 
-/// Addresses that an address rule may name to be served.
+/// Maximum addresses of an address rule that is served.
 pub const MAX_ADDRESSES: u32 = 16;
 
-/// Addresses with their ports that are served in all.
+/// Maximum addresses with their ports that are served in all.
 pub const MAX_LITERALS: usize = 256;
 
-/// What is served of a rule with more than [`MAX_PORTS`] ports: the ports on which programs that know nothing of proxies most
-/// likely look for a server. Those of the web are among them, on which report mode lets names through.
+/// The ports that are served for a rule with more than [`MAX_PORTS`] ports: those that programs without proxy
+/// support use most. They include the ports of the web, on which report mode allows names.
 pub const WELL_KNOWN: [u16; 38] = [
     22, 25, 80, 443, 465, 587, 993, 995, 1433, 1521, 1883, 2222, 3000, 3306, 3389, 4222, 5000, 5432, 5671,
     5672, 6379, 6432, 6443, 8000, 8080, 8443, 8883, 8888, 9000, 9042, 9092, 9093, 9200, 9418, 11211, 11434,
@@ -40,13 +40,13 @@ pub const WELL_KNOWN: [u16; 38] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unserved {
-    /// The sandbox has a loopback of its own, where the stage looks for it.
+    /// The sandbox has its own loopback, where the stage looks for it.
     Loopback,
-    /// No machine has this address for itself: it is unspecified, multicast or broadcast.
+    /// No machine can have this address: it is unspecified, multicast or broadcast.
     NoHost,
-    /// The host is granted on more ports than are served, and nothing singles this one out.
+    /// The host is granted on more ports than are served, and no rule names this one.
     Ports,
-    /// The address is granted by no rule that names few enough of them.
+    /// No rule with few enough addresses grants this one.
     Addresses,
     /// More addresses and ports are granted than are served in all.
     Full,
@@ -70,11 +70,11 @@ impl fmt::Display for Unserved {
 }
 
 impl Policy {
-    /// The ports on which the gateway serves a name, in ascending order; none for a name that is not granted, which therefore
-    /// needs no address. They are granted, every one of them: all of them up to [`MAX_PORTS`], otherwise the [`WELL_KNOWN`] ones,
-    /// and after them those of the rules that name no more than that many.
+    /// Returns the ports on which the gateway serves a name, in ascending order. A name that is not granted has
+    /// none and needs no address. All returned ports are granted. Up to [`MAX_PORTS`] all granted ports are
+    /// returned; otherwise the [`WELL_KNOWN`] ones, then those of rules with at most that many ports.
     ///
-    /// Names of the loopback have none: they never leave the sandbox.
+    /// Names of the loopback have none, because they never leave the sandbox.
     pub fn served_ports(&self, name: &HostName, today: Day) -> Vec<Port> {
         if name.is_local() {
             return Vec::new();
@@ -82,10 +82,11 @@ impl Policy {
         self.served(&Host::Name(name.clone()), today)
     }
 
-    /// The addresses and ports on which the gateway serves address rules, at most [`MAX_LITERALS`], in the order of the rules.
+    /// Returns the addresses and ports on which the gateway serves address rules, at most [`MAX_LITERALS`], in the
+    /// order of the rules.
     ///
-    /// Each is granted. A rule counts that names at most [`MAX_ADDRESSES`]; the ports of an address are bounded as those
-    /// of a name.
+    /// Each is granted. Only rules with at most [`MAX_ADDRESSES`] addresses count. The ports of an address have the
+    /// bounds of those of a name.
     pub fn served_addresses(&self, today: Day) -> Vec<SocketAddr> {
         let mut seen = BTreeSet::new();
         let mut served = Vec::new();
@@ -101,7 +102,7 @@ impl Policy {
         served
     }
 
-    /// Why the gateway does not serve this target, which the policy admits. `None`: it does.
+    /// Returns why the gateway does not serve this admitted target, or `None` if it does.
     pub fn unserved(&self, target: &Target, today: Day) -> Option<Unserved> {
         match &target.host {
             Host::Name(name) if name.is_local() => Some(Unserved::Loopback),
@@ -122,10 +123,10 @@ impl Policy {
         }
     }
 
-    /// The granted ports of a host, cut to what is served.
+    /// Returns the granted ports of a host, limited to those that are served.
     fn served(&self, host: &Host, today: Day) -> Vec<Port> {
         let about: Vec<&Rule> = self.about(host).collect();
-        // Whoever asks for names in a loop gets here: a name without a rule costs one look.
+        // This also runs for names that are asked in a loop, so a name without a rule costs one lookup.
         if self.terms().mode == Mode::Enforce && !about.iter().any(|rule| rule.action == Action::Allow) {
             return Vec::new();
         }
@@ -144,11 +145,11 @@ impl Policy {
         ports
     }
 
-    /// The ports on which [`Policy::admit`] admits a host. It is asked once for each stretch of ports that no rule about the
-    /// host, nor report mode, tells apart.
+    /// Returns the ports on which [`Policy::admit`] admits a host. It asks once for each range of ports that no
+    /// rule about the host, nor report mode, distinguishes.
     fn granted(&self, host: &Host, about: &[&Rule], today: Day) -> PortSet {
         let web = REPORTED.into_iter().filter_map(Port::new).map(|port| (port, port));
-        // Below the first rule's first port nothing is granted.
+        // Nothing is granted below the first port of the first rule.
         let ranges = about.iter().flat_map(|rule| rule.ports.ranges()).chain(web);
         let starts: BTreeSet<u16> = ranges
             .flat_map(|(first, last)| [Some(first.get()), last.get().checked_add(1)])
@@ -163,7 +164,7 @@ impl Policy {
         PortSet::union(&admitted)
     }
 
-    /// The nets of the grants' live rules that name few enough addresses.
+    /// Returns the nets of live grants with few enough addresses.
     fn literal_rules(&self, today: Day) -> impl Iterator<Item = &IpNet> {
         let grants = self.layers().iter().filter(|layer| layer.role() == Role::Grants);
         let rules = grants.flat_map(|layer| self.rules_of(layer));
@@ -174,7 +175,7 @@ impl Policy {
     }
 }
 
-/// Why no listener of the gateway has this address, whatever the rules say.
+/// Returns why no listener of the gateway can have this address, whatever the rules are.
 fn unservable(ip: IpAddr) -> Option<Unserved> {
     let plain = ip.to_canonical();
     if plain.is_loopback() {
@@ -189,7 +190,7 @@ fn unservable(ip: IpAddr) -> Option<Unserved> {
     }
 }
 
-/// The first [`MAX_ADDRESSES`] addresses of a net.
+/// Returns the first [`MAX_ADDRESSES`] addresses of a net.
 fn addresses(net: &IpNet) -> impl Iterator<Item = IpAddr> {
     let first = net.network();
     let all = (0..MAX_ADDRESSES).map_while(move |number| match first {

@@ -1,5 +1,5 @@
-//! The text of a rule: `["!"] target [":" ports]`. A text is a rule or it is an error that points at the
-//! fault and says what was probably meant; nothing is repaired in silence but letter case and one trailing dot.
+//! Parses the text of a rule: `["!"] target [":" ports]`. Anything else is an error with its position and with what
+//! was probably meant. Only letter case and one trailing dot are normalized.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,35 +17,35 @@ use crate::target::parse_ipv6;
 
 mod meant;
 
-/// What a policy may spell out to load rules that are refused otherwise.
+/// Permissions of a policy to load rules that are refused otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowances {
-    /// `*`: every name. A deny rule needs no word for it.
+    /// Allows `*`, every name. A deny rule does not need it.
     pub any: bool,
-    /// `*.d` where the names below d have many owners.
+    /// Allows `*.d` if the names below d have many owners.
     pub shared_suffix: bool,
 }
 
-/// What the text of a rule says, before it has an origin.
+/// The parsed text of a rule, before it has an origin.
 ///
-/// Displayed in its canonical spelling, ports always said; parsing that gives the same value again.
+/// It is displayed in its canonical spelling, always with ports. Parsing that gives the same value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleSpec {
     /// Allow, or deny if the text starts with `!`.
     pub action: Action,
     /// Names or addresses.
     pub pattern: Pattern,
-    /// Where the text says none: 443 to allow, every port to deny.
+    /// The ports. Without any in the text: 443 to allow, every port to deny.
     pub ports: PortSet,
 }
 
 impl RuleSpec {
-    /// Parses one rule. `default` is the action of a text without `!`; in a list of deny rules, where that
-    /// is [`Action::Deny`], the mark is refused as a likely mistake.
+    /// Parses one rule. `default` is the action of a text without `!`. In a list of deny rules, where it is
+    /// [`Action::Deny`], the mark is refused as a likely mistake.
     ///
     /// # Errors
     ///
-    /// [`RuleError`] with the place of the fault and, where there is one, the rule that was probably meant.
+    /// Returns a [`RuleError`] with the position of the fault and, if possible, the rule that was probably meant.
     pub fn parse(text: &str, default: Action, allowances: Allowances) -> Result<Self, RuleError> {
         parse(text, default, allowances).map_err(|(fault, at)| RuleError {
             meant: meant::meant(text, default),
@@ -59,7 +59,7 @@ impl RuleSpec {
 impl FromStr for RuleSpec {
     type Err = RuleError;
 
-    /// An allow rule unless marked, with no allowances.
+    /// Parses an allow rule, or a deny rule with `!`, without allowances.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         Self::parse(text, Action::Allow, Allowances::default())
     }
@@ -82,28 +82,28 @@ pub struct RuleError {
 }
 
 impl RuleError {
-    /// The text as typed. It may hold anything, also control characters.
+    /// Returns the text as typed. It may contain anything, also control characters.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What is wrong.
+    /// Returns the fault.
     pub fn fault(&self) -> &RuleFault {
         &self.fault
     }
 
-    /// The bytes of the text that are wrong.
+    /// Returns the bytes of the text that are wrong.
     pub fn span(&self) -> Range<usize> {
         self.at.clone()
     }
 
-    /// A rule that loads and was probably meant. Never wider than what was typed says.
+    /// Returns a valid rule that was probably meant. It is never wider than the text.
     pub fn meant(&self) -> Option<&str> {
         self.meant.as_deref()
     }
 }
 
-/// The text, escaped, and the fault; the hint is for the caller to put on its own line.
+/// Formats the escaped text and the fault. The caller prints the hint on its own line.
 impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` is not a rule: {}", crate::escape::visible(&self.text), self.fault)
@@ -112,7 +112,7 @@ impl fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// What can be wrong with the text of a rule.
+/// The faults of a rule's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleFault {
@@ -128,19 +128,19 @@ pub enum RuleFault {
     /// `!` in a list of deny rules, or twice.
     #[error("it is a deny rule already: `!` has no place here")]
     DoubleMark,
-    /// A scheme.
+    /// It has a scheme.
     #[error("a rule is a host and ports, not a URL")]
     Url,
     /// `user@host`.
     #[error("a rule has no user name")]
     Userinfo,
-    /// A path, query or fragment.
+    /// It has a path, a query or a fragment.
     #[error("a rule covers a host, not a path on it")]
     Path,
-    /// Not a host name.
+    /// It is not a host name.
     #[error("{0}")]
     Name(NameFault),
-    /// A `*` anywhere but as the first label.
+    /// A `*` is not the whole first label.
     #[error("`*` stands only as a whole first label, as in `*.example.com`")]
     Wildcard,
     /// `*` alone.
@@ -156,25 +156,25 @@ pub enum RuleFault {
         "names below this suffix belong to many tenants: `allow_shared_suffix = true` in a policy file permits it"
     )]
     SharedSuffix,
-    /// Brackets left open, followed by text, or around anything but an IPv6 address.
+    /// Brackets are open, are followed by text, or contain something other than an IPv6 address.
     #[error("brackets stand around an IPv6 address only, as in `[2001:db8::1]:443` or `[2001:db8::/32]`")]
     Brackets,
-    /// An IPv6 address without brackets.
+    /// An IPv6 address has no brackets.
     #[error("an IPv6 address is written in brackets")]
     Unbracketed,
-    /// A prefix length that the family does not have.
+    /// The address family does not have this prefix length.
     #[error("a prefix length is a number from 0 to {max}")]
     Prefix {
         /// 32 or 128.
         max: u8,
     },
-    /// A CIDR whose address is not the first of its net.
+    /// The address of a CIDR is not the first of its net.
     #[error("the address has bits beyond its prefix; the network is `{network}`")]
     HostBits {
-        /// The network that holds the address.
+        /// The network that contains the address.
         network: String,
     },
-    /// Not a port, a range or `*`.
+    /// It is not a port, a range or `*`.
     #[error("ports are numbers from 1 to 65535, as in `443,8443`, `8000-8100` or `*`")]
     Port,
     /// `8100-8000`.
@@ -215,7 +215,7 @@ fn shift((fault, at): Fault, by: usize) -> Fault {
     (fault, at.start + by..at.end + by)
 }
 
-/// Faults of pasted addresses, named before the parts are looked at.
+/// Checks for faults of pasted addresses, before the parts are parsed.
 fn not_a_url(body: &str) -> Result<(), Fault> {
     if let Some(at) = body.find("://") {
         return Err((RuleFault::Url, 0..at + 3));
@@ -248,7 +248,7 @@ fn split_ports(body: &str) -> Result<Parts<'_>, Fault> {
         None if rest.is_empty() => None,
         None => return Err((RuleFault::Brackets, end..body.len())),
     };
-    // `::1`, `::1:8080`, `2001:db8::/32`: an address is read before a port is.
+    // For `::1`, `::1:8080` and `2001:db8::/32`, an address is tried before a port.
     let bare = body.split_once('/').map_or(body, |(address, _)| address);
     if !brackets && parse_ipv6(bare).is_some() {
         return Err((RuleFault::Unbracketed, 0..body.len()));
@@ -275,7 +275,7 @@ fn parse_target(target: &str, action: Action, allowances: Allowances) -> Result<
         return Ok(Pattern::Net(IpNet::from(IpAddr::V4(ip))));
     }
     if target == "*" {
-        // A deny rule may be as wide as it likes: it only takes away.
+        // A deny rule may have any width, because it only removes.
         let is_taken = allowances.any || action == Action::Deny;
         return if is_taken { Ok(Pattern::Name(HostPattern::Any)) } else { Err((RuleFault::Any, all)) };
     }

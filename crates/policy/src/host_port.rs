@@ -1,5 +1,5 @@
-//! A service of this machine that a stage may use, by its port. What it grants is an ordinary rule; the listener that the
-//! stage finds on its own loopback is not made here.
+//! Defines a service of this machine that a stage may use, by its port. It grants an ordinary rule. The listener on
+//! the stage's own loopback is created elsewhere.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -13,38 +13,39 @@ use crate::port::{Port, PortSet};
 use crate::rule::{Action, Note, Origin, Pattern, TlsCheck};
 use crate::target::{Host, Target};
 
-/// `PORT` or `PORT:INNER`: the stage finds `127.0.0.1:PORT` of this machine on its own loopback, at INNER.
+/// A service `PORT` or `PORT:INNER`: the stage finds `127.0.0.1:PORT` of this machine on its own loopback, at
+/// INNER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPort {
-    /// Where the service listens, on `127.0.0.1` of this machine.
+    /// The port of the service, on `127.0.0.1` of this machine.
     pub port: Port,
-    /// Where the stage finds it, on the loopback of its sandbox.
+    /// The port on the loopback of the sandbox.
     pub inner: Port,
 }
 
-/// Ports inside that exeat needs in every run, and for what.
+/// Ports inside that exeat needs in every run, with their use.
 pub(crate) const TAKEN: [(u16, &str); 2] = [(53, "names are answered there"), (3128, "the proxy is there")];
 
 impl HostPort {
-    /// The same port on both sides.
+    /// Creates a service with the same port on both sides.
     #[must_use]
     pub const fn same(port: Port) -> Self {
         Self { port, inner: port }
     }
 
-    /// What is at its place inside in every run, if something is.
+    /// Returns what uses the port inside in every run, if something does.
     #[must_use]
     pub fn taken_by(self) -> Option<&'static str> {
         TAKEN.iter().find(|(port, _)| *port == self.inner.get()).map(|(_, by)| *by)
     }
 
-    /// What a connection to it asks for.
+    /// Returns the target of connections to it.
     #[must_use]
     pub const fn target(self) -> Target {
         Target { host: Host::Ip(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST)), port: self.port }
     }
 
-    /// Adds the rule that grants it: `127.0.0.1:PORT`. Such a service speaks as it likes, so no TLS name is checked.
+    /// Adds the rule that grants it: `127.0.0.1:PORT`. The service may use any protocol, so no TLS name is checked.
     pub fn grant(self, to: &mut PolicyBuilder, origin: Origin) {
         let spec = RuleSpec {
             action: Action::Allow,
@@ -55,14 +56,14 @@ impl HostPort {
         to.push(spec, &self.target().to_string(), origin, note);
     }
 
-    /// Where it was asked for on a command line.
+    /// Returns its origin on a command line.
     #[must_use]
     pub fn flag(self) -> Origin {
         Origin::Flag { flag: format!("--host-port {self}") }
     }
 }
 
-/// The text is no port of this machine.
+/// The text is not a port of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is PORT or PORT:INNER, each a number from 1 to 65535 without leading zeros")]
 pub struct HostPortError;
@@ -119,7 +120,7 @@ mod tests {
         }
     }
 
-    /// What it opens is one port of one address, and nothing says which host is meant inside.
+    /// It opens one port of one address, and does not determine the host inside.
     #[test]
     fn it_is_a_rule_like_any_other() {
         let mut rules = PolicyBuilder::new();

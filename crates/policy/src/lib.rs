@@ -1,9 +1,9 @@
-//! What a stage may reach: names, rules and verdicts.
+//! Decides what a stage may reach: names, rules and verdicts.
 //!
-//! This crate does **not** resolve names, open sockets, read files or clocks. It is given text and
-//! addresses, and gives back values: a [`Target`] is a request understood, an [`Admitted`] a target that the
-//! rules grant, a [`Vetted`] one whose addresses were judged too, a [`Denial`] an outcome with its reason.
-//! Only a [`Policy`] makes the last three.
+//! This crate does **not** resolve names, open sockets, read files or clocks. It receives text and addresses, and
+//! returns values. A [`Target`] is a parsed request. An [`Admitted`] is a target that the rules grant. A [`Vetted`]
+//! is one whose addresses were checked too. A [`Denial`] is a refusal with its reason. Only a [`Policy`] creates
+//! the last three.
 //!
 //! ```
 //! use exeat_policy::{Action, Day, Note, Origin, OwnAddrs, PolicyBuilder, Reason, Target};

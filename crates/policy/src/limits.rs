@@ -1,51 +1,53 @@
-//! What a stage may use of the machine: numbers with units, and the smaller of two. Nothing here enforces one.
+//! Defines how much of the machine a stage may use: numbers with units, and the smaller of two. Nothing here
+//! enforces a limit.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Limits of a run. `None` limits nothing.
+/// The limits of a run. `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// `timeout`: wall time of the whole run; then the stage is stopped.
+    /// The key `timeout`: wall time of the whole run, after which the stage is stopped.
     pub timeout: Option<Span>,
-    /// `grace`: from the signal that has the stage end to the one that kills it.
+    /// The key `grace`: time from the signal that asks the stage to end to the one that kills it.
     pub grace: Option<Span>,
-    /// `cpu_time`: processor time of each process, in whole seconds, rounded up (`RLIMIT_CPU`).
+    /// The key `cpu_time`: processor time of each process, in whole seconds, rounded up (`RLIMIT_CPU`).
     pub cpu_time: Option<Span>,
-    /// `memory`: of all processes of the stage together.
+    /// The key `memory`: memory of all processes of the stage together.
     pub memory: Option<Size>,
-    /// `pids`: processes and threads at one time.
+    /// The key `pids`: processes and threads at one time.
     pub pids: Option<u32>,
-    /// `open_files`: descriptors of each process (`RLIMIT_NOFILE`).
+    /// The key `open_files`: descriptors of each process (`RLIMIT_NOFILE`).
     pub open_files: Option<u32>,
-    /// `file_size`: the largest file that a process may write (`RLIMIT_FSIZE`).
+    /// The key `file_size`: the largest file that a process may write (`RLIMIT_FSIZE`).
     pub file_size: Option<Size>,
-    /// `tmpfs_size`: each of the private `/tmp` and `/var/tmp`.
+    /// The key `tmpfs_size`: size of each of the private `/tmp` and `/var/tmp`.
     pub tmpfs_size: Option<Size>,
-    /// `output_size`: stdout and stderr of the stage together.
+    /// The key `output_size`: stdout and stderr of the stage together.
     pub output_size: Option<Size>,
-    /// `connections`: connections of the run at one time, 1 to [`MAX_CONNECTIONS`].
+    /// The key `connections`: connections of the run at one time, 1 to [`MAX_CONNECTIONS`].
     pub connections: Option<u32>,
-    /// `connections_per_host`: the same to one host.
+    /// The key `connections_per_host`: connections to one host at one time.
     pub connections_per_host: Option<u32>,
-    /// `audit_size`: bytes of the record, [`LEAST_AUDIT_SIZE`] at least; beyond them no connection is let out.
+    /// The key `audit_size`: bytes of the record, at least [`LEAST_AUDIT_SIZE`]. Beyond it no connection is let
+    /// out.
     pub audit_size: Option<Size>,
 }
 
-/// The largest number of connections that a policy may say: no machine serves more.
+/// Maximum number of connections in a policy. No machine serves more.
 pub const MAX_CONNECTIONS: u32 = 1_000_000;
 
-/// The least `open_files` that is taken: what exeat's helper and a dynamic linker need.
+/// Minimum `open_files`: what exeat's helper and a dynamic linker need.
 pub const LEAST_OPEN_FILES: u32 = 16;
 
-/// The least `memory` that is taken. With less no command starts, and it was a size without its unit.
+/// Minimum `memory`. No command starts with less, so the unit was probably forgotten.
 pub const LEAST_MEMORY: Size = Size(1 << 20);
 
-/// The least `audit_size` that is taken: room for the start and the end of a run, and for some hundred connections.
+/// Minimum `audit_size`: room for the start and the end of a run, and for some hundred connections.
 pub const LEAST_AUDIT_SIZE: Size = Size(1 << 20);
 
-/// What was probably meant by a `memory` below [`LEAST_MEMORY`]: `100M` by 100 bytes, `64MiB` by 64 KiB.
+/// Guesses what was meant by a `memory` below [`LEAST_MEMORY`]: `100M` for 100 bytes, `64MiB` for 64 KiB.
 pub fn memory_meant(size: Size) -> Option<String> {
     if size.0 < 1024 {
         return Some(format!("{}M", size.0));
@@ -59,10 +61,10 @@ pub fn memory_meant(size: Size) -> Option<String> {
 }
 
 impl Limits {
-    /// How many keys there are.
+    /// The number of keys.
     pub const KEYS: usize = 12;
 
-    /// The key of each limit and its value as text, those that are set only, in the order above.
+    /// Returns the key and the value of each limit that is set, in the order above.
     pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
         let Self {
             timeout,
@@ -95,7 +97,7 @@ impl Limits {
         keys.into_iter().filter_map(|(key, value)| Some((key, value?)))
     }
 
-    /// The smaller of each two: neither side can lift what the other one limits.
+    /// Returns the smaller of each two limits, so that neither side can lift a limit of the other.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
@@ -120,7 +122,7 @@ impl Limits {
         }
     }
 
-    /// `other`'s value where it has one, else this one's: a flag over a file.
+    /// Returns the limits of `other` where they are set, and these elsewhere, as flags override a file.
     #[must_use]
     pub fn overridden_by(self, other: Self) -> Self {
         Self {
@@ -140,17 +142,16 @@ impl Limits {
     }
 }
 
-/// A length of time, at least a millisecond and at most 366 days: longer is a slip of the hand, and would
-/// overflow clocks further down.
+/// A duration, from a millisecond to 366 days. A longer one is a mistake, and would overflow clocks.
 ///
-/// Written `90s`, `10m`, `1h30m`, `500ms`: whole numbers with units, each unit once, the large ones first.
+/// It is written `90s`, `10m`, `1h30m` or `500ms`: whole numbers with units, each unit once, the large ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(Duration);
 
 /// A number of bytes, at least one.
 ///
-/// Written `512`, `64KiB`, `10MB`, `2GiB`: a whole number with a unit of 1000 (`kB`, `MB`, `GB`, `TB`) or of 1024
-/// (`KiB`, `MiB`, `GiB`, `TiB`), in any letter case. `K`, `M`, `G` and `T` alone are those of 1024.
+/// It is written `512`, `64KiB`, `10MB` or `2GiB`: a whole number with a unit of 1000 (`kB`, `MB`, `GB`, `TB`) or
+/// of 1024 (`KiB`, `MiB`, `GiB`, `TiB`), in any letter case. `K`, `M`, `G` and `T` alone are those of 1024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(u64);
 
@@ -171,48 +172,48 @@ const SIZE_UNITS: [(&str, u64); 9] = [
     ("", 1),
 ];
 
-/// Why a text is no length of time or number of bytes.
+/// Why a text is not a duration or number of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// Only digits.
+    /// It has only digits.
     #[error("the unit is missing: `{0}s`, `{0}m`?")]
     NoUnit(String),
-    /// Not a length of time.
+    /// It is not a duration.
     #[error("a duration is written like `90s`, `10m`, `1h30m` or `500ms`, and is longer than nothing")]
     Span,
-    /// Longer than a year.
+    /// It is longer than a year.
     #[error("a duration is at most 366d")]
     TooLong,
-    /// Not a number of bytes.
+    /// It is not a number of bytes.
     #[error("a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing")]
     Size,
 }
 
 impl Span {
-    /// `None` below a millisecond and above 366 days.
+    /// Creates a span; `None` below a millisecond and above 366 days.
     pub fn new(span: Duration) -> Option<Self> {
         (Duration::from_millis(1)..=MAX_SPAN).contains(&span).then_some(Self(span))
     }
 
-    /// The nearest one: a millisecond for less, 366 days for more.
+    /// Returns the nearest span: a millisecond for less, 366 days for more.
     pub fn nearest(span: Duration) -> Self {
         Self(span.clamp(Duration::from_millis(1), MAX_SPAN))
     }
 
-    /// As the standard library has it.
+    /// Returns the standard library's type.
     pub const fn get(self) -> Duration {
         self.0
     }
 }
 
 impl Size {
-    /// `None` for 0.
+    /// Creates a size; `None` for 0.
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes == 0 { None } else { Some(Self(bytes)) }
     }
 
-    /// In bytes.
+    /// Returns the number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -260,7 +261,7 @@ impl FromStr for Size {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // INVARIANT: at most 366 days.
+        // INVARIANT: a span is at most 366 days.
         let mut rest = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         for (unit, factor) in SPAN_UNITS {
             if rest >= factor {
@@ -272,7 +273,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// In the largest unit that leaves no rest.
+/// Formats it in the largest unit without a remainder.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = SIZE_UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor));
@@ -383,7 +384,7 @@ mod tests {
         }
     }
 
-    /// K13: a child only narrows.
+    /// K13: a child can only narrow limits.
     #[test]
     fn the_smaller_limit_holds_and_a_missing_one_lifts_nothing() {
         let pids = |pids| Limits { pids, ..Limits::default() };

@@ -1,4 +1,4 @@
-//! Host names as a policy sees them. Nothing here resolves, decodes punycode or knows a literal address.
+//! Defines host names for policies. Nothing here resolves names, decodes punycode or parses literal addresses.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,37 +8,37 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes of a name without its trailing dot (RFC 1035 section 2.3.4, less the root label).
+/// Maximum bytes of a name without its trailing dot (RFC 1035 section 2.3.4, less the root label).
 pub const MAX_NAME: usize = 253;
-/// Bytes of one label (RFC 1035 section 2.3.4).
+/// Maximum bytes of one label (RFC 1035 section 2.3.4).
 pub const MAX_LABEL: usize = 63;
 
 /// A host name: lower-case A-labels, no trailing dot, never an IP literal (RFC 1123 section 2.1, RFC 5891).
 ///
-/// Parsing folds ASCII case and one trailing dot, and nothing else. Two names are the same host exactly
-/// when they are equal as bytes; a punycode label is never decoded.
+/// Parsing normalizes ASCII case and one trailing dot, and nothing else. Two names are the same host exactly if
+/// their bytes are equal; a punycode label is never decoded.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(Arc<str>);
 
 impl HostName {
-    /// The name as lower-case ASCII.
+    /// Returns the name as lower-case ASCII.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is `localhost`, or lies below it: a name of the loopback (RFC 6761 section 6.3).
+    /// Whether it is `localhost` or a name below it (RFC 6761 section 6.3).
     pub fn is_local(&self) -> bool {
         self.labels().next_back() == Some("localhost")
     }
 
-    /// Labels from left to right; at least one.
+    /// Iterates over the labels from left to right; there is at least one.
     pub fn labels(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.0.split('.')
     }
 
-    /// The names that this one lies below, nearest first: `b.c`, `c` for `a.b.c`.
+    /// Iterates over the names above this one, nearest first: `b.c`, `c` for `a.b.c`.
     ///
-    /// This is the one place that says what "below" means: every wildcard comparison goes through it.
+    /// Only this function defines "below": every wildcard comparison uses it.
     pub fn parents(&self) -> impl Iterator<Item = &str> {
         let mut rest = self.as_str();
         std::iter::from_fn(move || {
@@ -71,7 +71,7 @@ impl fmt::Debug for HostName {
     }
 }
 
-// Lets an index keyed by `HostName` be asked with a borrowed parent. `Hash` of `Arc<str>` is that of `str`.
+// This lets an index keyed by `HostName` look up a borrowed parent. `Hash` of `Arc<str>` is that of `str`.
 impl Borrow<str> for HostName {
     fn borrow(&self) -> &str {
         &self.0
@@ -90,34 +90,34 @@ impl<'de> Deserialize<'de> for HostName {
     }
 }
 
-/// Why a text is not a host name, and where in it.
+/// Why a text is not a host name, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameError {
-    /// What is wrong.
+    /// The fault.
     pub fault: NameFault,
     /// The bytes of the text that are wrong.
     pub at: Range<usize>,
 }
 
-/// What can be wrong with a host name.
+/// The faults of a host name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameFault {
     /// There is no text, or only the root dot.
     Empty,
-    /// More than [`MAX_NAME`] bytes.
+    /// It has more than [`MAX_NAME`] bytes.
     TooLong,
-    /// Two dots in a row, or a dot first.
+    /// Two dots are adjacent, or a dot comes first.
     EmptyLabel,
-    /// A label of more than [`MAX_LABEL`] bytes.
+    /// A label has more than [`MAX_LABEL`] bytes.
     LongLabel,
-    /// A character beyond ASCII: the policy speaks A-labels.
+    /// A character is not ASCII; policies use A-labels.
     NotAscii,
-    /// An ASCII byte outside letters, digits, `-` and `.`.
+    /// An ASCII byte is not a letter, a digit, `-` or `.`.
     Byte,
-    /// A label that starts or ends with a hyphen (RFC 1123 section 2.1); `xn--` alone is one of these.
+    /// A label starts or ends with a hyphen (RFC 1123 section 2.1), such as `xn--` alone.
     Hyphen,
-    /// The last label starts with a digit: the `inet_aton` spellings of an address, such as `127.1`, end so.
+    /// The last label starts with a digit, as in `inet_aton` spellings of addresses such as `127.1`.
     Numeric,
 }
 
@@ -149,7 +149,7 @@ impl std::error::Error for NameError {}
 
 fn check(bare: &str) -> Result<(), NameError> {
     let fail = |fault, at| Err(NameError { fault, at });
-    // The alphabet first: a wrong byte says more than the length that follows from it.
+    // The characters are checked first, because a wrong byte explains more than a length.
     if let Some((at, c)) = bare.char_indices().find(|(_, c)| !is_name_char(*c)) {
         let fault = if c.is_ascii() { NameFault::Byte } else { NameFault::NotAscii };
         return fail(fault, at..at + c.len_utf8());

@@ -1,22 +1,22 @@
-//! Which names a rule covers. The only matcher of names in the system; it knows nothing of ports or addresses.
+//! Matches names against patterns. It is the only such matcher, and knows nothing of ports or addresses.
 
 use std::fmt;
 
 use crate::name::HostName;
 
-/// A set of host names: one name, the names below one, or (only where a policy spells it out) every name.
+/// A set of host names: one name, the names below one, or every name if a policy allows that.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostPattern {
-    /// `api.example.com`: that name only.
+    /// A single name, such as `api.example.com`.
     Exact(HostName),
-    /// `*.example.com`: one or more labels below, never the name itself.
+    /// One or more labels below a name, such as `*.example.com`, but not the name itself.
     Subdomains(HostName),
-    /// `*`: every name, no literal address. Loads only with `allow_any`.
+    /// Every name (`*`), but no literal address. It loads only with `allow_any`.
     Any,
 }
 
 impl HostPattern {
-    /// Whether `name` is covered, by whole labels.
+    /// Whether it covers `name`, by whole labels.
     pub fn matches(&self, name: &HostName) -> bool {
         match self {
             Self::Exact(exact) => exact == name,
@@ -25,7 +25,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether every name that `other` covers is covered.
+    /// Whether it covers every name that `other` covers.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
@@ -37,7 +37,7 @@ impl HostPattern {
         }
     }
 
-    /// The names that both cover: of two patterns that meet, one always lies within the other.
+    /// Returns the names that both cover. If two patterns overlap, one lies within the other.
     pub fn intersection<'a>(&'a self, other: &'a Self) -> Option<&'a Self> {
         if self.covers(other) { Some(other) } else { other.covers(self).then_some(self) }
     }

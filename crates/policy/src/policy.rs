@@ -1,6 +1,6 @@
-//! The decision. Deny rules first, in no order; then every layer has to grant; then, once the addresses are
-//! known, every one of them in every layer. Nothing here resolves a name, and a name that is not admitted is
-//! not to be resolved.
+//! Makes the decision. Deny rules come first, in no order. Then every layer must grant the target. Once the
+//! addresses are known, every layer must grant each of them. Nothing here resolves a name, and a name that is not
+//! admitted must not be resolved.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -29,28 +29,30 @@ use index::Index;
 pub use layer::{Layer, Layers, Role};
 pub use review::{Change, ChangeKind, Finding, Lint};
 
-/// Rules, ready to be asked. A clone is another handle to the same policy.
+/// The rules of a run. A clone is another handle to the same policy.
 ///
-/// A policy has layers, and a target is granted when every one of them grants it: the grants, what the stage
-/// declared, what it is locked to, and each ceiling. A deny rule of any layer wins over all of them. An empty policy refuses everything.
+/// A policy has layers, and a target is granted if every layer grants it: the grants, what the stage declared, its
+/// lock, and each ceiling. A deny rule of any layer wins over all of them. An empty policy refuses everything.
 #[derive(Debug, Clone)]
 pub struct Policy(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     rules: Vec<Rule>,
-    /// Ceilings, then what is declared, then a lock, then the grants: what the caller cannot lift is asked, and named, first.
+    /// Ceilings, then declarations, then a lock, then the grants. So layers that the caller cannot change are
+    /// asked, and named, first.
     layers: Vec<Layer>,
     /// The deny rules of all layers.
     deny: Index,
     terms: Terms,
-    /// The ceilings that bound an upstream proxy, as a policy of their own. Made when it is first asked for.
+    /// The ceilings that bound an upstream proxy, as a policy of their own. Built at its first use.
     upstream_bound: OnceLock<Option<Policy>>,
-    /// Made when it is first asked for: a run needs it for its record, its fingerprint and the file beside the record.
+    /// Built at its first use, because a run needs it for its record, its fingerprint and the file next to the
+    /// record.
     canonical_json: OnceLock<String>,
 }
 
-/// Collects the rules of one layer. Rules are a union: their order decides nothing, and a repeated one is harmless.
+/// Collects the rules of one layer. Rules are a union: their order does not matter, and repeats are harmless.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyBuilder {
     rules: Vec<Rule>,
@@ -59,25 +61,25 @@ pub struct PolicyBuilder {
 }
 
 impl PolicyBuilder {
-    /// No rules, no allowances.
+    /// Creates a builder without rules and allowances.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether allow rules added from now on may be `*`.
+    /// Sets whether allow rules added later may be `*`.
     pub fn allow_any(&mut self, yes: bool) -> &mut Self {
         self.allowances.any = yes;
         self
     }
 
-    /// Whether rules added from now on may be wildcards on public and multi-tenant suffixes.
+    /// Sets whether rules added later may be wildcards on public and multi-tenant suffixes.
     pub fn allow_shared_suffix(&mut self, yes: bool) -> &mut Self {
         self.allowances.shared_suffix = yes;
         self
     }
 
-    /// Whether a run may use an upstream proxy that these rules do not allow. Only a ceiling bounds upstream proxies: one that
-    /// names the proxy itself, or says nothing about hosts, leaves it open.
+    /// Sets whether a run may use an upstream proxy that these rules do not allow. Only a ceiling bounds upstream
+    /// proxies. One that names the proxy itself, or no hosts, leaves it open.
     pub fn leave_upstream_open(&mut self, yes: bool) -> &mut Self {
         self.leaves_upstream_open = yes;
         self
@@ -87,8 +89,8 @@ impl PolicyBuilder {
     ///
     /// # Errors
     ///
-    /// [`RuleError`] if the text is not a rule; the builder is as it was. Whoever loads a policy must not
-    /// go on without the rule: it may have been the deny rule that mattered.
+    /// Returns a [`RuleError`] if the text is not a rule, and leaves the builder unchanged. A caller must not
+    /// continue without the rule: it may have been the deny rule that mattered.
     pub fn add(&mut self, text: &str, default: Action, origin: Origin, note: Note) -> Result<(), RuleError> {
         let spec = RuleSpec::parse(text, default, self.allowances)?;
         self.push(spec, text, origin, note);
@@ -97,13 +99,13 @@ impl PolicyBuilder {
 
     /// Adds a rule that was parsed before.
     pub fn push(&mut self, spec: RuleSpec, text: &str, origin: Origin, note: Note) {
-        // INVARIANT: files are capped and arguments are few; 2^32 rules do not fit in memory.
+        // INVARIANT: 2^32 rules do not fit in memory, because files are bounded and arguments are few.
         let id = RuleId(u32::try_from(self.rules.len()).unwrap_or(u32::MAX));
         let RuleSpec { action, pattern, ports } = spec;
         self.rules.push(Rule { id, text: text.to_owned(), action, pattern, ports, origin, note });
     }
 
-    /// Adds the rules that it takes to have these effects; their paths are no matter of hosts.
+    /// Adds the rules that these effects need. Their paths do not concern hosts.
     pub fn add_effects(&mut self, effects: &EffectSet) -> &mut Self {
         for rule in effects.rules() {
             rule.apply(self);
@@ -111,14 +113,14 @@ impl PolicyBuilder {
         self
     }
 
-    /// Makes the policy of these grants, with nothing above them.
+    /// Builds the policy of these grants, without layers above them.
     pub fn build(self) -> Policy {
         Layers { grants: self, ..Layers::default() }.build()
     }
 }
 
 impl Policy {
-    /// The policy that grants what these effects need, and nothing else. A set without hosts reaches none.
+    /// Creates a policy that grants what these effects need, and nothing else. A set without hosts grants none.
     ///
     /// ```
     /// use exeat_policy::{Day, EffectSet, Policy, Target};
@@ -136,27 +138,29 @@ impl Policy {
         grants.build()
     }
 
-    /// What holds for all rules.
+    /// Returns what applies to all rules.
     pub fn terms(&self) -> Terms {
         self.0.terms
     }
 
-    /// Every rule of every layer: the grants first, in the order of addition; [`RuleId`] is the place in it.
+    /// Returns the rules of all layers, the grants first, in the order of addition. A [`RuleId`] is an index into
+    /// it.
     pub fn rules(&self) -> &[Rule] {
         &self.0.rules
     }
 
-    /// The layers in the order in which they are asked: ceilings, what is declared, a lock, grants.
+    /// Returns the layers in the order in which they are asked: ceilings, declarations, a lock, grants.
     pub fn layers(&self) -> &[Layer] {
         &self.0.layers
     }
 
-    /// The rules of one of the layers, in the order of addition.
+    /// Returns the rules of one layer, in the order of addition.
     pub fn rules_of(&self, layer: &Layer) -> &[Rule] {
         self.0.rules.get(layer.places()).unwrap_or_default()
     }
 
-    /// Every rule, of whatever action and layer, by which [`Policy::admit`] could decide about this host; an expired one too.
+    /// Returns every rule by which [`Policy::admit`] could decide about this host, of any action and layer, also
+    /// expired ones.
     pub(crate) fn about<'a>(&'a self, host: &'a Host) -> Box<dyn Iterator<Item = &'a Rule> + 'a> {
         let layers = self.0.layers.iter().map(|layer| &layer.allow);
         let indexes = std::iter::once(&self.0.deny).chain(layers);
@@ -171,20 +175,20 @@ impl Policy {
         }
     }
 
-    /// Whether some layer has no allow rule, so that nothing at all is granted.
+    /// Whether some layer has no allow rule, so that nothing is granted.
     pub fn is_empty(&self) -> bool {
         let grants = |layer| self.rules_of(layer).iter().any(|rule: &Rule| rule.action == Action::Allow);
         !self.0.layers.iter().all(grants)
     }
 
-    /// Whether the rules grant `target` on `today`, or report mode lets it through: see [`Admitted::would_deny`].
+    /// Decides whether the rules grant `target` on `today`, or report mode allows it. See [`Admitted::would_deny`].
     ///
-    /// A literal address is judged by its class here already; whether it is the host's own address, and
-    /// what a name resolves to, is judged by [`Admitted::vet`].
+    /// The class of a literal address is checked here. [`Admitted::vet`] checks whether it is an address of the
+    /// host, and what a name resolves to.
     ///
     /// # Errors
     ///
-    /// A [`Denial`]; a denied name must not be resolved.
+    /// Returns a [`Denial`]. A denied name must not be resolved.
     pub fn admit(&self, target: Target, today: Day) -> Result<Admitted, Denial> {
         let denied = match &target.host {
             Host::Name(name) => {
@@ -201,7 +205,8 @@ impl Policy {
                 Ok(rule) => granted.push(rule),
                 Err(why) => {
                     let denial = Denial::new(self.clone(), target.clone(), why, None, Some(at));
-                    // Only the grants can be missing then, and they are asked last: every other layer has granted it.
+                    // Only the grants can be missing here: they are asked last, so every other layer has granted
+                    // it.
                     if self.0.terms.mode == Mode::Report && denial.is_reportable() {
                         let granted = Granted::in_spite_of(denial, granted);
                         return Ok(Admitted::new(self.clone(), target, granted, today));
@@ -213,20 +218,21 @@ impl Policy {
         Ok(Admitted::new(self.clone(), target, Granted::by(granted), today))
     }
 
-    /// Whether the ceilings let a run use this upstream proxy. Each ceiling must allow its host and port as it would allow a
-    /// target; rules and deny rules of the other layers are not asked. `Ok(None)`: no ceiling bounds upstream proxies.
+    /// Decides whether the ceilings let a run use this upstream proxy. Each ceiling must allow its host and port as
+    /// for a target; rules of the other layers are not asked. `Ok(None)` means that no ceiling bounds upstream
+    /// proxies.
     ///
-    /// Whoever dials the proxy judges its addresses with [`Admitted::vet`].
+    /// Whoever dials the proxy checks its addresses with [`Admitted::vet`].
     ///
     /// # Errors
     ///
-    /// A [`Denial`], which names the ceiling.
+    /// Returns a [`Denial`], which names the ceiling.
     pub fn admit_upstream(&self, proxy: Target, today: Day) -> Result<Option<Admitted>, Denial> {
         let bound = self.0.upstream_bound.get_or_init(|| self.only_layers(Layer::bounds_upstream));
         bound.as_ref().map(|bound| bound.admit(proxy, today)).transpose()
     }
 
-    /// A policy of some of the layers, which enforces. `None`: there is no such layer.
+    /// Returns an enforcing policy of some of the layers, or `None` if there is no such layer.
     fn only_layers(&self, is_kept: impl Fn(&Layer) -> bool) -> Option<Self> {
         let mut rules = Vec::new();
         let mut layers = Vec::new();
@@ -249,12 +255,12 @@ impl Policy {
         }))
     }
 
-    /// What the effective policy says, as one line of JSON: the digest of a run's policy is taken over this.
+    /// Returns the effective policy as one line of JSON, over which the digest of a run's policy is computed.
     ///
-    /// Each rule stands once in its canonical spelling with its note; rules are sorted. Where a rule was
-    /// written, how it was spelled and in which order changes nothing, so equal policies have equal digests.
-    /// Layers besides the grants stand beside them: `declared`, `lock`, and `ceilings`, sorted too. What holds for all rules is there
-    /// where it is not the usual: `mode`, `nat64`, `ech`.
+    /// Each rule appears once, in canonical spelling with its note, and rules are sorted. So equal policies have
+    /// equal digests, whatever the place, spelling and order of their rules. Other layers follow the grants:
+    /// `declared`, `lock`, and `ceilings`, sorted too. Terms appear only if they differ from the default: `mode`,
+    /// `nat64`, `ech`.
     pub fn canonical_json(&self) -> &str {
         self.0.canonical_json.get_or_init(|| self.make_canonical_json())
     }
@@ -293,15 +299,15 @@ impl Policy {
         json
     }
 
-    // INVARIANT: a `RuleId` held by a value of this crate was made by the policy held beside it.
+    // INVARIANT: a `RuleId` in a value of this crate was created by the policy in the same value.
     #[expect(clippy::indexing_slicing, reason = "ids are made by `push` and never leave their policy")]
     pub(crate) fn rule(&self, id: RuleId) -> &Rule {
         &self.0.rules[id.0 as usize]
     }
 
-    /// Judges the answer for an admitted target; `Ok` is the rule that opened a special-use address.
+    /// Checks the answer for an admitted target. Returns the rule that opened a special-use address.
     ///
-    /// `Err` names the layer that refused, where a rule of that layer would lift it.
+    /// `Err` names the layer that refused, if a rule of that layer would change the outcome.
     pub(crate) fn vet(
         &self,
         target: &Target,
@@ -312,7 +318,7 @@ impl Policy {
         if answers.is_empty() {
             return Err((Why::Empty, None));
         }
-        // What nothing can open comes first: a suggested flag must not end in the next refusal.
+        // Addresses that nothing can open come first, because a suggested flag must not lead to another refusal.
         let literal = target.host.ip().is_some();
         for ip in answers {
             if let Some(rule) = self.denied(*ip, target.port) {
@@ -322,11 +328,11 @@ impl Policy {
         let mut opened_by = None;
         let mut closed: Vec<(IpAddr, Shut, usize)> = Vec::new();
         for ip in answers {
-            // A lock is about what is asked for: where a name leads may change with every answer.
+            // A lock concerns what is asked for. The addresses of a name may change with every answer.
             let judging = self.0.layers.iter().enumerate().filter(|(_, layer)| layer.role() != Role::Lock);
             for (at, layer) in judging {
                 match self.opened(layer, *ip, target.port, own, today) {
-                    // The last layer is the grants: its rule is the one that the caller wrote.
+                    // The last layer is the grants, whose rule the caller wrote.
                     Ok(rule) if layer.role() == Role::Grants => opened_by = opened_by.or(rule),
                     Ok(_) => {}
                     Err(_) if closed.iter().any(|(other, _, by)| (other, *by) == (ip, at)) => {}
@@ -334,7 +340,7 @@ impl Policy {
                 }
             }
         }
-        // A ceiling before the grants, whose flag would not help.
+        // A ceiling comes before the grants, whose flag would not help.
         let worst = closed.iter().max_by_key(|(_, shut, at)| (shut.rank(), std::cmp::Reverse(*at)));
         match worst {
             None => Ok(opened_by),
@@ -350,7 +356,7 @@ impl Policy {
         }
     }
 
-    /// The rule by which a layer grants a target, whatever the deny rules say.
+    /// Returns the rule by which a layer grants a target, regardless of deny rules.
     fn grant_of(&self, layer: &Layer, host: &Host, port: Port, today: Day) -> Result<RuleId, Why> {
         match host {
             Host::Name(name) => self.grant_of_name(layer, name, port, today),
@@ -366,15 +372,15 @@ impl Policy {
         })
     }
 
-    /// A rule for the address as it stands, else for the IPv4 address that a NAT64 translator would make of it.
+    /// Looks for a rule for the address itself, then for the IPv4 address that a NAT64 translator would use.
     fn grant_of_literal(&self, layer: &Layer, ip: IpAddr, port: Port, today: Day) -> Result<RuleId, Why> {
         let outer = self.grant_of_address(layer, ip, port, today);
         let (Err(why), Some(inner)) = (&outer, self.translated(ip)) else { return outer };
         match self.grant_of_address(layer, inner, port, today) {
             Ok(rule) => Ok(rule),
-            // A rule for the address as it stands nearly grants it.
+            // A rule for the address itself nearly grants it.
             Err(_) if matches!(why, Why::Expired { .. } | Why::Port { .. }) => outer,
-            // A rule covers that, but none that may open this block.
+            // A rule covers it, but is too wide to open this block.
             Err(Why::IpLiteral { class })
                 if matches!(why, Why::Closed { .. }) && class != AddrClass::Public =>
             {
@@ -397,26 +403,26 @@ impl Policy {
             Miss::Expired(rule) => Why::Expired { rule, addr: None },
             Miss::Port(granted) => Why::Port { granted },
             Miss::Nothing if class == AddrClass::Metadata => closed,
-            // A rule covers it, but none that may open this block: "no IP rule" would mislead.
+            // A rule covers it, but is too wide to open this block, so "no IP rule" would mislead.
             Miss::Nothing if layer.allow.by_ip(ip).any(|id| !opens(&id)) => closed,
             Miss::Nothing => Why::IpLiteral { class },
         })
     }
 
-    /// The deny rule that covers an address or an IPv4 address that it carries.
+    /// Returns the deny rule that covers an address, or an IPv4 address inside it.
     fn denied(&self, ip: IpAddr, port: Port) -> Option<RuleId> {
         let all = std::iter::once(ip).chain(addr::embedded(ip).map(IpAddr::from));
         all.flat_map(|ip| self.0.deny.by_ip(ip)).find(|id| self.rule(*id).ports.contains(port))
     }
 
-    /// The IPv4 address by which an address is judged besides its own form, where the policy says so.
+    /// Returns the IPv4 address inside, by which an address is also judged if the policy says so.
     fn translated(&self, ip: IpAddr) -> Option<IpAddr> {
         addr::nat64(ip).filter(|_| self.0.terms.nat64).map(IpAddr::from)
     }
 
-    /// Whether a layer lets an address be dialled once its target is granted, and by which rule if it takes one.
+    /// Whether a layer allows an address of a granted target, and the rule that it needed.
     ///
-    /// What opens the form as it stands opens it in any case, so that judging the address inside only ever adds.
+    /// A rule for the address itself always opens it, so judging the address inside can only open more.
     fn opened(
         &self,
         layer: &Layer,
@@ -441,7 +447,7 @@ impl Policy {
     ) -> Result<Option<RuleId>, Shut> {
         let opening = addr::opening(ip);
         let is_own = own.contains(ip) && opening != Opening::Never;
-        // A metadata address stays one on the machine that serves it: no flag is offered for it.
+        // A metadata address remains one on the machine that serves it, so no flag is offered.
         let class = match addr::classify(ip) {
             class if !is_own || class == AddrClass::Metadata => class,
             _ => AddrClass::Own,
@@ -476,7 +482,7 @@ impl Policy {
             .is_some_and(|net| net.prefix_len() == net.max_prefix_len() && net.addr() == ip)
     }
 
-    /// The first of these allow rules that grants `port` on `today`.
+    /// Returns the first of these allow rules that grants `port` on `today`.
     fn pick(&self, rules: impl Iterator<Item = RuleId>, port: Port, today: Day) -> Result<RuleId, Miss> {
         let mut expired = None;
         let mut elsewhere = Vec::new();
@@ -499,15 +505,15 @@ impl Policy {
 
 /// Why no rule of a list grants a port.
 enum Miss {
-    /// This one would, had it not expired.
+    /// This rule would, but has expired.
     Expired(RuleId),
     /// They grant these ports.
     Port(PortSet),
-    /// There is none.
+    /// There is no rule.
     Nothing,
 }
 
-/// Why an address of an answer is not opened.
+/// Why an address of an answer is not open.
 #[derive(Clone, Copy)]
 enum Shut {
     Closed(AddrClass),
@@ -515,7 +521,7 @@ enum Shut {
 }
 
 impl Shut {
-    /// What is furthest from being opened is reported, and of these the last in the order of this table.
+    /// Returns its rank: the address farthest from being open is reported.
     fn rank(self) -> u8 {
         match self {
             Self::Closed(class) if class.is_never_dialled() => 3,
@@ -526,7 +532,7 @@ impl Shut {
     }
 }
 
-/// A list of JSON objects, sorted and without repeats.
+/// Formats a list of JSON objects, sorted and without repeats.
 fn canonical_rules(rules: &[Rule]) -> String {
     let mut lines: Vec<(String, String)> = rules.iter().map(canonical_rule).collect();
     lines.sort_unstable();

@@ -1,4 +1,4 @@
-//! Ports and sets of ports. Nothing here knows a service name.
+//! Defines ports and sets of ports. Nothing here knows service names.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -11,10 +11,10 @@ use serde::{Serialize, Serializer};
 pub struct Port(NonZeroU16);
 
 impl Port {
-    /// 443, the port of a rule that names none.
+    /// Port 443, the default of a rule.
     pub const HTTPS: Self = Self(NonZeroU16::MIN.saturating_add(442));
 
-    /// `None` for 0.
+    /// Creates a port; `None` for 0.
     pub const fn new(port: u16) -> Option<Self> {
         match NonZeroU16::new(port) {
             Some(port) => Some(Self(port)),
@@ -22,12 +22,12 @@ impl Port {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u16 {
         self.0.get()
     }
 
-    /// One to five digits, no sign, no leading zero, 1 to 65535.
+    /// Parses one to five digits without sign or leading zero, 1 to 65535.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = !text.is_empty() && text.len() <= 5 && text.bytes().all(|b| b.is_ascii_digit());
         if !digits || text.starts_with('0') {
@@ -68,52 +68,52 @@ impl Serialize for Port {
     }
 }
 
-/// A set of ports, kept as sorted ranges that neither touch nor overlap, so that equal sets compare equal.
+/// A set of ports, as sorted ranges that neither touch nor overlap, so that equal sets are equal values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PortSet(Vec<(u16, u16)>);
 
 impl PortSet {
-    /// No port.
+    /// Creates a set without ports.
     pub const fn empty() -> Self {
         Self(Vec::new())
     }
 
-    /// Every port, 1 to 65535.
+    /// Creates a set of every port, 1 to 65535.
     pub fn all() -> Self {
         Self(vec![(1, u16::MAX)])
     }
 
-    /// One port.
+    /// Creates a set of one port.
     pub fn one(port: Port) -> Self {
         Self(vec![(port.get(), port.get())])
     }
 
-    /// Both ends belong to the set; a range given backwards is empty.
+    /// Creates a set of a range, including both ends. A backward range is empty.
     pub fn range(first: Port, last: Port) -> Self {
         if first > last { Self::empty() } else { Self(vec![(first.get(), last.get())]) }
     }
 
-    /// Whether `port` belongs to the set.
+    /// Whether the set contains `port`.
     pub fn contains(&self, port: Port) -> bool {
         !self.around(port.get(), port.get()).is_empty()
     }
 
-    /// Whether there is no port in it.
+    /// Whether the set contains no port.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many ports are in it.
+    /// Returns the number of ports.
     pub fn len(&self) -> usize {
         self.0.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
     }
 
-    /// The ports, in ascending order.
+    /// Iterates over the ports in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Port> {
         self.0.iter().flat_map(|&(first, last)| first..=last).filter_map(Port::new)
     }
 
-    /// The single port of the set, if it has one only.
+    /// Returns the port of a set with only one.
     pub fn single(&self) -> Option<Port> {
         match self.0.as_slice() {
             [(first, last)] if first == last => Port::new(*first),
@@ -121,33 +121,33 @@ impl PortSet {
         }
     }
 
-    /// The ranges, both ends included, in ascending order.
+    /// Iterates over the ranges in ascending order, both ends included.
     pub fn ranges(&self) -> impl Iterator<Item = (Port, Port)> {
         self.0.iter().filter_map(|&(first, last)| Some((Port::new(first)?, Port::new(last)?)))
     }
 
-    /// The ranges that meet the one from `first` to `last`.
+    /// Returns the ranges that overlap the one from `first` to `last`.
     fn around(&self, first: u16, last: u16) -> &[(u16, u16)] {
         let from = self.0.partition_point(|range| range.1 < first);
         let to = self.0.partition_point(|range| range.0 <= last);
         self.0.get(from..to).unwrap_or_default()
     }
 
-    /// Whether the two have a port in common.
+    /// Whether the two sets have a port in common.
     pub fn meets(&self, other: &Self) -> bool {
         let (few, many) = if self.0.len() < other.0.len() { (self, other) } else { (other, self) };
         few.0.iter().any(|&(first, last)| !many.around(first, last).is_empty())
     }
 
-    /// Whether `other` has every port of this.
+    /// Whether `other` contains every port of this set.
     pub fn is_within(&self, other: &Self) -> bool {
-        // The ranges of a set do not touch, so one of them holds all of a range or none does.
+        // The ranges of a set do not touch, so one of them contains all of a range or none does.
         self.0.iter().all(|&(first, last)| {
             matches!(other.around(first, last), [(from, to)] if *from <= first && last <= *to)
         })
     }
 
-    /// The ports that both have.
+    /// Returns the ports that both sets contain.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let (few, many) = if self.0.len() < other.0.len() { (self, other) } else { (other, self) };
@@ -155,16 +155,16 @@ impl PortSet {
             let met = many.around(first, last).iter();
             met.map(move |range| (range.0.max(first), range.1.min(last)))
         });
-        // Sorted ranges met with sorted ranges come out sorted, and cannot touch: theirs do not.
+        // Intersections of sorted ranges are sorted, and do not touch because the originals do not.
         Self(both.collect())
     }
 
-    /// The ports that `other` has not.
+    /// Returns the ports that `other` does not contain.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         let mut rest = Vec::new();
         for &(first, last) in &self.0 {
-            // The first port that is not yet known to be in `other`; none above 65535.
+            // The first port that may not be in `other`; none above 65535.
             let mut next = Some(first);
             for &(from, to) in other.around(first, last) {
                 if let Some(start) = next
@@ -184,7 +184,7 @@ impl PortSet {
         *self = Self::union([&*self, other]);
     }
 
-    /// Every port of every set.
+    /// Returns every port of every set.
     pub fn union<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all: Vec<(u16, u16)> = sets.into_iter().flat_map(|set| &set.0).copied().collect();
         all.sort_unstable();

@@ -1,7 +1,7 @@
-//! Presets: named groups of rules that come with the program, and profiles, which are unions of groups.
+//! Provides presets: named groups of rules that come with the program, and profiles, which are unions of groups.
 //!
-//! Data and lookup only. A group that has a client instead of hosts is filled by whoever can run that client; nothing here
-//! runs, resolves or reads a file.
+//! It contains only data and lookups. A group with a client instead of hosts is filled by whoever can run that
+//! client. Nothing here runs programs, resolves names or reads files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,15 +15,15 @@ use crate::policy::PolicyBuilder;
 use crate::port::{Port, PortSet};
 use crate::rule::{Action, Note, Origin};
 
-/// The data, as it is compiled in.
+/// The data, compiled in.
 const DATA: &str = include_str!("../presets.toml");
 
-/// The name under which the always-denied hosts stand in a record. No group and no profile has it.
+/// The name of the always-denied hosts in a record. No group or profile has it.
 const DENY: &str = "deny";
 
 static CATALOGUE: LazyLock<Result<Catalogue, String>> = LazyLock::new(|| Catalogue::read(DATA));
 
-/// One group of rules.
+/// A group of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preset {
@@ -33,34 +33,34 @@ pub struct Preset {
     pub description: String,
     /// How far it opens the policy.
     pub risk: Risk,
-    /// What makes it a way out for data.
+    /// The ways in which it lets data out.
     pub flags: Vec<Flag>,
-    /// A warning for whoever uses it.
+    /// A warning for its users.
     pub note: Option<String>,
     /// The ports of its rules.
     pub ports: PortSet,
-    /// Its rules; none where there is a client to ask.
+    /// Its rules; none if a client is asked.
     pub allow: Vec<PresetRule>,
-    /// Files of a project that choose it: a name, or `*` and the end of one.
+    /// File names of a project that select it: a name, or `*` and a suffix.
     pub detect: Vec<String>,
     /// The client that knows the hosts.
     pub from_client: Option<Client>,
-    /// The methods that its use needs. For people: behind CONNECT no method is seen.
+    /// The methods that its clients need. For people only: a method inside CONNECT is not visible.
     pub methods: Vec<String>,
-    /// Paths on shared hosts that its use needs. For people: they grant nothing, and least of all their host.
+    /// Paths on shared hosts that its clients need. For people only: they grant nothing, not even their host.
     pub url_rules: Vec<String>,
-    /// Variables that send its client to other hosts than these.
+    /// Variables that make its client use other hosts.
     pub redirected_by: Vec<String>,
 }
 
-/// One rule of a group, or of what is always denied.
+/// A rule of a group, or of the always-denied hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresetRule {
     /// The rule as a user would write it, with the group's ports.
     pub text: String,
-    /// What it says.
+    /// The parsed rule.
     pub spec: RuleSpec,
-    /// Where it stands: the group and the text.
+    /// The group, and the text in it.
     pub origin: Origin,
 }
 
@@ -68,19 +68,19 @@ pub struct PresetRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Risk {
-    /// Read-mostly, with content that the vendor controls.
+    /// Mostly for reading, with content that the vendor controls.
     Low,
-    /// Wider than an install needs, or takes uploads of the account holder.
+    /// More than an install needs, or it accepts uploads of the account holder.
     Medium,
-    /// Serves or stores content of arbitrary third parties.
+    /// It serves or stores content of third parties.
     High,
 }
 
-/// What makes a group a way out for data.
+/// A way in which a group lets data out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flag {
-    /// It takes writes.
+    /// It accepts writes.
     Upload,
     /// Anyone can publish there.
     UserContent,
@@ -88,24 +88,24 @@ pub enum Flag {
     MultiTenant,
 }
 
-/// A package client that knows which hosts it is configured to use.
+/// A package client that knows its configured hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Client {
-    /// Debian's package manager.
+    /// The package manager of Debian.
     Apt,
-    /// Rust's.
+    /// The package manager of Rust.
     Cargo,
-    /// Node's own.
+    /// The standard package manager of Node.
     Npm,
-    /// Python's own.
+    /// The standard package manager of Python.
     Pip,
-    /// Another one of Node's.
+    /// An alternative package manager of Node.
     Pnpm,
-    /// Another one of Python's.
+    /// An alternative package manager of Python.
     Uv,
-    /// Another one of Node's.
+    /// Another alternative package manager of Node.
     Yarn,
 }
 
@@ -115,11 +115,11 @@ pub enum Client {
 pub struct Profile {
     /// What it is called.
     pub name: String,
-    /// The groups and profiles that it names.
+    /// The groups and profiles in it.
     pub members: Vec<String>,
 }
 
-/// What a name stands for.
+/// The group or profile with some name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// A group.
@@ -128,77 +128,77 @@ pub enum Found {
     Profile(&'static Profile),
 }
 
-/// Why a name stands for nothing.
+/// Why a name cannot be expanded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PresetError {
-    /// There is no group and no profile of this name.
+    /// No group or profile has this name.
     Unknown {
-        /// The name as typed. It may hold anything, also control characters.
+        /// The name as typed. It may contain anything, also control characters.
         name: String,
         /// The name that was probably meant.
         meant: Option<&'static str>,
     },
-    /// The data that came with the program cannot be read: a fault of the build.
+    /// The compiled-in data cannot be read, which is a fault of the build.
     Data(String),
 }
 
-/// The groups, by name.
+/// Returns the groups, sorted by name.
 #[must_use]
 pub fn groups() -> &'static [Preset] {
     CATALOGUE.as_ref().map_or(&[], |catalogue| &catalogue.groups)
 }
 
-/// The profiles, by name.
+/// Returns the profiles, sorted by name.
 #[must_use]
 pub fn profiles() -> &'static [Profile] {
     CATALOGUE.as_ref().map_or(&[], |catalogue| &catalogue.profiles)
 }
 
-/// Every name: the groups, then the profiles.
+/// Returns every name: the groups, then the profiles.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let groups = groups().iter().map(|group| group.name.as_str());
     groups.chain(profiles().iter().map(|profile| profile.name.as_str()))
 }
 
-/// The day on which the data was last looked through, `YYYY-MM-DD`.
+/// Returns the day of the last review of the data, `YYYY-MM-DD`.
 #[must_use]
 pub fn updated() -> &'static str {
     CATALOGUE.as_ref().map_or("", |catalogue| &catalogue.updated)
 }
 
-/// What a name stands for. Names are lower case; nothing is folded.
+/// Finds the group or profile of a name. Names are lower case, and the lookup is exact.
 #[must_use]
 pub fn find(name: &str) -> Option<Found> {
     let group = groups().iter().find(|group| group.name == name).map(Found::Group);
     group.or_else(|| profiles().iter().find(|profile| profile.name == name).map(Found::Profile))
 }
 
-/// The groups that a name comes to, each once, in the order of the data.
+/// Returns the groups in a name, each once, in the order of the data.
 ///
 /// # Errors
 ///
-/// [`PresetError`]: the name is unknown, or the data is broken. Whoever loads a policy must not go on without it.
+/// Returns a [`PresetError`] if the name is unknown or the data is broken. A caller must not continue without it.
 pub fn expand(name: &str) -> Result<Vec<&'static Preset>, PresetError> {
     let catalogue = CATALOGUE.as_ref().map_err(|fault| PresetError::Data(fault.clone()))?;
     catalogue.expand(name)
 }
 
-/// Hosts that are denied wherever a preset is used, whatever else grants them: cloud metadata by its names.
+/// Returns the hosts that are denied wherever a preset is used, whatever grants them: cloud metadata by name.
 ///
-/// Without a preset they are not needed: nothing is reachable that was not named, and their addresses stay closed.
+/// They are needed only with a preset. Otherwise only named hosts are reachable, and these addresses stay closed.
 ///
 /// # Errors
 ///
-/// [`PresetError::Data`].
+/// Returns [`PresetError::Data`] if the data is broken.
 pub fn always_denied() -> Result<&'static [PresetRule], PresetError> {
     let catalogue = CATALOGUE.as_ref().map_err(|fault| PresetError::Data(fault.clone()))?;
     Ok(&catalogue.denied)
 }
 
-/// The groups that the files of a directory choose, by the names of its entries.
+/// Returns the groups that the files of a directory select, by the names of its entries.
 ///
-/// Whoever wrote the directory chooses here. No group of high risk and none with a flag is ever among them.
+/// The author of the directory selects here, so groups of high risk and groups with a flag are never among them.
 pub fn detect<'n>(entries: impl IntoIterator<Item = &'n str>) -> Vec<&'static Preset> {
     let mut found: Vec<bool> = vec![false; groups().len()];
     for entry in entries {
@@ -213,14 +213,14 @@ pub fn detect<'n>(entries: impl IntoIterator<Item = &'n str>) -> Vec<&'static Pr
 impl Preset {
     /// Adds the rules of the group to the grants of a policy.
     ///
-    /// It adds nothing for a group that has a client to ask, and leaves [`always_denied`] to the caller.
+    /// It adds nothing for a group with a client, and leaves [`always_denied`] to the caller.
     pub fn add_to(&self, grants: &mut PolicyBuilder) {
         for rule in &self.allow {
             rule.add_to(grants);
         }
     }
 
-    /// Where a rule that was found for this group stands.
+    /// Returns the origin of a rule of this group.
     #[must_use]
     pub fn origin(&self, rule: &str) -> Origin {
         Origin::Preset { name: self.name.clone(), rule: rule.to_owned() }
@@ -234,7 +234,7 @@ impl Preset {
 
     fn is_chosen_by(&self, entry: &str) -> bool {
         self.detect.iter().any(|pattern| match pattern.strip_prefix('*') {
-            // `.tf` alone has no name before the ending.
+            // The file name `.tf` has no part before the suffix.
             Some(end) => entry.strip_suffix(end).is_some_and(|name| !name.is_empty()),
             None => entry == pattern,
         })
@@ -249,7 +249,7 @@ impl PresetRule {
 }
 
 impl Risk {
-    /// The word in the data and in records.
+    /// Returns the word in the data and in records.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -267,7 +267,7 @@ impl fmt::Display for Risk {
 }
 
 impl Flag {
-    /// The word in the data.
+    /// Returns the word in the data.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -285,7 +285,7 @@ impl fmt::Display for Flag {
 }
 
 impl Client {
-    /// The word in the data, which is also what people call the program.
+    /// Returns the word in the data, which is also the name of the program.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -307,7 +307,7 @@ impl fmt::Display for Client {
 }
 
 impl PresetError {
-    /// The name that was probably meant.
+    /// Returns the name that was probably meant.
     #[must_use]
     pub fn meant(&self) -> Option<&'static str> {
         match self {
@@ -317,7 +317,7 @@ impl PresetError {
     }
 }
 
-/// The text, escaped, and the fault; the hint is for the caller to put on its own line.
+/// Formats the escaped text and the fault. The caller prints the hint on its own line.
 impl fmt::Display for PresetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -331,7 +331,7 @@ impl fmt::Display for PresetError {
 
 impl std::error::Error for PresetError {}
 
-/// The data, understood.
+/// The parsed data.
 #[derive(Debug)]
 struct Catalogue {
     updated: String,
@@ -399,7 +399,7 @@ impl Catalogue {
 
     fn expand(&self, name: &str) -> Result<Vec<&Preset>, PresetError> {
         let mut groups = Vec::new();
-        // The profiles seen: a circle in the data would end here, and a test says that there is none.
+        // The set of seen profiles stops a cycle; a test checks that there is none.
         let mut seen: Vec<&str> = Vec::new();
         let mut open = vec![name];
         while let Some(name) = open.pop() {
@@ -412,10 +412,10 @@ impl Catalogue {
                 }
             } else {
                 let lower = name.to_ascii_lowercase();
-                // A client is not always called like the group that asks it.
+                // A client may have another name than its group.
                 let asks = |group: &&Preset| group.from_client.is_some_and(|client| client.as_str() == lower);
                 let asked = self::groups().iter().find(asks);
-                // Nor is an agent: `claude` is `agent-claude`.
+                // So may an agent: `claude` is `agent-claude`.
                 let agent = |name: &&str| name.strip_prefix("agent-") == Some(&lower);
                 let meant = asked.map(|group| group.name.as_str());
                 let meant = meant.or_else(|| names().find(agent)).or_else(|| nearest(&lower, names()));
@@ -438,7 +438,7 @@ impl RawGroup {
             Some(ports) => PortSet::union(ports),
         };
         let said = if self.ports.is_empty() { String::new() } else { format!(":{ports}") };
-        // The flag in the data is the word that a policy file would have to spell out.
+        // The flag in the data is the allowance that a policy file would have to set.
         let shared_suffix = self.flags.contains(&Flag::MultiTenant);
         let allowances = Allowances { any: false, shared_suffix };
         let allow = self.allow.iter().map(|host| {

@@ -1,4 +1,4 @@
-//! A rule with everything that is known about it: what it says, where it was written and by whose leave.
+//! Defines a rule with everything known about it: its contents, its origin and who approved it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,12 +14,12 @@ use crate::pattern::HostPattern;
 use crate::port::{Port, PortSet};
 use crate::target::Target;
 
-/// The place of a rule in its policy: `policy.rules()[id]`.
+/// The index of a rule in its policy: `policy.rules()[id]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub(crate) u32);
 
 impl RuleId {
-    /// The number, from 0 in the order of addition.
+    /// Returns the number, from 0 in the order of addition.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -31,27 +31,27 @@ impl fmt::Display for RuleId {
     }
 }
 
-/// What a rule does with what it covers. A deny rule wins over every allow rule, in any order.
+/// The action of a rule. A deny rule wins over every allow rule, in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Grants.
+    /// It grants.
     Allow,
-    /// Forbids.
+    /// It forbids.
     Deny,
 }
 
-/// What a rule covers. The two kinds never meet: a name never matches a net, a literal never a name.
+/// What a rule covers. A name never matches a net, and a literal never matches a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
     /// Host names.
     Name(HostPattern),
-    /// Addresses of one family, host bits zero.
+    /// Addresses of one family; host bits are zero.
     Net(IpNet),
 }
 
 impl Pattern {
-    /// The name pattern, if it is one.
+    /// Returns the name pattern, if it is one.
     pub fn name(&self) -> Option<&HostPattern> {
         match self {
             Self::Name(pattern) => Some(pattern),
@@ -59,7 +59,7 @@ impl Pattern {
         }
     }
 
-    /// The net, if it is one.
+    /// Returns the net, if it is one.
     pub fn net(&self) -> Option<&IpNet> {
         match self {
             Self::Net(net) => Some(net),
@@ -85,15 +85,15 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Whether the server name in a TLS hello must be the host that was asked for.
+/// Whether the server name in a TLS hello must be the requested host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum TlsCheck {
-    /// Enforced on port 443.
+    /// The check applies on port 443.
     #[default]
     Auto,
-    /// Enforced on every port of the rule.
+    /// The check applies on every port of the rule.
     Sni,
-    /// Not enforced: the server speaks first, or the protocol is not TLS.
+    /// There is no check: the server speaks first, or the protocol is not TLS.
     Off,
 }
 
@@ -107,7 +107,7 @@ impl TlsCheck {
         }
     }
 
-    /// Of two, the one that is enforced on more ports.
+    /// Returns the one that applies on more ports.
     #[must_use]
     pub fn strictest(self, other: Self) -> Self {
         match (self, other) {
@@ -118,7 +118,7 @@ impl TlsCheck {
     }
 }
 
-/// Where a rule was written.
+/// The place where a rule was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Origin {
@@ -131,19 +131,19 @@ pub enum Origin {
     File {
         /// The path as the user wrote it.
         path: String,
-        /// From 1.
+        /// The line, from 1.
         line: u32,
     },
     /// A preset that comes with the program.
     Preset {
-        /// Its name.
+        /// The name of the preset.
         name: String,
         /// The rule in it, as written there.
         rule: String,
     },
     /// A declared effect of the stage.
     Effect {
-        /// Its tag, such as `NetworkHosts`.
+        /// The tag, such as `NetworkHosts`.
         effect: String,
     },
 }
@@ -152,7 +152,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag { flag } => f.write_str(flag),
-            // A path is the only part that a stranger may have named, by naming a file.
+            // Only a path can be untrusted, through the name of a file.
             Self::File { path, line } => write!(f, "{}:{line}", printable(path)),
             Self::Preset { name, rule } => write!(f, "preset:{name}#{rule}"),
             Self::Effect { effect } => write!(f, "effect:{effect}"),
@@ -160,26 +160,26 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What an author may say about a rule besides the rule.
+/// An author's remarks about a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Note {
-    /// Why it exists.
+    /// Why the rule exists.
     pub reason: Option<String>,
-    /// Who agreed to it.
+    /// Who approved it.
     pub approved_by: Option<String>,
-    /// The first day, in UTC, on which it grants nothing. A deny rule never expires.
+    /// The first day, in UTC, on which it no longer grants. A deny rule never expires.
     pub expires: Option<Day>,
     /// Whether the TLS server name is checked.
     pub tls: TlsCheck,
-    /// What may be sent to the rule's targets in one run, all connections together.
+    /// The upload budget of the rule's targets in one run, for all connections together.
     pub max_upload: Option<Size>,
 }
 
-/// One rule of a policy.
+/// A rule of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rule {
-    /// Its place in the policy.
+    /// Its index in the policy.
     pub id: RuleId,
     /// The text as typed.
     pub text: String,
@@ -187,11 +187,11 @@ pub struct Rule {
     pub action: Action,
     /// Names or addresses.
     pub pattern: Pattern,
-    /// On which ports.
+    /// The ports.
     pub ports: PortSet,
     /// Where it was written.
     pub origin: Origin,
-    /// What its author said about it.
+    /// The author's remarks.
     pub note: Note,
 }
 
@@ -201,7 +201,7 @@ impl Rule {
         self.action == Action::Deny || self.note.expires.is_none_or(|expires| today < expires)
     }
 
-    /// What else this allow rule opens, in words: hosts and ports besides the target. `None`: nothing.
+    /// Describes what else this allow rule opens besides the target, or returns `None` if it is nothing.
     pub fn also_opens(&self, target: &Target) -> Option<String> {
         let hosts = match &self.pattern {
             Pattern::Name(HostPattern::Exact(_)) => None,
@@ -225,18 +225,18 @@ impl Rule {
         }
     }
 
-    /// Whether the rule covers this name, whatever the port.
+    /// Whether the rule covers this name, on any port.
     pub fn covers_name(&self, name: &HostName) -> bool {
         self.pattern.name().is_some_and(|pattern| pattern.matches(name))
     }
 
-    /// Whether the rule covers this address, whatever the port. No address is unwrapped.
+    /// Whether the rule covers this address, on any port. Inner addresses are not considered.
     pub fn covers_ip(&self, ip: IpAddr) -> bool {
         self.pattern.net().is_some_and(|net| net.contains(&ip))
     }
 }
 
-/// The rule in its one canonical spelling, ports always said.
+/// Formats the rule in its canonical spelling, always with ports.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let deny = if self.action == Action::Deny { "!" } else { "" };

@@ -1,4 +1,4 @@
-//! Words of a policy about how a stage is held, besides what it reaches and sees.
+//! Defines the words of a policy about how a stage is confined, apart from hosts and files.
 
 /// Defines choices that a policy names by a word.
 macro_rules! choices {
@@ -28,7 +28,7 @@ macro_rules! choices {
 }
 
 choices! {
-    /// How connections reach the proxy.
+    /// The bridge: how connections reach the proxy.
     Bridge {
         /// stage2 passes its listener to the proxy and nothing stays resident.
         #[default]
@@ -39,76 +39,76 @@ choices! {
 
     /// What a stage may connect to on the loopback of its sandbox.
     Loopback {
-        /// The proxy, and whatever the stage serves there itself.
+        /// The stage may use the proxy, and its own servers there.
         #[default]
         Own = "own",
-        /// The proxy alone, and the stage cannot listen on any TCP port: a second layer, by Landlock, behind the empty
-        /// network namespace. Takes Linux 6.7.
+        /// The stage may use only the proxy, and cannot listen on any TCP port. Landlock enforces this as a second
+        /// layer besides the empty network namespace. It needs Linux 6.7.
         Proxy = "proxy",
     }
 
     /// Whether a stage has Unix sockets.
     UnixSockets {
-        /// Where no socket of the host's can be reached by its path.
+        /// Yes, if no socket of the host can be reached by its path.
         #[default]
         Auto = "auto",
-        /// Always. Sockets of the host's that are in sight can then be connected to. Counts as `Auto` below a ceiling.
+        /// Always. Visible sockets of the host can then be connected to. Below a ceiling it counts as `Auto`.
         On = "on",
-        /// Never, but for connected pairs.
+        /// Only connected pairs.
         Off = "off",
     }
 
     /// What a stage gets instead of the caller's terminal.
     Tty {
-        /// A terminal of the sandbox's own, where standard input and output both are the caller's controlling terminal, and
-        /// the caller is in its foreground. Otherwise as [`Tty::Off`].
+        /// A terminal of the sandbox, if standard input and output are both the caller's controlling terminal and
+        /// the caller is in its foreground. Otherwise it is like [`Tty::Off`].
         #[default]
         Auto = "auto",
-        /// The caller's streams as they are, in a session that has no terminal.
+        /// The caller's streams unchanged, in a session without a terminal.
         Off = "off",
     }
 
     /// Whether programs that ignore the proxy variables are served.
     Transparent {
-        /// Where this machine allows it, and nothing in the request speaks against it.
+        /// Yes, if this machine allows it and the request does not exclude it.
         #[default]
         Auto = "auto",
-        /// Or the stage does not start.
+        /// Yes, and otherwise the stage does not start.
         On = "on",
-        /// No.
+        /// No program is served.
         Off = "off",
     }
 
-    /// Where package managers keep what they download.
+    /// Where package managers keep their downloads.
     Cache {
-        /// A writable, persistent cache of exeat's own, one per working directory.
+        /// In a writable, persistent cache of exeat, one per work directory.
         Private = "private",
-        /// A writable one of exeat's own on the disk, empty at the start and gone with the run.
+        /// In a writable cache of exeat on the disk, empty at the start and removed after the run.
         #[default]
         Run = "run",
-        /// None: clients that need a cache write to the private `/tmp`, or fail.
+        /// Nowhere. Clients that need a cache write to the private `/tmp`, or fail.
         None = "none",
     }
 
     /// Where the stage's HOME is.
     Home {
-        /// At the caller's path, of which the view shows what it shows of any directory.
+        /// At the caller's path; the view determines what is visible there.
         #[default]
         Caller = "caller",
-        /// A writable directory in the cache, which lasts as long as that: see [`Cache`].
+        /// In a writable directory in the cache, which lasts as long as the cache. See [`Cache`].
         Private = "private",
     }
 
-    /// What an `exeat run` does that the stage starts.
+    /// What `exeat run` does inside a stage.
     Nested {
-        /// It is an error: a sandbox cannot be made inside a sandbox.
+        /// It fails, because a sandbox cannot be created inside a sandbox.
         #[default]
         Refuse = "refuse",
-        /// It executes its command as it is, under this run's walls and none of its own.
+        /// It runs its command unchanged, confined only by the outer run.
         Pass = "pass",
     }
 
-    /// What happens when a stage declares more than it is granted.
+    /// What happens if a stage declares more than it is granted.
     OnExcess {
         /// Nothing runs.
         #[default]
@@ -119,7 +119,7 @@ choices! {
 }
 
 impl Cache {
-    /// Whether it is a directory of exeat's on the disk.
+    /// Whether it is a directory of exeat on the disk.
     #[must_use]
     pub const fn is_on_disk(self) -> bool {
         matches!(self, Self::Private | Self::Run)

@@ -1,7 +1,7 @@
-//! The JSON Schemas (draft 2020-12) of what this crate reads, for editors and for programs that write it.
+//! Provides JSON Schemas (draft 2020-12) of what this crate reads, for editors and for programs that write it.
 //!
-//! They are made from the tables that the readers go by. A schema says what a value looks like; that a text is a rule, a
-//! host name or an existing preset, only the readers say.
+//! They are built from the tables of the readers. A schema describes the form of a value. Only the readers check
+//! that a text is a valid rule, host name or preset.
 
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use crate::terms::{Ech, Mode};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// The schema of a policy file or of a ceiling. TOML and JSON hold the same.
+/// Returns the schema of a policy file or of a ceiling, for TOML and JSON.
 pub fn policy_json_schema(role: FileRole) -> Value {
     let title = match role {
         FileRole::Policy => "exeat policy",
@@ -30,7 +30,7 @@ pub fn policy_json_schema(role: FileRole) -> Value {
     Value::Object(schema)
 }
 
-/// The schema of what a stage declares: a list of effects, or one.
+/// Returns the schema of what a stage declares: a list of effects, or one effect.
 pub fn effects_json_schema() -> Value {
     let effects: Vec<Value> = EffectKind::ALL.into_iter().map(effect).collect();
     json!({
@@ -71,7 +71,7 @@ fn effect(kind: EffectKind) -> Value {
     })
 }
 
-/// The properties of a section.
+/// Returns the properties of a section.
 fn table(section: &str, role: FileRole) -> Map<String, Value> {
     let here = |key: &&Key| {
         key.section == section && key.shape != Shape::Later && key.only.is_none_or(|only| only == role)
@@ -99,12 +99,13 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         }
         Shape::Tables => {
             let mut item = object(table(&format!("{}.{}", key.section, key.name), role));
-            // With the key beside it: strict readers take no name that is required and not described.
+            // The key appears in the same schema, because strict readers accept no required name without a
+            // description.
             let one = |key: &str| json!({"properties": {key: true}, "required": [key]});
             item.insert("anyOf".into(), json!([one("allow"), one("deny")]));
             json!({"type": "array", "items": item})
         }
-        // A schema's numbers are those of JSON.
+        // The numbers of a schema are those of JSON.
         Shape::Version => json!({"const": i64::try_from(SCHEMA).unwrap_or_default()}),
         Shape::Stage => json!({"type": "string", "minLength": 1, "maxLength": MAX_STAGE}),
         Shape::Text => json!({"type": "string"}),
@@ -130,7 +131,7 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         }),
         Shape::Span => json!({"$ref": "#/$defs/span"}),
         Shape::Size => json!({"$ref": "#/$defs/size"}),
-        // By the number of digits: a pattern cannot count.
+        // It goes by the number of digits, because a pattern cannot count.
         Shape::Memory => json!({
             "description": "at least 1MiB",
             "type": "string",
@@ -192,13 +193,13 @@ fn definitions(role: FileRole) -> Value {
 /// A port, from 1 to 65535.
 const PORT: &str = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
 
-/// A look ahead at the end of a text, which is none of these numbers.
+/// Returns a lookahead at the end of a text that excludes these numbers.
 fn except(numbers: impl IntoIterator<Item = u16>) -> String {
     let numbers: Vec<String> = numbers.into_iter().map(|number| number.to_string()).collect();
     format!("(?!({})$)", numbers.join("|"))
 }
 
-/// The members of what was written as an object.
+/// Returns the members of a value that is an object.
 fn map(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,

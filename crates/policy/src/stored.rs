@@ -1,7 +1,7 @@
-//! The policy that stands beside a record, read back.
+//! Reads the policy that is stored next to a record.
 //!
-//! Repairs nothing and guesses nothing: a text is [`Policy::canonical_json`] of what is made of it, byte for byte, or it is refused. It has no
-//! more than rules: where they stood, and what a policy file says of files, variables and limits, is not in it.
+//! It repairs and guesses nothing. A text must equal the [`Policy::canonical_json`] of its result, byte for byte,
+//! or it is refused. It contains only rules, without their places, and nothing about files, variables and limits.
 
 use serde::Deserialize;
 
@@ -12,14 +12,14 @@ use crate::policy::{Layers, Policy, PolicyBuilder};
 use crate::rule::{Action, Note, Origin, TlsCheck};
 use crate::terms::{Ech, Mode, Terms};
 
-/// Bytes of a stored policy that are read at most. A rule has some hundred, and a policy several layers of them.
+/// Maximum bytes of a stored policy. A rule has some hundred, and a policy has several layers.
 pub const MAX_STORED_BYTES: usize = 64 << 20;
 
 /// The effective policy of a run, in its layers.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StoredPolicy {
-    /// The grants and what holds for all rules, as a policy file has them.
+    /// The grants, and what applies to all rules, as in a policy file.
     pub grants: PolicyFile,
     /// Upper bounds; their names are not stored.
     pub ceilings: Vec<PolicyBuilder>,
@@ -29,17 +29,17 @@ pub struct StoredPolicy {
     pub lock: Option<PolicyBuilder>,
 }
 
-/// Why a stored policy is not taken.
+/// Why a stored policy is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoredError {
-    /// A rule of it is none.
+    /// One of its rules is invalid.
     #[error("in the policy of a record {0}")]
     Rule(RuleError),
-    /// A word or a number that no policy has.
+    /// It contains a word or number that no policy has.
     #[error("in the policy of a record `{0}` is not what this version writes")]
     Value(&'static str),
-    /// It says something, or says it in a way, that was not stored so.
+    /// It differs from what is stored for its contents.
     #[error("the policy of a record is not as it was stored: it was changed, or another version wrote it")]
     Changed,
 }
@@ -70,11 +70,12 @@ struct RawRule {
 }
 
 impl StoredPolicy {
-    /// Reads one; `None` where the text has another form, such as that of a policy file. `shown` is the file in what is said of its rules.
+    /// Parses a stored policy. Returns `None` for a text in another form, such as a policy file. `shown` names the
+    /// file in messages about its rules.
     ///
     /// # Errors
     ///
-    /// [`StoredError`] where it has the form and is not what a run stores.
+    /// Returns a [`StoredError`] if the form is right and the contents are not what a run stores.
     pub fn parse(text: &str, shown: &str) -> Option<Result<Self, StoredError>> {
         if !text.starts_with('{') {
             return None;
@@ -89,7 +90,7 @@ impl StoredPolicy {
     fn made(raw: Raw, shown: &str) -> Result<Self, StoredError> {
         let builder = |rules: Vec<RawRule>| {
             let mut builder = PolicyBuilder::new();
-            // A ceiling without a rule says nothing about hosts, and lets nothing be dialed.
+            // A ceiling without rules says nothing about hosts, and allows no target.
             builder.leave_upstream_open(rules.is_empty());
             for rule in rules {
                 rule.read(shown)?.apply(&mut builder);
@@ -118,7 +119,7 @@ impl StoredPolicy {
         })
     }
 
-    /// The policy as it was in force. `shown` names its ceilings and its lock.
+    /// Builds the policy as it was in force. `shown` names its ceilings and its lock.
     pub fn policy(self, shown: &str) -> Policy {
         let Self { grants: file, ceilings, declared, lock } = self;
         let mut grants = PolicyBuilder::new();
@@ -136,7 +137,7 @@ impl StoredPolicy {
 
 impl RawRule {
     fn read(self, shown: &str) -> Result<FileRule, StoredError> {
-        // Whoever wrote the rule had what it takes; it is judged as the rule that it is.
+        // The rule had its allowances when it was written, so it is read without that check.
         let allowances = Allowances { any: true, shared_suffix: true };
         let spec = RuleSpec::parse(&self.rule, Action::Allow, allowances).map_err(StoredError::Rule)?;
         let tls = match self.tls.as_deref() {
@@ -154,7 +155,7 @@ impl RawRule {
             tls,
             max_upload: max_upload.transpose()?,
         };
-        // All of it is one line.
+        // The whole policy is one line.
         Ok(FileRule { text: self.rule, spec, origin: Origin::File { path: shown.to_owned(), line: 1 }, note })
     }
 }

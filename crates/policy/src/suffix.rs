@@ -1,21 +1,21 @@
-//! Which names belong to many owners at once, so that a wildcard below them grants strangers.
-//! Used when a policy loads, never to decide about a connection.
+//! Knows which names belong to many owners, so that a wildcard below them grants strangers. It is used when a
+//! policy loads, never for a decision.
 
 use crate::name::HostName;
 
 /// Why a wildcard below a name covers strangers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shared {
-    /// A public suffix, or one label: anyone can register below it.
+    /// It is a public suffix, or one label: anyone can register below it.
     Public,
-    /// A platform that gives names or storage to anyone.
+    /// It is a platform that gives names or storage to anyone.
     Platform,
 }
 
-/// Names above entries of the public suffix list, or missing from it, below which a platform hands out
-/// names to anyone who signs up. The list says `s3.amazonaws.com`, so it does not stop `*.amazonaws.com`
-/// or `*.us-east-1.amazonaws.com`: both cover every bucket. A name below one of these is fine again once
-/// the list says that it has one owner (`bucket.s3.amazonaws.com`).
+/// Names below which a platform gives names to anyone, and which the public suffix list lacks or lists only below.
+/// The list has `s3.amazonaws.com`, so it does not stop `*.amazonaws.com` or `*.us-east-1.amazonaws.com`, which
+/// both cover every bucket. A name below one of these is accepted again if the list says that it has one owner
+/// (`bucket.s3.amazonaws.com`).
 const PLATFORMS: &[&str] = &[
     "akamai.net",
     "akamaihd.net",
@@ -42,11 +42,11 @@ const PLATFORMS: &[&str] = &[
     "windows.net",
 ];
 
-/// Whether `*.base` would cover names of more than one owner.
+/// Whether `*.base` would cover names of several owners.
 pub(crate) fn shared(base: &HostName) -> Option<Shared> {
     // A name one label below shows both an entry for `base` and a wildcard entry below it
-    // (`*.compute.amazonaws.com`): in either case the child is no more than a suffix and one label.
-    // A single label is always a suffix, listed or not.
+    // (`*.compute.amazonaws.com`). In either case the child is only a suffix and one label. A single label is
+    // always a suffix, listed or not.
     let probe = format!("x.{base}");
     let suffix = psl::suffix(probe.as_bytes());
     let suffix_len = suffix.map_or(0, |suffix| suffix.as_bytes().len());
@@ -57,12 +57,13 @@ pub(crate) fn shared(base: &HostName) -> Option<Shared> {
     let platform = PLATFORMS
         .iter()
         .find(|platform| base.as_str() == **platform || base.parents().any(|parent| parent == **platform))?;
-    // Longer than the platform itself: the list splits the platform above `base`, so `base` has one owner.
+    // The suffix is longer than the platform, so the list divides the platform above `base`, and `base` has one
+    // owner.
     (suffix_len <= platform.len()).then_some(Shared::Platform)
 }
 
-/// The suffix below which this name lies and anyone can get one, where a platform hands them out. `None` for names that
-/// somebody had to register: those have one owner.
+/// Returns the suffix below which anyone can get such a name from a platform. Returns `None` for names that were
+/// registered, because those have one owner.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

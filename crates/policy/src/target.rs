@@ -1,5 +1,5 @@
-//! What a client asks for: one host and one port. Request text is judged here and nowhere else, by a byte
-//! allow-list before anything is folded; it is never repaired, decoded or handed to a resolver to find out.
+//! Parses what a client asks for: one host and one port. Only this file judges request text, by a byte allow-list
+//! before anything is normalized. It repairs and decodes nothing, and never asks a resolver.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,38 +8,38 @@ use std::str::FromStr;
 use crate::name::{HostName, MAX_NAME, NameError};
 use crate::port::Port;
 
-/// Longest authority that can be valid: a name, its trailing dot, `:` and five digits.
+/// Maximum length of a valid authority: a name, its trailing dot, `:` and five digits.
 const MAX_AUTHORITY: usize = MAX_NAME + 1 + 6;
 
 /// The host part of a target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
-    /// A name, to be resolved only once it is admitted.
+    /// A name, which may be resolved only after it is admitted.
     Name(HostName),
     /// A literal address.
     Ip(IpAddr),
 }
 
 impl Host {
-    /// A host as it stands in a request: a name, a strict dotted quad, or an IPv6 address in brackets.
+    /// Parses the host of a request: a name, a strict dotted quad, or an IPv6 address in brackets.
     ///
     /// # Errors
     ///
-    /// [`TargetError`] names the first fault.
+    /// Returns a [`TargetError`] with the first fault.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
         if let Some(rest) = text.strip_prefix('[') {
             let inner = rest.strip_suffix(']').ok_or(TargetError::Brackets)?;
             return parse_ipv6(inner).map(|ip| Self::Ip(ip.into())).ok_or(TargetError::Ipv6);
         }
-        // std takes exactly four decimal octets without leading zeros; every other number-like spelling
-        // ends in a label that starts with a digit, which `HostName` refuses.
+        // std accepts exactly four decimal octets without leading zeros. Every other number-like spelling ends in a
+        // label that starts with a digit, which `HostName` refuses.
         if let Ok(ip) = text.parse::<Ipv4Addr>() {
             return Ok(Self::Ip(ip.into()));
         }
         text.parse().map(Self::Name).map_err(TargetError::Name)
     }
 
-    /// The address, if this is a literal.
+    /// Returns the address, if this is a literal.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Ip(ip) => Some(*ip),
@@ -47,7 +47,7 @@ impl Host {
         }
     }
 
-    /// The name, if this is one.
+    /// Returns the name, if this is one.
     pub fn name(&self) -> Option<&HostName> {
         match self {
             Self::Name(name) => Some(name),
@@ -66,24 +66,24 @@ impl fmt::Display for Host {
     }
 }
 
-/// One host and one port, as asked for.
+/// The requested host and port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
-    /// Whom the client wants to reach.
+    /// The host.
     pub host: Host,
-    /// On which port.
+    /// The port.
     pub port: Port,
 }
 
 impl Target {
     /// Parses the authority-form of CONNECT (RFC 9112 section 3.2.3): `host:port`, both required.
     ///
-    /// Letter case and one trailing dot of a name are folded; a leading zero in the port, a zone id,
-    /// userinfo, a percent sign and every other byte outside `A-Z a-z 0-9 . - : [ ]` are refused.
+    /// Letter case and one trailing dot of a name are normalized. A leading zero in the port, a zone id, userinfo,
+    /// a percent sign and every other byte outside `A-Z a-z 0-9 . - : [ ]` are refused.
     ///
     /// # Errors
     ///
-    /// [`TargetError`] names the first fault and never repeats the text: it may hold a password.
+    /// Returns a [`TargetError`] with the first fault. It never repeats the text, which may contain a password.
     pub fn parse(bytes: &[u8]) -> Result<Self, TargetError> {
         if bytes.is_empty() {
             return Err(TargetError::Empty);
@@ -130,37 +130,37 @@ impl fmt::Display for Target {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// No bytes at all.
+    /// The text is empty.
     #[error("the target is empty")]
     Empty,
-    /// Longer than any valid target.
+    /// The text is longer than any valid target.
     #[error("the target is too long")]
     TooLong,
-    /// A byte that no host or port has.
+    /// A byte cannot be part of a host or port.
     #[error("byte {at} of the target belongs to no host and no port")]
     Byte {
-        /// Offset in the target.
+        /// The offset in the target.
         at: usize,
     },
-    /// Brackets anywhere but around an IPv6 address.
+    /// Brackets are not around an IPv6 address.
     #[error("brackets stand around an IPv6 address only")]
     Brackets,
-    /// Brackets around something that is not an IPv6 address; zone ids and short IPv4 tails are not.
+    /// The brackets contain something other than an IPv6 address, such as a zone id or a short IPv4 tail.
     #[error("the brackets hold no IPv6 address")]
     Ipv6,
-    /// Neither a name nor a strict dotted quad.
+    /// It is neither a name nor a strict dotted quad.
     #[error("{0}")]
     Name(NameError),
-    /// The authority-form requires a port.
+    /// The port is missing.
     #[error("the target has no port")]
     NoPort,
-    /// Not 1 to 65535 in plain digits.
+    /// The port is not 1 to 65535 in plain digits.
     #[error("a port is a number from 1 to 65535 without leading zeros")]
     Port,
 }
 
-/// The textual forms of RFC 4291 section 2.2, as std reads them: groups of one to four digits, one `::`,
-/// no zone id, and only a strict dotted quad as an IPv4 tail.
+/// Parses the forms of RFC 4291 section 2.2, as std does: groups of one to four digits, one `::`, no zone id, and
+/// only a strict dotted quad as an IPv4 tail.
 pub(crate) fn parse_ipv6(text: &str) -> Option<Ipv6Addr> {
     text.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! What a policy says besides rules: how strictly they are held, and how two kinds of connections that no rule can
-//! name are judged.
+//! Defines the settings of a policy that apply to all rules: how strictly they hold, and how two kinds of
+//! connections are judged that no rule can describe.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use serde::{Serialize, Serializer};
 
 use crate::decision::{WordError, word};
 
-/// What holds for every rule of a policy.
+/// The settings that apply to every rule of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Terms {
-    /// What becomes of a name that no rule grants.
+    /// How to treat a name that no rule grants.
     pub mode: Mode,
-    /// Whether an address behind the well-known prefix of NAT64, `64:ff9b::/96` (RFC 6052 section 2.1), is judged by the
-    /// IPv4 address in it. Otherwise it is closed like every other embedding.
+    /// Whether an address behind the well-known prefix of NAT64, `64:ff9b::/96` (RFC 6052 section 2.1), is judged
+    /// by the IPv4 address inside. Otherwise it is closed like every other embedding.
     pub nat64: bool,
-    /// What becomes of a TLS hello that hides its server name.
+    /// How to treat a TLS hello that hides its server name.
     pub ech: Ech,
 }
 
 impl Terms {
-    /// What whoever starts a run should know, because it weakens what is enforced.
+    /// Returns a note for whoever starts a run, if the settings weaken what is enforced.
     pub fn note(self) -> Option<&'static str> {
         match self.mode {
             Mode::Enforce => None,
@@ -32,22 +32,22 @@ impl Terms {
     }
 }
 
-/// Whether a host that no rule grants is refused or let through and recorded.
+/// Whether a host that no rule grants is refused, or allowed and recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Mode {
-    /// What is not granted is refused.
+    /// A target that is not granted is refused.
     #[default]
     Enforce,
-    /// A name that is not granted is let through on the ports 80 and 443, and recorded as `would_deny`. Everything else is
-    /// enforced: see [`Denial::is_reportable`](crate::Denial::is_reportable).
+    /// A name that is not granted is allowed on ports 80 and 443, and recorded as `would_deny`. Everything else is
+    /// enforced. See [`Denial::is_reportable`](crate::Denial::is_reportable).
     Report,
 }
 
 impl Mode {
-    /// Every mode.
+    /// Lists every mode.
     pub const ALL: [Self; 2] = [Self::Enforce, Self::Report];
 
-    /// The word in policies and records; stable.
+    /// Returns the word in policies and records; stable.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Enforce => "enforce",
@@ -56,12 +56,11 @@ impl Mode {
     }
 }
 
-/// What becomes of a TLS hello with the `encrypted_client_hello` extension (RFC 9849): the name that it shows need not be
-/// the one that is meant.
+/// How to treat a TLS hello with the `encrypted_client_hello` extension (RFC 9849), whose visible name may not be
+/// the real one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Ech {
-    /// It is let through, and the record tells of it. Browsers send such an extension with random content (GREASE) to
-    /// every server.
+    /// It is allowed and recorded. Browsers send this extension with random content (GREASE) to every server.
     #[default]
     Record,
     /// It is refused.
@@ -69,10 +68,10 @@ pub enum Ech {
 }
 
 impl Ech {
-    /// Both words.
+    /// Lists both words.
     pub const ALL: [Self; 2] = [Self::Record, Self::Refuse];
 
-    /// The word in policies; stable.
+    /// Returns the word in policies; stable.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Record => "record",

@@ -13,29 +13,29 @@ use crate::port::PortSet;
 use crate::rule::{Action, Pattern};
 use crate::target::{Host, Target, TargetError};
 
-/// Entries of a [`Bypass`] at most. Each connection is compared with all of them.
+/// Maximum entries of a [`Bypass`]. Each connection is compared with all of them.
 pub const MAX_BYPASS: usize = 1000;
 
-/// Bytes of a text that names a proxy, at most: a name, credentials and punctuation fit several times.
+/// Maximum bytes of a text that names a proxy, several times what a name with credentials needs.
 const MAX_URL: usize = 4096;
 
-/// Where another proxy listens: `http://host:port`, without anything else.
+/// The address of an upstream proxy: `http://host:port`, without anything else.
 ///
-/// The text can hold a password, so no error repeats it.
+/// The text can contain a password, so no error repeats it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UpstreamUrl(Target);
 
 impl UpstreamUrl {
-    /// The place.
+    /// Returns the host and port.
     pub fn target(&self) -> &Target {
         &self.0
     }
 
-    /// The value of a variable such as `https_proxy`. Here the scheme may be missing, and credentials may stand before the
-    /// host: they come back as they are to be sent, `user:password`, percent-decoded.
+    /// Parses the value of a variable such as `https_proxy`. The scheme may be missing, and credentials may precede
+    /// the host. They are returned as they are to be sent: `user:password`, percent-decoded.
     ///
     /// # Errors
-    /// [`UpstreamFault`], which never repeats the text.
+    /// Returns an [`UpstreamFault`], which never repeats the text.
     pub fn from_variable(text: &str) -> Result<(Self, Option<Vec<u8>>), UpstreamFault> {
         let rest = match text.split_once("://") {
             Some(_) => after_scheme(text)?,
@@ -114,25 +114,25 @@ impl fmt::Debug for Credentials {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpstreamFault {
-    /// `https://`, `socks5://` and the like.
+    /// The scheme is not supported, such as `https://` or `socks5://`.
     #[error("an upstream proxy that is reached by `{0}://` is not supported; `http://host:port` is")]
     Scheme(&'static str),
-    /// No scheme, or one that no proxy has.
+    /// There is no scheme, or one that no proxy has.
     #[error("an upstream proxy is `http://host:port`")]
     Shape,
-    /// `user:password@`, where it would be seen by others.
+    /// It contains `user:password@`, which others could see.
     #[error("a user name and a password have no place in the URL")]
     Userinfo,
-    /// A `%` that encodes nothing, or a control character, in credentials.
+    /// Credentials contain an invalid `%` or a control character.
     #[error("the user name and the password in the URL cannot be read")]
     Credentials,
-    /// Something behind the port.
+    /// Something follows the port.
     #[error("an upstream proxy is `http://host:port`, without a path")]
     Path,
-    /// No port: the programs that read such a URL do not agree on one.
+    /// There is no port. Programs that read such a URL disagree on the default.
     #[error("an upstream proxy is `http://host:port`, and the port is missing")]
     NoPort,
-    /// Not a host and a port.
+    /// It is not a host and a port.
     #[error("an upstream proxy is `http://host:port`: {0}")]
     Target(TargetError),
 }
@@ -150,13 +150,13 @@ fn after_scheme(text: &str) -> Result<&str, UpstreamFault> {
     Err(known.map_or(UpstreamFault::Shape, UpstreamFault::Scheme))
 }
 
-/// What stands before a single closing slash.
+/// Returns the text before a single final slash.
 fn authority(rest: &str) -> Result<&str, UpstreamFault> {
     if rest.len() > MAX_URL {
         return Err(UpstreamFault::Shape);
     }
     let authority = rest.strip_suffix('/').unwrap_or(rest);
-    // A password could hold one of these only encoded.
+    // A password must have these encoded.
     if authority.contains(['/', '?', '#']) { Err(UpstreamFault::Path) } else { Ok(authority) }
 }
 
@@ -167,7 +167,7 @@ fn place(authority: &str) -> Result<Target, UpstreamFault> {
     })
 }
 
-/// `user:password`, percent-decoded (RFC 3986 section 2.1); without a colon the password is empty.
+/// Decodes `user:password` (RFC 3986 section 2.1). Without a colon the password is empty.
 fn credentials(userinfo: &str) -> Result<Vec<u8>, UpstreamFault> {
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     let mut out = decoded(user)?;
@@ -197,34 +197,35 @@ fn decoded(text: &str) -> Result<Vec<u8>, UpstreamFault> {
     Ok(out)
 }
 
-/// What is reached without the upstream proxy. `localhost` and what lies below it always is.
+/// The targets that are reached without the upstream proxy. `localhost` and names below it always are.
 ///
-/// An entry covers what it says and nothing that a name leads to: names that go upstream are not looked up here.
+/// An entry covers only what it says, not the addresses of names, because names that go upstream are not resolved
+/// here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bypass(Vec<RuleSpec>);
 
 impl Bypass {
-    /// Adds one entry: the host of a rule, on every port or those given, or `.name` for a name and all below it.
+    /// Adds one entry: the host of a rule, on every port or the given ones, or `.name` for a name and all below it.
     ///
     /// # Errors
-    /// [`BypassError`]; the list is as it was.
+    /// Returns a [`BypassError`] and leaves the list unchanged.
     pub fn add(&mut self, text: &str) -> Result<(), BypassError> {
         self.push(text, false)
     }
 
-    /// Adds every entry of a text with commas between them.
+    /// Adds every entry of a comma-separated text.
     ///
     /// # Errors
-    /// [`BypassError`] of the first entry that is none.
+    /// Returns the [`BypassError`] of the first invalid entry.
     pub fn add_list(&mut self, text: &str) -> Result<(), BypassError> {
         text.split(',').map(str::trim).try_for_each(|entry| self.add(entry))
     }
 
-    /// The value of a variable such as `no_proxy`: entries with commas or spaces between them, empty ones passed over, in
-    /// which a name covers what lies below it as well, as curl and Go read it. `None`: `*`, so everything.
+    /// Parses the value of a variable such as `no_proxy`: entries separated by commas or spaces, without empty
+    /// ones. A name also covers those below it, as in curl and Go. `None` means `*`, everything.
     ///
     /// # Errors
-    /// [`BypassError`] of the first entry that is none.
+    /// Returns the [`BypassError`] of the first invalid entry.
     pub fn from_variable(text: &str) -> Result<Option<Self>, BypassError> {
         let mut bypass = Self::default();
         let entries = || text.split([',', ' ', '\t']).filter(|entry| !entry.is_empty());
@@ -240,7 +241,8 @@ impl Bypass {
             if text.starts_with('!') {
                 return Err(BypassError::Mark);
             }
-            // Nothing is granted by it: how many owners a suffix has does not matter. Without ports: every one.
+            // An entry grants nothing, so the owners of a suffix do not matter. Without ports it covers all of
+            // them.
             let all = Allowances { any: false, shared_suffix: true };
             let spec = RuleSpec::parse(text, Action::Deny, all)?;
             if spec.pattern == Pattern::Name(HostPattern::Any) { Err(BypassError::All) } else { Ok(spec) }
@@ -280,12 +282,12 @@ impl Bypass {
         self.0.iter().any(|spec| spec.ports.contains(target.port) && covers(&spec.pattern, &target.host))
     }
 
-    /// Whether nothing was added.
+    /// Whether the list has no entry.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The entries in canonical spelling, sorted.
+    /// Returns the entries in canonical spelling, sorted.
     pub fn entries(&self) -> Vec<String> {
         let entry = |spec: &RuleSpec| {
             if spec.ports == PortSet::all() {
@@ -300,7 +302,7 @@ impl Bypass {
     }
 }
 
-/// The entries, with commas between them.
+/// Formats the entries with commas between them.
 impl fmt::Display for Bypass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.entries().join(","))
@@ -315,53 +317,53 @@ fn covers(pattern: &Pattern, host: &Host) -> bool {
     }
 }
 
-/// `::1` or `fe80::/10`, as such lists have them: without brackets.
+/// Whether the text is `::1` or `fe80::/10` without brackets, as such lists have them.
 fn is_bare_ipv6(text: &str) -> bool {
     let address = text.split_once('/').map_or(text, |(address, _)| address);
     address.parse::<Ipv6Addr>().is_ok()
 }
 
-/// Why a text is no entry of a [`Bypass`].
+/// Why a text is not an entry of a [`Bypass`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BypassError {
-    /// Not what a rule names.
+    /// It is not a host of a rule.
     #[error("{0}")]
     Rule(#[from] RuleError),
     /// `!`.
     #[error("an exception has no `!`")]
     Mark,
-    /// `*`: then there is no upstream proxy.
+    /// It is `*`, which would mean that there is no upstream proxy.
     #[error("`*` would leave nothing to the upstream proxy")]
     All,
-    /// A dot before an address or a wildcard.
+    /// A dot precedes an address or a wildcard.
     #[error("a dot stands only before a name")]
     Suffix,
-    /// More than [`MAX_BYPASS`].
+    /// There are more than [`MAX_BYPASS`] entries.
     #[error("there are more than {MAX_BYPASS} exceptions")]
     TooMany,
 }
 
-/// Where the credentials for an upstream proxy are: `file:PATH` or `env:NAME`. Never they themselves.
+/// The place of the credentials for an upstream proxy: `file:PATH` or `env:NAME`. It never contains them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthSpec {
-    /// A file that holds `user:password` in one line.
+    /// A file that contains `user:password` in one line.
     File(PathSpec),
     /// A variable of the caller with `user:password`.
     Env(String),
 }
 
-/// Why a text does not say where credentials are. It can be a password, so that no error repeats it.
+/// Why a text is not a place of credentials. No error repeats it, because it can be a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthSpecError {
-    /// Neither.
+    /// It is neither form.
     #[error("credentials are named by `file:PATH` or `env:NAME`, and never given")]
     Shape,
-    /// Not a path.
+    /// The path is invalid.
     #[error("`file:` names no file: {0}")]
     Path(BindError),
-    /// Not the name of a variable.
+    /// The name of the variable is invalid.
     #[error("`env:` is followed by the name of a variable")]
     Name,
 }

@@ -1,4 +1,5 @@
-//! Reads declared effects with the place of every fault. Accepts what deserialising does, and a single object besides.
+//! Reads declared effects with the position of every fault. It accepts what deserializing accepts, and also a
+//! single object.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,10 +18,10 @@ impl EffectSet {
     ///
     /// # Errors
     ///
-    /// [`FileError`] with every fault that was found: a text of more than [`MAX_FILE_BYTES`](crate::file::MAX_FILE_BYTES),
-    /// more than [`MAX_RULES`](crate::file::MAX_RULES) hosts,
-    /// an unknown tag, a field that is missing or that the effect has not, a value of another kind, a host that is no
-    /// allow rule. Nothing of it loads then.
+    /// Returns a [`FileError`] with every fault: a text of more than
+    /// [`MAX_FILE_BYTES`](crate::file::MAX_FILE_BYTES), more than [`MAX_RULES`](crate::file::MAX_RULES) hosts, an
+    /// unknown tag, a missing or wrong field, a value of the wrong type, a host that is not an allow rule. Nothing
+    /// is loaded then.
     pub fn parse(text: &str, path_shown: &str) -> Result<Self, FileError> {
         let mut reader = Reader::new(text, path_shown);
         let mut effects = Self::new();
@@ -185,7 +186,7 @@ impl Reader<'_> {
     }
 }
 
-/// The effect of a kind that carries nothing.
+/// Returns the effect of a kind that has no values.
 fn plain(kind: EffectKind) -> Option<Effect> {
     match kind {
         EffectKind::Fallible => Some(Effect::Fallible),
@@ -202,7 +203,7 @@ fn plain(kind: EffectKind) -> Option<Effect> {
     }
 }
 
-/// How an effect is written.
+/// Returns an example of a kind.
 fn example(kind: EffectKind) -> String {
     let tag = kind.tag();
     match kind.field() {

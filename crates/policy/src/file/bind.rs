@@ -1,9 +1,9 @@
-//! Paths as a policy writes them. Nothing here looks at a file system or knows where HOME is.
+//! Parses paths of a policy. Nothing here reads a file system or knows where HOME is.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A path before it is placed: what it is relative to is the caller's to know.
+/// A path before it is resolved. The caller knows what it is relative to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathSpec {
     /// `/data`.
@@ -14,25 +14,25 @@ pub enum PathSpec {
     Relative(String),
 }
 
-/// `HOST[:GUEST]`: what to show, and where.
+/// A bind `HOST[:GUEST]`: the path to show, and where to show it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BindSpec {
     /// The path on the host.
     pub host: PathSpec,
-    /// The path inside, absolute or below HOME; `None`: the same as on the host.
+    /// The path inside, absolute or below HOME; `None` if it is the same as on the host.
     pub guest: Option<PathSpec>,
-    /// The line of the file that says so, from 1; `None`: no file does.
+    /// The line of the file, from 1; `None` if it is not from a file.
     pub line: Option<u32>,
 }
 
-/// Why a text is no path or bind.
+/// Why a text is not a path or bind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// No path on one side.
+    /// One side has no path.
     #[error("the path is empty")]
     Empty,
-    /// A NUL, or another control character that a report would garble.
+    /// It contains a NUL, or another control character that would garble a report.
     #[error("a path has no control characters")]
     Control,
     /// `~user`.
@@ -41,7 +41,7 @@ pub enum BindError {
     /// Two colons or more.
     #[error("a bind is HOST or HOST:GUEST; a path with a colon in it cannot be given here")]
     Colons,
-    /// A relative path where there is nothing to be relative to.
+    /// A path is relative, and there is nothing to be relative to.
     #[error("a path here is absolute or starts with `~/`")]
     Relative,
     /// A relative path inside.
@@ -75,7 +75,7 @@ impl FromStr for PathSpec {
 }
 
 impl PathSpec {
-    /// A path that means the same wherever it is written: absolute or below HOME.
+    /// Parses a path with the same meaning everywhere: absolute or below HOME.
     pub(crate) fn fixed(text: &str) -> Result<Self, BindError> {
         match text.parse()? {
             Self::Relative(_) => Err(BindError::Relative),
@@ -83,7 +83,7 @@ impl PathSpec {
         }
     }
 
-    /// A path inside the sandbox.
+    /// Parses a path inside the sandbox.
     pub(crate) fn guest(text: &str) -> Result<Self, BindError> {
         let path: Self = text.parse()?;
         if matches!(path, Self::Relative(_)) {
@@ -95,7 +95,7 @@ impl PathSpec {
         Ok(path)
     }
 
-    /// Whether a part of it is `..`.
+    /// Whether a component is `..`.
     pub(crate) fn has_dots(&self) -> bool {
         self.text().split('/').any(|part| part == "..")
     }
@@ -122,7 +122,7 @@ impl FromStr for BindSpec {
     }
 }
 
-/// As it is written in a policy.
+/// Formats it as in a policy.
 impl fmt::Display for PathSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -133,7 +133,7 @@ impl fmt::Display for PathSpec {
     }
 }
 
-/// As it is written in a policy, if neither path holds a colon.
+/// Formats it as in a policy, if neither path contains a colon.
 impl fmt::Display for BindSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.guest {
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// A3: `~` is HOME, and a relative path stays one until somebody places it.
+    /// A3: `~` is HOME, and a relative path stays relative until it is resolved.
     #[test]
     fn binds_are_one_path_or_two() {
         let home = |text: &str| PathSpec::Home(text.into());

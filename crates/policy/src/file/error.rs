@@ -1,20 +1,20 @@
-//! What is wrong with a file: the place, the text with a mark below it, and what was probably meant.
+//! Describes faults of a file: the position, the text with a mark below it, and what was probably meant.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::escape::{printable, visible};
 
-/// Faults that one error prints; the rest is counted.
+/// Maximum faults that one error prints. The others are counted.
 const MAX_SHOWN: usize = 20;
 
-/// Faults that one error holds. A file that is all faults is not worth a guess at each.
+/// Maximum faults that one error holds. More guesses are not worth their time.
 pub(super) const MAX_FAULTS: usize = 100;
 
-/// Everything that is wrong with a file.
+/// All faults of a file.
 ///
-/// Displayed as `path:line:column`, the fault, the line with a mark below it, and what was probably meant.
-/// Text of the file is printed with control and foreign characters escaped.
+/// It is displayed as `path:line:column`, the fault, the line with a mark below it, and what was probably meant.
+/// Control and foreign characters of the file are escaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileError {
     path: String,
@@ -22,15 +22,15 @@ pub struct FileError {
     total: usize,
 }
 
-/// One fault of a file.
+/// A fault of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: u32,
-    /// What is wrong, without a full stop.
+    /// The fault, without a full stop.
     pub message: String,
     /// What was probably meant.
     pub meant: Option<String>,
@@ -38,11 +38,11 @@ pub struct Problem {
     mark: Range<usize>,
 }
 
-/// A fault before it has a line: where, what, and what was probably meant.
+/// A fault before its line is known: the bytes, the message, and what was probably meant.
 pub(super) type Fault = (Range<usize>, String, Option<String>);
 
 impl FileError {
-    /// Of at least one fault.
+    /// Creates the error for at least one fault.
     pub(super) fn new(text: &str, path: &str, mut faults: Vec<Fault>) -> Self {
         faults.sort_by_key(|(at, ..)| at.start);
         let total = faults.len();
@@ -57,7 +57,7 @@ impl FileError {
         &self.path
     }
 
-    /// The first faults in the order of the file; at least one, at most a hundred.
+    /// Returns the first faults in the order of the file; at least one, at most a hundred.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -88,8 +88,7 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// The text with stars for what stands between `://` and `@`, as many as it has bytes: it is shown to people, and can be
-/// a password.
+/// Replaces everything between `://` and `@` with a star per byte, because people see it and it can be a password.
 fn without_userinfo(text: &str) -> String {
     let mut hidden = Vec::new();
     for (at, mark) in text.match_indices("://") {
@@ -101,11 +100,11 @@ fn without_userinfo(text: &str) -> String {
     starred(text, &hidden)
 }
 
-/// The text with a star for each byte of these parts.
+/// Replaces each byte of these parts with a star.
 pub(super) fn starred(text: &str, hidden: &[Range<usize>]) -> String {
     let mut shown = text.to_owned();
     for part in hidden {
-        // Of equal length, so that no offset moves.
+        // The length stays equal, so that no offset moves.
         if shown.get(part.clone()).is_some() {
             shown.replace_range(part.clone(), &"*".repeat(part.len()));
         }
@@ -113,16 +112,16 @@ pub(super) fn starred(text: &str, hidden: &[Range<usize>]) -> String {
     shown
 }
 
-/// Line and column of a byte, both from 1, the column in characters.
+/// Returns line and column of a byte, both from 1, with the column in characters.
 fn place(text: &str, at: usize) -> (u32, u32) {
     let head = text.get(..at).unwrap_or(text);
     let line = head.bytes().filter(|b| *b == b'\n').count() + 1;
     let column = head.rsplit('\n').next().unwrap_or(head).chars().count() + 1;
-    // Both are bounded by the size of a file that fits.
+    // The size of a file bounds both.
     (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
 }
 
-/// Characters of a source line that a message shows around the fault.
+/// Maximum characters of a source line around the fault in a message.
 const MAX_SOURCE: usize = 100;
 
 fn problem(text: &str, at: Range<usize>, message: String, meant: Option<String>) -> Problem {
@@ -132,7 +131,7 @@ fn problem(text: &str, at: Range<usize>, message: String, meant: Option<String>)
     let line_start = head.rfind('\n').map_or(0, |at| at + 1);
     let rest = text.get(line_start..).unwrap_or_default();
     let whole = rest.lines().next().unwrap_or_default();
-    // A long line is shown from a little before the fault on.
+    // A long line is shown from shortly before the fault.
     let before = text.get(line_start..start).unwrap_or_default();
     let skip = before.chars().count().saturating_sub(MAX_SOURCE / 2);
     let shown: String = whole.chars().skip(skip).take(MAX_SOURCE).collect();
@@ -144,7 +143,7 @@ fn problem(text: &str, at: Range<usize>, message: String, meant: Option<String>)
         .chars()
         .take(MAX_SOURCE - before.chars().count().min(MAX_SOURCE))
         .collect();
-    // Escaped as the line is, so that the mark stands below what it marks.
+    // It is escaped like the line, so that the mark is below the fault.
     let from = visible(&before).len();
     let mark = from..from + visible(&marked).len();
     Problem { line, column, message, meant, source: visible(&shown), mark }

@@ -1,5 +1,5 @@
-//! The JSON isolation policy that other programs write: `ro_binds`, `rw_binds`, `work_host`, `network`, `env_allowlist`.
-//! It is known by its keys, and loads as it stands.
+//! Reads the JSON isolation policy that other programs write: `ro_binds`, `rw_binds`, `work_host`, `network`,
+//! `env_allowlist`. It is recognized by its keys, and loads unchanged.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use super::raw::{Entry, Node, Value};
 use super::reader::Reader;
 use super::{FileRole, FileRule, PolicyFile, View, Work};
 
-/// Keys that none of our own files has at the top; `network` is a key of both.
+/// Top-level keys that none of our own formats has. `network` is a key of both.
 const ITS_OWN: [&str; 4] = ["ro_binds", "rw_binds", "work_host", "env_allowlist"];
 
-/// Keys without which it is refused: an absent list might be one that got lost.
+/// Keys that are required, because an absent list might be a lost one.
 const REQUIRED: [&str; 3] = ["ro_binds", "network", "env_allowlist"];
 
-/// Whether a JSON document is an isolation policy. With `schema` it is one of ours.
+/// Whether a JSON document is an isolation policy. With `schema` it is one of our own.
 pub(super) fn is_isolation(document: &Node) -> bool {
     let Value::Table(entries) = &document.value else { return false };
     let has = |name: &str| entries.iter().any(|entry| entry.key == name);
@@ -40,7 +40,7 @@ impl Reader<'_> {
                 }
             }
         }
-        // It shows what it lists and nothing else.
+        // It shows only what it lists.
         file.fs.view = Some(View::Minimal);
         file.work = Some(Work::Scratch);
         file.network = true;
@@ -48,7 +48,7 @@ impl Reader<'_> {
             match entry.key.as_str() {
                 "ro_binds" => file.fs.ro = Some(self.records(entry)),
                 "rw_binds" => file.fs.rw = Some(self.records(entry)),
-                // A serialiser may write what is absent.
+                // A serializer may write an absent value.
                 "work_host" if matches!(entry.node.value, Value::Null) => {}
                 "work_host" => {
                     if let Some(host) = self.fixed("work_host", entry.node) {
@@ -119,7 +119,7 @@ impl Reader<'_> {
         Some(BindSpec { host: host?, guest: Some(guest?), line: Some(line) })
     }
 
-    /// A path that does not depend on where the file lies: it may come through a pipe.
+    /// Parses a path that does not depend on the place of the file, which may be a pipe.
     fn fixed(&mut self, key: &str, node: Node) -> Option<PathSpec> {
         let at = node.at.clone();
         let text = self.string(key, node)?;

@@ -1,4 +1,4 @@
-//! Every key of a policy file: what its value is, where it belongs and what it says. The reader and the schema both go by
+//! Lists every key of a policy file: its value, its section and its meaning. The reader and the schema both use
 //! this table.
 
 use crate::escape::visible;
@@ -6,22 +6,22 @@ use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparen
 
 use super::FileRole;
 
-/// A key and what is known about it.
+/// A key with its properties.
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) section: &'static str,
     pub(crate) name: &'static str,
     pub(crate) shape: Shape,
-    /// The one role whose files may have it; `None`: both.
+    /// The only role whose files may have it; `None` if both may.
     pub(crate) only: Option<FileRole>,
-    /// One line for the schema.
+    /// One line of description for the schema.
     pub(crate) about: &'static str,
 }
 
-/// What a value looks like.
+/// The form of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// The number of the file's language.
+    /// The version number of the file's language.
     Version,
     /// A section.
     Table,
@@ -63,11 +63,11 @@ pub(crate) enum Shape {
     Span,
     /// A number of bytes.
     Size,
-    /// The same, of memory: not below [`LEAST_MEMORY`](crate::LEAST_MEMORY).
+    /// A number of bytes of memory, at least [`LEAST_MEMORY`](crate::LEAST_MEMORY).
     Memory,
     /// A whole number from 1.
     Count,
-    /// A whole number, enough to start a command with.
+    /// A whole number, large enough to start a command.
     OpenFiles,
     /// A whole number from 1 to a million.
     Connections,
@@ -83,7 +83,7 @@ pub(crate) enum Shape {
     OneOf(&'static [&'static str]),
     /// Kinds of effects.
     EffectKinds,
-    /// Known and not supported by this version.
+    /// A known key that this version does not support.
     Later,
 }
 
@@ -103,7 +103,7 @@ const fn later(section: &'static str, name: &'static str) -> Key {
     Key { section, name, shape: Shape::Later, only: None, about: "" }
 }
 
-/// Every key of our own format, also those of the design that this version cannot honour.
+/// Every key of our own format, including keys of the design that this version does not support.
 pub(crate) const KEYS: &[Key] = &[
     key("", "schema", Shape::Version, "the version of this language; 1"),
     key("", "$schema", Shape::Text, "for editors: where the JSON Schema of the file is; not read"),
@@ -239,7 +239,7 @@ pub(crate) const KEYS: &[Key] = &[
     policy("audit", "sync", Shape::Flag, "has each line on the disk before anything is dialed or answered"),
 ];
 
-/// The keys of a published isolation policy: see [`isolation`](super::isolation).
+/// The keys of a published isolation policy. See [`isolation`](super::isolation).
 pub(super) const ISOLATION: &[Key] = &[
     key("isolation", "ro_binds", Shape::Tables, "shown read-only"),
     key("isolation", "rw_binds", Shape::Tables, "shown writable"),
@@ -250,7 +250,7 @@ pub(super) const ISOLATION: &[Key] = &[
     key("isolation.bind", "sandbox", Shape::Text, "the path inside"),
 ];
 
-/// Words for our keys that other programs and earlier thoughts use.
+/// Words of other programs and of earlier designs for our keys.
 const OTHER_WORDS: &[(&str, &str)] = &[
     ("ceiling", "--ceiling FILE, on the command line"),
     ("ceilings", "--ceiling FILE, on the command line"),
@@ -277,7 +277,7 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("max_output_bytes", "limits.output_size"),
 ];
 
-/// Says that there is no such key, and with `guess` which one was probably meant.
+/// Reports an unknown key, and with `guess` the key that was probably meant.
 pub(super) fn unknown(
     keys: &'static [Key],
     section: &str,
@@ -293,7 +293,7 @@ pub(super) fn unknown(
     (message, if guess { key_meant(keys, section, name) } else { None })
 }
 
-/// The same word elsewhere, else another word for it, else a similar word here, else a similar word anywhere.
+/// Guesses a key: the same word in another section, a synonym, a similar word here, or a similar word anywhere.
 fn key_meant(keys: &'static [Key], section: &str, name: &str) -> Option<String> {
     let full = |key: &Key| match key.section {
         "" | "isolation" | "isolation.bind" => key.name.to_owned(),
@@ -317,10 +317,10 @@ fn key_meant(keys: &'static [Key], section: &str, name: &str) -> Option<String> 
     })
 }
 
-/// The word that differs least from `typed`, if it differs by no more than a third of its letters. Two letters in each other's place
-/// are one. Nothing is near to more than 40 bytes.
+/// Returns the closest word to `typed`, if at most a third of its letters differ. Two swapped letters count as one
+/// difference. Text of more than 40 bytes has no close word.
 pub fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    // A typing error changes a letter or two; a longer text is no typing error, and costs time to compare.
+    // A typing error changes a letter or two. Longer texts are not typing errors, and are slow to compare.
     if typed.len() > 40 {
         return None;
     }

@@ -1,6 +1,6 @@
-//! A document with the place of everything in it, before anything is known about its meaning.
+//! Parses a document with the position of everything in it, before its meaning is known.
 //!
-//! One tree for TOML and JSON, instead of serde structs: an error can then point at the text, all faults are
+//! TOML and JSON share one tree instead of serde structs. So an error can point at the text, all faults are
 //! reported at once, and an unknown key is refused with the key that was probably meant.
 
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use crate::escape::visible;
 
 use super::error::Fault;
 
-/// Tables in tables that a policy file may hold; ours needs four.
+/// Maximum depth of tables in a policy file; ours needs four.
 const MAX_DEPTH: usize = 16;
 
-/// A value and the bytes that it was read from.
+/// A value, and the bytes that it was read from.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) at: Range<usize>,
@@ -32,15 +32,15 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     Str(String),
     Bool(bool),
-    /// Wide enough for every number that a key of ours takes.
+    /// A number, wide enough for every key.
     Int(i128),
     /// A TOML date without a time.
     Date(Day),
     Array(Vec<Node>),
     Table(Vec<Entry>),
-    /// JSON's `null`.
+    /// The `null` of JSON.
     Null,
-    /// What no key of ours takes, by its name: a float, a date with a time.
+    /// A type that no key accepts, by its name: a float, or a date with a time.
     Other(&'static str),
 }
 
@@ -66,7 +66,7 @@ impl Value {
     }
 }
 
-/// A TOML document.
+/// Parses a TOML document.
 pub(crate) fn toml(text: &str) -> Result<Node, Vec<Fault>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
@@ -76,7 +76,7 @@ pub(crate) fn toml(text: &str) -> Result<Node, Vec<Fault>> {
     Err(errors.iter().map(toml_fault).collect())
 }
 
-/// The same. Of a text that another format explains better, one fault says which that is.
+/// Parses a TOML document. If the text is in another format, the only fault names that format.
 pub(crate) fn toml_or_advice(text: &str) -> Result<Node, Vec<Fault>> {
     let start = text.len() - text.trim_start().len();
     let advice = |what: &str| Err(vec![(start..start + 1, what.to_owned(), None)]);
@@ -89,7 +89,7 @@ pub(crate) fn toml_or_advice(text: &str) -> Result<Node, Vec<Fault>> {
     }
 }
 
-/// Whether the first line that says something is `key:`, `key: value`, `---` or an item of a list, as no TOML is.
+/// Whether the first meaningful line is `key:`, `key: value`, `---` or a list item, none of which is TOML.
 fn is_yaml(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.next().is_some_and(|line| {
@@ -102,7 +102,7 @@ fn is_yaml(text: &str) -> bool {
     })
 }
 
-/// A TOML value by itself.
+/// Parses a single TOML value.
 pub(crate) fn toml_value(text: &str) -> Result<Node, Vec<Fault>> {
     DeValue::parse(text).map(toml_node).map_err(|error| vec![toml_fault(&error)])
 }
@@ -121,7 +121,7 @@ fn toml_table(table: DeTable<'_>) -> Value {
     Value::Table(entries.collect())
 }
 
-// The parser has a limit of its own to how deep values nest.
+// The parser itself limits the depth of values.
 fn toml_node(value: Spanned<DeValue<'_>>) -> Node {
     let at = value.span();
     let value = match value.into_inner() {
@@ -141,7 +141,7 @@ fn toml_node(value: Spanned<DeValue<'_>>) -> Node {
     Node { at, value }
 }
 
-/// A JSON document (RFC 8259). A name given twice is refused: readers disagree which one counts.
+/// Parses a JSON document (RFC 8259). A repeated name is refused, because readers disagree which one counts.
 pub(crate) fn json(text: &str) -> Result<Node, Vec<Fault>> {
     let raw: &RawValue = serde_json::from_str(text).map_err(|error| vec![syntax(text, 0, &error)])?;
     json_node(text, raw, MAX_DEPTH).map_err(|error| vec![error])
@@ -149,7 +149,7 @@ pub(crate) fn json(text: &str) -> Result<Node, Vec<Fault>> {
 
 fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, Fault> {
     let source = raw.get();
-    // `raw` is a part of `text`: serde_json lends it out, it does not copy.
+    // `raw` is a slice of `text`: serde_json borrows it and does not copy.
     let start = (source.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let at = start..start + source.len();
     let value = match source.bytes().next() {
@@ -178,14 +178,14 @@ fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, Fault> {
         Some(b't') => Value::Bool(true),
         Some(b'f') => Value::Bool(false),
         Some(b'n') => Value::Null,
-        // serde_json reads it as a fraction, and both readers of effects say the same.
+        // serde_json reads it as a fraction, and both readers of effects must agree.
         _ if source == "-0" => Value::Other("a number with a sign and no value"),
         _ => source.parse().map_or(Value::Other("a number with a fraction or an exponent"), Value::Int),
     };
     Ok(Node { at, value })
 }
 
-/// Where the key stands whose value starts at `start`: back over the colon to the quotes around it.
+/// Finds the key whose value starts at `start`: backward over the colon to the quotes around it.
 fn key_before(text: &str, start: usize) -> Range<usize> {
     let here = start..start;
     let Some(head) = text.get(..start) else { return here };
@@ -203,9 +203,9 @@ fn syntax(text: &str, start: usize, error: &serde_json::Error) -> Fault {
     let before: usize = rest.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let at = (start + before + error.column().saturating_sub(1)).min(text.len());
     let full = error.to_string();
-    // serde_json ends its message with a place that counts from the part it was given.
+    // serde_json ends its message with a position relative to the part that it received.
     let message = full.split(" at line ").next().unwrap_or(&full).to_owned();
-    // The comma is the fault, not what follows it; for objects serde_json says that a key is missing.
+    // The comma is the fault, not what follows it. For objects serde_json reports a missing key.
     let head = text.get(..at).unwrap_or_default().trim_end();
     let closes = text.get(at..).is_some_and(|rest| rest.starts_with([']', '}']));
     if let Some(before) = head.strip_suffix(',').filter(|_| closes) {
@@ -216,7 +216,7 @@ fn syntax(text: &str, start: usize, error: &serde_json::Error) -> Fault {
     (at, message, meant)
 }
 
-/// What somebody who writes another language by heart probably meant, and the text that should be replaced.
+/// Guesses what a writer used to other languages meant, and returns the text to replace.
 fn json_meant(text: &str, at: usize, message: &str) -> (Range<usize>, Option<String>) {
     let here = at..at;
     let Some(rest) = text.get(at..) else { return (here, None) };
@@ -244,7 +244,7 @@ fn json_meant(text: &str, at: usize, message: &str) -> (Range<usize>, Option<Str
     (at..at + word.len(), meant)
 }
 
-/// The members of an object in their order, names decoded, values left as text.
+/// The members of an object in order, with decoded names and values as text.
 struct RawMap<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for RawMap<'de> {
@@ -269,7 +269,7 @@ impl<'de> Deserialize<'de> for RawMap<'de> {
     }
 }
 
-/// The items of an array, left as text.
+/// The items of an array, as text.
 struct RawList<'a>(Vec<&'a RawValue>);
 
 impl<'de> Deserialize<'de> for RawList<'de> {

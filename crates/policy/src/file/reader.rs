@@ -1,4 +1,4 @@
-//! Takes a document apart and collects every fault on the way. What the keys mean is said elsewhere.
+//! Takes a document apart and collects every fault. Other files know what the keys mean.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::keys::{Key, Shape, unknown};
 use super::raw::{Entry, Node, Value};
 use super::{FileRole, FileRule, MAX_FILE_BYTES, MAX_RULES, PresetNames};
 
-/// A string of the file: what it says, where, and where its text starts if it is spelled without escapes.
+/// A string of the file with its position, and where its text starts if it has no escapes.
 pub(super) struct Typed<'t> {
     pub(super) text: &'t str,
     pub(super) at: Range<usize>,
@@ -22,20 +22,20 @@ pub(crate) struct Reader<'a> {
     text: &'a str,
     path: &'a str,
     pub(super) role: FileRole,
-    /// The presets that exist.
+    /// Returns the presets that exist.
     pub(super) presets: PresetNames<'a>,
-    /// The offset of each line break, so that the line of a rule is a search and not a scan.
+    /// The offset of each line break, so that a line is found by binary search.
     breaks: Vec<usize>,
     faults: Vec<Fault>,
-    /// The text was typed as values of `--set`.
+    /// Whether the text comes from values of `--set`.
     pub(super) is_set: bool,
-    /// Parts of the text that no message shows.
+    /// Parts of the text that no message may show.
     hidden: Vec<Range<usize>>,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(text: &'a str, path: &'a str) -> Self {
-        // Editors of other systems write a byte order mark; it is no part of the text.
+        // Some editors write a byte order mark, which is not part of the text.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let breaks = text.match_indices('\n').map(|(at, _)| at).collect();
         Self {
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A policy file's reader.
+    /// Creates a reader for a policy file.
     pub(super) fn of(self, role: FileRole, presets: PresetNames<'a>) -> Self {
         Self { role, presets, ..self }
     }
@@ -59,9 +59,9 @@ impl<'a> Reader<'a> {
         self.text
     }
 
-    /// The line of a byte, from 1.
+    /// Returns the line of a byte, from 1.
     pub(super) fn line(&self, at: usize) -> u32 {
-        // Bounded by the size of a file that fits.
+        // The size of a file bounds it.
         u32::try_from(self.breaks.partition_point(|end| *end < at) + 1).unwrap_or(u32::MAX)
     }
 
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
         fits
     }
 
-    /// Refuses what has more than [`MAX_RULES`] rules.
+    /// Refuses more than [`MAX_RULES`] rules.
     pub(crate) fn counted(&mut self, rules: usize) {
         if rules > MAX_RULES {
             self.fault(
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         self.faults.push((at, message.into(), meant));
     }
 
-    /// Keeps a part of the text out of every message: it can be a password.
+    /// Hides a part of the text from every message, because it can be a password.
     pub(super) fn hide(&mut self, at: Range<usize>) {
         self.hidden.push(at);
     }
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         Err(FileError::new(&shown, self.path, self.faults))
     }
 
-    /// The document, or its faults of syntax and nothing else.
+    /// Parses the document, or reports only its syntax faults.
     pub(crate) fn parsed(&mut self, parse: impl Fn(&str) -> Result<Node, Vec<Fault>>) -> Option<Node> {
         match parse(self.text) {
             Ok(document) => Some(document),
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Where the text of a string starts, if the file spells it as it is.
+    /// Returns where the text of a string starts, if the file spells it without escapes.
     pub(crate) fn inside(&self, text: &str, at: &Range<usize>) -> Option<usize> {
         let source = self.text.get(at.clone())?;
         let quotes = (source.len().checked_sub(text.len())?) / 2;
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         plain.then_some(at.start + quotes)
     }
 
-    /// The entries of a table that this version acts on, in a file of this role; the others are faults.
+    /// Returns the entries of a table that this version supports for this role; the others are faults.
     pub(super) fn table(&mut self, keys: &'static [Key], section: &'static str, node: Node) -> Vec<Entry> {
         let Value::Table(entries) = node.value else {
             self.wrong(node.at, &format!("`{section}` is a table"), &node.value, None);
@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
                 }
                 Some(Key { only: Some(role), .. }) if *role != self.role => {
                     let message = match role {
-                        // What it grants has another spelling here.
+                        // The value has another spelling here.
                         FileRole::Policy if entry.key == "host_port" => {
                             "`host_port` belongs in a policy; a ceiling allows `127.0.0.1:PORT` by an ordinary rule"
                                 .to_owned()
@@ -266,7 +266,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// As it would stand in a file.
+/// Formats a guess as it would appear in a file.
 pub(crate) fn rule_meant(error: &RuleError) -> Option<String> {
     error.meant().map(|meant| format!("\"{meant}\""))
 }

@@ -1,4 +1,4 @@
-//! What the keys of our own format mean.
+//! Interprets the keys of our own format.
 
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
@@ -27,14 +27,14 @@ use super::{
     View,
 };
 
-/// Characters of a stage's name: it stands in every record.
+/// Maximum characters of a stage's name, which is in every record.
 pub(crate) const MAX_STAGE: usize = 128;
 
-/// What begins the stage's name of the runs in which a preset asks a client.
+/// The prefix of the stage's name in runs in which a preset asks a client.
 pub const PRESET_STAGE: &str = "preset:";
 
-/// What is wrong with a stage's name: it has 1 to 128 characters, none of them a control character, and does not begin as those
-/// of [`PRESET_STAGE`] do.
+/// Returns what is wrong with a stage's name. It needs 1 to 128 characters, no control character, and must not
+/// begin with [`PRESET_STAGE`].
 pub fn stage_fault(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         Some("the stage's name is empty")
@@ -65,7 +65,7 @@ impl Reader<'_> {
                     Value::Int(_) => self.fault(entry.node.at, "this version reads schema 1 only", None),
                     other => self.wrong(entry.node.at, "`schema` is a number", &other, Some("1".into())),
                 },
-                // For editors alone, and of no other kind than the schema says.
+                // It is for editors only, and must have the type in the schema.
                 "$schema" => drop(self.string("$schema", entry.node)),
                 "stage" => file.stage = self.stage(entry.node),
                 "network" => self.network(entry.node, file),
@@ -107,9 +107,9 @@ impl Reader<'_> {
         }
         file.network = true;
         let mut entries = self.table(KEYS, "network", node);
-        // Of two rules that grant the same the first one counts: TOML and JSON are to agree which that is.
+        // The first of two equal grants counts, so TOML and JSON must agree on the order.
         entries.sort_by(|a, b| a.key.cmp(&b.key));
-        // The allowances first: they say how the rules are read, wherever they stand.
+        // The allowances come first, because they affect how the rules are read.
         let mut allowances = Allowances::default();
         for entry in &entries {
             match entry.key.as_str() {
@@ -188,7 +188,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Its values can be passwords that somebody put in the wrong place: no message shows them.
+    /// Parses the upstream section. No message shows its values, because they can be misplaced passwords.
     fn upstream(&mut self, entry: Entry) -> Option<UpstreamSection> {
         let (key_at, mut proxy, mut auth, mut bypass) = (entry.key_at, None, None, None);
         let mut named = false;
@@ -237,7 +237,7 @@ impl Reader<'_> {
         }
     }
 
-    /// One of a few words; the last two are said with "or".
+    /// Parses one of a few words. The message joins the last two with "or".
     fn word<T: Copy>(&mut self, key: &str, node: Node, words: &[(&'static str, T)]) -> Option<T> {
         let at = node.at.clone();
         let text = self.string(key, node)?;
@@ -323,7 +323,7 @@ impl Reader<'_> {
             }
         }
         for (entry, action) in lists {
-            // What limits a grant says nothing about a prohibition beside it.
+            // Limits of a grant do not apply to a deny rule in the same table.
             let bare = || Note { expires: None, tls: TlsCheck::Auto, max_upload: None, ..note.clone() };
             let note = if action == Action::Deny { bare() } else { note.clone() };
             self.rules(entry, action, allowances, &note, &mut file.rules);
@@ -528,7 +528,7 @@ impl Reader<'_> {
 
     fn memory(&mut self, entry: Entry) -> Option<Size> {
         let at = entry.node.at.clone();
-        // In bytes, if it can be.
+        // A number of bytes is accepted if it is valid.
         let is_short = |number| (0..i128::from(LEAST_MEMORY.get())).contains(&number);
         let unit = if matches!(entry.node.value, Value::Int(number) if is_short(number)) { "M" } else { "" };
         let size = self.amount(entry, SIZE, unit)?;
@@ -540,7 +540,7 @@ impl Reader<'_> {
         Some(size)
     }
 
-    /// A string with a unit. `unit` is what a bare number most likely has.
+    /// Parses a string with a unit. `unit` is the most likely unit of a bare number.
     fn amount<T: FromStr<Err = LimitError>>(&mut self, entry: Entry, what: &str, unit: &str) -> Option<T> {
         let at = entry.node.at;
         match entry.node.value {
@@ -586,7 +586,7 @@ impl Reader<'_> {
     }
 }
 
-/// What probably stood for an amount: one with spaces, with units written out, or without a unit.
+/// Guesses an amount that has spaces, written-out units, or no unit.
 fn amount_meant<T: FromStr>(text: &str, what: &str, unit: &str) -> Option<String> {
     let mut spelled = text.to_ascii_lowercase();
     spelled.retain(|c| !c.is_whitespace());
@@ -608,7 +608,7 @@ fn amount_meant<T: FromStr>(text: &str, what: &str, unit: &str) -> Option<String
     }
     let bare = !spelled.is_empty() && spelled.bytes().all(|byte| byte.is_ascii_digit());
     let spelled = if bare { spelled + unit } else { spelled };
-    // As docs/limits.md spells them.
+    // These are the spellings of docs/limits.md.
     let spelled = match what == SIZE {
         true => spelled.to_ascii_uppercase().replace('I', "i").replace("KB", "kB"),
         false => spelled,

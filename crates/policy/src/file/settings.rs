@@ -1,4 +1,4 @@
-//! `--set KEY=VALUE`: keys of a policy as they are typed, read as a file is.
+//! Reads `--set KEY=VALUE`: keys of a policy on the command line, parsed like a file.
 
 use crate::limits::Limits;
 
@@ -8,18 +8,19 @@ use super::raw::{self, Entry, Node, Value};
 use super::reader::Reader;
 use super::{EffectsSection, FileError, FileRole, FsSection, PolicyFile, PresetNames, SandboxSection};
 
-/// The flag, and what messages and the record call what it says.
+/// The flag, which is also its name in messages and in the record.
 pub const SET: &str = "--set";
 
 impl PolicyFile {
-    /// Parses settings, each written `KEY=VALUE` with the key's full name (`limits.file_size`). The value is TOML, or else the
-    /// text as it stands. Lists of several settings add up. In a message the line is the number of the setting.
+    /// Parses settings, each written `KEY=VALUE` with the full name of the key (`limits.file_size`). The value is
+    /// TOML, or otherwise plain text. Lists of several settings add up. In messages, the line is the number of the
+    /// setting.
     ///
     /// # Errors
     ///
-    /// [`FileError`] with every fault that was found.
+    /// Returns a [`FileError`] with every fault.
     pub fn parse_settings(settings: &[String], presets: PresetNames<'_>) -> Result<Self, FileError> {
-        // A line each, so that the place of a fault says which one it is in.
+        // Each setting is a line, so that the position of a fault shows which one it is.
         let lines: Vec<_> = settings.iter().map(|setting| setting.replace('\n', " ")).collect();
         let text = lines.join("\n");
         let mut reader = Reader::new(&text, SET).of(FileRole::Policy, presets);
@@ -48,7 +49,7 @@ impl PolicyFile {
         reader.finish(file)
     }
 
-    /// Drops what another file says in its place: of two files that differ about such a key, that one counts. Lists stay.
+    /// Drops the keys that another file sets, because that file takes precedence. Lists stay.
     pub fn yield_to(&mut self, over: &Self) {
         fn drop_if<T, U>(own: &mut Option<T>, over: &Option<U>) {
             if over.is_some() {
@@ -76,18 +77,18 @@ impl PolicyFile {
         drop_if(debuggable, &over.sandbox.debuggable);
         drop_if(tty, &over.sandbox.tty);
         drop_if(nested, &over.sandbox.nested);
-        // Of the limits of two files the smaller one counts: here both say the same.
+        // The smaller limit of two files counts; here both have the same one.
         *limits = Limits::overridden_by(*limits, over.limits);
     }
 }
 
-/// Reads one setting. Places count from its start.
+/// Parses one setting. Positions count from its start.
 fn read(line: &str) -> Result<Entry, Vec<Fault>> {
     let form =
         || vec![(0..line.len(), "a setting is KEY=VALUE, such as network.ech=refuse".to_owned(), None)];
     let equals = unquoted(line, '=').ok_or_else(form)?;
     let (key, value) = (line.get(..equals).unwrap_or_default(), line.get(equals + 1..).unwrap_or_default());
-    // A section and a comment are no key.
+    // A section or a comment is not a key.
     if key.trim().is_empty() || key.trim_start().starts_with(['[', '#']) {
         return Err(form());
     }
@@ -121,7 +122,7 @@ fn with_leaf(entry: Entry, value: Node) -> Entry {
     Entry { node, ..entry }
 }
 
-/// Where a character stands first outside of quotes.
+/// Finds the first occurrence of a character outside quotes.
 fn unquoted(text: &str, wanted: char) -> Option<usize> {
     let mut quote = None;
     text.char_indices().find_map(|(at, c)| {
@@ -135,7 +136,8 @@ fn unquoted(text: &str, wanted: char) -> Option<usize> {
     })
 }
 
-/// The value as TOML; as text where it is none, or where the key takes a text and nobody quotes one for a shell.
+/// Parses the value as TOML. It is text if that fails, or if the key takes text, because people do not quote text
+/// for a shell.
 fn value_of(names: &[String], value: &str, start: usize) -> Result<Node, Vec<Fault>> {
     let start = start + (value.len() - value.trim_start().len());
     let value = value.trim();
@@ -153,7 +155,7 @@ fn value_of(names: &[String], value: &str, start: usize) -> Result<Node, Vec<Fau
     }
 }
 
-/// Whether the value of a key is written as a string.
+/// Whether the value of a key is a string.
 fn takes_text(names: &[String]) -> bool {
     let find = |path: &[String]| {
         let (name, section) = path.split_last()?;
@@ -163,12 +165,12 @@ fn takes_text(names: &[String]) -> bool {
     match find(names) {
         Some(Shape::Stage | Shape::Text | Shape::Span | Shape::Size | Shape::Memory) => true,
         Some(_) => false,
-        // A variable.
+        // This is a variable.
         None => names.split_last().is_some_and(|(_, set)| find(set) == Some(Shape::Variables)),
     }
 }
 
-/// The parser saw a little more than was typed.
+/// Limits positions to the typed text, because the parser saw a little more.
 fn within(faults: Vec<Fault>, len: usize) -> Vec<Fault> {
     let faults = faults.into_iter();
     faults.map(|(at, message, meant)| (at.start.min(len)..at.end.min(len), message, meant)).collect()
@@ -188,7 +190,7 @@ fn shifted_node(node: Node, by: usize) -> Node {
     Node { at: node.at.start + by..node.at.end + by, value }
 }
 
-/// Adds an entry to a table: tables and lists grow, anything else is set once.
+/// Adds an entry to a table. Tables and lists grow; other keys may be set once.
 fn add(entries: &mut Vec<Entry>, new: Entry, section: &str, reader: &mut Reader<'_>) {
     let Some(known) = entries.iter_mut().find(|known| known.key == new.key) else {
         return entries.push(new);

@@ -1,11 +1,11 @@
-//! What the author of a bad rule probably meant. A guess is shown, never used, and shown only if it loads.
+//! Guesses what the author of an invalid rule meant. A guess is only shown, never used, and only if it is valid.
 
 use std::net::Ipv4Addr;
 
 use super::{Action, Allowances, parse};
 use crate::target::parse_ipv6;
 
-/// A rule that loads without allowances and reads like `text`; `None` where guessing would mislead.
+/// Returns a valid rule without allowances that resembles `text`, or `None` if a guess would mislead.
 pub(super) fn meant(text: &str, default: Action) -> Option<String> {
     let guess = repair(text, default)?;
     (guess != text && parse(&guess, default, Allowances::default()).is_ok()).then_some(guess)
@@ -15,21 +15,21 @@ fn repair(text: &str, default: Action) -> Option<String> {
     let body = text.trim().trim_matches(|c: char| matches!(c, '"' | '\'' | '`' | ',' | ';'));
     let unmarked = body.trim_start_matches('!').trim();
     let mark = if body.starts_with('!') && default == Action::Allow { "!" } else { "" };
-    // Full stops of other scripts that an input method writes for `.` (UTS 46 maps them so).
+    // Some input methods write full stops of other scripts for `.` (UTS 46 maps them).
     let body = unmarked.replace(['\u{3002}', '\u{ff0e}', '\u{ff61}'], ".");
     let (authority, scheme_port) = authority(&body);
     let (host, ports) = split(authority);
     let host = host_of(&host)?;
     let ports = match ports.map(ports_of) {
         Some(Some(ports)) => format!(":{ports}"),
-        // An empty port list falls to the default of the scheme, and a bad one is not guessed at.
+        // An empty port list becomes the default of the scheme. An invalid one is not guessed.
         Some(None) if ports != Some("") => return None,
         _ => scheme_port.map(|port| format!(":{port}")).unwrap_or_default(),
     };
     Some(format!("{mark}{host}{ports}"))
 }
 
-/// The authority of something that may be a URL, and the port of its scheme where that is not 443.
+/// Returns the authority of a possible URL, and the port of its scheme unless that is 443.
 fn authority(body: &str) -> (&str, Option<&'static str>) {
     let (scheme, rest) = match body.split_once("://") {
         Some((scheme, rest)) => (Some(scheme), rest),
@@ -40,7 +40,7 @@ fn authority(body: &str) -> (&str, Option<&'static str>) {
         Some("ssh" | "git+ssh") => Some("22"),
         _ => None,
     };
-    // The slash of a prefix length is none of a path.
+    // The slash of a prefix length does not start a path.
     let is_net = rest.split_once('/').is_some_and(|(address, _)| {
         address.parse::<Ipv4Addr>().is_ok() || parse_ipv6(address).is_some() || address.starts_with('[')
     });
@@ -51,17 +51,17 @@ fn authority(body: &str) -> (&str, Option<&'static str>) {
     (rest.rsplit_once('@').map_or(rest, |(_, host)| host), port)
 }
 
-/// The host, in brackets if it is IPv6, and the ports.
+/// Splits the host, with brackets for IPv6, from the ports.
 fn split(authority: &str) -> (String, Option<&str>) {
     if authority.starts_with('[') {
         let Some((host, rest)) = authority.split_once(']') else { return (authority.to_owned(), None) };
         let inner = host.trim_start_matches('[');
-        // `[2001:db8::]/32` for `[2001:db8::/32]`.
+        // Reads `[2001:db8::]/32` as `[2001:db8::/32]`.
         let (len, ports) = match rest.split_once(':') {
             Some((len, ports)) => (len, Some(ports)),
             None => (rest, None),
         };
-        // `[::1]443` for `[::1]:443`.
+        // Reads `[::1]443` as `[::1]:443`.
         if ports.is_none() && crate::port::Port::parse(len).is_some() {
             return (format!("[{inner}]"), Some(len));
         }
@@ -75,7 +75,7 @@ fn split(authority: &str) -> (String, Option<&str>) {
         if let Some(len) = len {
             return (format!("[{address}/{len}]"), None);
         }
-        // `::1:8080`: a last group that reads as a port probably is one.
+        // In `::1:8080`, a last group that is a valid port is probably one.
         if let Some((head, port)) = address.rsplit_once(':') {
             let like_port = port.len() >= 3 && crate::port::Port::parse(port).is_some();
             if like_port && parse_ipv6(head).is_some() {
@@ -95,7 +95,7 @@ fn host_of(host: &str) -> Option<String> {
         if inner.parse::<Ipv4Addr>().is_ok() {
             return Some(inner.to_owned());
         }
-        // A zone id names an interface of one machine; the address without it is what a rule can say.
+        // A zone id names an interface of one machine. A rule can only have the address without it.
         let inner = inner.split_once('%').map_or(inner, |(address, _)| address);
         return Some(network(inner).map_or_else(|| format!("[{inner}]"), |net| format!("[{net}]")));
     }
@@ -120,12 +120,12 @@ fn host_of(host: &str) -> Option<String> {
     Some(if head.is_empty() { host } else { format!("*.{base}") })
 }
 
-/// The network of an address with host bits set.
+/// Returns the network of an address with host bits.
 fn network(text: &str) -> Option<String> {
     Some(text.parse::<ipnet::IpNet>().ok()?.trunc().to_string())
 }
 
-/// `10.1.*` and `10.1.*.*` for `10.1.0.0/16`.
+/// Reads `10.1.*` and `10.1.*.*` as `10.1.0.0/16`.
 fn starred_net(host: &str) -> Option<String> {
     let octets: Vec<&str> = host.split('.').take_while(|label| *label != "*").collect();
     let stars = host.split('.').skip(octets.len());
@@ -163,7 +163,7 @@ fn ports_of(ports: &str) -> Option<String> {
     Some(if items.iter().any(|item| item == "*") { "*".into() } else { items.join(",") })
 }
 
-/// A number as people write it: leading zeros say nothing here.
+/// Parses a number as people write it, with leading zeros.
 fn number(text: &str) -> Option<u16> {
     let text = text.trim();
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

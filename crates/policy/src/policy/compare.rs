@@ -1,7 +1,7 @@
-//! What one side grants and another does not: two policies, two layers, two rules.
+//! Compares what two policies, two layers or two rules grant.
 //!
-//! The decision itself is asked, about a sample of targets that holds one of each kind that the rules can tell apart. So
-//! nothing here knows how rules are decided, and nothing that is decided otherwise can be missed.
+//! It makes real decisions about sample targets, with one of each kind that the rules can distinguish. So this file
+//! does not repeat the logic of decisions, and finds every difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ use super::effective::Excess;
 use super::review::{Change, ChangeKind};
 use super::{Layer, Policy, Role};
 
-/// One target of each kind that some rules can tell apart.
+/// One target of each kind that some rules can distinguish.
 struct Samples {
     names: Vec<HostName>,
     ips: Vec<IpAddr>,
@@ -51,7 +51,7 @@ impl Samples {
     }
 }
 
-/// A name right below a suffix that no rule names, if there is one: it stands for all of them.
+/// Returns a name directly below a suffix that no rule names. It represents all such names.
 fn another_name(known: &BTreeSet<HostName>, suffix: &str) -> Option<HostName> {
     let letters = ('a'..='z').chain('0'..='9').map(String::from);
     let labels = letters.chain((0..=known.len()).map(|n| format!("x{n}")));
@@ -59,8 +59,8 @@ fn another_name(known: &BTreeSet<HostName>, suffix: &str) -> Option<HostName> {
     names.into_iter().find(|name| !known.contains(name))
 }
 
-/// The first address of each stretch in which neither the class nor a rule changes. IPv6 addresses that carry IPv4 ones are
-/// told apart by these as well, where a rule reaches them.
+/// Returns the first address of each range in which neither the class nor a rule changes. IPv6 addresses that
+/// contain IPv4 ones are included where a rule reaches them.
 fn sample_ips(nets: &[(IpNet, Action)], nat64: bool) -> Vec<IpAddr> {
     let mut v4: BTreeSet<Ipv4Addr> = addr::borders_v4().collect();
     let mut v6: BTreeSet<Ipv6Addr> = addr::borders_v6().collect();
@@ -91,7 +91,8 @@ fn sample_ips(nets: &[(IpNet, Action)], nat64: bool) -> Vec<IpAddr> {
     v4.into_iter().map(IpAddr::from).chain(v6.into_iter().map(IpAddr::from)).collect()
 }
 
-/// The stretches of `ports` within which no range of a rule begins or ends. 443 stands alone: TLS is checked there.
+/// Splits `ports` into ranges within which no rule begins or ends. 443 is a range by itself, because TLS is checked
+/// there.
 fn stretches<'a>(ports: &PortSet, rules: impl Iterator<Item = &'a Rule>) -> Vec<(Port, Port)> {
     if ports.is_empty() {
         return Vec::new();
@@ -111,7 +112,7 @@ fn stretches<'a>(ports: &PortSet, rules: impl Iterator<Item = &'a Rule>) -> Vec<
     all
 }
 
-/// Differences by what they are called by, so that a wide rule is one line.
+/// Differences by pattern and kind, so that a wide rule is one line.
 #[derive(Default)]
 struct Found(BTreeMap<(Pattern, ChangeKind), PortSet>);
 
@@ -129,12 +130,12 @@ impl Found {
 }
 
 impl Policy {
-    /// What this policy grants on `today` that `other` does not: what a change from `other` to this opens. With the
-    /// two exchanged, what it closes. Empty exactly when `other` grants every target that this policy grants, to every address
-    /// that a name may lead to, with no more to send and no check of the TLS name less.
+    /// Returns what this policy grants on `today` and `other` does not, so what a change from `other` to this
+    /// opens. Swapping the two gives what it closes. The result is empty exactly if `other` grants every target of
+    /// this policy, every address of its names, at least the same budgets, and no more unchecked TLS names.
     ///
-    /// A wider rule is named whole, also where a part of it was granted before. The addresses of this machine are not known
-    /// here: a rule for exactly such an address opens it, and a wider one does not.
+    /// A wider rule appears whole, even if a part of it was granted before. The addresses of this machine are
+    /// unknown here: a rule for exactly such an address opens it, and a wider one does not.
     pub fn opens(&self, other: &Self, today: Day) -> Vec<Change> {
         let mut found = Found::default();
         let nat64 = self.terms().nat64 || other.terms().nat64;
@@ -152,7 +153,7 @@ impl Policy {
         found.changes()
     }
 
-    /// One host on every port. The ports that this policy grants are added to `granted`.
+    /// Compares one host on every port, and adds the ports that this policy grants to `granted`.
     fn compare_host(&self, other: &Self, host: &Host, today: Day, found: &mut Found, granted: &mut PortSet) {
         let allowed = self.about(host).filter(|rule| rule.action == Action::Allow);
         let ports = PortSet::union(allowed.map(|rule| &rule.ports));
@@ -189,7 +190,7 @@ impl Policy {
         }
     }
 
-    /// One address to which a name may lead that is granted on these ports.
+    /// Compares one address to which a name may resolve that is granted on these ports.
     fn compare_answer(
         &self,
         other: &Self,
@@ -200,7 +201,7 @@ impl Policy {
         found: &mut Found,
     ) {
         let host = Host::Ip(ip);
-        // Where no rule speaks about an address, its class alone decides, and that is the same for both.
+        // If no rule concerns an address, its class decides, which is the same for both.
         if self.about(&host).chain(other.about(&host)).next().is_none() {
             return;
         }
@@ -222,13 +223,14 @@ impl Policy {
         }
     }
 
-    /// The narrowest of some patterns that all cover one host.
+    /// Returns the narrowest of some patterns that all cover one host.
     fn narrowest(&self, rules: &[RuleId]) -> Option<&Pattern> {
         let patterns = rules.iter().map(|id| &self.rule(*id).pattern);
         patterns.reduce(|narrow, other| if narrow.covers(other) { other } else { narrow })
     }
 
-    /// What the stage declared beyond what the other layers grant on `today`. Without a declaration there is none.
+    /// Returns what the stage declared beyond the grants of the other layers on `today`. It is empty without a
+    /// declaration.
     pub fn excess(&self, today: Day) -> Vec<Excess<'_>> {
         let Some(declared) = self.layers().iter().find(|layer| layer.role() == Role::Declared) else {
             return Vec::new();
@@ -239,7 +241,7 @@ impl Policy {
             .iter()
             .filter(|layer| !matches!(layer.role(), Role::Declared | Role::Lock))
             .collect();
-        // By rule, and by layer in the order in which they are asked.
+        // By rule, then by layer in the order in which they are asked.
         let mut missing: BTreeMap<RuleId, BTreeMap<usize, PortSet>> = BTreeMap::new();
         for host in Samples::new(self.rules().iter(), self.terms().nat64).hosts() {
             let allowed =
@@ -269,8 +271,8 @@ impl Policy {
     }
 }
 
-/// Whether a rule for `wide` grants all that a rule for `narrow` grants, on the same ports. That it covers it is not enough: a
-/// wide network opens no special-use address, and one within the block of such an address does.
+/// Whether a rule for `wide` grants everything that one for `narrow` grants, on the same ports. Covering it is not
+/// enough: a wide network opens no special-use address, but one inside the block of such an address does.
 pub(super) fn grants_all_of(wide: &Pattern, narrow: &Pattern) -> bool {
     let (Pattern::Net(inner), Pattern::Net(outer)) = (narrow, wide) else { return wide.covers(narrow) };
     wide.covers(narrow)
@@ -281,7 +283,8 @@ pub(super) fn grants_all_of(wide: &Pattern, narrow: &Pattern) -> bool {
                 .all(|ip| opens(outer, ip)))
 }
 
-/// The classes of the special addresses that a rule for a network opens, and of the IPv4 addresses that they carry.
+/// Returns the classes of the special addresses that a rule for a network opens, and of the IPv4 addresses inside
+/// them.
 pub(super) fn opened_classes(net: &IpNet) -> BTreeSet<AddrClass> {
     if !addr::may_be_special(net) {
         return BTreeSet::new();
@@ -294,7 +297,7 @@ pub(super) fn opened_classes(net: &IpNet) -> BTreeSet<AddrClass> {
         .collect()
 }
 
-/// Whether a rule for a network lets this address be dialed.
+/// Whether a rule for a network allows this address to be dialed.
 fn opens(net: &IpNet, ip: &IpAddr) -> bool {
     match addr::opening(*ip) {
         Opening::Public => net.contains(ip),

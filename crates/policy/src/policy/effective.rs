@@ -1,4 +1,4 @@
-//! What the layers come to together, for people: decisions are made layer by layer and not from this.
+//! Computes what all layers allow together, for people. Decisions are made layer by layer, not from this.
 
 use ipnet::IpNet;
 
@@ -10,16 +10,16 @@ use crate::rule::{Action, Pattern, Rule, TlsCheck};
 use super::compare::grants_all_of;
 use super::{Layer, Policy, Role};
 
-/// The most rules that an intersection is spelled out to: more tell a reader nothing.
+/// Maximum rules of an intersection. A longer list does not help a reader.
 const MAX_EFFECTIVE: usize = 200_000;
 
 /// The intersection of all layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Effective {
-    /// What is granted, each with the rules that it comes from.
+    /// The granted targets, each with the rules that grant it.
     pub allow: Vec<EffectiveRule>,
-    /// Whether there is more than is listed.
+    /// Whether there are more than are listed.
     pub truncated: bool,
 }
 
@@ -27,38 +27,39 @@ pub struct Effective {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EffectiveRule {
-    /// What all of them cover.
+    /// The pattern that all of the rules cover.
     pub pattern: Pattern,
-    /// The ports that all of them have.
+    /// The ports that all of the rules have.
     pub ports: PortSet,
-    /// Whether the TLS server name is checked: the strictest word of the grant and the ceilings.
+    /// Whether the TLS server name is checked: the strictest value of the grant and the ceilings.
     pub tls: TlsCheck,
-    /// The first day on which one of them has expired.
+    /// The first day on which one of the rules has expired.
     pub expires: Option<Day>,
-    /// What a run may send there: the smallest word of the grant and the ceilings.
+    /// The upload budget: the smallest of the grant and the ceilings.
     pub max_upload: Option<Size>,
-    /// A rule of each layer, in the order of the layers; the last is the grant.
+    /// A rule of each layer, in the order of the layers. The last one is the grant.
     pub from: Vec<Rule>,
-    /// For addresses: the widest of the nets. A special-use address is open only if this lies in its block.
+    /// The widest of the nets, for addresses. A special-use address is open only if this net lies in its block.
     widest: Option<IpNet>,
 }
 
-/// Something that the stage declared and the other layers do not grant.
+/// A declared rule that the other layers do not grant.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Excess<'a> {
     /// The declared rule.
     pub rule: &'a Rule,
-    /// The ports of it that are not granted.
+    /// Its ports that are not granted.
     pub ports: PortSet,
-    /// The layer that does not grant them; `None`: a deny rule forbids them.
+    /// The layer that does not grant them; `None` if a deny rule forbids them.
     pub missing_in: Option<&'a Layer>,
     /// The deny rule.
     pub denied_by: Option<&'a Rule>,
 }
 
 impl EffectiveRule {
-    /// Where it was written: the grant, then what bounds it. Effects alone are both, and stand once.
+    /// Returns where the rules were written: the grant first, then what bounds it. Effects that are both appear
+    /// once.
     pub fn origins(&self) -> Vec<String> {
         let mut all: Vec<_> = self.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
         all.dedup();
@@ -84,13 +85,13 @@ impl EffectiveRule {
         let pattern = self.pattern.intersection(&rule.pattern)?.clone();
         let ports = self.ports.intersection(&rule.ports);
         let widest = self.widest.zip(rule.pattern.net()).map(|(a, b)| if a.contains(b) { a } else { *b });
-        // A wide net opens no special-use block, so what it has in common with a narrow one there is nothing.
+        // A wide net opens no special-use block, so its overlap with a narrow net there is empty.
         if let Some(widest) = widest
             && !grants_all_of(&Pattern::Net(widest), &pattern)
         {
             return None;
         }
-        // What a stage declares, or has reached, cannot speak of the TLS check.
+        // Declarations and locks do not concern the TLS check.
         let tls = match role {
             Role::Declared | Role::Lock => self.tls,
             Role::Ceiling | Role::Grants => self.tls.strictest(rule.note.tls),
@@ -111,7 +112,7 @@ fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
 }
 
 impl Pattern {
-    /// What both cover, if they meet: of two that meet, one always lies within the other.
+    /// Returns what both cover. If two patterns overlap, one lies within the other.
     pub fn intersection<'a>(&'a self, other: &'a Self) -> Option<&'a Self> {
         match (self, other) {
             (Self::Name(a), Self::Name(b)) => {
@@ -129,7 +130,7 @@ impl Pattern {
         }
     }
 
-    /// Whether everything that `other` covers is covered.
+    /// Whether it covers everything that `other` covers.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Name(a), Self::Name(b)) => a.covers(b),
@@ -140,9 +141,9 @@ impl Pattern {
 }
 
 impl Policy {
-    /// What is granted once every layer has had its say: patterns, ports and addresses met with one another.
+    /// Returns the intersection of all layers: of their patterns, ports and addresses.
     ///
-    /// Deny rules are not taken out of it; they stand in [`Policy::rules`] and win over all of this.
+    /// Deny rules are not subtracted. They are in [`Policy::rules`] and win over all of this.
     pub fn effective(&self) -> Effective {
         let mut truncated = false;
         // From the grants outward.
@@ -156,7 +157,7 @@ impl Policy {
             let sorted = layer.allow.sorted();
             let mut next = Vec::new();
             for one in &met {
-                // Of two patterns that meet, one lies within the other.
+                // If two patterns overlap, one lies within the other.
                 let ids = layer.allow.covering(&one.pattern).chain(sorted.within(&one.pattern));
                 next.extend(
                     ids.filter_map(|id| one.and(self.rule(id), layer.role())).take(MAX_EFFECTIVE + 1),
@@ -172,7 +173,7 @@ impl Policy {
         Effective { allow: met, truncated }
     }
 
-    /// A deny rule that leaves nothing of this allow rule.
+    /// Returns a deny rule that leaves nothing of this allow rule.
     pub(super) fn forbidden(&self, rule: &Rule) -> Option<&Rule> {
         let denies = self.0.deny.covering(&rule.pattern).map(|id| self.rule(id));
         denies.into_iter().find(|deny| rule.ports.is_within(&deny.ports))

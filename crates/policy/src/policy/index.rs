@@ -1,5 +1,5 @@
-//! Rules by what they cover, so that a decision costs the same at ten thousand rules as at ten.
-//! Which rule then decides, and whether it does, is the caller's business.
+//! Indexes rules by what they cover, so that a decision costs the same at ten thousand rules as at ten. The caller
+//! determines which of the rules decides.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub(super) struct Index {
     /// By the name that they lie below.
     below: HashMap<HostName, Vec<RuleId>>,
     any: Vec<RuleId>,
-    /// By net; a lookup asks once for each prefix length that occurs.
+    /// By net. A lookup asks once for each prefix length that occurs.
     nets: HashMap<IpNet, Vec<RuleId>>,
     /// Longest first.
     v4_lens: Vec<u8>,
@@ -28,8 +28,8 @@ impl Index {
     pub(super) fn new(rules: &[Rule], action: Action) -> Self {
         let mut index = Self::default();
         let mut wanted: Vec<&Rule> = rules.iter().filter(|rule| rule.action == action).collect();
-        // Of rules for the same names or net, one that says more is meant to: first the smallest upload, then the TLS check
-        // that is lifted, then the one that is widened.
+        // Among rules for the same names or net, the one that says more comes first: the smallest upload budget,
+        // then a lifted TLS check, then a stricter one.
         wanted.sort_by_key(|rule| {
             let Note { max_upload, tls, .. } = rule.note;
             let check = match tls {
@@ -59,19 +59,19 @@ impl Index {
         index
     }
 
-    /// Every rule that covers `name`: the name itself, then the nearest wildcard outward, then `*`.
+    /// Returns every rule that covers `name`: the name itself, then the nearest wildcard outward, then `*`.
     pub(super) fn by_name(&self, name: &HostName) -> impl Iterator<Item = RuleId> {
         let exact = self.exact.get(name).into_iter().flatten();
         let below = name.parents().filter_map(|parent| self.below.get(parent)).flatten();
         exact.chain(below).chain(&self.any).copied()
     }
 
-    /// Every rule that covers all that `pattern` covers, whatever the ports.
+    /// Returns every rule that covers all of `pattern`, on any ports.
     pub(super) fn covering<'a>(&'a self, pattern: &'a Pattern) -> impl Iterator<Item = RuleId> + 'a {
         self.buckets(pattern).flatten().copied()
     }
 
-    /// The same, the rules of each pattern together.
+    /// Returns these rules grouped by pattern.
     pub(super) fn buckets<'a>(
         &'a self,
         pattern: &'a Pattern,
@@ -96,7 +96,7 @@ impl Index {
         }
     }
 
-    /// Its patterns in an order in which those within another one stand together.
+    /// Returns the patterns in an order that keeps those within another one together.
     pub(super) fn sorted(&self) -> Sorted<'_> {
         let mut sorted = Sorted::default();
         for (name, ids) in self.exact.iter().chain(&self.below) {
@@ -108,7 +108,7 @@ impl Index {
         sorted
     }
 
-    /// Every rule that covers `ip`, the narrowest net first.
+    /// Returns every rule that covers `ip`, the narrowest net first.
     pub(super) fn by_ip(&self, ip: IpAddr) -> impl Iterator<Item = RuleId> {
         let lens = if ip.is_ipv4() { &self.v4_lens } else { &self.v6_lens };
         let nets = lens.iter().filter_map(move |len| Some(IpNet::new(ip, *len).ok()?.trunc()));
@@ -116,16 +116,16 @@ impl Index {
     }
 }
 
-/// The patterns of an index, and the rules of each.
+/// The patterns of an index, with the rules of each.
 #[derive(Debug, Default)]
 pub(super) struct Sorted<'a> {
-    /// By the labels from the last one on: a name and what lies below it stand in one row.
+    /// Keyed by the labels from the last one on, so that a name and those below it are adjacent.
     names: BTreeMap<String, Vec<&'a Vec<RuleId>>>,
     nets: BTreeMap<(IpAddr, u8), (IpNet, &'a Vec<RuleId>)>,
 }
 
 impl<'a> Sorted<'a> {
-    /// Every rule whose pattern lies within `pattern` and is another one.
+    /// Returns every rule whose pattern lies within `pattern` and differs from it.
     pub(super) fn within<'s>(&'s self, pattern: &'s Pattern) -> Box<dyn Iterator<Item = RuleId> + 's> {
         match pattern {
             Pattern::Name(HostPattern::Exact(_)) => Box::new(std::iter::empty()),
@@ -146,15 +146,15 @@ impl<'a> Sorted<'a> {
         }
     }
 
-    /// Every narrower net in a net, and its rules.
+    /// Returns every narrower net in a net, with its rules.
     pub(super) fn nets_within(&self, net: &IpNet) -> impl Iterator<Item = (IpNet, &'a Vec<RuleId>)> + '_ {
-        // A net that begins in another one is either narrower, and in it, or at its beginning.
+        // A net that begins inside another one is either narrower and inside it, or at its beginning.
         let first = (net.network(), net.prefix_len().saturating_add(1));
         self.nets.range(first..=(net.broadcast(), u8::MAX)).map(|(_, net)| *net)
     }
 }
 
-/// `com.example.api.` for `api.example.com`.
+/// Formats `api.example.com` as `com.example.api.`.
 fn outward(name: &HostName) -> String {
     let mut text = String::with_capacity(name.as_str().len() + 1);
     for label in name.as_str().rsplit('.') {

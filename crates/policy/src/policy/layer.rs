@@ -1,4 +1,4 @@
-//! Who a set of rules speaks for. What a layer grants is decided above; nothing here decides.
+//! Defines the layers of a policy. `policy.rs` decides what a layer grants.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,14 +9,14 @@ use crate::terms::Terms;
 use super::index::Index;
 use super::{Policy, PolicyBuilder};
 
-/// Whose word the rules of a layer are.
+/// Whose rules a layer contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// A site's or a user's upper bound, which no grant lifts.
+    /// An upper bound of a site or a user, which no grant can lift.
     Ceiling,
-    /// What the stage says that it needs.
+    /// What the stage declares that it needs.
     Declared,
-    /// What the stage reached before. It bounds which hosts and ports are asked for, not where a name leads.
+    /// What the stage reached before. It bounds the requested hosts and ports, not the addresses of names.
     Lock,
     /// What the caller allows.
     Grants,
@@ -29,7 +29,7 @@ pub struct Layer {
     name: Option<String>,
     places: Range<usize>,
     pub(super) allow: Index,
-    /// Whether a run's upstream proxy has to be allowed by this layer: see [`Policy::admit_upstream`].
+    /// Whether this layer must allow the upstream proxy of a run. See [`Policy::admit_upstream`].
     bounds_upstream: bool,
 }
 
@@ -45,45 +45,45 @@ impl Layer {
         let start = rules.len();
         rules.extend(added);
         for (at, rule) in rules.iter_mut().enumerate().skip(start) {
-            // INVARIANT: files are capped and arguments are few; 2^32 rules do not fit in memory.
+            // INVARIANT: 2^32 rules do not fit in memory, because files are bounded and arguments are few.
             rule.id = RuleId(u32::try_from(at).unwrap_or(u32::MAX));
         }
         let allow = Index::new(rules.get(start..).unwrap_or_default(), Action::Allow);
         Self { role, name, places: start..rules.len(), allow, bounds_upstream }
     }
 
-    /// The same layer, in a policy that begins with `rules`.
+    /// Copies the layer into a policy that begins with `rules`.
     pub(super) fn copy_to(&self, rules: &mut Vec<Rule>, own: &[Rule]) -> Self {
         Self::append(self.role, self.name.clone(), own.to_vec(), self.bounds_upstream, rules)
     }
 
-    /// Whose word it is.
+    /// Returns whose rules it contains.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// The file of a ceiling or a lock, as it was named.
+    /// Returns the file of a ceiling or a lock, as it was given.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Whether a run's upstream proxy has to be allowed by this layer.
+    /// Whether this layer must allow the upstream proxy of a run.
     pub(super) fn bounds_upstream(&self) -> bool {
         self.bounds_upstream
     }
 
-    /// Whether a rule is one of this layer's.
+    /// Whether a rule belongs to this layer.
     pub(super) fn has(&self, id: RuleId) -> bool {
         usize::try_from(id.get()).is_ok_and(|at| self.places.contains(&at))
     }
 
-    /// Where its rules stand in [`Policy::rules`].
+    /// Returns the range of its rules in [`Policy::rules`].
     pub(super) fn places(&self) -> Range<usize> {
         self.places.clone()
     }
 }
 
-/// As the record names it: `ceiling FILE`, `declared`, `lock FILE`, `grants`.
+/// Formats it as in the record: `ceiling FILE`, `declared`, `lock FILE`, `grants`.
 impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.role, &self.name) {
@@ -97,23 +97,23 @@ impl fmt::Display for Layer {
     }
 }
 
-/// The layers of a policy to be: a target is granted when every one of them grants it.
+/// The layers of a policy that is being built. A target is granted if every layer grants it.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {
     /// What the caller allows.
     pub grants: PolicyBuilder,
-    /// What the stage declared; `None` is everything.
+    /// What the stage declared; `None` means everything.
     pub declared: Option<PolicyBuilder>,
     /// Upper bounds, each with the name of its file. An empty one allows nothing.
     pub ceilings: Vec<(String, PolicyBuilder)>,
-    /// What the stage reached before, with the name of its file; `None` is everything, an empty one nothing.
+    /// What the stage reached before, with the name of its file; `None` means everything, an empty one nothing.
     pub lock: Option<(String, PolicyBuilder)>,
-    /// What holds for all rules.
+    /// What applies to all rules.
     pub terms: Terms,
 }
 
 impl Layers {
-    /// Makes the policy.
+    /// Builds the policy.
     pub fn build(self) -> Policy {
         let Self { grants, declared, ceilings, lock, terms } = self;
         let declared = declared.map(|rules| (Role::Declared, None, rules));

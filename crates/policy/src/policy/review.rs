@@ -1,5 +1,4 @@
-//! What a reader should look at: rules that are risky, dead or double, and what a change of policy does.
-//! Advice only; nothing here decides.
+//! Finds rules that are risky, dead or duplicate, and describes what a change of policy does. It only advises.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,61 +16,61 @@ use super::compare::{grants_all_of, opened_classes};
 use super::effective::Effective;
 use super::{Layer, Policy, Role};
 
-/// Days ahead for which an expiry is worth a word.
+/// Days before an expiry from which it is reported.
 const SOON: i64 = 14;
 
-/// Something about a rule that its author should know.
+/// A remark about a rule for its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding<'a> {
     /// The rule.
     pub rule: &'a Rule,
-    /// What is the matter.
+    /// The kind of remark.
     pub lint: Lint,
-    /// The other rule that makes it so.
+    /// The other rule that causes it.
     pub by: Option<&'a Rule>,
 }
 
-/// What can be the matter with a rule that is valid.
+/// Kinds of remarks about valid rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Lint {
-    /// Every name.
+    /// It covers every name.
     Any,
-    /// A wildcard where the names below have many owners.
+    /// It is a wildcard, and the names below have many owners.
     SharedSuffix,
     /// A deny rule, or a layer above, leaves nothing of it.
     Unreachable,
     /// Another rule of the same layer grants all of it.
     Duplicate,
-    /// The only grant of a listed host is `Network`, which opens every other one too.
+    /// The only grant of a listed host is `Network`, which opens every other host too.
     Swallowed,
     /// It has expired.
     Expired,
     /// It expires within two weeks.
     ExpiresSoon,
-    /// A range of special-use addresses for which no port was written.
+    /// It is a range of special-use addresses without a written port.
     RangeWithoutPort,
-    /// A range of special-use addresses on every port.
+    /// It is a range of special-use addresses on every port.
     RangeAllPorts,
-    /// A net so wide that it opens no special-use address, though it holds some.
+    /// It is a net that contains special-use addresses, but is too wide to open them.
     NetOpensNothing,
-    /// A service on the loopback of the machine that exeat runs on.
+    /// It is a service on the loopback of the host machine.
     OwnMachine,
-    /// An address at which a cloud tells a machine its credentials.
+    /// It is an address at which a cloud gives credentials to a machine.
     Metadata,
-    /// Addresses of the same link.
+    /// It covers addresses of the same link.
     LinkLocal,
-    /// Addresses of a private network.
+    /// It covers addresses of a private network.
     Private,
-    /// The TLS server name is not checked on port 443.
+    /// It turns off the check of the TLS server name on port 443.
     TlsOff,
-    /// A nearer rule grants a part of it without its `max_upload` or `tls`, or it takes the place of one that does.
+    /// A nearer rule grants a part of it without its `max_upload` or `tls`, or it replaces one that has them.
     Shadowed,
 }
 
 impl Lint {
-    /// The word for scripts; stable.
+    /// Returns the word for scripts; stable.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -140,34 +139,34 @@ impl fmt::Display for Finding<'_> {
     }
 }
 
-/// What one policy grants and another does not.
+/// A difference between what two policies grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// Which targets.
+    /// The targets.
     pub pattern: Pattern,
-    /// On which ports.
+    /// The ports.
     pub ports: PortSet,
-    /// Why, in a few words: a rule came or went, or its check did.
+    /// The kind of difference: a rule or its check was added or removed.
     pub why: ChangeKind,
 }
 
-/// What makes a difference between two policies.
+/// Kinds of differences between two policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ChangeKind {
-    /// Allow rules, in any layer.
+    /// Allow rules differ, in any layer.
     Allow,
-    /// A deny rule.
+    /// A deny rule differs.
     Deny,
-    /// The check of the TLS server name.
+    /// The check of the TLS server name differs.
     Tls,
-    /// What may be sent.
+    /// The upload budget differs.
     Upload,
 }
 
 impl Policy {
-    /// What a reader should look at, in the order of the rules.
+    /// Returns remarks about the rules, in their order.
     pub fn review(&self, today: Day) -> Vec<Finding<'_>> {
         let mut findings = Vec::new();
         for layer in self.layers() {
@@ -183,13 +182,14 @@ impl Policy {
         findings
     }
 
-    /// Rules whose `max_upload` or `tls` does not hold for all that they cover, because for a part of it another rule counts.
-    /// A narrower rule that says more than a wider one is the usual exception, and no finding.
+    /// Finds rules whose `max_upload` or `tls` does not apply to everything that they cover, because another rule
+    /// decides for a part. A narrower rule that says more than a wider one is a usual exception, and is not
+    /// reported.
     fn review_notes<'a>(&'a self, layer: &Layer, today: Day, findings: &mut Vec<Finding<'a>>) {
         let says = |rule: &Rule| rule.note.max_upload.is_some() || rule.note.tls != TlsCheck::Auto;
         let live = |rule: &&Rule| rule.action == Action::Allow && rule.is_live(today);
         let rules = || self.rules_of(layer).iter().filter(live);
-        // Most policies say nothing of the kind.
+        // Most policies have no such rules.
         if !rules().any(says) {
             return;
         }
@@ -204,7 +204,7 @@ impl Policy {
             let same = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
             let same = same.filter(|other| other.pattern == rule.pattern && other.id != rule.id);
             let nearer = sorted.within(&rule.pattern).map(|id| self.rule(id));
-            // One that says less: one that says more is the exception.
+            // A rule that says less is reported; one that says more is an exception.
             let nearer = nearer.filter(|near| near.pattern != rule.pattern && says_less(near, rule));
             if let Some(by) = same.chain(nearer).find(unlike) {
                 findings.push(Finding { rule, lint: Lint::Shadowed, by: Some(by) });
@@ -212,11 +212,11 @@ impl Policy {
         }
     }
 
-    /// Grants of which the layers above leave nothing.
+    /// Finds grants of which the layers above leave nothing.
     fn review_bounds<'a>(&'a self, findings: &mut Vec<Finding<'a>>) {
         let Some(grants) = self.layers().iter().find(|layer| layer.role() == Role::Grants) else { return };
         let Effective { allow, truncated, .. } = self.effective();
-        // What was left out of an overlong list is not known.
+        // The rest of an overlong list is unknown.
         if self.layers().len() < 2 || truncated {
             return;
         }
@@ -232,7 +232,7 @@ impl Policy {
     fn review_one<'a>(&'a self, layer: &Layer, rule: &'a Rule, today: Day, findings: &mut Vec<Finding<'a>>) {
         let mut say = |lint, by| findings.push(Finding { rule, lint, by });
         let effect = matches!(&rule.origin, Origin::Effect { effect } if effect == "Network");
-        // An upper bound is wide on purpose, and so is a bare `Network`, which is said when it is read.
+        // An upper bound is wide on purpose. So is a bare `Network`, which is reported when it is read.
         let wide = !matches!(layer.role(), Role::Ceiling | Role::Lock) && !effect;
         match &rule.pattern {
             Pattern::Name(HostPattern::Any) if wide => say(Lint::Any, None),
@@ -244,7 +244,7 @@ impl Policy {
                 let single = net.prefix_len() == net.max_prefix_len();
                 match opening(net.addr()) {
                     Opening::Within(block) if block.contains(net) && !single => {
-                        // The text as typed tells whether a port was; a net in brackets has colons of its own.
+                        // The text shows whether a port was written. A net in brackets contains colons itself.
                         let typed = rule.text.rsplit_once(']').map_or(rule.text.as_str(), |(_, ports)| ports);
                         if !typed.contains(':') {
                             say(Lint::RangeWithoutPort, None);
@@ -283,7 +283,8 @@ impl Policy {
                 && rule.ports.is_within(&other.ports)
                 && grants_all_of(&other.pattern, &rule.pattern)
                 && other.is_live(today)
-                // One that is noted otherwise is there for its note. Of two that are equal the later one is double.
+                // A rule with a different note exists for its note. Of two equal rules, the later one is the
+                // duplicate.
                 && other.note == rule.note
                 && (other.pattern != rule.pattern || other.ports != rule.ports || other.id < rule.id)
         };
@@ -294,7 +295,7 @@ impl Policy {
     }
 }
 
-/// The kinds of special addresses that a rule for a network opens and that its author should know of.
+/// Returns the kinds of special addresses that a rule for a network opens and that its author should know about.
 fn special_kinds(net: &IpNet) -> BTreeSet<Lint> {
     let classes = opened_classes(net);
     let kinds = classes.into_iter().filter_map(|class| match class {
@@ -308,7 +309,7 @@ fn special_kinds(net: &IpNet) -> BTreeSet<Lint> {
     kinds.collect()
 }
 
-/// Whether a rule leaves out what the other says of uploads or of the TLS check.
+/// Whether a rule omits what the other one says about uploads or the TLS check.
 fn says_less(rule: &Rule, other: &Rule) -> bool {
     let (note, said) = (&rule.note, &other.note);
     note.max_upload.is_none() && said.max_upload.is_some()
