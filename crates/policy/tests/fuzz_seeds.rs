@@ -1,4 +1,4 @@
-//! Every committed seed of the fuzz targets, through the checks that the fuzzer runs: what was once found stays found.
+//! Runs every committed fuzz seed through the checks of the fuzzer, so that fixed bugs stay fixed.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
@@ -20,7 +20,7 @@ fn every_seed_holds() {
         seeds.sort();
         assert!(seeds.len() > 5, "{name} has no seeds");
         for seed in seeds {
-            // The seed in hand is named when the check panics.
+            // The name of the current seed, in case the check panics.
             println!("{}", seed.display());
             check(&fs::read(&seed).unwrap());
         }

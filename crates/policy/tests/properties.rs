@@ -1,4 +1,4 @@
-//! What holds for every rule, name and address, tried with generated ones.
+//! Checks properties of all rules, names and addresses with generated ones.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "helpers of tests may fail loudly")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -31,14 +31,14 @@ fn builder(rules: &[String]) -> PolicyBuilder {
     builder
 }
 
-/// Admitted and vetted against one answer: what a connection would see.
+/// Admits a target and vets one answer, as for a connection.
 fn outcome(policy: &Policy, target: &str, answer: IpAddr, own: &OwnAddrs) -> Result<(), Reason> {
     let target: Target = target.parse().unwrap();
     let admitted = policy.admit(target, today()).map_err(|denial| denial.reason())?;
     admitted.vet(&[answer], own).map(drop).map_err(|denial| denial.reason())
 }
 
-/// Few letters and few labels, so that names meet.
+/// Generates names from few letters and labels, so that they coincide.
 fn name() -> BoxedStrategy<String> {
     prop::collection::vec("[ab]{1,2}|[aB]-a|a1", 1..5)
         .prop_map(|labels| format!("{}.t", labels.join(".")))
@@ -46,7 +46,7 @@ fn name() -> BoxedStrategy<String> {
 }
 
 fn v4() -> BoxedStrategy<Ipv4Addr> {
-    // Special blocks often, so that rules and addresses meet in them.
+    // Generates special blocks often, so that rules and addresses coincide in them.
     prop_oneof![
         any::<u32>().prop_map(Ipv4Addr::from),
         (0_u8..4).prop_map(|d| Ipv4Addr::new(10, 0, 0, d)),
@@ -122,7 +122,7 @@ fn target() -> impl Strategy<Value = String> {
     (host, port).prop_map(|(host, port)| format!("{host}:{port}"))
 }
 
-/// The matcher as one would write it on a blackboard.
+/// The matcher in its simplest form.
 fn naive(pattern: &HostPattern, name: &str) -> bool {
     let labels = |text: &str| text.split('.').map(str::to_owned).rev().collect::<Vec<_>>();
     match pattern {
@@ -170,7 +170,7 @@ fn effect() -> BoxedStrategy<Effect> {
     .boxed()
 }
 
-/// A member of an object that may be an effect: near-misses of every field.
+/// Generates a member of an object that may be an effect, with near-misses of every field.
 fn member() -> BoxedStrategy<(String, String)> {
     let key = prop::sample::select(vec!["cents", "path", "model", "hosts", "host"]);
     let value = prop::sample::select(vec![
@@ -193,7 +193,7 @@ fn member() -> BoxedStrategy<(String, String)> {
     (key, value).prop_map(|(key, value)| (key.to_owned(), value.to_owned())).boxed()
 }
 
-/// Rules about few blocks, special and public, so that those of two policies meet.
+/// Generates rules about few blocks, special and public, so that those of two policies coincide.
 fn near_net() -> BoxedStrategy<String> {
     let base = prop::sample::select(vec![
         "0.0.0.0",
@@ -274,8 +274,8 @@ fn built((grants, ceiling): &Written) -> Policy {
     Layers { grants: builder(grants), ceilings, ..Layers::default() }.build()
 }
 
-/// Candidates for targets that two policies decide differently: what the rules themselves begin and end with, the borders of
-/// special blocks, and what lies next to them.
+/// Generates targets that two policies may decide differently: the ends of the rules, the borders of special
+/// blocks, and their neighbors.
 struct Candidates {
     names: Vec<String>,
     ips: Vec<IpAddr>,
@@ -369,7 +369,7 @@ fn candidates(policies: [&Policy; 2]) -> Candidates {
             }
         }
     }
-    // Each IPv4 candidate in the forms that carry it, below the prefixes of the rules' own networks.
+    // Each IPv4 candidate also appears in the forms that contain it, below the prefixes of the rules' networks.
     let own = policies.iter().flat_map(|policy| policy.rules()).filter_map(|rule| rule.pattern.net());
     let prefixes: Vec<u128> = own
         .filter_map(|net| match net {
@@ -397,7 +397,7 @@ fn candidates(policies: [&Policy; 2]) -> Candidates {
     Candidates { names, ips, ports }
 }
 
-/// A target, and what its name leads to, that one policy lets through and the other one does not.
+/// Finds a target and an address of its name that one policy allows and the other does not.
 fn witness(ours: &Policy, theirs: &Policy, candidates: &Candidates) -> Option<String> {
     let own = OwnAddrs::default();
     let passes = |policy: &Policy, target: &Target, answer: Option<IpAddr>| {
@@ -435,10 +435,10 @@ fn witness(ours: &Policy, theirs: &Policy, candidates: &Candidates) -> Option<St
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// A change of policy opens something exactly when some target is decided otherwise, in both directions.
+    /// A change of policy opens something exactly if some target is decided differently, in both directions.
     #[test]
     fn a_diff_is_empty_exactly_when_every_decision_is_the_same(old in near_policy(), new in near_policy()) {
-        // Half of each: policies that have nothing in common differ anyhow.
+        // Half of each policy is shared, because unrelated policies differ anyway.
         let mut new = new;
         new.0.extend(old.0.iter().cloned());
         let (old, new) = (built(&old), built(&new));
@@ -454,7 +454,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// K33.
+    /// K33: the matcher equals the simplest one.
     #[test]
     fn matcher_equals_the_naive_one(pattern in name(), wild in any::<bool>(), asked in name()) {
         let text = if wild { format!("*.{pattern}") } else { pattern };
@@ -463,8 +463,8 @@ proptest! {
         prop_assert_eq!(pattern.matches(&asked), naive(&pattern, asked.as_str()));
     }
 
-    /// K13: a stack of layers grants what each of them grants alone, so it is never wider than any of them; a deny
-    /// rule of one denies for all.
+    /// K13: a stack of layers grants only what each layer grants, so it is never wider than any of them. A deny
+    /// rule of one layer applies to all.
     #[test]
     fn a_stack_grants_what_every_layer_grants(
         layers in prop::collection::vec(prop::collection::vec(rule(), 0..8), 1..4),
@@ -488,7 +488,7 @@ proptest! {
         }
     }
 
-    /// What is listed as the intersection is what is decided, deny rules apart.
+    /// The listed intersection equals the decisions, except for deny rules.
     #[test]
     fn the_intersection_listed_is_the_one_decided(
         layers in prop::collection::vec(prop::collection::vec(grant(), 0..8), 1..4),
@@ -532,7 +532,7 @@ proptest! {
         let (allow, deny) = (covers(Action::Allow), covers(Action::Deny));
         match policy.admit(target.clone(), today()) {
             Ok(_) => prop_assert!(allow && !deny),
-            // H17: deny first.
+            // H17: deny rules come first.
             Err(denial) if deny => prop_assert_eq!(denial.reason(), Reason::DenyRule),
             Err(denial) if denial.reason() == Reason::DenyRule => prop_assert!(target.host.ip().is_some()),
             Err(denial) => prop_assert!(!allow || target.host.ip().is_some(), "{}", denial),
@@ -574,7 +574,7 @@ proptest! {
         prop_assert!(before.is_ok() || outcome(&policy(&rules), &target, answer, &own).is_err());
     }
 
-    /// Order decides nothing: neither the outcome nor the digest.
+    /// Order changes neither the outcome nor the digest.
     #[test]
     fn order_decides_nothing(
         rules in prop::collection::vec(rule(), 0..8), target in target(), answer in ip(),
@@ -612,7 +612,7 @@ proptest! {
         }
     }
 
-    /// What the stage is told never holds an address that it did not ask for.
+    /// The text for the stage never contains an address that it did not ask for.
     #[test]
     fn nothing_said_inside_tells_an_address(rules in prop::collection::vec(rule(), 0..6), name in name(), answer in ip()) {
         let target: Target = format!("{name}:443").parse().unwrap();
@@ -624,7 +624,7 @@ proptest! {
         }
     }
 
-    /// H21: what names grant and what addresses grant never meet.
+    /// H21: grants of names and grants of addresses never overlap.
     #[test]
     fn kinds_of_rules_are_disjoint(name in name(), ip in ip()) {
         let names = policy(&["*:*".into()]);
@@ -643,7 +643,7 @@ proptest! {
         }
     }
 
-    /// Near-misses, which random bytes seldom are.
+    /// Generates near-misses, which random bytes seldom are.
     #[test]
     fn no_likely_text_breaks_the_target_parser(text in "[a0.:\\[\\]%@xf1-]{0,24}") {
         if let Ok(target) = Target::parse(text.as_bytes()) {
@@ -673,7 +673,7 @@ proptest! {
         }
     }
 
-    /// N31: what is written is read again, by both readers, in any order and with repetitions.
+    /// N31: written effects are read again by both readers, in any order and with repetitions.
     #[test]
     fn effects_are_read_as_they_are_written(effects in prop::collection::vec(effect(), 0..6)) {
         let set: EffectSet = effects.iter().cloned().collect();
@@ -689,7 +689,7 @@ proptest! {
         }
     }
 
-    /// The reader with places and the one without take the same objects for effects.
+    /// The reader with positions and the one without accept the same objects as effects.
     #[test]
     fn both_readers_of_effects_agree(
         kind in prop::sample::select(EffectKind::ALL.to_vec()),

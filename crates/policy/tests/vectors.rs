@@ -1,4 +1,4 @@
-//! Every row of the fixture tables, through the public interface: load, parse, admit, resolve, vet.
+//! Checks every row of the fixture tables through the public interface: load, parse, admit, resolve, vet.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "helpers of tests may fail loudly")]
 
 use std::collections::HashMap;
@@ -16,12 +16,12 @@ enum Outcome {
     NotLoaded,
     BadRequest,
     Deny(Reason),
-    /// Admitted, and the resolver has no address: no policy refuses it, and nothing is dialled.
+    /// The target is admitted, but has no address: no policy refuses it, and nothing is dialed.
     NoAddress,
     Allow,
 }
 
-/// K33; H01, H02, H03, H04, H05, H06, H07, H08, H10, H11, H12, H13, H14, H16, H17, H19, H21.
+/// K33; H01, H02, H03, H04, H05, H06, H07, H08, H10, H11, H12, H13, H14, H16, H17, H19, H21: all rows.
 #[test]
 fn every_row_of_the_host_table_holds() {
     let dns = Dns::read();
@@ -36,7 +36,7 @@ fn every_row_of_the_host_table_holds() {
             _ if reason.contains("[policy-error]") => outcome == Outcome::NotLoaded,
             ("allow", Outcome::Allow) | ("bad-request", Outcome::BadRequest) => true,
             ("deny", Outcome::Deny(_) | Outcome::NoAddress) => true,
-            // The row says so itself: a name that cannot exist is refused earlier.
+            // The row says so: a name that cannot exist is refused earlier.
             ("deny", Outcome::BadRequest) => reason.contains("bad-request is fine too"),
             _ => false,
         };
@@ -48,7 +48,7 @@ fn every_row_of_the_host_table_holds() {
     assert!(wrong.is_empty(), "{} of {rows} rows fail:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// D01, D04, D06, D07: what a wildcard grants by name is refused by address, except the rows that say so.
+/// D01, D04, D06, D07: the address refuses what a wildcard grants by name, except in rows that say otherwise.
 #[test]
 fn every_name_of_the_dns_table_is_judged_by_its_addresses() {
     let dns = Dns::read();
@@ -69,7 +69,7 @@ fn every_name_of_the_dns_table_is_judged_by_its_addresses() {
     }
 }
 
-/// D02: each answer is judged afresh, and a bad second one is refused although the first was good.
+/// D02: each answer is judged anew, and a bad second one is refused after a good first one.
 #[test]
 fn rebinding_is_judged_per_answer() {
     let policy = load("*.dns-case.test:443").unwrap();
@@ -118,7 +118,7 @@ fn run(rules: &str, target: &str, dns: &Dns) -> Outcome {
     }
 }
 
-/// `\xHH` is one byte; everything else stands for itself.
+/// Decodes `\xHH` as one byte, and leaves everything else unchanged.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -132,7 +132,7 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The stub resolver of the table: first answers only.
+/// The stub resolver of the table, which gives the first answers.
 struct Dns(HashMap<String, Vec<(String, String)>>);
 
 impl Dns {
@@ -152,7 +152,7 @@ impl Dns {
 
     fn resolve(&self, name: &HostName) -> Vec<IpAddr> {
         let mut name = name.as_str();
-        // A chain of names ends; a loop of them has no address.
+        // A chain of aliases ends; a loop of them has no address.
         for _ in 0..8 {
             let records = self.0.get(name).or_else(|| self.0.get("*")).unwrap();
             if let Some((_, next)) = records.iter().find(|(kind, _)| kind == "CNAME") {

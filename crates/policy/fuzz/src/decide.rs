@@ -1,7 +1,8 @@
-//! Decisions, compared with those of a matcher that reads the rules again, label by label and bit by bit.
+//! Compares decisions with those of a matcher that reads the rules again, label by label and bit by bit.
 //!
-//! The input has a target on its first line, addresses on its second, and a rule on each further one, with the day on
-//! which it expires behind it if it does. After a line `--` come the rules of a ceiling. Names and addresses close to those of the rules are asked for too.
+//! The input has a target on its first line, addresses on its second, and a rule on each further one, followed by
+//! the day of its expiry if it has one. The rules of a ceiling follow a line `--`. Names and addresses close to
+//! those of the rules are tried too.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,13 +11,13 @@ use exeat_policy::{
     Reason, RuleSpec, Target, Terms, Verdict, classify,
 };
 
-/// Rules of one input; more makes it slow and shows nothing new.
+/// Maximum rules of one input. More make it slow and show nothing new.
 const RULES: usize = 24;
 
-/// Layers of one input: grants and ceilings.
+/// Maximum layers of one input: grants and ceilings.
 const LAYERS: usize = 3;
 
-/// `data` is as the module says.
+/// Checks an input in the form above.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut lines = text.split('\n');
@@ -50,7 +51,7 @@ pub fn check(data: &[u8]) {
     let near = naive.iter().flatten().flat_map(NaiveRule::near);
     for target in asked.into_iter().chain(near.take(200)) {
         let outcome = admit(&policy, &naive[0], &target);
-        // Order and repetition decide nothing.
+        // Order and repetition do not matter.
         assert_eq!(other.admit(target.clone(), today()).map(drop).map_err(|denial| denial.reason()), outcome);
         vet(&policy, &naive[0], &target, &answers);
         bounded(&stacks[0], &naive, &target);
@@ -59,7 +60,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// A target is granted when every layer grants it, and denied when one denies it.
+/// A target is granted if every layer grants it, and denied if one denies it.
 fn bounded(stack: &Policy, layers: &[Vec<NaiveRule>], target: &Target) {
     let outcome = stack.admit(target.clone(), today());
     let expected: Vec<_> = layers.iter().map(|rules| expected(rules, target)).collect();
@@ -83,7 +84,8 @@ fn bounded(stack: &Policy, layers: &[Vec<NaiveRule>], target: &Target) {
     }
 }
 
-/// Report mode lets a name through that the grants alone do not speak of, on the web's ports; all else is as it was.
+/// Report mode allows only names without a rule of the grants, on the ports of the web; everything else is
+/// unchanged.
 fn reported(stacks: &[Policy; 3], layers: &[Vec<NaiveRule>], target: &Target, answers: &[IpAddr]) {
     let [strict, loose, _] = stacks;
     let ask = |policy: &Policy| policy.admit(target.clone(), today());
@@ -107,7 +109,7 @@ fn reported(stacks: &[Policy; 3], layers: &[Vec<NaiveRule>], target: &Target, an
     }
 }
 
-/// Where addresses behind a translator are judged by the one inside, no address is opened that neither form of it opens.
+/// If addresses behind a translator are judged by the one inside, no address opens that neither of its forms opens.
 fn translated(stacks: &[Policy; 3], target: &Target, answers: &[IpAddr]) {
     let [off, _, on] = stacks;
     let ask = |policy: &Policy, target: &Target, answer: IpAddr| {
@@ -132,7 +134,7 @@ fn translated(stacks: &[Policy; 3], target: &Target, answers: &[IpAddr]) {
         if closed == Err(Reason::DenyRule) {
             assert_eq!(judged, closed, "{}", said());
         } else if off.layers().len() == 1 && target.host.name().is_some() {
-            // With several layers each may have a rule for another form.
+            // With several layers, each may have a rule for another form.
             assert_eq!(judged.is_ok(), closed.is_ok() || inside.is_ok(), "{}", said());
         }
         assert!(
@@ -144,7 +146,7 @@ fn translated(stacks: &[Policy; 3], target: &Target, answers: &[IpAddr]) {
     }
 }
 
-/// The address by which a translator is asked for another one.
+/// Returns the address by which a translator reaches another one.
 fn behind(ip: Ipv4Addr) -> IpAddr {
     let [a, b, c, d] = ip.octets().map(u16::from);
     Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, a << 8 | b, c << 8 | d).into()
@@ -175,7 +177,7 @@ fn admit(policy: &Policy, naive: &[NaiveRule], target: &Target) -> Result<(), Re
     };
     let (port, expected) = (target.port.get(), expected(naive, target));
     let got = outcome.as_ref().map(drop).map_err(Denial::reason);
-    // Rule by rule too: what is reviewed and listed asks the matcher, and a decision asks the index.
+    // Each rule is checked too: reviews and lists use the matcher, and decisions use the index.
     for (rule, naive) in policy.rules().iter().zip(naive) {
         let covers = match &target.host {
             Host::Name(name) => rule.covers_name(name),
@@ -187,11 +189,11 @@ fn admit(policy: &Policy, naive: &[NaiveRule], target: &Target) -> Result<(), Re
     }
     match target.host.ip() {
         None => assert_eq!(got, expected, "{}", said()),
-        // Public IPv4 carries nothing: rules alone decide.
+        // Public IPv4 contains no inner address, so rules alone decide.
         Some(ip @ IpAddr::V4(_)) if classify(ip) == AddrClass::Public => {
             assert_eq!(got, expected, "{}", said());
         }
-        // Special space takes more than a rule that covers it, and never less.
+        // Special space needs more than a rule that covers it, and never less.
         Some(ip) => {
             assert!(got.is_err() || expected.is_ok() && !classify(ip).is_never_dialled(), "{}", said());
             assert!(expected != Err(Reason::DenyRule) || got == expected, "{}", said());
@@ -216,7 +218,7 @@ fn admit(policy: &Policy, naive: &[NaiveRule], target: &Target) -> Result<(), Re
     got
 }
 
-/// What these rules say of `target`, whatever kind of address it is.
+/// Returns what these rules decide about `target`, whatever the class of an address.
 fn expected(naive: &[NaiveRule], target: &Target) -> Result<(), Reason> {
     let port = target.port.get();
     let covering: Vec<&NaiveRule> = naive.iter().filter(|rule| rule.covers(&target.host)).collect();
@@ -240,7 +242,7 @@ fn expected(naive: &[NaiveRule], target: &Target) -> Result<(), Reason> {
     }
 }
 
-/// What a connection would see, for each answer alone and for all of them.
+/// Returns what a connection would get, for each answer alone and for all of them.
 fn vet(policy: &Policy, naive: &[NaiveRule], target: &Target, answers: &[IpAddr]) {
     let port = target.port.get();
     let near = naive.iter().filter_map(NaiveRule::first).take(4);
@@ -265,7 +267,8 @@ fn vet(policy: &Policy, naive: &[NaiveRule], target: &Target, answers: &[IpAddr]
             Ok(vetted) => {
                 assert!(!judged.is_empty() && !denied, "{}", said());
                 assert!(judged.iter().all(|ip| !classify(*ip).is_never_dialled()), "{}", said());
-                // A name's way into special space is a rule that covers the address and lies in such space wholly.
+                // A name reaches special space only with a rule that covers the address and lies entirely in such
+                // space.
                 for ip in judged.iter().filter(|ip| !public(ip)) {
                     let opens = |rule: &NaiveRule| {
                         let ends = rule.first().into_iter().chain(rule.last());
@@ -287,7 +290,7 @@ fn vet(policy: &Policy, naive: &[NaiveRule], target: &Target, answers: &[IpAddr]
                 assert!(judged.is_empty() || denied || !all_public, "{}", said());
                 assert!(!denied || denial.reason() == Reason::DenyRule, "{}", said());
                 assert_eq!(judged.is_empty(), denial.reason() == Reason::DnsEmpty, "{}", said());
-                // The stage is not told an address that it did not ask for.
+                // The stage never learns an address that it did not ask for.
                 if literal.is_none() {
                     let inside = format!("{} {:?}", denial.said_inside(), denial.flag_inside());
                     assert!(
@@ -301,7 +304,7 @@ fn vet(policy: &Policy, naive: &[NaiveRule], target: &Target, answers: &[IpAddr]
     }
 }
 
-/// What holds for every refusal.
+/// Checks what holds for every refusal.
 fn refused(denial: &Denial, target: &Target) {
     assert_eq!(denial.target(), target);
     let decision = denial.decision();
@@ -314,7 +317,7 @@ fn refused(denial: &Denial, target: &Target) {
     }
 }
 
-/// A rule as it is read on a blackboard. Only texts that the crate accepts get here.
+/// A rule in its simplest form, from texts that the crate accepts.
 #[derive(Debug)]
 struct NaiveRule {
     deny: bool,
@@ -328,7 +331,7 @@ enum NaiveHost {
     Any,
     Exact(Vec<String>),
     Below(Vec<String>),
-    /// Address bits, how many of them count, and of which family.
+    /// The bits of an address, how many of them count, and its family.
     Net(u128, u32, u32),
 }
 
@@ -414,7 +417,7 @@ impl NaiveRule {
         Some(address(if rest == 128 { u128::MAX } else { bits | ((1 << rest) - 1) }, width))
     }
 
-    /// Targets at the edges of what the rule covers.
+    /// Returns targets at the edges of what the rule covers.
     fn near(&self) -> Vec<Target> {
         let hosts: Vec<String> = match &self.host {
             NaiveHost::Any => vec!["a.test".into()],

@@ -1,15 +1,15 @@
-//! Declared effects: two readers that must agree, and what a set of effects comes to.
+//! Checks that two readers of declared effects agree, and what a set of effects grants.
 
 use exeat_policy::effect::{Effect, EffectKind, EffectSet};
 use exeat_policy::{Action, Allowances, Origin, RuleSpec};
 
 use super::file::{PATH, errors};
 
-/// `data` is a JSON array of effects, or one effect.
+/// Checks a JSON array of effects, or one effect.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let parsed = EffectSet::parse(text, PATH);
-    // The reader without places takes no byte order mark, and tells one effect from a list.
+    // The reader without positions accepts no byte order mark, and distinguishes one effect from a list.
     let bare = match text.trim_start().starts_with('[') {
         true => serde_json::from_str::<EffectSet>(text),
         false => serde_json::from_str::<Effect>(text).map(|effect| EffectSet::from_iter([effect])),
@@ -34,7 +34,7 @@ fn accepted(set: &EffectSet) {
     for kind in EffectKind::ALL {
         assert_eq!(set.has(kind), set.iter().any(|effect| effect.kind() == kind));
     }
-    // Nothing but the two network effects grants a host, and what they grant is a grant.
+    // Only the two network effects grant hosts, and they grant exactly their rules.
     let network = set.has(EffectKind::Network) || set.has(EffectKind::NetworkHosts);
     for rule in set.rules() {
         assert!(network && rule.spec.action == Action::Allow, "{rule:?}");

@@ -1,10 +1,10 @@
-//! Policy files and rule lists: where their errors point, and what an accepted one comes to.
+//! Checks policy files and rule lists: the positions of errors, and the rules of an accepted file.
 
 use exeat_policy::file::{FileRule, MAX_FILE_BYTES, parse_rule_lines};
 use exeat_policy::{Action, FileError, FileRole, Origin, Policy, PolicyBuilder, PolicyFile, TlsCheck};
 use serde_json::{Value, json};
 
-/// `data` is a policy file in TOML or JSON, and also a list of rules.
+/// Checks a policy file in TOML or JSON, and the same text as a list of rules.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for role in [FileRole::Policy, FileRole::Ceiling] {
@@ -12,14 +12,14 @@ pub fn check(data: &[u8]) {
             Ok(file) => {
                 assert_eq!(parse(text, role).as_ref(), Ok(&file));
                 assert_eq!(file.role, role);
-                // An isolation policy says `true` where it means rules.
+                // An isolation policy has `true` where it means rules.
                 accepted(text, &file.rules, file.work.is_none());
                 let policy = policy(&file, 1);
                 let canonical = policy.canonical_json();
                 serde_json::from_str::<Value>(canonical).unwrap();
-                // A union: once more adds nothing.
+                // Rules are a union, so adding them again changes nothing.
                 assert_eq!(self::policy(&file, 2).canonical_json(), canonical);
-                // What it says can be written down, read again, and is the same policy.
+                // Its contents can be written, read again, and give the same policy.
                 let written = rewritten(&file);
                 let again = parse(&written, FileRole::Policy).unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(self::policy(&again, 1).canonical_json(), canonical, "{written}");
@@ -31,7 +31,7 @@ pub fn check(data: &[u8]) {
         match parse_rule_lines(text, PATH, action) {
             Ok(rules) => {
                 accepted(text, &rules, true);
-                // Each line alone says the same.
+                // Each line alone gives the same rule.
                 let lines: Vec<_> = rules.iter().map(|rule| rule.text.clone()).collect();
                 let again = parse_rule_lines(&lines.join("\n"), PATH, action).unwrap();
                 let specs =
@@ -57,14 +57,14 @@ fn policy(file: &PolicyFile, times: usize) -> Policy {
     builder.build()
 }
 
-/// Every rule points at a line that the file has.
+/// Checks that every rule points at a line of the file.
 fn accepted(text: &str, rules: &[FileRule], spelled: bool) {
     let lines = count_lines(text);
     for rule in rules {
         let Origin::File { path, line } = &rule.origin else { panic!("{:?}", rule.origin) };
         assert_eq!(path, PATH);
         assert!((1..=lines).contains(&(*line as usize)), "line {line} of {lines}");
-        // Spelled as it is, it stands on that line.
+        // A rule in its own spelling is on that line.
         let quoted = text.contains(&format!("\"{}\"", rule.text));
         if spelled && quoted && text.matches(&rule.text).count() == 1 {
             let on = text.split('\n').nth(*line as usize - 1).unwrap();
@@ -73,7 +73,7 @@ fn accepted(text: &str, rules: &[FileRule], spelled: bool) {
     }
 }
 
-/// Every error points into the text, in order, and prints no byte that a terminal would act on.
+/// Checks that every error points into the text, in order, and prints no control byte.
 pub(super) fn errors(text: &str, error: &FileError) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let problems = error.problems();
@@ -103,10 +103,10 @@ fn count_lines(text: &str) -> usize {
     text.split('\n').count()
 }
 
-/// The rules as a JSON policy file, each in its canonical spelling.
+/// Writes the rules as a JSON policy file, each in its canonical spelling.
 fn rewritten(file: &PolicyFile) -> String {
     let rule = |rule: &FileRule| {
-        // A prohibition keeps its mark: the list of grants takes both.
+        // A deny rule keeps its mark, because the list of grants accepts both.
         let mut table = serde_json::Map::new();
         table.insert("allow".into(), json!([rule.spec.to_string()]));
         let mut put = |key: &str, value: Option<String>| {

@@ -1,7 +1,7 @@
-//! What must hold for any bytes. Each module has one function, `check`, which panics where it does not.
+//! Checks what must hold for any bytes. Each module has one function, `check`, which panics if it does not hold.
 //!
-//! The programs in `bin/` give these functions to libFuzzer; `tests/fuzz_seeds.rs` of the crate above includes this
-//! file and gives them every committed seed. So nothing here may use more than what both can see.
+//! The programs in `bin/` pass libFuzzer's bytes, and `tests/fuzz_seeds.rs` of the policy crate includes this file
+//! and passes every committed seed. So this file may use only what both can see.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -16,10 +16,10 @@ pub mod file;
 pub mod rule;
 pub mod target;
 
-/// One check.
+/// A check of some bytes.
 pub type Check = fn(&[u8]);
 
-/// Every target by the name of its program and its seeds.
+/// Every target, by the name of its program and its seeds.
 pub const TARGETS: &[(&str, Check)] = &[
     ("decide", decide::check),
     ("effects", effects::check),

@@ -1,8 +1,8 @@
-//! The text of a rule: its canonical spelling, its errors, and what was probably meant.
+//! Checks the text of a rule: its canonical spelling, its errors, and its guesses.
 
 use exeat_policy::{Action, Allowances, HostPattern, IpNet, Pattern, RuleSpec};
 
-/// `data` is one rule as an author typed it.
+/// Checks one rule as an author typed it.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for default in [Action::Allow, Action::Deny] {
@@ -13,7 +13,7 @@ pub fn check(data: &[u8]) {
             match &parsed {
                 Ok(spec) => {
                     let shown = spec.to_string();
-                    // The canonical spelling says the action itself.
+                    // The canonical spelling contains the action.
                     assert_eq!(
                         RuleSpec::parse(&shown, Action::Allow, allowances).as_ref(),
                         Ok(spec),
@@ -37,7 +37,7 @@ pub fn check(data: &[u8]) {
                     }
                 }
             }
-            // An allowance lets more load, and changes nothing of what loads without.
+            // An allowance lets more texts load, and changes nothing for those that load without it.
             if strict.is_ok() {
                 assert_eq!(parsed, strict);
             }
@@ -52,7 +52,7 @@ fn printable(text: &str) -> bool {
     text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
 
-/// What is suggested loads, and grants nothing that the text does not spell.
+/// Checks that a guess loads, and grants nothing that the text does not spell.
 fn suggestion(text: &str, meant: &str, default: Action) {
     let said = || format!("{meant:?} for {text:?}");
     assert_ne!(meant, text);
@@ -64,7 +64,7 @@ fn suggestion(text: &str, meant: &str, default: Action) {
     let deny = spec.action == Action::Deny;
     assert!(if deny { text.contains('!') || default == Action::Deny } else { !marked }, "{}", said());
 
-    // As the repair reads it: full stops of other scripts are dots, and empty labels are not there.
+    // As the repair reads it: full stops of other scripts are dots, and empty labels are dropped.
     let mut typed = text.to_lowercase().replace(['\u{3002}', '\u{ff0e}', '\u{ff61}'], ".");
     while typed.contains("..") {
         typed = typed.replace("..", ".");
@@ -95,7 +95,8 @@ fn suggestion(text: &str, meant: &str, default: Action) {
     }
 }
 
-/// Whether `name` stands in `typed` as whole labels up to the end of the name, behind a character that `before` takes.
+/// Whether `name` appears in `typed` as whole labels up to the end of the name, after a character that `before`
+/// accepts.
 fn stands_in(typed: &str, name: &str, before: impl Fn(Option<char>) -> bool) -> bool {
     let label = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     typed.match_indices(name).any(|(at, _)| {
@@ -115,7 +116,7 @@ fn net_is_spelled(typed: &str, net: &IpNet, said: &impl Fn() -> String) {
     if let IpNet::V4(net) = net
         && !single
     {
-        // Whole octets of the prefix are spelled as they are.
+        // Whole octets of the prefix are spelled unchanged.
         let whole = usize::from(len / 8);
         for octet in net.addr().octets().iter().take(whole) {
             assert!(numbers.contains(&u64::from(*octet)), "{octet} in {}", said());
@@ -123,7 +124,7 @@ fn net_is_spelled(typed: &str, net: &IpNet, said: &impl Fn() -> String) {
     }
 }
 
-/// Every run of digits, leading zeros or not.
+/// Returns every run of digits, with or without leading zeros.
 fn numbers(text: &str) -> Vec<u64> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|run| run.parse().ok()).collect()
 }

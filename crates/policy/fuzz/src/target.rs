@@ -1,10 +1,10 @@
-//! Request text: what is accepted, and as what, compared with a second reading of the same bytes.
+//! Checks request text: what is accepted, and as what, against a second parser.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use exeat_policy::{Host, Target, TargetError};
 
-/// `data` is the authority of a CONNECT request.
+/// Checks the authority of a CONNECT request.
 pub fn check(data: &[u8]) {
     let parsed = Target::parse(data);
     let expected = read(data);
@@ -16,7 +16,7 @@ pub fn check(data: &[u8]) {
                 _ => false,
             };
             assert!(same && target.port.get() == *port, "read as {target}, not {expected:?}");
-            // A name never looks like an address to whoever reads it next.
+            // A name never looks like an address to a later reader.
             if let Host::Name(name) = &target.host {
                 assert!(name.as_str().parse::<IpAddr>().is_err(), "{name} is an address");
             }
@@ -30,7 +30,7 @@ pub fn check(data: &[u8]) {
             if let TargetError::Byte { at } = error {
                 assert_eq!(Some(*at), bad);
             }
-            // The text may hold a password: a message is made of our own words.
+            // The text may contain a password, so a message has only our own words.
             assert!(error.to_string().bytes().all(|byte| (b' '..=b'~').contains(&byte)));
             let told = Target::parse(b"other..text:443").unwrap_err();
             if std::mem::discriminant(error) == std::mem::discriminant(&told) && data.len() > 8 {
@@ -56,7 +56,7 @@ fn allowed(byte: u8) -> bool {
     matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b':' | b'[' | b']')
 }
 
-/// The reading of a careful person with the grammar in hand: host, colon, port, and nothing else.
+/// Parses it literally by the grammar: host, colon, port, and nothing else.
 fn read(data: &[u8]) -> Option<(Naive, u16)> {
     if data.len() > 260 || !data.iter().all(|byte| allowed(*byte)) {
         return None;
@@ -80,7 +80,7 @@ fn read(data: &[u8]) -> Option<(Naive, u16)> {
     Some((host, port))
 }
 
-/// Four decimal numbers up to 255 without leading zeros.
+/// Parses four decimal numbers up to 255 without leading zeros.
 fn v4(text: &str) -> Option<Ipv4Addr> {
     let parts: Vec<&str> = text.split('.').collect();
     let mut octets = [0; 4];
@@ -97,7 +97,7 @@ fn v4(text: &str) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from(octets))
 }
 
-/// RFC 4291 section 2.2: eight groups, or fewer around one `::`; the last two may be a dotted quad.
+/// Parses RFC 4291 section 2.2: eight groups, or fewer around one `::`; the last two may be a dotted quad.
 fn v6(text: &str) -> Option<Ipv6Addr> {
     let groups = |part: &str, last: bool| -> Option<Vec<u16>> {
         let mut groups = Vec::new();
@@ -131,7 +131,8 @@ fn v6(text: &str) -> Option<Ipv6Addr> {
     Some(Ipv6Addr::from(<[u16; 8]>::try_from(all).ok()?))
 }
 
-/// Labels of letters, digits and inner hyphens, the last not starting with a digit; one trailing dot says nothing.
+/// Parses labels of letters, digits and inner hyphens, the last not starting with a digit, with an optional
+/// trailing dot.
 fn name(text: &str) -> Option<String> {
     let bare = text.strip_suffix('.').unwrap_or(text);
     let labels: Vec<&str> = bare.split('.').collect();

@@ -4,7 +4,7 @@ fn class(ip: &str) -> AddrClass {
     classify(ip.parse().unwrap())
 }
 
-/// Each block by its first and last address, with the neighbour just outside on either side; `-` is none.
+/// Each block by its first and last address, with the neighbor just outside on either side; `-` is none.
 #[test]
 fn d06_every_block_and_its_neighbours() {
     use AddrClass::*;
@@ -302,7 +302,7 @@ fn d06_every_block_and_its_neighbours() {
     }
 }
 
-/// Outside `2000::/3` nothing is public, whatever block it falls in.
+/// Nothing outside `2000::/3` is public, whatever its block.
 #[test]
 fn ipv6_is_public_in_global_unicast_space_only() {
     for first in 0..=u8::MAX {
@@ -341,7 +341,7 @@ fn h08_embedded_forms() {
     }
 }
 
-/// Every form that carries an IPv4 address, as the same address would be written in it.
+/// Writes the same IPv4 address in every form that contains one.
 fn forms(ip: Ipv4Addr) -> Vec<Ipv6Addr> {
     let [a, b, c, d] = ip.octets();
     let pair = |x, y| u16::from_be_bytes([x, y]);
@@ -365,7 +365,7 @@ fn forms(ip: Ipv4Addr) -> Vec<Ipv6Addr> {
     ]
 }
 
-/// D05, H08: a metadata address stays one in every form, and only a rule that is as narrow opens it.
+/// D05, H08: a metadata address is one in every form, and only a rule of the same width opens it.
 #[test]
 fn metadata_is_metadata_in_every_form() {
     let known = V4.iter().filter(|(_, class)| *class == AddrClass::Metadata);
@@ -384,7 +384,7 @@ fn metadata_is_metadata_in_every_form() {
     }
 }
 
-/// D06, H08: what is closed on its own is closed in every form, to a rule for the whole form too.
+/// D06, H08: an address that is closed by itself is closed in every form, also for a rule for the whole form.
 #[test]
 fn no_form_is_wider_than_what_it_carries() {
     for inner in ["10.1.2.3", "127.0.0.1", "169.254.1.1", "100.64.1.1", "198.18.0.1", "240.1.2.3"] {
@@ -402,7 +402,7 @@ fn no_form_is_wider_than_what_it_carries() {
     }
 }
 
-/// D05: the unspecified address does not get out in another form.
+/// D05: the unspecified address is closed in every form.
 #[test]
 fn what_is_never_dialled_is_so_in_every_form() {
     for ip in [
@@ -420,7 +420,7 @@ fn what_is_never_dialled_is_so_in_every_form() {
     }
 }
 
-/// D08: which block a rule has to lie in.
+/// D08: the block in which a rule must lie.
 #[test]
 fn blocks_that_rules_open() {
     for (ip, block) in [

@@ -9,7 +9,7 @@ fn today() -> Day {
 fn policy(rules: &[&str]) -> Policy {
     let mut builder = PolicyBuilder::new();
     for (line, rule) in (1..).zip(rules) {
-        // `@2026-01-01` after a rule is its expiry.
+        // The suffix `@2026-01-01` is the expiry of a rule.
         let (rule, expires) =
             rule.split_once('@').map_or((*rule, None), |(rule, day)| (rule, day.parse().ok()));
         let origin = Origin::File { path: ".exeat.toml".into(), line };
@@ -113,7 +113,7 @@ fn h18_another_port() {
     );
 }
 
-/// D05: no flag leads to metadata, not to another port of one that is granted, nor on the machine that serves it.
+/// D05: no flag leads to metadata: not to another port of a granted one, and not on the machine that serves it.
 #[test]
 fn d05_no_flag_for_metadata() {
     let port = Refusal {
@@ -135,7 +135,7 @@ fn d05_no_flag_for_metadata() {
     assert!(ask(&["a.example.com:80", "169.254.169.254:80"]).is_ok());
 }
 
-/// H08: a deny rule wins, and an address is denied in every form that carries it.
+/// H08: a deny rule wins, and an address is denied in every form that contains it.
 #[test]
 fn h17_deny_rules() {
     refuses(
@@ -163,7 +163,7 @@ fn h17_deny_rules() {
         &["1.1.1.1", "93.184.215.14"],
         &by_address,
     );
-    // H08: the address is denied in every form that carries it, also where a rule opens the form.
+    // H08: the address is denied in every form that contains it, even if a rule opens the form.
     refuses(
         &["a.example.com", "!93.184.215.14", "[64:ff9b::/96]"],
         "a.example.com:443",
@@ -178,7 +178,7 @@ fn h17_deny_rules() {
     );
 }
 
-/// D03: one bad address refuses all; the flags name every one that needs a rule.
+/// D03: one refused address refuses all, and the flags name every address that needs a rule.
 #[test]
 fn d01_an_answer_that_is_not_public() {
     refuses(
@@ -245,7 +245,7 @@ fn d05_d07_addresses_that_get_no_flag() {
         &[],
         &hopeless("metadata_ip", "not a public address (cloud metadata)"),
     );
-    // H08: in every form of it, whether the name leads there or the literal does.
+    // H08: this holds in every form, whether the name or the literal leads there.
     metadata(
         "64:ff9b::169.254.169.254",
         "resolves to 64:ff9b::a9fe:a9fe (NAT64 of 169.254.169.254, cloud metadata)",
@@ -264,7 +264,7 @@ fn d05_d07_addresses_that_get_no_flag() {
     );
 }
 
-/// D08: literals, and a rule that covers one but may not open its block.
+/// D08: literals, and a rule that covers one but is too wide to open its block.
 #[test]
 fn h21_literals() {
     let flag = Some("--allow 93.184.215.14:443");
@@ -293,7 +293,7 @@ fn h21_literals() {
             flag_inside: flag,
         },
     );
-    // D08: a rule covers it, but not one that may open the block.
+    // D08: a rule covers it, but is too wide to open the block.
     let flag = Some("--allow 127.0.0.1:443");
     refuses(
         &["0.0.0.0/0"],
@@ -332,7 +332,7 @@ fn d09_the_hosts_own_addresses() {
         )
         .is_ok()
     );
-    // Loopback is loopback: a rule for its block opens it.
+    // Loopback keeps its class: a rule for its block opens it.
     assert!(judge(&["a.example.com", "127.0.0.0/8"], "a.example.com:443", &["127.0.0.1"]).is_ok());
     assert!(judge(&["93.184.215.0/24"], "93.184.215.99:443", &[]).is_err());
     assert!(judge(&["93.184.215.99"], "93.184.215.99:443", &[]).is_ok());
@@ -359,13 +359,13 @@ fn expired_rules() {
         &["10.0.0.1"],
         &expect("resolves to 10.0.0.1 (private); the rule at .exeat.toml:2 expired on 2026-01-01"),
     );
-    // The last day before, and another rule that grants the same.
+    // The last day before the expiry, and another rule with the same grant.
     assert!(judge(&["a.example.com@2026-11-22"], "a.example.com:443", &["1.1.1.1"]).is_ok());
     assert!(judge(&["a.example.com@2026-01-01", "*.example.com"], "a.example.com:443", &["1.1.1.1"]).is_ok());
-    // Expiry is not the only reason: on this port the rule never granted.
+    // The expiry is not the only reason: the rule never granted this port.
     let denial = judge(&["a.example.com@2026-01-01"], "a.example.com:80", &[]).unwrap_err();
     assert_eq!(denial.reason(), Reason::Default);
-    // A prohibition does not lapse.
+    // A deny rule does not expire.
     assert!(policy(&["!a.example.com@2026-01-01"]).rules().iter().all(|rule| rule.is_live(today())));
     let denial =
         judge(&["*.example.com", "!a.example.com@2026-01-01"], "a.example.com:443", &[]).unwrap_err();
@@ -391,7 +391,7 @@ fn what_is_vetted_is_dialled_in_order() {
     );
 }
 
-/// D13: a long answer is judged to its end, and no more than a few addresses are kept.
+/// D13: a long answer is checked to its end, and only a few addresses are kept.
 #[test]
 fn long_answers() {
     let mut answers: Vec<String> = (1..100).map(|d| format!("93.184.214.{d}")).collect();
@@ -440,7 +440,7 @@ fn every_word_parses_back() {
     assert_eq!("allowed".parse::<Verdict>(), Err(WordError));
 }
 
-/// H02: letter case and a last dot take nobody past a deny rule, on whichever side they are written.
+/// H02: letter case and a trailing dot do not bypass a deny rule, on either side.
 #[test]
 fn h02_a_deny_rule_is_not_dodged() {
     for deny in ["!secret.example.com", "!SECRET.example.com.", "!*.Example.COM", "!*.example.com.:443"] {
@@ -457,7 +457,8 @@ fn h02_a_deny_rule_is_not_dodged() {
     }
 }
 
-/// D15: a name is left to an upstream proxy as it is; a literal only when it was judged here. Neither comes back as the other.
+/// D15: a name goes to an upstream proxy unresolved, and a literal only after a check. Neither can be used as the
+/// other.
 #[test]
 fn d15_what_an_upstream_proxy_is_entrusted_with() {
     let admit = |rules: &[&str], target: &str| policy(rules).admit(target.parse().unwrap(), today()).unwrap();

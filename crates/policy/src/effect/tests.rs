@@ -9,7 +9,7 @@ fn parse(text: &str) -> EffectSet {
     EffectSet::parse(text, "stage.json").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The faults as `line:column message = meant`.
+/// Formats the faults as `line:column message = meant`.
 #[track_caller]
 fn check_faults(text: &str, expect: &[&str]) {
     let error = EffectSet::parse(text, "stage.json").expect_err("it is refused");
@@ -22,12 +22,12 @@ fn check_faults(text: &str, expect: &[&str]) {
         })
         .collect();
     assert_eq!(found, expect);
-    // What is refused with a place is refused without one.
+    // What one reader refuses with a position, the other refuses without one.
     assert!(serde_json::from_str::<EffectSet>(text).is_err(), "{text}");
     assert!(serde_json::from_str::<Effect>(text).is_err(), "{text}");
 }
 
-/// N31: the published words, and ours beside them.
+/// N31: the published words, and our additions.
 #[test]
 fn the_wire_form_is_the_published_one() {
     let effects = parse(ALL);
@@ -42,7 +42,7 @@ fn the_wire_form_is_the_published_one() {
     assert_eq!(parse(r#"{"effect": "FsRead", "path": "/data"}"#), EffectSet::from_iter([one]));
 }
 
-/// N31: order and repetition change neither the set nor what it is serialised to.
+/// N31: order and repetition change neither the set nor its serialized form.
 #[test]
 fn a_set_has_one_order() {
     let a = parse(
@@ -79,7 +79,7 @@ fn kinds_have_words() {
     assert_eq!("x\u{1b}".parse::<EffectKind>().unwrap_err().to_string(), "`x\\u{1b}` is no kind of effect");
 }
 
-/// N30: who allows the whole network allows named hosts, and not the other way round.
+/// N30: allowing the whole network allows named hosts, and not the reverse.
 #[test]
 fn a_ceiling_of_kinds() {
     let effects = parse(ALL);
@@ -94,7 +94,7 @@ fn a_ceiling_of_kinds() {
     assert!(effects.has(EffectKind::Network) && !EffectSet::new().has(EffectKind::Network));
 }
 
-/// N12, N31: what an effect needs of a policy. Eight of the kinds need nothing.
+/// N12, N31: what an effect needs from a policy. Eight kinds need nothing.
 #[test]
 fn what_effects_need() {
     let effects = parse(ALL);
@@ -123,7 +123,7 @@ fn what_effects_need() {
     assert_eq!(parse("[]"), EffectSet::new());
 }
 
-/// N10: `Network` is the web, not the machine: special addresses stay closed, however they are reached.
+/// N10: `Network` is the web, not the machine: special addresses stay closed on every way.
 #[test]
 fn a_bare_network_opens_no_special_address() {
     let mut builder = PolicyBuilder::new();
@@ -154,7 +154,7 @@ fn a_bare_network_opens_no_special_address() {
     }
 }
 
-/// H14, H16: one bad host and nothing loads; a set that could open everything by mistake is refused.
+/// H14, H16: one invalid host refuses the whole set, and so does a host that could open everything by mistake.
 #[test]
 fn faults_have_a_place_and_a_guess() {
     for (text, expect) in [

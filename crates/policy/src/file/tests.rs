@@ -20,7 +20,7 @@ fn rules(file: &PolicyFile) -> Vec<String> {
     file.rules.iter().map(shown).collect()
 }
 
-/// The faults as `line:column message = meant`.
+/// Formats the faults as `line:column message = meant`.
 #[track_caller]
 fn check_faults(text: &str, expect: &[&str]) {
     faults_of(parse(text), expect);
@@ -111,7 +111,7 @@ fn limits_of_a_file() {
 fn json_says_the_same() {
     let (mut toml, mut json) = (parse(TOML).unwrap(), parse(JSON).unwrap());
     for file in [&mut toml, &mut json] {
-        // Where it is written is all that differs.
+        // Only the place of the rule differs.
         let FsSection { ro, rw, .. } = &mut file.fs;
         ro.iter_mut().chain(rw).flatten().for_each(|bind| assert!(bind.line.take().is_some(), "a line"));
     }
@@ -152,7 +152,7 @@ fn nothing_said_is_nothing_allowed() {
         " \n{ \"network\": {} }",
         "[network]\nallow = []",
     ] {
-        // That nothing is reachable is a word about it, too.
+        // A section that allows nothing is a statement too.
         let network = text.contains("network");
         assert_eq!(parse(text), Ok(PolicyFile { network, ..PolicyFile::default() }), "{text:?}");
     }
@@ -261,7 +261,7 @@ fn ports_of_this_machine() {
     assert_eq!(ceiling.problems()[0].message, said);
 }
 
-/// N23.
+/// N23: every role has its own keys.
 #[test]
 fn keys_of_another_version_are_refused_not_ignored() {
     for (text, expect) in [
@@ -376,7 +376,7 @@ fn syntax_errors_have_a_place() {
     assert!(parse(&nested).is_err());
 }
 
-/// H14: the allowances of a file hold for its own rules only.
+/// H14: the allowances of a file apply only to its own rules.
 #[test]
 fn allowances_of_a_file() {
     let any = parse("[network]\nallow = [\"*:80\", \"*.github.io\"]\nallow_any = true").unwrap();
@@ -407,7 +407,7 @@ fn many_faults_are_counted() {
     assert!(error.to_string().ends_with("... and 10 more"));
 }
 
-/// A file at the cap, of rules or of faults, is read in a moment: no step scans the file for each of them.
+/// A file of maximum size, with rules or with faults, is read in a moment: no step scans the file for each of them.
 #[test]
 fn a_file_at_the_cap_is_read_in_a_moment() {
     let start = std::time::Instant::now();
@@ -446,7 +446,7 @@ fn rule_lines() {
     assert_eq!(places, [(2, 16), (3, 3)]);
 }
 
-/// K10, K14, A2: the words of other programs for our keys, and what stands on the command line.
+/// K10, K14, A2: other programs' words for our keys, and what belongs on the command line.
 #[test]
 fn keys_of_other_programs_lead_to_ours() {
     for (text, expect) in [
@@ -470,7 +470,7 @@ fn keys_of_other_programs_lead_to_ours() {
     }
 }
 
-/// A3, K1, K3, K4, K5: what is hidden, what is writable, what is read-only in it, and git's configuration.
+/// A3, K1, K3, K4, K5: hidden paths, writable paths, read-only paths inside them, and the configuration of git.
 #[test]
 fn files_of_a_policy() {
     let file = parse(
@@ -550,7 +550,7 @@ fn a_whole_ceiling() {
     assert_eq!(file.limits.memory, "4GiB".parse().ok());
 }
 
-/// H15, K13: an empty list of a ceiling allows nothing, an absent one bounds nothing; the two are told apart.
+/// H15, K13: an empty list of a ceiling allows nothing, and an absent one is no bound.
 #[test]
 fn an_empty_list_is_not_an_absent_one() {
     let absent = ceiling("[fs]\n[env]").unwrap();
@@ -609,7 +609,7 @@ fn json_faults_say_what_was_meant() {
 const OLD: &str = include_str!("../../tests/fixtures/isolation-0.7.json");
 const NEW: &str = include_str!("../../tests/fixtures/isolation-0.8.json");
 
-/// N6, N7, N8, N9, N10, N11, N21: an isolation policy loads as it stands, also one without `rw_binds`.
+/// N6, N7, N8, N9, N10, N11, N21: an isolation policy loads unchanged, also without `rw_binds`.
 #[test]
 fn isolation_policies_load_as_they_stand() {
     let old = parse(OLD).unwrap();
@@ -634,7 +634,7 @@ fn isolation_policies_load_as_they_stand() {
     assert_eq!(parse(&NEW.replace("\"/srv/jobs/17\"", "null")).unwrap().work, Some(Work::Scratch));
 }
 
-/// N10: `network` may also be our own rules; `true` is every public host and never the host itself.
+/// N10: `network` may also contain our own rules; `true` is every public host and never the host machine.
 #[test]
 fn the_network_of_an_isolation_policy() {
     let text = r#"{"ro_binds": [], "network": {"allow": ["a.example.com"]}, "env_allowlist": []}"#;
@@ -705,7 +705,7 @@ fn an_empty_isolation_policy_allows_nothing() {
     assert_eq!((file.rules, file.fs.ro, file.env.pass), (vec![], Some(vec![]), Some(vec![])));
 }
 
-/// The first of two rules that grant the same counts, and TOML does not keep the order of keys.
+/// The first of two equal grants counts, and TOML does not keep the order of keys.
 #[test]
 fn the_order_of_keys_changes_nothing() {
     let text = r#"{"network": {"rule": [{"allow": ["a.test"], "tls": "off"}], "deny": ["c.test"], "allow": ["b.test"]}}"#;
@@ -729,7 +729,7 @@ fn a_place_has_so_many_rules_and_no_more() {
     assert!(effects(MAX_RULES).is_ok() && effects(MAX_RULES + 1).is_err());
 }
 
-/// K36: the next hop of a policy and of a ceiling.
+/// K36: the upstream proxy of a policy and of a ceiling.
 #[test]
 fn an_upstream_proxy_of_a_file() {
     let text = "[network.upstream]\nproxy = \"http://proxy.corp.example:3128\"\nauth = \"file:~/.proxy\"\n\
@@ -762,7 +762,7 @@ fn an_upstream_proxy_of_a_file() {
     );
 }
 
-/// A03: a password in the wrong place is in no message, not even in the line that is shown.
+/// A03: a misplaced password is in no message, not even in the shown line.
 #[test]
 fn a03_no_message_shows_a_password() {
     for text in [
@@ -779,7 +779,7 @@ fn a03_no_message_shows_a_password() {
     assert!(error.contains("1:26: a user name and a password have no place in the URL"), "{error}");
 }
 
-/// What a run could not hold is refused with its line, before anything looks at the machine.
+/// A value that no run could hold is refused with its line, before anything checks the machine.
 #[test]
 fn what_no_run_holds_is_refused_when_it_is_read() {
     check_faults("[limits]\nopen_files = 8", &["2:14 `open_files` is a whole number from 16 to 4294967295"]);
@@ -794,7 +794,7 @@ fn what_no_run_holds_is_refused_when_it_is_read() {
     );
 }
 
-/// Other formats are named as such, once, and not explained as TOML.
+/// Another format is named once, and its faults are not explained as TOML.
 #[test]
 fn other_formats_are_named() {
     let faults = |text: &str| {
@@ -811,14 +811,14 @@ fn other_formats_are_named() {
         let faults = faults(text);
         assert!(faults.len() == 1 && faults[0].2.contains("a list in JSON"), "{text}: {faults:?}");
     }
-    // What is TOML stays TOML, with its own faults.
+    // TOML keeps its own faults.
     for text in ["[network]\nallow = 1\n", "[[network.rule]]\nallow = [", "stage = a:b\n", "[a:b]\n"] {
         assert!(!faults(text).iter().any(|it| it.2.contains("YAML") || it.2.contains("JSON")), "{text}");
     }
     assert!(PolicyFile::parse("[\"network\"]\n[fs]\n", "x", FileRole::Policy, &Vec::new).is_ok());
 }
 
-/// A place to look for the schema is the editor's affair.
+/// The schema's address is only for editors.
 #[test]
 fn the_schema_that_an_editor_wants_changes_nothing() {
     let parse = |text: &str, role| PolicyFile::parse(text, "x", role, &Vec::new);
@@ -831,7 +831,7 @@ fn the_schema_that_an_editor_wants_changes_nothing() {
     assert!(parse(r#"{"network": {"$schema": "x"}}"#, FileRole::Policy).is_err());
 }
 
-/// With its place, as any other fault.
+/// It has a position, like any other fault.
 #[test]
 fn a_preset_that_a_ceiling_may_not_have_has_its_place() {
     let text = "[network]\npresets = [\"github-read\", \"npm\"]\n";

@@ -12,7 +12,7 @@ fn today() -> Day {
     "2026-07-01".parse().unwrap()
 }
 
-/// Layers are divided by `|`, the grants first; a rule that ends in `@` has expired.
+/// Layers are separated by `|`, the grants first. A rule that ends in `@` has expired.
 fn policy(terms: Terms, layers: &str) -> Policy {
     let mut layers = layers.split('|').map(|rules| {
         let mut builder = PolicyBuilder::new();
@@ -53,7 +53,7 @@ fn the_ports_of_a_name_are_those_of_its_rules() {
     assert_eq!(of("a.test:22,80 !a.test:22", "a.test"), "80");
     assert_eq!(of("a.test:* | a.test:443,9999", "a.test"), "443 9999");
     assert_eq!(of("a.test:443 | b.test:443", "a.test"), "");
-    // The address of another family is no matter of names.
+    // An address of the other family does not concern names.
     assert_eq!(of("10.0.0.1:443", "a.test"), "");
 }
 
@@ -64,18 +64,18 @@ fn of_a_wide_rule_the_well_known_ports_are_served() {
     assert_eq!(of("a.test:* !a.test:22,50051"), well_known(&[22, 50051]));
     assert_eq!(of("a.test:8000-8064"), "8000");
     assert_eq!(of("a.test:60000-60064"), "");
-    // Another rule names a port of its own.
+    // Another rule names its own port.
     assert_eq!(of("*.test:* a.test:60000"), format!("{} 60000", well_known(&[])));
     assert_eq!(of("*.test:* a.test:60000@"), well_known(&[]));
     assert_eq!(of("*.test:* !a.test:60000"), well_known(&[]));
     assert_eq!(of("*.test:* a.test:60000 !a.test:60000"), well_known(&[]));
-    // The well-known ones come before those.
+    // The well-known ports come first.
     let many = of("*.test:* a.test:1-60");
     assert!(well_known(&[]).split(' ').all(|port| many.split(' ').any(|one| one == port)), "{many}");
     assert_eq!(many.split(' ').count(), MAX_PORTS);
 }
 
-/// What a listener is made for in report mode is what report mode lets through.
+/// In report mode, listeners exist for exactly what report mode allows.
 #[test]
 fn in_report_mode_names_are_served_on_the_web_s_ports() {
     let of = |layers: &str| ports(REPORT, layers, "a.test");
@@ -87,7 +87,7 @@ fn in_report_mode_names_are_served_on_the_web_s_ports() {
     assert_eq!(of("a.test@"), "80");
 }
 
-/// RFC 6761: the loopback's names are the sandbox's own.
+/// RFC 6761: names of the loopback belong to the sandbox.
 #[test]
 fn names_of_the_loopback_are_not_served() {
     assert_eq!(ports(ENFORCE, "localhost:80 *.localhost:80", "localhost"), "");
@@ -112,7 +112,7 @@ fn addresses_are_served_by_rules_that_name_few() {
     assert_eq!(of("10.2.3.4:22 | 192.168.0.0/16:22"), "");
     assert_eq!(of("10.2.3.4:*").split(' ').count(), WELL_KNOWN.len());
     assert_eq!(of("a.test"), "");
-    // Never these, whatever a rule says.
+    // These are never served, whatever the rules are.
     for never in [
         "127.0.0.1:22",
         "127.9.9.9:22",
@@ -191,8 +191,8 @@ fn some_layers() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Nothing is served that is not granted, and nothing that is granted is left out but for the bound: every port is asked
-    /// about that a rule above can tell from its neighbours.
+    /// Every served port is granted, and every granted port is served up to the bound. Every port that the rules
+    /// can distinguish from its neighbors is checked.
     #[test]
     fn what_is_served_is_what_is_admitted(layers in some_layers(), report: bool, nat64: bool) {
         let terms = Terms { mode: if report { Mode::Report } else { Mode::Enforce }, nat64, ..ENFORCE };
@@ -203,7 +203,7 @@ proptest! {
                 let target = Target { host: host.clone(), port: Port::new(port).unwrap() };
                 policy.admit(target, today()).is_ok()
             };
-            // All ports from 300 to 65534, but for 443, are alike: no rule begins or ends there.
+            // All ports from 300 to 65534 except 443 are alike: no rule begins or ends there.
             let sampled = (1..500).chain(WELL_KNOWN).chain([60000, 65534, 65535]).collect::<BTreeSet<u16>>();
             let granted: BTreeSet<u16> = sampled.into_iter().filter(|port| is_granted(*port)).collect();
             let served = policy.served(&host, today());

@@ -4,14 +4,14 @@ fn parse_plain(text: &str) -> Result<RuleSpec, RuleError> {
     text.parse()
 }
 
-/// The text loads, and this is its canonical spelling, which loads as the same rule.
+/// Checks that the text loads with this canonical spelling, which loads as the same rule.
 fn check(text: &str, canonical: &str) {
     let spec = parse_plain(text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(spec.to_string(), canonical, "{text}");
     assert_eq!(parse_plain(canonical), Ok(spec), "{canonical}");
 }
 
-/// The text does not load; the marked part is at fault, and this was probably meant.
+/// Checks that the text does not load, with this part as the fault and this guess.
 fn check_fault(text: &str, marked: &str, meant: Option<&str>) {
     let error = parse_plain(text).map(|spec| panic!("{text} loads as {spec}")).unwrap_err();
     assert_eq!(text.get(error.span()), Some(marked), "{text}: {}", error.fault());
@@ -21,7 +21,7 @@ fn check_fault(text: &str, marked: &str, meant: Option<&str>) {
     }
 }
 
-/// K14.
+/// K14: canonical spellings.
 #[test]
 fn rules_and_their_canonical_spelling() {
     check("api.example.com", "api.example.com:443");
@@ -46,7 +46,7 @@ fn rules_and_their_canonical_spelling() {
     check("![::/0]", "![::/0]:*");
     check("[::ffff:10.0.0.1]:443", "[::ffff:10.0.0.1]:443");
     check("xn--bcher-kva.example", "xn--bcher-kva.example:443");
-    // A wildcard that denies may be as wide as it likes.
+    // A deny wildcard may have any width.
     check("!*.com", "!*.com:*");
     check("!*.github.io:443", "!*.github.io:443");
     // Wildcards with one owner, also inside shared space.
@@ -56,7 +56,7 @@ fn rules_and_their_canonical_spelling() {
     check("*.datadoghq.com", "*.datadoghq.com:443");
 }
 
-/// H03, H05, H06, H07, H10, H11, H12, H14, H19, X02: a rule that is none, or too wide, is no rule.
+/// H03, H05, H06, H07, H10, H11, H12, H14, H19, X02: texts that are not a rule, or are too wide.
 #[test]
 fn faults_point_at_the_text_and_say_what_was_meant() {
     for (text, marked, meant) in [
@@ -168,7 +168,7 @@ fn h20_long_names_do_not_load() {
     assert!(parse_plain(&format!("*.{}com", "a.".repeat(126))).is_err());
 }
 
-/// H14, X02: a wildcard over strangers loads where the policy says that it may, and not otherwise.
+/// H14, X02: a wildcard over strangers loads only if the policy allows it.
 #[test]
 fn what_a_policy_spells_out_loads() {
     let load = |text: &str, any, shared_suffix| {
@@ -180,7 +180,7 @@ fn what_a_policy_spells_out_loads() {
     assert_eq!(load("*.github.io", false, true), Ok("*.github.io:443".into()));
     assert_eq!(load("*.com", false, true), Ok("*.com:443".into()));
     assert_eq!(load("*.com", true, false), Ok("*.com:443".into()));
-    // No allowance makes another wildcard of it.
+    // No allowance changes the meaning of a wildcard.
     for text in ["*x.com", "a.*.com", "**", "*.*", "*.*.com", "*."] {
         assert!(load(text, true, true).is_err(), "{text}");
     }
@@ -211,7 +211,7 @@ fn a_list_of_deny_rules_takes_no_mark() {
     assert_eq!((error.fault(), error.meant()), (&RuleFault::DoubleMark, Some("a.example.com")));
 }
 
-/// A01: a hostile rule does not write to the terminal.
+/// A01: a hostile rule cannot control the terminal.
 #[test]
 fn errors_print_escaped() {
     let error = parse_plain("a\u{1b}[31m.com").unwrap_err();

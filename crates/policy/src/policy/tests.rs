@@ -20,7 +20,7 @@ fn policy(rules: &[&str]) -> Policy {
     builder.build()
 }
 
-/// Rules, a target, what it resolves to, and whether it is dialled.
+/// Rules, a target, its addresses, and whether it is dialed.
 fn check(rules: &str, target: &str, answer: &str, expect: bool) {
     let rules: Vec<&str> = rules.split_whitespace().collect();
     let result = policy(&rules)
@@ -189,7 +189,7 @@ fn a_rule_that_lifts_the_tls_check_comes_first_among_its_equals() {
     }
 }
 
-/// A public address that only an expired rule for another port covers is not called private.
+/// A public address is not called private if only an expired rule for another port covers it.
 #[test]
 fn a_public_literal_is_never_a_private_one() {
     let mut builder = PolicyBuilder::new();
@@ -257,7 +257,7 @@ fn canonical_json_says_what_decides() {
     );
 }
 
-/// Ten thousand rules of every kind: many decisions a second, so no decision scans the rules.
+/// Ten thousand rules of every kind: no decision scans the rules.
 #[test]
 fn ten_thousand_rules() {
     let mut builder = PolicyBuilder::new();
@@ -289,7 +289,7 @@ fn ten_thousand_rules() {
             assert_eq!(policy.admit(target.clone(), today()).is_ok(), *expect, "{target}");
         }
     }
-    // 30 000 decisions. A scan of the rules takes minutes here, a lookup well under a second unoptimised.
+    // These are 30 000 decisions. A scan of the rules takes minutes, a lookup under a second without optimization.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
@@ -307,7 +307,7 @@ fn within(grants: &[&str], ceiling: &[&str]) -> Policy {
         .build()
 }
 
-/// K13: a flag cannot lift what a ceiling holds, so none is offered.
+/// K13: a flag cannot lift a ceiling, so none is offered.
 #[test]
 fn a_ceiling_refuses_by_name_and_without_a_flag() {
     for (grants, ceiling, target, inside, outside) in [
@@ -318,7 +318,7 @@ fn a_ceiling_refuses_by_name_and_without_a_flag() {
             "no rule of a ceiling allows it",
             "the ceiling /etc/exeat/policy.toml does not allow it",
         ),
-        // Also where the grants would not allow it either: the flag would end in the next refusal.
+        // The same holds if the grants do not allow it either, because the flag would lead to another refusal.
         (
             &[],
             &["b.example.com"],
@@ -347,7 +347,7 @@ fn a_ceiling_refuses_by_name_and_without_a_flag() {
     }
 }
 
-/// K13: every layer has to open a special-use address; one alone does not.
+/// K13: every layer must open a special-use address; one alone does not.
 #[test]
 fn a_private_address_is_opened_in_every_layer() {
     let vet = |grants: &[&str], ceiling: &[&str]| {
@@ -414,7 +414,8 @@ fn locked(grants: &[&str], lock: &[&str], mode: Mode) -> Policy {
     Layers { terms, grants: add(grants), lock, ..Layers::default() }.build()
 }
 
-/// What a rule grants and the lock has not is new: no flag lifts that, and report mode lets it through no more than a ceiling does.
+/// A target that a rule grants and the lock lacks is new. No flag changes that, and report mode does not allow it,
+/// as for a ceiling.
 #[test]
 fn a_lock_refuses_what_is_new() {
     for mode in Mode::ALL {
@@ -444,11 +445,11 @@ fn a_lock_refuses_what_is_new() {
             assert_eq!(denial.above().map(ToString::to_string).as_deref(), Some("lock egress.lock"));
         }
     }
-    // It grants nothing by itself.
+    // A lock grants nothing by itself.
     let policy = locked(&[], &["a.example.com:443"], Mode::Enforce);
     let denial = policy.admit("a.example.com:443".parse().unwrap(), today()).unwrap_err();
     assert_eq!(denial.flag().as_deref(), Some("--allow a.example.com"));
-    // And an empty one leaves nothing.
+    // An empty lock leaves nothing.
     assert!(
         locked(&["*.example.com"], &[], Mode::Report)
             .admit("a.example.com:443".parse().unwrap(), today())
@@ -456,7 +457,7 @@ fn a_lock_refuses_what_is_new() {
     );
 }
 
-/// A lock says what may be asked for. Where that leads is judged by the grants and the ceilings alone.
+/// A lock bounds what is asked for. Only the grants and the ceilings judge the addresses.
 #[test]
 fn a_lock_neither_opens_nor_closes_an_address() {
     let vet = |grants: &[&str], lock: &[&str]| {
@@ -486,7 +487,7 @@ fn a_lock_is_part_of_the_policy_and_bounds_no_declaration() {
     assert!(policy.excess(today()).is_empty());
 }
 
-/// Allow and deny rules for names, wildcards and networks of both families.
+/// Builds allow and deny rules for names, wildcards and networks of both families.
 fn large(rules: u32) -> PolicyBuilder {
     let mut builder = PolicyBuilder::new();
     let mut add = |text: &str| builder.add(text, Action::Allow, flag(), Note::default()).unwrap();
@@ -506,7 +507,7 @@ fn large(rules: u32) -> PolicyBuilder {
     builder
 }
 
-/// A decision takes a look-up for each label and each length of a prefix, and no look at each rule.
+/// A decision needs a lookup for each label and each prefix length, and does not scan the rules.
 #[test]
 fn a_decision_costs_the_same_at_any_number_of_rules() {
     let cases = [
@@ -527,14 +528,14 @@ fn a_decision_costs_the_same_at_any_number_of_rules() {
             }
             start.elapsed()
         };
-        // The best of many: other programs take their share of the machine.
+        // The best of many counts, because other programs use the machine too.
         (0..40).map(|_| once()).min().unwrap()
     };
     let (few, many) = (time(&large(100).build()), time(&large(100_000).build()));
     assert!(many < few * 3, "{few:?} at 100 rules, {many:?} at 100 000");
 }
 
-/// A ceiling of 40 000 rules, as many grants and declared rules: comparing them takes no square of that.
+/// A ceiling of 40 000 rules with as many grants and declarations: comparing them is not quadratic.
 #[test]
 fn large_layers_are_compared_in_time() {
     let start = Instant::now();

@@ -17,7 +17,7 @@ fn names_of(groups: &[&Preset]) -> Vec<String> {
     groups.iter().map(|group| group.name.clone()).collect()
 }
 
-/// K34: the presets that ship are ours, and every one of them is a set of rules that loads as a user's own would.
+/// K34: every preset that ships is a set of rules that would load from a user's file.
 #[test]
 fn k34_the_data_that_ships_is_whole() {
     let Catalogue { updated, groups, profiles, denied } = catalogue();
@@ -28,7 +28,7 @@ fn k34_the_data_that_ships_is_whole() {
         assert!(seen.insert(name), "{name} stands twice");
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
     }
-    // Words that the command line needs for itself.
+    // The command line needs these words for itself.
     assert!(find("auto").is_none());
     for group in groups {
         let name = &group.name;
@@ -50,7 +50,7 @@ fn k34_the_data_that_ships_is_whole() {
     }
 }
 
-/// H14: a wildcard that covers strangers loads only where the group says so, and such a group is of high risk.
+/// H14: a wildcard that covers strangers loads only if the group says so, and such a group is of high risk.
 #[test]
 fn h14_shared_suffixes_are_flagged() {
     let mut shared = 0;
@@ -99,12 +99,13 @@ fn every_profile_comes_to_groups_without_a_circle() {
         let groups = expand(&profile.name).unwrap();
         assert_eq!(groups.is_empty(), profile.name == "none", "{}", profile.name);
     }
-    // A circle would end all the same.
+    // The walk would end even with a cycle.
     let circle = DATA.replace("none = []", "none = [\"none\", \"go\"]");
     assert_eq!(names_of(&Catalogue::read(&circle).unwrap().expand("none").unwrap()), ["go"]);
 }
 
-/// A profile of high risk would hide what it opens behind a harmless name: only one has such a group, and it is named here.
+/// A profile would hide what a group of high risk opens behind a harmless name. Only one has such a group, and is
+/// named here.
 #[test]
 fn profiles_hold_no_group_of_high_risk() {
     let risky =
@@ -142,7 +143,7 @@ fn unknown_names_say_what_was_meant() {
     assert_eq!(expand("a\u{1b}[2J").unwrap_err().to_string(), r"there is no preset `a\u{1b}[2J`");
 }
 
-/// The record names the group and the rule in it.
+/// The record names the group and its rule.
 #[test]
 fn a_rule_of_a_preset_decides_and_is_named() {
     let mut grants = PolicyBuilder::new();
@@ -158,13 +159,13 @@ fn a_rule_of_a_preset_decides_and_is_named() {
         let admitted = policy.admit(target.parse::<Target>().unwrap(), today).unwrap();
         assert_eq!(admitted.rule().unwrap().origin.to_string(), src);
     }
-    // Ports are the group's, and a URL rule never opens its host.
+    // The ports are those of the group, and a URL rule never opens its host.
     for target in ["api.github.com:80", "github.com:443", "storage.googleapis.com:443"] {
         assert!(policy.admit(target.parse::<Target>().unwrap(), today).is_err(), "{target}");
     }
 }
 
-/// D-rows of metadata: no wildcard beside a preset reaches a metadata name.
+/// D-rows of metadata: no wildcard next to a preset reaches a metadata name.
 #[test]
 fn metadata_names_are_denied_on_every_port() {
     let mut grants = PolicyBuilder::new();
@@ -181,7 +182,7 @@ fn metadata_names_are_denied_on_every_port() {
     }
 }
 
-/// H23: what lies in a project is not its user's word. It may choose a group, and never one that lets data out.
+/// H23: files in a project are not the user's choice. They may select a group, but never one that lets data out.
 #[test]
 fn h23_the_files_of_a_project_choose_no_group_that_lets_data_out() {
     let mut owners = BTreeSet::new();
@@ -207,7 +208,7 @@ fn files_choose_groups() {
     }
 }
 
-/// docs/presets.md shows every group and profile with what the data says, and none besides.
+/// docs/presets.md shows exactly the groups and profiles of the data.
 #[test]
 fn the_page_says_what_the_data_says() {
     let page = include_str!("../../../../docs/presets.md");

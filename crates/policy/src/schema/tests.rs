@@ -7,7 +7,7 @@ use crate::file::raw;
 
 const ROLES: [FileRole; 2] = [FileRole::Policy, FileRole::Ceiling];
 
-/// Whether `value` is what `schema` describes, as far as our schemas go. Patterns and formats are for other tools.
+/// Whether `schema` describes `value`, as far as our schemas go. Other tools check patterns and formats.
 fn holds(root: &Value, schema: &Value, value: &Value) -> bool {
     let Value::Object(schema) = schema else { return schema == &Value::Bool(true) };
     let sub = |schema: &Value, value: &Value| holds(root, schema, value);
@@ -73,7 +73,7 @@ fn is_valid(schema: &Value, value: &Value) -> bool {
     holds(schema, schema, value)
 }
 
-/// A document as JSON has it.
+/// Converts a document to JSON.
 fn json_of(node: raw::Node) -> Value {
     match node.value {
         raw::Value::Str(text) => text.into(),
@@ -111,7 +111,7 @@ fn the_samples_are_valid() {
     }
 }
 
-/// Values of every shape: some that are right, and one that is wrong.
+/// Returns values of every form: some valid, and an invalid one.
 fn samples(shape: Shape) -> (Vec<Value>, Value) {
     let (right, wrong) = match shape {
         Shape::Version => (json!([1]), json!(2)),
@@ -150,7 +150,7 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
     (right.as_array().unwrap().clone(), wrong)
 }
 
-/// A document that has one key and nothing else but what a table must have.
+/// Builds a document with one key, and only what its table requires besides.
 fn document(key: &Key, value: &Value) -> Value {
     match key.section {
         "" => json!({key.name: value}),
@@ -166,8 +166,7 @@ fn document(key: &Key, value: &Value) -> Value {
     }
 }
 
-/// K15: the reader and the schema take the same keys, in the same places, in files of the same role, with the same
-/// values.
+/// K15: the reader and the schema accept the same keys with the same values, in the same places, for each role.
 #[test]
 fn reader_and_schema_agree_on_every_key() {
     for role in ROLES {
@@ -231,7 +230,7 @@ fn reader_and_schema_agree_on_effects() {
     }
 }
 
-/// What a stranger reads names every key and every effect.
+/// The documentation names every key and every effect.
 #[test]
 fn the_page_names_every_key_and_effect() {
     let page = include_str!("../../../../docs/policy.md");
@@ -244,7 +243,7 @@ fn the_page_names_every_key_and_effect() {
     }
 }
 
-/// Every policy that a page shows can be copied, with presets that are there.
+/// Every policy on a page can be copied, and its presets exist.
 #[test]
 fn the_examples_of_the_pages_load() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -262,7 +261,7 @@ fn the_examples_of_the_pages_load() {
         let text = std::fs::read_to_string(&page).unwrap();
         let blocks = text.split("\n```").filter_map(|block| block.split_once('\n'));
         for (language, text) in blocks.filter(|(language, _)| ["toml", "json"].contains(language)) {
-            // A manifest of cargo, and what exeat writes.
+            // These are a manifest of cargo, and output of exeat.
             if text.contains("[dependencies]") || language == "json" && !page.ends_with("policy.md") {
                 continue;
             }

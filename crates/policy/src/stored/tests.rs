@@ -90,7 +90,7 @@ fn comes_back(ceilings: usize) {
                         let rule = admitted.rule().map(|rule| (rule.to_string(), rule.note.clone()));
                         Ok((rule, admitted.would_deny().map(|denial| denial.reason())))
                     }
-                    // Of two ceilings that refuse the one that stood first is named: their order is not stored.
+                    // Of two ceilings that refuse, the first one is named, but their order is not stored.
                     Err(denial) => Err((ceilings < 2).then(|| denial.reason())),
                 }
             };
@@ -126,7 +126,7 @@ fn what_was_not_stored_so_is_refused() {
         assert_eq!(refused(&text.replace(from, to)), Some(Some(StoredError::Value(key))), "{to}");
     }
     assert!(matches!(refused(&text.replace("*.github.io", "*github.io")), Some(Some(StoredError::Rule(_)))));
-    // What has another form is for whoever reads policy files.
+    // Text in another form is for the reader of policy files.
     for other in [
         "schema = 1",
         "{}",

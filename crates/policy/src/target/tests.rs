@@ -185,7 +185,7 @@ fn h20_lengths() {
     check(".a".repeat(5000).as_bytes(), None);
 }
 
-/// Neither is left to a later step: what is too long is not scanned, what is not ASCII is not decoded.
+/// Text that is too long is not scanned, and text that is not ASCII is not decoded.
 #[test]
 fn bytes_are_judged_before_anything_is_read() {
     assert_eq!(Target::parse(&[b'a'; 261]), Err(TargetError::TooLong));
@@ -193,7 +193,7 @@ fn bytes_are_judged_before_anything_is_read() {
     assert_eq!(Target::parse(b"a:443\xff"), Err(TargetError::Byte { at: 5 }));
 }
 
-/// A03: an error never repeats what was asked for.
+/// A03: an error never repeats the request.
 #[test]
 fn errors_hold_no_request_text() {
     let error = Target::parse(b"user:secret@example.com:443").unwrap_err();

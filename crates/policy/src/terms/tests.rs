@@ -17,7 +17,7 @@ fn today() -> Day {
     "2026-11-21".parse().unwrap()
 }
 
-/// Rules in one text; `RULE@DAY` expires, `RULE>BYTES` has an upload budget.
+/// Parses rules in one text; `RULE@DAY` expires, `RULE>BYTES` has an upload budget.
 fn rules(text: &str) -> PolicyBuilder {
     let mut builder = PolicyBuilder::new();
     builder.allow_any(true);
@@ -32,7 +32,7 @@ fn rules(text: &str) -> PolicyBuilder {
     builder
 }
 
-/// Layers in one text: `grants`, `grants | ceiling`, `grants | ceiling | declared`.
+/// Parses layers in one text: `grants`, `grants | ceiling`, `grants | ceiling | declared`.
 fn policy(terms: Terms, text: &str) -> Policy {
     let mut layers = text.split('|');
     let grants = rules(layers.next().unwrap_or_default());
@@ -44,7 +44,7 @@ fn own() -> OwnAddrs {
     OwnAddrs::new(["192.168.1.5", "93.184.215.99"].map(|ip| ip.parse().unwrap()))
 }
 
-/// How a target that leads to these addresses ends: verdict, reason, and the rule of the grants.
+/// Returns the outcome for a target with these addresses: verdict, reason, and the rule of the grants.
 fn ends(policy: &Policy, target: &str, answers: &[&str]) -> (Verdict, Reason, Option<String>) {
     let answers: Vec<IpAddr> = answers.iter().map(|ip| ip.parse().unwrap()).collect();
     let outcome = policy.admit(target.parse().unwrap(), today()).and_then(|admitted| {
@@ -63,7 +63,7 @@ fn ends(policy: &Policy, target: &str, answers: &[&str]) -> (Verdict, Reason, Op
     (decision.verdict, decision.reason, rule.map(ToString::to_string))
 }
 
-/// Report mode lets through what nobody speaks about, and no more: each row is asked in both modes.
+/// Report mode allows only what no rule concerns. Each row is decided in both modes.
 #[test]
 fn report_mode_lets_names_through_that_no_rule_grants() {
     use Reason::{Default as NoRule, DenyRule, Expired, IpLiteral, MetadataIp, Port, PrivateIp};
@@ -83,25 +83,25 @@ fn report_mode_lets_names_through_that_no_rule_grants() {
         ("93.184.215.14:80", "93.184.215.14:443", public, Port, false),
         ("", "[2606:4700::1]:443", public, IpLiteral, false),
         ("", "10.1.2.3:80", public, IpLiteral, false),
-        // A deny rule, of a name or of where it leads.
+        // A deny rule, for a name or for its address.
         ("!a.example.com", "a.example.com:443", public, DenyRule, false),
         ("!*.example.com", "a.example.com:80", public, DenyRule, false),
         ("| !a.example.com *:*", "a.example.com:443", public, DenyRule, false),
         ("!93.184.215.0/24", "a.example.com:443", public, NoRule, false),
-        // A rule that has expired.
+        // An expired rule.
         ("a.example.com@2026-11-21", "a.example.com:443", public, Expired, false),
-        // A ceiling; with the grants silent too.
+        // A ceiling, also if the grants have no rule.
         ("a.example.com |", "a.example.com:443", public, NoRule, false),
         ("|", "a.example.com:443", public, NoRule, false),
         ("| b.example.com", "a.example.com:443", public, NoRule, false),
         ("| a.example.com:80", "a.example.com:443", public, Port, false),
         ("| a.example.com@2026-11-21", "a.example.com:443", public, Expired, false),
         ("| *.example.com", "a.example.com:443", public, NoRule, true),
-        // What the stage declares.
+        // A declaration of the stage.
         ("a.example.com | *:* |", "a.example.com:443", public, NoRule, false),
         ("| *:* | b.example.com", "a.example.com:443", public, NoRule, false),
         ("| *:* | a.example.com", "a.example.com:443", public, NoRule, true),
-        // The guard, whoever lets the name through.
+        // The address guard, whichever layer allows the name.
         ("", "a.example.com:443", "10.1.2.3", NoRule, false),
         ("", "a.example.com:443", "127.0.0.1", NoRule, false),
         ("", "a.example.com:443", "192.168.1.5", NoRule, false),
@@ -139,7 +139,7 @@ fn what_is_granted_is_granted_in_report_mode_too() {
     }
 }
 
-/// What would have been said stands beside what is let through.
+/// An allowed target has the denial that enforcing would give.
 #[test]
 fn would_deny_says_what_enforcing_had_said() {
     let admitted =
@@ -148,17 +148,17 @@ fn would_deny_says_what_enforcing_had_said() {
     assert_eq!(denial.said_outside(), "allowed on 8443 only");
     assert_eq!(denial.flag().as_deref(), Some("--allow a.example.com"));
     assert!(denial.is_reportable());
-    // The TLS name is checked, as without any word about it.
+    // The TLS name is checked by default.
     assert_eq!((admitted.rule().is_none(), admitted.tls()), (true, TlsCheck::Auto));
     assert_eq!(admitted.upload_budgets().count(), 0);
-    // The ceiling's rule is named, and its budget counts, though the grants are silent.
+    // The rule of the ceiling is named and its budget counts, although the grants have no rule.
     let bounded = policy(REPORT, "| *.example.com>1kB");
     let admitted = bounded.admit("a.example.com:443".parse().unwrap(), today()).unwrap();
     let within: Vec<_> = admitted.within().map(|(layer, rule)| (layer.role(), rule.to_string())).collect();
     assert_eq!(within, [(Role::Ceiling, "*.example.com:443".to_owned())]);
     let budgets: Vec<_> = admitted.upload_budgets().map(|(key, bytes)| (key.to_string(), bytes)).collect();
     assert_eq!(budgets, [("ceiling c *.example.com:443".to_owned(), 1000)]);
-    // An address that is refused afterwards was admitted by no rule.
+    // No rule admitted an address that is refused later.
     let denial = policy(REPORT, "").admit("a.example.com:443".parse().unwrap(), today()).unwrap();
     let denial = denial.vet(&["10.0.0.1".parse().unwrap()], &own()).unwrap_err();
     assert_eq!((denial.admitted_by(), denial.flag().as_deref()), (None, Some("--allow 10.0.0.1:443")));
@@ -233,8 +233,8 @@ fn behind(ip: IpAddr) -> IpAddr {
 }
 
 proptest! {
-    /// Report mode differs from enforcing only where a name on a port of the web met no rule of the grants; a deny rule, a
-    /// layer above, an expiry, a literal or another port is refused alike.
+    /// Report mode differs from enforcing only for a name on a port of the web without a rule of the grants. A deny
+    /// rule, another layer, an expiry, a literal or another port is refused in both.
     #[test]
     fn report_mode_lets_nothing_else_through(layers in some_layers(), target in a_target(), ip in an_address()) {
         let target: Target = target.parse().unwrap();
@@ -255,7 +255,7 @@ proptest! {
                 prop_assert!(denial.above().is_none() && denial.rule().is_none() && admitted.rule().is_none());
                 prop_assert_eq!(admitted.would_deny().map(ToString::to_string), Some(denial.to_string()));
                 prop_assert_eq!(admitted.within().count(), loose.layers().len() - 1);
-                // Where it leads is judged as if a rule had granted the name in every layer.
+                // The address is judged as if a rule of every layer had granted the name.
                 let granted = policy(Terms::default(), &layers.split('|').map(|layer| format!("{layer} *:*"))
                     .collect::<Vec<_>>().join("|"));
                 let granted = granted.admit(target.clone(), today()).unwrap().vet(&[ip], &own());
@@ -270,8 +270,8 @@ proptest! {
         }
     }
 
-    /// H08: behind a translator an address is what the one inside is, and nothing that is refused there gets through. A deny
-    /// rule for either form holds.
+    /// H08: an address behind a translator is judged by the one inside, and nothing that is refused there passes. A
+    /// deny rule for either form holds.
     #[test]
     fn nat64_is_judged_by_the_address_inside(layers in some_layers(), ip in an_address()) {
         let layers = layers.split('|').map(|layer| format!("{layer} a.example.com")).collect::<Vec<_>>().join("|");
@@ -287,7 +287,7 @@ proptest! {
                 closed.map(drop).map_err(|denial| denial.to_string()));
             return Ok(());
         }
-        // With several layers each may have a rule for another form.
+        // With several layers, each may have a rule for another form.
         if off.layers().len() == 1 {
             prop_assert_eq!(judged.is_ok(), closed.is_ok() || inside.is_ok());
         }
@@ -324,7 +324,7 @@ fn nat64_answers() {
     let mixed =
         ends(&policy(NAT64, "a.example.com"), "a.example.com:443", &["93.184.215.14", "64:ff9b::a01:203"]);
     assert_eq!(mixed.1, Reason::PrivateIp, "one bad address");
-    // Each layer has to open it.
+    // Each layer must open it.
     assert!(!granted("a.example.com 10.0.0.0/8 | a.example.com", "64:ff9b::a01:203"));
     assert!(granted("a.example.com 10.0.0.0/8 | a.example.com 10.1.0.0/16", "64:ff9b::a01:203"));
 }
@@ -357,7 +357,7 @@ fn nat64_literals_need_a_rule_and_an_open_address() {
     }
 }
 
-/// What is said of them, and which flag helps.
+/// The texts about them, and the flag that helps.
 #[test]
 fn nat64_refusals_name_the_address_inside() {
     let refusal = |terms, rules: &str, target: &str, answer: &str| {
@@ -415,7 +415,7 @@ fn nat64_refusals_name_the_address_inside() {
     assert_eq!(refusal(NAT64, "10.1.2.3:80", "[64:ff9b::a01:203]:443", "::1").0, "allowed on 80 only");
 }
 
-/// K13: one budget for each layer that has one, under a key that another reading of the same rules gives again.
+/// K13: each layer with a budget has its own, under a key that is the same when the rules are read again.
 #[test]
 fn upload_budgets() {
     let budgets = |layers: &str, target: &str| -> Vec<(String, u64)> {
@@ -431,7 +431,7 @@ fn upload_budgets() {
         budgets("A.example.com.>10MB", "a.example.com:443"),
         one("grants a.example.com:443", 10_000_000)
     );
-    // Elsewhere in the policy, with another budget, beside other rules: the key stays.
+    // The key stays the same elsewhere in the policy, with another budget and next to other rules.
     assert_eq!(
         budgets("b.example.com a.example.com:443>1kB", "a.example.com:443"),
         one("grants a.example.com:443", 1000)
@@ -444,7 +444,7 @@ fn upload_budgets() {
             ("grants a.example.com:443".to_owned(), 10_000_000)
         ]
     );
-    // The nearest rule is the one that counts, and of rules for the same names the one that says more.
+    // The nearest rule counts, and among rules for the same names the one that says more.
     assert_eq!(budgets("*.example.com>10MB a.example.com", "a.example.com:443"), []);
     assert_eq!(
         budgets("*.example.com a.example.com>1kB", "a.example.com:443"),
@@ -457,7 +457,7 @@ fn upload_budgets() {
     ] {
         assert_eq!(budgets(same, "a.example.com:443"), one("grants a.example.com:443", 1000), "{same}");
     }
-    // One that has expired or is for another port holds nothing.
+    // An expired rule, or one for another port, sets no budget.
     assert_eq!(budgets("a.example.com a.example.com@2026-11-21>1kB", "a.example.com:443"), []);
     assert_eq!(budgets("a.example.com:8443>1kB a.example.com", "a.example.com:443"), []);
     assert_eq!(

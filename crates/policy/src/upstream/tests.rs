@@ -1,4 +1,4 @@
-//! K36, K49: the URL, the variable, and the list of exceptions.
+//! K36, K49: tests the URL, the variable, and the list of exceptions.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn listed(text: &str) -> Result<Bypass, BypassError> {
     bypass.add_list(text).map(|()| bypass)
 }
 
-/// K49 1.
+/// K49 1: a URL with a port.
 #[test]
 fn k49_upstream_a_url_with_a_port() {
     assert_eq!(url("http://proxy.corp.example:3128"), Ok("proxy.corp.example:3128".into()));
@@ -39,7 +39,7 @@ fn k49_upstream_a_closing_slash_means_nothing() {
     assert_eq!(url("http://proxy.corp.example:3128//"), Err(UpstreamFault::Path));
 }
 
-/// K49 3: which port is meant without one, programs do not agree on.
+/// K49 3: programs disagree on the default port, so one is required.
 #[test]
 fn k49_upstream_a_port_is_needed() {
     assert_eq!(url("http://proxy.corp.example"), Err(UpstreamFault::NoPort));
@@ -61,7 +61,7 @@ fn k49_upstream_addresses() {
     }
 }
 
-/// K49 5: what is not supported is said to be that.
+/// K49 5: an unsupported scheme is reported as such.
 #[test]
 fn k49_upstream_other_schemes() {
     assert_eq!(url("https://proxy.corp.example:443"), Err(UpstreamFault::Scheme("https")));
@@ -72,14 +72,14 @@ fn k49_upstream_other_schemes() {
     assert!(said.contains("not supported"), "{said}");
 }
 
-/// K49 6: without a scheme only the variable, where other programs read it so.
+/// K49 6: the scheme may be missing only in the variable, as in other programs.
 #[test]
 fn k49_upstream_without_a_scheme() {
     assert_eq!(url("proxy.corp.example:3128"), Err(UpstreamFault::Shape));
     assert_eq!(variable("proxy.corp.example:3128"), Ok(("proxy.corp.example:3128".into(), None)));
 }
 
-/// K49 7: and no error repeats what could be a password.
+/// K49 7: no error repeats what could be a password.
 #[test]
 fn k49_upstream_userinfo_in_the_url_is_refused() {
     for text in ["http://user:hunter2@proxy.corp.example:3128", "http://hunter2@proxy.corp.example:3128"] {
@@ -135,7 +135,7 @@ fn k49_upstream_nothing_and_garbage() {
     assert_eq!(url(&format!("http://{}:1", "a".repeat(5000))), Err(UpstreamFault::Shape));
 }
 
-/// K49 10: in the variable a name is a suffix too, as other programs read it; in a list of ours it is itself.
+/// K49 10: in the variable a name is also a suffix, as in other programs; in our list it is only itself.
 #[test]
 fn k49_no_proxy_names() {
     let bypass = no_proxy("corp.example");
@@ -167,7 +167,7 @@ fn k49_no_proxy_suffixes() {
     assert_eq!(listed(".*.corp.example"), Err(BypassError::Suffix));
 }
 
-/// K49 12: `*` is everything in the variable, and a mistake in a list of ours.
+/// K49 12: `*` is everything in the variable, and a mistake in our list.
 #[test]
 fn k49_no_proxy_star() {
     assert_eq!(Bypass::from_variable("*"), Ok(None));
@@ -196,14 +196,14 @@ fn k49_no_proxy_addresses_and_ports() {
         ("b.example:443", false),
         ("[2001:db8::6]:443", true),
         ("[2001:db8::6]:80", false),
-        // What a name leads to is not looked at.
+        // The addresses of a name are not considered.
         ("ten.example:443", false),
     ] {
         assert_eq!(bypass.covers(&target(host)), direct, "{host}");
     }
 }
 
-/// K49 14: case, blanks, empty entries, repeats; what is no entry is refused.
+/// K49 14: case, blanks, empty entries and repeats are accepted; anything invalid is refused.
 #[test]
 fn k49_no_proxy_spellings() {
     let bypass = no_proxy(" A.Example. ,,b.example\tc.example, a.example ");
@@ -221,7 +221,7 @@ fn k49_no_proxy_spellings() {
     assert!(listed("a.example,,b.example").is_err(), "an empty entry of ours is a mistake");
 }
 
-/// A proxy's `localhost` is another machine's.
+/// The proxy's own `localhost` is another machine.
 #[test]
 fn localhost_is_never_left_to_another_machine() {
     for host in ["localhost:443", "a.localhost:80"] {

@@ -1,8 +1,8 @@
-//! Policies of any size, for the bench and the trial of what a decision costs.
+//! Builds policies of any size, for the bench and the test of the cost of decisions.
 
 use exeat_policy::{Action, Note, Origin, Policy, PolicyBuilder};
 
-/// Makes a policy with so many rules of all kinds, and three that are the same at every size.
+/// Builds a policy with this many rules of all kinds, and three that are the same at every size.
 pub(crate) fn policy(rules: u32) -> Policy {
     let mut builder = PolicyBuilder::new();
     let mut add = |text: String| {

@@ -21,7 +21,7 @@ fn shown(changes: &[Change]) -> Vec<String> {
     changes.iter().map(|change| format!("{}:{} {:?}", change.pattern, change.ports, change.why)).collect()
 }
 
-/// What a change opens, and that nothing is closed; and the other way around.
+/// Checks what a change opens, that it closes nothing, and the reverse.
 #[track_caller]
 fn check(old: &[&str], new: &[&str], expect: &[&str]) {
     let (old, new) = (builder(old).build(), builder(new).build());
@@ -59,21 +59,21 @@ fn a_special_address_behind_a_wide_network_is_a_change() {
         check(&[wide], &[wide, rule], &[&format!("{rule} Allow")]);
     }
     check(&["8.0.0.0/5"], &["8.0.0.0/5", "10.0.0.0/8"], &["10.0.0.0/8:443 Allow"]);
-    // What is wider than the block of its special addresses opens none of them.
+    // A net that is wider than the block of its special addresses opens none of them.
     check(&["8.0.0.0/7", "11.0.0.0/8", "12.0.0.0/6"], &["8.0.0.0/5"], &[]);
     check(&["10.0.0.0/9", "10.128.0.0/9"], &["10.0.0.0/8"], &[]);
-    // What nobody dials is no change.
+    // Addresses that are never dialed are not a change.
     check(&["a.test"], &["a.test", "224.0.0.0/4:*", "0.0.0.0:80"], &[]);
 }
 
 #[test]
 fn a_rule_counts_by_what_it_leaves_open() {
-    // A deny rule about what no rule allows.
+    // A deny rule for something that no rule allows.
     check(&["a.test", "!b.test"], &["a.test"], &[]);
     check(&["a.test", "!b.test:443"], &["a.test", "*.b.test", "!b.test"], &["*.b.test:443 Allow"]);
     check(&["*.b.test:80,443", "!a.b.test:80"], &["*.b.test:80,443"], &["a.b.test:80 Deny"]);
     check(&["a.test", "!*.test"], &["a.test"], &["a.test:443 Deny"]);
-    // A deny rule for a network holds for what names lead to, on the ports on which there are names.
+    // A deny rule for a network applies to the addresses of names, on the ports of their grants.
     check(&["a.test", "!93.184.0.0/16"], &["a.test"], &["93.184.0.0/16:443 Deny"]);
     check(&["a.test", "!93.184.0.0/16:80"], &["a.test"], &[]);
     check(&["a.test", "!10.0.0.0/8"], &["a.test"], &[]);
@@ -82,7 +82,7 @@ fn a_rule_counts_by_what_it_leaves_open() {
         &["a.test", "10.0.0.0/8:443"],
         &["10.0.0.0/9:443 Deny"],
     );
-    // An IPv4 rule denies the IPv6 forms that carry the address.
+    // An IPv4 rule denies the IPv6 forms that contain the address.
     check(&["[64:ff9b::/96]:443", "!93.184.0.0/16"], &["[64:ff9b::/96]:443"], &["[64:ff9b::/96]:443 Deny"]);
     check(&["*.b.test"], &["*:80,443"], &["*:80,443 Allow"]);
     check(&["*.b.test", "b.test"], &["b.test", "*.b.test", "c.b.test"], &[]);

@@ -1,4 +1,4 @@
-//! Layers met with one another, and what a stage declares beyond them. K13.
+//! K13: tests the intersection of layers, and declarations beyond them.
 
 use super::*;
 use crate::policy::{Layers, PolicyBuilder};
@@ -47,7 +47,7 @@ fn patterns_and_ports_are_met() {
         (&["*:80,443"], &["a.example.com", "*.example.org:8080"], &["a.example.com:443"]),
         (&["93.184.0.0/16:*"], &["93.184.215.14:443"], &["93.184.215.14:443"]),
         (&["10.1.0.0/16:*"], &["10.0.0.0/8:5432"], &["10.1.0.0/16:5432"]),
-        // A net that is wider than the private block opens nothing of it, so neither does what both have.
+        // A net that is wider than the private block opens nothing of it, so the overlap is empty.
         (&["10.1.0.0/16:*"], &["0.0.0.0/0:*"], &[]),
         (&["93.184.215.14:*"], &["0.0.0.0/0:*"], &["93.184.215.14:*"]),
         (&["93.184.215.14:*"], &["[::/0]:*"], &[]),
@@ -99,11 +99,11 @@ fn a_declaration_beyond_the_grants_is_named() {
         excess(&["*:*", "!a.example.com"], &["a.example.com"], &[]),
         ["a.example.com on 443: !a.example.com"],
     );
-    // A deny rule for some of it leaves the rest.
+    // A deny rule for a part leaves the rest.
     assert_eq!(excess(&["*:*", "!a.example.com"], &["*.example.com"], &[]), none);
 }
 
-/// What counts is whether a rule grants today.
+/// It matters whether a rule grants today.
 #[test]
 fn an_expired_grant_covers_no_declaration() {
     let mut grants = PolicyBuilder::new();

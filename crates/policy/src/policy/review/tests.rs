@@ -39,7 +39,7 @@ fn risky_dead_and_double_rules_are_found() {
         (&["0.0.0.0/0"], &["0.0.0.0/0: any"]),
         (&["*.github.io"], &["*.github.io: shared_suffix"]),
         (&["a.example.com", "!*.example.com"], &["a.example.com: unreachable by !*.example.com"]),
-        // Some of it is left.
+        // A part of it is left.
         (&["*.example.com", "!a.example.com"], &[]),
         (&["a.example.com:443,80", "!a.example.com:80"], &[]),
         (&["a.example.com", "A.example.com.:443"], &["A.example.com.:443: duplicate by a.example.com"]),
@@ -91,7 +91,7 @@ fn upload(size: &str) -> Note {
     Note { max_upload: size.parse().ok(), ..Note::default() }
 }
 
-/// What is said of a rule and does not hold, because another one counts.
+/// Remarks of a rule that do not apply, because another rule decides.
 #[test]
 fn rules_that_another_one_shadows_are_found() {
     let plain = Note::default;
@@ -99,7 +99,7 @@ fn rules_that_another_one_shadows_are_found() {
     let expired = Note { expires: "2026-11-21".parse().ok(), ..plain() };
     for (rules, expect) in [
         (vec![("a.example.com", upload("1MB"))], &[][..]),
-        // A nearer rule that says nothing of it.
+        // A nearer rule without the remark.
         (
             vec![("*.example.com", upload("1MB")), ("a.example.com", plain())],
             &["*.example.com: shadowed by a.example.com"],
@@ -112,7 +112,7 @@ fn rules_that_another_one_shadows_are_found() {
             vec![("93.184.0.0/16", upload("1MB")), ("93.184.215.14", plain())],
             &["93.184.0.0/16: shadowed by 93.184.215.14"],
         ),
-        // The exception to a wide rule is meant.
+        // The exception to a wide rule is intended.
         (vec![("*.example.com", plain()), ("a.example.com", upload("1MB"))], &[]),
         (vec![("*.example.com", upload("1MB")), ("a.example.com", upload("1GB"))], &[]),
         // The same targets.
@@ -131,7 +131,7 @@ fn rules_that_another_one_shadows_are_found() {
                 "a.example.com:5432: shadowed by a.example.com:5432",
             ],
         ),
-        // Other ports, no more, another name.
+        // Other ports, not more, another name.
         (vec![("*.example.com", upload("1MB")), ("a.example.com:80", plain())], &[]),
         (vec![("*.example.com", upload("1MB")), ("a.example.org", plain())], &[]),
         (vec![("*.example.com", upload("1MB")), ("a.example.com", expired)], &["a.example.com: expired"]),
@@ -143,7 +143,8 @@ fn rules_that_another_one_shadows_are_found() {
     }
 }
 
-/// A budget that is raised or gone opens, one that is set or lowered closes; who counts is asked as a decision asks.
+/// A raised or removed budget opens, and a new or lowered one closes. The rule that decides counts, as in a
+/// decision.
 #[test]
 fn a_change_of_what_may_be_sent() {
     let none = Note::default;
@@ -165,13 +166,13 @@ fn a_change_of_what_may_be_sent() {
     // On one of the ports.
     let web = policy(&[("a.example.com:443", none()), ("a.example.com:80", upload("1MB"))]);
     assert_eq!(changes(&small, &web).0, ["a.example.com:443 Upload"]);
-    // A repetition without it lifts nothing, a nearer rule without it does.
+    // A repetition without it lifts nothing; a nearer rule without it does.
     let twice = policy(&[("a.example.com:443,80", none()), ("a.example.com:443,80", upload("1MB"))]);
     assert_eq!(changes(&small, &twice), (vec![], vec![]));
     let wide = policy(&[("*.example.com", upload("1MB"))]);
     let lifted = policy(&[("*.example.com", upload("1MB")), ("a.example.com", none())]);
     assert_eq!(changes(&wide, &lifted), (vec!["a.example.com:443 Upload".to_owned()], vec![]));
-    // A ceiling's counts as well.
+    // The budget of a ceiling counts too.
     let within = |size: &str| {
         let ceilings = vec![("c".into(), builder(&[("*:*", upload(size))]))];
         Layers { grants: builder(&[("a.example.com:80,443", upload("1GB"))]), ceilings, ..Layers::default() }
@@ -268,7 +269,7 @@ fn a_lifted_check_and_an_expired_rule_are_changes() {
     let plain = one(Note::default());
     assert_eq!(changes(&plain, &off), (owned(&["a.example.com:443 Tls"]), vec![]));
     assert_eq!(changes(&plain, &expired), (vec![], owned(&["a.example.com:443 Allow"])));
-    // Off 443 the check is there only where it was asked for.
+    // On other ports than 443, only a request enables the check.
     let odd = |tls| builder(&[("db.example.com:443,8443", Note { tls, ..Note::default() })]).build();
     let (sni, auto) = (odd(TlsCheck::Sni), odd(TlsCheck::Auto));
     assert_eq!(changes(&sni, &auto), (owned(&["db.example.com:8443 Tls"]), vec![]));
@@ -291,8 +292,8 @@ fn a_ceiling_closes() {
     assert_eq!((opened, closed), (vec![], owned(&["*.example.com:1-442,444-65535 Allow"])));
 }
 
-/// As many rules as a file may have, of the kinds that no table of names finds, against as many: what is said of them must
-/// not take the square of them. Without that each of these takes minutes.
+/// As many rules as a file may have, of kinds that no index by name finds: reviewing them must not be quadratic,
+/// which would take minutes.
 #[test]
 fn large_policies_are_reviewed_in_time() {
     let kinds: [fn(u32) -> String; 3] = [
@@ -333,7 +334,8 @@ fn nets_join_on_the_ports_that_they_have() {
     assert_eq!(whole.opens(&plain(&parts[1..]), today()).len(), 1);
 }
 
-/// K13: a grant outside a ceiling is dead, and a wide net does not make a private one double: it opens nothing of it.
+/// K13: a grant outside a ceiling is dead. A wide net does not make a private one a duplicate, because it opens
+/// nothing of it.
 #[test]
 fn what_no_ceiling_leaves_is_unreachable_and_a_wide_net_is_no_double() {
     let note = Note::default;
