@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_counted_from_1970() {
+    fn counts_days_from_1970() {
         for (text, days) in [
             ("1970-01-01", 0),
             ("1969-12-31", -1),
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn every_day_prints_and_parses_back() {
+    fn parses_every_printed_day() {
         for days in (-200_000..200_000).step_by(37) {
             assert_eq!(Day(days).to_string().parse(), Ok(Day(days)));
         }
     }
 
     #[test]
-    fn what_is_no_day_is_refused() {
+    fn refuses_invalid_days() {
         for text in [
             "",
             "2027-3-31",

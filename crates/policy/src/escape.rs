@@ -66,7 +66,7 @@ mod tests {
 
     /// A01: untrusted text never reaches a terminal unescaped.
     #[test]
-    fn text_of_strangers_is_escaped() {
+    fn escapes_untrusted_text() {
         assert_eq!(visible("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
         assert_eq!(visible("ex\u{430}mple"), "ex\\u{430}mple");
         assert_eq!(visible(&"x".repeat(300)).len(), MAX_SHOWN + 3);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_port_or_two() {
+    fn parses_one_port_or_two() {
         assert_eq!(read("5432").as_deref(), Some("5432"));
         assert_eq!(read("11434:80").as_deref(), Some("11434:80"));
         assert_eq!(read("80:80").as_deref(), Some("80"));
@@ -122,7 +122,7 @@ mod tests {
 
     /// It opens one port of one address, and does not determine the host inside.
     #[test]
-    fn it_is_a_rule_like_any_other() {
+    fn grants_one_port_of_one_address() {
         let mut rules = PolicyBuilder::new();
         let port: HostPort = "11434:80".parse().unwrap();
         port.grant(&mut rules, port.flag());

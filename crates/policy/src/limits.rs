@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_whole_numbers_with_units_the_large_ones_first() {
+    fn parses_spans() {
         for (text, millis) in [
             ("90s", 90_000),
             ("10m", 600_000),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_units_of_1000_and_1024() {
+    fn parses_sizes() {
         for (text, bytes) in [
             ("512", 512),
             ("64KiB", 65_536),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_parses_to_the_same() {
+    fn parses_displayed_limits_back() {
         for text in ["1d2h3m4s5ms", "90m", "1ms", "366d"] {
             let span: Span = text.parse().unwrap();
             assert_eq!(span.to_string().parse(), Ok(span), "{text}");
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_that_is_too_small_has_lost_its_unit() {
+    fn guesses_the_unit_of_a_small_memory() {
         for (text, meant) in [
             ("100", Some("100M")),
             ("1000", Some("1000M")),
@@ -386,7 +386,7 @@ mod tests {
 
     /// K13: a child can only narrow limits.
     #[test]
-    fn the_smaller_limit_holds_and_a_missing_one_lifts_nothing() {
+    fn k13_takes_the_smaller_limit() {
         let pids = |pids| Limits { pids, ..Limits::default() };
         assert_eq!(pids(Some(3)).min(pids(Some(5))), pids(Some(3)));
         assert_eq!(pids(None).min(pids(Some(5))), pids(Some(5)));

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_kept_in_one_shape() {
+    fn normalizes_sets() {
         for (ranges, shown) in [
             (&[][..], ""),
             (&[(443, 443)], "443"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_met_and_cut() {
+    fn intersects_and_subtracts_sets() {
         for (a, b, both, rest) in [
             (&[(443, 443)][..], &[(1, 65535)][..], "443", ""),
             (&[(1, 65535)], &[(443, 443)], "443", "1-442,444-65535"),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_contains_both_ends_of_a_range() {
+    fn contains_both_ends_of_a_range() {
         let set = set(&[(80, 80), (8000, 8100)]);
         for (port, inside) in
             [(79, false), (80, true), (81, false), (7999, false), (8000, true), (8100, true), (8101, false)]

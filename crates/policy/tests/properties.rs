@@ -437,7 +437,7 @@ proptest! {
 
     /// A change of policy opens something exactly if some target is decided differently, in both directions.
     #[test]
-    fn a_diff_is_empty_exactly_when_every_decision_is_the_same(old in near_policy(), new in near_policy()) {
+    fn finds_no_difference_between_equal_decisions_only(old in near_policy(), new in near_policy()) {
         // Half of each policy is shared, because unrelated policies differ anyway.
         let mut new = new;
         new.0.extend(old.0.iter().cloned());
@@ -456,7 +456,7 @@ proptest! {
 
     /// K33: the matcher equals the simplest one.
     #[test]
-    fn matcher_equals_the_naive_one(pattern in name(), wild in any::<bool>(), asked in name()) {
+    fn matches_like_the_simplest_matcher(pattern in name(), wild in any::<bool>(), asked in name()) {
         let text = if wild { format!("*.{pattern}") } else { pattern };
         let Pattern::Name(pattern) = RuleSpec::parse(&text, Action::Allow, WIDE).unwrap().pattern else { panic!() };
         let asked: HostName = asked.parse().unwrap();
@@ -466,7 +466,7 @@ proptest! {
     /// K13: a stack of layers grants only what each layer grants, so it is never wider than any of them. A deny
     /// rule of one layer applies to all.
     #[test]
-    fn a_stack_grants_what_every_layer_grants(
+    fn k13_grants_what_every_layer_grants(
         layers in prop::collection::vec(prop::collection::vec(rule(), 0..8), 1..4),
         declares in any::<bool>(),
         target in target(),
@@ -490,7 +490,7 @@ proptest! {
 
     /// The listed intersection equals the decisions, except for deny rules.
     #[test]
-    fn the_intersection_listed_is_the_one_decided(
+    fn lists_the_intersection_that_decides(
         layers in prop::collection::vec(prop::collection::vec(grant(), 0..8), 1..4),
         target in target(),
     ) {
@@ -518,7 +518,7 @@ proptest! {
 
     /// The index finds what a scan over all rules finds.
     #[test]
-    fn index_equals_a_scan(rules in prop::collection::vec(rule(), 0..12), target in target()) {
+    fn finds_by_index_what_a_scan_finds(rules in prop::collection::vec(rule(), 0..12), target in target()) {
         let policy = policy(&rules);
         let target: Target = target.parse().unwrap();
         let covers = |action: Action| policy.rules().iter().any(|rule| {
@@ -552,7 +552,7 @@ proptest! {
     }
 
     #[test]
-    fn a_grant_more_never_denies(
+    fn never_denies_more_with_another_grant(
         rules in prop::collection::vec(rule(), 0..8), more in grant(), target in target(), answer in ip(), own in ip(),
     ) {
         let own = OwnAddrs::new([own]);
@@ -564,7 +564,7 @@ proptest! {
     }
 
     #[test]
-    fn a_deny_rule_more_never_allows(
+    fn never_allows_more_with_another_deny_rule(
         rules in prop::collection::vec(rule(), 0..8), more in grant(), target in target(), answer in ip(),
     ) {
         let own = OwnAddrs::default();
@@ -576,7 +576,7 @@ proptest! {
 
     /// Order changes neither the outcome nor the digest.
     #[test]
-    fn order_decides_nothing(
+    fn ignores_order(
         rules in prop::collection::vec(rule(), 0..8), target in target(), answer in ip(),
     ) {
         let own = OwnAddrs::default();
@@ -590,7 +590,7 @@ proptest! {
 
     /// The suggested flags are rules that load without allowances, and following them ends the refusal.
     #[test]
-    fn a_suggested_flag_works(
+    fn suggests_flags_that_work(
         rules in prop::collection::vec(rule(), 0..6), target in target(), answers in prop::collection::vec(ip(), 1..4),
     ) {
         let mut rules = rules;
@@ -614,7 +614,7 @@ proptest! {
 
     /// The text for the stage never contains an address that it did not ask for.
     #[test]
-    fn nothing_said_inside_tells_an_address(rules in prop::collection::vec(rule(), 0..6), name in name(), answer in ip()) {
+    fn keeps_addresses_out_of_inside_messages(rules in prop::collection::vec(rule(), 0..6), name in name(), answer in ip()) {
         let target: Target = format!("{name}:443").parse().unwrap();
         let result = policy(&rules).admit(target, today()).and_then(|ok| ok.vet(&[answer], &OwnAddrs::default()));
         if let Err(denial) = result {
@@ -626,7 +626,7 @@ proptest! {
 
     /// H21: grants of names and grants of addresses never overlap.
     #[test]
-    fn kinds_of_rules_are_disjoint(name in name(), ip in ip()) {
+    fn separates_names_from_addresses(name in name(), ip in ip()) {
         let names = policy(&["*:*".into()]);
         let literal = format!("{}:443", host(ip));
         prop_assert!(names.admit(literal.parse().unwrap(), today()).is_err());
@@ -675,7 +675,7 @@ proptest! {
 
     /// N31: written effects are read again by both readers, in any order and with repetitions.
     #[test]
-    fn effects_are_read_as_they_are_written(effects in prop::collection::vec(effect(), 0..6)) {
+    fn n31_reads_written_effects_back(effects in prop::collection::vec(effect(), 0..6)) {
         let set: EffectSet = effects.iter().cloned().collect();
         let json = serde_json::to_string(&set).unwrap();
         prop_assert_eq!(EffectSet::parse(&json, "x").unwrap(), set.clone());
@@ -691,7 +691,7 @@ proptest! {
 
     /// The reader with positions and the one without accept the same objects as effects.
     #[test]
-    fn both_readers_of_effects_agree(
+    fn reads_effects_alike_in_both_readers(
         kind in prop::sample::select(EffectKind::ALL.to_vec()),
         members in prop::collection::vec(member(), 0..3),
     ) {
@@ -713,7 +713,7 @@ proptest! {
 
     /// A file of generated values gives these values again, in TOML and in JSON, as a policy and as a ceiling.
     #[test]
-    fn a_file_says_what_was_written(
+    fn reads_written_files_back(
         allow in prop::collection::vec(host_rule(), 0..4),
         binds in prop::option::of(prop::collection::vec("(/|~/)?[a-z]{1,3}(/[a-z]{1,3})?", 0..3)),
         names in prop::option::of(prop::collection::vec("[A-Z_\u{e9}\"\\\\]{1,5}", 0..3)),

@@ -50,7 +50,7 @@ fn every_row_of_the_host_table_holds() {
 
 /// D01, D04, D06, D07: the address refuses what a wildcard grants by name, except in rows that say otherwise.
 #[test]
-fn every_name_of_the_dns_table_is_judged_by_its_addresses() {
+fn judges_every_row_of_the_dns_table() {
     let dns = Dns::read();
     let fine = ["pub", "pub6", "dual", "cnamepub", "rebind"];
     for name in dns.names() {
@@ -71,7 +71,7 @@ fn every_name_of_the_dns_table_is_judged_by_its_addresses() {
 
 /// D02: each answer is judged anew, and a bad second one is refused after a good first one.
 #[test]
-fn rebinding_is_judged_per_answer() {
+fn judges_each_answer_anew() {
     let policy = load("*.dns-case.test:443").unwrap();
     let target = || Target::parse(b"rebind.dns-case.test:443").unwrap();
     let first: IpAddr = "93.184.215.14".parse().unwrap();

@@ -6,7 +6,7 @@ fn class(ip: &str) -> AddrClass {
 
 /// Each block by its first and last address, with the neighbor just outside on either side; `-` is none.
 #[test]
-fn d06_every_block_and_its_neighbours() {
+fn d06_classifies_every_block_and_its_neighbors() {
     use AddrClass::*;
     const MAPPED: AddrClass = Embedded(Embedding::Mapped);
     let rows: &[(AddrClass, &str, &str, &str, &str, AddrClass, AddrClass)] = &[
@@ -304,7 +304,7 @@ fn d06_every_block_and_its_neighbours() {
 
 /// Nothing outside `2000::/3` is public, whatever its block.
 #[test]
-fn ipv6_is_public_in_global_unicast_space_only() {
+fn classifies_only_global_unicast_as_public() {
     for first in 0..=u8::MAX {
         let ip = Ipv6Addr::new(u16::from(first) << 8, 0x1234, 1, 2, 3, 4, 5, 6);
         let public = (0x20..=0x3f).contains(&first);
@@ -313,7 +313,7 @@ fn ipv6_is_public_in_global_unicast_space_only() {
 }
 
 #[test]
-fn h08_embedded_forms() {
+fn h08_judges_embedded_forms() {
     use Embedding::*;
     for (ip, embedding, inner) in [
         ("::ffff:127.0.0.1", Mapped, "127.0.0.1"),
@@ -367,7 +367,7 @@ fn forms(ip: Ipv4Addr) -> Vec<Ipv6Addr> {
 
 /// D05, H08: a metadata address is one in every form, and only a rule of the same width opens it.
 #[test]
-fn metadata_is_metadata_in_every_form() {
+fn classifies_metadata_in_every_form() {
     let known = V4.iter().filter(|(_, class)| *class == AddrClass::Metadata);
     let known: Vec<_> = known.map(|(net, _)| net.addr()).collect();
     assert_eq!(known.len(), 8);
@@ -386,7 +386,7 @@ fn metadata_is_metadata_in_every_form() {
 
 /// D06, H08: an address that is closed by itself is closed in every form, also for a rule for the whole form.
 #[test]
-fn no_form_is_wider_than_what_it_carries() {
+fn opens_no_form_wider_than_its_inner_address() {
     for inner in ["10.1.2.3", "127.0.0.1", "169.254.1.1", "100.64.1.1", "198.18.0.1", "240.1.2.3"] {
         for ip in forms(inner.parse().unwrap()) {
             let ip = IpAddr::from(ip);
@@ -404,7 +404,7 @@ fn no_form_is_wider_than_what_it_carries() {
 
 /// D05: the unspecified address is closed in every form.
 #[test]
-fn what_is_never_dialled_is_so_in_every_form() {
+fn refuses_undialable_addresses_in_every_form() {
     for ip in [
         "0.0.0.0",
         "::",
@@ -422,7 +422,7 @@ fn what_is_never_dialled_is_so_in_every_form() {
 
 /// D08: the block in which a rule must lie.
 #[test]
-fn blocks_that_rules_open() {
+fn finds_the_block_that_a_rule_opens() {
     for (ip, block) in [
         ("10.1.2.3", "10.0.0.0/8"),
         ("169.254.169.254", "169.254.0.0/16"),
@@ -451,7 +451,7 @@ fn blocks_that_rules_open() {
 }
 
 #[test]
-fn d09_own_addresses_in_every_form() {
+fn d09_knows_own_addresses_in_every_form() {
     let own = ["93.184.215.20", "::ffff:93.184.215.21", "2606:2800::5", "127.0.0.1", "::1", "0.0.0.0"];
     let own = OwnAddrs::new(own.iter().map(|ip| ip.parse().unwrap()));
     for (ip, expect) in [
@@ -470,7 +470,7 @@ fn d09_own_addresses_in_every_form() {
 }
 
 #[test]
-fn every_class_but_two_names_its_document() {
+fn names_the_document_of_every_class_but_two() {
     for (_, class) in V4 {
         assert!(!class.rfc().is_empty(), "{class}");
     }

@@ -58,7 +58,7 @@ fn no_rule() {
 }
 
 #[test]
-fn h18_another_port() {
+fn h18_refuses_another_port() {
     let flag = Some("--allow api.example.com:8443");
     refuses(
         &["api.example.com"],
@@ -115,7 +115,7 @@ fn h18_another_port() {
 
 /// D05: no flag leads to metadata: not to another port of a granted one, and not on the machine that serves it.
 #[test]
-fn d05_no_flag_for_metadata() {
+fn d05_offers_no_flag_for_metadata() {
     let port = Refusal {
         reason: "port",
         inside: "this host is allowed on port 80 only",
@@ -137,7 +137,7 @@ fn d05_no_flag_for_metadata() {
 
 /// H08: a deny rule wins, and an address is denied in every form that contains it.
 #[test]
-fn h17_deny_rules() {
+fn h17_applies_deny_rules_first() {
     refuses(
         &["*.example.com", "!telemetry.example.com"],
         "telemetry.example.com:443",
@@ -180,7 +180,7 @@ fn h17_deny_rules() {
 
 /// D03: one refused address refuses all, and the flags name every address that needs a rule.
 #[test]
-fn d01_an_answer_that_is_not_public() {
+fn d01_refuses_an_answer_that_is_not_public() {
     refuses(
         &["wiki.corp.example"],
         "wiki.corp.example:443",
@@ -212,7 +212,7 @@ fn d01_an_answer_that_is_not_public() {
 }
 
 #[test]
-fn d05_d07_addresses_that_get_no_flag() {
+fn d05_d07_offers_no_flag_for_some_addresses() {
     let hopeless = |reason, outside| Refusal {
         reason,
         inside: match reason {
@@ -266,7 +266,7 @@ fn d05_d07_addresses_that_get_no_flag() {
 
 /// D08: literals, and a rule that covers one but is too wide to open its block.
 #[test]
-fn h21_literals() {
+fn h21_refuses_literals_without_an_ip_rule() {
     let flag = Some("--allow 93.184.215.14:443");
     refuses(
         &["example.com:*"],
@@ -310,7 +310,7 @@ fn h21_literals() {
 }
 
 #[test]
-fn d09_the_hosts_own_addresses() {
+fn d09_refuses_own_addresses() {
     let expect = |outside, flag| Refusal {
         reason: "private_ip",
         inside: "its address is not public",
@@ -339,7 +339,7 @@ fn d09_the_hosts_own_addresses() {
 }
 
 #[test]
-fn expired_rules() {
+fn refuses_by_expired_rules() {
     let expect = |outside| Refusal {
         reason: "expired",
         inside: "the rule that allowed this host has expired",
@@ -373,7 +373,7 @@ fn expired_rules() {
 }
 
 #[test]
-fn what_is_vetted_is_dialled_in_order() {
+fn keeps_the_order_of_vetted_addresses() {
     let vetted = judge(
         &["a.example.com:8443", "10.0.0.0/8:8443"],
         "a.example.com:8443",
@@ -393,7 +393,7 @@ fn what_is_vetted_is_dialled_in_order() {
 
 /// D13: a long answer is checked to its end, and only a few addresses are kept.
 #[test]
-fn long_answers() {
+fn judges_long_answers_to_the_end() {
     let mut answers: Vec<String> = (1..100).map(|d| format!("93.184.214.{d}")).collect();
     let vetted = judge(
         &["a.example.com"],
@@ -418,19 +418,19 @@ fn long_answers() {
 }
 
 #[test]
-fn a_literal_is_vetted_itself_whatever_the_answer() {
+fn vets_a_literal_instead_of_the_answer() {
     let vetted = judge(&["93.184.215.14"], "93.184.215.14:443", &["10.0.0.1"]).unwrap();
     assert_eq!(vetted.addrs(), ["93.184.215.14:443".parse().unwrap()]);
 }
 
 #[test]
-fn an_empty_answer_is_no_denial() {
+fn reports_an_empty_answer_as_an_error() {
     let denial = judge(&["a.example.com"], "a.example.com:443", &[]).unwrap_err();
     assert_eq!((denial.reason(), denial.decision().verdict), (Reason::DnsEmpty, Verdict::Error));
 }
 
 #[test]
-fn every_word_parses_back() {
+fn parses_every_word_back() {
     for reason in Reason::ALL {
         assert_eq!(reason.as_str().parse(), Ok(reason));
     }
@@ -442,7 +442,7 @@ fn every_word_parses_back() {
 
 /// H02: letter case and a trailing dot do not bypass a deny rule, on either side.
 #[test]
-fn h02_a_deny_rule_is_not_dodged() {
+fn h02_applies_deny_rules_to_every_spelling() {
     for deny in ["!secret.example.com", "!SECRET.example.com.", "!*.Example.COM", "!*.example.com.:443"] {
         let policy = policy(&["*.example.com", "secret.example.com", deny]);
         for target in [
@@ -460,7 +460,7 @@ fn h02_a_deny_rule_is_not_dodged() {
 /// D15: a name goes to an upstream proxy unresolved, and a literal only after a check. Neither can be used as the
 /// other.
 #[test]
-fn d15_what_an_upstream_proxy_is_entrusted_with() {
+fn d15_entrusts_names_and_vetted_literals_only() {
     let admit = |rules: &[&str], target: &str| policy(rules).admit(target.parse().unwrap(), today()).unwrap();
     let name = admit(&["a.example.com"], "a.example.com:443").entrust().unwrap();
     assert_eq!(name.target().to_string(), "a.example.com:443");

@@ -44,7 +44,7 @@ fn the_wire_form_is_the_published_one() {
 
 /// N31: order and repetition change neither the set nor its serialized form.
 #[test]
-fn a_set_has_one_order() {
+fn n31_orders_a_set_of_effects() {
     let a = parse(
         r#"[{"effect":"Pure"},{"effect":"NetworkHosts","hosts":["B.test.","a.test:443"]},{"effect":"Pure"}]"#,
     );
@@ -58,7 +58,7 @@ fn a_set_has_one_order() {
 
 /// N30: the words of the command line.
 #[test]
-fn kinds_have_words() {
+fn parses_words_of_kinds() {
     let words = EffectKind::ALL.map(|kind| kind.to_string()).join(" ");
     assert_eq!(
         words,
@@ -96,7 +96,7 @@ fn a_ceiling_of_kinds() {
 
 /// N12, N31: what an effect needs from a policy. Eight kinds need nothing.
 #[test]
-fn what_effects_need() {
+fn grants_what_effects_need() {
     let effects = parse(ALL);
     let rules: Vec<String> =
         effects.rules().map(|rule| format!("{} {} {}", rule.origin, rule.spec, rule.text)).collect();
@@ -125,7 +125,7 @@ fn what_effects_need() {
 
 /// N10: `Network` is the web, not the machine: special addresses stay closed on every way.
 #[test]
-fn a_bare_network_opens_no_special_address() {
+fn n10_opens_no_special_address_for_a_bare_network() {
     let mut builder = PolicyBuilder::new();
     parse(r#"{"effect": "Network"}"#).rules().for_each(|rule| rule.apply(&mut builder));
     let policy = builder.build();
@@ -156,7 +156,7 @@ fn a_bare_network_opens_no_special_address() {
 
 /// H14, H16: one invalid host refuses the whole set, and so does a host that could open everything by mistake.
 #[test]
-fn faults_have_a_place_and_a_guess() {
+fn locates_faults_and_guesses() {
     for (text, expect) in [
         (
             r#"{"effect": "Network", "hosts": ["a.test"]}"#,
@@ -270,7 +270,7 @@ fn faults_have_a_place_and_a_guess() {
 }
 
 #[test]
-fn an_error_shows_the_line_and_marks_the_fault() {
+fn shows_the_line_and_marks_the_fault() {
     let error = EffectSet::parse("[\n  {\"effect\": \"Netwrok\"}\n]", "stage.json").unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -282,7 +282,7 @@ fn an_error_shows_the_line_and_marks_the_fault() {
 }
 
 #[test]
-fn too_large_a_text_is_refused() {
+fn refuses_too_large_a_text() {
     let text = format!("[{}]", " ".repeat(crate::file::MAX_FILE_BYTES));
     assert!(EffectSet::parse(&text, "x").is_err());
     let faults = format!("[{}0]", "{\"effect\":\"x\"},".repeat(60_000));

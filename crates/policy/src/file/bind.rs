@@ -157,7 +157,7 @@ mod tests {
 
     /// A3: `~` is HOME, and a relative path stays relative until it is resolved.
     #[test]
-    fn binds_are_one_path_or_two() {
+    fn parses_binds() {
         let home = |text: &str| PathSpec::Home(text.into());
         let absolute = |text: &str| PathSpec::Absolute(text.into());
         let relative = |text: &str| PathSpec::Relative(text.into());

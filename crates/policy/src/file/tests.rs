@@ -41,7 +41,7 @@ fn faults_of(parsed: Result<PolicyFile, FileError>, expect: &[&str]) {
 }
 
 #[test]
-fn a_whole_file() {
+fn reads_a_whole_file() {
     let file = parse(TOML).unwrap();
     assert_eq!(file.stage.as_deref(), Some("nightly-import"));
     assert_eq!(
@@ -87,7 +87,7 @@ fn a_whole_file() {
 
 /// K11: every limit has a key, with a unit where it needs one.
 #[test]
-fn limits_of_a_file() {
+fn reads_the_limits_of_a_file() {
     let file = parse(TOML).unwrap();
     let limits: Vec<_> = file.limits.set().map(|(key, value)| format!("{key} {value}")).collect();
     assert_eq!(
@@ -108,7 +108,7 @@ fn limits_of_a_file() {
 }
 
 #[test]
-fn json_says_the_same() {
+fn reads_json_like_toml() {
     let (mut toml, mut json) = (parse(TOML).unwrap(), parse(JSON).unwrap());
     for file in [&mut toml, &mut json] {
         // Only the place of the rule differs.
@@ -133,7 +133,7 @@ fn json_says_the_same() {
 }
 
 #[test]
-fn a_policy_made_of_a_file() {
+fn builds_a_policy_from_a_file() {
     let mut builder = PolicyBuilder::new();
     parse(TOML).unwrap().apply(&mut builder);
     let policy = builder.build();
@@ -143,7 +143,7 @@ fn a_policy_made_of_a_file() {
 }
 
 #[test]
-fn nothing_said_is_nothing_allowed() {
+fn allows_nothing_by_an_empty_document() {
     for text in [
         "",
         "# only a comment\n",
@@ -159,7 +159,7 @@ fn nothing_said_is_nothing_allowed() {
 }
 
 #[test]
-fn h16_every_fault_is_reported_and_nothing_loads() {
+fn h16_reports_every_fault_and_loads_nothing() {
     check_faults(
         "schema = 2\n[network]\nallow = [\"https://api.example.com/x\", \"a.example.com\", \"*x.com\"]\ndeny = [\"!b.example.com\"]\n",
         &[
@@ -172,7 +172,7 @@ fn h16_every_fault_is_reported_and_nothing_loads() {
 }
 
 #[test]
-fn an_error_shows_the_line_and_marks_the_fault() {
+fn shows_the_line_and_marks_the_fault() {
     let error = parse("[network]\nallow = [\"a.example.com\",\n  \"ex\u{430}mple.com\"]\n").unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -193,7 +193,7 @@ fn an_error_shows_the_line_and_marks_the_fault() {
 }
 
 #[test]
-fn a_string_with_escapes_is_marked_whole() {
+fn marks_a_string_with_escapes_whole() {
     check_faults(
         "[network]\nallow = [\"a\\u0020b\"]",
         &["2:10 `a b` is not a rule: a rule has no spaces and no control characters"],
@@ -201,7 +201,7 @@ fn a_string_with_escapes_is_marked_whole() {
 }
 
 #[test]
-fn unknown_keys_name_the_nearest() {
+fn guesses_unknown_keys() {
     for (text, expect) in [
         ("stag = \"x\"", "1:1 there is no key `stag` at the top = stage"),
         ("allow = []", "1:1 there is no key `allow` at the top = network.allow"),
@@ -225,7 +225,7 @@ fn unknown_keys_name_the_nearest() {
 }
 
 #[test]
-fn two_letters_in_each_other_s_place_are_one_slip() {
+fn counts_swapped_letters_as_one() {
     for (typed, expect) in [("nmp", Some("npm")), ("npn", Some("npm")), ("pnm", Some("npm")), ("mpn", None)] {
         assert_eq!(super::keys::nearest(typed, ["npm", "go"]), expect, "{typed}");
     }
@@ -263,7 +263,7 @@ fn ports_of_this_machine() {
 
 /// N23: every role has its own keys.
 #[test]
-fn keys_of_another_version_are_refused_not_ignored() {
+fn refuses_keys_of_another_version() {
     for (text, expect) in [
         (
             "[[network.rule]]\nallow = []\nmethods = [\"GET\"]",
@@ -357,7 +357,7 @@ fn values_of_the_wrong_kind() {
 }
 
 #[test]
-fn syntax_errors_have_a_place() {
+fn locates_syntax_errors() {
     for (text, line) in [
         ("[network\nallow = []", 1),
         ("[network]\nallow = [\"a.example.com\"", 2),
@@ -378,7 +378,7 @@ fn syntax_errors_have_a_place() {
 
 /// H14: the allowances of a file apply only to its own rules.
 #[test]
-fn allowances_of_a_file() {
+fn applies_allowances_to_their_file_only() {
     let any = parse("[network]\nallow = [\"*:80\", \"*.github.io\"]\nallow_any = true").unwrap();
     assert_eq!(any.rules.len(), 2);
     check_faults(
@@ -392,7 +392,7 @@ fn allowances_of_a_file() {
 }
 
 #[test]
-fn too_large_a_file_is_refused() {
+fn refuses_too_large_a_file() {
     let text = format!("# {}", "x".repeat(MAX_FILE_BYTES));
     assert_eq!(parse(&text).unwrap_err().problems().len(), 1);
     assert!(parse_rule_lines(&text, "hosts.txt", Action::Allow).is_err());
@@ -400,7 +400,7 @@ fn too_large_a_file_is_refused() {
 }
 
 #[test]
-fn many_faults_are_counted() {
+fn counts_many_faults() {
     let text = format!("[network]\nallow = [{}]", "\"*\",\n".repeat(30));
     let error = parse(&text).unwrap_err();
     assert_eq!(error.problems().len(), 30);
@@ -409,7 +409,7 @@ fn many_faults_are_counted() {
 
 /// A file of maximum size, with rules or with faults, is read in a moment: no step scans the file for each of them.
 #[test]
-fn a_file_at_the_cap_is_read_in_a_moment() {
+fn reads_a_file_of_maximum_size_quickly() {
     let start = std::time::Instant::now();
     let lines = "a.example.com\n".repeat(MAX_RULES + 1);
     let many = |error: FileError| error.to_string().contains("at most 200000 are read");
@@ -448,7 +448,7 @@ fn rule_lines() {
 
 /// K10, K14, A2: other programs' words for our keys, and what belongs on the command line.
 #[test]
-fn keys_of_other_programs_lead_to_ours() {
+fn guesses_keys_of_other_programs() {
     for (text, expect) in [
         ("effects = []", "1:11 `effects` is a table, not a list = --effects FILE, on the command line"),
         ("ceiling = 1", "1:1 there is no key `ceiling` at the top = --ceiling FILE, on the command line"),
@@ -484,7 +484,7 @@ fn files_of_a_policy() {
 }
 
 #[test]
-fn limits_that_are_none() {
+fn refuses_invalid_limits() {
     for (text, expect) in [
         ("timeout = 90", "2:11 `timeout` is a duration like \"10m\", not a number = \"90s\""),
         ("timeout = \"90\"", "2:11 `timeout`: the unit is missing: `90s`, `90m`? = \"90s\""),
@@ -519,7 +519,7 @@ fn limits_that_are_none() {
 }
 
 #[test]
-fn presets_are_known_or_refused() {
+fn refuses_unknown_presets() {
     check_faults(
         "[network]\npresets = [\"code\", \"Package\", \"zzz\"]",
         &["2:20 there is no preset `Package` = \"packages\"", "2:31 there is no preset `zzz`"],
@@ -528,7 +528,7 @@ fn presets_are_known_or_refused() {
 }
 
 #[test]
-fn a_whole_ceiling() {
+fn reads_a_whole_ceiling() {
     let file = ceiling(CEILING).unwrap();
     assert_eq!(file.role, FileRole::Ceiling);
     assert_eq!((file.report, file.require_hosts), (Some(false), Some(true)));
@@ -552,7 +552,7 @@ fn a_whole_ceiling() {
 
 /// H15, K13: an empty list of a ceiling allows nothing, and an absent one is no bound.
 #[test]
-fn an_empty_list_is_not_an_absent_one() {
+fn separates_an_empty_list_from_an_absent_one() {
     let absent = ceiling("[fs]\n[env]").unwrap();
     assert_eq!((absent.fs.ro, absent.fs.rw, absent.env.pass), (None, None, None));
     let empty = ceiling("[fs]\nro = []\nrw = []\n[env]\npass = []").unwrap();
@@ -561,7 +561,7 @@ fn an_empty_list_is_not_an_absent_one() {
 }
 
 #[test]
-fn each_role_has_keys_of_its_own() {
+fn separates_the_keys_of_roles() {
     for (text, expect) in [
         ("[network]\nreport = true", "2:1 `report` belongs in a ceiling; this is a policy"),
         ("[network]\nrequire_hosts = true", "2:1 `require_hosts` belongs in a ceiling; this is a policy"),
@@ -587,7 +587,7 @@ fn each_role_has_keys_of_its_own() {
 }
 
 #[test]
-fn json_faults_say_what_was_meant() {
+fn guesses_json_faults() {
     for (text, expect) in [
         ("{\"stage\": \"a\",\n \"stage\": \"b\"}", "2:2 this key is given twice, first on line 1"),
         ("{\"stage\": \"a\",}", "1:14 a comma with nothing after it = no comma here"),
@@ -611,7 +611,7 @@ const NEW: &str = include_str!("../../tests/fixtures/isolation-0.8.json");
 
 /// N6, N7, N8, N9, N10, N11, N21: an isolation policy loads unchanged, also without `rw_binds`.
 #[test]
-fn isolation_policies_load_as_they_stand() {
+fn loads_isolation_policies_unchanged() {
     let old = parse(OLD).unwrap();
     let binds = |binds: Option<Vec<BindSpec>>| -> Vec<String> {
         binds.into_iter().flatten().map(|bind| bind.to_string()).collect()
@@ -700,21 +700,21 @@ fn faults_of_isolation_policies() {
 
 /// H15: an empty document of any form allows nothing.
 #[test]
-fn an_empty_isolation_policy_allows_nothing() {
+fn allows_nothing_by_an_empty_isolation_policy() {
     let file = parse(r#"{"ro_binds": [], "network": false, "env_allowlist": []}"#).unwrap();
     assert_eq!((file.rules, file.fs.ro, file.env.pass), (vec![], Some(vec![]), Some(vec![])));
 }
 
 /// The first of two equal grants counts, and TOML does not keep the order of keys.
 #[test]
-fn the_order_of_keys_changes_nothing() {
+fn ignores_the_order_of_keys() {
     let text = r#"{"network": {"rule": [{"allow": ["a.test"], "tls": "off"}], "deny": ["c.test"], "allow": ["b.test"]}}"#;
     let specs: Vec<_> = parse(text).unwrap().rules.iter().map(|rule| rule.spec.to_string()).collect();
     assert_eq!(specs, ["b.test:443", "!c.test:*", "a.test:443"]);
 }
 
 #[test]
-fn a_place_has_so_many_rules_and_no_more() {
+fn bounds_the_rules_of_a_file() {
     let hosts = |count: usize| (0..count).map(|n| format!("h{n}.example.com")).collect::<Vec<_>>();
     let file = |count| format!("[network]\nallow = {:?}\n", hosts(count));
     assert_eq!(parse(&file(MAX_RULES)).unwrap().rules.len(), MAX_RULES);
@@ -731,7 +731,7 @@ fn a_place_has_so_many_rules_and_no_more() {
 
 /// K36: the upstream proxy of a policy and of a ceiling.
 #[test]
-fn an_upstream_proxy_of_a_file() {
+fn reads_the_upstream_proxy_of_a_file() {
     let text = "[network.upstream]\nproxy = \"http://proxy.corp.example:3128\"\nauth = \"file:~/.proxy\"\n\
                 bypass = [\".corp.example\", \"10.0.0.0/8\", \"[2001:db8::]:443\"]\n";
     for file in [parse(text), ceiling(text)] {
@@ -781,7 +781,7 @@ fn a03_no_message_shows_a_password() {
 
 /// A value that no run could hold is refused with its line, before anything checks the machine.
 #[test]
-fn what_no_run_holds_is_refused_when_it_is_read() {
+fn refuses_values_that_no_run_holds() {
     check_faults("[limits]\nopen_files = 8", &["2:14 `open_files` is a whole number from 16 to 4294967295"]);
     assert!(parse("[limits]\nopen_files = 16").is_ok());
     check_faults(
@@ -796,7 +796,7 @@ fn what_no_run_holds_is_refused_when_it_is_read() {
 
 /// Another format is named once, and its faults are not explained as TOML.
 #[test]
-fn other_formats_are_named() {
+fn names_other_formats() {
     let faults = |text: &str| {
         let error = PolicyFile::parse(text, "x", FileRole::Policy, &Vec::new).unwrap_err();
         error.problems().iter().map(|it| (it.line, it.column, it.message.clone())).collect::<Vec<_>>()
@@ -820,7 +820,7 @@ fn other_formats_are_named() {
 
 /// The schema's address is only for editors.
 #[test]
-fn the_schema_that_an_editor_wants_changes_nothing() {
+fn ignores_the_schema_key_of_editors() {
     let parse = |text: &str, role| PolicyFile::parse(text, "x", role, &Vec::new);
     for role in [FileRole::Policy, FileRole::Ceiling] {
         let file =
@@ -833,7 +833,7 @@ fn the_schema_that_an_editor_wants_changes_nothing() {
 
 /// It has a position, like any other fault.
 #[test]
-fn a_preset_that_a_ceiling_may_not_have_has_its_place() {
+fn locates_a_preset_in_a_ceiling() {
     let text = "[network]\npresets = [\"github-read\", \"npm\"]\n";
     let names = || vec!["github-read", "npm"];
     assert!(PolicyFile::parse(text, "x", FileRole::Policy, &names).is_ok());

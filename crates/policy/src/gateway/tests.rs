@@ -42,7 +42,7 @@ fn well_known(but: &[u16]) -> String {
 }
 
 #[test]
-fn the_ports_of_a_name_are_those_of_its_rules() {
+fn serves_the_ports_of_the_rules_of_a_name() {
     let of = |layers: &str, name: &str| ports(ENFORCE, layers, name);
     assert_eq!(of("a.test", "a.test"), "443");
     assert_eq!(of("a.test:22,5432 *.test:8443 b.test:1", "a.test"), "22 5432 8443");
@@ -58,7 +58,7 @@ fn the_ports_of_a_name_are_those_of_its_rules() {
 }
 
 #[test]
-fn of_a_wide_rule_the_well_known_ports_are_served() {
+fn serves_well_known_ports_of_a_wide_rule() {
     let of = |layers: &str| ports(ENFORCE, layers, "a.test");
     assert_eq!(of("a.test:*"), well_known(&[]));
     assert_eq!(of("a.test:* !a.test:22,50051"), well_known(&[22, 50051]));
@@ -77,7 +77,7 @@ fn of_a_wide_rule_the_well_known_ports_are_served() {
 
 /// In report mode, listeners exist for exactly what report mode allows.
 #[test]
-fn in_report_mode_names_are_served_on_the_web_s_ports() {
+fn serves_names_on_web_ports_in_report_mode() {
     let of = |layers: &str| ports(REPORT, layers, "a.test");
     assert_eq!(of(""), "80 443");
     assert_eq!(of("a.test:22"), "22 80 443");
@@ -89,14 +89,14 @@ fn in_report_mode_names_are_served_on_the_web_s_ports() {
 
 /// RFC 6761: names of the loopback belong to the sandbox.
 #[test]
-fn names_of_the_loopback_are_not_served() {
+fn serves_no_loopback_names() {
     assert_eq!(ports(ENFORCE, "localhost:80 *.localhost:80", "localhost"), "");
     assert_eq!(ports(ENFORCE, "localhost:80 *.localhost:80", "a.localhost"), "");
     assert_eq!(ports(ENFORCE, "localhost.test:80", "localhost.test"), "80");
 }
 
 #[test]
-fn addresses_are_served_by_rules_that_name_few() {
+fn serves_addresses_of_narrow_rules() {
     let of = |layers: &str| {
         let served = policy(ENFORCE, layers).served_addresses(today());
         served.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -132,7 +132,7 @@ fn addresses_are_served_by_rules_that_name_few() {
 }
 
 #[test]
-fn the_reason_why_a_target_is_not_served() {
+fn explains_unserved_targets() {
     let all = (0..=255).map(|last| format!("10.2.3.{last}:22,23 ")).collect::<String>();
     for (layers, target, expect) in [
         ("a.test", "a.test:443", None),
@@ -194,7 +194,7 @@ proptest! {
     /// Every served port is granted, and every granted port is served up to the bound. Every port that the rules
     /// can distinguish from its neighbors is checked.
     #[test]
-    fn what_is_served_is_what_is_admitted(layers in some_layers(), report: bool, nat64: bool) {
+    fn serves_exactly_what_is_admitted(layers in some_layers(), report: bool, nat64: bool) {
         let terms = Terms { mode: if report { Mode::Report } else { Mode::Enforce }, nat64, ..ENFORCE };
         let policy = policy(terms, &layers);
         for host in ["a.test", "c.test", "10.2.3.4", "10.2.3.9", "[64:ff9b::a02:304]"] {

@@ -58,7 +58,7 @@ fn rules_and_their_canonical_spelling() {
 
 /// H03, H05, H06, H07, H10, H11, H12, H14, H19, X02: texts that are not a rule, or are too wide.
 #[test]
-fn faults_point_at_the_text_and_say_what_was_meant() {
+fn locates_rule_faults_and_guesses() {
     for (text, marked, meant) in [
         ("", "", None),
         ("!", "!", None),
@@ -161,7 +161,7 @@ fn faults_point_at_the_text_and_say_what_was_meant() {
 }
 
 #[test]
-fn h20_long_names_do_not_load() {
+fn h20_loads_no_long_names() {
     let label = "a".repeat(64);
     assert!(parse_plain(&format!("{label}.com")).is_err());
     assert!(parse_plain(&"a.".repeat(128)).is_err());
@@ -170,7 +170,7 @@ fn h20_long_names_do_not_load() {
 
 /// H14, X02: a wildcard over strangers loads only if the policy allows it.
 #[test]
-fn what_a_policy_spells_out_loads() {
+fn loads_allowed_wildcards() {
     let load = |text: &str, any, shared_suffix| {
         RuleSpec::parse(text, Action::Allow, Allowances { any, shared_suffix }).map(|spec| spec.to_string())
     };
@@ -187,7 +187,7 @@ fn what_a_policy_spells_out_loads() {
 }
 
 #[test]
-fn a_deny_rule_may_be_every_name() {
+fn accepts_a_deny_rule_for_every_name() {
     for (text, default, shown) in [
         ("*", Action::Deny, "!*:*"),
         ("*:443", Action::Deny, "!*:443"),
@@ -204,7 +204,7 @@ fn a_deny_rule_may_be_every_name() {
 }
 
 #[test]
-fn a_list_of_deny_rules_takes_no_mark() {
+fn refuses_the_mark_in_a_list_of_deny_rules() {
     let load = |text: &str| RuleSpec::parse(text, Action::Deny, Allowances::default());
     assert_eq!(load("a.example.com").unwrap().to_string(), "!a.example.com:*");
     let error = load("!a.example.com").unwrap_err();
@@ -213,7 +213,7 @@ fn a_list_of_deny_rules_takes_no_mark() {
 
 /// A01: a hostile rule cannot control the terminal.
 #[test]
-fn errors_print_escaped() {
+fn escapes_errors() {
     let error = parse_plain("a\u{1b}[31m.com").unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -145,7 +145,7 @@ allows!(
 );
 
 #[test]
-fn the_narrowest_rule_is_named() {
+fn names_the_narrowest_rule() {
     let rules = policy(&[
         "*.example.com:*",
         "*.a.example.com:*",
@@ -172,7 +172,7 @@ fn the_narrowest_rule_is_named() {
 }
 
 #[test]
-fn a_rule_that_lifts_the_tls_check_comes_first_among_its_equals() {
+fn prefers_the_rule_that_lifts_the_tls_check() {
     for backwards in [false, true] {
         let mut checks = [TlsCheck::Auto, TlsCheck::Off];
         if backwards {
@@ -191,7 +191,7 @@ fn a_rule_that_lifts_the_tls_check_comes_first_among_its_equals() {
 
 /// A public address is not called private if only an expired rule for another port covers it.
 #[test]
-fn a_public_literal_is_never_a_private_one() {
+fn calls_no_public_literal_private() {
     let mut builder = PolicyBuilder::new();
     let expired = Note { expires: Some(today()), ..Note::default() };
     builder.add("93.184.215.14:80", Action::Allow, flag(), expired).unwrap();
@@ -201,7 +201,7 @@ fn a_public_literal_is_never_a_private_one() {
 }
 
 #[test]
-fn any_covers_names_and_no_literals() {
+fn covers_names_but_no_literals_by_any() {
     let mut builder = PolicyBuilder::new();
     builder.allow_any(true).add("*:80,443", Action::Allow, flag(), Note::default()).unwrap();
     let policy = builder.build();
@@ -212,7 +212,7 @@ fn any_covers_names_and_no_literals() {
 
 /// H16: an invalid rule is an error, and nothing of it is kept.
 #[test]
-fn an_invalid_rule_is_not_kept() {
+fn keeps_nothing_of_an_invalid_rule() {
     let mut builder = PolicyBuilder::new();
     assert!(builder.add("!bad_rule..x", Action::Allow, flag(), Note::default()).is_err());
     assert!(builder.add("*", Action::Allow, flag(), Note::default()).is_err());
@@ -221,7 +221,7 @@ fn an_invalid_rule_is_not_kept() {
 }
 
 #[test]
-fn canonical_json_says_what_decides() {
+fn writes_only_what_decides_to_canonical_json() {
     let mut builder = PolicyBuilder::new();
     let note = Note {
         reason: Some("a \"quoted\" reason".into()),
@@ -309,7 +309,7 @@ fn within(grants: &[&str], ceiling: &[&str]) -> Policy {
 
 /// K13: a flag cannot lift a ceiling, so none is offered.
 #[test]
-fn a_ceiling_refuses_by_name_and_without_a_flag() {
+fn names_the_ceiling_and_offers_no_flag() {
     for (grants, ceiling, target, inside, outside) in [
         (
             &["a.example.com"][..],
@@ -349,7 +349,7 @@ fn a_ceiling_refuses_by_name_and_without_a_flag() {
 
 /// K13: every layer must open a special-use address; one alone does not.
 #[test]
-fn a_private_address_is_opened_in_every_layer() {
+fn opens_a_private_address_only_in_every_layer() {
     let vet = |grants: &[&str], ceiling: &[&str]| {
         let admitted =
             within(grants, ceiling).admit("db.corp.example:443".parse().unwrap(), today()).unwrap();
@@ -366,7 +366,7 @@ fn a_private_address_is_opened_in_every_layer() {
 }
 
 #[test]
-fn a_deny_rule_of_a_ceiling_wins_and_the_strictest_tls_check_holds() {
+fn applies_deny_rules_and_tls_checks_of_ceilings() {
     let policy = within(&["*.example.com"], &["*:*", "!a.example.com"]);
     let denial = policy.admit("a.example.com:443".parse().unwrap(), today()).unwrap_err();
     assert_eq!(denial.reason(), Reason::DenyRule);
@@ -395,7 +395,7 @@ fn a_deny_rule_of_a_ceiling_wins_and_the_strictest_tls_check_holds() {
 }
 
 #[test]
-fn canonical_json_holds_the_layers() {
+fn writes_the_layers_to_canonical_json() {
     let policy = within(&["a.example.com"], &["*.example.com"]);
     assert_eq!(
         policy.canonical_json(),
@@ -459,7 +459,7 @@ fn a_lock_refuses_what_is_new() {
 
 /// A lock bounds what is asked for. Only the grants and the ceilings judge the addresses.
 #[test]
-fn a_lock_neither_opens_nor_closes_an_address() {
+fn opens_and_closes_no_address_by_a_lock() {
     let vet = |grants: &[&str], lock: &[&str]| {
         let policy = locked(grants, lock, Mode::Enforce);
         let admitted = policy.admit("db.corp.example:443".parse().unwrap(), today()).unwrap();
@@ -470,7 +470,7 @@ fn a_lock_neither_opens_nor_closes_an_address() {
 }
 
 #[test]
-fn a_lock_is_part_of_the_policy_and_bounds_no_declaration() {
+fn writes_a_lock_to_canonical_json() {
     let policy = locked(&["a.example.com"], &["b.example.com"], Mode::Enforce);
     assert_eq!(
         policy.canonical_json(),
@@ -509,7 +509,7 @@ fn large(rules: u32) -> PolicyBuilder {
 
 /// A decision needs a lookup for each label and each prefix length, and does not scan the rules.
 #[test]
-fn a_decision_costs_the_same_at_any_number_of_rules() {
+fn decides_as_fast_at_any_number_of_rules() {
     let cases = [
         ("api.example.com:443", true),
         ("a.b.cdn.example.com:443", true),
@@ -537,7 +537,7 @@ fn a_decision_costs_the_same_at_any_number_of_rules() {
 
 /// A ceiling of 40 000 rules with as many grants and declarations: comparing them is not quadratic.
 #[test]
-fn large_layers_are_compared_in_time() {
+fn compares_large_layers_quickly() {
     let start = Instant::now();
     let ceilings = vec![("site.toml".to_owned(), large(40_000))];
     let declared = Some(large(40_000));

@@ -19,7 +19,7 @@ fn names_of(groups: &[&Preset]) -> Vec<String> {
 
 /// K34: every preset that ships is a set of rules that would load from a user's file.
 #[test]
-fn k34_the_data_that_ships_is_whole() {
+fn k34_checks_the_shipped_data() {
     let Catalogue { updated, groups, profiles, denied } = catalogue();
     assert!(groups.len() > 50 && profiles.len() > 10 && denied.len() == 3);
     assert!(updated.parse::<Day>().is_ok(), "{updated}");
@@ -52,7 +52,7 @@ fn k34_the_data_that_ships_is_whole() {
 
 /// H14: a wildcard that covers strangers loads only if the group says so, and such a group is of high risk.
 #[test]
-fn h14_shared_suffixes_are_flagged() {
+fn h14_flags_shared_suffixes() {
     let mut shared = 0;
     for group in groups() {
         let plain =
@@ -69,7 +69,7 @@ fn h14_shared_suffixes_are_flagged() {
 }
 
 #[test]
-fn broken_data_is_an_error_that_names_it() {
+fn names_broken_data() {
     for (text, with, says) in [
         ("schema = 1", "schema = 2", "schema 2"),
         ("risk = \"low\"", "risk = \"none\"", "none"),
@@ -85,7 +85,7 @@ fn broken_data_is_an_error_that_names_it() {
 }
 
 #[test]
-fn every_profile_comes_to_groups_without_a_circle() {
+fn expands_every_profile_without_a_cycle() {
     fn depth(name: &str, above: &mut Vec<String>) -> usize {
         assert!(!above.iter().any(|other| other == name), "a circle: {above:?} {name}");
         let Some(Found::Profile(profile)) = find(name) else { return 0 };
@@ -107,7 +107,7 @@ fn every_profile_comes_to_groups_without_a_circle() {
 /// A profile would hide what a group of high risk opens behind a harmless name. Only one has such a group, and is
 /// named here.
 #[test]
-fn profiles_hold_no_group_of_high_risk() {
+fn keeps_high_risk_out_of_profiles() {
     let risky =
         |profile: &&Profile| expand(&profile.name).unwrap().iter().any(|group| group.risk == Risk::High);
     let names: Vec<_> = profiles().iter().filter(risky).map(|profile| profile.name.as_str()).collect();
@@ -115,7 +115,7 @@ fn profiles_hold_no_group_of_high_risk() {
 }
 
 #[test]
-fn a_name_comes_to_each_group_once() {
+fn expands_a_name_to_each_group_once() {
     assert_eq!(names_of(&expand("go").unwrap()), ["go"]);
     assert_eq!(names_of(&expand("rust").unwrap()), ["crates", "rustup"]);
     let build = names_of(&expand("build").unwrap());
@@ -125,7 +125,7 @@ fn a_name_comes_to_each_group_once() {
 }
 
 #[test]
-fn unknown_names_say_what_was_meant() {
+fn guesses_unknown_names() {
     for (typed, meant) in [
         ("pip", Some("pypi")),
         ("apt", Some("debian")),
@@ -145,7 +145,7 @@ fn unknown_names_say_what_was_meant() {
 
 /// The record names the group and its rule.
 #[test]
-fn a_rule_of_a_preset_decides_and_is_named() {
+fn names_the_rule_of_a_preset() {
     let mut grants = PolicyBuilder::new();
     for name in ["github-api", "ubuntu"] {
         expand(name).unwrap().iter().for_each(|group| group.add_to(&mut grants));
@@ -167,7 +167,7 @@ fn a_rule_of_a_preset_decides_and_is_named() {
 
 /// D-rows of metadata: no wildcard next to a preset reaches a metadata name.
 #[test]
-fn metadata_names_are_denied_on_every_port() {
+fn denies_metadata_names_on_every_port() {
     let mut grants = PolicyBuilder::new();
     grants.allow_any(true);
     grants.add("*:*", Action::Allow, Origin::Flag { flag: "--allow".into() }, Note::default()).unwrap();
@@ -184,7 +184,7 @@ fn metadata_names_are_denied_on_every_port() {
 
 /// H23: files in a project are not the user's choice. They may select a group, but never one that lets data out.
 #[test]
-fn h23_the_files_of_a_project_choose_no_group_that_lets_data_out() {
+fn h23_selects_no_risky_group_by_files() {
     let mut owners = BTreeSet::new();
     for group in groups().iter().filter(|group| !group.detect.is_empty()) {
         assert!(group.risk != Risk::High && group.flags.is_empty(), "{}", group.name);
@@ -197,7 +197,7 @@ fn h23_the_files_of_a_project_choose_no_group_that_lets_data_out() {
 }
 
 #[test]
-fn files_choose_groups() {
+fn selects_groups_by_files() {
     for (files, chosen) in [
         (&["Cargo.toml", "Cargo.lock", "README.md"][..], &["crates"][..]),
         (&["uv.lock", "pyproject.toml"], &["pypi", "uv"]),
@@ -210,7 +210,7 @@ fn files_choose_groups() {
 
 /// docs/presets.md shows exactly the groups and profiles of the data.
 #[test]
-fn the_page_says_what_the_data_says() {
+fn documents_every_preset() {
     let page = include_str!("../../../../docs/presets.md");
     let rows = |start: &str| -> BTreeSet<String> {
         let section = page.split_once(start).expect(start).1;

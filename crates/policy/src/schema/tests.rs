@@ -93,7 +93,7 @@ const CEILING: &str = include_str!("../../tests/fixtures/ceiling.toml");
 const EFFECTS: &str = include_str!("../../tests/fixtures/effects.json");
 
 #[test]
-fn the_samples_are_valid() {
+fn checks_the_samples() {
     for (role, text) in [(FileRole::Policy, POLICY), (FileRole::Ceiling, CEILING)] {
         let sample = json_of(raw::toml(text).unwrap());
         assert!(is_valid(&policy_json_schema(role), &sample), "{role:?}");
@@ -187,7 +187,7 @@ fn reader_and_schema_agree_on_every_key() {
 }
 
 #[test]
-fn the_schema_has_no_key_of_its_own() {
+fn describes_only_known_keys() {
     fn keys(section: &str, schema: &Value, found: &mut BTreeSet<(String, String)>) {
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
         assert_eq!(schema["additionalProperties"], false, "{section}");
@@ -232,7 +232,7 @@ fn reader_and_schema_agree_on_effects() {
 
 /// The documentation names every key and every effect.
 #[test]
-fn the_page_names_every_key_and_effect() {
+fn documents_every_key_and_effect() {
     let page = include_str!("../../../../docs/policy.md");
     for key in KEYS.iter().filter(|key| key.shape != Shape::Later) {
         assert!(page.contains(&format!("`{}`", key.name)), "docs/policy.md does not explain `{}`", key.name);
@@ -245,7 +245,7 @@ fn the_page_names_every_key_and_effect() {
 
 /// Every policy on a page can be copied, and its presets exist.
 #[test]
-fn the_examples_of_the_pages_load() {
+fn loads_the_examples_of_the_pages() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = docs.chain([root.join("README.md")]);

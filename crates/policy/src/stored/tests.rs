@@ -52,7 +52,7 @@ fn rich(ceilings: usize) -> Policy {
 }
 
 #[test]
-fn every_rule_and_layer_comes_back() {
+fn reads_every_stored_rule_and_layer_back() {
     for ceilings in 0..3 {
         comes_back(ceilings);
     }
@@ -103,7 +103,7 @@ fn comes_back(ceilings: usize) {
 }
 
 #[test]
-fn what_was_not_stored_so_is_refused() {
+fn refuses_changed_stored_policies() {
     let text = rich(2).canonical_json().to_owned();
     let refused = |text: &str| StoredPolicy::parse(text, "f").map(|read| read.err());
     assert_eq!(refused(&format!("{text}\n")), Some(None));

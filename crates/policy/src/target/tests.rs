@@ -172,7 +172,7 @@ refuses!(
 );
 
 #[test]
-fn h20_lengths() {
+fn h20_bounds_the_length_of_names() {
     let label = "a".repeat(63);
     let longest = format!("{label}.{label}.{label}.{}", "b".repeat(61));
     assert_eq!(longest.len(), 253);
@@ -187,7 +187,7 @@ fn h20_lengths() {
 
 /// Text that is too long is not scanned, and text that is not ASCII is not decoded.
 #[test]
-fn bytes_are_judged_before_anything_is_read() {
+fn refuses_long_or_foreign_text() {
     assert_eq!(Target::parse(&[b'a'; 261]), Err(TargetError::TooLong));
     assert_eq!(Target::parse("ex\u{e4}mple.com:443".as_bytes()), Err(TargetError::Byte { at: 2 }));
     assert_eq!(Target::parse(b"a:443\xff"), Err(TargetError::Byte { at: 5 }));
@@ -195,7 +195,7 @@ fn bytes_are_judged_before_anything_is_read() {
 
 /// A03: an error never repeats the request.
 #[test]
-fn errors_hold_no_request_text() {
+fn keeps_request_text_out_of_errors() {
     let error = Target::parse(b"user:secret@example.com:443").unwrap_err();
     assert_eq!(error, TargetError::Byte { at: 11 });
     assert!(!error.to_string().contains("secret"));

@@ -65,7 +65,7 @@ fn ends(policy: &Policy, target: &str, answers: &[&str]) -> (Verdict, Reason, Op
 
 /// Report mode allows only what no rule concerns. Each row is decided in both modes.
 #[test]
-fn report_mode_lets_names_through_that_no_rule_grants() {
+fn allows_ungranted_names_in_report_mode() {
     use Reason::{Default as NoRule, DenyRule, Expired, IpLiteral, MetadataIp, Port, PrivateIp};
     let public = "93.184.215.14";
     for (layers, target, answer, enforced, reported) in [
@@ -129,7 +129,7 @@ fn report_mode_lets_names_through_that_no_rule_grants() {
 }
 
 #[test]
-fn what_is_granted_is_granted_in_report_mode_too() {
+fn grants_in_report_mode_as_in_enforcing() {
     for terms in [Terms::default(), REPORT] {
         let policy = policy(terms, "a.example.com:* | *:*");
         for target in ["a.example.com:443", "a.example.com:22"] {
@@ -141,7 +141,7 @@ fn what_is_granted_is_granted_in_report_mode_too() {
 
 /// An allowed target has the denial that enforcing would give.
 #[test]
-fn would_deny_says_what_enforcing_had_said() {
+fn returns_the_denial_of_enforcing() {
     let admitted =
         policy(REPORT, "a.example.com:8443").admit("a.example.com:443".parse().unwrap(), today()).unwrap();
     let denial = admitted.would_deny().unwrap();
@@ -236,7 +236,7 @@ proptest! {
     /// Report mode differs from enforcing only for a name on a port of the web without a rule of the grants. A deny
     /// rule, another layer, an expiry, a literal or another port is refused in both.
     #[test]
-    fn report_mode_lets_nothing_else_through(layers in some_layers(), target in a_target(), ip in an_address()) {
+    fn enforces_everything_else_in_report_mode(layers in some_layers(), target in a_target(), ip in an_address()) {
         let target: Target = target.parse().unwrap();
         let (strict, loose) = (policy(Terms::default(), &layers), policy(REPORT, &layers));
         let ask = |policy: &Policy| policy.admit(target.clone(), today());
@@ -273,7 +273,7 @@ proptest! {
     /// H08: an address behind a translator is judged by the one inside, and nothing that is refused there passes. A
     /// deny rule for either form holds.
     #[test]
-    fn nat64_is_judged_by_the_address_inside(layers in some_layers(), ip in an_address()) {
+    fn judges_nat64_by_the_address_inside(layers in some_layers(), ip in an_address()) {
         let layers = layers.split('|').map(|layer| format!("{layer} a.example.com")).collect::<Vec<_>>().join("|");
         let (off, on) = (policy(Terms::default(), &layers), policy(NAT64, &layers));
         let ask = |policy: &Policy, ip| {
@@ -330,7 +330,7 @@ fn nat64_answers() {
 }
 
 #[test]
-fn nat64_literals_need_a_rule_and_an_open_address() {
+fn opens_nat64_literals_only_with_both_rules() {
     let granted =
         |terms, rules: &str, target: &str| ends(&policy(terms, rules), target, &[]).0 == Verdict::Allow;
     let (public, private) = ("[64:ff9b::5db8:d70e]:443", "[64:ff9b::a01:203]:443");
@@ -359,7 +359,7 @@ fn nat64_literals_need_a_rule_and_an_open_address() {
 
 /// The texts about them, and the flag that helps.
 #[test]
-fn nat64_refusals_name_the_address_inside() {
+fn names_the_address_inside_nat64() {
     let refusal = |terms, rules: &str, target: &str, answer: &str| {
         let answer = answer.parse().unwrap();
         let admitted = policy(terms, rules).admit(target.parse().unwrap(), today());

@@ -223,7 +223,7 @@ fn k49_no_proxy_spellings() {
 
 /// The proxy's own `localhost` is another machine.
 #[test]
-fn localhost_is_never_left_to_another_machine() {
+fn always_bypasses_localhost() {
     for host in ["localhost:443", "a.localhost:80"] {
         assert!(Bypass::default().covers(&target(host)), "{host}");
     }
@@ -231,13 +231,13 @@ fn localhost_is_never_left_to_another_machine() {
 }
 
 #[test]
-fn a_bypass_is_bounded() {
+fn bounds_a_bypass() {
     let many = (0..=MAX_BYPASS).map(|n| format!("h{n}.example")).collect::<Vec<_>>().join(",");
     assert_eq!(listed(&many), Err(BypassError::TooMany));
 }
 
 #[test]
-fn where_credentials_are() {
+fn parses_the_place_of_credentials() {
     assert_eq!("file:/x".parse(), Ok(AuthSpec::File(PathSpec::Absolute("/x".into()))));
     assert_eq!("env:PROXY_AUTH".parse(), Ok(AuthSpec::Env("PROXY_AUTH".into())));
     for text in ["user:hunter2", "hunter2", "env:hunter2=x", "env:", "file:", "file:~hunter2", "env:2hunter2"]

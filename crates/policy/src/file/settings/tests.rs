@@ -7,7 +7,7 @@ fn parse(settings: &[&str]) -> Result<PolicyFile, FileError> {
 }
 
 #[test]
-fn settings_say_what_a_file_says() {
+fn reads_settings_like_a_file() {
     let typed = parse(&[
         "network.ech=refuse",
         "network.nat64 = true",
@@ -64,7 +64,7 @@ fn settings_say_what_a_file_says() {
 }
 
 #[test]
-fn a_rule_that_was_set_says_so() {
+fn names_the_setting_of_a_rule() {
     let file =
         parse(&["network.allow_any=true", "network.allow=[\"*\"]", "network.deny=[\"a.example\"]"]).unwrap();
     let rules: Vec<_> = file.rules.iter().map(|rule| (rule.text.as_str(), rule.origin.to_string())).collect();
@@ -72,7 +72,7 @@ fn a_rule_that_was_set_says_so() {
 }
 
 #[test]
-fn a_fault_has_its_setting_its_column_and_what_was_meant() {
+fn locates_faults_of_settings() {
     for (settings, expected) in [
         (&["network.ehc=refuse"][..], "--set:1:9: there is no key `ehc` in `[network]`"),
         (
@@ -105,7 +105,7 @@ fn a_fault_has_its_setting_its_column_and_what_was_meant() {
 }
 
 #[test]
-fn what_is_set_counts_in_place_of_what_files_say() {
+fn prefers_settings_over_files() {
     let set = parse(&["network.ech=record", "limits.pids=9", "sandbox.bridge=handoff"]).unwrap();
     let text = "[network]\nech = 'refuse'\nnat64 = true\n[limits]\npids = 3\nopen_files = 20\n[sandbox]\nbridge = 'relay'\n";
     let mut file = PolicyFile::parse(text, "p", FileRole::Policy, &Vec::new).unwrap();
@@ -115,7 +115,7 @@ fn what_is_set_counts_in_place_of_what_files_say() {
 }
 
 #[test]
-fn credentials_of_another_proxy_may_stand_alone() {
+fn accepts_credentials_without_a_proxy_in_settings() {
     let upstream = parse(&["network.upstream.auth=env:TOKEN"]).unwrap().upstream.unwrap();
     assert!(upstream.proxy.is_none() && upstream.auth.is_some());
 }

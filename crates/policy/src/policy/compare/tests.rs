@@ -30,7 +30,7 @@ fn check(old: &[&str], new: &[&str], expect: &[&str]) {
 }
 
 #[test]
-fn a_special_address_behind_a_wide_network_is_a_change() {
+fn finds_a_special_address_behind_a_wide_network() {
     let wide = "0.0.0.0/0:80,443";
     for rule in [
         "169.254.169.254:80",
@@ -67,7 +67,7 @@ fn a_special_address_behind_a_wide_network_is_a_change() {
 }
 
 #[test]
-fn a_rule_counts_by_what_it_leaves_open() {
+fn ignores_rules_without_effect() {
     // A deny rule for something that no rule allows.
     check(&["a.test", "!b.test"], &["a.test"], &[]);
     check(&["a.test", "!b.test:443"], &["a.test", "*.b.test", "!b.test"], &["*.b.test:443 Allow"]);
@@ -89,7 +89,7 @@ fn a_rule_counts_by_what_it_leaves_open() {
 }
 
 #[test]
-fn layers_are_compared_by_what_they_leave() {
+fn compares_what_layers_leave() {
     let within = |grants: &[&str], ceiling: &[&str]| {
         let ceilings = vec![("site.toml".to_owned(), builder(ceiling))];
         Layers { grants: builder(grants), ceilings, ..Layers::default() }.build()
@@ -107,7 +107,7 @@ fn layers_are_compared_by_what_they_leave() {
 }
 
 #[test]
-fn what_is_declared_is_granted_only_where_the_grants_open_it() {
+fn grants_declarations_only_where_the_grants_open_them() {
     let excess = |grants: &[&str], declared: &[&str]| {
         let layers =
             Layers { grants: builder(grants), declared: Some(builder(declared)), ..Layers::default() };
@@ -125,7 +125,7 @@ fn what_is_declared_is_granted_only_where_the_grants_open_it() {
 }
 
 #[test]
-fn what_a_network_opens_is_told_by_class() {
+fn lists_the_classes_that_a_network_opens() {
     for (net, expect) in [
         ("169.254.169.254/32", &[AddrClass::Metadata][..]),
         ("169.254.0.0/16", &[AddrClass::LinkLocal, AddrClass::Metadata]),
@@ -144,7 +144,7 @@ fn what_a_network_opens_is_told_by_class() {
 }
 
 #[test]
-fn one_rule_grants_all_of_another() {
+fn compares_rules_by_what_they_open() {
     for (wide, narrow, expect) in [
         ("0.0.0.0/0", "93.184.0.0/16", true),
         ("0.0.0.0/0", "10.0.0.0/8", false),

@@ -37,7 +37,7 @@ fn shown(policy: &Policy) -> Vec<String> {
 }
 
 #[test]
-fn patterns_and_ports_are_met() {
+fn intersects_patterns_and_ports() {
     for (grants, ceiling, expect) in [
         (&["a.example.com"][..], &["*.example.com:*"][..], &["a.example.com:443"][..]),
         (&["*.example.com:*"], &["a.example.com"], &["a.example.com:443"]),
@@ -60,7 +60,7 @@ fn patterns_and_ports_are_met() {
 }
 
 #[test]
-fn an_absent_ceiling_limits_nothing_and_several_all_hold() {
+fn applies_all_ceilings() {
     assert_eq!(shown(&stack(&["*.example.com:*"], None, &[])), ["*.example.com:*"]);
     let policy = stack(&["*:*"], Some(&["*.example.com:*"]), &[&["*.a.example.com:1-500"], &["*:443-600"]]);
     assert_eq!(shown(&policy), ["*.a.example.com:443-500"]);
@@ -69,7 +69,7 @@ fn an_absent_ceiling_limits_nothing_and_several_all_hold() {
 }
 
 #[test]
-fn a_declaration_beyond_the_grants_is_named() {
+fn names_declarations_beyond_the_grants() {
     let excess = |grants: &[&str], declared: &[&str], ceilings: &[&[&str]]| {
         let policy = stack(grants, Some(declared), ceilings);
         let excess = policy.excess(today());
@@ -105,7 +105,7 @@ fn a_declaration_beyond_the_grants_is_named() {
 
 /// It matters whether a rule grants today.
 #[test]
-fn an_expired_grant_covers_no_declaration() {
+fn finds_declarations_of_expired_grants() {
     let mut grants = PolicyBuilder::new();
     let note = Note { expires: "2026-11-21".parse().ok(), ..Note::default() };
     grants.add("a.example.com", Action::Allow, Origin::Flag { flag: "--allow".into() }, note).unwrap();

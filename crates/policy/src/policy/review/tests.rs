@@ -31,7 +31,7 @@ fn found(policy: &Policy) -> Vec<String> {
 }
 
 #[test]
-fn risky_dead_and_double_rules_are_found() {
+fn finds_risky_dead_and_duplicate_rules() {
     for (rules, expect) in [
         (&["a.example.com", "*.example.org:8443", "93.184.215.0/24"][..], &[][..]),
         (&["10.1.2.3"], &["10.1.2.3: private"]),
@@ -66,14 +66,14 @@ fn risky_dead_and_double_rules_are_found() {
 }
 
 #[test]
-fn a_rule_with_a_note_of_its_own_is_no_double() {
+fn accepts_equal_rules_with_other_notes() {
     let note = Note { reason: Some("for the export".into()), ..Note::default() };
     let rules = [("*.example.com", Note::default()), ("a.example.com", note)];
     assert_eq!(found(&builder(&rules).build()), [""; 0]);
 }
 
 #[test]
-fn expiry_and_the_lifted_check_are_found() {
+fn finds_expiry_and_lifted_checks() {
     let expires = |day: &str| Note { expires: day.parse().ok(), ..Note::default() };
     let off = Note { tls: TlsCheck::Off, ..Note::default() };
     let rules = [
@@ -93,7 +93,7 @@ fn upload(size: &str) -> Note {
 
 /// Remarks of a rule that do not apply, because another rule decides.
 #[test]
-fn rules_that_another_one_shadows_are_found() {
+fn finds_shadowed_rules() {
     let plain = Note::default;
     let (off, sni) = (Note { tls: TlsCheck::Off, ..plain() }, Note { tls: TlsCheck::Sni, ..plain() });
     let expired = Note { expires: "2026-11-21".parse().ok(), ..plain() };
@@ -146,7 +146,7 @@ fn rules_that_another_one_shadows_are_found() {
 /// A raised or removed budget opens, and a new or lowered one closes. The rule that decides counts, as in a
 /// decision.
 #[test]
-fn a_change_of_what_may_be_sent() {
+fn finds_changes_of_budgets() {
     let none = Note::default;
     let policy = |rules: &[(&str, Note)]| builder(rules).build();
     let small = policy(&[("a.example.com:443,80", upload("1MB"))]);
@@ -183,7 +183,7 @@ fn a_change_of_what_may_be_sent() {
 }
 
 #[test]
-fn a_service_of_the_own_machine_is_found() {
+fn finds_a_service_of_the_host() {
     for rule in ["127.0.0.1:5432", "127.0.0.0/8:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
         assert!(found(&plain(&[rule])).contains(&format!("{rule}: own_machine")), "{rule}");
     }
@@ -198,7 +198,7 @@ fn a_service_of_the_own_machine_is_found() {
 }
 
 #[test]
-fn a_list_beside_a_bare_network_has_no_effect() {
+fn ignores_a_list_next_to_a_bare_network() {
     let mut declared = PolicyBuilder::new();
     declared.allow_any(true);
     for (rule, effect) in [("*:80,443", "Network"), ("a.example.com", "NetworkHosts")] {
@@ -210,7 +210,7 @@ fn a_list_beside_a_bare_network_has_no_effect() {
 }
 
 #[test]
-fn an_upper_bound_may_be_wide() {
+fn accepts_wide_rules_in_ceilings() {
     let ceiling = builder(&[("*:*", Note::default()), ("*.github.io", Note::default())]);
     let grants = builder(&[("a.github.io", Note::default())]);
     let policy = Layers {
@@ -232,7 +232,7 @@ fn changes(old: &Policy, new: &Policy) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_change_opens_and_closes() {
+fn finds_what_a_change_opens_and_closes() {
     let check = |old: &[&str], new: &[&str], opens: &[&str], closes: &[&str]| {
         let (opened, closed) = changes(&plain(old), &plain(new));
         assert_eq!(
@@ -262,7 +262,7 @@ fn owned(texts: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_lifted_check_and_an_expired_rule_are_changes() {
+fn finds_lifted_checks_and_expired_rules() {
     let one = |note| builder(&[("a.example.com", note)]).build();
     let off = one(Note { tls: TlsCheck::Off, ..Note::default() });
     let expired = one(Note { expires: Some(today()), ..Note::default() });
@@ -276,7 +276,7 @@ fn a_lifted_check_and_an_expired_rule_are_changes() {
 }
 
 #[test]
-fn a_ceiling_closes() {
+fn finds_what_a_ceiling_closes() {
     let grants = || builder(&[("*.example.com:*", Note::default())]);
     let ceiling = builder(&[("*.example.com", Note::default())]);
     let within = Layers {
@@ -295,7 +295,7 @@ fn a_ceiling_closes() {
 /// As many rules as a file may have, of kinds that no index by name finds: reviewing them must not be quadratic,
 /// which would take minutes.
 #[test]
-fn large_policies_are_reviewed_in_time() {
+fn reviews_large_policies_quickly() {
     let kinds: [fn(u32) -> String; 3] = [
         |n| format!("*.w{n}.example.com"),
         |n| format!("93.{}.{}.0/24", n / 256, n % 256),
@@ -327,7 +327,7 @@ fn large_policies_are_reviewed_in_time() {
 
 /// A part of a net on one port and the other part on more: together they grant what both have.
 #[test]
-fn nets_join_on_the_ports_that_they_have() {
+fn joins_nets_by_port() {
     let whole = plain(&["93.184.0.0/16:80,443"]);
     let parts = ["93.184.0.0/17:443", "93.184.0.0/17:80", "93.184.128.0/17:80,443"];
     assert!(whole.opens(&plain(&parts), today()).is_empty());
@@ -337,7 +337,7 @@ fn nets_join_on_the_ports_that_they_have() {
 /// K13: a grant outside a ceiling is dead. A wide net does not make a private one a duplicate, because it opens
 /// nothing of it.
 #[test]
-fn what_no_ceiling_leaves_is_unreachable_and_a_wide_net_is_no_double() {
+fn finds_grants_outside_a_ceiling() {
     let note = Note::default;
     let grants =
         builder(&[("a.example.com", note()), ("*.example.com:80", note()), ("b.example.org", note())]);
