@@ -34,7 +34,7 @@ fn listed() -> String {
 }
 
 /// Writes each rule in its own table.
-fn noted() -> String {
+fn rule_tables() -> String {
     let mut text = String::new();
     for i in 0..RULES {
         writeln!(text, "[[network.rule]]\nallow = [\"{}\"]\nreason = \"number {i}\"", rule(i)).unwrap();
@@ -60,7 +60,7 @@ fn load(c: &mut Criterion) {
     for (name, text, promised) in [
         ("toml", format!("[network]\nallow = [\n{}\n]\n", listed()), PROMISED),
         ("json", format!("{{\"network\": {{\"allow\": [\n{}\n]}}}}\n", listed()), PROMISED),
-        ("toml-noted", noted(), PROMISED_NOTED),
+        ("toml-noted", rule_tables(), PROMISED_NOTED),
     ] {
         group.bench_function(name, |b| b.iter(|| load_one(black_box(&text))));
         // Processor time and the best of ten count, so that a busy machine does not fail the bench.

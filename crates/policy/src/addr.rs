@@ -206,22 +206,23 @@ pub fn classify(ip: IpAddr) -> AddrClass {
             let class = class_v6(ip);
             // Teredo contains addresses of its own servers, not of the destination.
             if class != AddrClass::Embedded(Embedding::Teredo) {
-                let mut inner = carried(ip, class).map(|ip| classify(ip.into()));
+                let mut inner = inner_addresses(ip, class).map(|ip| classify(ip.into()));
                 if let Some(inner) = inner.find(|inner| inner.is_never_dialled()) {
                     return inner;
                 }
             }
-            let metadata = embedded(ip.into()).any(|ip| classify(ip.into()) == AddrClass::Metadata);
+            let metadata =
+                possible_inner_addresses(ip.into()).any(|ip| classify(ip.into()) == AddrClass::Metadata);
             if metadata { AddrClass::Metadata } else { class }
         }
     }
 }
 
 /// Returns the IPv4 addresses inside `ip`; none for an IPv4 address. It is used only to refuse more.
-pub(crate) fn embedded(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
-    let IpAddr::V6(ip) = ip else { return Carried::default() };
+pub(crate) fn possible_inner_addresses(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
+    let IpAddr::V6(ip) = ip else { return InnerAddresses::default() };
     let class = class_v6(ip);
-    let sure = carried(ip, class);
+    let sure = inner_addresses(ip, class);
     // A local NAT64 address does not show the length of its prefix, so the position of the IPv4 address is unknown
     // (RFC 6052 section 2.2). Each possible position is checked.
     match class {
@@ -231,7 +232,7 @@ pub(crate) fn embedded(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
             let at_48 = Ipv4Addr::new(a, b, c, d);
             let at_56 = Ipv4Addr::new(b, c, d, e);
             let at_64 = Ipv4Addr::new(c, d, e, f);
-            Carried([Some(at_48), Some(at_56), Some(at_64), Some(tail(ip))])
+            InnerAddresses([Some(at_48), Some(at_56), Some(at_64), Some(last_ipv4(ip))])
         }
         _ => sure,
     }
@@ -242,7 +243,7 @@ pub(crate) fn embedded(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
 pub(crate) fn nat64(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     match ip.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(tail(ip)),
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(last_ipv4(ip)),
         _ => None,
     }
 }
@@ -300,8 +301,8 @@ pub(crate) fn carriers_in(net: &Ipv6Net, v4: &BTreeSet<Ipv4Addr>, mut found: imp
         | Embedding::Nat64
         | Embedding::Isatap => {
             if net.prefix_len() >= 96 {
-                let last = tail(net.broadcast());
-                v4.range(tail(first)..=last).for_each(|ip| found(put(*ip, 0)));
+                let last = last_ipv4(net.broadcast());
+                v4.range(last_ipv4(first)..=last).for_each(|ip| found(put(*ip, 0)));
             }
         }
         Embedding::SixToFour | Embedding::Teredo | Embedding::Nat64Local => {
@@ -351,7 +352,7 @@ pub(crate) enum Opening {
 /// opened through the block around them, but never through unassigned space. A special inner IPv4 address narrows
 /// the block too: `[64:ff9b::/96]` opens the public IPv4 internet behind a translator, not the private nets behind
 /// it.
-pub(crate) fn opening(ip: IpAddr) -> Opening {
+pub(crate) fn opening_for(ip: IpAddr) -> Opening {
     let class = classify(ip);
     if class.is_never_dialled() {
         return Opening::Never;
@@ -404,7 +405,7 @@ fn embedded_block(ip: Ipv6Addr, embedding: Embedding) -> Ipv6Net {
         | Embedding::Isatap => 96,
         // The inner address is not a prefix here, so the block is the whole form, or one address.
         Embedding::SixToFour | Embedding::Teredo | Embedding::Nat64Local => {
-            let special = embedded(ip.into()).any(|ip| {
+            let special = possible_inner_addresses(ip.into()).any(|ip| {
                 !matches!(
                     classify(ip.into()),
                     AddrClass::Public | AddrClass::Unspecified | AddrClass::ThisNetwork
@@ -415,17 +416,17 @@ fn embedded_block(ip: Ipv6Addr, embedding: Embedding) -> Ipv6Net {
                 Embedding::Teredo => 32,
                 _ => 48,
             };
-            return trunc(ip, if special { 128 } else { whole });
+            return truncate(ip, if special { 128 } else { whole });
         }
     };
-    let inner = carried(ip, AddrClass::Embedded(embedding)).next().map(|ip| opening(ip.into()));
+    let inner = inner_addresses(ip, AddrClass::Embedded(embedding)).next().map(|ip| opening_for(ip.into()));
     match inner {
-        Some(Opening::Within(net)) => trunc(ip, offset + net.prefix_len()),
-        _ => trunc(ip, offset),
+        Some(Opening::Within(net)) => truncate(ip, offset + net.prefix_len()),
+        _ => truncate(ip, offset),
     }
 }
 
-fn trunc(ip: Ipv6Addr, len: u8) -> Ipv6Net {
+fn truncate(ip: Ipv6Addr, len: u8) -> Ipv6Net {
     // INVARIANT: every caller passes at most 128.
     Ipv6Net::new(ip, len.min(128)).map_or_else(|_| Ipv6Net::from(ip), |net| net.trunc())
 }
@@ -452,9 +453,9 @@ fn is_isatap(ip: Ipv6Addr) -> bool {
 
 /// The inner addresses of one address.
 #[derive(Debug, Default, Clone)]
-struct Carried([Option<Ipv4Addr>; 4]);
+struct InnerAddresses([Option<Ipv4Addr>; 4]);
 
-impl Iterator for Carried {
+impl Iterator for InnerAddresses {
     type Item = Ipv4Addr;
 
     fn next(&mut self) -> Option<Ipv4Addr> {
@@ -463,29 +464,29 @@ impl Iterator for Carried {
 }
 
 /// Returns the inner addresses with a fixed position in the form.
-fn carried(ip: Ipv6Addr, class: AddrClass) -> Carried {
-    let AddrClass::Embedded(embedding) = class else { return Carried::default() };
+fn inner_addresses(ip: Ipv6Addr, class: AddrClass) -> InnerAddresses {
+    let AddrClass::Embedded(embedding) = class else { return InnerAddresses::default() };
     match embedding {
         Embedding::Mapped
         | Embedding::Compatible
         | Embedding::Translated
         | Embedding::Nat64
-        | Embedding::Isatap => Carried([Some(tail(ip)), None, None, None]),
+        | Embedding::Isatap => InnerAddresses([Some(last_ipv4(ip)), None, None, None]),
         Embedding::SixToFour => {
             let [_, a, b, ..] = ip.segments();
             // The site behind the relay may forward it.
-            Carried([Some(join(a, b)), is_isatap(ip).then(|| tail(ip)), None, None])
+            InnerAddresses([Some(join(a, b)), is_isatap(ip).then(|| last_ipv4(ip)), None, None])
         }
         Embedding::Teredo => {
             let [_, _, a, b, ..] = ip.segments();
             // The client's address is stored inverted (RFC 4380 section 4).
-            Carried([Some(Ipv4Addr::from(!u32::from(tail(ip)))), Some(join(a, b)), None, None])
+            InnerAddresses([Some(Ipv4Addr::from(!u32::from(last_ipv4(ip)))), Some(join(a, b)), None, None])
         }
-        Embedding::Nat64Local => Carried::default(),
+        Embedding::Nat64Local => InnerAddresses::default(),
     }
 }
 
-fn tail(ip: Ipv6Addr) -> Ipv4Addr {
+fn last_ipv4(ip: Ipv6Addr) -> Ipv4Addr {
     let [.., a, b] = ip.segments();
     join(a, b)
 }
@@ -510,7 +511,7 @@ impl OwnAddrs {
 
     /// Whether `ip`, or an IPv4 address inside it, is one of them.
     pub fn contains(&self, ip: IpAddr) -> bool {
-        self.0.contains(&ip) || embedded(ip).any(|ip| self.0.contains(&ip.into()))
+        self.0.contains(&ip) || possible_inner_addresses(ip).any(|ip| self.0.contains(&ip.into()))
     }
 }
 

@@ -284,12 +284,12 @@ pub(crate) struct Granted {
 
 impl Granted {
     // Only `Policy::admit` calls this, with a rule for each layer.
-    pub(crate) fn by(rules: Vec<RuleId>) -> Self {
+    pub(crate) fn from_rules(rules: Vec<RuleId>) -> Self {
         Self { rules, would_deny: None }
     }
 
     // Only `Policy::admit` calls this, in report mode, with a rule for each layer except the grants.
-    pub(crate) fn in_spite_of(denial: Denial, rules: Vec<RuleId>) -> Self {
+    pub(crate) fn from_denial(denial: Denial, rules: Vec<RuleId>) -> Self {
         Self { rules, would_deny: Some(denial) }
     }
 
@@ -319,7 +319,7 @@ impl Granted {
 
     fn upload_budgets<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = (BudgetKey, u64)> + 'a {
         self.each(policy)
-            .filter_map(|(layer, rule)| Some((BudgetKey::of(layer, rule), rule.note.max_upload?.get())))
+            .filter_map(|(layer, rule)| Some((BudgetKey::for_rule(layer, rule), rule.note.max_upload?.get())))
     }
 }
 
@@ -329,7 +329,7 @@ impl Granted {
 pub struct BudgetKey(String);
 
 impl BudgetKey {
-    fn of(layer: &Layer, rule: &Rule) -> Self {
+    fn for_rule(layer: &Layer, rule: &Rule) -> Self {
         Self(format!("{layer} {rule}"))
     }
 }
@@ -420,7 +420,7 @@ impl Admitted {
         let answers = literal.as_ref().map_or(answers, std::slice::from_ref);
         match self.policy.vet(&self.target, answers, own, self.today) {
             Ok(opened_by) => Ok(Vetted {
-                addrs: dialable(answers, self.target.port),
+                addrs: dialable_addrs(answers, self.target.port),
                 policy: self.policy,
                 target: self.target,
                 granted: self.granted,
@@ -567,7 +567,7 @@ impl Vetted {
     }
 }
 
-fn dialable(answers: &[IpAddr], port: Port) -> Vec<SocketAddr> {
+fn dialable_addrs(answers: &[IpAddr], port: Port) -> Vec<SocketAddr> {
     let mut addrs: Vec<SocketAddr> = Vec::new();
     for ip in answers {
         let addr = SocketAddr::new(*ip, port.get());
@@ -661,7 +661,7 @@ impl Denial {
     }
 
     /// Says whose rules do not grant it, for the stage, and without a path.
-    fn whose_inside(&self) -> &'static str {
+    fn refuser_inside(&self) -> &'static str {
         match self.above().map(Layer::role) {
             Some(Role::Ceiling) => "no rule of a ceiling",
             Some(Role::Declared) => "no declared effect",
@@ -717,13 +717,13 @@ impl Denial {
     /// path and no person.
     pub fn said_inside(&self) -> String {
         match &self.0.why {
-            Why::Default => format!("{} allows it", self.whose_inside()),
+            Why::Default => format!("{} allows it", self.refuser_inside()),
             Why::IpLiteral { .. } if self.above().is_some() => {
-                format!("{} allows this address", self.whose_inside())
+                format!("{} allows this address", self.refuser_inside())
             }
             Why::IpLiteral { .. } => "no IP rule allows this address".into(),
             Why::DenyRule { .. } => "a deny rule forbids this host".into(),
-            Why::Port { granted } => match listed(granted) {
+            Why::Port { granted } => match format_ports(granted) {
                 Some(ports) if granted.single().is_some() => {
                     format!("this host is allowed on port {ports} only")
                 }
@@ -742,7 +742,7 @@ impl Denial {
 
     /// Explains the refusal in one line for the host's terminal and record. It may name addresses and files.
     pub fn said_outside(&self) -> String {
-        let said = self.said_of_rules();
+        let said = self.explain_by_rules();
         let Some(layer) = self.above() else { return said };
         let who = match (layer.role(), layer.name()) {
             (Role::Declared, _) => "the stage does not declare".to_owned(),
@@ -759,17 +759,17 @@ impl Denial {
         }
     }
 
-    fn said_of_rules(&self) -> String {
+    fn explain_by_rules(&self) -> String {
         // A literal did not resolve to anything, and the message already contains it.
         let address = |addr: &IpAddr, class: &AddrClass| match self.0.target.host {
-            Host::Ip(_) => format!("not a public address ({})", self.kind(*addr, *class)),
-            Host::Name(_) => format!("resolves to {addr} ({})", self.kind(*addr, *class)),
+            Host::Ip(_) => format!("not a public address ({})", self.describe_address(*addr, *class)),
+            Host::Name(_) => format!("resolves to {addr} ({})", self.describe_address(*addr, *class)),
         };
         match &self.0.why {
             Why::Default => "no rule allows it".into(),
             Why::IpLiteral { class: AddrClass::Public } => "no IP rule allows this address".into(),
             Why::IpLiteral { class } => match self.0.target.host.ip() {
-                Some(ip) => format!("no IP rule allows this address ({})", self.kind(ip, *class)),
+                Some(ip) => format!("no IP rule allows this address ({})", self.describe_address(ip, *class)),
                 None => format!("no IP rule allows this address ({class})"),
             },
             Why::DenyRule { rule, addr } => {
@@ -779,7 +779,7 @@ impl Denial {
                     None => format!("denied by {origin}"),
                 }
             }
-            Why::Port { granted } => match listed(granted) {
+            Why::Port { granted } => match format_ports(granted) {
                 Some(ports) => format!("allowed on {ports} only"),
                 None => "allowed on other ports only".into(),
             },
@@ -798,7 +798,7 @@ impl Denial {
     }
 
     /// Describes an address and its class. For NAT64, it names the address inside.
-    fn kind(&self, ip: IpAddr, class: AddrClass) -> String {
+    fn describe_address(&self, ip: IpAddr, class: AddrClass) -> String {
         match addr::nat64(ip) {
             None => class.to_string(),
             // The class is that of the whole form, because the address inside was not checked.
@@ -874,7 +874,7 @@ impl fmt::Display for Denial {
 }
 
 /// Formats the ports, or returns `None` if there are too many for one line.
-fn listed(ports: &PortSet) -> Option<String> {
+fn format_ports(ports: &PortSet) -> Option<String> {
     (ports.ranges().count() <= MAX_RANGES).then(|| ports.to_string())
 }
 

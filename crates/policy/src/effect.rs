@@ -204,12 +204,12 @@ impl EffectKind {
         self == other || (self == Self::Network && other == Self::NetworkHosts)
     }
 
-    fn of_tag(tag: &str) -> Option<Self> {
+    fn from_tag(tag: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.tag() == tag)
     }
 
     /// Returns the kind whose tag or token is closest to a word.
-    fn like(word: &str) -> Option<Self> {
+    fn closest(word: &str) -> Option<Self> {
         let plain = |word: &str| word.replace(['-', '_', ' '], "").to_ascii_lowercase();
         let tags = Self::ALL.map(|kind| plain(kind.tag()));
         let near = nearest(&plain(word), tags.iter().map(String::as_str))?;
@@ -237,7 +237,7 @@ impl FromStr for EffectKind {
 
     fn from_str(word: &str) -> Result<Self, EffectKindError> {
         let known = Self::ALL.into_iter().find(|kind| kind.token() == word);
-        known.ok_or_else(|| EffectKindError { word: word.to_owned(), meant: Self::like(word) })
+        known.ok_or_else(|| EffectKindError { word: word.to_owned(), meant: Self::closest(word) })
     }
 }
 
@@ -412,13 +412,13 @@ pub(crate) fn any_host() -> [RuleSpec; 3] {
 #[serde(deny_unknown_fields)]
 struct Wire {
     effect: String,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_value")]
     cents: Option<u64>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_value")]
     path: Option<EffectPath>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_value")]
     model: Option<String>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_value")]
     hosts: Option<BTreeSet<HostRule>>,
 }
 
@@ -443,7 +443,9 @@ impl<'de> Deserialize<'de> for Effect {
 }
 
 /// Reads a field that must have a value; `null` is refused.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+fn deserialize_value<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
@@ -463,7 +465,7 @@ impl TryFrom<Wire> for Effect {
 
     fn try_from(wire: Wire) -> Result<Self, WireError> {
         let Wire { effect, cents, path, model, hosts } = wire;
-        let kind = EffectKind::of_tag(&effect).ok_or(WireError::Tag(effect))?;
+        let kind = EffectKind::from_tag(&effect).ok_or(WireError::Tag(effect))?;
         let given = [
             ("cents", cents.is_some()),
             ("path", path.is_some()),

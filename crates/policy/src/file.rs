@@ -238,9 +238,9 @@ impl PolicyFile {
         role: FileRole,
         presets: PresetNames<'_>,
     ) -> Result<Self, FileError> {
-        let mut reader = Reader::new(text, path_shown).of(role, presets);
+        let mut reader = Reader::new(text, path_shown).for_role(role, presets);
         let mut file = Self { role, ..Self::default() };
-        if reader.fits() {
+        if reader.check_size() {
             if reader.text().trim_start().starts_with('{') {
                 match reader.parsed(raw::json) {
                     Some(document) if isolation::is_isolation(&document) => {
@@ -253,7 +253,7 @@ impl PolicyFile {
                 reader.document(document, &mut file);
             }
         }
-        reader.counted(file.rules.len() + file.host_ports.len());
+        reader.check_rule_count(file.rules.len() + file.host_ports.len());
         reader.finish(file)
     }
 
@@ -285,7 +285,7 @@ impl FileRule {
 pub fn parse_rule_lines(text: &str, path_shown: &str, action: Action) -> Result<Vec<FileRule>, FileError> {
     let mut reader = Reader::new(text, path_shown);
     let mut rules = Vec::new();
-    if reader.fits() {
+    if reader.check_size() {
         let mut start = 0;
         for line in reader.text().split_inclusive('\n') {
             let comment = line
@@ -305,7 +305,7 @@ pub fn parse_rule_lines(text: &str, path_shown: &str, action: Action) -> Result<
             }
         }
     }
-    reader.counted(rules.len());
+    reader.check_rule_count(rules.len());
     reader.finish(rules)
 }
 

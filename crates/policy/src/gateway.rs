@@ -79,7 +79,7 @@ impl Policy {
         if name.is_local() {
             return Vec::new();
         }
-        self.served(&Host::Name(name.clone()), today)
+        self.limited_ports(&Host::Name(name.clone()), today)
     }
 
     /// Returns the addresses and ports on which the gateway serves address rules, at most [`MAX_LITERALS`], in the
@@ -91,8 +91,8 @@ impl Policy {
         let mut seen = BTreeSet::new();
         let mut served = Vec::new();
         let fresh = self.literal_rules(today).flat_map(addresses).filter(|ip| seen.insert(*ip));
-        for ip in fresh.filter(|ip| unservable(*ip).is_none()) {
-            let ports = self.served(&Host::Ip(ip), today);
+        for ip in fresh.filter(|ip| why_unservable(*ip).is_none()) {
+            let ports = self.limited_ports(&Host::Ip(ip), today);
             let room = MAX_LITERALS.saturating_sub(served.len());
             served.extend(ports.into_iter().take(room).map(|port| SocketAddr::new(ip, port.get())));
             if served.len() >= MAX_LITERALS {
@@ -109,12 +109,12 @@ impl Policy {
             Host::Name(name) => {
                 (!self.served_ports(name, today).contains(&target.port)).then_some(Unserved::Ports)
             }
-            Host::Ip(ip) => unservable(*ip).or_else(|| {
+            Host::Ip(ip) => why_unservable(*ip).or_else(|| {
                 if self.served_addresses(today).contains(&SocketAddr::new(*ip, target.port.get())) {
                     None
                 } else if !self.literal_rules(today).any(|net| net.contains(ip)) {
                     Some(Unserved::Addresses)
-                } else if self.served(&target.host, today).contains(&target.port) {
+                } else if self.limited_ports(&target.host, today).contains(&target.port) {
                     Some(Unserved::Full)
                 } else {
                     Some(Unserved::Ports)
@@ -124,13 +124,13 @@ impl Policy {
     }
 
     /// Returns the granted ports of a host, limited to those that are served.
-    fn served(&self, host: &Host, today: Day) -> Vec<Port> {
+    fn limited_ports(&self, host: &Host, today: Day) -> Vec<Port> {
         let about: Vec<&Rule> = self.about(host).collect();
         // This also runs for names that are asked in a loop, so a name without a rule costs one lookup.
         if self.terms().mode == Mode::Enforce && !about.iter().any(|rule| rule.action == Action::Allow) {
             return Vec::new();
         }
-        let granted = self.granted(host, &about, today);
+        let granted = self.granted_ports_of(host, &about, today);
         if granted.len() <= MAX_PORTS {
             return granted.iter().collect();
         }
@@ -147,7 +147,7 @@ impl Policy {
 
     /// Returns the ports on which [`Policy::admit`] admits a host. It asks once for each range of ports that no
     /// rule about the host, nor report mode, distinguishes.
-    fn granted(&self, host: &Host, about: &[&Rule], today: Day) -> PortSet {
+    fn granted_ports_of(&self, host: &Host, about: &[&Rule], today: Day) -> PortSet {
         let web = REPORTED.into_iter().filter_map(Port::new).map(|port| (port, port));
         // Nothing is granted below the first port of the first rule.
         let ranges = about.iter().flat_map(|rule| rule.ports.ranges()).chain(web);
@@ -176,7 +176,7 @@ impl Policy {
 }
 
 /// Returns why no listener of the gateway can have this address, whatever the rules are.
-fn unservable(ip: IpAddr) -> Option<Unserved> {
+fn why_unservable(ip: IpAddr) -> Option<Unserved> {
     let plain = ip.to_canonical();
     if plain.is_loopback() {
         Some(Unserved::Loopback)

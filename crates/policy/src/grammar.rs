@@ -12,7 +12,7 @@ use crate::name::{HostName, NameError, NameFault};
 use crate::pattern::HostPattern;
 use crate::port::{Port, PortSet};
 use crate::rule::{Action, Pattern};
-use crate::suffix::{Shared, shared};
+use crate::suffix::{Shared, find_shared};
 use crate::target::parse_ipv6;
 
 mod meant;
@@ -48,7 +48,7 @@ impl RuleSpec {
     /// Returns a [`RuleError`] with the position of the fault and, if possible, the rule that was probably meant.
     pub fn parse(text: &str, default: Action, allowances: Allowances) -> Result<Self, RuleError> {
         parse(text, default, allowances).map_err(|(fault, at)| RuleError {
-            meant: meant::meant(text, default),
+            meant: meant::guess(text, default),
             text: text.to_owned(),
             fault,
             at,
@@ -290,7 +290,7 @@ fn parse_target(target: &str, action: Action, allowances: Allowances) -> Result<
         return Ok(Pattern::Name(HostPattern::Exact(name)));
     }
     if action == Action::Allow && !allowances.shared_suffix && !allowances.any {
-        match shared(&name) {
+        match find_shared(&name) {
             Some(Shared::Public) => return Err((RuleFault::PublicSuffix, all)),
             Some(Shared::Platform) => return Err((RuleFault::SharedSuffix, all)),
             None => {}

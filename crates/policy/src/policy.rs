@@ -169,7 +169,7 @@ impl Policy {
                 Box::new(indexes.flat_map(|index| index.by_name(name)).map(|id| self.rule(id)))
             }
             Host::Ip(ip) => Box::new(indexes.flat_map(|index| {
-                let each = std::iter::once(*ip).chain(addr::embedded(*ip).map(IpAddr::from));
+                let each = std::iter::once(*ip).chain(addr::possible_inner_addresses(*ip).map(IpAddr::from));
                 each.flat_map(|ip| index.by_ip(ip)).map(|id| self.rule(id))
             })),
         }
@@ -194,7 +194,7 @@ impl Policy {
             Host::Name(name) => {
                 self.0.deny.by_name(name).find(|id| self.rule(*id).ports.contains(target.port))
             }
-            Host::Ip(ip) => self.denied(*ip, target.port),
+            Host::Ip(ip) => self.find_deny_rule(*ip, target.port),
         };
         if let Some(rule) = denied {
             return Err(Denial::new(self.clone(), target, Why::DenyRule { rule, addr: None }, None, None));
@@ -208,14 +208,14 @@ impl Policy {
                     // Only the grants can be missing here: they are asked last, so every other layer has granted
                     // it.
                     if self.0.terms.mode == Mode::Report && denial.is_reportable() {
-                        let granted = Granted::in_spite_of(denial, granted);
+                        let granted = Granted::from_denial(denial, granted);
                         return Ok(Admitted::new(self.clone(), target, granted, today));
                     }
                     return Err(denial);
                 }
             }
         }
-        Ok(Admitted::new(self.clone(), target, Granted::by(granted), today))
+        Ok(Admitted::new(self.clone(), target, Granted::from_rules(granted), today))
     }
 
     /// Decides whether the ceilings let a run use this upstream proxy. Each ceiling must allow its host and port as
@@ -321,17 +321,17 @@ impl Policy {
         // Addresses that nothing can open come first, because a suggested flag must not lead to another refusal.
         let literal = target.host.ip().is_some();
         for ip in answers {
-            if let Some(rule) = self.denied(*ip, target.port) {
+            if let Some(rule) = self.find_deny_rule(*ip, target.port) {
                 return Err((Why::DenyRule { rule, addr: (!literal).then_some(*ip) }, None));
             }
         }
         let mut opened_by = None;
-        let mut closed: Vec<(IpAddr, Shut, usize)> = Vec::new();
+        let mut closed: Vec<(IpAddr, NotOpened, usize)> = Vec::new();
         for ip in answers {
             // A lock concerns what is asked for. The addresses of a name may change with every answer.
             let judging = self.0.layers.iter().enumerate().filter(|(_, layer)| layer.role() != Role::Lock);
             for (at, layer) in judging {
-                match self.opened(layer, *ip, target.port, own, today) {
+                match self.find_opening(layer, *ip, target.port, own, today) {
                     // The last layer is the grants, whose rule the caller wrote.
                     Ok(rule) if layer.role() == Role::Grants => opened_by = opened_by.or(rule),
                     Ok(_) => {}
@@ -344,10 +344,10 @@ impl Policy {
         let worst = closed.iter().max_by_key(|(_, shut, at)| (shut.rank(), std::cmp::Reverse(*at)));
         match worst {
             None => Ok(opened_by),
-            Some((ip, Shut::Expired(rule, class), at)) => {
+            Some((ip, NotOpened::Expired(rule, class), at)) => {
                 Err((Why::Expired { rule: *rule, addr: Some((*ip, *class)) }, Some(*at)))
             }
-            Some((ip, Shut::Closed(class), at)) => {
+            Some((ip, NotOpened::Closed(class), at)) => {
                 let (first, class) = (*ip, *class);
                 let others = closed.iter().filter(|(ip, _, by)| *ip != first && by == at);
                 let more = others.map(|(ip, ..)| *ip).collect();
@@ -366,16 +366,16 @@ impl Policy {
 
     fn grant_of_name(&self, layer: &Layer, name: &HostName, port: Port, today: Day) -> Result<RuleId, Why> {
         self.pick(layer.allow.by_name(name), port, today).map_err(|miss| match miss {
-            Miss::Expired(rule) => Why::Expired { rule, addr: None },
-            Miss::Port(granted) => Why::Port { granted },
-            Miss::Nothing => Why::Default,
+            NoGrant::Expired(rule) => Why::Expired { rule, addr: None },
+            NoGrant::Port(granted) => Why::Port { granted },
+            NoGrant::Nothing => Why::Default,
         })
     }
 
     /// Looks for a rule for the address itself, then for the IPv4 address that a NAT64 translator would use.
     fn grant_of_literal(&self, layer: &Layer, ip: IpAddr, port: Port, today: Day) -> Result<RuleId, Why> {
         let outer = self.grant_of_address(layer, ip, port, today);
-        let (Err(why), Some(inner)) = (&outer, self.translated(ip)) else { return outer };
+        let (Err(why), Some(inner)) = (&outer, self.inner_address(ip)) else { return outer };
         match self.grant_of_address(layer, inner, port, today) {
             Ok(rule) => Ok(rule),
             // A rule for the address itself nearly grants it.
@@ -394,58 +394,58 @@ impl Policy {
     fn grant_of_address(&self, layer: &Layer, ip: IpAddr, port: Port, today: Day) -> Result<RuleId, Why> {
         let class = addr::classify(ip);
         let closed = Why::Closed { class, first: ip, more: Vec::new() };
-        let opening = addr::opening(ip);
+        let opening = addr::opening_for(ip);
         if opening == Opening::Never {
             return Err(closed);
         }
         let opens = |id: &RuleId| self.lies_within(*id, opening);
         self.pick(layer.allow.by_ip(ip).filter(opens), port, today).map_err(|miss| match miss {
-            Miss::Expired(rule) => Why::Expired { rule, addr: None },
-            Miss::Port(granted) => Why::Port { granted },
-            Miss::Nothing if class == AddrClass::Metadata => closed,
+            NoGrant::Expired(rule) => Why::Expired { rule, addr: None },
+            NoGrant::Port(granted) => Why::Port { granted },
+            NoGrant::Nothing if class == AddrClass::Metadata => closed,
             // A rule covers it, but is too wide to open this block, so "no IP rule" would mislead.
-            Miss::Nothing if layer.allow.by_ip(ip).any(|id| !opens(&id)) => closed,
-            Miss::Nothing => Why::IpLiteral { class },
+            NoGrant::Nothing if layer.allow.by_ip(ip).any(|id| !opens(&id)) => closed,
+            NoGrant::Nothing => Why::IpLiteral { class },
         })
     }
 
     /// Returns the deny rule that covers an address, or an IPv4 address inside it.
-    fn denied(&self, ip: IpAddr, port: Port) -> Option<RuleId> {
-        let all = std::iter::once(ip).chain(addr::embedded(ip).map(IpAddr::from));
+    fn find_deny_rule(&self, ip: IpAddr, port: Port) -> Option<RuleId> {
+        let all = std::iter::once(ip).chain(addr::possible_inner_addresses(ip).map(IpAddr::from));
         all.flat_map(|ip| self.0.deny.by_ip(ip)).find(|id| self.rule(*id).ports.contains(port))
     }
 
     /// Returns the IPv4 address inside, by which an address is also judged if the policy says so.
-    fn translated(&self, ip: IpAddr) -> Option<IpAddr> {
+    fn inner_address(&self, ip: IpAddr) -> Option<IpAddr> {
         addr::nat64(ip).filter(|_| self.0.terms.nat64).map(IpAddr::from)
     }
 
     /// Whether a layer allows an address of a granted target, and the rule that it needed.
     ///
     /// A rule for the address itself always opens it, so judging the address inside can only open more.
-    fn opened(
+    fn find_opening(
         &self,
         layer: &Layer,
         ip: IpAddr,
         port: Port,
         own: &OwnAddrs,
         today: Day,
-    ) -> Result<Option<RuleId>, Shut> {
-        let outer = self.opened_as(layer, ip, port, own, today);
-        let (Err(shut), Some(inner)) = (outer, self.translated(ip)) else { return outer };
-        let inner = self.opened_as(layer, inner, port, own, today);
-        inner.map_err(|inner| if matches!(shut, Shut::Expired(..)) { shut } else { inner })
+    ) -> Result<Option<RuleId>, NotOpened> {
+        let outer = self.find_opening_as(layer, ip, port, own, today);
+        let (Err(shut), Some(inner)) = (outer, self.inner_address(ip)) else { return outer };
+        let inner = self.find_opening_as(layer, inner, port, own, today);
+        inner.map_err(|inner| if matches!(shut, NotOpened::Expired(..)) { shut } else { inner })
     }
 
-    fn opened_as(
+    fn find_opening_as(
         &self,
         layer: &Layer,
         ip: IpAddr,
         port: Port,
         own: &OwnAddrs,
         today: Day,
-    ) -> Result<Option<RuleId>, Shut> {
-        let opening = addr::opening(ip);
+    ) -> Result<Option<RuleId>, NotOpened> {
+        let opening = addr::opening_for(ip);
         let is_own = own.contains(ip) && opening != Opening::Never;
         // A metadata address remains one on the machine that serves it, so no flag is offered.
         let class = match addr::classify(ip) {
@@ -455,14 +455,14 @@ impl Policy {
         let opens =
             |id: &RuleId| if is_own { self.is_exactly(*id, ip) } else { self.lies_within(*id, opening) };
         match (class, opening) {
-            (_, Opening::Never) => return Err(Shut::Closed(class)),
+            (_, Opening::Never) => return Err(NotOpened::Closed(class)),
             (AddrClass::Own, _) | (_, Opening::Within(_)) => {}
             (_, Opening::Public) => return Ok(None),
         }
         match self.pick(layer.allow.by_ip(ip).filter(opens), port, today) {
             Ok(rule) => Ok(Some(rule)),
-            Err(Miss::Expired(rule)) => Err(Shut::Expired(rule, class)),
-            Err(Miss::Port(_) | Miss::Nothing) => Err(Shut::Closed(class)),
+            Err(NoGrant::Expired(rule)) => Err(NotOpened::Expired(rule, class)),
+            Err(NoGrant::Port(_) | NoGrant::Nothing) => Err(NotOpened::Closed(class)),
         }
     }
 
@@ -483,7 +483,7 @@ impl Policy {
     }
 
     /// Returns the first of these allow rules that grants `port` on `today`.
-    fn pick(&self, rules: impl Iterator<Item = RuleId>, port: Port, today: Day) -> Result<RuleId, Miss> {
+    fn pick(&self, rules: impl Iterator<Item = RuleId>, port: Port, today: Day) -> Result<RuleId, NoGrant> {
         let mut expired = None;
         let mut elsewhere = Vec::new();
         for id in rules {
@@ -496,15 +496,15 @@ impl Policy {
             }
         }
         Err(match (expired, elsewhere.is_empty()) {
-            (Some(id), _) => Miss::Expired(id),
-            (None, false) => Miss::Port(PortSet::union(elsewhere)),
-            (None, true) => Miss::Nothing,
+            (Some(id), _) => NoGrant::Expired(id),
+            (None, false) => NoGrant::Port(PortSet::union(elsewhere)),
+            (None, true) => NoGrant::Nothing,
         })
     }
 }
 
 /// Why no rule of a list grants a port.
-enum Miss {
+enum NoGrant {
     /// This rule would, but has expired.
     Expired(RuleId),
     /// They grant these ports.
@@ -515,12 +515,12 @@ enum Miss {
 
 /// Why an address of an answer is not open.
 #[derive(Clone, Copy)]
-enum Shut {
+enum NotOpened {
     Closed(AddrClass),
     Expired(RuleId, AddrClass),
 }
 
-impl Shut {
+impl NotOpened {
     /// Returns its rank: the address farthest from being open is reported.
     fn rank(self) -> u8 {
         match self {

@@ -386,12 +386,12 @@ impl Catalogue {
             return Err(format!("schema {} is not known", raw.schema));
         }
         let denied = raw.deny.hosts.into_iter().map(|text| {
-            let spec = RuleSpec::parse(&text, Action::Deny, Allowances::default()).map_err(shown)?;
+            let spec = RuleSpec::parse(&text, Action::Deny, Allowances::default()).map_err(format_error)?;
             let origin = Origin::Preset { name: DENY.to_owned(), rule: text.clone() };
             Ok(PresetRule { text, spec, origin })
         });
         let denied = denied.collect::<Result<_, String>>()?;
-        let groups = raw.groups.into_iter().map(|(name, group)| group.typed(name));
+        let groups = raw.groups.into_iter().map(|(name, group)| group.into_preset(name));
         let groups = groups.collect::<Result<_, String>>()?;
         let profiles = raw.profiles.into_iter().map(|(name, members)| Profile { name, members });
         Ok(Self { updated: raw.updated, groups, profiles: profiles.collect(), denied })
@@ -429,7 +429,7 @@ impl Catalogue {
 }
 
 impl RawGroup {
-    fn typed(self, name: String) -> Result<Preset, String> {
+    fn into_preset(self, name: String) -> Result<Preset, String> {
         let ports: Option<Vec<PortSet>> =
             self.ports.iter().map(|port| Port::new(*port).map(PortSet::one)).collect();
         let ports = match ports.as_deref() {
@@ -443,7 +443,7 @@ impl RawGroup {
         let allowances = Allowances { any: false, shared_suffix };
         let allow = self.allow.iter().map(|host| {
             let text = format!("{host}{said}");
-            let spec = RuleSpec::parse(&text, Action::Allow, allowances).map_err(shown)?;
+            let spec = RuleSpec::parse(&text, Action::Allow, allowances).map_err(format_error)?;
             let origin = Origin::Preset { name: name.clone(), rule: text.clone() };
             Ok(PresetRule { text, spec, origin })
         });
@@ -464,7 +464,7 @@ impl RawGroup {
     }
 }
 
-fn shown(error: RuleError) -> String {
+fn format_error(error: RuleError) -> String {
     error.to_string()
 }
 

@@ -118,7 +118,7 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         Shape::Rules => list("rule"),
         Shape::HostPorts => json!({"type": "array", "items": {"anyOf": [
             {"type": "integer", "minimum": 1, "maximum": u16::MAX, "not": {"enum": TAKEN.map(|(port, _)| port)}},
-            {"type": "string", "pattern": format!("^({PORT}:)?{}{PORT}$", except(TAKEN.map(|(port, _)| port)))},
+            {"type": "string", "pattern": format!("^({PORT}:)?{}{PORT}$", exclude(TAKEN.map(|(port, _)| port)))},
         ]}}),
         Shape::Presets | Shape::Protected => json!({"type": "array", "items": {"type": "string"}}),
         Shape::Binds => list("bind"),
@@ -194,7 +194,7 @@ fn definitions(role: FileRole) -> Value {
 const PORT: &str = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
 
 /// Returns a lookahead at the end of a text that excludes these numbers.
-fn except(numbers: impl IntoIterator<Item = u16>) -> String {
+fn exclude(numbers: impl IntoIterator<Item = u16>) -> String {
     let numbers: Vec<String> = numbers.into_iter().map(|number| number.to_string()).collect();
     format!("(?!({})$)", numbers.join("|"))
 }

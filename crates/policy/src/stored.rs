@@ -81,13 +81,13 @@ impl StoredPolicy {
             return None;
         }
         let raw = serde_json::from_str::<Raw>(text).ok()?;
-        Some(Self::made(raw, shown).and_then(|stored| {
+        Some(Self::from_raw(raw, shown).and_then(|stored| {
             let same = stored.clone().policy(shown).canonical_json() == text.trim_end_matches('\n');
             same.then_some(stored).ok_or(StoredError::Changed)
         }))
     }
 
-    fn made(raw: Raw, shown: &str) -> Result<Self, StoredError> {
+    fn from_raw(raw: Raw, shown: &str) -> Result<Self, StoredError> {
         let builder = |rules: Vec<RawRule>| {
             let mut builder = PolicyBuilder::new();
             // A ceiling without rules says nothing about hosts, and allows no target.

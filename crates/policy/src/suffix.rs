@@ -43,7 +43,7 @@ const PLATFORMS: &[&str] = &[
 ];
 
 /// Whether `*.base` would cover names of several owners.
-pub(crate) fn shared(base: &HostName) -> Option<Shared> {
+pub(crate) fn find_shared(base: &HostName) -> Option<Shared> {
     // A name one label below shows both an entry for `base` and a wildcard entry below it
     // (`*.compute.amazonaws.com`). In either case the child is only a suffix and one label. A single label is
     // always a suffix, listed or not.
@@ -76,7 +76,7 @@ pub(crate) fn shared(base: &HostName) -> Option<Shared> {
 /// ```
 pub fn platform_of(name: &HostName) -> Option<String> {
     let is_platform = |parent: &&str| {
-        parent.parse::<HostName>().is_ok_and(|parent| shared(&parent) == Some(Shared::Platform))
+        parent.parse::<HostName>().is_ok_and(|parent| find_shared(&parent) == Some(Shared::Platform))
     };
     name.parents().find(is_platform).map(str::to_owned)
 }

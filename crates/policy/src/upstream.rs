@@ -46,7 +46,7 @@ impl UpstreamUrl {
             None => (None, authority(rest)?),
         };
         let credentials = userinfo.map(credentials).transpose()?;
-        Ok((Self(place(authority)?), credentials))
+        Ok((Self(parse_place(authority)?), credentials))
     }
 }
 
@@ -58,7 +58,7 @@ impl FromStr for UpstreamUrl {
         if authority.contains('@') {
             return Err(UpstreamFault::Userinfo);
         }
-        Ok(Self(place(authority)?))
+        Ok(Self(parse_place(authority)?))
     }
 }
 
@@ -160,7 +160,7 @@ fn authority(rest: &str) -> Result<&str, UpstreamFault> {
     if authority.contains(['/', '?', '#']) { Err(UpstreamFault::Path) } else { Ok(authority) }
 }
 
-fn place(authority: &str) -> Result<Target, UpstreamFault> {
+fn parse_place(authority: &str) -> Result<Target, UpstreamFault> {
     Target::parse(authority.as_bytes()).map_err(|error| match error {
         TargetError::NoPort => UpstreamFault::NoPort,
         error => UpstreamFault::Target(error),
@@ -170,17 +170,17 @@ fn place(authority: &str) -> Result<Target, UpstreamFault> {
 /// Decodes `user:password` (RFC 3986 section 2.1). Without a colon the password is empty.
 fn credentials(userinfo: &str) -> Result<Vec<u8>, UpstreamFault> {
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
-    let mut out = decoded(user)?;
+    let mut out = decode(user)?;
     // RFC 7617 section 2: the first colon ends the name.
     if out.is_empty() || out.contains(&b':') {
         return Err(UpstreamFault::Credentials);
     }
     out.push(b':');
-    out.extend(decoded(password)?);
+    out.extend(decode(password)?);
     Ok(out)
 }
 
-fn decoded(text: &str) -> Result<Vec<u8>, UpstreamFault> {
+fn decode(text: &str) -> Result<Vec<u8>, UpstreamFault> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

@@ -25,7 +25,7 @@ impl EffectSet {
     pub fn parse(text: &str, path_shown: &str) -> Result<Self, FileError> {
         let mut reader = Reader::new(text, path_shown);
         let mut effects = Self::new();
-        if reader.fits() {
+        if reader.check_size() {
             if reader.text().trim().is_empty() {
                 reader.fault(
                     0..0,
@@ -47,7 +47,7 @@ impl EffectSet {
             Effect::NetworkHosts { hosts } => hosts.len(),
             _ => 0,
         };
-        reader.counted(effects.0.iter().map(hosts).sum());
+        reader.check_rule_count(effects.0.iter().map(hosts).sum());
         reader.finish(effects)
     }
 }
@@ -57,22 +57,27 @@ impl Reader<'_> {
         let at = node.at.start..node.at.start + 1;
         let Value::Table(mut entries) = node.value else {
             let meant = match &node.value {
-                Value::Str(word) => EffectKind::like(word).map(example),
+                Value::Str(word) => EffectKind::closest(word).map(example),
                 _ => None,
             };
-            self.wrong(node.at, "an effect is an object with a tag, `effect`", &node.value, meant);
+            self.report_wrong_type(
+                node.at,
+                "an effect is an object with a tag, `effect`",
+                &node.value,
+                meant,
+            );
             return None;
         };
         let Some(place) = entries.iter().position(|entry| entry.key == "effect") else {
-            let meant = entries.iter().find_map(|entry| EffectKind::of_tag(&entry.key)).map(example);
+            let meant = entries.iter().find_map(|entry| EffectKind::from_tag(&entry.key)).map(example);
             self.fault(at, "an effect has a tag, `effect`, and this one has none", meant);
             return None;
         };
         let tag = entries.remove(place);
         let tag_at = tag.node.at.clone();
         let word = self.string("effect", tag.node)?;
-        let Some(kind) = EffectKind::of_tag(&word) else {
-            let like = if self.guesses() { EffectKind::like(&word) } else { None };
+        let Some(kind) = EffectKind::from_tag(&word) else {
+            let like = if self.guesses() { EffectKind::closest(&word) } else { None };
             let meant = like.map(|kind| format!("\"{}\"", kind.tag()));
             self.fault(tag_at, format!("there is no effect `{}`", visible(&word)), meant);
             return None;
@@ -141,7 +146,7 @@ impl Reader<'_> {
                     Value::Str(text) => text.parse::<u64>().ok(),
                     _ => None,
                 };
-                self.wrong(entry.node.at, &what, &other, meant.map(|cents| cents.to_string()));
+                self.report_wrong_type(entry.node.at, &what, &other, meant.map(|cents| cents.to_string()));
                 None
             }
         }

@@ -97,11 +97,11 @@ fn without_userinfo(text: &str) -> String {
         let end = rest.find(['\n', '"', '\'']).unwrap_or(rest.len());
         hidden.extend(rest.get(..end).and_then(|rest| rest.rfind('@')).map(|end| start..start + end));
     }
-    starred(text, &hidden)
+    hide_parts(text, &hidden)
 }
 
 /// Replaces each byte of these parts with a star.
-pub(super) fn starred(text: &str, hidden: &[Range<usize>]) -> String {
+pub(super) fn hide_parts(text: &str, hidden: &[Range<usize>]) -> String {
     let mut shown = text.to_owned();
     for part in hidden {
         // The length stays equal, so that no offset moves.
@@ -113,7 +113,7 @@ pub(super) fn starred(text: &str, hidden: &[Range<usize>]) -> String {
 }
 
 /// Returns line and column of a byte, both from 1, with the column in characters.
-fn place(text: &str, at: usize) -> (u32, u32) {
+fn line_and_column(text: &str, at: usize) -> (u32, u32) {
     let head = text.get(..at).unwrap_or(text);
     let line = head.bytes().filter(|b| *b == b'\n').count() + 1;
     let column = head.rsplit('\n').next().unwrap_or(head).chars().count() + 1;
@@ -126,7 +126,7 @@ const MAX_SOURCE: usize = 100;
 
 fn problem(text: &str, at: Range<usize>, message: String, meant: Option<String>) -> Problem {
     let start = (0..=at.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    let (line, column) = place(text, start);
+    let (line, column) = line_and_column(text, start);
     let head = text.get(..start).unwrap_or_default();
     let line_start = head.rfind('\n').map_or(0, |at| at + 1);
     let rest = text.get(line_start..).unwrap_or_default();

@@ -69,7 +69,7 @@ impl Reader<'_> {
                     Value::Table(_) => self.network(entry.node, file),
                     other => {
                         let what = "`network` is true, false, or a table of rules";
-                        self.wrong(entry.node.at, what, &other, None);
+                        self.report_wrong_type(entry.node.at, what, &other, None);
                     }
                 },
                 "env_allowlist" => file.env.pass = Some(self.names(entry)),
@@ -81,14 +81,14 @@ impl Reader<'_> {
     fn records(&mut self, entry: Entry) -> Vec<BindSpec> {
         let what = format!("`{}` is a list of binds, {{\"host\": PATH, \"sandbox\": PATH}}", entry.key);
         let Value::Array(items) = entry.node.value else {
-            self.wrong(entry.node.at, &what, &entry.node.value, None);
+            self.report_wrong_type(entry.node.at, &what, &entry.node.value, None);
             return Vec::new();
         };
         let mut binds = Vec::new();
         for item in items {
             match item.value {
                 Value::Table(_) => binds.extend(self.record(item)),
-                other => self.wrong(item.at, &what, &other, None),
+                other => self.report_wrong_type(item.at, &what, &other, None),
             }
         }
         binds

@@ -6,7 +6,7 @@ use crate::escape::visible;
 use crate::grammar::{Allowances, RuleError, RuleSpec};
 use crate::rule::{Action, Note, Origin};
 
-use super::error::{Fault, FileError, MAX_FAULTS, starred};
+use super::error::{Fault, FileError, MAX_FAULTS, hide_parts};
 use super::keys::{Key, Shape, unknown};
 use super::raw::{Entry, Node, Value};
 use super::{FileRole, FileRule, MAX_FILE_BYTES, MAX_RULES, PresetNames};
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Creates a reader for a policy file.
-    pub(super) fn of(self, role: FileRole, presets: PresetNames<'a>) -> Self {
+    pub(super) fn for_role(self, role: FileRole, presets: PresetNames<'a>) -> Self {
         Self { role, presets, ..self }
     }
 
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn fits(&mut self) -> bool {
+    pub(crate) fn check_size(&mut self) -> bool {
         let fits = self.text.len() <= MAX_FILE_BYTES;
         if !fits {
             self.fault(0..0, format!("the file is larger than {MAX_FILE_BYTES} bytes"), None);
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Refuses more than [`MAX_RULES`] rules.
-    pub(crate) fn counted(&mut self, rules: usize) {
+    pub(crate) fn check_rule_count(&mut self, rules: usize) {
         if rules > MAX_RULES {
             self.fault(
                 0..0,
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         if self.faults.is_empty() {
             return Ok(value);
         }
-        let shown = starred(self.text, &self.hidden);
+        let shown = hide_parts(self.text, &self.hidden);
         Err(FileError::new(&shown, self.path, self.faults))
     }
 
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
     /// Returns the entries of a table that this version supports for this role; the others are faults.
     pub(super) fn table(&mut self, keys: &'static [Key], section: &'static str, node: Node) -> Vec<Entry> {
         let Value::Table(entries) = node.value else {
-            self.wrong(node.at, &format!("`{section}` is a table"), &node.value, None);
+            self.report_wrong_type(node.at, &format!("`{section}` is a table"), &node.value, None);
             return Vec::new();
         };
         let mut known = Vec::new();
@@ -220,7 +220,12 @@ impl<'a> Reader<'a> {
                     },
                     _ => None,
                 };
-                self.wrong(entry.node.at.clone(), &format!("`{}` is true or false", entry.key), other, meant);
+                self.report_wrong_type(
+                    entry.node.at.clone(),
+                    &format!("`{}` is true or false", entry.key),
+                    other,
+                    meant,
+                );
                 None
             }
         }
@@ -235,7 +240,7 @@ impl<'a> Reader<'a> {
                     Value::Date(day) => Some(format!("\"{day}\"")),
                     _ => None,
                 };
-                self.wrong(node.at, &format!("`{}` is a string", visible(key)), &other, meant);
+                self.report_wrong_type(node.at, &format!("`{}` is a string", visible(key)), &other, meant);
                 None
             }
         }
@@ -248,20 +253,26 @@ impl<'a> Reader<'a> {
                 Value::Str(text) => Some(format!("[\"{}\"]", visible(text))),
                 _ => None,
             };
-            self.wrong(entry.node.at, &what, &entry.node.value, meant);
+            self.report_wrong_type(entry.node.at, &what, &entry.node.value, meant);
             return Vec::new();
         };
         let mut strings = Vec::new();
         for item in items {
             match item.value {
                 Value::Str(text) => strings.push((text, item.at)),
-                other => self.wrong(item.at, &what, &other, None),
+                other => self.report_wrong_type(item.at, &what, &other, None),
             }
         }
         strings
     }
 
-    pub(crate) fn wrong(&mut self, at: Range<usize>, what: &str, found: &Value, meant: Option<String>) {
+    pub(crate) fn report_wrong_type(
+        &mut self,
+        at: Range<usize>,
+        what: &str,
+        found: &Value,
+        meant: Option<String>,
+    ) {
         self.fault(at, format!("{what}, not {}", found.kind()), meant);
     }
 }

@@ -63,7 +63,12 @@ impl Reader<'_> {
                 "schema" => match entry.node.value {
                     Value::Int(SCHEMA) => {}
                     Value::Int(_) => self.fault(entry.node.at, "this version reads schema 1 only", None),
-                    other => self.wrong(entry.node.at, "`schema` is a number", &other, Some("1".into())),
+                    other => self.report_wrong_type(
+                        entry.node.at,
+                        "`schema` is a number",
+                        &other,
+                        Some("1".into()),
+                    ),
                 },
                 // It is for editors only, and must have the type in the schema.
                 "$schema" => drop(self.string("$schema", entry.node)),
@@ -103,7 +108,7 @@ impl Reader<'_> {
             } else {
                 "nothing: without rules no host is allowed"
             };
-            return self.wrong(node.at, "`network` is a table", &node.value, Some(meant.into()));
+            return self.report_wrong_type(node.at, "`network` is a table", &node.value, Some(meant.into()));
         }
         file.network = true;
         let mut entries = self.table(KEYS, "network", node);
@@ -137,13 +142,13 @@ impl Reader<'_> {
                 "rule" => match entry.node.value {
                     Value::Array(items) => {
                         for item in items {
-                            self.noted_rule(item, allowances, file);
+                            self.rule_table(item, allowances, file);
                         }
                     }
                     other => {
                         let meant = matches!(other, Value::Table(_)).then(|| "[[network.rule]]".to_owned());
                         let what = "`rule` is a list of tables, `[[network.rule]]`";
-                        self.wrong(entry.node.at, what, &other, meant);
+                        self.report_wrong_type(entry.node.at, what, &other, meant);
                     }
                 },
                 _ => {}
@@ -160,14 +165,14 @@ impl Reader<'_> {
                 Value::Str(text) => text.parse::<HostPort>().ok().map(|port| format!("[\"{port}\"]")),
                 _ => None,
             };
-            return self.wrong(entry.node.at, what, &entry.node.value, meant);
+            return self.report_wrong_type(entry.node.at, what, &entry.node.value, meant);
         };
         for Node { at, value } in items {
             let read = match &value {
                 Value::Int(number) => port(*number),
                 Value::Str(text) => text.parse().ok(),
                 other => {
-                    self.wrong(at, what, other, None);
+                    self.report_wrong_type(at, what, other, None);
                     continue;
                 }
             };
@@ -198,11 +203,11 @@ impl Reader<'_> {
                 "proxy" => {
                     named = true;
                     let text = self.string("proxy", entry.node);
-                    proxy = text.and_then(|text| self.hidden(at, text.parse::<UpstreamUrl>()));
+                    proxy = text.and_then(|text| self.parse_hidden(at, text.parse::<UpstreamUrl>()));
                 }
                 "auth" => {
                     let text = self.string("auth", entry.node);
-                    auth = text.and_then(|text| self.hidden(at, text.parse::<AuthSpec>()));
+                    auth = text.and_then(|text| self.parse_hidden(at, text.parse::<AuthSpec>()));
                 }
                 "bypass" => {
                     let mut list = Bypass::default();
@@ -226,7 +231,7 @@ impl Reader<'_> {
         Some(UpstreamSection { proxy, auth, bypass })
     }
 
-    fn hidden<T, E: std::fmt::Display>(&mut self, at: Range<usize>, parsed: Result<T, E>) -> Option<T> {
+    fn parse_hidden<T, E: std::fmt::Display>(&mut self, at: Range<usize>, parsed: Result<T, E>) -> Option<T> {
         match parsed {
             Ok(value) => Some(value),
             Err(error) => {
@@ -281,10 +286,10 @@ impl Reader<'_> {
         }
     }
 
-    fn noted_rule(&mut self, node: Node, allowances: Allowances, file: &mut PolicyFile) {
+    fn rule_table(&mut self, node: Node, allowances: Allowances, file: &mut PolicyFile) {
         let at = node.at.clone();
         let Value::Table(_) = node.value else {
-            return self.wrong(at, "a `[[network.rule]]` is a table", &node.value, None);
+            return self.report_wrong_type(at, "a `[[network.rule]]` is a table", &node.value, None);
         };
         let entries = self.table(KEYS, "network.rule", node);
         let mut note = Note::default();
@@ -343,7 +348,7 @@ impl Reader<'_> {
                 }
             },
             other => {
-                self.wrong(at, what, &other, None);
+                self.report_wrong_type(at, what, &other, None);
                 None
             }
         }
@@ -369,7 +374,7 @@ impl Reader<'_> {
     fn effects(&mut self, node: Node, effects: &mut EffectsSection) {
         if let Value::Array(_) | Value::Str(_) = node.value {
             let meant = Some("--effects FILE, on the command line".to_owned());
-            return self.wrong(node.at, "`effects` is a table", &node.value, meant);
+            return self.report_wrong_type(node.at, "`effects` is a table", &node.value, meant);
         }
         for entry in self.table(KEYS, "effects", node) {
             match entry.key.as_str() {
@@ -466,7 +471,7 @@ impl Reader<'_> {
     fn variables(&mut self, entry: Entry, env: &mut EnvSection) {
         let Value::Table(entries) = entry.node.value else {
             let what = "`set` is a table of names and strings";
-            return self.wrong(entry.node.at, what, &entry.node.value, None);
+            return self.report_wrong_type(entry.node.at, what, &entry.node.value, None);
         };
         for Entry { key, key_at, node } in entries {
             let at = node.at.clone();
@@ -556,7 +561,7 @@ impl Reader<'_> {
                     Value::Int(number) => amount_meant::<T>(&number.to_string(), what, unit),
                     _ => None,
                 };
-                self.wrong(at, &format!("`{}` is {what}", entry.key), &other, meant);
+                self.report_wrong_type(at, &format!("`{}` is {what}", entry.key), &other, meant);
             }
         }
         None
@@ -579,7 +584,7 @@ impl Reader<'_> {
                     Value::Str(text) => text.trim().parse().ok().and_then(count),
                     _ => None,
                 };
-                self.wrong(at, &what, &other, meant.map(|count| count.to_string()));
+                self.report_wrong_type(at, &what, &other, meant.map(|count| count.to_string()));
                 None
             }
         }

@@ -23,18 +23,18 @@ impl PolicyFile {
         // Each setting is a line, so that the position of a fault shows which one it is.
         let lines: Vec<_> = settings.iter().map(|setting| setting.replace('\n', " ")).collect();
         let text = lines.join("\n");
-        let mut reader = Reader::new(&text, SET).of(FileRole::Policy, presets);
+        let mut reader = Reader::new(&text, SET).for_role(FileRole::Policy, presets);
         reader.is_set = true;
         let mut file = Self::default();
         let mut entries = Vec::new();
         let mut start = 0;
-        if reader.fits() {
+        if reader.check_size() {
             for (line, setting) in lines.iter().zip(settings) {
                 if setting.contains('\n') {
                     reader.fault(start..start + line.len(), "a setting is one line", None);
                 }
                 match read(line) {
-                    Ok(entry) => add(&mut entries, shifted(entry, start), "", &mut reader),
+                    Ok(entry) => add(&mut entries, shift_entry(entry, start), "", &mut reader),
                     Err(faults) => {
                         for (at, message, meant) in faults {
                             reader.fault(at.start + start..at.end + start, message, meant);
@@ -45,7 +45,7 @@ impl PolicyFile {
             }
             reader.document(Node { at: 0..text.len(), value: Value::Table(entries) }, &mut file);
         }
-        reader.counted(file.rules.len() + file.host_ports.len());
+        reader.check_rule_count(file.rules.len() + file.host_ports.len());
         reader.finish(file)
     }
 
@@ -86,18 +86,18 @@ impl PolicyFile {
 fn read(line: &str) -> Result<Entry, Vec<Fault>> {
     let form =
         || vec![(0..line.len(), "a setting is KEY=VALUE, such as network.ech=refuse".to_owned(), None)];
-    let equals = unquoted(line, '=').ok_or_else(form)?;
+    let equals = find_unquoted(line, '=').ok_or_else(form)?;
     let (key, value) = (line.get(..equals).unwrap_or_default(), line.get(equals + 1..).unwrap_or_default());
     // A section or a comment is not a key.
     if key.trim().is_empty() || key.trim_start().starts_with(['[', '#']) {
         return Err(form());
     }
-    let document = raw::toml(&format!("{key}=0")).map_err(|faults| within(faults, line.len()))?;
+    let document = raw::toml(&format!("{key}=0")).map_err(|faults| limit_positions(faults, line.len()))?;
     let Value::Table(mut entries) = document.value else { return Err(form()) };
     let entry = entries.pop().ok_or_else(form)?;
     let names = names(&entry);
     let value = value_of(&names, value, equals + 1)?;
-    Ok(with_leaf(entry, value))
+    Ok(set_leaf(entry, value))
 }
 
 /// Lists the parts of a dotted key.
@@ -110,11 +110,11 @@ fn names(entry: &Entry) -> Vec<String> {
 }
 
 /// Puts the value at the end of a dotted key.
-fn with_leaf(entry: Entry, value: Node) -> Entry {
+fn set_leaf(entry: Entry, value: Node) -> Entry {
     let Node { at, value: old } = entry.node;
     let node = match old {
         Value::Table(mut inner) => match inner.pop() {
-            Some(entry) => Node { at, value: Value::Table(vec![with_leaf(entry, value)]) },
+            Some(entry) => Node { at, value: Value::Table(vec![set_leaf(entry, value)]) },
             None => value,
         },
         _ => value,
@@ -123,7 +123,7 @@ fn with_leaf(entry: Entry, value: Node) -> Entry {
 }
 
 /// Finds the first occurrence of a character outside quotes.
-fn unquoted(text: &str, wanted: char) -> Option<usize> {
+fn find_unquoted(text: &str, wanted: char) -> Option<usize> {
     let mut quote = None;
     text.char_indices().find_map(|(at, c)| {
         match quote {
@@ -144,9 +144,9 @@ fn value_of(names: &[String], value: &str, start: usize) -> Result<Node, Vec<Fau
     let at = start..start + value.len();
     let is_marked = value.starts_with(['"', '\'', '[', '{']);
     match raw::toml_value(value) {
-        Ok(node) if is_marked || !takes_text(names) => Ok(shifted_node(node, start)),
+        Ok(node) if is_marked || !takes_text(names) => Ok(shift_node(node, start)),
         Err(faults) if is_marked => {
-            let faults = within(faults, value.len()).into_iter();
+            let faults = limit_positions(faults, value.len()).into_iter();
             Err(faults
                 .map(|(at, message, meant)| (at.start + start..at.end + start, message, meant))
                 .collect())
@@ -171,20 +171,22 @@ fn takes_text(names: &[String]) -> bool {
 }
 
 /// Limits positions to the typed text, because the parser saw a little more.
-fn within(faults: Vec<Fault>, len: usize) -> Vec<Fault> {
+fn limit_positions(faults: Vec<Fault>, len: usize) -> Vec<Fault> {
     let faults = faults.into_iter();
     faults.map(|(at, message, meant)| (at.start.min(len)..at.end.min(len), message, meant)).collect()
 }
 
-fn shifted(entry: Entry, by: usize) -> Entry {
+fn shift_entry(entry: Entry, by: usize) -> Entry {
     let Entry { key, key_at, node } = entry;
-    Entry { key, key_at: key_at.start + by..key_at.end + by, node: shifted_node(node, by) }
+    Entry { key, key_at: key_at.start + by..key_at.end + by, node: shift_node(node, by) }
 }
 
-fn shifted_node(node: Node, by: usize) -> Node {
+fn shift_node(node: Node, by: usize) -> Node {
     let value = match node.value {
-        Value::Array(items) => Value::Array(items.into_iter().map(|item| shifted_node(item, by)).collect()),
-        Value::Table(entries) => Value::Table(entries.into_iter().map(|entry| shifted(entry, by)).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(|item| shift_node(item, by)).collect()),
+        Value::Table(entries) => {
+            Value::Table(entries.into_iter().map(|entry| shift_entry(entry, by)).collect())
+        }
         value => value,
     };
     Node { at: node.at.start + by..node.at.end + by, value }

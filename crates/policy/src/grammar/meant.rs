@@ -6,7 +6,7 @@ use super::{Action, Allowances, parse};
 use crate::target::parse_ipv6;
 
 /// Returns a valid rule without allowances that resembles `text`, or `None` if a guess would mislead.
-pub(super) fn meant(text: &str, default: Action) -> Option<String> {
+pub(super) fn guess(text: &str, default: Action) -> Option<String> {
     let guess = repair(text, default)?;
     (guess != text && parse(&guess, default, Allowances::default()).is_ok()).then_some(guess)
 }

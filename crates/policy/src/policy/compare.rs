@@ -40,8 +40,8 @@ impl Samples {
                 Pattern::Net(net) => nets.push((*net, rule.action)),
             }
         }
-        let others = known.iter().filter_map(|base| another_name(&known, &format!(".{base}")));
-        let mut names: Vec<HostName> = others.chain(another_name(&known, "")).collect();
+        let others = known.iter().filter_map(|base| find_other_name(&known, &format!(".{base}")));
+        let mut names: Vec<HostName> = others.chain(find_other_name(&known, "")).collect();
         names.extend(known);
         Self { names, ips: sample_ips(&nets, nat64) }
     }
@@ -52,7 +52,7 @@ impl Samples {
 }
 
 /// Returns a name directly below a suffix that no rule names. It represents all such names.
-fn another_name(known: &BTreeSet<HostName>, suffix: &str) -> Option<HostName> {
+fn find_other_name(known: &BTreeSet<HostName>, suffix: &str) -> Option<HostName> {
     let letters = ('a'..='z').chain('0'..='9').map(String::from);
     let labels = letters.chain((0..=known.len()).map(|n| format!("x{n}")));
     let names = labels.filter_map(|label| format!("{label}{suffix}").parse::<HostName>().ok());
@@ -93,7 +93,7 @@ fn sample_ips(nets: &[(IpNet, Action)], nat64: bool) -> Vec<IpAddr> {
 
 /// Splits `ports` into ranges within which no rule begins or ends. 443 is a range by itself, because TLS is checked
 /// there.
-fn stretches<'a>(ports: &PortSet, rules: impl Iterator<Item = &'a Rule>) -> Vec<(Port, Port)> {
+fn port_ranges<'a>(ports: &PortSet, rules: impl Iterator<Item = &'a Rule>) -> Vec<(Port, Port)> {
     if ports.is_empty() {
         return Vec::new();
     }
@@ -114,9 +114,9 @@ fn stretches<'a>(ports: &PortSet, rules: impl Iterator<Item = &'a Rule>) -> Vec<
 
 /// Differences by pattern and kind, so that a wide rule is one line.
 #[derive(Default)]
-struct Found(BTreeMap<(Pattern, ChangeKind), PortSet>);
+struct Differences(BTreeMap<(Pattern, ChangeKind), PortSet>);
 
-impl Found {
+impl Differences {
     fn add(&mut self, pattern: &Pattern, why: ChangeKind, (first, last): (Port, Port)) {
         self.0.entry((pattern.clone(), why)).or_default().extend(&PortSet::range(first, last));
     }
@@ -137,7 +137,7 @@ impl Policy {
     /// A wider rule appears whole, even if a part of it was granted before. The addresses of this machine are
     /// unknown here: a rule for exactly such an address opens it, and a wider one does not.
     pub fn opens(&self, other: &Self, today: Day) -> Vec<Change> {
-        let mut found = Found::default();
+        let mut found = Differences::default();
         let nat64 = self.terms().nat64 || other.terms().nat64;
         let Samples { names, ips } = Samples::new(self.rules().iter().chain(other.rules()), nat64);
         let mut by_name = PortSet::empty();
@@ -154,10 +154,17 @@ impl Policy {
     }
 
     /// Compares one host on every port, and adds the ports that this policy grants to `granted`.
-    fn compare_host(&self, other: &Self, host: &Host, today: Day, found: &mut Found, granted: &mut PortSet) {
+    fn compare_host(
+        &self,
+        other: &Self,
+        host: &Host,
+        today: Day,
+        found: &mut Differences,
+        granted: &mut PortSet,
+    ) {
         let allowed = self.about(host).filter(|rule| rule.action == Action::Allow);
         let ports = PortSet::union(allowed.map(|rule| &rule.ports));
-        for (first, last) in stretches(&ports, self.about(host).chain(other.about(host))) {
+        for (first, last) in port_ranges(&ports, self.about(host).chain(other.about(host))) {
             let ask = |policy: &Self| policy.admit(Target { host: host.clone(), port: first }, today);
             let Ok(ours) = ask(self) else { continue };
             if !PortSet::range(first, last).is_within(granted) {
@@ -198,7 +205,7 @@ impl Policy {
         ports: &PortSet,
         own: &OwnAddrs,
         today: Day,
-        found: &mut Found,
+        found: &mut Differences,
     ) {
         let host = Host::Ip(ip);
         // If no rule concerns an address, its class decides, which is the same for both.
@@ -206,7 +213,7 @@ impl Policy {
             return;
         }
         let Ok(name) = "a".parse::<HostName>() else { return };
-        for (first, last) in stretches(ports, self.about(&host).chain(other.about(&host))) {
+        for (first, last) in port_ranges(ports, self.about(&host).chain(other.about(&host))) {
             let target = Target { host: Host::Name(name.clone()), port: first };
             let Ok(opened_by) = self.vet(&target, &[ip], own, today) else { continue };
             let net = Pattern::Net(IpNet::from(ip));
@@ -247,7 +254,7 @@ impl Policy {
             let allowed =
                 self.about(&host).filter(|rule| rule.action == Action::Allow && declared.has(rule.id));
             let ports = PortSet::union(allowed.map(|rule| &rule.ports));
-            for (first, last) in stretches(&ports, self.about(&host)) {
+            for (first, last) in port_ranges(&ports, self.about(&host)) {
                 let Ok(rule) = self.grant_of(declared, &host, first, today) else { continue };
                 for (at, layer) in others.iter().enumerate() {
                     if self.grant_of(layer, &host, first, today).is_err() {
@@ -259,7 +266,7 @@ impl Policy {
         }
         let mut excess = Vec::new();
         for rule in self.rules_of(declared).iter().filter(|rule| rule.action == Action::Allow) {
-            if let Some(deny) = self.forbidden(rule) {
+            if let Some(deny) = self.find_forbidding_rule(rule) {
                 let ports = rule.ports.clone();
                 excess.push(Excess { rule, ports, missing_in: None, denied_by: Some(deny) });
             } else if let Some((at, ports)) = missing.get(&rule.id).and_then(BTreeMap::first_key_value) {
@@ -292,14 +299,14 @@ pub(super) fn opened_classes(net: &IpNet) -> BTreeSet<AddrClass> {
     let samples = sample_ips(&[(*net, Action::Allow)], false);
     let opened = samples.iter().filter(|ip| opens(net, ip)).copied();
     opened
-        .flat_map(|ip| std::iter::once(ip).chain(addr::embedded(ip).map(IpAddr::from)))
+        .flat_map(|ip| std::iter::once(ip).chain(addr::possible_inner_addresses(ip).map(IpAddr::from)))
         .map(classify)
         .collect()
 }
 
 /// Whether a rule for a network allows this address to be dialed.
 fn opens(net: &IpNet, ip: &IpAddr) -> bool {
-    match addr::opening(*ip) {
+    match addr::opening_for(*ip) {
         Opening::Public => net.contains(ip),
         Opening::Within(block) => net.contains(ip) && block.contains(net),
         Opening::Never => false,

@@ -66,7 +66,7 @@ impl EffectiveRule {
         all
     }
 
-    fn of(rule: &Rule) -> Self {
+    fn from_rule(rule: &Rule) -> Self {
         Self {
             pattern: rule.pattern.clone(),
             ports: rule.ports.clone(),
@@ -78,7 +78,7 @@ impl EffectiveRule {
         }
     }
 
-    fn and(&self, rule: &Rule, role: Role) -> Option<Self> {
+    fn intersect(&self, rule: &Rule, role: Role) -> Option<Self> {
         if !self.ports.meets(&rule.ports) {
             return None;
         }
@@ -152,7 +152,7 @@ impl Policy {
             self.rules_of(layer).iter().filter(|rule| rule.action == Action::Allow).collect::<Vec<_>>()
         };
         let mut met: Vec<EffectiveRule> =
-            layers.next().map(&allow).into_iter().flatten().map(EffectiveRule::of).collect();
+            layers.next().map(&allow).into_iter().flatten().map(EffectiveRule::from_rule).collect();
         for layer in layers {
             let sorted = layer.allow.sorted();
             let mut next = Vec::new();
@@ -160,7 +160,7 @@ impl Policy {
                 // If two patterns overlap, one lies within the other.
                 let ids = layer.allow.covering(&one.pattern).chain(sorted.within(&one.pattern));
                 next.extend(
-                    ids.filter_map(|id| one.and(self.rule(id), layer.role())).take(MAX_EFFECTIVE + 1),
+                    ids.filter_map(|id| one.intersect(self.rule(id), layer.role())).take(MAX_EFFECTIVE + 1),
                 );
                 if next.len() > MAX_EFFECTIVE {
                     next.truncate(MAX_EFFECTIVE);
@@ -174,7 +174,7 @@ impl Policy {
     }
 
     /// Returns a deny rule that leaves nothing of this allow rule.
-    pub(super) fn forbidden(&self, rule: &Rule) -> Option<&Rule> {
+    pub(super) fn find_forbidding_rule(&self, rule: &Rule) -> Option<&Rule> {
         let denies = self.0.deny.covering(&rule.pattern).map(|id| self.rule(id));
         denies.into_iter().find(|deny| rule.ports.is_within(&deny.ports))
     }

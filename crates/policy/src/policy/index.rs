@@ -100,7 +100,7 @@ impl Index {
     pub(super) fn sorted(&self) -> Sorted<'_> {
         let mut sorted = Sorted::default();
         for (name, ids) in self.exact.iter().chain(&self.below) {
-            sorted.names.entry(outward(name)).or_default().push(ids);
+            sorted.names.entry(reversed_labels(name)).or_default().push(ids);
         }
         for (net, ids) in &self.nets {
             sorted.nets.insert((net.addr(), net.prefix_len()), (*net, ids));
@@ -130,7 +130,7 @@ impl<'a> Sorted<'a> {
         match pattern {
             Pattern::Name(HostPattern::Exact(_)) => Box::new(std::iter::empty()),
             Pattern::Name(HostPattern::Subdomains(base)) => {
-                let base = outward(base);
+                let base = reversed_labels(base);
                 let from = self.names.range(base.clone()..);
                 let below = from.take_while({
                     let base = base.clone();
@@ -155,7 +155,7 @@ impl<'a> Sorted<'a> {
 }
 
 /// Formats `api.example.com` as `com.example.api.`.
-fn outward(name: &HostName) -> String {
+fn reversed_labels(name: &HostName) -> String {
     let mut text = String::with_capacity(name.as_str().len() + 1);
     for label in name.as_str().rsplit('.') {
         text.push_str(label);

@@ -5,12 +5,12 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use crate::addr::{AddrClass, Opening, opening};
+use crate::addr::{AddrClass, Opening, opening_for};
 use crate::day::Day;
 use crate::pattern::HostPattern;
 use crate::port::PortSet;
 use crate::rule::{Action, Note, Origin, Pattern, Rule, TlsCheck};
-use crate::suffix::shared;
+use crate::suffix::find_shared;
 
 use super::compare::{grants_all_of, opened_classes};
 use super::effective::Effective;
@@ -237,12 +237,12 @@ impl Policy {
         match &rule.pattern {
             Pattern::Name(HostPattern::Any) if wide => say(Lint::Any, None),
             Pattern::Net(net) if wide && net.prefix_len() == 0 => say(Lint::Any, None),
-            Pattern::Name(HostPattern::Subdomains(base)) if wide && shared(base).is_some() => {
+            Pattern::Name(HostPattern::Subdomains(base)) if wide && find_shared(base).is_some() => {
                 say(Lint::SharedSuffix, None);
             }
             Pattern::Net(net) if wide => {
                 let single = net.prefix_len() == net.max_prefix_len();
-                match opening(net.addr()) {
+                match opening_for(net.addr()) {
                     Opening::Within(block) if block.contains(net) && !single => {
                         // The text shows whether a port was written. A net in brackets contains colons itself.
                         let typed = rule.text.rsplit_once(']').map_or(rule.text.as_str(), |(_, ports)| ports);
@@ -274,7 +274,7 @@ impl Policy {
             Some(day) if day.days_after(today) <= SOON => say(Lint::ExpiresSoon, None),
             _ => {}
         }
-        if let Some(deny) = self.forbidden(rule) {
+        if let Some(deny) = self.find_forbidding_rule(rule) {
             say(Lint::Unreachable, Some(deny));
             return;
         }

@@ -17,7 +17,7 @@ fn builder(rules: &[&str]) -> PolicyBuilder {
     builder
 }
 
-fn shown(changes: &[Change]) -> Vec<String> {
+fn format_changes(changes: &[Change]) -> Vec<String> {
     changes.iter().map(|change| format!("{}:{} {:?}", change.pattern, change.ports, change.why)).collect()
 }
 
@@ -25,8 +25,8 @@ fn shown(changes: &[Change]) -> Vec<String> {
 #[track_caller]
 fn check(old: &[&str], new: &[&str], expect: &[&str]) {
     let (old, new) = (builder(old).build(), builder(new).build());
-    assert_eq!(shown(&new.opens(&old, today())), expect);
-    assert_eq!(shown(&old.opens(&new, today())), [""; 0]);
+    assert_eq!(format_changes(&new.opens(&old, today())), expect);
+    assert_eq!(format_changes(&old.opens(&new, today())), [""; 0]);
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn compares_what_layers_leave() {
     };
     let free = builder(&["0.0.0.0/0:80", "10.0.0.0/8:80"]).build();
     let bounded = within(&["0.0.0.0/0:80", "10.0.0.0/8:80"], &["0.0.0.0/0:*"]);
-    assert_eq!(shown(&free.opens(&bounded, today())), ["10.0.0.0/8:80 Allow"]);
-    assert_eq!(shown(&bounded.opens(&free, today())), [""; 0]);
+    assert_eq!(format_changes(&free.opens(&bounded, today())), ["10.0.0.0/8:80 Allow"]);
+    assert_eq!(format_changes(&bounded.opens(&free, today())), [""; 0]);
     let more = within(&["*.b.test", "a.test"], &["c.b.test"]);
-    assert_eq!(shown(&more.opens(&builder(&["a.test"]).build(), today())), ["c.b.test:443 Allow"]);
+    assert_eq!(format_changes(&more.opens(&builder(&["a.test"]).build(), today())), ["c.b.test:443 Allow"]);
     let terms = Terms { nat64: true, ..Terms::default() };
     let translated = Layers { grants: builder(&["93.184.0.0/16:443"]), terms, ..Layers::default() }.build();
     let plain = builder(&["93.184.0.0/16:443"]).build();
-    assert_eq!(shown(&translated.opens(&plain, today())), ["93.184.0.0/16:443 Allow"]);
+    assert_eq!(format_changes(&translated.opens(&plain, today())), ["93.184.0.0/16:443 Allow"]);
 }
 
 #[test]

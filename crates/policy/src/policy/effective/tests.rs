@@ -29,7 +29,7 @@ fn today() -> Day {
     Day::from_ymd(2026, 11, 21).unwrap()
 }
 
-fn shown(policy: &Policy) -> Vec<String> {
+fn format_rules(policy: &Policy) -> Vec<String> {
     let mut shown: Vec<_> =
         policy.effective().allow.iter().map(|rule| format!("{}:{}", rule.pattern, rule.ports)).collect();
     shown.sort();
@@ -55,15 +55,15 @@ fn intersects_patterns_and_ports() {
         // An empty ceiling allows nothing.
         (&["a.example.com"], &[], &[]),
     ] {
-        assert_eq!(shown(&stack(grants, None, &[ceiling])), expect, "{grants:?} within {ceiling:?}");
+        assert_eq!(format_rules(&stack(grants, None, &[ceiling])), expect, "{grants:?} within {ceiling:?}");
     }
 }
 
 #[test]
 fn applies_all_ceilings() {
-    assert_eq!(shown(&stack(&["*.example.com:*"], None, &[])), ["*.example.com:*"]);
+    assert_eq!(format_rules(&stack(&["*.example.com:*"], None, &[])), ["*.example.com:*"]);
     let policy = stack(&["*:*"], Some(&["*.example.com:*"]), &[&["*.a.example.com:1-500"], &["*:443-600"]]);
-    assert_eq!(shown(&policy), ["*.a.example.com:443-500"]);
+    assert_eq!(format_rules(&policy), ["*.a.example.com:443-500"]);
     let from: Vec<_> = policy.effective().allow[0].from.iter().map(|rule| rule.text.clone()).collect();
     assert_eq!(from, ["*.a.example.com:1-500", "*:443-600", "*.example.com:*", "*:*"]);
 }
