@@ -50,6 +50,6 @@ pub use gateway::{Gateway, ListenerFactory, PacketSource, Sockets};
 pub use guard::{AddressCheckError, check_addresses, own_addresses};
 pub use limits::ProxyLimits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};
-pub use tally::{DeniedHost, FailedHost, ReachedHost, Summary};
+pub use tally::{ConnectionSummary, DeniedHost, FailedHost, ReachedHost};
 pub use upstream::UpstreamProxy;
-pub use who::Who;
+pub use who::ProcessFinder;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use exeat_contract::BridgeKind;
 use exeat_policy::{Target, Transparent};
-use exeat_proxy::{Context, Gateway, Listen, Packets, Sockets};
+use exeat_proxy::{Context, Gateway, ListenerFactory, PacketSource, Sockets};
 use exeat_sandbox::{Finder, InsideNetwork, InsideProcess, Network, Offer, OpenNetwork};
 use nix::libc;
 

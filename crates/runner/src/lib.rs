@@ -103,7 +103,9 @@ pub use exeat_policy::{
     self as policy, Bridge, Cache, EffectSet, Home, HostPort, Limits, Loopback, Nested, Policy, RuleError,
     Size, Span, Transparent, Tty, UnixSockets, View,
 };
-pub use exeat_proxy::{DeniedHost, FailedHost, Lost, ReachedHost, Summary, Unchecked, UpstreamProxy};
+pub use exeat_proxy::{
+    AddressCheckError, ConnectionSummary, DeniedHost, FailedHost, LostConnections, ReachedHost, UpstreamProxy,
+};
 pub use exeat_record::ledger::Head;
 pub use exeat_record::{self as record, RunId, Sealed};
 #[doc(hidden)]

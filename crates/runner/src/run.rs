@@ -20,7 +20,10 @@ use exeat_files::names::id_of_plain;
 use exeat_files::protected::Obeyed;
 use exeat_files::quarantine::{FileId, Found, Journal, Missing, MissingName, Watch, finish_until};
 use exeat_policy::Tty;
-use exeat_proxy::{Context, DeniedHost, Entry, Forward, Listener, ServeReport, Summary, Who, forward, serve};
+use exeat_proxy::{
+    ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
+    serve,
+};
 use exeat_record::place::remove_empty;
 use exeat_record::{Event, Log, Note, RunId, RunStart, What};
 use exeat_sandbox::{

@@ -1,7 +1,7 @@
 //! The upstream proxy of a run: whether the ceilings allow it.
 
 use exeat_policy::{Day, Policy, Target};
-use exeat_proxy::Unchecked;
+use exeat_proxy::AddressCheckError;
 
 use crate::alone::check_addresses;
 use crate::error::Error;

@@ -8,7 +8,7 @@ use exeat_policy::{
     Admitted, Day, Denial, Host, HostPort, Layer, Policy, Port, Rule, Size, Target, TargetError, Unserved,
     Vetted, printable,
 };
-use exeat_runner::{Unchecked, check_addresses};
+use exeat_runner::{AddressCheckError, check_addresses};
 use serde::Serialize;
 
 use crate::args::CheckArgs;
