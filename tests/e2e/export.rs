@@ -342,7 +342,9 @@ fn check_bites(cx: &Cx) {
 fn damaged(cx: &Cx) {
     let record = kinds().replace("stats.example.net", "stats.example.org");
     let done = cx.exeat_plain(["audit", "export", "-"]).stdin(record).run();
-    done.exits(1).says("was not written after the line that stands before it").shows("stats.example.org");
+    done.exits(1)
+        .says(" was changed, or lines are missing or were put in between it and line ")
+        .shows("stats.example.org");
     let cut = kinds();
     let done = cx.exeat_plain(["audit", "export", "-"]).stdin(&cut[..cut.len() / 2]).run();
     done.exits(1).says("was cut off").shows("4001");

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use exeat_policy::Span;
+use exeat_policy::parse_age;
 use jiff::{Timestamp, ToSpan as _, Unit};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -24,7 +24,7 @@ impl Moment {
     }
 
     /// What somebody means who types it at `now`: RFC 3339; a day, or a day and a time, of UTC; a span back, such as
-    /// `2h` or `7d`; `now`, `today`, `yesterday`.
+    /// `30m` or `7d`; `now`, `today`, `yesterday`.
     pub fn typed(text: &str, now: SystemTime) -> Result<Moment, MomentError> {
         let now = Timestamp::try_from(now).map_err(|_| MomentError)?;
         let day = |back: i64| Some(now - (back * 24).hours()).map(|at| at.strftime("%Y-%m-%d").to_string());
@@ -35,8 +35,8 @@ impl Moment {
             text => text.to_owned(),
         };
         let back = text.strip_prefix('-').or_else(|| text.strip_suffix(" ago")).unwrap_or(&text);
-        if let Ok(span) = back.parse::<Span>() {
-            let at = now.checked_sub(span.get()).map_err(|_| MomentError)?;
+        if let Ok(span) = parse_age(back) {
+            let at = now.checked_sub(span).map_err(|_| MomentError)?;
             return Moment::exact(at).ok_or(MomentError);
         }
         let date =
@@ -115,7 +115,7 @@ impl fmt::Debug for Moment {
 /// Text that says no point of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a time is written `2026-11-21`, `2026-11-21 10:20` (UTC), `2026-11-21T10:20:32Z` or, back from now, `2h` or `7d`"
+    "a time is written `2026-11-21`, `2026-11-21 10:20` (UTC), `2026-11-21T10:20:32Z` or, back from now, `30m`, `2h` or `7d`"
 )]
 pub struct MomentError;
 

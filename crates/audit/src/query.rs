@@ -461,7 +461,11 @@ impl fmt::Display for Flaw {
                 )
             }
             Flaw::Chain { line } => {
-                write!(f, "line {line} was not written after the line that stands before it")
+                let before = line.saturating_sub(1);
+                write!(
+                    f,
+                    "line {before} was changed, or lines are missing or were put in between it and line {line}"
+                )
             }
             Flaw::AnotherRun { line } => write!(
                 f,

@@ -48,6 +48,8 @@ pub struct RunSummary {
     pub is_unnumbered: bool,
     /// The last record, if it is a `run_end`; a run without one is unfinished.
     pub end: Option<Box<Record>>,
+    /// Its record has no whole line, as a run leaves it that is killed before it starts.
+    pub is_bare: bool,
     /// It has no end, and its writer is still there.
     pub running: bool,
     /// Why the record could not be read, if it could not.
@@ -88,6 +90,7 @@ impl RunSummary {
         let mut first = Vec::new();
         BufReader::new((&file).take(TAIL)).read_until(b'\n', &mut first)?;
         self.first_line(&first);
+        self.is_bare = !first.ends_with(b"\n") && meta.len() < TAIL;
         let tail = Tail::read(&mut file, meta.len())?;
         self.last = tail.records.last().and_then(|last| Moment::of(&last.ts));
         self.end = tail.end().map(Box::new);

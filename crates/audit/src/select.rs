@@ -42,9 +42,19 @@ impl Selection {
             && self.dirs.is_empty())
     }
 
-    /// Whether a run passes. One of which the first line cannot be read does, because nobody can tell.
+    /// Whether a run passes. One whose first line is damaged does, because nobody can tell. One that has written none passes by the
+    /// time in its name alone: nothing in it could be shown.
     pub fn passes(&self, run: &RunSummary) -> bool {
-        run.holds.is_none() || (self.passes_first_line(run) && self.passes_time(run))
+        match run.holds {
+            Some(_) => self.passes_first_line(run) && self.passes_time(run),
+            None if run.is_bare => !self.needs_first_line() && self.passes_time(run),
+            None => true,
+        }
+    }
+
+    /// Whether a run is left out because it has written no first line, and nobody can tell which run it was.
+    pub fn leaves_out_unknown(&self, run: &RunSummary) -> bool {
+        run.is_bare && self.needs_first_line() && self.passes_time(run)
     }
 
     fn passes_first_line(&self, run: &RunSummary) -> bool {
@@ -76,7 +86,7 @@ impl Selection {
     fn passes_time(&self, run: &RunSummary) -> bool {
         let made = run.run.map(|run| Moment::from(run.created_at()));
         let started = run.started.as_deref().and_then(Moment::of).or(made);
-        let over = run.last.filter(|_| !run.running);
+        let over = run.last.or(made.filter(|_| run.is_bare)).filter(|_| !run.running);
         self.until.is_none_or(|until| started.is_none_or(|started| started <= until))
             && self.since.is_none_or(|since| over.is_none_or(|over| since <= over))
     }

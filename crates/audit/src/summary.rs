@@ -11,7 +11,7 @@ use exeat_record::Proto;
 use exeat_record::lock::Lock;
 
 use crate::Moment;
-use crate::query::{Filter, Kind, Reader, Record};
+use crate::query::{Filter, Flaw, Kind, Reader, Record};
 
 mod hosts;
 mod rules;
@@ -265,7 +265,9 @@ impl Summary {
     ///
     /// Those of a temporary file where there are many hosts.
     pub fn end<R: BufRead>(&mut self, mut reading: Reading, reader: &Reader<R>) -> io::Result<Traffic> {
-        self.flaws += reader.flaws().len() as u64 + reader.more_flaws();
+        // That a run has no end is counted with the runs.
+        let flaws = reader.flaws().iter().filter(|flaw| !matches!(flaw, Flaw::Unfinished { .. }));
+        self.flaws += flaws.count() as u64 + reader.more_flaws();
         self.end_run(&mut reading)
     }
 

@@ -94,3 +94,21 @@ fn l17_what_cannot_be_read_is_not_passed_over() {
     let selection = Selection { stages: texts(&["import"]), ..Selection::default() };
     assert!(selection.passes(&damaged));
 }
+
+#[test]
+fn l17_a_run_without_a_first_line_is_selected_by_the_time_in_its_name() {
+    let run: exeat_record::RunId = "01JD8Z3V5QABCDEFGHJKMNPQRS".parse().unwrap();
+    let bare = RunSummary { run: Some(run), is_bare: true, ..RunSummary::default() };
+    let made = Moment::from(run.created_at());
+    let before = Moment::from(run.created_at() - std::time::Duration::from_secs(60));
+    let after = Moment::from(run.created_at() + std::time::Duration::from_secs(60));
+    let since = |since: &Moment| Selection { since: Some(*since), ..Selection::default() };
+    assert!(Selection::default().passes(&bare));
+    assert!(since(&before).passes(&bare) && since(&made).passes(&bare));
+    assert!(!since(&after).passes(&bare), "its time is over");
+    assert!(since(&after).passes(&RunSummary { running: true, ..bare.clone() }));
+    let stage = Selection { stages: texts(&["import"]), ..Selection::default() };
+    assert!(!stage.passes(&bare), "nobody can tell, and nothing in it can be shown");
+    assert!(stage.leaves_out_unknown(&bare) && !stage.leaves_out_unknown(&imported()));
+    assert!(!Selection { since: Some(after), ..stage }.leaves_out_unknown(&bare), "its time tells");
+}

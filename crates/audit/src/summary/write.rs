@@ -107,7 +107,13 @@ fn text(summary: &Summary, colour: bool, sort: Sort, out: &mut dyn Write) -> io:
     match summary.unused() {
         UnusedRules::NotAsked => {}
         UnusedRules::Listed(unused) if unused.is_empty() => {
-            writeln!(out, "\nevery rule of the stored policies was used")?;
+            let has_rules = !summary.rules().is_empty() || summary.rules_more() > 0;
+            let said = if has_rules {
+                "every rule of the stored policies was used"
+            } else {
+                "the stored policies have no rule"
+            };
+            writeln!(out, "\n{said}")?;
         }
         UnusedRules::CannotTell(count) => writeln!(out, "\n{}", cannot_tell(count))?,
         UnusedRules::Listed(unused) => {
@@ -250,7 +256,11 @@ fn origin(rule: &Unused<'_>, safe: &dyn Fn(&str) -> String) -> String {
 /// What a reader must know before they rely on the numbers.
 fn warnings(summary: &Summary) -> Vec<String> {
     [
-        (summary.flaws, "flaw", " in the records: `exeat audit show` names them"),
+        (
+            summary.flaws,
+            "flaw",
+            " in the records: `exeat audit verify` with the same records and flags names them",
+        ),
         (summary.unrecorded, "attempt", " that no line tells of"),
         (summary.unseen, "packet or connection", " not looked at"),
     ]

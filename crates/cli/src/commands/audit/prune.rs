@@ -34,8 +34,10 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
     let mut done = Done::default();
     let mut out = Out::by_line();
     let selection = select::selection(&args.selection)?;
+    let mut doubtful = select::Doubtful::default();
     let shown = place.stored_runs().map_err(bad_place)?.iter().try_for_each(|stored| {
-        let is_selected = || selection.is_empty() || selection.passes(&select::summarize(&stored.path));
+        let mut is_selected =
+            || selection.is_empty() || doubtful.takes(&selection, &select::summarize(&stored.path));
         // A run that is not there any more was removed by another.
         if stored.last_written().is_ok_and(|last| last < before) && is_selected() {
             prune(args, stored, &keys, &killed, &mut done, &mut out)
@@ -43,6 +45,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
             Ok(())
         }
     });
+    doubtful.finish();
     let said = shown.and_then(|()| {
         let what = if args.dry_run { "would be removed" } else { "removed" };
         let plural = if done.removed == 1 { "" } else { "s" };

@@ -272,19 +272,22 @@ fn is_record(path: &Path) -> bool {
 /// The newest record that passes. What a preset asked a package manager is a run too, and not what people look for.
 fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
     let mut preset = None;
+    let mut doubtful = Doubtful::default();
     for path in newest_first {
         let source = Source::File(path);
         let run = summary_of(&source);
-        if !selection.passes(&run) {
+        if !doubtful.takes(selection, &run) {
             continue;
         }
         let is_preset = run.stage.as_deref().is_some_and(|stage| stage.starts_with(PRESET_STAGE));
         let found = Found { source, run, twin: None };
         if !is_preset || !selection.stages.is_empty() {
+            doubtful.finish();
             return Selected { found: vec![found], strange: Vec::new() };
         }
         preset = preset.or(Some(found));
     }
+    doubtful.finish();
     Selected { found: preset.into_iter().collect(), strange: Vec::new() }
 }
 
@@ -292,21 +295,15 @@ fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
 fn of(selection: &Selection, sources: Vec<Source>, with_runs: bool) -> Result<Selected, Failure> {
     let alone = !with_runs && sources.len() == 1 && selection.is_empty();
     let mut found: Vec<Found> = Vec::new();
-    let mut unknown = Notes::default();
+    let mut doubtful = Doubtful::default();
     for source in sources {
         // What is alone and not asked about is opened once.
         let run = if alone { RunSummary::default() } else { summary_of(&source) };
-        if !selection.passes(&run) {
-            continue;
+        if doubtful.takes(selection, &run) {
+            found.push(Found { source, run, twin: None });
         }
-        if run.holds.is_none() && !selection.is_empty() {
-            unknown.note(|| {
-                format!("{source} is read: its first line cannot be, so nobody can tell whether the flags select it")
-            });
-        }
-        found.push(Found { source, run, twin: None });
     }
-    unknown.finish();
+    doubtful.finish();
     compare(&mut found)?;
     Ok(Selected { found, strange: Vec::new() })
 }
@@ -405,6 +402,46 @@ fn first_difference(a: &Path, b: &Path) -> io::Result<Option<u64>> {
 
 /// Bytes that are read at once.
 pub(super) const ROOM: usize = 256 * 1024;
+
+/// Counts the records of which nobody can tell whether the flags select them.
+#[derive(Default)]
+pub(super) struct Doubtful {
+    left_out: u64,
+    read: u64,
+}
+
+impl Doubtful {
+    /// Whether the flags select a run.
+    pub(super) fn takes(&mut self, selection: &Selection, run: &RunSummary) -> bool {
+        let is_taken = selection.passes(run);
+        self.left_out += u64::from(selection.leaves_out_unknown(run));
+        self.read += u64::from(is_taken && run.holds.is_none() && !run.is_bare && !selection.is_empty());
+        is_taken
+    }
+
+    /// Reports how many there were, in one line for each kind.
+    pub(super) fn finish(&self) {
+        let records = |count| if count == 1 { "1 record".to_owned() } else { format!("{count} records") };
+        if self.left_out > 0 {
+            let what = records(self.left_out);
+            stdio::line(
+                "note",
+                &format!(
+                    "{what} left out: killed before the first line, which names the stage, directory, user and labels (exeat audit list shows all)"
+                ),
+            );
+        }
+        if self.read > 0 {
+            let what = records(self.read);
+            stdio::line(
+                "note",
+                &format!(
+                    "{what} read whether or not the flags select them: their first line is damaged (exeat audit verify --all)"
+                ),
+            );
+        }
+    }
+}
 
 /// Notes of one kind: some one by one, and then how many more there are.
 #[derive(Default)]
