@@ -49,7 +49,7 @@ pub const LEAST_AUDIT_SIZE: Size = Size(1 << 20);
 
 /// Guesses what was meant by a `memory` below [`LEAST_MEMORY`]: `100M` for 100 bytes, `64MiB` for 64 KiB.
 pub fn memory_meant(size: Size) -> Option<String> {
-    if size.0 < 1024 {
+    if size.0 < 1000 {
         return Some(format!("{}M", size.0));
     }
     let shown = size.to_string();
@@ -188,6 +188,22 @@ pub enum LimitError {
     /// It is not a number of bytes.
     #[error("a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing")]
     Size,
+}
+
+/// Reads how long ago something was: a [`Span`], in which `30m` are minutes, or any number of days (`d`), weeks (`w`), months of 31
+/// days (`mo`) or years of 366 (`y`).
+///
+/// # Errors
+/// [`LimitError`] for other text.
+pub fn parse_age(text: &str) -> Result<Duration, LimitError> {
+    const DAY: u64 = 24 * 60 * 60;
+    for (unit, days) in [("d", 1), ("w", 7), ("mo", 31), ("y", 366)] {
+        if let Some(count) = text.strip_suffix(unit).and_then(number) {
+            let seconds = count.checked_mul(days * DAY).ok_or(LimitError::TooLong)?;
+            return if seconds > 0 { Ok(Duration::from_secs(seconds)) } else { Err(LimitError::Span) };
+        }
+    }
+    text.parse().map(Span::get)
 }
 
 impl Span {

@@ -277,6 +277,18 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("max_output_bytes", "limits.output_size"),
 ];
 
+/// Words for settings that only flags of a run have, with these flags.
+const FLAGS_ALONE: [(&str, &str); 8] = [
+    ("run", "--on-denied, --require, --end-with-parent, --result, --audit, --label"),
+    ("on_denied", "--on-denied"),
+    ("require", "--require"),
+    ("end_with_parent", "--end-with-parent"),
+    ("result", "--result"),
+    ("label", "--label"),
+    ("labels", "--label"),
+    ("quiet", "--quiet"),
+];
+
 /// Reports an unknown key, and with `guess` the key that was probably meant.
 pub(super) fn unknown(
     keys: &'static [Key],
@@ -290,6 +302,10 @@ pub(super) fn unknown(
         _ => format!("in `[{section}]`"),
     };
     let message = format!("there is no key `{}` {place}", visible(name));
+    let folded = name.replace('-', "_").to_ascii_lowercase();
+    if let Some((_, flags)) = FLAGS_ALONE.iter().find(|(key, _)| *key == folded) {
+        return (format!("{message}: only flags of `exeat run` say it: {flags}"), None);
+    }
     (message, if guess { key_meant(keys, section, name) } else { None })
 }
 
@@ -325,5 +341,7 @@ pub fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>) -> Opt
         return None;
     }
     let ranked = words.into_iter().map(|word| (strsim::osa_distance(typed, word), word));
-    ranked.filter(|(edits, word)| *edits <= word.len().div_ceil(3)).min().map(|(_, word)| word)
+    // Of three letters one is a slip; two of them make another word.
+    let is_near = |edits: usize, word: &str| edits <= word.len().div_ceil(3) && 2 * edits < typed.len();
+    ranked.filter(|(edits, word)| is_near(*edits, word)).min().map(|(_, word)| word)
 }

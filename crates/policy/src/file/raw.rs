@@ -204,7 +204,11 @@ fn syntax(text: &str, start: usize, error: &serde_json::Error) -> Fault {
     let at = (start + before + error.column().saturating_sub(1)).min(text.len());
     let full = error.to_string();
     // serde_json ends its message with a position relative to the part that it received.
-    let message = full.split(" at line ").next().unwrap_or(&full).to_owned();
+    let message = full.split(" at line ").next().unwrap_or(&full);
+    let message = match message.strip_prefix("EOF while parsing ") {
+        Some(what) => format!("the text ends inside {what}"),
+        None => message.to_owned(),
+    };
     // The comma is the fault, not what follows it. For objects serde_json reports a missing key.
     let head = text.get(..at).unwrap_or_default().trim_end();
     let closes = text.get(at..).is_some_and(|rest| rest.starts_with([']', '}']));

@@ -321,11 +321,14 @@ impl Report {
         // As for connections: no other field says which ports are granted.
         question.error = (reason != Reason::Default).then(|| said.clone()).filter(|_| reason == Reason::Port);
         let flag = denial.as_ref().and_then(Denial::flag);
-        // The port comes after the name: a flag without a port grants only 443.
-        let for_ssh =
-            flag.iter().filter(|_| reason == Reason::Default).map(|flag| format!("; ssh needs {flag}:22"));
-        let for_ssh: String = for_ssh.collect();
-        let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name{for_ssh})"), flag);
+        // The port comes after the name, and who asks a name server is not known: a flag without a port opens 443 alone.
+        let for_port = match &flag {
+            Some(flag) if reason == Reason::Default => {
+                format!(": the port is not known, and the flag is for 443; for ssh {flag}:22")
+            }
+            _ => String::new(),
+        };
+        let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name{for_port})"), flag);
         denied.host = name.to_string();
         let flag_inside = denial.as_ref().and_then(Denial::flag_inside);
         Self { event: Event::Dns(question), end: SummaryEntry::Listed(denied), flag_inside }

@@ -167,7 +167,7 @@ async fn d10_records_why_a_question_is_refused() {
         (
             "stats.example.net",
             "default",
-            "no rule allows it (asked by name; ssh needs --allow stats.example.net:22)",
+            "no rule allows it (asked by name: the port is not known, and the flag is for 443; for ssh --allow stats.example.net:22)",
             Some("--allow stats.example.net"),
         ),
         ("evil.example.com", "deny_rule", "denied by --allow (asked by name)", None),
