@@ -68,7 +68,9 @@ fn grace_to_save(cx: &Cx) {
     let mut live = cx.exeat(words).start();
     live.until_prints("ready").signal(Signal::SIGTERM);
     let done = live.wait();
-    done.exits(0).says("exeat: stopped by SIGTERM, 6").says("s after it: ended by itself, code 0");
+    done.exits(0)
+        .says("exeat: stopped by SIGTERM; the stage ended by itself 6")
+        .says(" s later, with code 0");
     assert_eq!(std::fs::read_to_string(cx.dir().join("saved")).expect("what was saved"), "saved\n");
     let said = read_result(&result);
     assert_eq!(
@@ -92,10 +94,10 @@ fn grace_as_said(cx: &Cx) {
         live.until_prints("ready").signal(Signal::SIGTERM);
         let done = live.wait();
         // At least a second, and not the eight that it is without.
-        done.exits(137).says(" s after it: killed");
+        done.exits(137).says("; the stage was killed ");
         let after: f64 = done
             .stderr()
-            .split("stopped by SIGTERM, ")
+            .split("the stage was killed ")
             .nth(1)
             .and_then(|rest| rest.split(' ').next())
             .and_then(|number| number.parse().ok())
@@ -115,7 +117,7 @@ fn second_signal(cx: &Cx) {
     live.until_prints("ready").signal(Signal::SIGTERM);
     live.until_prints("told").signal(Signal::SIGINT);
     let done = live.wait();
-    done.exits(137).says("exeat: stopped by SIGTERM, ").says(" s after it: killed");
+    done.exits(137).says("exeat: stopped by SIGTERM; the stage was killed ");
     done.record();
 }
 

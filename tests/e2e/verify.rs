@@ -294,6 +294,15 @@ fn hidden(cx: &Cx) {
         .run()
         .exits(2)
         .says("which the stage can write");
+    // A run that was refused leaves no key behind, here least of all.
+    for name in ["k.pem", "k.pub"] {
+        assert!(!cx.dir().join(name).exists(), "{name}");
+    }
+    let (missing, there) = (cx.home().join("never.pem"), cx.home().join("never.pub"));
+    fs::write(&there, "somebody's\n").expect("a file");
+    let words = ["run", "--audit-key", &missing.display().to_string(), "--ro", "no-such", "--", "true"];
+    cx.exeat_plain(words).run().exits(2);
+    assert!(!missing.exists() && there.exists());
 }
 
 fn elsewhere(cx: &Cx) {

@@ -112,19 +112,39 @@ impl SigningKey {
     /// # Errors
     /// Those of [`SigningKey::load`], and those of writing.
     pub fn load_or_make(path: &Path) -> Result<SigningKey, KeyError> {
+        Self::load_or_note_new(path).map(|(key, _)| key)
+    }
+
+    /// Reads or makes the key like [`SigningKey::load_or_make`], and returns whether it made the file.
+    ///
+    /// # Errors
+    /// As [`SigningKey::load_or_make`].
+    pub fn load_or_note_new(path: &Path) -> Result<(SigningKey, bool), KeyError> {
         match SigningKey::load(path) {
             Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-            loaded => return loaded,
+            loaded => return loaded.map(|key| (key, false)),
         }
         let (key, pem) = SigningKey::generate()?;
         let at = |source| KeyError::Io { path: path.to_owned(), source };
         match create_private(path, pem.as_bytes()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return SigningKey::load(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return SigningKey::load(path).map(|key| (key, false));
+            }
             made => made.map_err(at)?,
         }
         // For people who check records elsewhere; `exeat audit key` prints the same.
         let _ = write_new(&path.with_extension("pub"), 0o644, format!("{}\n", key.public).as_bytes());
-        Ok(key)
+        Ok((key, true))
+    }
+
+    /// Removes what [`SigningKey::load_or_note_new`] has made for this key.
+    pub fn remove_new(&self, path: &Path) {
+        let beside = path.with_extension("pub");
+        // One that was there before is somebody's.
+        if fs::read_to_string(&beside).is_ok_and(|text| text == format!("{}\n", self.public)) {
+            let _ = fs::remove_file(beside);
+        }
+        let _ = fs::remove_file(path);
     }
 
     /// Returns the key that checks the signatures of this one.

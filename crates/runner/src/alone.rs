@@ -160,7 +160,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
             stage: request.stage,
             policy: Some(&request.policy),
         };
-        request.signing.make(place.as_ref())?;
+        request.signing.make(place.as_ref())?.keep();
         let Opened { log, path: audit, ledger } = record.open(run)?;
         let listed = begin(&log, ledger, start, &request.sources).inspect_err(|_| {
             if let Some(record) = request.audit.in_default_place(audit.as_deref()) {

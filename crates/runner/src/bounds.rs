@@ -173,7 +173,8 @@ pub(crate) fn told(name: &str, said: &str, before: &Extent, after: &Extent) -> O
         names.join(", ")
     };
     if after.read.is_empty() {
-        (!before.read.is_empty()).then(|| format!("{name} is not shown: {said} does not allow it"))
+        (!before.read.is_empty())
+            .then(|| format!("{name} cannot be read by the stage: {said} does not allow it"))
     } else if after.read != before.read {
         let writable = match (before.write.is_empty(), after.write.is_empty()) {
             (true, _) => String::new(),

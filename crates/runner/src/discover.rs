@@ -309,8 +309,10 @@ impl<'a> Discovery<'a> {
             }
             Some(seen) if seen.ended != Ended::Exit(0) => {
                 let why = found.stuck(&seen.summary).unwrap_or(seen.said);
-                doubt =
-                    Some(format!("preset `{name}`: hosts may be missing, its client came no further: {why}"));
+                let why = if why.is_empty() { why } else { format!(": {why}") };
+                doubt = Some(format!(
+                    "preset `{name}`: hosts may be missing, as the client stopped before it had asked for all of them{why}"
+                ));
             }
             _ => {}
         }
@@ -433,8 +435,9 @@ impl<'a> Discovery<'a> {
             signing: Signing::Own,
             limits: self.limits(limit),
         };
-        prepare_key(&request.signing, &request.host_env)?;
+        let key = prepare_key(&request.signing, &request.host_env)?;
         let plan = plan(request)?;
+        key.keep();
         let prepare = |source| Error::Prepare { what: "the client's streams", source };
         let null = File::open("/dev/null").map_err(prepare)?;
         let (reader, writer) = io::pipe().map_err(prepare)?;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use exeat_record::place::Place;
 pub use exeat_sandbox::Fix;
@@ -15,6 +15,7 @@ use crate::backend::stand;
 use crate::dirs;
 use crate::error::{Error, chain};
 use crate::identity::Who;
+use crate::limits::delegated;
 
 /// The word of the one finding inside a run: nothing else is tried there.
 pub const NESTED: &str = "nested";
@@ -139,28 +140,25 @@ fn writable(id: &'static str, step: &'static str, dir: &Path, costs: &str) -> Fi
     }
 }
 
-/// A delegated control group (cgroups(7)): limits are watched without one, and would be held by the kernel with one.
+/// A control group whose memory the kernel bounds (cgroups(7)): what `--memory` uses where there is one.
 fn cgroup() -> Finding {
-    let (id, step) = ("cgroup", "a control group of one's own");
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = own
-        .lines()
-        .find_map(|line| line.strip_prefix("0::/"))
-        .map(|path| Path::new("/sys/fs/cgroup").join(path));
-    let is_delegated = |path: &PathBuf| {
-        access(path, AccessFlags::W_OK)
-            .and_then(|()| access(&path.join("cgroup.procs"), AccessFlags::W_OK))
-            .is_ok()
-    };
-    match path.filter(is_delegated) {
-        Some(path) => Finding {
+    let (id, step) = ("cgroup", "a control group for --memory");
+    match delegated() {
+        Some(above) => Finding {
             found: Found::Aside,
-            ..Finding::held(id, step, format!("delegated: {}", path.display()))
+            ..Finding::held(id, step, format!("the kernel holds --memory, in {}", above.display()))
         },
         None => {
-            let costs = "nothing in this version: --memory and --pids are watched by exeat";
-            let fix = Some(Fix::words("systemd-run --user --scope -p Delegate=yes exeat run ..."));
-            Finding { found: Found::Aside, fix, ..Finding::partial(id, step, "not delegated", costs) }
+            let costs =
+                "--memory is watched by exeat, which is not exact; the other limits need no control group";
+            let fix = Some(Fix::words(
+                "a unit of your session, as an ordinary user: systemd-run --user --scope exeat run ...",
+            ));
+            Finding {
+                found: Found::Aside,
+                fix,
+                ..Finding::partial(id, step, "none of yours counts memory here", costs)
+            }
         }
     }
 }

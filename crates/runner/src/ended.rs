@@ -113,7 +113,7 @@ fn of_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().and_then(|signal| signal.checked_add(128)).unwrap_or(255)
 }
 
-/// `stopped by SIGTERM, 8 s after it: killed`.
+/// `stopped by SIGTERM; the stage was killed 8 s later`.
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.by {
@@ -121,11 +121,14 @@ impl fmt::Display for Stopped {
             StoppedBy::Parent => f.write_str("stopped by the end of the process that had started exeat")?,
             StoppedBy::Program => f.write_str("stopped by the program that had started it")?,
         }
-        write!(f, ", {} s after it: ", tenths(self.after))?;
+        let when = match tenths(self.after).as_str() {
+            "0" => "at once".to_owned(),
+            seconds => format!("{seconds} s later"),
+        };
         match self.how {
-            StoppedHow::Exit(code) => write!(f, "ended by itself, code {code}"),
-            StoppedHow::Signal(signal) => write!(f, "ended by {}", signal_name(signal)),
-            StoppedHow::Killed => f.write_str("killed"),
+            StoppedHow::Exit(code) => write!(f, "; the stage ended by itself {when}, with code {code}"),
+            StoppedHow::Signal(signal) => write!(f, "; the stage ended {when}, by {}", signal_name(signal)),
+            StoppedHow::Killed => write!(f, "; the stage was killed {when}"),
         }
     }
 }
@@ -172,15 +175,15 @@ mod tests {
         };
         assert_eq!(
             stopped(StoppedBy::Signal, 8012, StoppedHow::Killed),
-            "stopped by SIGTERM, 8 s after it: killed"
+            "stopped by SIGTERM; the stage was killed 8 s later"
         );
         assert_eq!(
             stopped(StoppedBy::Parent, 312, StoppedHow::Exit(0)),
-            "stopped by the end of the process that had started exeat, 0.3 s after it: ended by itself, code 0"
+            "stopped by the end of the process that had started exeat; the stage ended by itself 0.3 s later, with code 0"
         );
         assert_eq!(
             stopped(StoppedBy::Program, 2, StoppedHow::Signal(15)),
-            "stopped by the program that had started it, 0 s after it: ended by SIGTERM"
+            "stopped by the program that had started it; the stage ended at once, by SIGTERM"
         );
     }
 }

@@ -455,7 +455,8 @@ impl Error {
 
     /// Whether it comes of a run inside a run: a stage's home is read-only, and its filter refuses what a run begins with, so that
     /// steps before the sandbox fail as well.
-    fn is_of_nesting(&self) -> bool {
+    #[must_use]
+    pub fn is_of_nesting(&self) -> bool {
         self.code() == 125 && exeat_sandbox::is_nested()
     }
 

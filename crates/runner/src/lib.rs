@@ -120,5 +120,5 @@ pub use request::{AuditTo, Hardening, Request};
 pub use result::{RESULT_SCHEMA, RunResult, result_schema};
 pub use run::outcome::{Outcome, Through};
 pub use run::{Live, OnDenied, Oversight, notice_children, run};
-pub use signing::{Signing, key_place, prepare_key};
+pub use signing::{NewKey, Signing, key_place, prepare_key};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

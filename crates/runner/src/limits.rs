@@ -21,6 +21,7 @@ use crate::error::Error;
 mod group;
 
 use group::MemoryGroup;
+pub(crate) use group::delegated;
 
 /// From one count of the sandbox's tasks to the next: two CPUs fork some 100 times meanwhile.
 const COUNT: Duration = Duration::from_millis(5);

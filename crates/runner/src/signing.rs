@@ -52,14 +52,35 @@ impl Signing {
     }
 
     /// Makes the key where it is missing.
-    pub(crate) fn make(&self, place: Option<&Place>) -> Result<(), Error> {
+    pub(crate) fn make(&self, place: Option<&Place>) -> Result<NewKey, Error> {
         if matches!(self, Self::Own) {
             let own = key_place(place).ok_or(Error::Place(place::Error::NoHome))?;
             own.prepare().map_err(Error::KeyPlace)?;
         }
-        match self.path(place) {
-            Some(path) => SigningKey::load_or_make(&path).map(drop).map_err(Error::Key),
-            None => Ok(()),
+        let Some(path) = self.path(place) else { return Ok(NewKey(None)) };
+        let (key, is_new) = SigningKey::load_or_note_new(&path).map_err(Error::Key)?;
+        // The user's own key is for every run, and others may have it already.
+        Ok(NewKey((is_new && matches!(self, Self::File(_))).then_some((path, key))))
+    }
+}
+
+/// A key file that was made for a run. It is removed again unless the run is planned: one that was refused leaves nothing, least of
+/// all a private key in a tree that stages can write.
+#[derive(Debug)]
+#[must_use = "dropping it removes the key that was made"]
+pub struct NewKey(Option<(PathBuf, SigningKey)>);
+
+impl NewKey {
+    /// Leaves the key where it is.
+    pub fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewKey {
+    fn drop(&mut self) {
+        if let Some((path, key)) = self.0.take() {
+            key.remove_new(&path);
         }
     }
 }
@@ -76,11 +97,12 @@ pub fn key_place(place: Option<&Place>) -> Option<Place> {
     }
 }
 
-/// Makes the key of a run where it is missing. Before the run is planned, so that the plan hides it.
+/// Makes the key of a run where it is missing. Before the run is planned, so that the plan hides it. What it returns is to be kept once
+/// the run is planned.
 ///
 /// # Errors
 /// [`Error::Key`] and [`Error::KeyPlace`], and [`Error::Place`] where there is no state directory.
-pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -> Result<(), Error> {
+pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -> Result<NewKey, Error> {
     signing.make(state_place(host_env)?.as_ref())
 }
 

@@ -557,8 +557,9 @@ impl Stage {
             return Err(Error::ViaAnd("what a refusal does"));
         }
         let request = self.request()?;
-        prepare_key(&request.signing, &request.host_env)?;
+        let key = prepare_key(&request.signing, &request.host_env)?;
         let plan = self.plan_on(request, [stdin, stdout, stderr])?;
+        key.keep();
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (input, to_stage) = stdin.input().map_err(prepare("standard input"))?;
         let (output, from_output) =

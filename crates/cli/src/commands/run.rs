@@ -258,12 +258,13 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     missing.map_or(Ok(()), Err)?;
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
-    exeat_runner::prepare_key(&request.signing, &request.host_env)?;
+    let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
     let mut plan = exeat_runner::plan(request)?;
     match require {
         Some(Require::Full) => plan.require_full()?,
         None => {}
     }
+    key.keep();
     for hint in hints.iter().filter(|_| !quiet) {
         stdio::line("note", hint);
     }

@@ -36,7 +36,7 @@ fn a_change_is_told_in_one_line() {
     let extent = |read: &[&str], write: &[&str]| Extent { read: tops(read), write: tops(write) };
     let cases = [
         (extent(&["/srv"], &["/srv"]), None),
-        (extent(&[], &[]), Some("`/srv` is not shown: S does not allow it")),
+        (extent(&[], &[]), Some("`/srv` cannot be read by the stage: S does not allow it")),
         (extent(&["/srv"], &[]), Some("`/srv` is read-only for the stage: S does not let it be written")),
         (extent(&["/srv"], &["/srv/a"]), Some("`/srv` is writable only in `/srv/a`: S allows no more")),
         (extent(&["/srv/a"], &["/srv/a"]), Some("of `/srv` only `/srv/a` is shown: S allows no more")),
