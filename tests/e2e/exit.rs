@@ -151,6 +151,18 @@ fn on_denied(cx: &Cx) {
         assert_eq!(done.record().events("run_end")[0]["cause"], expect);
     }
     cx.exeat(["run", "--on-denied", "end", "--via", "unix:/x", "--", "true"]).run().exits(2);
+    // Of many runs at one time, each line says whose it is.
+    for (what, words) in
+        [("fail", "the stage exited 0, and the run 123"), ("end", "the refusal ended the run")]
+    {
+        let script = ask.clone() + "exit 0";
+        let done = cx.exeat(["run", "--stage", "s3", "--on-denied", what, "--", "sh", "-c", &script]).run();
+        done.exits(123).says("exeat: s3: 1 host denied, 0 reached; ").says(words).says("exeat: s3: record: ");
+        assert!(
+            done.stderr().lines().all(|line| line.starts_with("exeat: s3: ") || line.starts_with(' ')),
+            "{done:?}"
+        );
+    }
 }
 
 /// Once, and before the end.
@@ -346,7 +358,7 @@ fn nested(cx: &Cx) {
     {
         let done = cx.exeat(inside.iter().copied().chain(words)).run();
         done.exits(125)
-            .says("because: a run inside a run: exeat does not nest")
+            .says("exeat: error: a run inside a run: exeat does not nest (")
             .says("hint: run the command as it is");
         assert!(!done.stderr().contains("docker"), "{done:?}");
     }

@@ -72,8 +72,39 @@ pub(crate) fn visible(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// The error as a line of ours: in the output of `make`, `error:` alone could be anybody's.
+pub(crate) fn spoken(error: &clap::Error) -> String {
+    let text = error.render();
+    match crate::render::Paint::new(ColorWhen::Auto, &std::io::stderr()).is_on() {
+        true => format!("exeat: {}", text.ansi()),
+        false => format!("exeat: {text}"),
+    }
+}
+
 /// The error with the command that was probably meant, where clap sees none: it takes `rnu` for nothing.
 pub(crate) fn guessed(mut error: clap::Error, first: Option<&str>) -> clap::Error {
+    if let (Some("policy"), Some(ContextValue::String(typed))) =
+        (first, error.get(ContextKind::InvalidSubcommand))
+        && typed == "check"
+    {
+        let tip =
+            "exeat policy lint FILE looks for mistakes; exeat check --policy FILE HOST asks it about a host";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+        error.remove(ContextKind::SuggestedSubcommand);
+        return error;
+    }
+    if let (Some("run" | "learn"), Some(ContextValue::String(flag))) =
+        (first, error.get(ContextKind::InvalidArg))
+        && error.kind() == clap::error::ErrorKind::UnknownArgument
+        && error.get(ContextKind::SuggestedArg).is_none()
+    {
+        let tip = format!(
+            "a flag of the command stands after it: exeat run -- COMMAND {}",
+            exeat_policy::printable(flag)
+        );
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+        return error;
+    }
     let typed = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(typed)) if first == Some(typed) => typed.clone(),
         _ => return error,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::render::{Paint, printable_lines};
+use crate::stdio::speaker;
 
 /// Why a command of exeat stopped. The message is lower case, without a full stop, the user's text in backticks.
 #[derive(Debug)]
@@ -27,7 +28,8 @@ struct At<'a> {
     file: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u32>,
-    column: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<u32>,
     error: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     meant: Option<&'a str>,
@@ -154,13 +156,20 @@ impl Failure {
     /// The same as plain text, for a program that reads it: without a name in front.
     pub(crate) fn said(&self) -> String {
         let text = self.report(Paint::PLAIN);
-        text.strip_prefix("exeat: error: ").unwrap_or(&text).trim_end().to_owned()
+        let prefix = format!("{}: error: ", speaker());
+        text.strip_prefix(&prefix).unwrap_or(&text).trim_end().to_owned()
     }
 
     /// The lines for stderr, each with its newline; none where nobody is to blame.
     pub(crate) fn report(&self, paint: Paint) -> String {
         match self {
             Self::Fault(fault) => lines(&fault.message, fault.source(), None, fault.hint.as_deref(), paint),
+            // Which step failed first says nothing of the cause.
+            Self::Run(error) if error.is_of_nesting() => {
+                let step = with_causes(&error.to_string(), error.source());
+                let message = format!("{} ({step})", error.layer().unwrap_or_default());
+                lines(&message, None, None, error.fix().as_deref(), paint)
+            }
             Self::Run(error) => {
                 lines(&error.to_string(), error.source(), error.layer(), error.fix().as_deref(), paint)
             }
@@ -216,7 +225,7 @@ fn lines(
     paint: Paint,
 ) -> String {
     let text = with_causes(message, source);
-    let mut out = format!("exeat: {} {}\n", paint.bad("error:"), printable_lines(&text));
+    let mut out = format!("{}: {} {}\n", speaker(), paint.bad("error:"), printable_lines(&text));
     for (word, text) in [("because:", layer), ("hint:", hint)] {
         if let Some(text) = text {
             out.push_str(&format!("  {} {}\n", paint.strong(word), printable_lines(text)));

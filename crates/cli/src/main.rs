@@ -51,7 +51,7 @@ fn main() -> ExitCode {
             if is_json {
                 stdio::say_json(&run::refusal(&error).json());
             } else {
-                let _ = error.print();
+                stdio::say(&args::spoken(&error));
             }
             run::refused(&error);
             return Exit::BadInput.into();

@@ -1,16 +1,18 @@
 //! What people read: colour, the summary at the end of a run, tables. It decides nothing and writes nothing; its
 //! functions return text. A record that programs read is never rendered here.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 
 use exeat_audit::query::last_part;
 use exeat_policy::{printable, shell_word};
 use exeat_record::{Proto, signal_name};
-use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, Outcome, Through};
+use exeat_runner::{DeniedHost, Ended, FailedHost, OnDenied, Outcome, ConnectionSummary, Through};
 
 use crate::args::ColorWhen;
 use crate::env_vars;
 use crate::failure::in_house;
+use crate::stdio::speaker;
 
 /// Colour or none, for one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +85,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) seal: Option<String>,
     /// The stage declared `Llm`.
     pub(crate) llm: bool,
+    /// What a refusal does to the run.
+    pub(crate) on_denied: OnDenied,
 }
 
 /// The root of a record, and the number and the digest that the run has in the ledger: 16 digits of each. A log that has this line is a
@@ -99,14 +103,15 @@ pub(crate) fn seal(outcome: &Outcome) -> Option<String> {
 pub(crate) fn through(summary: &ConnectionSummary, through: &Through) -> String {
     let Through { socket, lost } = through;
     let place = printable(&format!("unix:{}", socket.display()));
+    let exeat = speaker();
     let mut out = String::new();
     if lost.count > 0 {
         let why = lost.why.as_deref().map(|why| cell(&in_house(why))).unwrap_or_default();
         let connections = if lost.count == 1 { "connection" } else { "connections" };
-        out.push_str(&format!("exeat: {} {connections} found no proxy at {place}: {why}\n", lost.count));
+        out.push_str(&format!("{exeat}: {} {connections} found no proxy at {place}: {why}\n", lost.count));
     }
     if summary.connections > lost.count {
-        out.push_str(&format!("exeat: decisions are in the record of the proxy at {place}\n"));
+        out.push_str(&format!("{exeat}: decisions are in the record of the proxy at {place}\n"));
     }
     out
 }
@@ -130,9 +135,10 @@ impl Ending<'_> {
     /// reached.
     pub(crate) fn render(&self, paint: Paint) -> String {
         let ConnectionSummary { denied, failed, would_deny, .. } = self.summary;
+        let exeat = speaker();
         let mut out = match self.ended {
-            Some(Ended::Limit(reached)) => format!("exeat: {reached} reached; the stage was stopped\n"),
-            Some(Ended::Stopped(stopped)) => format!("exeat: {stopped}\n"),
+            Some(Ended::Limit(reached)) => format!("{exeat}: {reached} reached; the stage was stopped\n"),
+            Some(Ended::Stopped(stopped)) => format!("{exeat}: {stopped}\n"),
             _ => String::new(),
         };
         if is_silent(self.summary) {
@@ -144,7 +150,7 @@ impl Ending<'_> {
         by_program(&mut rows);
         rows.extend(most_first(failed, |host| host.count).map(Row::from));
 
-        out.push_str(&format!("exeat: {}\n", self.headline()));
+        out.push_str(&format!("{exeat}: {}\n", self.headline()));
         out.push_str(&table(&rows, paint));
         let ConnectionSummary { denied_more, would_deny_more, .. } = *self.summary;
         for (hosts, what, verdict, beyond) in [
@@ -166,7 +172,7 @@ impl Ending<'_> {
         }
         if let Some(show) = self.show("") {
             // A comment, so that the line can be pasted as it is.
-            out.push_str(&format!("exeat: record: {show}{}\n", prefixed("  # ", &self.seal)));
+            out.push_str(&format!("{exeat}: record: {show}{}\n", prefixed("  # ", &self.seal)));
         }
         out
     }
@@ -177,16 +183,19 @@ impl Ending<'_> {
         let mut parts = Vec::new();
         if !denied.is_empty() || *denied_more > 0 {
             let at_least = if *denied_more > 0 { "at least " } else { "" };
-            parts.push(format!("{at_least}{} {} denied", denied.len(), hosts(denied.len())));
+            let count = names(denied.iter().map(|host| host.host.as_str()));
+            parts.push(format!("{at_least}{count} {} denied", hosts(count)));
         }
         if !would_deny.is_empty() {
             let at_least = if *would_deny_more > 0 { "at least " } else { "" };
-            let noun = if parts.is_empty() { format!(" {}", hosts(would_deny.len())) } else { String::new() };
-            parts.push(format!("{at_least}{}{noun} would be denied", would_deny.len()));
+            let count = names(would_deny.iter().map(|host| host.host.as_str()));
+            let noun = if parts.is_empty() { format!(" {}", hosts(count)) } else { String::new() };
+            parts.push(format!("{at_least}{count}{noun} would be denied"));
         }
         if !failed.is_empty() {
-            let noun = if parts.is_empty() { format!(" {}", hosts(failed.len())) } else { String::new() };
-            parts.push(format!("{}{noun} failed", failed.len()));
+            let count = names(failed.iter().map(|host| host.host.as_str()));
+            let noun = if parts.is_empty() { format!(" {}", hosts(count)) } else { String::new() };
+            parts.push(format!("{count}{noun} failed"));
         }
         parts.push(format!("{reached} reached"));
         let end = match self.ended {
@@ -194,7 +203,10 @@ impl Ending<'_> {
             None | Some(Ended::Limit(_) | Ended::Stopped(_) | Ended::Uncovered) => return parts.join(", "),
             Some(Ended::Exit(code)) => format!("the stage exited {code}"),
             Some(Ended::Signal(signal)) => format!("the stage was killed by {}", signal_name(signal)),
-            Some(Ended::Denied) => "a refusal ends or fails the run (--on-denied)".to_owned(),
+            Some(Ended::Denied) if self.on_denied == OnDenied::Fail => {
+                "the stage exited 0, and the run 123 for the refusal (--on-denied fail)".to_owned()
+            }
+            Some(Ended::Denied) => "the refusal ended the run, which exits 123 (--on-denied end)".to_owned(),
             Some(Ended::Timeout) => "the stage was stopped at its time limit".to_owned(),
             Some(Ended::NotFound) => "the command was not found".to_owned(),
             Some(Ended::NotExecutable) => "the command could not be executed".to_owned(),
@@ -325,6 +337,11 @@ fn cell(text: &str) -> String {
         Some(start) => format!("{start}..."),
         None => text,
     }
+}
+
+/// Counts hosts: two ports of one are one host.
+fn names<'a>(hosts: impl Iterator<Item = &'a str>) -> usize {
+    hosts.collect::<BTreeSet<_>>().len()
 }
 
 fn hosts(n: usize) -> &'static str {

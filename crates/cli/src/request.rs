@@ -7,7 +7,9 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use exeat_compose::{Composed, EnvRule, LockAt, Machine, NextHop, PolicyRequest, Said, not_open};
+use exeat_compose::{
+    Composed, EnvRule, LockAt, Machine, NextHop, PROJECT_FILE, PolicyRequest, Said, not_open,
+};
 use exeat_files::request::{Bind, Bounds, Declared, Files};
 use exeat_policy::{Bridge, Cache, Limits, OnExcess, Transparent, Tty, View};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
@@ -24,6 +26,20 @@ mod loopback;
 /// Looks at this machine.
 pub(crate) fn here() -> Result<Machine, Failure> {
     Ok(Machine::here(exeat_runner::take_fd)?)
+}
+
+/// Composes the policy of a command that looks at one. None at all is an error: in a script the variable that should name it is empty.
+pub(crate) fn compose_some(policy: &PolicyRequest, machine: &Machine) -> Result<Composed, Failure> {
+    let composed = compose(policy, machine, false)?;
+    if policy.is_empty() && composed.sources.is_empty() {
+        let has_project = machine.cwd.join(PROJECT_FILE).is_file();
+        let file = if has_project { PROJECT_FILE } else { "FILE" };
+        return Err(Failure::input("there is no policy to look at: no file, no flag of one, and no ceiling")
+            .hint(format!(
+                "--policy {file} names one; --allow HOST and the other flags of a policy do, too"
+            )));
+    }
+    Ok(composed)
 }
 
 /// Composes the policy of a command line, and says so where a package manager takes its time.

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -31,6 +31,19 @@ pub(crate) fn out(text: &str, is_json: bool) -> Result<(), Failure> {
     if is_json { json(text) } else { data(text.as_bytes()) }
 }
 
+/// The stage that lines for the user are about, where it has a name.
+static STAGE: OnceLock<String> = OnceLock::new();
+
+/// Names the stage in every line from now on: of many runs at one time (`make -j`), nobody could tell whose line it is.
+pub(crate) fn name_stage(stage: &str) {
+    let _ = STAGE.set(exeat_policy::printable(stage));
+}
+
+/// Returns how a line for the user begins: `exeat`, or `exeat: STAGE`.
+pub(crate) fn speaker() -> String {
+    STAGE.get().map_or_else(|| "exeat".to_owned(), |stage| format!("exeat: {stage}"))
+}
+
 /// How long words can still wait for room in a stderr that does not block: five seconds in all the life of the process, as the
 /// number of lines may be the stage's.
 static PATIENCE: Mutex<Duration> = Mutex::new(Duration::from_secs(5));
@@ -54,7 +67,7 @@ pub(crate) fn say_now(text: &str) {
     };
     if is_ready {
         let end = if err.is_terminal() { "\r\n" } else { "\n" };
-        let _ = err.write_all(format!("exeat: {}{end}", exeat_policy::printable(text)).as_bytes());
+        let _ = err.write_all(format!("{}: {}{end}", speaker(), exeat_policy::printable(text)).as_bytes());
     }
 }
 
@@ -101,7 +114,7 @@ fn write_patiently(
 
 /// One line for the user on stderr, of a kind: `note`, `warning`.
 pub(crate) fn line(kind: &str, text: &str) {
-    say(&format!("exeat: {kind}: {}\n", exeat_policy::printable(text)));
+    say(&format!("{}: {kind}: {}\n", speaker(), exeat_policy::printable(text)));
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ pub struct Place {
     pub file: String,
     /// From 1.
     pub line: Option<u32>,
-    /// In characters, from 1.
-    pub column: u32,
+    /// In characters, from 1; none where it is the file as a whole.
+    pub column: Option<u32>,
     /// What is wrong there.
     pub error: String,
     /// What was probably meant.

@@ -22,7 +22,7 @@ mod upstream;
 pub use clock::today;
 pub use credentials::{AuthError, credentials_in, credentials_of};
 pub use fault::{Fault, Place};
-pub use load::{Composed, PROJECT_FILE, Said, compose, from_preset, names_to_write, parse};
+pub use load::{Composed, PROJECT_FILE, Said, compose, from_preset, names_to_write, parse, standing};
 pub use machine::{Machine, PlaceError, TakeFd, not_open};
 pub use request::{EnvRule, LockAt, PolicyRequest};
 pub use seen::Seen;

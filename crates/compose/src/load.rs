@@ -9,12 +9,13 @@ use exeat_files::request::{Bind, Bounds, Files, Work};
 use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
-    Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, Home, HostPort, Layers, Limits, Mode,
-    Note, OnExcess, Origin, Policy, PolicyBuilder, RuleError, StoredPolicy, Terms, TlsCheck, View, printable,
-    shell_word,
+    Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, Finding, Home, HostPort, Layers, Limits,
+    Lint, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder, Role, RuleError, RuleFault, StoredPolicy,
+    Terms, TlsCheck, View, printable, shell_word,
 };
 use exeat_record::{Source, SourceRole};
 
+use crate::clock::today;
 use crate::elsewhere;
 use crate::fault::{Fault, Place};
 use crate::machine::{Machine, PlaceError};
@@ -202,6 +203,14 @@ pub fn compose<S: Services>(
     )?;
     let mut said = Said::default();
     let mut grants = PolicyBuilder::new();
+    // What is set on the command line holds for the rules that stand there, too.
+    let is_set = |key: &str| {
+        let value = |set: &String| {
+            set.split_once('=').filter(|(set, _)| set.trim() == key).map(|(_, value)| value.trim() == "true")
+        };
+        args.set.iter().filter_map(value).next_back() == Some(true)
+    };
+    grants.allow_any(is_set("network.allow_any")).allow_shared_suffix(is_set("network.allow_shared_suffix"));
     rules(args, &mut grants, &mut reading)?;
     let mut names: Vec<(String, Option<Origin>)> =
         args.preset.iter().map(|name| (name.clone(), None)).collect();
@@ -259,6 +268,7 @@ pub fn compose<S: Services>(
     )?;
     let lock = args.lock.as_ref().map(|at| reading.lock(at, said.stage.as_deref())).transpose()?;
     let policy = above.over(grants, lock, terms.mode)?;
+    reading.notes.extend(lost_flags(&policy));
     if let Some(effects) = &effects {
         reading.excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
     }
@@ -280,6 +290,21 @@ pub fn compose<S: Services>(
         doubts,
         redirected_by,
     })
+}
+
+/// Reads what every run here reads unasked: the ceilings of this machine and this user, and the project's policy within them. Returns
+/// the files.
+///
+/// # Errors
+/// A [`Fault`] in one of them.
+pub fn standing(machine: &Machine) -> Result<Vec<String>, Fault> {
+    let mut reading = Reading::new(machine);
+    let ceilings = reading.ceilings(&[])?;
+    for ceiling in &ceilings {
+        bounds_of(ceiling, machine)?;
+    }
+    let project = reading.project(&[], &ceilings)?;
+    Ok(ceilings.into_iter().chain(project).map(|named| named.shown).collect())
 }
 
 /// The effects, where they bound what others grant.
@@ -409,6 +434,24 @@ fn rules(args: &PolicyRequest, grants: &mut PolicyBuilder, reading: &mut Reading
         }
     }
     Ok(())
+}
+
+/// A line for each allow rule of a flag of which a ceiling, or what the stage declares, leaves nothing.
+fn lost_flags(policy: &Policy) -> Vec<String> {
+    // A lock is meant to leave less than the flags, and names what it has.
+    let is_bounded = policy.layers().iter().any(|layer| layer.role() != Role::Grants);
+    if !is_bounded || policy.layers().iter().any(|layer| layer.role() == Role::Lock) {
+        return Vec::new();
+    }
+    let is_lost = |finding: &Finding<'_>| {
+        finding.lint == Lint::Unreachable
+            && finding.rule.action == Action::Allow
+            && matches!(finding.rule.origin, Origin::Flag { .. })
+    };
+    let said = |finding: Finding<'_>| {
+        format!("{} {}: {finding}", finding.rule.origin, shell_word(&finding.rule.text))
+    };
+    policy.review(today()).into_iter().filter(is_lost).map(said).collect()
 }
 
 /// What flags and files say of all rules, as far as the ceilings leave it.
@@ -679,7 +722,7 @@ fn from_rule(flag: &str, error: &RuleError) -> Fault {
     let place = Place {
         file: flag.to_owned(),
         line: None,
-        column: u32::try_from(before.chars().count() + 1).unwrap_or(u32::MAX),
+        column: Some(u32::try_from(before.chars().count() + 1).unwrap_or(u32::MAX)),
         error: error.to_string(),
         meant: error.meant().map(str::to_owned),
     };
@@ -688,6 +731,12 @@ fn from_rule(flag: &str, error: &RuleError) -> Fault {
         Some(meant) => {
             // Inside `--deny` a marked text would be refused again, and under `--allow` it denies.
             failure.hint(format!("probably meant: {flag} {}", shell_word(meant)))
+        }
+        None if *error.fault() == RuleFault::Any => {
+            failure.hint("--set network.allow_any=true permits it here")
+        }
+        None if matches!(error.fault(), RuleFault::PublicSuffix | RuleFault::SharedSuffix) => {
+            failure.hint("--set network.allow_shared_suffix=true permits it here")
         }
         None if error.text().contains([',', ' ']) => {
             failure.hint(format!("one rule each: {flag} RULE {flag} RULE; commas are for ports"))
@@ -700,7 +749,7 @@ pub(crate) fn from_file(error: FileError) -> Fault {
     let places = error.problems().iter().map(|problem| Place {
         file: error.path().to_owned(),
         line: Some(problem.line),
-        column: problem.column,
+        column: Some(problem.column),
         error: problem.message.clone(),
         meant: problem.meant.clone(),
     });

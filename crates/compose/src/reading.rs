@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_files::request::Bounds;
-use exeat_policy::file::{PolicyFile, SET};
+use exeat_policy::file::{self, PolicyFile, SET};
 use exeat_policy::{
     Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder,
     Role, StoredPolicy, preset, printable, shell_word,
@@ -119,8 +119,7 @@ impl<'a> Reading<'a> {
             return Ok(None);
         }
         self.look(&path);
-        let found = project::find(&path)
-            .map_err(|error| Fault::input(format!("cannot read `{PROJECT_FILE}`")).because(error))?;
+        let found = project::find(&path).map_err(|error| unreadable_project(&path, error))?;
         let file = match found {
             Found::Nothing => return Ok(None),
             Found::File(file) if !ceilings.is_empty() => file,
@@ -234,15 +233,22 @@ impl<'a> Reading<'a> {
         self.look(path);
         let (text, lock) =
             read_lock(path, &shown, self.machine).map_err(|failure| failure.hint(write_it(&shown)))?;
-        let Some(lock) = lock.filter(|lock| lock.has(stage)) else {
+        let Some(lock) = lock else {
+            let why = format!("there is no `{}`, to which --locked holds the run", printable(&shown));
+            return Err(Fault::input(why).hint(write_it(&shown)));
+        };
+        if !lock.has(stage) {
             let of = match stage {
                 Some(stage) => format!("the stage `{}`", printable(stage)),
                 None => "a stage without a name".to_owned(),
             };
-            return Err(
-                Fault::input(format!("`{}` has nothing of {of}", printable(&shown))).hint(write_it(&shown))
-            );
-        };
+            let failure = Fault::input(format!("`{}` has nothing of {of}", printable(&shown)));
+            let meant = stage.and_then(|stage| file::nearest(stage, lock.stages().flatten()));
+            return Err(match meant {
+                Some(meant) => failure.hint(format!("probably meant: --stage {}", shell_word(meant))),
+                None => failure.hint(write_it(&shown)),
+            });
+        }
         let mut rules = PolicyBuilder::new();
         for entry in lock.of(stage) {
             let text = entry.target.to_string();
@@ -400,6 +406,18 @@ impl<'a> Reading<'a> {
         } else {
             "--set effects.on_excess=narrow runs without it".into()
         }))
+    }
+}
+
+/// Reports the directory where it cannot be entered, as after `sudo -u`, and the file otherwise.
+fn unreadable_project(path: &Path, error: io::Error) -> Fault {
+    let is_hidden =
+        fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    match path.parent().filter(|_| is_hidden) {
+        Some(dir) => Fault::input(format!("cannot look into the working directory `{}`", dir.display()))
+            .because(error)
+            .hint("start exeat in a directory that its user may enter"),
+        None => Fault::input(format!("cannot read `{PROJECT_FILE}`")).because(error),
     }
 }
 

@@ -45,6 +45,19 @@ pub struct PolicyRequest {
     pub lock: Option<LockAt>,
 }
 
+impl PolicyRequest {
+    /// Returns whether it says nothing about a policy.
+    pub fn is_empty(&self) -> bool {
+        let Self { allow, deny, tls_off, host_port, preset, mode, policy, .. } = self;
+        let Self { ceiling, effects, upstream_proxy, set, .. } = self;
+        [allow, deny, tls_off, preset, set].iter().all(|list| list.is_empty())
+            && policy.is_empty()
+            && ceiling.is_empty()
+            && host_port.is_empty()
+            && (mode.is_none() && effects.is_none() && upstream_proxy.is_none())
+    }
+}
+
 /// A lock, and whose list of it holds.
 #[derive(Debug, Clone)]
 pub struct LockAt {

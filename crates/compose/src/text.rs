@@ -12,7 +12,7 @@ use exeat_record::lock::{self, Lock};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Place};
 use crate::load::STDIN;
 use crate::machine::Machine;
 
@@ -126,7 +126,10 @@ impl Read for Patient<'_> {
 
 pub(crate) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, Fault> {
     machine.open_deciding(path).map_err(|error| {
-        let failure = Fault::input(format!("cannot read `{}`", printable(shown))).because(error);
+        let why = format!("cannot read `{}`", printable(shown));
+        let whole = format!("{why}: {}", error);
+        let place = Place { file: shown.to_owned(), line: None, column: None, error: whole, meant: None };
+        let failure = Fault::input(why).because(error).at(vec![place]);
         // As for curl, and for lists of rules.
         match shown.strip_prefix('@') {
             Some(file) => failure.hint(format!("a path stands here without `@`: {}", shell_word(file))),

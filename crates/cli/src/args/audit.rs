@@ -9,10 +9,10 @@ use exeat_audit::Moment;
 use exeat_audit::export::ocsf;
 use exeat_audit::ledger::KeptHead;
 use exeat_audit::query::HostFilter;
-use exeat_policy::{Reason, Span, Verdict};
+use exeat_policy::{Reason, Verdict};
 
 use super::values::Label;
-use super::{Format, PolicyArgs, digits, words};
+use super::{Format, PolicyArgs, words};
 
 /// `exeat audit ...`.
 #[derive(Debug, Subcommand)]
@@ -130,7 +130,7 @@ pub(crate) struct SelectionArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = WHICH)]
     pub(crate) dir: Vec<PathBuf>,
 
-    /// Not before this time: 2026-11-21, '2026-11-21 10:20', RFC 3339 (all UTC), or back from now: 2h, 7d
+    /// Not before this time: 2026-11-21, '2026-11-21 10:20', RFC 3339 (all UTC), or back from now: 30m, 7d
     #[arg(long, value_name = "TIME", help_heading = WHICH, value_parser = parse_moment)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) since: Option<Moment>,
@@ -451,8 +451,16 @@ pub(crate) struct KeyArgs {
     pub(crate) audit_key: Option<KeyFrom>,
 }
 
+/// Also the words that summaries and tables have for them.
 fn parse_verdict(text: &str) -> Result<Verdict, String> {
-    text.parse().map_err(|_| words(&Verdict::ALL))
+    let word = match text {
+        "allowed" => "allow",
+        "denied" => "deny",
+        "would deny" | "would-deny" => "would_deny",
+        "failed" => "error",
+        word => word,
+    };
+    word.parse().map_err(|_| words(&Verdict::ALL))
 }
 
 fn parse_reason(text: &str) -> Result<Reason, String> {
@@ -463,22 +471,8 @@ fn parse_moment(text: &str) -> Result<Moment, String> {
     Moment::typed(text, SystemTime::now()).map_err(|error| error.to_string())
 }
 
-/// Days, weeks, months of 31 days and years of any number, or a span.
 pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
-    const DAY: u64 = 24 * 60 * 60;
-    let of = |unit: &str, days: u64| {
-        let seconds = digits(text.strip_suffix(unit)?)?.checked_mul(days * DAY)?;
-        (seconds > 0).then(|| Duration::from_secs(seconds))
-    };
-    if text.strip_suffix('m').and_then(digits).is_some() {
-        return Err(format!(
-            "`{text}` may be minutes or months: the units are y, mo, w, d, h, s, and 0h{text} are minutes"
-        ));
-    }
-    match of("d", 1).or_else(|| of("w", 7)).or_else(|| of("mo", 31)).or_else(|| of("y", 366)) {
-        Some(age) => Ok(age),
-        None => text.parse().map(Span::get).map_err(|error| error.to_string()),
-    }
+    exeat_policy::parse_age(text).map_err(|error| error.to_string())
 }
 
 fn parse_via(text: &str) -> Result<String, String> {

@@ -22,9 +22,10 @@ Rules:
   !stats.example.com           in a list of allow rules: deny
 
 Exit codes:
-  the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found; 124 --timeout
-  reached; 152 limits.cpu_time, 153 limits.file_size reached; 137 another limit reached, or SIGKILL
-  (--result tells which); 125 exeat could not do its part, and nothing ran; 2 bad arguments or policy.
+  the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found; 123 something
+  was refused (--on-denied fail or end); 124 --timeout reached; 152 limits.cpu_time, 153
+  limits.file_size reached; 137 another limit reached, or SIGKILL (--result tells which); 125 exeat
+  could not do its part, and nothing ran; 2 bad arguments or policy.
   check: 0 allowed, 1 denied, 2 bad input, 125 could not tell.
 
 Environment:
@@ -42,8 +43,9 @@ Examples:
   exeat run --result fd:3 --label job=42 -- ./stage.sh 3>result.json
 
 Exit codes: the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found;
-124 --timeout reached; 152 limits.cpu_time, 153 limits.file_size reached; 137 another limit reached, or
-SIGKILL (--result tells which); 125 exeat could not set the sandbox up; 2 bad arguments or policy.";
+123 something was refused (--on-denied fail or end); 124 --timeout reached; 152 limits.cpu_time,
+153 limits.file_size reached; 137 another limit reached, or SIGKILL (--result tells which);
+125 exeat could not set the sandbox up; 2 bad arguments or policy.";
 
 pub(super) const LEARN_EXAMPLES: &str = "\
 Examples:

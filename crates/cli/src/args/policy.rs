@@ -45,7 +45,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) ceiling: Vec<PathBuf>,
 
-    /// What the stage declares; without grants it is what is allowed
+    /// What the stage needs: bounds other grants, or is the grant alone
     #[arg(long, value_name = "FILE|JSON", value_hint = ValueHint::FilePath)]
     pub(crate) effects: Option<String>,
 

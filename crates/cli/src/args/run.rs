@@ -12,7 +12,7 @@ use super::Format;
 use super::audit::KeyFrom;
 use super::examples::RUN_EXAMPLES;
 use super::policy::PolicyArgs;
-use super::values::{Label, Output, Variable, ViaAt, parse_stage, parse_variable};
+use super::values::{Label, Output, Variable, ViaAt, parse_count, parse_stage, parse_variable};
 
 /// `exeat run`.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ use super::values::{Label, Output, Variable, ViaAt, parse_stage, parse_variable}
 #[command(override_usage = "exeat run [OPTIONS] [--] COMMAND [ARG]...")]
 pub(crate) struct RunArgs {
     // First, because the help heading of the flattened policy would go on to it.
-    /// The command and its arguments: the first word that is no option starts it
+    /// The command and its arguments; options of exeat stand before it
     #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
@@ -141,7 +141,7 @@ pub(crate) struct LimitArgs {
     pub(crate) memory: Option<Size>,
 
     /// Processes and threads at one time
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_count)]
     pub(crate) pids: Option<u32>,
 }
 

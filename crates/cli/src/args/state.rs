@@ -50,7 +50,11 @@ pub(crate) struct RestoreArgs {
 #[derive(Debug, Args)]
 #[command(after_help = PRUNE_EXAMPLES, group(ArgGroup::new("which").args(["older_than", "all"]).required(true)))]
 pub(crate) struct StatePruneArgs {
-    /// What was set aside, or used, longer ago than this: 30d, 1y
+    /// Only the quarantines of this directory and of those below it, and caches of such directories
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// What was set aside, or used, longer ago than this: 30m, 30d, 6mo, 1y
     #[arg(long, value_name = "SPAN", value_parser = parse_age)]
     pub(crate) older_than: Option<Duration>,
 
@@ -83,7 +87,7 @@ Exit codes: 0 done, 1 something could not be restored and is where it was, 2 bad
 const PRUNE_EXAMPLES: &str = "\
 Examples:
   exeat state prune --older-than 30d --dry-run
-  exeat state prune --all
+  exeat state prune --all --dir .
   exeat state prune --caches --older-than 90d
 
 Exit codes: 0 done, 1 something could not be deleted, 2 bad input.";

@@ -24,6 +24,10 @@ impl FromStr for Output {
             return match text {
                 "" => Err("the path is empty".into()),
                 "-" => Err("stdout is the stage's, where exeat never writes: fd:3 with 3>FILE behind the command; for a file of this name: ./-".into()),
+                "/dev/stdin" | "/dev/fd/0" | "/proc/self/fd/0" => Err("this is the stage's stdin".into()),
+                "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => {
+                    Err("stdout is the stage's, where exeat never writes: fd:3 with 3>FILE behind the command".into())
+                }
                 path => Ok(Self::File(path.into())),
             };
         };
@@ -157,6 +161,12 @@ pub(super) fn parse_mode(text: &str) -> Result<Mode, String> {
 pub(super) fn words(all: &[impl ToString]) -> String {
     let all: Vec<_> = all.iter().map(ToString::to_string).collect();
     format!("one of {}", all.join(", "))
+}
+
+/// `--pids`.
+pub(super) fn parse_count(text: &str) -> Result<u32, String> {
+    let count = digits(text).and_then(|count| u32::try_from(count).ok());
+    count.ok_or_else(|| "a whole number, such as 200".into())
 }
 
 /// Plain decimal digits only: `parse` alone would take a sign.

@@ -156,7 +156,10 @@ pub(crate) fn name_of(record: &Path, place: Option<&Place>) -> String {
 
 fn bad_place(error: place::Error) -> Failure {
     let hint = match &error {
-        place::Error::Empty { .. } | place::Error::NotFound { .. } => Some("exeat audit list"),
+        place::Error::Empty { .. } => {
+            Some("`exeat run` writes one for each run; a record elsewhere is named: its FILE or DIR")
+        }
+        place::Error::NotFound { .. } => Some("exeat audit list"),
         _ => None,
     };
     let failure = Failure::input(error.to_string());

@@ -2,6 +2,7 @@
 //! `--resolve` says so.
 
 use std::net::Ipv6Addr;
+use std::path::Path;
 
 use exeat_compose::today;
 use exeat_policy::{
@@ -335,6 +336,11 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
 
 /// A target as people write it: the port may be missing, an IPv6 address may stand without brackets.
 fn target(text: &str) -> Result<Target, Failure> {
+    // No host is called so, and `exeat policy show` takes a file without a flag.
+    if (text.ends_with(".toml") || text.ends_with(".json")) && Path::new(text).is_file() {
+        return Err(Failure::input(format!("`{text}` is a policy file, where a target stands"))
+            .hint(format!("exeat check --policy {} HOST", exeat_policy::shell_word(text))));
+    }
     if let Ok(ip) = text.parse::<Ipv6Addr>() {
         return Ok(Target { host: Host::Ip(ip.into()), port: Port::HTTPS });
     }

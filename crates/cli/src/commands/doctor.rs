@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use exeat_policy::printable;
-use exeat_runner::doctor::{self, Finding, Found, Variables};
+use exeat_runner::doctor::{self, Finding, Fix, Found, Variables};
 use exeat_runner::notice_children;
 use serde_json::json;
 
@@ -20,11 +20,14 @@ pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
     notice_children()?;
     let machine = crate::request::here()?;
     let variable = |name: &str| machine.env.get(OsStr::new(name)).map(OsString::as_os_str);
-    let findings = doctor::examine(Variables {
+    let mut findings = doctor::examine(Variables {
         home: variable(env_vars::HOME),
         state: variable(env_vars::XDG_STATE_HOME),
         runtime: variable(env_vars::XDG_RUNTIME_DIR),
     });
+    if !findings.iter().any(|finding| finding.id == doctor::NESTED) {
+        findings.push(policies(&machine));
+    }
     let text = match args {
         DoctorArgs { format: Format::Json, .. } => json(&findings),
         DoctorArgs { fix: true, .. } => fixes(&findings),
@@ -32,6 +35,24 @@ pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
     };
     stdio::out(&text, args.format.is_json())?;
     Ok(if doctor::can_run(&findings) { Exit::Yes } else { Exit::No })
+}
+
+/// Whether the policies can be read that every run here reads unasked.
+fn policies(machine: &exeat_compose::Machine) -> Finding {
+    let (id, step) = ("policies", "the ceilings, and the project's policy within them");
+    match exeat_compose::standing(machine).map_err(Failure::from) {
+        Ok(files) if files.is_empty() => Finding::held(id, step, "none here"),
+        Ok(files) => Finding::held(id, step, files.join(", ")),
+        Err(failure) => {
+            let said = failure.said();
+            let (seen, fix) = match said.split_once("\n  hint: ") {
+                Some((seen, hint)) => (seen, Some(Fix::words(hint))),
+                None => (said.as_str(), None),
+            };
+            let costs = Some("nothing runs: exit code 2".to_owned());
+            Finding { found: Found::Absent, costs, fix, ..Finding::held(id, step, seen) }
+        }
+    }
 }
 
 fn table(findings: &[Finding], paint: Paint) -> String {
@@ -68,6 +89,9 @@ fn table(findings: &[Finding], paint: Paint) -> String {
         (true, false) => "exeat runs here, and everything holds.\n",
         (true, true) => "exeat runs here; what it lacks is said above. `exeat run --require full` refuses to run with less.\n",
         (false, _) if findings.iter().any(|it| it.id == doctor::NESTED) => "exeat cannot run here.\n",
+        (false, _) if findings.iter().all(|it| it.found != Found::Absent || it.id == "policies") => {
+            "exeat cannot run here: a policy that every run reads cannot be used.\n"
+        }
         (false, _) => "exeat cannot run here. `exeat doctor --fix` prints what to install.\n",
     });
     out

@@ -176,7 +176,7 @@ pub(crate) fn schema(args: &PolicySchemaArgs) -> Result<Exit, Failure> {
 fn loaded(args: &PolicyArgs, files: &[PathBuf], machine: &Machine) -> Result<Composed, Failure> {
     let mut policy = args.request();
     policy.policy.extend_from_slice(files);
-    let loaded = crate::request::compose(&policy, machine, false)?;
+    let loaded = crate::request::compose_some(&policy, machine)?;
     for note in loaded.lines() {
         stdio::line("note", note);
     }
@@ -285,15 +285,12 @@ fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
             let _ = writeln!(text, "  {key:6} {} (ceiling {})", printable(&value), printable(&bound.name));
         }
     }
-    let obeyed: Vec<&str> = protected::names().map(|(name, _)| name).collect();
-    let lists = [
-        ("hidden unless named, below your home", exeat_runner::lists::credentials()),
-        ("read-only at the top of the working directory", &obeyed),
-    ];
-    for (what, names) in lists {
-        let _ = writeln!(text, "  {what}:");
-        wrapped(names, &mut text);
-    }
+    let (hidden, kept) = (exeat_runner::lists::credentials().len(), protected::names().count());
+    let _ = writeln!(
+        text,
+        "  besides: {hidden} names below your home are hidden unless named, {kept} of the working directory are read-only \
+         (docs/files.md; --format json lists them)"
+    );
     if !said.env.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("environment"));
         for rule in &said.env {
@@ -395,23 +392,6 @@ fn terms(terms: Terms) -> impl Iterator<Item = &'static str> {
         (terms.ech == Ech::Refuse, "a TLS hello that hides its server name is refused (ech)"),
     ];
     said.into_iter().filter(|(is, _)| *is).map(|(_, said)| said)
-}
-
-/// Words in lines of some eighty columns.
-fn wrapped(words: &[&str], text: &mut String) {
-    const WIDTH: usize = 76;
-    let mut line = String::new();
-    for word in words {
-        if !line.is_empty() && line.len() + 1 + word.len() > WIDTH {
-            let _ = writeln!(text, "    {line}");
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    let _ = writeln!(text, "    {line}");
 }
 
 fn files(said: &Said) -> Vec<(&'static str, String)> {

@@ -64,6 +64,8 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         stdio::line("warning", "any local user may use this listener; unix:PATH can be kept to yourself");
     }
 
+    let stage = args.stage.or_else(|| loaded.said.stage.clone());
+    stage.iter().for_each(|stage| stdio::name_stage(stage));
     let to = request::audit(args.audit.as_ref(), &machine)?;
     let signing = request::signing(args.audit_key.as_ref(), &machine)?;
     let place = audit::place_of(&machine).ok();
@@ -91,17 +93,22 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
             }
             // The fault may show the line where it stands.
             Err(why) => {
-                stdio::say(&format!("exeat: error: the policy stays as it was: {}\n", printable_lines(why)))
+                let exeat = stdio::speaker();
+                stdio::say(&format!(
+                    "{exeat}: error: the policy stays as it was: {}\n",
+                    printable_lines(why)
+                ));
             }
         }),
         audit: to,
         audit_sync: loaded.said.audit_sync,
         signing,
-        stage: args.stage.or(loaded.said.stage),
+        stage,
         host_env: machine.env,
         ready: Box::new(move |at: &str, record: Option<&Path>| {
             let place = record.map(|path| format!("; record: {}", shell_word(&path.display().to_string())));
-            stdio::say(&format!("exeat: listening on {}{}\n", printable(at), place.unwrap_or_default()));
+            let (exeat, place) = (stdio::speaker(), place.unwrap_or_default());
+            stdio::say(&format!("{exeat}: listening on {}{place}\n", printable(at)));
             if let Some(path) = record {
                 let _ = told.set(path.to_owned());
             }
@@ -113,7 +120,11 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
 
     if !quiet {
         let record = record.get().map(|path| audit::name_of(path, place.as_ref()));
-        stdio::say(&Ending { summary: &summary, ended: None, record, seal: None, llm: false }.render(paint));
+        let on_denied = exeat_runner::OnDenied::Note;
+        stdio::say(
+            &Ending { summary: &summary, ended: None, record, seal: None, llm: false, on_denied }
+                .render(paint),
+        );
     }
     Ok(Exit::Yes)
 }

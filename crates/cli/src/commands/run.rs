@@ -81,6 +81,8 @@ pub(crate) struct Finished {
 
 /// Runs the command, to the end of its summary. `parent` had started this process.
 pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Finished, Failure> {
+    args.stage.iter().for_each(|stage| stdio::name_stage(stage));
+    let on_denied = args.on_denied.map_or(OnDenied::Note, OnDenied::from);
     let machine = crate::request::here()?;
     apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
     request::inherited(&[("--result", args.result.as_ref())])?;
@@ -94,6 +96,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     let place = audit::place_of(&machine).ok();
 
     let line = whole_line(&args.command);
+    let assigned = assignment(&args.command);
     let done = record.and_then(|()| attempt(args, parent, machine));
     let mut no_result = false;
     if let Some(sink) = sink {
@@ -116,7 +119,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         stdio::line("note", note);
     }
     if outcome.ended == Ended::NotFound {
-        stdio::say(&format!("  hint: {}\n", not_found_hint(line.as_deref())));
+        stdio::say(&format!("  hint: {}\n", not_found_hint(line.as_deref(), assigned.as_deref())));
     }
     let silent = render::is_silent(&outcome.summary);
     if !quiet && silent && outcome.ended == Ended::Timeout {
@@ -129,7 +132,8 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         // The short name takes a look at every record there is, so only where it is printed.
         let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
         let seal = render::seal(&outcome);
-        let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record, seal, llm };
+        let ended = Some(outcome.ended);
+        let ending = Ending { summary: &outcome.summary, ended, record, seal, llm, on_denied };
         stdio::say(&ending.render(paint));
     }
     if let Some(through) = outcome.through.as_ref().filter(|_| !quiet) {
@@ -153,8 +157,18 @@ fn whole_line(command: &[OsString]) -> Option<String> {
     (word.contains([' ', '|', '&', ';', '<', '>', '$', '`'])).then(|| word.to_owned())
 }
 
+/// Returns the name of the variable where the command begins as a shell's does that sets one: `FOO=1 env`.
+fn assignment(command: &[OsString]) -> Option<String> {
+    let (name, _) = command.first()?.to_str()?.split_once('=')?;
+    let is_name = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
+    (!name.is_empty() && name.bytes().all(is_name)).then(|| name.to_owned())
+}
+
 /// Returns what to do about a command that the sandbox does not have.
-fn not_found_hint(whole_line: Option<&str>) -> String {
+fn not_found_hint(whole_line: Option<&str>, assigned: Option<&str>) -> String {
+    if let Some(name) = assigned {
+        return format!("a variable is set by a flag: exeat run --env {name}=... -- COMMAND");
+    }
     match whole_line {
         Some(line) => format!("a line for a shell: exeat run -- sh -c {}", exeat_policy::shell_word(line)),
         None => "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named".to_owned(),
@@ -242,20 +256,18 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let parent = args.end_with_parent.then(|| Parent::hold(parent)).transpose().map_err(|error| {
         Failure::could("cannot watch the process that started exeat, for --end-with-parent").because(error)
     })?;
-    let on_denied = match args.on_denied {
-        None | Some(OnDeniedWhat::Note) => OnDenied::Note,
-        Some(_) if args.via.is_some() => {
-            return Err(Failure::input(
-                "`--on-denied`: with `--via` somebody else's proxy refuses, and this run does not know",
-            ));
-        }
-        Some(OnDeniedWhat::End) => OnDenied::End,
-        Some(OnDeniedWhat::Fail) => OnDenied::Fail,
-    };
+    let on_denied = args.on_denied.map_or(OnDenied::Note, OnDenied::from);
+    if on_denied != OnDenied::Note && args.via.is_some() {
+        return Err(Failure::input(
+            "`--on-denied`: with `--via` somebody else's proxy refuses, and this run does not know",
+        ));
+    }
     let live: Option<Live> = if quiet { None } else { Some(Box::new(stdio::say_now)) };
     let oversight = Oversight { parent, on_denied, live };
     let Asked { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
+    // Where a policy file names it.
+    request.stage.iter().for_each(|stage| stdio::name_stage(stage));
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
     let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
@@ -275,6 +287,16 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let policy = plan.policy().clone();
     plan.record_doubts(doubts.clone());
     Ok(Done { outcome: exeat_runner::run(plan, oversight)?, doubts, llm, limits, policy, host_ports })
+}
+
+impl From<OnDeniedWhat> for OnDenied {
+    fn from(what: OnDeniedWhat) -> Self {
+        match what {
+            OnDeniedWhat::Note => Self::Note,
+            OnDeniedWhat::End => Self::End,
+            OnDeniedWhat::Fail => Self::Fail,
+        }
+    }
 }
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {

@@ -322,11 +322,18 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
         }
     };
     let verb = if args.dry_run { "would delete" } else { "deleted" };
+    let dir = args.dir.as_deref().map(|dir| state.place(dir)).transpose()?;
+    let is_asked = |path: &Path| dir.as_deref().is_none_or(|dir| path.starts_with(dir));
     if args.caches {
-        return prune_caches(&state, args.dry_run, before, verb);
+        let is_asked = |cache: &PrivateCache| dir.is_none() || cache.of.as_deref().is_some_and(is_asked);
+        return prune_caches(&state, args.dry_run, before, verb, &is_asked);
     }
     let (mut count, mut is_whole) = (0_usize, true);
-    for aside in std::mem::take(&mut state.runs) {
+    for mut aside in std::mem::take(&mut state.runs) {
+        // What one tree has of a run is deleted as a whole.
+        let (items, others) =
+            std::mem::take(&mut aside.items).into_iter().partition(|(item, _)| is_asked(&item.tree));
+        aside.items = items;
         let newest = aside.items.iter().map(|(item, _)| item.at).max().unwrap_or(0);
         let is_here = |(_, standing): &&(Item, Standing)| matches!(standing, Standing::Here(_));
         let here: Vec<&Item> = aside.items.iter().filter(is_here).map(|(item, _)| item).collect();
@@ -359,6 +366,7 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
         }
         drop(here);
         if !args.dry_run {
+            aside.items.extend::<Vec<_>>(others);
             quarantine::tidy(&state.dir, aside);
         }
         stdio::out(&text, false)?;
@@ -373,13 +381,19 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
 }
 
 /// `exeat state prune --caches`.
-fn prune_caches(state: &State, is_dry: bool, before: u64, verb: &str) -> Result<Exit, Failure> {
+fn prune_caches(
+    state: &State,
+    is_dry: bool,
+    before: u64,
+    verb: &str,
+    is_asked: &dyn Fn(&PrivateCache) -> bool,
+) -> Result<Exit, Failure> {
     let Some((all, list)) = state.caches()? else {
         stdio::out("0 caches deleted\n", false)?;
         return Ok(Exit::Yes);
     };
     let (mut count, mut is_whole) = (0_usize, true);
-    for cache in &list {
+    for cache in list.iter().filter(|cache| is_asked(cache)) {
         // One without a note was last used by an older version.
         let last = cache.last_use.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         if last.is_some_and(|last| last.as_secs() >= before) {

@@ -22,7 +22,15 @@ fn failed(host: &str, said: &str, count: u64) -> FailedHost {
 }
 
 fn render(summary: &ConnectionSummary, ended: Option<Ended>, record: Option<&str>) -> String {
-    Ending { summary, ended, record: record.map(str::to_owned), seal: None, llm: false }.render(Paint::PLAIN)
+    Ending {
+        summary,
+        ended,
+        record: record.map(str::to_owned),
+        seal: None,
+        llm: false,
+        on_denied: OnDenied::Note,
+    }
+    .render(Paint::PLAIN)
 }
 
 #[test]
@@ -239,8 +247,15 @@ fn colour_wraps_words_and_breaks_no_column() {
         denied: vec![denied("a.example", 443, "no rule allows it", 1, None)],
         ..ConnectionSummary::default()
     };
-    let text =
-        Ending { summary: &summary, ended: None, record: None, seal: None, llm: false }.render(Paint(true));
+    let text = Ending {
+        summary: &summary,
+        ended: None,
+        record: None,
+        seal: None,
+        llm: false,
+        on_denied: OnDenied::Note,
+    }
+    .render(Paint(true));
     assert_eq!(
         text,
         "exeat: 1 host denied, 0 reached\n  \u{1b}[31mdenied\u{1b}[0m  1x  a.example:443      no rule allows it\n"
@@ -257,7 +272,14 @@ fn refusals_are_told_by_program_where_there_was_more_than_one() {
     };
     let lines = |denied: Vec<DeniedHost>| {
         let summary = ConnectionSummary { denied, ..ConnectionSummary::default() };
-        let ending = Ending { summary: &summary, ended: None, record: None, seal: None, llm: false };
+        let ending = Ending {
+            summary: &summary,
+            ended: None,
+            record: None,
+            seal: None,
+            llm: false,
+            on_denied: OnDenied::Note,
+        };
         let text = ending.render(Paint::PLAIN);
         text.lines()
             .skip(1)

@@ -207,6 +207,7 @@ fn l17_the_last_line_has_the_root_and_the_ledger() {
         record: Some("01JD8Z3V5Q".into()),
         seal: crate::render::seal(&outcome),
         llm: false,
+        on_denied: exeat_runner::OnDenied::Note,
     };
     let text = ending.render(crate::render::Paint::PLAIN);
     let line =

@@ -1,16 +1,21 @@
 //! `exeat audit lock`: what each stage of some records reached, as a file for `exeat run --locked`.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use exeat_audit::lock::Seen;
 use exeat_files::place::Output;
 use exeat_policy::printable;
-use exeat_record::lock::Lock;
+use exeat_record::lock::{Entry, Lock};
+use nix::fcntl::OFlag;
 
 use crate::args::audit::LockArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
+
+/// Entries that a note names.
+const NAMED: usize = 5;
 
 /// Writes it.
 pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
@@ -34,12 +39,41 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
         // To read a pipe would wait for what is written here.
         Output::Stream(_) | Output::NamedPipe(_) => None,
     };
-    let lock = joined(old.unwrap_or_default(), new, args.update);
+    let old = old.unwrap_or_default();
+    let before = entries(&old);
+    let lock = joined(old, new, args.update);
+    let after = entries(&lock);
     // One that is larger could not be read again.
     let text = lock.render();
     Lock::parse(&text).map_err(|error| Failure::input(format!("the lock would be none: {error}")))?;
     output.write(0o666, |out| out.write_all(text.as_bytes())).map_err(bad)?;
+    note_removed(&before.difference(&after).map(String::as_str).collect::<Vec<_>>(), &shown);
     Ok(exit)
+}
+
+/// The entries of a lock, each as its line has it.
+fn entries(lock: &Lock) -> BTreeSet<String> {
+    let line = |entry: Entry<'_>| format!("{} {} {}", entry.stage.unwrap_or("-"), entry.target, entry.via);
+    lock.entries().map(line).collect()
+}
+
+/// Says what the lock had and the records do not: a run that reached less than others leaves it out.
+fn note_removed(removed: &[&str], shown: &str) {
+    let named = removed.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    let more = match removed.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let entries =
+        if removed.len() == 1 { "1 entry".to_owned() } else { format!("{} entries", removed.len()) };
+    if !removed.is_empty() {
+        stdio::line(
+            "note",
+            &format!(
+                "removed {entries} from `{shown}`, which no record here reached: {named}{more} (--update keeps them)"
+            ),
+        );
+    }
 }
 
 fn joined(mut old: Lock, new: Lock, update: bool) -> Lock {

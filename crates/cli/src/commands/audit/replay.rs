@@ -20,7 +20,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
     if args.records.runs.iter().any(|path| is_stdin(path)) && policies.clone().any(|path| is_stdin(path)) {
         return Err(Failure::input("`-` is a record and a policy, and stdin is read once"));
     }
-    let loaded = crate::request::compose(&args.policy.request(), &crate::request::here()?, false)?;
+    let loaded = crate::request::compose_some(&args.policy.request(), &crate::request::here()?)?;
     for note in loaded.lines().map(String::as_str).chain(loaded.policy.terms().note()) {
         stdio::line("note", note);
     }
