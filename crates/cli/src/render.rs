@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use exeat_audit::query::last_part;
 use exeat_policy::{printable, shell_word};
 use exeat_record::{Proto, signal_name};
-use exeat_runner::{DeniedHost, Ended, FailedHost, OnDenied, Outcome, ConnectionSummary, Through};
+use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, OnDenied, Outcome, Through};
 
 use crate::args::ColorWhen;
 use crate::env_vars;

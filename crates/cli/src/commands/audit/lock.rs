@@ -7,7 +7,6 @@ use exeat_audit::lock::Seen;
 use exeat_files::place::Output;
 use exeat_policy::printable;
 use exeat_record::lock::{Entry, Lock};
-use nix::fcntl::OFlag;
 
 use crate::args::audit::LockArgs;
 use crate::exit::Exit;
