@@ -25,6 +25,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("prove::d11_without_a_network", without_a_network);
     list.users("prove::every_attempt_can_fail", every_attempt_can_fail);
     list.on_a_host_of_root(|list| list.once("prove::a_canary_is_seen", a_canary_is_seen));
+    list.on_a_host_of_root(|list| list.once("prove::one_wall_less_lets_its_attempts_out", one_wall_less));
     list.once("prove::arguments", arguments);
     list.users("prove::b34_no_sandbox_is_125", no_sandbox);
     list.alone("prove::nothing_is_left", nothing_is_left);
@@ -392,40 +393,138 @@ fn named(word: &str) -> Vec<Pid> {
     .collect()
 }
 
+/// What takes a word of bubblewrap's away or adds one, on its way there: Python, run for each sandbox.
+const WEAKER: &str = r#"#!/usr/bin/python3
+import glob, os, sys
+strict, words = '/usr/local/sbin/strict', sys.argv[1:]
+if words[:1] != ['--args']: os.execv(strict, [strict, *words])
+args = [os.fsdecode(word) for word in open(int(words[1]), 'rb').read().split(b'\0')[:-1]]
+# Before the root of the sandbox is read-only.
+def add(*words):
+    at = len(args) - 1 - args[::-1].index('--remount-ro')
+    args[at:at] = words
+def show(path): add('--bind', path, path)
+def drop(word, values):
+    while word in args: at = args.index(word); del args[at:at + 1 + values]
+def uncover(name):
+    at = [n for n, word in enumerate(args) if word.endswith(name) and args[n - 2].startswith('--ro-bind')][0]
+    del args[at - 2:at + 1]
+def share(kind):
+    at = args.index('--unshare-all')
+    args[at:at + 1] = ['--unshare-' + it for it in ('ipc', 'pid', 'net', 'uts', 'cgroup') if it != kind]
+scratch = [word for word in args if 'exeat-prove-' in word and word.endswith('/work')][:1]
+EDIT
+file = os.memfd_create('args', 0)
+os.write(file, b''.join(os.fsencode(word) + b'\0' for word in args))
+os.lseek(file, 0, 0)
+os.execv(strict, [strict, '--args', str(file), *words[2:]])
+"#;
+
+/// Puts such a program in bubblewrap's place. `HOME` in what it does is the user's.
+fn weaker(cx: &Cx, edit: &str) -> String {
+    let text = WEAKER.replace("EDIT", &edit.replace("HOME", &format!("'{}'", cx.home().display())));
+    format!(
+        "mount -t tmpfs none /usr/local/sbin
+         cp /usr/bin/bwrap /usr/local/sbin/strict
+         cat >/usr/local/sbin/weaker <<'END'\n{text}END
+         chmod 755 /usr/local/sbin/weaker
+         mount --bind /usr/local/sbin/weaker /usr/bin/bwrap"
+    )
+}
+
 /// With a bubblewrap that leaves the host's network in reach, a real proof says what does not hold: by what the stage says, and by
-/// what the host's listeners saw. What the wrapper leaves alone still holds. One that mounts something else does not start.
+/// what the host's listeners saw. One that mounts something else does not start.
 fn a_canary_is_seen(cx: &Cx) {
-    let wrapped = |options: &str| {
-        format!(
-            "mount -t tmpfs none /usr/local/sbin
-                  cp /usr/bin/bwrap /usr/local/sbin/strict
-                  cat > /usr/local/sbin/weaker <<'END'
-#!/bin/sh
-[ \"$1\" = --args ] || exec /usr/local/sbin/strict \"$@\"
-args=$2; shift 2
-exec /usr/local/sbin/strict --args $args {options} \"$@\"
-END
-                  chmod 755 /usr/local/sbin/weaker
-                  mount --bind /usr/local/sbin/weaker /usr/bin/bwrap"
-        )
-    };
-    let weaker = wrapped("--share-net");
-    let out = ["tcp-v4", "host-tcp-v4", "host-udp-v6", "host-namespaces"];
-    // Landlock keeps to abstract sockets of its own domain, whatever the network.
-    let held = ["vsock", "denied-name", "mounts", "environ", "abstract"];
-    let words = ["prove", "--format", "json", "--bridge", "handoff"].iter().chain(&out).chain(&held);
-    let done = cx.exeat_plain(words).in_mounts(&weaker).run();
-    for attempt in attempts(done.exits(1)) {
-        let expected = held.contains(&text(&attempt, "id"));
-        assert_eq!(attempt["held"], expected, "{attempt:#}");
-    }
+    let shared = weaker(cx, "args.append('--share-net')");
     let done =
-        cx.exeat_plain(["prove", "host-tcp-v4", "vsock", "--bridge", "handoff"]).in_mounts(&weaker).run();
+        cx.exeat_plain(["prove", "host-tcp-v4", "vsock", "--bridge", "handoff"]).in_mounts(&shared).run();
     done.exits(1).shows("NOT HELD").shows("2 attempts: 1 held, 1 not held, 0 skipped");
     // L05: what covers a mount is not what was judged.
-    let other = wrapped("--bind /tmp /tmp");
+    let other = weaker(cx, "args += ['--bind', '/tmp', '/tmp']");
     let done = cx.exeat_plain(["prove", "unix-tmp", "--bridge", "handoff"]).in_mounts(&other).run();
     done.exits(125).says("was replaced");
+}
+
+/// One wall less, and the attempts that it alone holds: these get out, and all others are held. What is not here is held by two walls, or
+/// by exeat and its helper, whose words nothing changes on the way.
+const ALONE: &[(&str, &[&str])] = &[
+    (
+        "args.append('--share-net')",
+        &[
+            "tcp-v4",
+            "tcp-v6",
+            "udp-v4",
+            "udp-v6",
+            "host-tcp-v4",
+            "host-tcp-v6",
+            "host-udp-v4",
+            "host-udp-v6",
+            "dns-udp",
+            "dns-tcp",
+            "lookup",
+            "gateway-name",
+            "gateway-port",
+            "dns-tunnel",
+            "host-namespaces",
+        ],
+    ),
+    ("share('uts')", &["host-namespaces"]),
+    ("share('ipc')", &["host-namespaces"]),
+    ("share('cgroup')", &["host-namespaces"]),
+    (
+        "drop('--add-seccomp-fd', 1)",
+        &["protocols", "vsock", "netlink", "io-uring", "setuid-file", "terminal-input", "userfaultfd"],
+    ),
+    // The filter holds it too.
+    (
+        "drop('--add-seccomp-fd', 1); drop('--disable-userns', 0)",
+        &[
+            "protocols",
+            "vsock",
+            "netlink",
+            "io-uring",
+            "setuid-file",
+            "user-namespace",
+            "terminal-input",
+            "userfaultfd",
+        ],
+    ),
+    ("args[args.index('--cap-drop')] = '--cap-add'", &["namespaces", "chroot", "rights"]),
+    ("at = args.index('/proc/sys'); del args[at - 1:at + 2]", &["sysctls"]),
+    ("show('/sys')", &["kernel-files"]),
+    ("show(HOME + '/.netrc')", &["credentials"]),
+    ("show(HOME + '/.local/state/exeat')", &["record", "own-files"]),
+    ("[show(path) for path in glob.glob(HOME + '/.exeat-prove-*')]", &["unix-home"]),
+    ("[show(path) for path in glob.glob(HOME + '/runtime/.exeat-prove-*')]", &["unix-runtime"]),
+    ("[show(path[:-4] + 'host.sock') for path in scratch]", &["unix-tmp"]),
+];
+
+/// Covers that are missing where the sandbox stands: it does not start.
+const NOTICED: [&str; 3] = ["uncover('/work/host.sock')", "uncover('.git/config')", "uncover('.git/hooks')"];
+
+fn one_wall_less(cx: &Cx) {
+    let all = listed(cx);
+    // Where the network is shared, so is the bridge's port: one run has it.
+    let beside_none = all
+        .iter()
+        .map(String::as_str)
+        .filter(|id| !["other-run", "record", "own-files", "survive"].contains(id));
+    let beside_none: Vec<&str> = ["--bridge", "handoff"].into_iter().chain(beside_none).collect();
+    for (edit, expected) in ALONE {
+        let is_network = edit.contains("--share-net");
+        let words = if is_network { &beside_none[..] } else { &["--bridge", "handoff"] };
+        let done = whole(cx, words).in_mounts(&weaker(cx, edit)).run();
+        for attempt in attempts(done.exits(1)) {
+            let id = text(&attempt, "id");
+            let may_be_lacking = MAY_BE_SKIPPED.contains(&id) && attempt["held"] != false;
+            let gets_out = expected.contains(&id) && !may_be_lacking;
+            assert_eq!(attempt["held"] == false, gets_out, "{edit}: {attempt:#}");
+        }
+    }
+    for edit in NOTICED {
+        let done = whole(cx, &["--bridge", "handoff"]).in_mounts(&weaker(cx, edit)).run();
+        done.exits(125).says("was replaced");
+    }
 }
 
 fn arguments(cx: &Cx) {
