@@ -171,7 +171,9 @@ fn from_records(cx: &Cx) {
     let hostile = r#"{"schema":"egress/1","seq":0,"ts":"x","mono_us":1,"event":"decision","run":"r","via":"connect","verdict":"allow","reason":"rule","host":"x\"]\nallow=[\"evil.example","port":443}"#;
     let hostile = cx.write("hostile.jsonl", &format!("{hostile}\nnot json\n"));
     let done = cx.exeat(["audit", "learn", hostile.to_str().expect("ASCII")]).run();
-    done.exits(1).shows("allow = []").says("line 2 is no record");
+    done.exits(1)
+        .shows("allow = []")
+        .says("line 1 was changed, or lines before it are missing; and 2 more (exeat audit show)");
     assert!(!done.stdout().contains("evil"), "{done:?}");
 }
 
@@ -295,22 +297,20 @@ fn lock_written(cx: &Cx) {
         record_of(asking(cx, &[stage, &["--allow", &a, "--allow", &b]].concat(), &[target]).run().exits(0))
     };
     let (one, two, unnamed) = (run(&["--stage", "one"], &a), run(&["--stage", "two"], &a), run(&[], &b));
-    let lock = |words: &[&str]| {
-        cx.exeat([&["audit", "lock", "-o", "x.lock"], words].concat())
-            .run()
-            .exits(0)
-            .says_nothing_more()
-            .prints("");
+    let lock = |is_less: bool, words: &[&str]| {
+        let done = cx.exeat([&["audit", "lock", "-o", "x.lock"], words].concat()).run();
+        done.exits(0).prints("");
+        assert_eq!(done.stderr().contains("removed 1 entry from `x.lock`"), is_less, "{done:?}");
         let text = fs::read_to_string(cx.dir().join("x.lock")).expect("a lock");
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
     };
     let all =
         ["schema 1".into(), format!("- {b} connect"), format!("one {a} connect"), format!("two {a} connect")];
-    assert_eq!(lock(&[&unnamed, &two, &one]), all);
-    assert_eq!(lock(&[&one]), all);
+    assert_eq!(lock(false, &[&unnamed, &two, &one]), all);
+    assert_eq!(lock(false, &[&one]), all);
     let other = run(&["--stage", "one"], &b);
-    assert_eq!(lock(&["--update", &other]).len(), 5);
-    let replaced = lock(&[&other]);
+    assert_eq!(lock(false, &["--update", &other]).len(), 5);
+    let replaced = lock(true, &[&other]);
     assert!(replaced.len() == 4 && replaced.contains(&format!("one {b} connect")), "{replaced:?}");
     // Without a file it goes to stdout.
     cx.exeat(["audit", "lock", &one]).run().exits(0).shows(&format!("one {a} connect\n"));
@@ -325,7 +325,7 @@ fn lock_missing(cx: &Cx) {
     let start = |flags: &[&str]| cx.exeat([&["run"], flags, &["--", "touch", "started"]].concat()).run();
     start(&["--locked"])
         .exits(2)
-        .says("`egress.lock` has nothing of a stage without a name")
+        .says("there is no `egress.lock`, to which --locked holds the run")
         .says("hint: after a run without --locked: exeat audit lock --last -o egress.lock");
     cx.write("other.lock", "schema 1\nother a.example:443 connect\n");
     start(&["--locked=other.lock", "--stage", "import"])

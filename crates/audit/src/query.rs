@@ -460,6 +460,9 @@ impl fmt::Display for Flaw {
                     "line {line} has number {found} where {expected} should stand: lines are missing or moved"
                 )
             }
+            Flaw::Chain { line } if *line <= 1 => {
+                write!(f, "line {line} was changed, or lines before it are missing")
+            }
             Flaw::Chain { line } => {
                 let before = line.saturating_sub(1);
                 write!(

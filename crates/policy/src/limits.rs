@@ -388,7 +388,7 @@ mod tests {
     fn guesses_the_unit_of_a_small_memory() {
         for (text, meant) in [
             ("100", Some("100M")),
-            ("1000", Some("1000M")),
+            ("1000", Some("1MB")),
             ("64KiB", Some("64MiB")),
             ("100kB", Some("100MB")),
             ("2001", None),

@@ -92,7 +92,11 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
         .shows("would delete")
         .shows("3 names would be deleted\n");
     assert!(cx.aside(".vscode").is_dir());
-    let done = state(&["prune", "--all"]);
+    state(&["prune", "--all", "--dir", outside.to_str().expect("ASCII")])
+        .exits(0)
+        .prints("0 names deleted\n");
+    assert!(cx.aside(".vscode").is_dir());
+    let done = state(&["prune", "--all", "--dir", cx.dir().to_str().expect("ASCII")]);
     done.exits(0).shows("3 names deleted\n").shows(&format!("(from {})", path(".vscode")));
     assert!(!quarantine.exists(), "an empty quarantine stays: {done:?}");
     assert_eq!(fs::read(outside.join("mine")).expect("mine"), b"mine");
