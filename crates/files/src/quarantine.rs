@@ -268,6 +268,20 @@ impl Watch {
         Found { path: self.missing.tree.join(name), moved }
     }
 
+    /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
+    ///
+    /// # Errors
+    /// What keeps the list from being written.
+    pub fn note_own(&self, file: &File) -> io::Result<()> {
+        self.keeper.note_own(file)
+    }
+
+    /// Whether a run of this user made this file. Call it with the lock.
+    #[must_use]
+    pub fn is_own(&self, file: &File) -> bool {
+        self.keeper.is_own(file)
+    }
+
     /// Removes what was replaced by a file with the same bytes. `old`: what [`Watch::replace`] has returned for the name.
     ///
     /// # Errors

@@ -40,6 +40,10 @@ pub(super) fn beside() -> String {
 pub(super) const MANIFESTS: &str = "exeat/quarantine";
 /// The list of the directories that no stage may see, beside the manifests.
 const DIRECTORIES: &str = "directories";
+/// The list of the files with which runs have replaced others, beside the manifests.
+const OWN_FILES: &str = "own-files";
+/// Files in that list. An older one is not known any more, and is replaced like a host's.
+const MOST_OWN_FILES: usize = 64;
 /// How long another run is waited for that makes such a directory at the same moment.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Names that are tried for one thing: numbers, and then some that nobody foresees.
@@ -166,6 +170,24 @@ impl Keeper {
         }
     }
 
+    /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
+    pub(crate) fn note_own(&self, file: &File) -> io::Result<()> {
+        let Some(dir) = self.manifests() else { return Ok(()) };
+        let mut lines = own_files(&dir);
+        lines.push(identity(file)?);
+        let from = lines.len().saturating_sub(MOST_OWN_FILES);
+        let text: String = lines.drain(from..).map(|line| line + "\n").collect();
+        let (beginning, list) = (dir.join(".own-files"), dir.join(OWN_FILES));
+        fs::write(&beginning, text)?;
+        fs::rename(&beginning, &list)
+    }
+
+    /// Whether a run of this user made this file. Call it with the lock.
+    pub(crate) fn is_own(&self, file: &File) -> bool {
+        let identity = identity(file).ok();
+        identity.is_some_and(|file| self.manifests().is_some_and(|dir| own_files(&dir).contains(&file)))
+    }
+
     /// Whether exeat has made this directory of a tree. Without a list nobody can tell, and nothing is lost: what is set
     /// aside goes into a new directory of it.
     fn has_made(&self, id: DirectoryId) -> bool {
@@ -189,6 +211,20 @@ impl Keeper {
         let Some(dir) = self.manifests() else { return Ok(None) };
         OpenOptions::new().append(true).create(true).mode(0o600).open(manifest_in(&dir, &self.run)).map(Some)
     }
+}
+
+/// Returns what no other file has or gets: the kernel sets the time of creation, and nobody can change it.
+fn identity(file: &File) -> io::Result<String> {
+    let about = file.metadata()?;
+    let created = about.created()?.duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
+    Ok(format!("{} {} {}", about.dev(), about.ino(), created.as_nanos()))
+}
+
+/// Reads the list of exeat's own files.
+fn own_files(manifests: &Path) -> Vec<String> {
+    let list = File::open(manifests.join(OWN_FILES))
+        .and_then(|file| io::read_to_string(file.take(LONGEST_MANIFEST)));
+    list.unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
 /// Reads the list of the directories that no stage may see.

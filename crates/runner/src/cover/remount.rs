@@ -195,6 +195,14 @@ impl Doubt {
     }
 }
 
+/// A new file whose words are harmless.
+enum Acceptable {
+    /// A program on the host may have written it.
+    Host(SavedFile),
+    /// Another run made it and has had a lease on it since before it had a name, so that no stage could open it for writing.
+    Own(KeptStatus, Lease, SavedFile),
+}
+
 /// What became of a cover that is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -583,7 +591,7 @@ impl Remounts {
 
     /// Reads a file that the stage may have written, if it says nothing that it may not say whoever has written it. The file itself never
     /// stays: a direct read (open(2), `O_DIRECT`) into a mapping of it changes it when file, mapping and lease show no writer any more.
-    fn read_acceptable(&mut self, key: &Name) -> Result<SavedFile, Doubt> {
+    fn read_acceptable(&mut self, key: &Name, watch: &Watch) -> Result<Acceptable, Doubt> {
         let cover = self.covered(key)?;
         let (number, may_be_unknown) = (cover.number, cover.state != State::Doubtful);
         if cover.lease.as_ref().is_some_and(|lease| !lease.is_quiet()) {
@@ -598,13 +606,21 @@ impl Remounts {
         // Whoever writes it is done.
         let lease = cover.lease(status.mounted)?;
         let new = SavedFile::read(lease.file(), MOST)?;
+        self.read_touches();
+        // Only the run that made it may have closed it. Its lease may have ended with it.
+        let is_closed_again = FileHandle::of(lease.file())
+            .is_ok_and(|file| self.uses.get(&file).is_some_and(|uses| uses.closed > 1));
+        if watch.is_own(lease.file()) && !is_closed_again {
+            return Ok(Acceptable::Own(status, lease, new));
+        }
+        let cover = self.covered(key)?;
         let is_harmless = |old: &SavedFile| {
             let may_differ = cover.host.file_name().is_some_and(|name| name == "config");
             let differ = || may_differ && differ_in_branches(&old.bytes, &new.bytes);
             old.has_owner_and_mode_of(&new) && (old.bytes == new.bytes || differ())
         };
         if cover.saved.as_ref().is_some_and(is_harmless) {
-            return Ok(new);
+            return Ok(Acceptable::Host(new));
         }
         let why = "it may be the stage's";
         Err(if may_be_unknown { Doubt::Unknown(why) } else { Doubt::open(why) })
@@ -621,8 +637,13 @@ impl Remounts {
         let (watch, name) = deepest.ok_or_else(|| Doubt::open("it is in no tree that is watched"))?;
         // Another run in the directory may have put the same file back.
         let lock = watch.lock()?;
-        let accepted = match self.read_acceptable(key) {
-            Ok(new) => Some(new),
+        let accepted = match self.read_acceptable(key, watch) {
+            Ok(Acceptable::Host(new)) => Some(new),
+            Ok(Acceptable::Own(status, lease, new)) => {
+                self.settle(key, status, lease)?;
+                self.covered(key)?.saved = Some(new);
+                return Ok(Fate::Restored);
+            }
             Err(Doubt::Unknown(_)) => None,
             Err(why) => return Err(why),
         };
@@ -637,6 +658,7 @@ impl Remounts {
                 return Err(Doubt::open("the last one was put back too often"));
             }
         }
+        watch.note_own(lease.file())?;
         let old = watch.replace(&name, lease.file())?;
         let covered = self.cover_new(key, number, lease);
         drop(lock);
