@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use exeat_files::names::{is_absent, true_name};
 use exeat_files::protected::is_first_part;
-use exeat_files::quarantine::{DirState, first_parts_in, is_repository};
+use exeat_files::quarantine::{DirState, first_parts_in, is_directory_name, is_repository};
 use exeat_files::walk::clean;
 use nix::unistd::{User, geteuid};
 
@@ -441,7 +441,8 @@ impl<'a> Search<'a> {
                 Err(error) if is_absent(&error) => None,
                 kind => Some(kind?),
             };
-            if kind.is_some_and(|kind| kind.is_dir()) {
+            // Another run may be making its quarantine now, and what is in there is nobody's repository.
+            if kind.is_some_and(|kind| kind.is_dir()) && !is_directory_name(&entry.file_name()) {
                 found.push(entry.path());
             }
         }
