@@ -306,8 +306,8 @@ fn lock_written(cx: &Cx) {
     };
     let all =
         ["schema 1".into(), format!("- {b} connect"), format!("one {a} connect"), format!("two {a} connect")];
-    assert_eq!(lock(&[&unnamed, &two, &one]), all);
-    assert_eq!(lock(&[&one]), all);
+    assert_eq!(lock(false, &[&unnamed, &two, &one]), all);
+    assert_eq!(lock(false, &[&one]), all);
     let other = run(&["--stage", "one"], &b);
     assert_eq!(lock(false, &["--update", &other]).len(), 5);
     let replaced = lock(true, &[&other]);
