@@ -21,10 +21,10 @@ const MAKE: &str =
 const WORK: &str = "git config --get exeat.mark >>$RAN; git status >/dev/null 2>&1; git commit -q --allow-empty -m one >/dev/null 2>&1; exit 0";
 
 fn appears(cx: &Cx) {
-    // What completes a repository is taken away at once. So it comes last.
+    // What completes a repository is taken away at once, so that mv(1) may miss it.
     let aside = |then: &str| {
         let make = MAKE.replace("set -e;", "");
-        format!("set -e; mkdir new; cd new; {make}; {then}; cd ..; mv new/* .; rmdir new")
+        format!("set -e; mkdir new; cd new; {make}; {then}; cd ..; mv new/* . || :; rm -rf new")
     };
     let ran = cx.home().join("ran");
     for (at, before, script) in [
