@@ -4,17 +4,16 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::mem::take;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use exeat_compose::{
-    Composed, EnvRule, LockAt, Machine, NextHop, PROJECT_FILE, PolicyRequest, Said, not_open,
-};
-use exeat_files::request::{Bind, Bounds, Declared, Files};
-use exeat_policy::{Bridge, Cache, Limits, OnExcess, Transparent, Tty, View};
+use exeat_compose::{Composed, EnvRule, Machine, NextHop, PROJECT_FILE, PolicyRequest, not_open};
+use exeat_files::request::Bind;
+use exeat_policy::{Cache, View};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
 use exeat_runner::discover::Clients;
-use exeat_runner::{AuditTo, Hardening, Request, Signing, UpstreamProxy};
+use exeat_runner::{AuditTo, Request, Signing, UpstreamProxy};
 
 use crate::args::audit::KeyFrom;
 use crate::args::{EnvArgs, FsView, Label, Output, RunArgs, Variable};
@@ -82,8 +81,16 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
     }
     let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
-    let lock = args.locked.map(|file| LockAt { file, stage: args.stage.clone() });
-    let mut policy = PolicyRequest { via: args.via.is_some(), lock, ..args.policy.request() };
+    let mut policy = PolicyRequest {
+        via: args.via.is_some(),
+        lock: args.locked,
+        stage: args.stage,
+        view: args.fs.map(View::from),
+        allow_write: exeat_compose::names_to_write(&args.allow_write, "--allow-write")?,
+        env: args.env.iter().cloned().map(rule).collect(),
+        limits: args.limits.into(),
+        ..args.policy.request()
+    };
     for bind in &args.ro {
         policy.ro.push(machine.place_bind(bind, &machine.base).map_err(here("--ro"))?);
     }
@@ -98,167 +105,52 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     for path in &args.mask {
         policy.mask.push(machine.place(path, &machine.base).map_err(here("--mask"))?);
     }
-    let Composed {
-        policy,
-        next_hop,
-        said,
-        mut bounds,
-        ceiling_limits,
-        declared,
-        llm,
-        sources,
-        mut notes,
-        doubts,
-        redirected_by,
-        ..
-    } = compose(&policy, &machine, args.quiet)?;
-    let missing = said.missing().map(Failure::from);
-    let Said {
-        stage,
-        view,
-        ro,
-        rw,
-        mask,
-        mut allow_write,
-        mut env,
-        limits,
-        work,
-        socks5,
-        host_ports,
-        cache,
-        home,
-        sandbox,
-        audit_sync,
-        on_excess,
-        ..
-    } = said;
-    allow_write.extend(exeat_compose::names_to_write(&args.allow_write, "--allow-write")?);
-    notes.extend(loopback::note(&policy, &host_ports).filter(|_| args.via.is_none()));
-    let declared = match declared {
-        None => None,
-        Some(effects) => {
-            let place = |path| machine.place(path, &machine.base).map_err(here("--effects"));
-            Some(Declared {
-                read: effects.fs_read().map(place).collect::<Result<_, _>>()?,
-                write: effects.fs_write().map(place).collect::<Result<_, _>>()?,
-                narrow: on_excess == Some(OnExcess::Narrow),
-            })
-        }
-    };
-    notes.extend(unset(&args.env, &machine));
-    env.extend(args.env.into_iter().map(rule));
-    notes.extend(not_redirected(&redirected_by, &env, &machine));
-    let upstream = next_hop.as_ref().map(|hop| open(hop, &machine)).transpose()?;
-    keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
-    keep_key(args.audit_key.as_ref(), &env)?;
-
-    let view = args.fs.map(View::from).or(view).unwrap_or_default();
-    let cache = cache.unwrap_or_else(|| usual_cache(is_read_only, &machine));
-    let request = Request {
-        command: args.command,
-        policy,
-        sources,
-        files: Files {
-            view,
-            ro,
-            rw,
-            mask,
-            cache,
-            home: home.unwrap_or_default(),
-            allow_write,
-            bounds,
-            declared,
-            work,
-            deciding: machine.take_deciding(),
+    let mut composed = compose(&policy, &machine, args.quiet)?;
+    let told = loopback::note(&composed.policy, &composed.host_ports).filter(|_| args.via.is_none());
+    composed.notes.extend(told);
+    composed.notes.extend(unset(&args.env, &machine));
+    let notes = not_redirected(&composed.redirected_by, &composed.environment, &machine).collect::<Vec<_>>();
+    composed.notes.extend(notes);
+    composed.keep_secrets();
+    keep_key(args.audit_key.as_ref(), &composed.environment)?;
+    composed.files.cache = composed.cache.unwrap_or_else(|| usual_cache(is_read_only, &machine));
+    Ok(Asked {
+        notes: take(&mut composed.notes),
+        doubts: take(&mut composed.doubts),
+        llm: composed.llm,
+        missing: composed.missing.take().map(Failure::from),
+        request: Request {
+            command: args.command,
+            via: args.via.map(|at| machine.absolute(&at.0)),
+            labels: labels(args.labels, &machine),
+            audit: audit(args.audit.as_ref(), &machine)?,
+            signing: signing(args.audit_key.as_ref(), &machine)?,
+            ..Request::from_composed(composed, machine)?
         },
-        env,
-        bridge: sandbox.bridge.unwrap_or_default(),
-        socks5,
-        hardening: Hardening {
-            loopback: sandbox.loopback.unwrap_or_default(),
-            unix_sockets: sandbox.unix_sockets.unwrap_or_default(),
-            debuggable: sandbox.debuggable.unwrap_or_default(),
-            nested: sandbox.nested.unwrap_or_default(),
-        },
-        tty: sandbox.tty.unwrap_or_default(),
-        transparent: sandbox.transparent.unwrap_or_default(),
-        host_ports,
-        via: args.via.map(|at| machine.absolute(&at.0)),
-        upstream,
-        stage: args.stage.or(stage),
-        labels: labels(args.labels, &machine),
-        audit: audit(args.audit.as_ref(), &machine)?,
-        audit_sync,
-        signing: signing(args.audit_key.as_ref(), &machine)?,
-        limits: limits.overridden_by(args.limits.into()).min(ceiling_limits),
-        cwd: machine.cwd,
-        host_env: machine.env,
-    };
-    Ok(Asked { request, notes, doubts, llm, missing })
+    })
 }
 
 /// The request whose environment `exeat env` prints: a run of these options with some command.
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
-    let policy = PolicyRequest { via: args.via.is_some(), ..args.policy.request() };
-    let Composed { policy, next_hop, said, mut bounds, mut notes, doubts, .. } =
-        compose(&policy, &machine, false)?;
-    notes.extend(doubts);
-    let Said { mut env, work, socks5, cache, home, .. } = said;
-    notes.extend(unset(&args.env, &machine));
-    env.extend(args.env.into_iter().map(rule));
-    let upstream = next_hop.as_ref().map(|hop| open(hop, &machine)).transpose()?;
-    keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
-    let files = Files {
-        cache: cache.unwrap_or_else(|| usual_cache(false, &machine)),
-        home: home.unwrap_or_default(),
-        bounds,
-        work,
-        ..Files::default()
+    let policy = PolicyRequest {
+        via: args.via.is_some(),
+        env: args.env.iter().cloned().map(rule).collect(),
+        ..args.policy.request()
     };
+    let mut composed = compose(&policy, &machine, false)?;
+    let doubts = take(&mut composed.doubts);
+    composed.notes.extend(doubts);
+    composed.notes.extend(unset(&args.env, &machine));
+    composed.keep_secrets();
+    composed.files.cache = composed.cache.unwrap_or_else(|| usual_cache(false, &machine));
+    let notes = take(&mut composed.notes);
     let request = Request {
         command: vec!["true".into()],
-        policy,
-        sources: Vec::new(),
-        files,
-        env,
-        bridge: Bridge::default(),
-        socks5,
-        hardening: Hardening::default(),
-        tty: Tty::default(),
-        transparent: Transparent::default(),
-        host_ports: Vec::new(),
         via: args.via.map(|at| machine.absolute(&at.0)),
-        upstream,
-        stage: None,
-        labels: Vec::new(),
-        audit: AuditTo::Default,
-        audit_sync: false,
         signing: Signing::Off,
-        limits: Limits::default(),
-        cwd: machine.cwd,
-        host_env: machine.env,
+        ..Request::from_composed(composed, machine)?
     };
     Ok((request, notes))
-}
-
-/// Keeps the credentials for the next hop out of the stage, whatever else is said: the file and the variable that hold them.
-fn keep_secrets(
-    next_hop: Option<&NextHop>,
-    env: &mut Vec<EnvRule>,
-    bounds: &mut Vec<Bounds>,
-    notes: &mut Vec<String>,
-) {
-    let what = "the credentials of the upstream proxy";
-    if let Some(name) = next_hop.and_then(NextHop::secret_variable) {
-        let is_it = |rule: &EnvRule| matches!(rule, EnvRule::Pass(passed) if passed == name);
-        if env.iter().any(is_it) {
-            notes.push(format!("the variable `{name}` holds {what}: it is not passed"));
-        }
-        env.push(EnvRule::Remove(name.into()));
-    }
-    if let Some(path) = next_hop.and_then(NextHop::secret_file) {
-        bounds.push(Bounds { name: what.into(), mask: vec![path.to_path_buf()], ..Bounds::default() });
-    }
 }
 
 /// A line for each variable that a flag passes and that is not there to be passed.

@@ -2,7 +2,7 @@
 //! What could not be held is refused and never passed over.
 
 use crate::fault::Fault;
-use crate::load::Named;
+use crate::named::Named;
 use crate::request::PolicyRequest;
 
 /// Refuses the flags that are about hosts.
@@ -19,11 +19,28 @@ pub(crate) fn flags(args: &PolicyRequest) -> Result<(), Fault> {
         effects,
         mode,
         upstream_proxy,
-        set: _, // as a file
-        // About files and the machine.
+        set: _,             // as a file
+        layers: _,          // the caller refuses it
+        granted_effects: _, // the same
+        next_hop: _,        // the same
+        // About files, the machine and the record.
+        view: _,
         ro: _,
         rw: _,
         mask: _,
+        bounds: _,
+        allow_write: _,
+        work: _,
+        cache: _,
+        home: _,
+        env: _,
+        limits: _,
+        sandbox: _,
+        socks5: _,
+        audit_sync: _,
+        stage: _,
+        site: _,
+        uses_project: _,
         via: _,
         asks_anew: _,
         lock: _, // it only narrows, and there is nothing to narrow

@@ -1,44 +1,28 @@
 //! Flags, files, presets, effects and ceilings in, one [`Composed`] out.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use exeat_files::protected::{self, LetThrough, NoName};
-use exeat_files::request::{Bind, Bounds, Files, Work};
-use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection};
-use exeat_policy::preset::{self, PresetError};
+use exeat_files::request::{Bounds, Declared, Files};
+use exeat_policy::file::{self, PathSpec, SandboxSection};
 use exeat_policy::{
-    Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, Finding, Home, HostPort, Layers, Limits,
-    Lint, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder, Role, RuleError, RuleFault, StoredPolicy,
-    Terms, TlsCheck, View, printable, shell_word,
+    Action, Cache, EffectKind, EffectSet, Finding, Home, HostPort, Limits, Lint, Mode, Note, OnExcess,
+    Origin, Policy, PolicyBuilder, Role, RuleError, RuleFault, TlsCheck, shell_word,
 };
 use exeat_record::{Source, SourceRole};
 
 use crate::clock::today;
 use crate::elsewhere;
 use crate::fault::{Fault, Place};
-use crate::machine::{Machine, PlaceError};
+use crate::layers::{Above, LayersOfRecord, allowed_kinds, hosts_required, terms};
+use crate::machine::Machine;
+use crate::named::{INLINE, Named, from_file, place_error};
 use crate::reading::Reading;
-use crate::request::{EnvRule, PolicyRequest};
+use crate::request::{EnvRule, PolicyRequest, Site};
+use crate::said::{Said, bounds_of};
 use crate::seen::Seen;
 use crate::services::Services;
 use crate::text::{is_stdin, open, text_of};
 use crate::upstream::{self, NextHop};
-
-/// The project's policy file: used where a caller names it, and where a ceiling bounds it; only said to exist otherwise.
-pub const PROJECT_FILE: &str = ".exeat.toml";
-
-/// What messages and the record call a policy on stdin, and effects in an argument.
-pub(crate) const STDIN: &str = "stdin";
-pub(crate) const INLINE: &str = "--effects";
-pub(crate) const INLINE_POLICY: &str = "--policy";
-
-/// The site's ceiling.
-pub(crate) const SITE_CEILING: &str = "/etc/exeat/policy.toml";
-
-/// The user's, below the configuration directory.
-pub(crate) const USER_CEILING: &str = "exeat/policy.toml";
 
 /// What holds in the end.
 #[derive(Debug)]
@@ -47,15 +31,27 @@ pub struct Composed {
     pub policy: Policy,
     /// Another proxy that connections are left to.
     pub next_hop: Option<NextHop>,
-    /// What files and effects say besides rules.
-    pub said: Said,
-    /// What ceilings bound besides rules.
-    pub bounds: Vec<Bounds>,
-    /// The smallest limits of all ceilings.
-    pub ceiling_limits: Limits,
-    /// The effects, where their paths bound what others show and are not themselves what is shown.
-    pub declared: Option<EffectSet>,
-    /// The stage declares `Llm`.
+    /// The files that the stage sees and changes, and the bounds on them.
+    pub files: Files,
+    /// Rules about the environment, in order.
+    pub environment: Vec<EnvRule>,
+    /// The limits. Those of the caller replace those of files, and none exceeds a ceiling.
+    pub limits: Limits,
+    /// The settings of `[sandbox]`.
+    pub sandbox: SandboxSection,
+    /// The package caches, if anything sets them; [`files`](Self::files) has a default.
+    pub cache: Option<Cache>,
+    /// The stage's HOME, if anything sets it.
+    pub home: Option<Home>,
+    /// Services of this machine that the stage finds on its own loopback.
+    pub host_ports: Vec<HostPort>,
+    /// Whether SOCKS5 is offered.
+    pub socks5: bool,
+    /// Whether each line of the record is on the disk before what it describes is done.
+    pub audit_sync: bool,
+    /// The stage's name.
+    pub stage: Option<String>,
+    /// Whether the stage declares `Llm`.
     pub llm: bool,
     /// The files that were read, for the record.
     pub sources: Vec<Source>,
@@ -69,47 +65,10 @@ pub struct Composed {
     pub doubts: Vec<String>,
     /// Variables that send the clients of the presets to other hosts.
     pub redirected_by: Vec<&'static str>,
-}
-
-/// What policy files and effects say besides rules.
-#[derive(Debug, Default)]
-pub struct Said {
-    /// The stage's name.
-    pub stage: Option<String>,
-    /// The base view.
-    pub view: Option<View>,
-    /// Read-only binds; those of the caller as well.
-    pub ro: Vec<Bind>,
-    /// Writable binds; those of the caller as well.
-    pub rw: Vec<Bind>,
-    /// What is hidden; what the caller hides as well.
-    pub mask: Vec<PathBuf>,
-    /// Protected names that are let through.
-    pub allow_write: Vec<LetThrough>,
-    /// Rules about the environment.
-    pub env: Vec<EnvRule>,
-    /// The limits of the policies; ceilings may have smaller ones.
-    pub limits: Limits,
-    /// Where the stage works, if not where the caller is.
-    pub work: Option<Work>,
-    /// Whether SOCKS5 is offered.
-    pub socks5: bool,
-    /// The package caches.
-    pub cache: Option<Cache>,
-    /// Where the stage's HOME is.
-    pub home: Option<Home>,
-    /// What is held tighter than usual, or looser.
-    pub sandbox: SandboxSection,
-    /// Whether each line of the record is on the disk before what it describes is done.
-    pub audit_sync: bool,
-    /// What happens when the stage declares more than it is granted.
-    pub on_excess: Option<OnExcess>,
-    /// Services of this machine that the stage finds on its loopback; those of the caller as well.
-    pub host_ports: Vec<HostPort>,
-    /// Where a file names a path of the host, and by which key.
-    places: Vec<(PathBuf, &'static str, String)>,
-    /// Which file said what may be said once only.
-    by: Vec<(&'static str, String)>,
+    /// A file names a path that is not there: a run cannot be planned.
+    pub missing: Option<Fault>,
+    /// The parts of the policy that are about a stage alone.
+    pub stage_only: Vec<&'static str>,
 }
 
 impl Composed {
@@ -118,29 +77,20 @@ impl Composed {
         self.notes.iter().chain(&self.doubts)
     }
 
-    /// The limits that hold: those of files, and no more than a ceiling's.
-    pub fn limits(&self) -> Limits {
-        self.said.limits.min(self.ceiling_limits)
-    }
-
-    /// What to tell the user of `exeat proxy`, which starts no stage that could be shown files or given variables.
-    pub fn note_without_stage(&self) -> Option<String> {
-        let Said { view, ro, rw, mask, env, limits, socks5, host_ports, sandbox, .. } = &self.said;
-        let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
-        // Those of connections are for both.
-        let of_stage = Limits { connections: None, connections_per_host: None, ..*limits };
-        let limits = of_stage != Limits::default();
-        let parts = [
-            ("[network] socks5", *socks5),
-            ("[network] host_port", !host_ports.is_empty()),
-            ("[fs]", fs),
-            ("[env]", !env.is_empty()),
-            ("[limits]", limits),
-            ("[sandbox]", *sandbox != SandboxSection::default()),
-        ];
-        let parts: Vec<_> = parts.iter().filter(|(_, said)| *said).map(|(name, _)| *name).collect();
-        (!parts.is_empty())
-            .then(|| format!("{} of the policy: for exeat run; not used here", parts.join(", ")))
+    /// Keeps the credentials for the next hop out of the stage, whatever else is said: the file and the variable that hold them.
+    pub fn keep_secrets(&mut self) {
+        let what = "the credentials of the upstream proxy";
+        if let Some(name) = self.next_hop.as_ref().and_then(NextHop::secret_variable) {
+            let is_it = |rule: &EnvRule| matches!(rule, EnvRule::Pass(passed) if passed == name);
+            if self.environment.iter().any(is_it) {
+                self.notes.push(format!("the variable `{name}` holds {what}: it is not passed"));
+            }
+            self.environment.push(EnvRule::Remove(name.into()));
+        }
+        if let Some(path) = self.next_hop.as_ref().and_then(NextHop::secret_file) {
+            let mask = vec![path.to_path_buf()];
+            self.files.bounds.push(Bounds { name: what.into(), mask, ..Bounds::default() });
+        }
     }
 }
 
@@ -161,14 +111,16 @@ pub fn compose<S: Services>(
     if args.via {
         elsewhere::flags(args)?;
     }
-    let ceilings = reading.ceilings(&args.ceiling)?;
+    let ceilings = reading.ceilings(&args.ceiling, args.site)?;
     let mut files = Vec::new();
     let mut stored = Vec::new();
     for path in &args.policy {
         files.push(reading.policy(path, &mut stored)?);
     }
-    files.extend(reading.project(&args.policy, &ceilings)?);
-    let mut grants_are_named = !files.is_empty();
+    if args.uses_project {
+        files.extend(reading.project(&args.policy, &ceilings)?);
+    }
+    let mut grants_are_named = !files.is_empty() || args.layers.is_some();
     let set = reading.settings(&args.set)?;
     let mut upstream_set = None;
     if let Some(mut set) = set {
@@ -187,14 +139,14 @@ pub fn compose<S: Services>(
         Some(text) => Some(reading.effects(text)?),
         None => None,
     };
-    if let Some(effects) = &effects {
+    for effects in args.granted_effects.iter().chain(&effects) {
         allowed_kinds(effects, files.iter().chain(&ceilings))?;
         hosts_required(effects, &ceilings)?;
     }
 
     let terms = terms(args, &files, &ceilings)?;
     let next_hop = upstream::next_hop(
-        args.upstream_proxy.as_deref(),
+        (args.next_hop.as_ref(), args.upstream_proxy.as_deref()),
         upstream_set.as_ref(),
         &files,
         &ceilings,
@@ -202,7 +154,8 @@ pub fn compose<S: Services>(
         &mut reading.notes,
     )?;
     let mut said = Said::default();
-    let mut grants = PolicyBuilder::new();
+    let whole = args.layers.clone().unwrap_or_default();
+    let mut grants = whole.grants;
     // What is set on the command line holds for the rules that stand there, too.
     let is_set = |key: &str| {
         let value = |set: &String| {
@@ -235,7 +188,7 @@ pub fn compose<S: Services>(
     said.rw.extend_from_slice(&args.rw);
     said.mask.extend_from_slice(&args.mask);
     said.host_ports.extend(&args.host_port);
-    let mut declared = Declared::default();
+    let mut declared = OfStage::default();
     if let Some(effects) = &effects {
         // Alone they are declared as well, so that who refuses is named as it is: no flag would help.
         declared.hosts = Some(effects);
@@ -252,7 +205,8 @@ pub fn compose<S: Services>(
     let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
     let ceiling_limits =
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
-    let stored = LayersOfRecord::of(stored, declared.hosts.is_some(), args.lock.is_some())?;
+    let own = (whole.ceilings, whole.declared, whole.lock);
+    let stored = LayersOfRecord::new(own, stored, declared.hosts.is_some(), args.lock.is_some())?;
     let above = Above { declared: declared.hosts, ceilings: &ceilings, stored, terms };
     if let Some(hop) = &next_hop {
         // Before anything else is asked or started.
@@ -266,22 +220,55 @@ pub fn compose<S: Services>(
         (&bounds, ceiling_limits),
         (services, args.asks_anew),
     )?;
-    let lock = args.lock.as_ref().map(|at| reading.lock(at, said.stage.as_deref())).transpose()?;
+    let stage = args.stage.clone().or(said.stage.take());
+    let lock = args.lock.as_ref().map(|path| reading.lock(path, stage.as_deref())).transpose()?;
     let policy = above.over(grants, lock, terms.mode)?;
     reading.notes.extend(lost_flags(&policy));
     if let Some(effects) = &effects {
         reading.excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
+    let declared = match &declared.files {
+        None => None,
+        Some(effects) => {
+            let place = |path: &PathSpec| {
+                machine.place(path, &machine.base).map_err(|error| place_error(INLINE, error))
+            };
+            Some(Declared {
+                read: effects.fs_read().map(place).collect::<Result<_, _>>()?,
+                write: effects.fs_write().map(place).collect::<Result<_, _>>()?,
+                narrow: said.on_excess == Some(OnExcess::Narrow),
+            })
+        }
+    };
+    let (missing, stage_only) = (said.missing(), said.of_stage());
     let Reading { sources, seen, once, notes, doubts, redirected_by, .. } = reading;
-    let declared = declared.files;
+    let (cache, home) = (args.cache.or(said.cache), args.home.or(said.home));
     Ok(Composed {
         policy,
         next_hop,
-        said,
-        bounds,
-        ceiling_limits,
-        declared,
+        files: Files {
+            view: args.view.or(said.view).unwrap_or_default(),
+            ro: said.ro,
+            rw: said.rw,
+            mask: said.mask,
+            cache: cache.unwrap_or_default(),
+            home: home.unwrap_or_default(),
+            allow_write: said.allow_write.into_iter().chain(args.allow_write.iter().cloned()).collect(),
+            bounds: args.bounds.iter().cloned().chain(bounds).collect(),
+            declared,
+            work: args.work.clone().or(said.work),
+            deciding: machine.take_deciding(),
+        },
+        environment: said.env.into_iter().chain(args.env.iter().cloned()).collect(),
+        limits: said.limits.overridden_by(args.limits).min(ceiling_limits),
+        sandbox: args.sandbox.or(&said.sandbox),
+        cache,
+        home,
+        host_ports: said.host_ports,
+        socks5: said.socks5 || args.socks5,
+        audit_sync: said.audit_sync || args.audit_sync,
+        stage,
         llm,
         sources,
         seen,
@@ -289,6 +276,8 @@ pub fn compose<S: Services>(
         notes,
         doubts,
         redirected_by,
+        missing,
+        stage_only,
     })
 }
 
@@ -299,7 +288,7 @@ pub fn compose<S: Services>(
 /// A [`Fault`] in one of them.
 pub fn standing(machine: &Machine) -> Result<Vec<String>, Fault> {
     let mut reading = Reading::new(machine);
-    let ceilings = reading.ceilings(&[])?;
+    let ceilings = reading.ceilings(&[], Site::default())?;
     for ceiling in &ceilings {
         bounds_of(ceiling, machine)?;
     }
@@ -307,98 +296,11 @@ pub fn standing(machine: &Machine) -> Result<Vec<String>, Fault> {
     Ok(ceilings.into_iter().chain(project).map(|named| named.shown).collect())
 }
 
-/// The effects, where they bound what others grant.
+/// The effects that the stage declares, as far as they bound the grants.
 #[derive(Default)]
-struct Declared<'a> {
+struct OfStage<'a> {
     hosts: Option<&'a EffectSet>,
     files: Option<EffectSet>,
-}
-
-/// A file that was read, and where its relative paths start.
-#[derive(Debug)]
-pub(crate) struct Named {
-    pub(crate) file: PolicyFile,
-    pub(crate) base: PathBuf,
-    pub(crate) shown: String,
-    /// Nobody named it: what a named file says once stands.
-    pub(crate) weak: bool,
-}
-
-/// What stands above the grants.
-pub(crate) struct Above<'a> {
-    declared: Option<&'a EffectSet>,
-    ceilings: &'a [Named],
-    stored: LayersOfRecord,
-    terms: Terms,
-}
-
-/// What stood above the grants of policies that were stored beside records.
-#[derive(Default)]
-struct LayersOfRecord {
-    ceilings: Vec<(String, PolicyBuilder)>,
-    declared: Option<PolicyBuilder>,
-    lock: Option<(String, PolicyBuilder)>,
-}
-
-impl LayersOfRecord {
-    /// Ceilings add up. Of what a stage declared and of locks there is one in a policy: of two, nobody knows which is meant.
-    fn of(stored: Vec<(String, StoredPolicy)>, mut declared: bool, mut locked: bool) -> Result<Self, Fault> {
-        let mut all = Self::default();
-        for (shown, policy) in stored {
-            let twice = |what: &str| {
-                Fault::input(format!(
-                    "`{}` has {what} of its own, and one was given already",
-                    printable(&shown)
-                ))
-            };
-            let StoredPolicy { ceilings, declared: of_stage, lock, .. } = policy;
-            if of_stage.is_some() && std::mem::replace(&mut declared, true) {
-                return Err(twice("what the stage declared"));
-            }
-            if lock.is_some() && std::mem::replace(&mut locked, true) {
-                return Err(twice("a lock"));
-            }
-            all.declared = of_stage.or(all.declared);
-            all.lock = lock.map(|rules| (shown.clone(), rules)).or(all.lock);
-            all.ceilings.extend(ceilings.into_iter().map(|rules| (shown.clone(), rules)));
-        }
-        Ok(all)
-    }
-}
-
-impl Above<'_> {
-    pub(crate) fn over(
-        &self,
-        grants: PolicyBuilder,
-        lock: Option<(String, PolicyBuilder)>,
-        mode: Mode,
-    ) -> Result<Policy, Fault> {
-        let declared = self.declared.map(|effects| {
-            let mut rules = PolicyBuilder::new();
-            rules.add_effects(effects);
-            rules
-        });
-        let declared = declared.or_else(|| self.stored.declared.clone());
-        let lock = lock.or_else(|| self.stored.lock.clone());
-        let mut ceilings = self.stored.ceilings.clone();
-        for Named { file, shown, .. } in self.ceilings {
-            let mut rules = PolicyBuilder::new();
-            rules.leave_upstream_open(file.upstream.is_some() || !file.network);
-            file.apply(&mut rules);
-            for (name, origin) in &file.presets {
-                for group in groups(name, Some(origin))? {
-                    group.add_to(&mut rules);
-                }
-            }
-            ceilings.push((shown.clone(), rules));
-        }
-        Ok(Layers { grants, declared, ceilings, lock, terms: Terms { mode, ..self.terms } }.build())
-    }
-}
-
-/// Reads a policy file that may name our presets.
-pub fn parse(text: &str, shown: &str, role: FileRole) -> Result<PolicyFile, Fault> {
-    PolicyFile::parse(text, shown, role, &|| preset::names().collect()).map_err(from_file)
 }
 
 /// `--allow`, `--deny`, `--tls-off` and `--host-port`.
@@ -454,263 +356,6 @@ fn lost_flags(policy: &Policy) -> Vec<String> {
     policy.review(today()).into_iter().filter(is_lost).map(said).collect()
 }
 
-/// What flags and files say of all rules, as far as the ceilings leave it.
-fn terms(args: &PolicyRequest, files: &[Named], ceilings: &[Named]) -> Result<Terms, Fault> {
-    let any = |says: fn(&PolicyFile) -> bool| files.iter().find(|named| says(&named.file));
-    let refused_by = |says: fn(&PolicyFile) -> bool| ceilings.iter().find(|named| says(&named.file));
-    let forbidden = |what: &str, by: Option<&Named>, ceiling: &Named| {
-        let by = by.map(|file| format!("{}: ", file.shown)).unwrap_or_default();
-        Fault::input(format!("{by}{what} is forbidden by the ceiling {}", ceiling.shown))
-    };
-
-    let reporting = any(|file| file.mode == Some(Mode::Report));
-    let mode = args.mode.unwrap_or(if reporting.is_some() { Mode::Report } else { Mode::Enforce });
-    if mode == Mode::Report
-        && let Some(ceiling) = refused_by(|file| file.report == Some(false))
-    {
-        let by = reporting.filter(|_| args.mode.is_none());
-        let failure = forbidden("report mode", by, ceiling);
-        return Err(failure.hint("--mode enforce runs with what the rules allow"));
-    }
-    let translating = any(|file| file.nat64 == Some(true));
-    if translating.is_some()
-        && let Some(ceiling) = refused_by(|file| file.nat64 == Some(false))
-    {
-        return Err(forbidden("nat64", translating, ceiling));
-    }
-    let refusing = any(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
-    let bound = refused_by(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
-    let ech = bound.or(refusing).unwrap_or_default();
-    Ok(Terms { mode, nat64: translating.is_some(), ech })
-}
-
-/// N30: the kinds that the operator lets a stage declare: those of all lists.
-fn allowed_kinds<'n>(effects: &EffectSet, lists: impl Iterator<Item = &'n Named>) -> Result<(), Fault> {
-    for Named { file, shown, .. } in lists {
-        let Some(allowed) = &file.effects.allow else { continue };
-        let allowed = allowed.iter().copied().collect();
-        if let Some(effect) = effects.beyond(&allowed).next() {
-            let (kind, shown) = (effect.kind(), printable(shown));
-            let why = format!("the stage declares `{kind}`, which `effects.allow` of {shown} does not list");
-            return Err(Fault::input(why));
-        }
-    }
-    Ok(())
-}
-
-fn hosts_required(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Fault> {
-    let requires = ceilings.iter().find(|ceiling| ceiling.file.require_hosts == Some(true));
-    match requires {
-        Some(ceiling) if effects.has(EffectKind::Network) => Err(Fault::input(format!(
-            "the stage declares `Network` without naming hosts, which the ceiling {} refuses",
-            ceiling.shown
-        ))
-        .hint(r#"declare them: {"effect": "NetworkHosts", "hosts": ["api.example.com"]}"#)),
-        _ => Ok(()),
-    }
-}
-
-pub(crate) fn groups(name: &str, origin: Option<&Origin>) -> Result<Vec<&'static preset::Preset>, Fault> {
-    preset::expand(name).map_err(|error| from_preset(&error, origin))
-}
-
-/// Says which preset there is not, and where it was named.
-pub fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Fault {
-    let place = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
-    let failure = Fault::input(format!("{place}{error}"));
-    match error.meant() {
-        Some(meant) => failure.hint(format!("probably meant: {meant}")),
-        None if matches!(error, PresetError::Unknown { name, .. } if name == "auto") => {
-            failure.hint("auto is for --preset on the command line only")
-        }
-        None if matches!(error, PresetError::Unknown { name, .. } if name.contains(',')) => {
-            failure.hint("one name each: -p A -p B")
-        }
-        None => failure.hint("exeat preset lists them"),
-    }
-}
-
-fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Fault> {
-    let Named { file, base, shown, .. } = ceiling;
-    let places = |binds: &Option<Vec<BindSpec>>, key: &str| {
-        let Some(binds) = binds else { return Ok(None) };
-        let placed = binds.iter().map(|bind| machine.place(&bind.host, base));
-        placed
-            .collect::<Result<Vec<_>, _>>()
-            .map(Some)
-            .map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))
-    };
-    let mask = file.fs.mask.iter().map(|path| machine.place(path, base));
-    let key = |key: &str| format!("{shown}: fs.{key}");
-    Ok(Bounds {
-        name: shown.clone(),
-        view: file.fs.view,
-        ro: places(&file.fs.ro, "ro")?,
-        rw: places(&file.fs.rw, "rw")?,
-        mask: mask
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?,
-        allow_write: file
-            .fs
-            .allow_write
-            .as_ref()
-            .map(|names| names_to_write(names, &key("allow_write")))
-            .transpose()?,
-        env: file.env.pass.as_ref().map(|names| names.iter().map(Into::into).collect()),
-    })
-}
-
-/// Calls [`agree`] for each value that is said.
-macro_rules! agree_all {
-    ($said:ident, $shown:ident, $($what:literal: $known:expr, $new:expr;)*) => {$(
-        if let Some(new) = $new {
-            agree(&mut $said.by, &mut $known, new, $shown, $what)?;
-        }
-    )*};
-}
-
-impl Said {
-    /// What the stage sees and changes, for whoever must not trust what it could have changed.
-    pub(crate) fn files(&self, bounds: &[Bounds]) -> Files {
-        let work = self.work.iter().filter_map(|work| match work {
-            Work::Scratch => None,
-            Work::Host(path) => Some(Bind { host: path.clone(), guest: path.clone() }),
-        });
-        Files {
-            view: self.view.unwrap_or_default(),
-            ro: self.ro.clone(),
-            rw: self.rw.iter().cloned().chain(work).collect(),
-            mask: self.mask.clone(),
-            bounds: bounds.to_vec(),
-            ..Files::default()
-        }
-    }
-
-    /// The first path that a file names and that is not there. The runner asks as well, and knows no file and no line.
-    pub fn missing(&self) -> Option<Fault> {
-        let is_missing =
-            |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        let mut missing = self.places.iter().filter(|(path, ..)| is_missing(path));
-        let (path, key, place) = missing.next()?;
-        let more = match missing.count() {
-            0 => String::new(),
-            more => format!(" (and {more} more of the policy's paths)"),
-        };
-        let failure =
-            Fault::input(format!("{place}: there is no `{}` for `{key}` to show{more}", path.display()));
-        let make = shell_word(&path.display().to_string());
-        Some(failure.hint(format!("mkdir -p {make}; or leave it out")))
-    }
-
-    /// The paths of effects, where they are granted as they stand.
-    fn show(&mut self, effects: &EffectSet, machine: &Machine) -> Result<(), Fault> {
-        for (list, paths, tag) in [
-            (&mut self.ro, effects.fs_read().collect::<Vec<_>>(), "FsRead"),
-            (&mut self.rw, effects.fs_write().collect::<Vec<_>>(), "FsWrite"),
-        ] {
-            for path in paths {
-                let path = machine.place(path, &machine.base).map_err(|error| place_error(tag, error))?;
-                list.push(Bind { host: path.clone(), guest: path });
-            }
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, file: PolicyFile, base: &Path, shown: &str, machine: &Machine) -> Result<(), Fault> {
-        if let Some(stage) = file.stage {
-            agree(&mut self.by, &mut self.stage, stage, shown, "the stage's name")?;
-        }
-        if let Some(view) = file.fs.view {
-            agree(&mut self.by, &mut self.view, view, shown, "the view")?;
-        }
-        for (list, binds, key) in [(&mut self.ro, file.fs.ro, "ro"), (&mut self.rw, file.fs.rw, "rw")] {
-            for bind in binds.into_iter().flatten() {
-                let line = bind.line.map(|line| format!(":{line}")).unwrap_or_default();
-                let bind = machine.place_bind(&bind, base);
-                let bind = bind.map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))?;
-                self.places.push((bind.host.clone(), key, format!("{shown}{line}")));
-                list.push(bind);
-            }
-        }
-        for path in &file.fs.mask {
-            let path = machine.place(path, base);
-            self.mask.push(path.map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?);
-        }
-        if let Some(work) = file.work {
-            let work = match work {
-                file::Work::Scratch => Work::Scratch,
-                file::Work::Host(path) => Work::Host(
-                    machine
-                        .place(&path, base)
-                        .map_err(|error| place_error(&format!("{shown}: work_host"), error))?,
-                ),
-            };
-            agree(&mut self.by, &mut self.work, work, shown, "where the stage works")?;
-        }
-        let names = file.fs.allow_write.unwrap_or_default();
-        self.allow_write.extend(names_to_write(&names, &format!("{shown}: fs.allow_write"))?);
-        self.socks5 |= file.socks5 == Some(true);
-        self.audit_sync |= file.audit_sync == Some(true);
-        self.hold((file.fs.cache, file.fs.home), file.effects.on_excess, file.sandbox, shown)?;
-        self.host_ports.extend(file.host_ports.iter().map(|(port, _)| port));
-        self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
-        for (name, value) in file.env.set {
-            let value = match value.parse::<PathSpec>() {
-                Ok(path @ PathSpec::Home(_)) => {
-                    let at = || format!("{shown}: env.set.{name}");
-                    machine.place(&path, base).map_err(|error| place_error(&at(), error))?.into_os_string()
-                }
-                _ => value.into(),
-            };
-            self.env.push(EnvRule::Set(name.into(), value));
-        }
-        // Several policies are a union everywhere else; of limits each one is meant.
-        self.limits = self.limits.min(file.limits);
-        Ok(())
-    }
-
-    /// Takes words that two files must agree about.
-    fn hold(
-        &mut self,
-        (cache, home): (Option<Cache>, Option<Home>),
-        on_excess: Option<OnExcess>,
-        sandbox: SandboxSection,
-        shown: &str,
-    ) -> Result<(), Fault> {
-        agree_all! { self, shown,
-            "`fs.cache`": self.cache, cache;
-            "`fs.home`": self.home, home;
-            "`effects.on_excess`": self.on_excess, on_excess;
-            "`sandbox.bridge`": self.sandbox.bridge, sandbox.bridge;
-            "`sandbox.loopback`": self.sandbox.loopback, sandbox.loopback;
-            "`sandbox.unix_sockets`": self.sandbox.unix_sockets, sandbox.unix_sockets;
-            "`sandbox.transparent`": self.sandbox.transparent, sandbox.transparent;
-            "`sandbox.debuggable`": self.sandbox.debuggable, sandbox.debuggable;
-            "`sandbox.tty`": self.sandbox.tty, sandbox.tty;
-            "`sandbox.nested`": self.sandbox.nested, sandbox.nested;
-        }
-        Ok(())
-    }
-}
-
-/// Two files may say the same; where they differ, only the user knows which one is meant.
-fn agree<T: PartialEq>(
-    by: &mut Vec<(&'static str, String)>,
-    known: &mut Option<T>,
-    new: T,
-    shown: &str,
-    what: &'static str,
-) -> Result<(), Fault> {
-    if known.as_ref().is_some_and(|known| *known != new) {
-        let first = by.iter().find(|(about, _)| *about == what).map_or("", |(_, file)| file);
-        return Err(Fault::input(format!("`{first}` and `{shown}` differ about {what}"))
-            .hint("leave it to one of the files"));
-    }
-    *known = Some(new);
-    by.push((what, shown.to_owned()));
-    Ok(())
-}
-
 fn add(grants: &mut PolicyBuilder, flag: &str, rule: &str, action: Action, note: Note) -> Result<(), Fault> {
     grants
         .add(rule, action, Origin::Flag { flag: flag.into() }, note)
@@ -743,39 +388,4 @@ fn from_rule(flag: &str, error: &RuleError) -> Fault {
         }
         None => failure,
     }
-}
-
-pub(crate) fn from_file(error: FileError) -> Fault {
-    let places = error.problems().iter().map(|problem| Place {
-        file: error.path().to_owned(),
-        line: Some(problem.line),
-        column: Some(problem.column),
-        error: problem.message.clone(),
-        meant: problem.meant.clone(),
-    });
-    Fault::input(error.to_string()).at(places.collect())
-}
-
-/// Reads protected names that are to be let through. `place`: where they stand, for a message.
-pub fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThrough>, Fault> {
-    names.iter().map(|name| name_to_write(name, place)).collect()
-}
-
-fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Fault> {
-    name.parse().map_err(|error: NoName| {
-        let shown = exeat_record::escape(name.as_bytes(), 256);
-        let failure = Fault::input(format!("{place}: `{shown}`: {error}"));
-        let known = || protected::names().map(|(name, _)| name);
-        let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
-        match known().find(lies_in).or_else(|| exeat_policy::file::nearest(name, known())) {
-            Some(meant) => failure.hint(format!("probably meant: {meant}")),
-            None => failure.hint(
-                "docs/files.md lists the protected names; .vscode is one, .claude/commands lies in one",
-            ),
-        }
-    })
-}
-
-pub(crate) fn place_error(what: &str, error: PlaceError) -> Fault {
-    Fault::input(what).because(error)
 }

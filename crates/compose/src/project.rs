@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-use crate::load::Named;
+use crate::named::Named;
 
 /// What lies where the project's file would be.
 pub(crate) enum Found {

@@ -16,13 +16,15 @@ use nix::unistd::geteuid;
 
 use crate::clock::today;
 use crate::fault::Fault;
-use crate::load::{
-    Above, INLINE, INLINE_POLICY, Named, PROJECT_FILE, SITE_CEILING, STDIN, Said, USER_CEILING, from_file,
-    from_preset, groups, parse,
-};
+use crate::layers::Above;
 use crate::machine::Machine;
+use crate::named::{
+    INLINE, INLINE_POLICY, Named, PROJECT_FILE, SITE_CEILING, STDIN, USER_CEILING, from_file, from_preset,
+    groups, parse,
+};
 use crate::project::{self, Found};
-use crate::request::LockAt;
+use crate::request::Site;
+use crate::said::Said;
 use crate::seen::Seen;
 use crate::services::{Ask, Services};
 use crate::text::{inline, is_stdin, read_lock, read_policy, text_of, write_it};
@@ -69,8 +71,9 @@ impl<'a> Reading<'a> {
     }
 
     /// Every ceiling that there is, once: the site's and the user's where they exist, then the named ones.
-    pub(crate) fn ceilings(&mut self, named: &[PathBuf]) -> Result<Vec<Named>, Fault> {
+    pub(crate) fn ceilings(&mut self, named: &[PathBuf], site: Site) -> Result<Vec<Named>, Fault> {
         let standing = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
+        let standing = standing.into_iter().filter(|_| site.has_ceilings);
         let mut all = Vec::new();
         let mut taken = Vec::new();
         for path in standing {
@@ -224,12 +227,10 @@ impl<'a> Reading<'a> {
     /// `--locked`: what the lock has of the stage, as the rules of a layer.
     pub(crate) fn lock(
         &mut self,
-        at: &LockAt,
-        of_file: Option<&str>,
+        path: &Path,
+        stage: Option<&str>,
     ) -> Result<(String, PolicyBuilder), Fault> {
-        let path = at.file.as_path();
         let shown = path.display().to_string();
-        let stage = at.stage.as_deref().or(of_file);
         self.look(path);
         let (text, lock) =
             read_lock(path, &shown, self.machine).map_err(|failure| failure.hint(write_it(&shown)))?;
@@ -262,12 +263,13 @@ impl<'a> Reading<'a> {
     }
 
     /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
-    pub(crate) fn effects(&mut self, argument: &str) -> Result<EffectSet, Fault> {
-        let (text, shown) = if argument.trim_start().starts_with(['[', '{']) {
-            (argument.to_owned(), INLINE.to_owned())
+    pub(crate) fn effects(&mut self, argument: &Path) -> Result<EffectSet, Fault> {
+        let inline = argument.to_str().filter(|text| text.trim_start().starts_with(['[', '{']));
+        let (text, shown) = if let Some(text) = inline {
+            (text.to_owned(), INLINE.to_owned())
         } else {
-            self.look(Path::new(argument));
-            let (text, _, shown) = read_policy(Path::new(argument), self.machine)?;
+            self.look(argument);
+            let (text, _, shown) = read_policy(argument, self.machine)?;
             (text, shown)
         };
         let set = EffectSet::parse(&text, &shown).map_err(from_file)?;

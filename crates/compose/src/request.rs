@@ -1,10 +1,14 @@
-//! What a caller says of a policy, already parsed, before any file is read.
+//! The parsed request of a caller, before any file is read.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use exeat_files::request::Bind;
-use exeat_policy::{HostPort, Mode};
+use exeat_files::protected::LetThrough;
+use exeat_files::request::{Bind, Bounds, Work};
+use exeat_policy::file::SandboxSection;
+use exeat_policy::{Cache, EffectSet, Home, HostPort, Layers, Limits, Mode, View};
+
+use crate::upstream::NextHop;
 
 /// Rules, files, presets and bounds as a caller gives them. All of them add up; a deny rule always wins.
 #[derive(Debug, Clone, Default)]
@@ -26,23 +30,57 @@ pub struct PolicyRequest {
     /// Ceilings besides those of the site and the user.
     pub ceiling: Vec<PathBuf>,
     /// What the stage declares: a file, or JSON itself.
-    pub effects: Option<String>,
+    pub effects: Option<PathBuf>,
     /// Another proxy: its URL, `env` or `none`.
     pub upstream_proxy: Option<String>,
     /// `KEY=VALUE` of a policy file; they count before files.
     pub set: Vec<String>,
+    /// Rules and layers that are parsed already; they count as grants. See [`Policy::to_layers`](exeat_policy::Policy::to_layers).
+    pub layers: Option<Layers>,
+    /// Effects that `layers` grants. Ceilings say which kinds there may be.
+    pub granted_effects: Vec<EffectSet>,
+    /// Another proxy that is parsed already; it replaces [`upstream_proxy`](Self::upstream_proxy).
+    pub next_hop: Option<NextHop>,
+    /// The base view; `None`: what the files say.
+    pub view: Option<View>,
     /// Read-only binds, in their places.
     pub ro: Vec<Bind>,
     /// Writable binds, in their places.
     pub rw: Vec<Bind>,
     /// Paths to hide, in their places.
     pub mask: Vec<PathBuf>,
+    /// Bounds on files and variables besides those of ceilings.
+    pub bounds: Vec<Bounds>,
+    /// Protected names to let through.
+    pub allow_write: Vec<LetThrough>,
+    /// The stage's own directory, if it does not work in the caller's.
+    pub work: Option<Work>,
+    /// The package caches; `None`: what the files say.
+    pub cache: Option<Cache>,
+    /// Where the stage's HOME is; `None`: what the files say.
+    pub home: Option<Home>,
+    /// Rules about the environment, after those of files.
+    pub env: Vec<EnvRule>,
+    /// Limits; each one replaces that of files.
+    pub limits: Limits,
+    /// The settings of `[sandbox]`; each one replaces that of files.
+    pub sandbox: SandboxSection,
+    /// Whether SOCKS5 is offered, whatever the files say.
+    pub socks5: bool,
+    /// Whether each line of the record is on the disk before what it describes is done, whatever the files say.
+    pub audit_sync: bool,
+    /// The stage's name; `None`: what the files say.
+    pub stage: Option<String>,
+    /// The ceilings that apply without being named.
+    pub site: Site,
+    /// Whether the project's own file counts, within the ceilings.
+    pub uses_project: bool,
     /// Whether somebody else's proxy decides about hosts, so that nothing here may.
     pub via: bool,
     /// Whether package managers are asked whatever they have said today.
     pub asks_anew: bool,
-    /// What the stage reached before is all that it may reach.
-    pub lock: Option<LockAt>,
+    /// A lock file: the stage may reach only what it reached before.
+    pub lock: Option<PathBuf>,
 }
 
 impl PolicyRequest {
@@ -58,13 +96,24 @@ impl PolicyRequest {
     }
 }
 
-/// A lock, and whose list of it holds.
-#[derive(Debug, Clone)]
-pub struct LockAt {
-    /// The file.
-    pub file: PathBuf,
-    /// The stage, where a flag names it.
-    pub stage: Option<String>,
+/// The ceilings that apply to a stage without being named: by default those of the site and of the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    pub(crate) has_ceilings: bool,
+}
+
+impl Site {
+    /// Turns these ceilings off: the stage may then do more than the site and the user permit `exeat run`.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { has_ceilings: false }
+    }
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Self { has_ceilings: true }
+    }
 }
 
 /// One rule about the stage's environment.

@@ -13,8 +13,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::fault::{Fault, Place};
-use crate::load::STDIN;
 use crate::machine::Machine;
+use crate::named::STDIN;
 
 /// The text of a policy file, the directory that its paths are relative to, and its name in messages.
 pub fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Fault> {

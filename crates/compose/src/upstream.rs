@@ -12,8 +12,8 @@ use exeat_policy::{
 
 use crate::credentials::{credentials_in, credentials_of};
 use crate::fault::Fault;
-use crate::load::{Named, place_error};
 use crate::machine::{Machine, PlaceError};
+use crate::named::{Named, place_error};
 
 /// The variables that say which proxy is meant, and what goes without it; the first that is set and not empty counts.
 const PROXY_VARIABLES: [&str; 2] = ["https_proxy", "HTTPS_PROXY"];
@@ -37,6 +37,13 @@ enum Auth {
 }
 
 impl NextHop {
+    /// Leaves all but `bypass` to the proxy at `url`.
+    #[must_use]
+    pub fn new(url: UpstreamUrl, bypass: &Bypass, credentials: Option<Credentials>) -> Self {
+        let bypass = (!bypass.is_empty()).then(|| bypass.clone());
+        Self { url, bypass, auth: credentials.map(Auth::Inline) }
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn url(&self) -> &UpstreamUrl {
@@ -154,9 +161,10 @@ fn place(spec: &AuthSpec, base: &Path, machine: &Machine) -> Result<Auth, PlaceE
     })
 }
 
-/// The next hop, and lines about how it was found. `flag`: `--upstream-proxy`; `set`: the section that `--set` makes.
+/// The next hop, and lines about how it was found. `given`: a hop that is parsed already, or the text of `--upstream-proxy`;
+/// `set`: the section that `--set` makes.
 pub(crate) fn next_hop(
-    flag: Option<&str>,
+    given: (Option<&NextHop>, Option<&str>),
     set: Option<&UpstreamSection>,
     files: &[Named],
     ceilings: &[Named],
@@ -167,21 +175,24 @@ pub(crate) fn next_hop(
     let filed = agreed(files, machine)?;
     let bare = |url| NextHop { url, bypass: None, auth: None };
     let with_set = |hop| with_set(hop, set, machine).map(Wanted::Hop);
-    let wanted = match (flag, set.and_then(|set| set.proxy.clone())) {
-        (Some("none"), _) => {
+    let wanted = match (given, set.and_then(|set| set.proxy.clone())) {
+        ((Some(hop), _), _) => Wanted::Hop(hop.clone()),
+        ((None, Some("none")), _) => {
             if set.is_some() {
                 return Err(Fault::input("`--upstream-proxy none` has no credentials and no exceptions"));
             }
             Wanted::None
         }
-        (Some("env"), _) => match from_variables(machine, notes)? {
+        ((None, Some("env")), _) => match from_variables(machine, notes)? {
             Some(hop) => with_set(hop)?,
             None => Wanted::None,
         },
         // What a file says of another proxy is not for this one, its credentials least of all.
-        (Some(url), _) => with_set(bare(parsed(url).map_err(|fault| refused("--upstream-proxy", &fault))?))?,
-        (None, Some(url)) => with_set(bare(url))?,
-        (None, None) => {
+        ((None, Some(url)), _) => {
+            with_set(bare(parsed(url).map_err(|fault| refused("--upstream-proxy", &fault))?))?
+        }
+        ((None, None), Some(url)) => with_set(bare(url))?,
+        ((None, None), None) => {
             match filed.map(|(hop, _)| hop).or_else(|| bound.as_ref().map(|(hop, _)| hop.clone())) {
                 Some(hop) => with_set(hop)?,
                 None if set.is_some() => {

@@ -208,6 +208,22 @@ pub struct SandboxSection {
     pub nested: Option<Nested>,
 }
 
+impl SandboxSection {
+    /// Returns the settings of this section, completed by those of `other`.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            bridge: self.bridge.or(other.bridge),
+            loopback: self.loopback.or(other.loopback),
+            unix_sockets: self.unix_sockets.or(other.unix_sockets),
+            transparent: self.transparent.or(other.transparent),
+            debuggable: self.debuggable.or(other.debuggable),
+            tty: self.tty.or(other.tty),
+            nested: self.nested.or(other.nested),
+        }
+    }
+}
+
 /// The section `[env]`. No name contains `=`, and nothing contains a NUL.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -119,6 +119,13 @@ impl PolicyBuilder {
     }
 }
 
+impl Default for Policy {
+    /// Makes the policy that refuses everything.
+    fn default() -> Self {
+        PolicyBuilder::new().build()
+    }
+}
+
 impl Policy {
     /// Creates a policy that grants what these effects need, and nothing else. A set without hosts grants none.
     ///
@@ -136,6 +143,27 @@ impl Policy {
         let mut grants = PolicyBuilder::new();
         grants.add_effects(effects);
         grants.build()
+    }
+
+    /// Returns the layers, so that a caller can add more of them.
+    #[must_use]
+    pub fn to_layers(&self) -> Layers {
+        let mut all = Layers { terms: self.0.terms, ..Layers::default() };
+        for layer in &self.0.layers {
+            let rules = PolicyBuilder {
+                rules: self.rules_of(layer).to_vec(),
+                leaves_upstream_open: !layer.bounds_upstream(),
+                ..PolicyBuilder::default()
+            };
+            let named = |rules| (layer.name().unwrap_or_default().to_owned(), rules);
+            match layer.role() {
+                Role::Ceiling => all.ceilings.push(named(rules)),
+                Role::Declared => all.declared = Some(rules),
+                Role::Lock => all.lock = Some(named(rules)),
+                Role::Grants => all.grants = rules,
+            }
+        }
+        all
     }
 
     /// Returns what applies to all rules.

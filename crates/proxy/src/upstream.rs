@@ -32,6 +32,18 @@ impl UpstreamProxy {
         Self { url, bypass, credentials }
     }
 
+    /// Returns its URL.
+    #[must_use]
+    pub fn url(&self) -> &UpstreamUrl {
+        &self.url
+    }
+
+    /// Returns the credentials that it gets.
+    #[must_use]
+    pub fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
+    }
+
     /// Returns its host and port.
     #[must_use]
     pub fn target(&self) -> &Target {

@@ -419,21 +419,11 @@ impl<'a> Discovery<'a> {
             },
             env: self.environment(question),
             host_env: self.host_env(),
-            bridge: Bridge::default(),
-            socks5: false,
-            hardening: Hardening::default(),
             tty: Tty::Off,
             transparent: Transparent::Off,
-            host_ports: Vec::new(),
-            via: None,
-            upstream: None,
             stage: Some(format!("{PRESET_STAGE}{}", preset.name)),
-            sources: Vec::new(),
-            labels: Vec::new(),
-            audit: AuditTo::Default,
-            audit_sync: false,
-            signing: Signing::Own,
             limits: self.limits(limit),
+            ..Request::default()
         };
         let key = prepare_key(&request.signing, &request.host_env)?;
         let plan = plan(request)?;

@@ -367,6 +367,11 @@ impl Plan {
         }
     }
 
+    /// Inserts notes for the caller before those of the plan.
+    pub(crate) fn add_notes(&mut self, notes: impl Iterator<Item = String>) {
+        self.notes.splice(0..0, notes);
+    }
+
     /// Has the record say why rules may be missing, a line each: what [`discover`](crate::discover) could not find out.
     pub fn record_doubts(&mut self, doubts: Vec<String>) {
         self.doubts = doubts;

@@ -7,16 +7,18 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use exeat_compose::EnvRule;
+use exeat_compose::{Composed, EnvRule, Fault, Machine, NextHop};
 use exeat_files::request::Files;
+use exeat_policy::file::SandboxSection;
 use exeat_policy::{Bridge, HostPort, Limits, Loopback, Nested, Policy, Transparent, Tty, UnixSockets};
 use exeat_proxy::UpstreamProxy;
 use exeat_record::Source;
 
+use crate::error::Error;
 use crate::signing::Signing;
 
 /// One run of a stage.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Request {
     /// The command and its arguments. An empty command is refused by the plan.
     pub command: Vec<OsString>,
@@ -79,6 +81,44 @@ pub struct Hardening {
 }
 
 impl Request {
+    /// Creates a request from what was composed on this machine. The caller sets the command, the labels, the record and its key.
+    ///
+    /// # Errors
+    /// Fails if the credentials for the upstream proxy cannot be read.
+    pub fn from_composed(composed: Composed, machine: Machine) -> Result<Self, Error> {
+        let open = |hop: &NextHop| {
+            let credentials = hop.credentials(&machine.env)?;
+            Ok::<_, Fault>(UpstreamProxy::new(hop.url().clone(), hop.bypass(), credentials))
+        };
+        let upstream = composed.next_hop.as_ref().map(open).transpose()?;
+        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, .. } =
+            composed.sandbox;
+        Ok(Self {
+            cwd: machine.cwd,
+            policy: composed.policy,
+            sources: composed.sources,
+            files: composed.files,
+            env: composed.environment,
+            host_env: machine.env,
+            bridge: bridge.unwrap_or_default(),
+            socks5: composed.socks5,
+            hardening: Hardening {
+                loopback: loopback.unwrap_or_default(),
+                unix_sockets: unix_sockets.unwrap_or_default(),
+                debuggable: debuggable.unwrap_or_default(),
+                nested: nested.unwrap_or_default(),
+            },
+            tty: tty.unwrap_or_default(),
+            host_ports: composed.host_ports,
+            transparent: transparent.unwrap_or_default(),
+            upstream,
+            stage: composed.stage,
+            audit_sync: composed.audit_sync,
+            limits: composed.limits,
+            ..Self::default()
+        })
+    }
+
     /// Whether nothing in the request speaks against the gateway.
     pub(crate) fn may_have_gateway(&self) -> bool {
         self.transparent != Transparent::Off && self.via.is_none() && self.hardening.loopback == Loopback::Own

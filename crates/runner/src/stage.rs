@@ -4,24 +4,26 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::mem::take;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use std::{io, thread};
 
-use exeat_compose::EnvRule;
+use exeat_compose::{EnvRule, Machine, NextHop, PolicyRequest, Site, compose};
 use exeat_files::protected::NoName;
-use exeat_files::request::{Bind, Bounds, Files, Work};
+use exeat_files::request::{Bind, Bounds, Work};
 use exeat_files::users::home_of;
 use exeat_policy::file::PathSpec;
 use exeat_policy::{
-    Action, Bridge, Cache, EffectSet, Home, HostPort, Limits, Note, Origin, Policy, PolicyBuilder, RuleError,
-    Span, Transparent, Tty, View,
+    Action, Bridge, Cache, EffectSet, Home, HostPort, Layers, Limits, Note, Origin, Policy, PolicyBuilder,
+    RuleError, Span, Transparent, Tty, View,
 };
 use exeat_proxy::UpstreamProxy;
 
 use crate::backend::Backend;
+use crate::discover::Clients;
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, plan_with};
@@ -76,31 +78,20 @@ pub struct Stage {
     cwd: Option<PathBuf>,
     /// `None`: this process's own, when the stage is planned.
     host_env: Option<BTreeMap<OsString, OsString>>,
-    env: Vec<EnvRule>,
+    /// The policy and the files, with paths as they were given.
+    asked: PolicyRequest,
     /// Rules given one by one, and whether there are any.
     rules: PolicyBuilder,
     ruled: bool,
     policy: Option<Policy>,
-    files: Files,
-    /// Paths of effects, read-only and writable.
-    effects_ro: Vec<PathSpec>,
-    effects_rw: Vec<PathSpec>,
-    bridge: Bridge,
-    socks5: bool,
-    hardening: Hardening,
-    transparent: Transparent,
     host_ports: Vec<HostPort>,
     via: Option<PathBuf>,
-    upstream: Option<UpstreamProxy>,
     backend: Option<Backend>,
     require_full: bool,
-    stage: Option<String>,
     labels: Vec<(String, String)>,
     approved: Option<Fingerprint>,
     audit: AuditTo,
-    audit_sync: bool,
     signing: Signing,
-    limits: Limits,
     on_denied: OnDenied,
     stdin: Option<Stdio>,
     stdout: Option<Stdio>,
@@ -128,29 +119,18 @@ impl Stage {
             command: vec![program.as_ref().into()],
             cwd: None,
             host_env: None,
-            env: Vec::new(),
+            asked: PolicyRequest::default(),
             rules: PolicyBuilder::new(),
             ruled: false,
             policy: None,
-            files: Files::default(),
-            effects_ro: Vec::new(),
-            effects_rw: Vec::new(),
-            bridge: Bridge::default(),
-            socks5: false,
-            hardening: Hardening::default(),
-            transparent: Transparent::default(),
             host_ports: Vec::new(),
             via: None,
-            upstream: None,
             backend: None,
             require_full: false,
-            stage: None,
             labels: Vec::new(),
             approved: None,
             audit: AuditTo::Default,
-            audit_sync: false,
             signing: Signing::Own,
-            limits: Limits::default(),
             on_denied: OnDenied::default(),
             stdin: None,
             stdout: None,
@@ -191,7 +171,7 @@ impl Stage {
     /// Sets a variable of the stage. Of several calls for one name the last one counts. The proxy's variables keep their
     /// values.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
-        self.env.push(EnvRule::Set(name.as_ref().into(), value.as_ref().into()));
+        self.asked.env.push(EnvRule::Set(name.as_ref().into(), value.as_ref().into()));
         self
     }
 
@@ -208,13 +188,13 @@ impl Stage {
 
     /// Takes a variable away, also one that a stage gets by itself. The proxy's variables stay.
     pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
-        self.env.push(EnvRule::Remove(name.as_ref().into()));
+        self.asked.env.push(EnvRule::Remove(name.as_ref().into()));
         self
     }
 
     /// Passes the caller's value on, if there is one.
     pub fn env_pass(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
-        self.env.push(EnvRule::Pass(name.as_ref().into()));
+        self.asked.env.push(EnvRule::Pass(name.as_ref().into()));
         self
     }
 
@@ -285,8 +265,7 @@ impl Stage {
     pub fn effects(&mut self, effects: &EffectSet) -> &mut Self {
         self.rules.add_effects(effects);
         self.ruled = true;
-        self.effects_ro.extend(effects.fs_read().cloned());
-        self.effects_rw.extend(effects.fs_write().cloned());
+        self.asked.granted_effects.push(effects.clone());
         self
     }
 
@@ -294,6 +273,26 @@ impl Stage {
     /// [`Error::PolicyAndRules`] at the start.
     pub fn policy(&mut self, policy: Policy) -> &mut Self {
         self.policy = Some(policy);
+        self
+    }
+
+    /// Adds a policy file, as `--policy` does: its rules, files, variables, limits and settings of the sandbox. A value that is set here
+    /// replaces that of the file. A relative path starts at the stage's working directory.
+    pub fn policy_file(&mut self, path: impl AsRef<Path>) -> &mut Self {
+        self.asked.policy.push(path.as_ref().into());
+        self
+    }
+
+    /// Adds a preset, as `--preset` does. A preset of a package manager asks it for its hosts at each start.
+    pub fn preset(&mut self, name: impl Into<String>) -> &mut Self {
+        self.asked.preset.push(name.into());
+        self
+    }
+
+    /// Reads what the stage declares from a file, as `--effects` does: it bounds other grants, or is the grant if there is no other. A
+    /// relative path starts at the stage's working directory.
+    pub fn effects_file(&mut self, path: impl AsRef<Path>) -> &mut Self {
+        self.asked.effects = Some(path.as_ref().into());
         self
     }
 
@@ -307,7 +306,7 @@ impl Stage {
 
     /// The base view of the file tree.
     pub fn view(&mut self, view: View) -> &mut Self {
-        self.files.view = view;
+        self.asked.view = Some(view);
         self
     }
 
@@ -318,7 +317,7 @@ impl Stage {
 
     /// Shows a file or directory, read-only, at another place, which is absolute and holds no `..`.
     pub fn ro_at(&mut self, host: impl AsRef<Path>, guest: impl AsRef<Path>) -> &mut Self {
-        self.files.ro.push(Bind { host: host.as_ref().into(), guest: guest.as_ref().into() });
+        self.asked.ro.push(Bind { host: host.as_ref().into(), guest: guest.as_ref().into() });
         self
     }
 
@@ -329,13 +328,13 @@ impl Stage {
 
     /// Shows a file or directory, writable, at another place, which is absolute and holds no `..`.
     pub fn rw_at(&mut self, host: impl AsRef<Path>, guest: impl AsRef<Path>) -> &mut Self {
-        self.files.rw.push(Bind { host: host.as_ref().into(), guest: guest.as_ref().into() });
+        self.asked.rw.push(Bind { host: host.as_ref().into(), guest: guest.as_ref().into() });
         self
     }
 
     /// Hides a file or directory, wherever it would be seen.
     pub fn mask(&mut self, path: impl AsRef<Path>) -> &mut Self {
-        self.files.mask.push(path.as_ref().into());
+        self.asked.mask.push(path.as_ref().into());
         self
     }
 
@@ -345,14 +344,22 @@ impl Stage {
     /// # Errors
     /// [`NoName`] when the text does not name one.
     pub fn allow_write(&mut self, name: &str) -> Result<&mut Self, NoName> {
-        self.files.allow_write.push(name.parse()?);
+        self.asked.allow_write.push(name.parse()?);
         Ok(self)
     }
 
     /// Starts the stage in a directory of its own, in place of the working directory: [`WORK`](crate::WORK), which is its HOME
     /// too. It is empty and gone with the run, or a directory of the host.
     pub fn work(&mut self, work: Work) -> &mut Self {
-        self.files.work = Some(work);
+        self.asked.work = Some(work);
+        self
+    }
+
+    /// Sets the ceilings that apply to this stage. By default these are those of the site (`/etc/exeat/policy.toml`) and of the user
+    /// (`exeat/policy.toml` in the configuration directory of [`host_env`](Stage::host_env)), as for `exeat run`.
+    /// [`Site::none`] turns them off.
+    pub fn site(&mut self, site: Site) -> &mut Self {
+        self.asked.site = site;
         self
     }
 
@@ -360,37 +367,40 @@ impl Stage {
     /// working directory. For hosts see
     /// [`Layers`](exeat_policy::Layers).
     pub fn bound(&mut self, bounds: Bounds) -> &mut Self {
-        self.files.bounds.push(bounds);
+        self.asked.bounds.push(bounds);
         self
     }
 
     /// The package caches that the stage sees.
     pub fn cache(&mut self, cache: Cache) -> &mut Self {
-        self.files.cache = cache;
+        self.asked.cache = Some(cache);
         self
     }
 
     /// Where the stage's HOME is; a private one takes a [`cache`](Stage::cache).
     pub fn home(&mut self, home: Home) -> &mut Self {
-        self.files.home = home;
+        self.asked.home = Some(home);
         self
     }
 
     /// How TCP leaves the sandbox.
     pub fn bridge(&mut self, bridge: Bridge) -> &mut Self {
-        self.bridge = bridge;
+        self.asked.sandbox.bridge = Some(bridge);
         self
     }
 
     /// Offers SOCKS5 beside the HTTP proxy, on a port of its own and under the same rules.
     pub fn socks5(&mut self, offered: bool) -> &mut Self {
-        self.socks5 = offered;
+        self.asked.socks5 = offered;
         self
     }
 
     /// Holds some of it tighter than usual, or looser.
     pub fn hardening(&mut self, hardening: Hardening) -> &mut Self {
-        self.hardening = hardening;
+        let Hardening { loopback, unix_sockets, debuggable, nested } = hardening;
+        let sandbox = &mut self.asked.sandbox;
+        (sandbox.loopback, sandbox.unix_sockets) = (Some(loopback), Some(unix_sockets));
+        (sandbox.debuggable, sandbox.nested) = (Some(debuggable), Some(nested));
         self
     }
 
@@ -405,14 +415,15 @@ impl Stage {
     /// Whether programs that do not ask the proxy are served too. Not [`Transparent::On`] together with
     /// [`via`](Stage::via), nor with a loopback that has the proxy alone: that is an error at the start.
     pub fn transparent(&mut self, transparent: Transparent) -> &mut Self {
-        self.transparent = transparent;
+        self.asked.sandbox.transparent = Some(transparent);
         self
     }
 
     /// Leaves connections to another HTTP proxy. It looks names up itself: their addresses are not checked here. One that a
     /// ceiling of the [`policy`](Stage::policy) does not allow is [`Error::UpstreamDenied`] at the start.
     pub fn upstream_proxy(&mut self, proxy: UpstreamProxy) -> &mut Self {
-        self.upstream = Some(proxy);
+        let hop = NextHop::new(proxy.url().clone(), proxy.bypass(), proxy.credentials().cloned());
+        self.asked.next_hop = Some(hop);
         self
     }
 
@@ -432,14 +443,14 @@ impl Stage {
     /// Wall-clock limit; then the stage is stopped and ends as [`Ended::Timeout`](crate::Ended::Timeout). A millisecond at
     /// least and 366 days at most: what is less or more counts as that.
     pub fn timeout(&mut self, limit: Duration) -> &mut Self {
-        self.limits.timeout = Some(Span::nearest(limit));
+        self.asked.limits.timeout = Some(Span::nearest(limit));
         self
     }
 
     /// What the stage may use of the machine, in the place of all limits that were set before. A stage that is killed for
     /// one ends as [`Ended::Limit`](crate::Ended::Limit).
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
-        self.limits = limits;
+        self.asked.limits = limits;
         self
     }
 
@@ -458,7 +469,7 @@ impl Stage {
 
     /// The stage's name, in every line of the record.
     pub fn stage_name(&mut self, name: impl Into<String>) -> &mut Self {
-        self.stage = Some(name.into());
+        self.asked.stage = Some(name.into());
         self
     }
 
@@ -478,7 +489,7 @@ impl Stage {
     /// Whether each line of the record is on the disk (fdatasync(2)) before what it tells of is done. A record that is a pipe
     /// or a socket is refused then. Without it a line is with the kernel, which a crash of the machine can lose.
     pub fn audit_sync(&mut self, on: bool) -> &mut Self {
-        self.audit_sync = on;
+        self.asked.audit_sync = on;
         self
     }
 
@@ -493,7 +504,8 @@ impl Stage {
     /// # Errors
     /// What a start would fail with, as far as that can be told.
     pub fn plan(&self) -> Result<Plan, Error> {
-        self.plan_on(self.request()?, [&Stdio::inherit(), &Stdio::inherit(), &Stdio::inherit()])
+        let (request, notes) = self.request()?;
+        self.plan_on(request, notes, [&Stdio::inherit(), &Stdio::inherit(), &Stdio::inherit()])
     }
 
     /// Runs the stage on this process's standard streams, or on what was set, and waits until no process of it is left.
@@ -556,9 +568,9 @@ impl Stage {
         if self.via.is_some() && self.on_denied != OnDenied::Note {
             return Err(Error::ViaAnd("what a refusal does"));
         }
-        let request = self.request()?;
+        let (request, notes) = self.request()?;
         let key = prepare_key(&request.signing, &request.host_env)?;
-        let plan = self.plan_on(request, [stdin, stdout, stderr])?;
+        let plan = self.plan_on(request, notes, [stdin, stdout, stderr])?;
         key.keep();
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (input, to_stage) = stdin.input().map_err(prepare("standard input"))?;
@@ -570,11 +582,18 @@ impl Stage {
         Ok(running)
     }
 
-    fn plan_on(&self, request: Request, [stdin, stdout, stderr]: [&Stdio; 3]) -> Result<Plan, Error> {
+    fn plan_on(
+        &self,
+        request: Request,
+        [notes, doubts]: [Vec<String>; 2],
+        [stdin, stdout, stderr]: [&Stdio; 3],
+    ) -> Result<Plan, Error> {
         let bwrap = self.backend.as_ref().map(Backend::bwrap).transpose().map_err(Error::Backend)?;
         let open = [(stdin, 0), (stdout, 1), (stderr, 2)].map(|(stream, own)| stream.path(own));
         let open: Vec<&str> = open.iter().filter_map(Option::as_deref).collect();
         let mut plan = plan_with(request, bwrap, &open)?;
+        plan.add_notes(notes.into_iter().chain(doubts.iter().cloned()));
+        plan.record_doubts(doubts);
         if self.require_full {
             plan.require_full()?;
         }
@@ -584,15 +603,17 @@ impl Stage {
         Ok(plan)
     }
 
-    fn request(&self) -> Result<Request, Error> {
+    /// Composes the request with the ceilings. Also returns notes for the caller, and why hosts of a preset may be missing.
+    fn request(&self) -> Result<(Request, [Vec<String>; 2]), Error> {
         self.check_words()?;
-        let policy = match &self.policy {
+        let layers = match &self.policy {
             Some(_) if self.ruled => return Err(Error::PolicyAndRules),
-            Some(policy) => policy.clone(),
+            Some(policy) => Some(policy.to_layers()),
             None => {
-                let mut rules = self.rules.clone();
-                self.host_ports.iter().for_each(|port| port.grant(&mut rules, port.flag()));
-                rules.build()
+                let mut grants = self.rules.clone();
+                self.host_ports.iter().for_each(|port| port.grant(&mut grants, port.flag()));
+                let is_any = self.ruled || !self.host_ports.is_empty();
+                is_any.then(|| Layers { grants, ..Layers::default() })
             }
         };
         let here = || {
@@ -606,56 +627,53 @@ impl Stage {
         };
         let host_env = self.host_env.clone().unwrap_or_else(|| std::env::vars_os().collect());
         let home = home_of(host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
-        let Files { ro, rw, mask, .. } = &self.files;
-        let binds = |list: &[Bind], effects: &[PathSpec]| {
-            let effects = effects.iter().map(|path| of_effect(path, &home));
+        let effects = &self.asked.granted_effects;
+        let binds = |list: &[Bind], effects: Vec<&PathSpec>| {
+            let effects = effects.into_iter().map(|path| of_effect(path, &home));
             list.iter().cloned().chain(effects).map(|bind| place(&bind, &cwd)).collect::<Result<Vec<_>, _>>()
         };
-        let files = Files {
-            ro: binds(ro, &self.effects_ro)?,
-            rw: binds(rw, &self.effects_rw)?,
-            mask: mask.iter().map(|path| absolute(path, &cwd)).collect(),
-            bounds: self
-                .files
-                .bounds
-                .iter()
-                .map(|bounds| bounds.placed(|path| absolute(path, &cwd)))
-                .collect(),
-            ..self.files.clone()
+        let asked = PolicyRequest {
+            layers,
+            via: self.via.is_some(),
+            ro: binds(&self.asked.ro, effects.iter().flat_map(EffectSet::fs_read).collect())?,
+            rw: binds(&self.asked.rw, effects.iter().flat_map(EffectSet::fs_write).collect())?,
+            mask: self.asked.mask.iter().map(|path| absolute(path, &cwd)).collect(),
+            bounds: self.asked.bounds.iter().map(|it| it.placed(|path| absolute(path, &cwd))).collect(),
+            // An absolute path cannot mean standard input, a descriptor or JSON.
+            policy: self.asked.policy.iter().map(|path| absolute(path, &cwd)).collect(),
+            effects: self.asked.effects.as_ref().map(|path| absolute(path, &cwd)),
+            ..self.asked.clone()
         };
-        Ok(Request {
+        let audit = match &self.audit {
+            AuditTo::Default => AuditTo::Default,
+            AuditTo::File(path) => AuditTo::File(absolute(path, &cwd)),
+            AuditTo::Fd(fd) => {
+                let what = "the record's descriptor";
+                AuditTo::Fd(fd.try_clone().map_err(|source| Error::Prepare { what, source })?)
+            }
+        };
+        let signing = match &self.signing {
+            Signing::File(path) => Signing::File(absolute(path, &cwd)),
+            other => other.clone(),
+        };
+        let machine = Machine::new(cwd, host_env, exeat_sandbox::take_fd);
+        let mut composed = compose(&asked, &machine, &Clients { say: &|_| {} })?;
+        composed.keep_secrets();
+        composed.host_ports.extend(&self.host_ports);
+        if let Some(missing) = composed.missing.take() {
+            return Err(missing.into());
+        }
+        let (notes, doubts) = (take(&mut composed.notes), take(&mut composed.doubts));
+        let request = Request {
             command: self.command.clone(),
-            policy,
-            files,
-            env: self.env.clone(),
-            host_env,
-            bridge: self.bridge,
-            socks5: self.socks5,
-            hardening: self.hardening,
             tty: Tty::Off,
-            transparent: self.transparent,
-            host_ports: self.host_ports.clone(),
             via: self.via.clone(),
-            upstream: self.upstream.clone(),
-            stage: self.stage.clone(),
-            sources: Vec::new(),
             labels: self.labels.clone(),
-            audit: match &self.audit {
-                AuditTo::Default => AuditTo::Default,
-                AuditTo::File(path) => AuditTo::File(absolute(path, &cwd)),
-                AuditTo::Fd(fd) => {
-                    let what = "the record's descriptor";
-                    AuditTo::Fd(fd.try_clone().map_err(|source| Error::Prepare { what, source })?)
-                }
-            },
-            audit_sync: self.audit_sync,
-            signing: match &self.signing {
-                Signing::File(path) => Signing::File(absolute(path, &cwd)),
-                other => other.clone(),
-            },
-            limits: self.limits,
-            cwd,
-        })
+            audit,
+            signing,
+            ..Request::from_composed(composed, machine)?
+        };
+        Ok((request, [notes, doubts]))
     }
 
     /// What execve(2) could not carry.
@@ -664,7 +682,7 @@ impl Stage {
         if self.command.iter().any(|word| nul(word)) {
             return Err(Error::Nul("the command"));
         }
-        for rule in &self.env {
+        for rule in &self.asked.env {
             let (EnvRule::Set(name, _) | EnvRule::Pass(name) | EnvRule::Remove(name)) = rule;
             let bytes = name.as_bytes();
             if bytes.is_empty() || bytes.iter().any(|byte| [b'=', 0].contains(byte)) {

@@ -21,7 +21,7 @@ use exeat_runner::policy::{self, Action, Bypass, Layers, Origin, PolicyBuilder};
 use exeat_runner::record::StoppedBy;
 use exeat_runner::{
     AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, OnDenied, Outcome, Output, Reached, Running,
-    Stage, Stdio, StoppedHow, UpstreamProxy, View,
+    Site, Stage, Stdio, StoppedHow, UpstreamProxy, View,
 };
 
 /// Set in the process that runs the tests again: the directory that its user owns.
@@ -356,6 +356,93 @@ fn l15_a_ceiling_bounds_the_upstream_proxy_of_a_stage() {
         assert!(error.to_string().contains("site.toml does not allow"), "{error}");
     }
     assert!(!place.path("work/ran").exists(), "something ran");
+}
+
+/// Writes the user's ceiling.
+fn ceiling(place: &Place, text: &str) {
+    fs::create_dir_all(place.path("home/.config/exeat")).unwrap();
+    fs::write(place.path("home/.config/exeat/policy.toml"), text).unwrap();
+}
+
+/// K13: the ceilings of the site and the user bound a stage of a library as they bound `exeat run`.
+#[test]
+fn k13_bounds_a_stage_by_the_ceilings_unless_they_are_turned_off() {
+    let place = Place::new("site");
+    ceiling(&place, "[network]\nallow = [\"a.example.com\"]\n[fs]\nrw = []\n[limits]\npids = 77\n");
+    let ask = "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT b.example.com:443 HTTP/1.1\\r\\nHost: b.example.com:443\\r\\n\\r\\n' >&3; head -1 <&3
+        (echo x >ran) 2>/dev/null || echo read-only";
+    let whole = || {
+        let mut rules = PolicyBuilder::new();
+        let origin = Origin::Flag { flag: "--allow".into() };
+        rules.add("b.example.com", Action::Allow, origin, policy::Note::default()).unwrap();
+        rules.build()
+    };
+    let mut one_by_one = place.stage("bash");
+    one_by_one.args(["-c", ask]).allow("b.example.com").unwrap();
+    let mut at_once = place.stage("bash");
+    at_once.args(["-c", ask]).policy(whole());
+    for stage in [&mut one_by_one, &mut at_once] {
+        let Output { outcome, stdout, .. } = stage.output().unwrap();
+        let said = text(&stdout);
+        assert!(said.contains("403") && said.contains("read-only"), "{said}");
+        assert!(said.contains("no rule of a ceiling allows it"), "{said}");
+        assert_eq!(outcome.summary.denied.len(), 1, "{said}");
+        let plan = stage.plan().unwrap();
+        assert!(plan.to_text().contains("77"), "{}", plan.to_text());
+        let of_site = |plan: &exeat_runner::Plan| {
+            plan.policy().layers().iter().any(|layer| layer.role() == policy::Role::Ceiling)
+        };
+        assert!(of_site(&plan));
+        assert!(!of_site(&stage.site(Site::none()).plan().unwrap()));
+    }
+}
+
+/// K13: a stage that a ceiling forbids is an error, and so is a ceiling that cannot be read.
+#[test]
+fn k13_starts_nothing_that_a_ceiling_forbids() {
+    let place = Place::new("forbids");
+    ceiling(
+        &place,
+        "[network]\nallow = [\"a.example.com\"]\nreport = false\n[effects]\nallow = [\"fs-read\"]\n",
+    );
+    let wrong = |set: &dyn Fn(&mut Stage)| {
+        let mut stage = place.sh("touch ran");
+        set(&mut stage);
+        let error = stage.run().unwrap_err();
+        assert_eq!((error.code(), error.cause_word()), (2, "policy"), "{error}");
+        error.to_string()
+    };
+    let terms = policy::Terms { mode: policy::Mode::Report, ..policy::Terms::default() };
+    let report = Layers { terms, ..Layers::default() }.build();
+    let said = wrong(&|stage| _ = stage.policy(report.clone()));
+    assert!(said.contains("report mode is forbidden by the ceiling"), "{said}");
+    let effects =
+        EffectSet::parse(r#"[{"effect": "NetworkHosts", "hosts": ["a.example.com"]}]"#, "it").unwrap();
+    assert!(wrong(&|stage| _ = stage.effects(&effects)).contains("`network-hosts`, which `effects.allow`"));
+    assert!(wrong(&|stage| _ = stage.via(place.path("proxy"))).contains("bounds the hosts of every run"));
+    assert!(wrong(&|stage| _ = stage.policy_file("/no/such/policy")).contains("/no/such/policy"));
+    ceiling(&place, "[network]\nallow = [");
+    assert!(wrong(&|_| ()).contains("policy.toml:2"));
+    assert!(!place.path("work/ran").exists(), "something ran");
+}
+
+/// A policy file applies to a library's stage as to `exeat run`; a value that the program sets replaces that of the file.
+#[test]
+fn applies_a_policy_file_to_a_stage() {
+    let place = Place::new("policy-file");
+    let policy = "stage = \"of-file\"\n[network]\nallow = [\"a.example.com\"]\nsocks5 = true\n[env]\npass = [\"CI\"]\n[limits]\npids = 77\n[sandbox]\nbridge = \"relay\"\n";
+    fs::write(place.path("data/policy.toml"), policy).unwrap();
+    let mut stage = place.sh("echo $CI");
+    stage.policy_file(place.path("data/policy.toml")).ro(place.path("data"));
+    assert_eq!(said(&stage), "yes\n");
+    let plan = stage.plan().unwrap().to_json();
+    assert!(plan.to_string().contains("relay") && plan.to_string().contains("of-file"), "{plan}");
+    stage
+        .bridge(policy::Bridge::Handoff)
+        .stage_name("own")
+        .limits(Limits { pids: Some(99), ..Limits::default() });
+    let plan = stage.plan().unwrap().to_json();
+    assert!(!plan.to_string().contains("relay") && plan.to_string().contains("99"), "{plan}");
 }
 
 /// N2, N28, A4: without a sandbox there is an error, and never a run.

@@ -83,9 +83,10 @@ impl PolicyArgs {
             mode,
             policy,
             ceiling,
-            effects,
+            effects: effects.map(PathBuf::from),
             upstream_proxy,
             set,
+            uses_project: true,
             ..PolicyRequest::default()
         }
     }

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
         .map(|target| {
             // There is nothing to look up here: the upstream proxy does.
             let through = loaded.next_hop.as_ref().is_some_and(|hop| hop.takes(&target));
-            answer(&loaded.policy, &loaded.said.host_ports, target, today, args.resolve && !through)
+            answer(&loaded.policy, &loaded.host_ports, target, today, args.resolve && !through)
         })
         .collect();
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use exeat_compose::Machine;
-use exeat_compose::{Composed, EnvRule, NextHop, Said, today};
+use exeat_compose::{Composed, EnvRule, NextHop, today};
 use exeat_files::protected::{self, LetThrough};
 use exeat_files::request::{self, Bind, Bounds};
 use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, Work};
@@ -186,7 +186,7 @@ fn loaded(args: &PolicyArgs, files: &[PathBuf], machine: &Machine) -> Result<Com
 /// The binds that open what is hidden otherwise: key, path, and the name below the home directory.
 fn secrets(loaded: &Composed, machine: &Machine) -> Vec<(&'static str, String, &'static str)> {
     let home = machine.home_or_database();
-    let binds = [("ro", &loaded.said.ro), ("rw", &loaded.said.rw)];
+    let binds = [("ro", &loaded.files.ro), ("rw", &loaded.files.rw)];
     let all = binds.iter().flat_map(|(key, binds)| binds.iter().map(move |bind| (*key, &bind.host)));
     let found = all.filter_map(|(key, path)| {
         let real = path.canonicalize().unwrap_or_else(|_| path.clone());
@@ -215,7 +215,7 @@ fn risky(loaded: &Composed) -> Vec<(&'static str, String)> {
 }
 
 fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
-    let Composed { policy, said, bounds, ceiling_limits, .. } = loaded;
+    let Composed { policy, files: shown, .. } = loaded;
     let mut text = String::new();
     let Effective { allow, truncated, .. } = policy.effective();
     let layers: Vec<_> = policy
@@ -267,20 +267,20 @@ fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
     if let Some(hop) = &loaded.next_hop {
         let _ = writeln!(text, "  through the upstream proxy {}", printable(&hop.shown()));
     }
-    for port in &said.host_ports {
+    for port in &loaded.host_ports {
         let _ = writeln!(text, "  127.0.0.1:{} inside is this machine's {}", port.inner, port.target());
     }
-    if said.socks5 {
+    if loaded.socks5 {
         let _ = writeln!(text, "  SOCKS5 is offered");
     }
     if !layers.is_empty() {
         let _ = writeln!(text, "  bounded by {}", printable(&layers.join(", ")));
     }
     let _ = writeln!(text, "\n{}", out.strong("files"));
-    for (key, value) in files(said) {
+    for (key, value) in files(loaded) {
         let _ = writeln!(text, "  {key:6} {}", printable(&value));
     }
-    for bound in bounds {
+    for bound in &shown.bounds {
         for (key, value) in bounded(bound) {
             let _ = writeln!(text, "  {key:6} {} (ceiling {})", printable(&value), printable(&bound.name));
         }
@@ -291,21 +291,21 @@ fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
         "  besides: {hidden} names below your home are hidden unless named, {kept} of the working directory are read-only \
          (docs/files.md; --format json lists them)"
     );
-    if !said.env.is_empty() {
+    if !loaded.environment.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("environment"));
-        for rule in &said.env {
+        for rule in &loaded.environment {
             let _ = writeln!(text, "  {}", printable(&variable(rule)));
         }
     }
     let held: Vec<_> =
-        unusual_keys(&said.sandbox).chain(said.audit_sync.then_some(("audit.sync", "true"))).collect();
+        unusual_keys(&loaded.sandbox).chain(loaded.audit_sync.then_some(("audit.sync", "true"))).collect();
     if !held.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("sandbox"));
         for (key, word) in held {
             let _ = writeln!(text, "  {key} {word}");
         }
     }
-    let limits: Vec<_> = said.limits.min(*ceiling_limits).set().collect();
+    let limits: Vec<_> = loaded.limits.set().collect();
     if !limits.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("limits"));
         let width = limits.iter().map(|(key, _)| key.len()).max().unwrap_or(0).max(10);
@@ -318,7 +318,7 @@ fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
 }
 
 fn shown_json(loaded: &Composed) -> Value {
-    let Composed { policy, said, bounds, ceiling_limits, sources, .. } = loaded;
+    let Composed { policy, files: shown, sources, .. } = loaded;
     let Effective { allow, truncated, .. } = policy.effective();
     let of = |rule: &Rule| json!({"rule": rule.to_string(), "rule_src": rule.origin.to_string()});
     let allow = allow.iter().map(|rule| {
@@ -336,20 +336,20 @@ fn shown_json(loaded: &Composed) -> Value {
     let deny = policy.rules().iter().filter(|rule| rule.action == Action::Deny).map(of);
     let bind =
         |bind: &Bind| json!({"host": bind.host.to_string_lossy(), "guest": bind.guest.to_string_lossy()});
-    let ceilings = bounds.iter().map(|bound| {
+    let ceilings = shown.bounds.iter().map(|bound| {
         let bounds: serde_json::Map<_, _> =
             bounded(bound).into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
         json!({"file": bound.name, "bounds": bounds})
     });
     let limits: serde_json::Map<String, Value> =
-        said.limits.min(*ceiling_limits).set().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        loaded.limits.set().map(|(key, value)| (key.to_owned(), value.into())).collect();
     json!({
         "schema": 1,
         "mode": policy.terms().mode,
         "nat64": policy.terms().nat64,
         "ech": policy.terms().ech,
-        "socks5": said.socks5,
-        "host_ports": said.host_ports.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "socks5": loaded.socks5,
+        "host_ports": loaded.host_ports.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "upstream": loaded.next_hop.as_ref().map(NextHop::shown),
         "policy_sha256": sha256_hex(policy.canonical_json().as_bytes()),
         "sources": sources.iter().map(|source| json!({
@@ -360,26 +360,26 @@ fn shown_json(loaded: &Composed) -> Value {
         "deny": deny.collect::<Vec<_>>(),
         "ceilings": ceilings.collect::<Vec<_>>(),
         "fs": {
-            "view": said.view.unwrap_or_default().to_string(),
-            "ro": said.ro.iter().map(bind).collect::<Vec<_>>(),
-            "rw": said.rw.iter().map(bind).collect::<Vec<_>>(),
-            "mask": said.mask.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
-            "work": said.work.as_ref().map(at),
-            "allow_write": said.allow_write.iter().map(LetThrough::as_str).collect::<Vec<_>>(),
+            "view": shown.view.to_string(),
+            "ro": shown.ro.iter().map(bind).collect::<Vec<_>>(),
+            "rw": shown.rw.iter().map(bind).collect::<Vec<_>>(),
+            "mask": shown.mask.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "work": shown.work.as_ref().map(at),
+            "allow_write": shown.allow_write.iter().map(LetThrough::as_str).collect::<Vec<_>>(),
             "credentials": exeat_runner::lists::credentials(),
             "protected": protected::names().map(|(name, _)| name).collect::<Vec<_>>(),
         },
         // Names only: a value can be a secret.
-        "env": said.env.iter().map(|rule| match rule {
+        "env": loaded.environment.iter().map(|rule| match rule {
             EnvRule::Pass(name) => json!({"pass": name.to_string_lossy()}),
             EnvRule::Set(name, _) => json!({"set": name.to_string_lossy()}),
             EnvRule::Remove(name) => json!({"remove": name.to_string_lossy()}),
         }).collect::<Vec<_>>(),
         "limits": limits,
-        "sandbox": unusual_keys(&said.sandbox)
+        "sandbox": unusual_keys(&loaded.sandbox)
             .map(|(key, word)| (key.trim_start_matches("sandbox.").to_owned(), word.into()))
             .collect::<serde_json::Map<_, _>>(),
-        "audit_sync": said.audit_sync,
+        "audit_sync": loaded.audit_sync,
     })
 }
 
@@ -394,20 +394,22 @@ fn terms(terms: Terms) -> impl Iterator<Item = &'static str> {
     said.into_iter().filter(|(is, _)| *is).map(|(_, said)| said)
 }
 
-fn files(said: &Said) -> Vec<(&'static str, String)> {
+fn files(composed: &Composed) -> Vec<(&'static str, String)> {
     let bind = |bind: &Bind| {
         let host = bind.host.display();
         if bind.host == bind.guest { host.to_string() } else { format!("{host} at {}", bind.guest.display()) }
     };
-    let mut all = vec![("view", said.view.unwrap_or_default().to_string())];
-    all.extend(said.ro.iter().map(|path| ("ro", bind(path))));
-    all.extend(said.rw.iter().map(|path| ("rw", bind(path))));
-    all.extend(said.mask.iter().map(|path| ("mask", path.display().to_string())));
-    all.extend(said.work.as_ref().map(|work| ("work", at(work))));
-    all.extend(said.cache.map(|cache| ("cache", cache.as_str().to_owned())));
-    all.extend(said.home.map(|home| ("home", home.as_str().to_owned())));
+    let files = &composed.files;
+    let mut all = vec![("view", files.view.to_string())];
+    all.extend(files.ro.iter().map(|path| ("ro", bind(path))));
+    all.extend(files.rw.iter().map(|path| ("rw", bind(path))));
+    all.extend(files.mask.iter().map(|path| ("mask", path.display().to_string())));
+    all.extend(files.work.as_ref().map(|work| ("work", at(work))));
+    all.extend(composed.cache.map(|cache| ("cache", cache.as_str().to_owned())));
+    all.extend(composed.home.map(|home| ("home", home.as_str().to_owned())));
     all.extend(
-        said.allow_write
+        files
+            .allow_write
             .iter()
             .map(|name| ("write", format!("{name}, though it is protected (allow_write)"))),
     );

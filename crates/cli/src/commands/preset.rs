@@ -135,6 +135,7 @@ fn ask(args: &PresetArgs, groups: &[&'static Preset]) -> Result<Asked, Failure> 
         allow: args.allow.clone(),
         ceiling: args.ceiling.clone(),
         asks_anew: true,
+        uses_project: true,
         ..PolicyRequest::default()
     };
     let loaded = crate::request::compose(&policy, &crate::request::here()?, false)?;

@@ -44,7 +44,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let key = args.audit_key.as_ref().and_then(KeyFrom::descriptor);
     request::inherited(&[("--audit", args.audit.as_ref()), ("--audit-key", key.as_ref())])?;
     let loaded = request::compose(&args.policy.request(), &machine, false)?;
-    for note in loaded.lines().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
+    for note in loaded.lines().chain(&without_stage(&loaded)).filter(|_| !args.quiet) {
         stdio::line("note", note);
     }
     // Whatever `--quiet` says: it weakens what is enforced.
@@ -64,7 +64,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         stdio::line("warning", "any local user may use this listener; unix:PATH can be kept to yourself");
     }
 
-    let stage = args.stage.or_else(|| loaded.said.stage.clone());
+    let stage = args.stage.or_else(|| loaded.stage.clone());
     stage.iter().for_each(|stage| stdio::name_stage(stage));
     let to = request::audit(args.audit.as_ref(), &machine)?;
     let signing = request::signing(args.audit_key.as_ref(), &machine)?;
@@ -78,7 +78,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         listen_socks5,
         listen_anywhere: args.listen_anywhere,
         upstream,
-        limits: loaded.limits(),
+        limits: loaded.limits,
         policy: loaded.policy,
         sources: loaded.sources,
         seen: loaded.seen,
@@ -101,7 +101,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
             }
         }),
         audit: to,
-        audit_sync: loaded.said.audit_sync,
+        audit_sync: loaded.audit_sync,
         signing,
         stage,
         host_env: machine.env,
@@ -127,6 +127,12 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         );
     }
     Ok(Exit::Yes)
+}
+
+/// Lists the parts of a policy that a proxy without a stage does not use.
+pub(crate) fn without_stage(composed: &Composed) -> Option<String> {
+    let parts = composed.stage_only.join(", ");
+    (!parts.is_empty()).then(|| format!("{parts} of the policy: for exeat run; not used here"))
 }
 
 /// Reads the policy again as a fresh start with the same arguments would.

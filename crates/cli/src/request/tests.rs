@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use clap::Parser;
 use exeat_files::request::Bind;
 use exeat_policy::file::MAX_FILE_BYTES;
-use exeat_policy::{Ech, Mode, Terms, TlsCheck};
+use exeat_policy::{Bridge, Ech, Limits, Mode, Terms, TlsCheck, Tty};
 
 use super::*;
 use crate::args::{Cli, Command};
+use crate::commands::proxy::without_stage;
 use crate::render::Paint;
 
 /// A directory that goes away with the test.
@@ -394,7 +395,7 @@ fn what_a_proxy_leaves_out_of_a_policy() {
         place.file("p.toml", text);
         let words = ["exeat", "proxy", "--listen", "unix:s", "--policy", "p.toml"];
         let Command::Proxy(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
-        let note = compose(&args.policy.request(), &place.machine(), true).unwrap().note_without_stage();
+        let note = without_stage(&compose(&args.policy.request(), &place.machine(), true).unwrap());
         assert!(note.is_some() == left_out.is_some(), "{text}: {note:?}");
         assert!(
             note.clone().unwrap_or_default().starts_with(left_out.unwrap_or_default()),
@@ -427,7 +428,7 @@ fn a_ceiling_counts_once() {
         named.iter().for_each(|name| words.extend(["--ceiling", name]));
         let Command::Check(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
         let loaded = compose(&args.policy.request(), &machine, true).unwrap();
-        assert_eq!(loaded.bounds.len(), count, "{named:?}");
+        assert_eq!(loaded.files.bounds.len(), count, "{named:?}");
         assert_eq!(loaded.sources.len(), count, "{named:?}");
         // Each is looked at, and the site's, where there is none.
         assert_eq!(loaded.seen.len(), named.len() + 2 + 1, "{named:?}");

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use exeat_policy::{FileRole, PolicyFile, Target};
 
 use super::*;
-use crate::load::parse;
+use crate::named::parse;
 
 /// A machine with these variables, in a directory that does not matter.
 fn machine(env: &[(&str, &str)]) -> Machine {
@@ -47,7 +47,7 @@ fn hop(
     let files = read(file, FileRole::Policy, "policy.toml");
     let ceilings = read(ceiling, FileRole::Ceiling, "ceiling.toml");
     let mut notes = Vec::new();
-    let found = next_hop(proxy, set.upstream.as_ref(), &files, &ceilings, &machine(env), &mut notes);
+    let found = next_hop((None, proxy), set.upstream.as_ref(), &files, &ceilings, &machine(env), &mut notes);
     let found = found.map(|hop| hop.map(|hop| hop.shown())).map_err(|fault| in_one(&fault));
     assert!(!format!("{found:?} {notes:?}").contains("hunter2"), "A03: {found:?} {notes:?}");
     found

@@ -1,0 +1,156 @@
+//! The layers that bound the grants: ceilings, the effects that the stage declares, and a lock.
+
+use exeat_policy::{
+    Ech, EffectKind, EffectSet, Layers, Mode, Policy, PolicyBuilder, PolicyFile, StoredPolicy, Terms,
+    printable,
+};
+
+use crate::fault::Fault;
+use crate::named::{Named, groups};
+use crate::request::PolicyRequest;
+
+/// The layers that bound the grants.
+pub(crate) struct Above<'a> {
+    pub(crate) declared: Option<&'a EffectSet>,
+    pub(crate) ceilings: &'a [Named],
+    pub(crate) stored: LayersOfRecord,
+    pub(crate) terms: Terms,
+}
+
+/// The layers that bounded the grants of policies that were stored beside records.
+#[derive(Default)]
+pub(crate) struct LayersOfRecord {
+    ceilings: Vec<(String, PolicyBuilder)>,
+    declared: Option<PolicyBuilder>,
+    lock: Option<(String, PolicyBuilder)>,
+}
+
+/// The ceilings of a policy, the rules of its declared effects, and its lock.
+type Own = (Vec<(String, PolicyBuilder)>, Option<PolicyBuilder>, Option<(String, PolicyBuilder)>);
+
+impl LayersOfRecord {
+    /// Collects all ceilings. Two lists of declared effects or two locks are an error, because nobody knows which one is meant.
+    pub(crate) fn new(
+        own: Own,
+        stored: Vec<(String, StoredPolicy)>,
+        mut declared: bool,
+        mut locked: bool,
+    ) -> Result<Self, Fault> {
+        let mut all = Self::default();
+        let stored = stored.into_iter().map(|(shown, policy)| {
+            let named = |rules| (shown.clone(), rules);
+            let StoredPolicy { ceilings, declared, lock, .. } = policy;
+            let layers: Own = (ceilings.into_iter().map(named).collect(), declared, lock.map(named));
+            (shown, layers)
+        });
+        for (shown, (ceilings, of_stage, lock)) in
+            std::iter::once(("the policy".to_owned(), own)).chain(stored)
+        {
+            let twice = |what: &str| {
+                Fault::input(format!(
+                    "`{}` has {what} of its own, and one was given already",
+                    printable(&shown)
+                ))
+            };
+            if of_stage.is_some() && std::mem::replace(&mut declared, true) {
+                return Err(twice("what the stage declared"));
+            }
+            if lock.is_some() && std::mem::replace(&mut locked, true) {
+                return Err(twice("a lock"));
+            }
+            all.declared = of_stage.or(all.declared);
+            all.lock = lock.or(all.lock);
+            all.ceilings.extend(ceilings);
+        }
+        Ok(all)
+    }
+}
+
+impl Above<'_> {
+    pub(crate) fn over(
+        &self,
+        grants: PolicyBuilder,
+        lock: Option<(String, PolicyBuilder)>,
+        mode: Mode,
+    ) -> Result<Policy, Fault> {
+        let declared = self.declared.map(|effects| {
+            let mut rules = PolicyBuilder::new();
+            rules.add_effects(effects);
+            rules
+        });
+        let declared = declared.or_else(|| self.stored.declared.clone());
+        let lock = lock.or_else(|| self.stored.lock.clone());
+        let mut ceilings = self.stored.ceilings.clone();
+        for Named { file, shown, .. } in self.ceilings {
+            let mut rules = PolicyBuilder::new();
+            rules.leave_upstream_open(file.upstream.is_some() || !file.network);
+            file.apply(&mut rules);
+            for (name, origin) in &file.presets {
+                for group in groups(name, Some(origin))? {
+                    group.add_to(&mut rules);
+                }
+            }
+            ceilings.push((shown.clone(), rules));
+        }
+        Ok(Layers { grants, declared, ceilings, lock, terms: Terms { mode, ..self.terms } }.build())
+    }
+}
+
+/// Computes what applies to all rules: what flags and files ask for, as far as the ceilings permit it.
+pub(crate) fn terms(args: &PolicyRequest, files: &[Named], ceilings: &[Named]) -> Result<Terms, Fault> {
+    let any = |says: fn(&PolicyFile) -> bool| files.iter().find(|named| says(&named.file));
+    let refused_by = |says: fn(&PolicyFile) -> bool| ceilings.iter().find(|named| says(&named.file));
+    let forbidden = |what: &str, by: Option<&Named>, ceiling: &Named| {
+        let by = by.map(|file| format!("{}: ", file.shown)).unwrap_or_default();
+        Fault::input(format!("{by}{what} is forbidden by the ceiling {}", ceiling.shown))
+    };
+
+    let own = args.layers.as_ref().map(|layers| layers.terms).unwrap_or_default();
+    let reporting = any(|file| file.mode == Some(Mode::Report));
+    let mode = args.mode.unwrap_or(if reporting.is_some() { Mode::Report } else { own.mode });
+    if mode == Mode::Report
+        && let Some(ceiling) = refused_by(|file| file.report == Some(false))
+    {
+        let by = reporting.filter(|_| args.mode.is_none());
+        let failure = forbidden("report mode", by, ceiling);
+        return Err(failure.hint("--mode enforce runs with what the rules allow"));
+    }
+    let translating = any(|file| file.nat64 == Some(true));
+    let nat64 = translating.is_some() || own.nat64;
+    if nat64 && let Some(ceiling) = refused_by(|file| file.nat64 == Some(false)) {
+        return Err(forbidden("nat64", translating, ceiling));
+    }
+    let refusing = any(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
+    let bound = refused_by(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
+    let ech = bound.or(refusing).unwrap_or(own.ech);
+    Ok(Terms { mode, nat64, ech })
+}
+
+/// N30: the kinds that the operator lets a stage declare: those of all lists.
+pub(crate) fn allowed_kinds<'n>(
+    effects: &EffectSet,
+    lists: impl Iterator<Item = &'n Named>,
+) -> Result<(), Fault> {
+    for Named { file, shown, .. } in lists {
+        let Some(allowed) = &file.effects.allow else { continue };
+        let allowed = allowed.iter().copied().collect();
+        if let Some(effect) = effects.beyond(&allowed).next() {
+            let (kind, shown) = (effect.kind(), printable(shown));
+            let why = format!("the stage declares `{kind}`, which `effects.allow` of {shown} does not list");
+            return Err(Fault::input(why));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn hosts_required(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Fault> {
+    let requires = ceilings.iter().find(|ceiling| ceiling.file.require_hosts == Some(true));
+    match requires {
+        Some(ceiling) if effects.has(EffectKind::Network) => Err(Fault::input(format!(
+            "the stage declares `Network` without naming hosts, which the ceiling {} refuses",
+            ceiling.shown
+        ))
+        .hint(r#"declare them: {"effect": "NetworkHosts", "hosts": ["api.example.com"]}"#)),
+        _ => Ok(()),
+    }
+}

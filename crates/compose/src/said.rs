@@ -1,0 +1,265 @@
+//! What policy files and effects say besides rules.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use exeat_files::protected::{self, LetThrough, NoName};
+use exeat_files::request::{Bind, Bounds, Files, Work};
+use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection};
+use exeat_policy::{Cache, EffectSet, Home, HostPort, Limits, OnExcess, View, shell_word};
+
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::named::{Named, place_error};
+use crate::request::EnvRule;
+
+/// What policy files and effects say besides rules.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) stage: Option<String>,
+    pub(crate) view: Option<View>,
+    pub(crate) ro: Vec<Bind>,
+    pub(crate) rw: Vec<Bind>,
+    pub(crate) mask: Vec<PathBuf>,
+    pub(crate) allow_write: Vec<LetThrough>,
+    pub(crate) env: Vec<EnvRule>,
+    pub(crate) limits: Limits,
+    pub(crate) work: Option<Work>,
+    pub(crate) socks5: bool,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) home: Option<Home>,
+    pub(crate) sandbox: SandboxSection,
+    pub(crate) audit_sync: bool,
+    pub(crate) on_excess: Option<OnExcess>,
+    pub(crate) host_ports: Vec<HostPort>,
+    /// Where a file names a path of the host, and by which key.
+    places: Vec<(PathBuf, &'static str, String)>,
+    /// Which file said what may be said once only.
+    by: Vec<(&'static str, String)>,
+}
+
+pub(crate) fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Fault> {
+    let Named { file, base, shown, .. } = ceiling;
+    let places = |binds: &Option<Vec<BindSpec>>, key: &str| {
+        let Some(binds) = binds else { return Ok(None) };
+        let placed = binds.iter().map(|bind| machine.place(&bind.host, base));
+        placed
+            .collect::<Result<Vec<_>, _>>()
+            .map(Some)
+            .map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))
+    };
+    let mask = file.fs.mask.iter().map(|path| machine.place(path, base));
+    let key = |key: &str| format!("{shown}: fs.{key}");
+    Ok(Bounds {
+        name: shown.clone(),
+        view: file.fs.view,
+        ro: places(&file.fs.ro, "ro")?,
+        rw: places(&file.fs.rw, "rw")?,
+        mask: mask
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?,
+        allow_write: file
+            .fs
+            .allow_write
+            .as_ref()
+            .map(|names| names_to_write(names, &key("allow_write")))
+            .transpose()?,
+        env: file.env.pass.as_ref().map(|names| names.iter().map(Into::into).collect()),
+    })
+}
+
+/// Calls [`agree`] for each value that is said.
+macro_rules! agree_all {
+    ($said:ident, $shown:ident, $($what:literal: $known:expr, $new:expr;)*) => {$(
+        if let Some(new) = $new {
+            agree(&mut $said.by, &mut $known, new, $shown, $what)?;
+        }
+    )*};
+}
+
+impl Said {
+    /// What the stage sees and changes, for whoever must not trust what it could have changed.
+    pub(crate) fn files(&self, bounds: &[Bounds]) -> Files {
+        let work = self.work.iter().filter_map(|work| match work {
+            Work::Scratch => None,
+            Work::Host(path) => Some(Bind { host: path.clone(), guest: path.clone() }),
+        });
+        Files {
+            view: self.view.unwrap_or_default(),
+            ro: self.ro.clone(),
+            rw: self.rw.iter().cloned().chain(work).collect(),
+            mask: self.mask.clone(),
+            bounds: bounds.to_vec(),
+            ..Files::default()
+        }
+    }
+
+    /// Lists the sections that only a stage can use.
+    pub(crate) fn of_stage(&self) -> Vec<&'static str> {
+        let Self { view, ro, rw, mask, env, limits, socks5, host_ports, sandbox, .. } = self;
+        let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
+        // Those of connections are for `exeat proxy` as well.
+        let of_stage = Limits { connections: None, connections_per_host: None, ..*limits };
+        let limits = of_stage != Limits::default();
+        let parts = [
+            ("[network] socks5", *socks5),
+            ("[network] host_port", !host_ports.is_empty()),
+            ("[fs]", fs),
+            ("[env]", !env.is_empty()),
+            ("[limits]", limits),
+            ("[sandbox]", *sandbox != SandboxSection::default()),
+        ];
+        parts.into_iter().filter(|(_, is_said)| *is_said).map(|(name, _)| name).collect()
+    }
+
+    /// The first path that a file names and that is not there. The runner asks as well, and knows no file and no line.
+    pub(crate) fn missing(&self) -> Option<Fault> {
+        let is_missing =
+            |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let mut missing = self.places.iter().filter(|(path, ..)| is_missing(path));
+        let (path, key, place) = missing.next()?;
+        let more = match missing.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more of the policy's paths)"),
+        };
+        let failure =
+            Fault::input(format!("{place}: there is no `{}` for `{key}` to show{more}", path.display()));
+        let make = shell_word(&path.display().to_string());
+        Some(failure.hint(format!("mkdir -p {make}; or leave it out")))
+    }
+
+    /// The paths of effects, where they are granted as they stand.
+    pub(crate) fn show(&mut self, effects: &EffectSet, machine: &Machine) -> Result<(), Fault> {
+        for (list, paths, tag) in [
+            (&mut self.ro, effects.fs_read().collect::<Vec<_>>(), "FsRead"),
+            (&mut self.rw, effects.fs_write().collect::<Vec<_>>(), "FsWrite"),
+        ] {
+            for path in paths {
+                let path = machine.place(path, &machine.base).map_err(|error| place_error(tag, error))?;
+                list.push(Bind { host: path.clone(), guest: path });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        file: PolicyFile,
+        base: &Path,
+        shown: &str,
+        machine: &Machine,
+    ) -> Result<(), Fault> {
+        if let Some(stage) = file.stage {
+            agree(&mut self.by, &mut self.stage, stage, shown, "the stage's name")?;
+        }
+        if let Some(view) = file.fs.view {
+            agree(&mut self.by, &mut self.view, view, shown, "the view")?;
+        }
+        for (list, binds, key) in [(&mut self.ro, file.fs.ro, "ro"), (&mut self.rw, file.fs.rw, "rw")] {
+            for bind in binds.into_iter().flatten() {
+                let line = bind.line.map(|line| format!(":{line}")).unwrap_or_default();
+                let bind = machine.place_bind(&bind, base);
+                let bind = bind.map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))?;
+                self.places.push((bind.host.clone(), key, format!("{shown}{line}")));
+                list.push(bind);
+            }
+        }
+        for path in &file.fs.mask {
+            let path = machine.place(path, base);
+            self.mask.push(path.map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?);
+        }
+        if let Some(work) = file.work {
+            let work = match work {
+                file::Work::Scratch => Work::Scratch,
+                file::Work::Host(path) => Work::Host(
+                    machine
+                        .place(&path, base)
+                        .map_err(|error| place_error(&format!("{shown}: work_host"), error))?,
+                ),
+            };
+            agree(&mut self.by, &mut self.work, work, shown, "where the stage works")?;
+        }
+        let names = file.fs.allow_write.unwrap_or_default();
+        self.allow_write.extend(names_to_write(&names, &format!("{shown}: fs.allow_write"))?);
+        self.socks5 |= file.socks5 == Some(true);
+        self.audit_sync |= file.audit_sync == Some(true);
+        self.hold((file.fs.cache, file.fs.home), file.effects.on_excess, file.sandbox, shown)?;
+        self.host_ports.extend(file.host_ports.iter().map(|(port, _)| port));
+        self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
+        for (name, value) in file.env.set {
+            let value = match value.parse::<PathSpec>() {
+                Ok(path @ PathSpec::Home(_)) => {
+                    let at = || format!("{shown}: env.set.{name}");
+                    machine.place(&path, base).map_err(|error| place_error(&at(), error))?.into_os_string()
+                }
+                _ => value.into(),
+            };
+            self.env.push(EnvRule::Set(name.into(), value));
+        }
+        // Several policies are a union everywhere else; of limits each one is meant.
+        self.limits = self.limits.min(file.limits);
+        Ok(())
+    }
+
+    /// Takes words that two files must agree about.
+    fn hold(
+        &mut self,
+        (cache, home): (Option<Cache>, Option<Home>),
+        on_excess: Option<OnExcess>,
+        sandbox: SandboxSection,
+        shown: &str,
+    ) -> Result<(), Fault> {
+        agree_all! { self, shown,
+            "`fs.cache`": self.cache, cache;
+            "`fs.home`": self.home, home;
+            "`effects.on_excess`": self.on_excess, on_excess;
+            "`sandbox.bridge`": self.sandbox.bridge, sandbox.bridge;
+            "`sandbox.loopback`": self.sandbox.loopback, sandbox.loopback;
+            "`sandbox.unix_sockets`": self.sandbox.unix_sockets, sandbox.unix_sockets;
+            "`sandbox.transparent`": self.sandbox.transparent, sandbox.transparent;
+            "`sandbox.debuggable`": self.sandbox.debuggable, sandbox.debuggable;
+            "`sandbox.tty`": self.sandbox.tty, sandbox.tty;
+            "`sandbox.nested`": self.sandbox.nested, sandbox.nested;
+        }
+        Ok(())
+    }
+}
+
+/// Two files may say the same; where they differ, only the user knows which one is meant.
+fn agree<T: PartialEq>(
+    by: &mut Vec<(&'static str, String)>,
+    known: &mut Option<T>,
+    new: T,
+    shown: &str,
+    what: &'static str,
+) -> Result<(), Fault> {
+    if known.as_ref().is_some_and(|known| *known != new) {
+        let first = by.iter().find(|(about, _)| *about == what).map_or("", |(_, file)| file);
+        return Err(Fault::input(format!("`{first}` and `{shown}` differ about {what}"))
+            .hint("leave it to one of the files"));
+    }
+    *known = Some(new);
+    by.push((what, shown.to_owned()));
+    Ok(())
+}
+
+/// Reads the protected names that stay writable. A message gives `place` as their origin.
+pub fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThrough>, Fault> {
+    names.iter().map(|name| name_to_write(name, place)).collect()
+}
+
+fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Fault> {
+    name.parse().map_err(|error: NoName| {
+        let shown = exeat_record::escape(name.as_bytes(), 256);
+        let failure = Fault::input(format!("{place}: `{shown}`: {error}"));
+        let known = || protected::names().map(|(name, _)| name);
+        let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+        match known().find(lies_in).or_else(|| exeat_policy::file::nearest(name, known())) {
+            Some(meant) => failure.hint(format!("probably meant: {meant}")),
+            None => failure.hint(
+                "docs/files.md lists the protected names; .vscode is one, .claude/commands lies in one",
+            ),
+        }
+    })
+}
