@@ -1,14 +1,12 @@
 //! Which paths git tracks, by the index of their repository. A stage can write that file: it decides what is told, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::Mode;
-
+use crate::names::open_regular;
 use crate::protected::GIT_LINK;
 
 /// Bytes of an index that are read. One of 100000 files has some 12 MiB.
@@ -61,12 +59,8 @@ fn index_of(root: &Path) -> io::Result<Vec<u8>> {
 
 /// Reads a regular file through no link.
 fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = OpenHow::new().flags(flags).mode(Mode::empty()).resolve(resolve);
-    let file = File::from(openat2(nix::fcntl::AT_FDCWD, path, how)?);
-    let about = file.metadata()?;
-    if !about.is_file() || about.len() > most {
+    let file = open_regular(path)?;
+    if file.metadata()?.len() > most {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mut bytes = Vec::new();

@@ -34,8 +34,22 @@ pub fn true_name(path: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// `ELOOP` where there is a link, and what else openat2(2) says.
 pub fn open_plain(path: &Path) -> io::Result<OwnedFd> {
+    open_without_links(path, OFlag::O_PATH)
+}
+
+/// Opens the regular file at a path that has no link in it, for reading. Nothing that has the name makes the open wait.
+///
+/// # Errors
+/// As [`open_plain`]; `InvalidInput` for anything but a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = File::from(open_without_links(path, flags)?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+fn open_without_links(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
     Ok(openat2(AT_FDCWD, path, how)?)
 }
 

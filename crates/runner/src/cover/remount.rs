@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exeat_files::names::open_plain;
+use exeat_files::names::{open_plain, open_regular};
 use exeat_files::protected::is_obeyed_later;
 use exeat_files::quarantine::{Arrivals, FileId, Found, IN_MASK_ADD, Watch};
 use exeat_sandbox::{
@@ -33,7 +33,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 
 use super::branches::differ_in_branches;
 use super::calls::Calls;
-use super::saved::{MOST, SavedFile, open_regular};
+use super::saved::{MOST, SavedFile};
 
 /// New files that are remembered. Past this they are forgotten, and none of them may replace a covered file.
 const NEW_FILES: usize = 4096;

@@ -6,9 +6,10 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use exeat_files::names::open_regular;
 use exeat_files::place::FilePlace;
 use exeat_sandbox::Lease;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 
@@ -76,11 +77,4 @@ impl SavedFile {
         let all = |it: &Self| (it.about.uid(), it.about.gid(), it.about.mode());
         all(self) == all(other)
     }
-}
-
-/// Opens a file for reading, through no link.
-pub(super) fn open_regular(path: &Path) -> io::Result<File> {
-    let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    Ok(openat2(AT_FDCWD, path, OpenHow::new().flags(flags).resolve(resolve))?.into())
 }
