@@ -173,19 +173,16 @@ impl Keeper {
     /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
     pub(crate) fn note_own(&self, file: &File) -> io::Result<()> {
         let Some(dir) = self.manifests() else { return Ok(()) };
-        let mut lines = own_files(&dir);
+        let mut lines = read_lines(&dir, OWN_FILES);
         lines.push(identity(file)?);
         let from = lines.len().saturating_sub(MOST_OWN_FILES);
-        let text: String = lines.drain(from..).map(|line| line + "\n").collect();
-        let (beginning, list) = (dir.join(".own-files"), dir.join(OWN_FILES));
-        fs::write(&beginning, text)?;
-        fs::rename(&beginning, &list)
+        write_lines(&dir, OWN_FILES, lines.drain(from..))
     }
 
     /// Whether a run of this user made this file. Call it with the lock.
     pub(crate) fn is_own(&self, file: &File) -> bool {
-        let identity = identity(file).ok();
-        identity.is_some_and(|file| self.manifests().is_some_and(|dir| own_files(&dir).contains(&file)))
+        let lines = self.manifests().map(|dir| read_lines(&dir, OWN_FILES)).unwrap_or_default();
+        identity(file).is_ok_and(|file| lines.contains(&file))
     }
 
     /// Whether exeat has made this directory of a tree. Without a list nobody can tell, and nothing is lost: what is set
@@ -220,18 +217,24 @@ fn identity(file: &File) -> io::Result<String> {
     Ok(format!("{} {} {}", about.dev(), about.ino(), created.as_nanos()))
 }
 
-/// Reads the list of exeat's own files.
-fn own_files(manifests: &Path) -> Vec<String> {
-    let list = File::open(manifests.join(OWN_FILES))
-        .and_then(|file| io::read_to_string(file.take(LONGEST_MANIFEST)));
+/// Reads a list beside the manifests.
+fn read_lines(manifests: &Path, list: &str) -> Vec<String> {
+    let list =
+        File::open(manifests.join(list)).and_then(|file| io::read_to_string(file.take(LONGEST_MANIFEST)));
     list.unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// Replaces a list beside the manifests.
+fn write_lines(manifests: &Path, list: &str, lines: impl Iterator<Item = String>) -> io::Result<()> {
+    let beginning = manifests.join(format!(".{list}"));
+    fs::write(&beginning, lines.map(|line| line + "\n").collect::<String>())?;
+    fs::rename(&beginning, manifests.join(list))
 }
 
 /// Reads the list of the directories that no stage may see.
 fn known(manifests: &Path) -> Vec<Known> {
-    let list = File::open(manifests.join(DIRECTORIES))
-        .and_then(|file| io::read_to_string(file.take(LONGEST_MANIFEST)));
-    list.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    let lines = read_lines(manifests, DIRECTORIES);
+    lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// Takes a directory that is gone off the list.
@@ -241,10 +244,9 @@ pub(super) fn forget_made(manifests: &Path, id: DirectoryId) {
 
 fn forget(manifests: &Path, is_gone: impl Fn(&Known) -> bool) {
     let kept = known(manifests).into_iter().filter(|known| !is_gone(known));
-    let lines = kept.filter_map(|known| serde_json::to_string(&known).ok()).map(|line| format!("{line}\n"));
-    let (beginning, list) = (manifests.join(".directories"), manifests.join(DIRECTORIES));
+    let lines = kept.filter_map(|known| serde_json::to_string(&known).ok());
     // A list that stays as it is names a directory too many.
-    let _ = fs::write(&beginning, lines.collect::<String>()).and_then(|()| fs::rename(&beginning, &list));
+    let _ = write_lines(manifests, DIRECTORIES, lines);
 }
 
 /// Lists the directories that no stage may see: those that exeat has made in trees of this user, what it has moved out of their
