@@ -295,6 +295,10 @@ fn put_back(cx: &Cx) {
         assert_eq!(whats.iter().filter(|what| *what == "quarantined").count(), 1, "{whats:?}");
         assert_eq!(whats.iter().filter(|what| *what == "uncovered").count(), 2, "{whats:?}");
     }
+    // The list of exeat's own files cannot be written now, as where files have no time of creation: that alone ends no run.
+    let list = cx.home().join(".local/state/exeat/quarantine/.own-files");
+    fs::create_dir(&list).expect("a directory");
+    cx.bench().give(&list, cx.is_root());
     let mut live = cx.sh(&[], "echo ready; read -r go").stdin_open().start();
     live.until_prints("ready");
     let ended = (0..12).find(|round| {

@@ -652,13 +652,14 @@ impl Remounts {
         let content = accepted.as_ref().or(cover.saved.as_ref());
         let content = content.ok_or_else(|| Doubt::open("what the last one said is not known"))?;
         let lease = content.write_unnamed(watch.tree())?;
-        if accepted.is_none() {
+        // Where another run cannot know the file, it writes one anew too, and then it is this run's turn again.
+        let is_known = watch.note_own(lease.file()).is_ok();
+        if accepted.is_none() || !is_known {
             cover.put_back += 1;
             if cover.put_back > PUT_BACK {
-                return Err(Doubt::open("the last one was put back too often"));
+                return Err(Doubt::open("it was written anew too often"));
             }
         }
-        watch.note_own(lease.file())?;
         let old = watch.replace(&name, lease.file())?;
         let covered = self.cover_new(key, number, lease);
         drop(lock);
