@@ -3,15 +3,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
-
-use serde::{Serialize, Serializer};
 
 use crate::addr::{self, AddrClass, Embedding, OwnAddrs, classify};
 use crate::day::Day;
 use crate::escape::printable;
 use crate::policy::{Layer, Policy, Role};
 use crate::port::{Port, PortSet};
+use crate::reason::{Reason, Verdict};
 use crate::rule::{Rule, RuleId, TlsCheck};
 use crate::target::{Host, Target};
 use crate::terms::Ech;
@@ -27,218 +25,6 @@ pub(crate) const REPORTED: [u16; 2] = [80, 443];
 
 /// Maximum number of addresses in the suggested flags.
 const MAX_FLAGS: usize = 8;
-
-/// Why a connection got its verdict. Records, replies, the command line and documents use the same words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Reason {
-    /// An allow rule grants the target.
-    Rule,
-    /// No rule grants this name.
-    Default,
-    /// A deny rule covers the target or an address it resolves to.
-    DenyRule,
-    /// The host is granted, on other ports.
-    Port,
-    /// The scheme is not served.
-    Scheme,
-    /// The method is not granted (needs inspection).
-    Method,
-    /// The path is not granted (needs inspection).
-    Path,
-    /// No IP rule grants this literal address.
-    IpLiteral,
-    /// The address is not public and no IP rule opens it, or it is never dialed.
-    PrivateIp,
-    /// A cloud metadata address.
-    MetadataIp,
-    /// The name has no address.
-    DnsEmpty,
-    /// The address changed between check and dial.
-    Rebind,
-    /// The TLS hello names no server.
-    SniMissing,
-    /// The TLS hello names another server.
-    SniMismatch,
-    /// A request inside a tunnel names another host.
-    HostMismatch,
-    /// Not TLS where TLS is required.
-    NotTls,
-    /// The request head is malformed.
-    Malformed,
-    /// A byte budget is used up.
-    BudgetBytes,
-    /// A connection budget is used up.
-    BudgetConns,
-    /// Too many requests.
-    Rate,
-    /// The rule that would grant it has expired.
-    Expired,
-    /// There is no policy.
-    PolicyUnavailable,
-    /// The decision could not be recorded.
-    AuditUnavailable,
-    /// The record is full: it has reached its size, or the disk is full.
-    RecordFull,
-    /// The TLS hello did not arrive in time.
-    HelloTimeout,
-    /// The TLS hello is malformed.
-    HelloMalformed,
-    /// The TLS hello is too large.
-    HelloTooLarge,
-    /// The TLS hello hides its server name.
-    Ech,
-    /// A connection attempt around the proxy.
-    Direct,
-    /// Resolution failed.
-    ResolveError,
-    /// The upstream connection failed.
-    ConnectError,
-    /// The upstream TLS handshake failed.
-    TlsError,
-    /// A deadline passed.
-    Timeout,
-}
-
-impl Reason {
-    /// Lists every reason, in the order of the record's documentation.
-    pub const ALL: [Self; 33] = [
-        Self::Rule,
-        Self::Default,
-        Self::DenyRule,
-        Self::Port,
-        Self::Scheme,
-        Self::Method,
-        Self::Path,
-        Self::IpLiteral,
-        Self::PrivateIp,
-        Self::MetadataIp,
-        Self::DnsEmpty,
-        Self::Rebind,
-        Self::SniMissing,
-        Self::SniMismatch,
-        Self::HostMismatch,
-        Self::NotTls,
-        Self::Malformed,
-        Self::BudgetBytes,
-        Self::BudgetConns,
-        Self::Rate,
-        Self::Expired,
-        Self::PolicyUnavailable,
-        Self::AuditUnavailable,
-        Self::RecordFull,
-        Self::HelloTimeout,
-        Self::HelloMalformed,
-        Self::HelloTooLarge,
-        Self::Ech,
-        Self::Direct,
-        Self::ResolveError,
-        Self::ConnectError,
-        Self::TlsError,
-        Self::Timeout,
-    ];
-
-    /// Returns the word in records and replies; stable.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Rule => "rule",
-            Self::Default => "default",
-            Self::DenyRule => "deny_rule",
-            Self::Port => "port",
-            Self::Scheme => "scheme",
-            Self::Method => "method",
-            Self::Path => "path",
-            Self::IpLiteral => "ip_literal",
-            Self::PrivateIp => "private_ip",
-            Self::MetadataIp => "metadata_ip",
-            Self::DnsEmpty => "dns_empty",
-            Self::Rebind => "rebind",
-            Self::SniMissing => "sni_missing",
-            Self::SniMismatch => "sni_mismatch",
-            Self::HostMismatch => "host_mismatch",
-            Self::NotTls => "not_tls",
-            Self::Malformed => "malformed",
-            Self::BudgetBytes => "budget_bytes",
-            Self::BudgetConns => "budget_conns",
-            Self::Rate => "rate",
-            Self::Expired => "expired",
-            Self::PolicyUnavailable => "policy_unavailable",
-            Self::AuditUnavailable => "audit_unavailable",
-            Self::RecordFull => "record_full",
-            Self::HelloTimeout => "hello_timeout",
-            Self::HelloMalformed => "hello_malformed",
-            Self::HelloTooLarge => "hello_too_large",
-            Self::Ech => "ech",
-            Self::Direct => "direct",
-            Self::ResolveError => "resolve_error",
-            Self::ConnectError => "connect_error",
-            Self::TlsError => "tls_error",
-            Self::Timeout => "timeout",
-        }
-    }
-}
-
-/// The outcome of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
-    /// The target is allowed.
-    Allow,
-    /// The policy refuses the target.
-    Deny,
-    /// Report mode allows the target, but enforcing would refuse it.
-    WouldDeny,
-    /// The connection failed for a reason other than policy.
-    Error,
-}
-
-impl Verdict {
-    /// Lists every verdict.
-    pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::WouldDeny, Self::Error];
-
-    /// Returns the word in records; stable.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::WouldDeny => "would_deny",
-            Self::Error => "error",
-        }
-    }
-}
-
-/// The text is not a word of the vocabulary.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a word of the record")]
-pub struct WordError;
-
-macro_rules! word {
-    ($type:ty) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = WordError;
-
-            fn from_str(text: &str) -> Result<Self, WordError> {
-                Self::ALL.into_iter().find(|word| word.as_str() == text).ok_or(WordError)
-            }
-        }
-
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.as_str())
-            }
-        }
-    };
-}
-
-pub(crate) use word;
-
-word!(Reason);
-word!(Verdict);
 
 /// A decision, as the record states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -721,22 +507,15 @@ impl Denial {
             Why::IpLiteral { .. } if self.above().is_some() => {
                 format!("{} allows this address", self.refuser_inside())
             }
-            Why::IpLiteral { .. } => "no IP rule allows this address".into(),
-            Why::DenyRule { .. } => "a deny rule forbids this host".into(),
             Why::Port { granted } => match format_ports(granted) {
                 Some(ports) if granted.single().is_some() => {
                     format!("this host is allowed on port {ports} only")
                 }
                 Some(ports) => format!("this host is allowed on ports {ports} only"),
-                None => "this host is allowed on other ports only".into(),
+                None => self.reason().sentence().into(),
             },
-            Why::Expired { .. } => "the rule that allowed this host has expired".into(),
             Why::Closed { class, .. } if class.is_never_dialled() => "its address is never reachable".into(),
-            Why::Closed { class: AddrClass::Metadata, .. } => {
-                "its address is cloud metadata, and no name opens it".into()
-            }
-            Why::Closed { .. } => "its address is not public".into(),
-            Why::Empty => "the name has no address".into(),
+            _ => self.reason().sentence().into(),
         }
     }
 
@@ -767,11 +546,14 @@ impl Denial {
         };
         match &self.0.why {
             Why::Default => "no rule allows it".into(),
-            Why::IpLiteral { class: AddrClass::Public } => "no IP rule allows this address".into(),
-            Why::IpLiteral { class } => match self.0.target.host.ip() {
-                Some(ip) => format!("no IP rule allows this address ({})", self.describe_address(ip, *class)),
-                None => format!("no IP rule allows this address ({class})"),
-            },
+            Why::IpLiteral { class: AddrClass::Public } | Why::Empty => self.reason().sentence().into(),
+            Why::IpLiteral { class } => {
+                let said = self.reason().sentence();
+                match self.0.target.host.ip() {
+                    Some(ip) => format!("{said} ({})", self.describe_address(ip, *class)),
+                    None => format!("{said} ({class})"),
+                }
+            }
             Why::DenyRule { rule, addr } => {
                 let origin = &self.0.policy.rule(*rule).origin;
                 match addr {
@@ -793,7 +575,6 @@ impl Denial {
                 }
             }
             Why::Closed { class, first, .. } => address(first, class),
-            Why::Empty => "the name has no address".into(),
         }
     }
 

@@ -40,6 +40,7 @@ mod pattern;
 mod policy;
 mod port;
 pub mod preset;
+mod reason;
 mod rule;
 mod sandbox;
 pub mod schema;
@@ -51,9 +52,7 @@ mod upstream;
 
 pub use addr::{AddrClass, Embedding, OwnAddrs, classify};
 pub use day::{Day, DayError};
-pub use decision::{
-    Admitted, BudgetKey, Decision, Denial, Entrusted, MAX_ADDRS, Reason, Verdict, Vetted, WordError,
-};
+pub use decision::{Admitted, BudgetKey, Decision, Denial, Entrusted, MAX_ADDRS, Vetted};
 pub use effect::{Effect, EffectKind, EffectSet};
 pub use escape::{is_format, printable, shell_word};
 pub use file::{FileError, FileRole, PolicyFile, View};
@@ -72,6 +71,7 @@ pub use policy::{
     PolicyBuilder, Role,
 };
 pub use port::{Port, PortError, PortSet};
+pub use reason::{Reason, Verdict, WordError};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
 pub use sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 pub use stored::{MAX_STORED_BYTES, StoredError, StoredPolicy};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::decision::{WordError, word};
+use crate::reason::{WordError, word};
 
 /// The settings that apply to every rule of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -208,22 +208,12 @@ pub enum Via {
     Direct,
     /// A connection to a port of the host that `--host-port` opened.
     Forward,
-    /// A request of exeat's own self-test.
-    Selftest,
 }
 
 impl Via {
     /// All values.
-    pub const ALL: [Via; 8] = [
-        Via::Connect,
-        Via::Http,
-        Via::Transparent,
-        Via::Socks5,
-        Via::Dns,
-        Via::Direct,
-        Via::Forward,
-        Via::Selftest,
-    ];
+    pub const ALL: [Via; 7] =
+        [Via::Connect, Via::Http, Via::Transparent, Via::Socks5, Via::Dns, Via::Direct, Via::Forward];
 
     /// Returns the word in the record.
     pub const fn as_str(self) -> &'static str {
@@ -235,7 +225,6 @@ impl Via {
             Via::Dns => "dns",
             Via::Direct => "direct",
             Via::Forward => "forward",
-            Via::Selftest => "selftest",
         }
     }
 }

@@ -164,41 +164,6 @@ pub(super) fn note(record: &Record) -> String {
     said
 }
 
-/// Why, in a sentence for people who never saw a policy.
-fn plain(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Rule => "a rule allows it",
-        Reason::Default => "no rule allows this host",
-        Reason::DenyRule => "a rule denies it",
-        Reason::Port => "the host is allowed, but on other ports",
-        Reason::Scheme => "this kind of request is not served",
-        Reason::IpLiteral => "a bare address was asked for, and no rule allows it",
-        Reason::PrivateIp => "it leads to an address that is not public",
-        Reason::MetadataIp => "it leads to a cloud's metadata service",
-        Reason::DnsEmpty => "the name has no address",
-        Reason::SniMissing => "the encrypted connection did not name its host",
-        Reason::SniMismatch => "the encrypted connection named another host",
-        Reason::HostMismatch => "the request named another host",
-        Reason::NotTls => "it was not encrypted where it must be",
-        Reason::Malformed => "the request could not be read",
-        Reason::BudgetBytes => "all that may be sent there was sent",
-        Reason::BudgetConns => "too many connections at once",
-        Reason::Expired => "the rule that allowed it has expired",
-        Reason::AuditUnavailable => "it could not be recorded",
-        Reason::RecordFull => "the record had no room for more",
-        Reason::HelloTimeout | Reason::HelloMalformed | Reason::HelloTooLarge => {
-            "the beginning of the encrypted connection could not be read"
-        }
-        Reason::Ech => "the encrypted connection may hide its host",
-        Reason::Direct => "it went past the proxy, where nothing is let out",
-        Reason::ResolveError => "the name could not be looked up",
-        Reason::ConnectError => "the host did not answer",
-        Reason::TlsError => "the encrypted connection failed",
-        Reason::Timeout => "it took too long",
-        other => other.as_str(),
-    }
-}
-
 fn verdict(verdict: Verdict) -> (&'static str, &'static str) {
     match verdict {
         Verdict::Allow => ("allowed", "good"),
@@ -710,7 +675,7 @@ fn evidence(report: &Report, title: &str, verdicts: &[Verdict], sort: Sort, out:
             let (word, class) = verdict(*it);
             let why: Vec<&str> = reasons
                 .into_iter()
-                .map(|reason| reason.map_or("a reason that is not known here", plain))
+                .map(|reason| reason.map_or("a reason that is not known here", Reason::sentence))
                 .collect();
             table.row(&[
                 ("", place(&name_of(host))),

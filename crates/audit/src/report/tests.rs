@@ -431,10 +431,10 @@ fn l17_evidence_on_a_page_is_about_one_verdict() {
     );
     let why = page.split_once("<h2>Denied, and why</h2>").unwrap().1.split_once("</table>").unwrap().0;
     let denied = why.lines().find(|line| line.contains(">denied<")).unwrap();
-    assert!(denied.contains("named another host") && !denied.contains("no rule allows"), "{denied}");
+    assert!(denied.contains("names another host") && !denied.contains("no rule allows"), "{denied}");
     assert!(denied.contains("2026-11-21 10:00:02") && denied.contains("/usr/bin/curl"), "{denied}");
     let would = why.lines().find(|line| line.contains(">would be denied<")).unwrap();
-    assert!(would.contains("no rule allows this host") && !would.contains("named another"), "{would}");
+    assert!(would.contains("no rule allows this host") && !would.contains("names another"), "{would}");
     assert!(would.contains("2026-11-21 10:00:01"), "{would}");
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use exeat_policy::Verdict;
+use exeat_record::Via;
 use serde::{Deserialize, Serialize};
 
 use crate::Moment;
@@ -171,9 +172,7 @@ pub(super) fn widen(first: &mut Option<Moment>, last: &mut Option<Moment>, at: O
     }
 }
 
-/// The ways in that a record knows.
-const VIAS: [&str; 8] = ["connect", "http", "transparent", "socks5", "dns", "direct", "forward", "selftest"];
-
+/// Returns the word for the way in which a request arrived. The record may have one that this version does not know.
 pub(super) fn via_word(word: &str) -> &'static str {
-    VIAS.into_iter().find(|via| *via == word).unwrap_or("other")
+    word.parse().map_or("other", Via::as_str)
 }

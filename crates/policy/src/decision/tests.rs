@@ -429,17 +429,6 @@ fn reports_an_empty_answer_as_an_error() {
     assert_eq!((denial.reason(), denial.decision().verdict), (Reason::DnsEmpty, Verdict::Error));
 }
 
-#[test]
-fn parses_every_word_back() {
-    for reason in Reason::ALL {
-        assert_eq!(reason.as_str().parse(), Ok(reason));
-    }
-    for verdict in Verdict::ALL {
-        assert_eq!(verdict.as_str().parse(), Ok(verdict));
-    }
-    assert_eq!("allowed".parse::<Verdict>(), Err(WordError));
-}
-
 /// H02: letter case and a trailing dot do not bypass a deny rule, on either side.
 #[test]
 fn h02_applies_deny_rules_to_every_spelling() {

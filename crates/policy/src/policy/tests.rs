@@ -1,8 +1,8 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::decision::Reason;
 use crate::limits::Size;
+use crate::reason::Reason;
 
 fn today() -> Day {
     "2026-11-21".parse().unwrap()

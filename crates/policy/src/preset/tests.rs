@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::day::Day;
-use crate::decision::Reason;
+use crate::reason::Reason;
 use crate::rule::Pattern;
 use crate::target::Target;
 

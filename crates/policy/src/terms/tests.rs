@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::addr::{OwnAddrs, classify};
 use crate::day::Day;
-use crate::decision::{Reason, Verdict};
 use crate::policy::{Layers, Policy, PolicyBuilder, Role};
+use crate::reason::{Reason, Verdict};
 use crate::rule::{Action, Note, Origin, TlsCheck};
 use crate::target::Target;
 

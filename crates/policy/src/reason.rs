@@ -1,0 +1,146 @@
+//! The words of the record: verdicts, and the reasons for them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+/// The text is not a word of the vocabulary.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a word of the record")]
+pub struct WordError;
+
+macro_rules! word {
+    ($type:ty) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = WordError;
+
+            fn from_str(text: &str) -> Result<Self, WordError> {
+                Self::ALL.into_iter().find(|word| word.as_str() == text).ok_or(WordError)
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+    };
+}
+
+pub(crate) use word;
+
+/// The outcome of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// The target is allowed.
+    Allow,
+    /// The policy refuses the target.
+    Deny,
+    /// Report mode allows the target, but enforcing would refuse it.
+    WouldDeny,
+    /// The connection failed for a reason other than policy.
+    Error,
+}
+
+impl Verdict {
+    /// Lists every verdict.
+    pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::WouldDeny, Self::Error];
+
+    /// Returns the word in records; stable.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::WouldDeny => "would_deny",
+            Self::Error => "error",
+        }
+    }
+}
+
+word!(Verdict);
+
+/// Declares [`Reason`]: each row has its name, its stable word in records and replies, and its sentence for people.
+macro_rules! reasons {
+    ($($name:ident $word:literal $sentence:literal;)*) => {
+        /// Why a connection got its verdict. Records, replies, the command line and documents use the same words.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Reason {
+            $(#[doc = concat!("`", $word, "`: ", $sentence, ".")] $name,)*
+        }
+
+        impl Reason {
+            /// Lists every reason.
+            pub const ALL: [Self; [$($word),*].len()] = [$(Self::$name),*];
+
+            /// Returns the word in records and replies; stable.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+
+            /// Says it to people, without a capital letter and a full stop.
+            pub const fn sentence(self) -> &'static str {
+                match self {
+                    $(Self::$name => $sentence,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    Rule "rule" "a rule allows it";
+    Default "default" "no rule allows this host";
+    DenyRule "deny_rule" "a deny rule forbids this host";
+    Port "port" "this host is allowed on other ports only";
+    Scheme "scheme" "this kind of request is not served";
+    IpLiteral "ip_literal" "no IP rule allows this address";
+    PrivateIp "private_ip" "its address is not public";
+    MetadataIp "metadata_ip" "its address is cloud metadata, and no name opens it";
+    DnsEmpty "dns_empty" "the name has no address";
+    SniMissing "sni_missing" "the TLS hello names no host";
+    SniMismatch "sni_mismatch" "the TLS hello names another host";
+    HostMismatch "host_mismatch" "the request names another host";
+    NotTls "not_tls" "what was sent is not TLS";
+    Malformed "malformed" "the request could not be read";
+    BudgetBytes "budget_bytes" "all that may be sent there was sent";
+    BudgetConns "budget_conns" "too many connections at once";
+    Expired "expired" "the rule that allowed this host has expired";
+    AuditUnavailable "audit_unavailable" "it could not be recorded";
+    RecordFull "record_full" "the record had no room for more";
+    HelloTimeout "hello_timeout" "no TLS hello came in time";
+    HelloMalformed "hello_malformed" "the TLS hello could not be read";
+    HelloTooLarge "hello_too_large" "the TLS hello is too large";
+    Ech "ech" "the TLS hello hides its host name";
+    Direct "direct" "an attempt to leave without the proxy";
+    ResolveError "resolve_error" "the name could not be looked up";
+    ConnectError "connect_error" "the host did not answer";
+    Timeout "timeout" "it took too long";
+}
+
+word!(Reason);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_every_word_back() {
+        for reason in Reason::ALL {
+            assert_eq!(reason.as_str().parse(), Ok(reason));
+        }
+        for verdict in Verdict::ALL {
+            assert_eq!(verdict.as_str().parse(), Ok(verdict));
+        }
+        assert_eq!("allowed".parse::<Verdict>(), Err(WordError));
+    }
+}
