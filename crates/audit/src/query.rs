@@ -9,9 +9,9 @@ use std::io::{self, BufRead, BufReader};
 use std::net::IpAddr;
 use std::path::Path;
 
-use exeat_policy::{Reason, Verdict};
+use exeat_policy::{Reason, Verdict, printable_ascii};
 use exeat_record::tree::{self, Tree};
-use exeat_record::{LEDGER_SCHEMA, NOTHING_BEFORE, SCHEMA, escape, hex, printable};
+use exeat_record::{LEDGER_SCHEMA, NOTHING_BEFORE, SCHEMA, escape, hex};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -642,7 +642,7 @@ impl Record {
 
     /// `host:port` for people, printable; `None` if the record has no host.
     pub fn target(&self) -> Option<String> {
-        let host = printable(self.host.as_deref()?);
+        let host = printable_ascii(self.host.as_deref()?);
         let host = if host.contains(':') { format!("[{host}]") } else { host.into_owned() };
         Some(match self.port {
             Some(port) => format!("{host}:{port}"),

@@ -9,9 +9,9 @@ use std::io::{self, Write};
 
 use exeat_policy::{
     AddrClass, Admitted, BudgetKey, Day, Denial, Ech, Host, OwnAddrs, Policy, Port, Reason, Rule, Target,
-    TlsCheck, Verdict, classify,
+    TlsCheck, Verdict, classify, printable_ascii,
 };
-use exeat_record::{Via, ascii_json, printable};
+use exeat_record::{Via, ascii_json};
 use serde_json::json;
 
 use crate::query::{Kind, Record};
@@ -528,11 +528,14 @@ impl<'a> Replay<'a> {
             |deny: bool| self.differences.iter().filter(move |(key, _)| (key.now.0 == Verdict::Deny) == deny);
         for (key, difference) in sorted(true).chain(sorted(false)) {
             let by = |by: &Option<(String, String)>| match by {
-                Some((rule, src)) => format!(" by {} ({})", printable(rule), printable(src)),
+                Some((rule, src)) => format!(" by {} ({})", printable_ascii(rule), printable_ascii(src)),
                 None => String::new(),
             };
-            let said =
-                difference.said.as_deref().map(|said| format!(": {}", printable(said))).unwrap_or_default();
+            let said = difference
+                .said
+                .as_deref()
+                .map(|said| format!(": {}", printable_ascii(said)))
+                .unwrap_or_default();
             let unknown = if difference.unchecked { "; addresses not checked" } else { "" };
             let (was_by, others) = difference.rules();
             let others = match others {

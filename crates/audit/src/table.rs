@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead, Write};
 
-use exeat_policy::{Reason, Verdict};
-use exeat_record::{ascii_json, printable};
+use exeat_policy::{Reason, Verdict, printable_ascii};
+use exeat_record::ascii_json;
 
 use crate::query::{Filter, Kind, Reader, Record, last_part};
 use crate::summary::Tally;
@@ -150,7 +150,7 @@ pub struct Strand {
 impl Strand {
     /// A run of this name.
     pub fn new(name: &str) -> Strand {
-        Strand { name: printable(name).into_owned(), ..Strand::default() }
+        Strand { name: printable_ascii(name).into_owned(), ..Strand::default() }
     }
 
     /// Writes the row of a line, if it has one and passes the filter. What ran and how it ended is shown whatever is asked for.
@@ -370,8 +370,8 @@ impl<'a> Table<'a> {
             Some(value) => writeln!(self.out, "{name:<9} {value}"),
             None => Ok(()),
         };
-        let safe = |text: &Option<String>| text.as_deref().map(|text| printable(text).into_owned());
-        line("run", Some(printable(&record.run).into_owned()))?;
+        let safe = |text: &Option<String>| text.as_deref().map(|text| printable_ascii(text).into_owned());
+        line("run", Some(printable_ascii(&record.run).into_owned()))?;
         line("stage", safe(&record.stage))?;
         line("command", safe(&record.command))?;
         line("in", safe(&record.dir))?;
@@ -390,12 +390,12 @@ impl<'a> Table<'a> {
         let pairs = |map: &std::collections::BTreeMap<String, String>, sign: &str| {
             let pairs: Vec<String> = map
                 .iter()
-                .map(|(key, value)| format!("{}{sign}{}", printable(key), printable(value)))
+                .map(|(key, value)| format!("{}{sign}{}", printable_ascii(key), printable_ascii(value)))
                 .collect();
             (!pairs.is_empty()).then(|| pairs.join(", "))
         };
         line("holds", pairs(&record.enforcement, " "))?;
-        let limits: Vec<_> = record.limits.iter().map(|text| printable(text)).collect();
+        let limits: Vec<_> = record.limits.iter().map(|text| printable_ascii(text)).collect();
         line("limits", (!limits.is_empty()).then(|| limits.join(", ")))?;
         line("labels", pairs(&record.labels, "="))?;
         self.gap = true;
@@ -403,7 +403,7 @@ impl<'a> Table<'a> {
     }
 
     fn policy(&mut self, record: &Record) -> io::Result<()> {
-        let safe = |text: &Option<String>| printable(text.as_deref().unwrap_or("-")).into_owned();
+        let safe = |text: &Option<String>| printable_ascii(text.as_deref().unwrap_or("-")).into_owned();
         let (role, file, digest) = (safe(&record.role), safe(&record.file), safe(&record.file_sha256));
         writeln!(self.out, "{:<9} {role} {file} (sha256 {digest})", "from")
     }
@@ -615,13 +615,13 @@ fn ended(end: &Record) -> String {
 }
 
 fn short_end(end: &Record) -> String {
-    let cause = printable(end.cause.as_deref().unwrap_or("ended"));
+    let cause = printable_ascii(end.cause.as_deref().unwrap_or("ended"));
     let cause = match &end.limit {
-        Some(limit) => format!("{cause} {}", printable(limit)).into(),
+        Some(limit) => format!("{cause} {}", printable_ascii(limit)).into(),
         None => cause,
     };
     let cause = match &end.signal {
-        Some(signal) => format!("{cause} {}", printable(signal)).into(),
+        Some(signal) => format!("{cause} {}", printable_ascii(signal)).into(),
         None => cause,
     };
     match end.exit {
@@ -652,7 +652,7 @@ pub(crate) fn paint(text: &str, style: Option<&str>, colour: bool) -> String {
 /// Text in a row: printable, and no two spaces side by side, so that a line that the terminal wraps cannot be made to
 /// look like two rows.
 pub(crate) fn cell(text: &str) -> Cow<'_, str> {
-    let text = printable(text);
+    let text = printable_ascii(text);
     if !text.contains("  ") {
         return text;
     }
@@ -661,12 +661,12 @@ pub(crate) fn cell(text: &str) -> Cow<'_, str> {
 
 /// `2026-11-21T10:20:32.123456Z` as `10:20:32.123`; any other text as it is.
 fn time(ts: &str) -> String {
-    printable(ts.get(11..23).unwrap_or(ts)).into_owned()
+    printable_ascii(ts.get(11..23).unwrap_or(ts)).into_owned()
 }
 
 /// `2026-11-21T10:20:32.123456Z` as `2026-11-21 10:20:32`; any other text as it is.
 pub(crate) fn day_and_time(ts: &str) -> String {
-    printable(ts.get(..19).unwrap_or(ts)).replace('T', " ")
+    printable_ascii(ts.get(..19).unwrap_or(ts)).replace('T', " ")
 }
 
 /// Bytes in the units of SI for people, three digits at most before the unit: `45 kB`.

@@ -5,7 +5,6 @@
 //! whoever starts stages asks the clients of presets, by [`Services`].
 #![forbid(unsafe_code)]
 
-mod clock;
 mod credentials;
 mod elsewhere;
 mod fault;
@@ -22,7 +21,6 @@ mod services;
 mod text;
 mod upstream;
 
-pub use clock::today;
 pub use credentials::{AuthError, credentials_in, credentials_of};
 pub use fault::{Fault, Place};
 pub use load::{Composed, compose, standing};

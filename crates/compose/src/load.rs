@@ -8,9 +8,8 @@ use exeat_policy::{
     Action, Cache, EffectKind, EffectSet, Finding, Home, HostPort, Limits, Lint, Mode, Note, OnExcess,
     Origin, Policy, PolicyBuilder, Role, RuleError, RuleFault, TlsCheck, shell_word,
 };
-use exeat_record::{Source, SourceRole};
+use exeat_record::{Source, SourceRole, today};
 
-use crate::clock::today;
 use crate::elsewhere;
 use crate::fault::{Fault, Place};
 use crate::layers::{Above, LayersOfRecord, allowed_kinds, hosts_required, terms};

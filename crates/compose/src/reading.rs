@@ -11,10 +11,9 @@ use exeat_policy::{
     Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder,
     Role, StoredPolicy, preset, printable, shell_word,
 };
-use exeat_record::{Source, SourceRole, sha256_hex};
+use exeat_record::{Source, SourceRole, sha256_hex, today};
 use nix::unistd::geteuid;
 
-use crate::clock::today;
 use crate::fault::Fault;
 use crate::layers::Above;
 use crate::machine::Machine;

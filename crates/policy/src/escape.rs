@@ -1,29 +1,37 @@
-//! Escapes untrusted text for messages. The record has its own rule.
+//! Escapes untrusted text for messages.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// Maximum characters of untrusted text in one message.
 const MAX_SHOWN: usize = 200;
 
-/// Printable ASCII as it is, everything else escaped, cut after 200 characters.
-/// Returns printable ASCII unchanged and escapes everything else. Cuts the text after 200 characters.
-/// Control characters would move a terminal's cursor, and bidirectional marks would reorder the line. Letters of
-/// other scripts are escaped too, which exposes look-alikes.
+/// Returns text as [`printable_ascii`] does, cut after 200 characters.
 pub(crate) fn visible(text: &str) -> String {
-    let mut shown = String::new();
-    for (i, c) in text.chars().enumerate() {
-        if i == MAX_SHOWN {
-            shown.push_str("...");
-            break;
-        }
-        if matches!(c, ' '..='~') {
-            shown.push(c);
-        } else {
+    match text.char_indices().nth(MAX_SHOWN).and_then(|(at, _)| text.get(..at)) {
+        Some(start) => format!("{}...", printable_ascii(start)),
+        None => printable_ascii(text).into_owned(),
+    }
+}
+
+/// Escapes every character outside 0x20 to 0x7e as `\u{..}`: for text of clients and records, on terminals and pages.
+///
+/// Control characters would move a terminal's cursor, and bidirectional marks would reorder the line. Letters of
+/// other scripts are escaped too, which exposes look-alikes. A backslash stays as it is, so that text that is escaped in
+/// the record looks the same on the terminal.
+pub fn printable_ascii(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() * 2);
+    for c in text.chars() {
+        match c {
+            ' '..='~' => shown.push(c),
             // Writing to a String cannot fail.
-            let _ = write!(shown, "{}", c.escape_unicode());
+            _ => drop(write!(shown, "\\u{{{:x}}}", u32::from(c))),
         }
     }
-    shown
+    Cow::Owned(shown)
 }
 
 /// Makes everything visible that would move a cursor, hide or reorder text on a terminal. Letters of every script stay as they
@@ -55,7 +63,7 @@ pub fn shell_word(text: &str) -> String {
 
 /// Whether a character has no shape of its own and changes how others are shown: zero-width, bidirectional, line-separator, annotation and tag
 /// characters (Unicode TR36, section 2.5 and 3.2).
-pub fn is_format(c: char) -> bool {
+fn is_format(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
         | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
@@ -70,6 +78,7 @@ mod tests {
         assert_eq!(visible("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
         assert_eq!(visible("ex\u{430}mple"), "ex\\u{430}mple");
         assert_eq!(visible(&"x".repeat(300)).len(), MAX_SHOWN + 3);
+        assert_eq!(printable_ascii("\u{202e}a\n"), "\\u{202e}a\\u{a}");
         assert_eq!(printable("a\u{fff9}b\u{e0041}"), "a\\u{fff9}b\\u{e0041}");
         assert_eq!(printable("d\u{e9}j\u{e0}/\u{202e}x\n"), "d\u{e9}j\u{e0}/\\u{202e}x\\n");
     }

@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::gateway::attempts::Attempts;
 use crate::gateway::names::Names;
-use crate::reach::today;
 use crate::server::{Context, Entry, Listener, note_panic, serve};
+use exeat_record::today;
 
 /// Makes listeners in the sandbox's network namespace.
 pub trait ListenerFactory: Send + Sync + 'static {

@@ -2,10 +2,8 @@
 //! proxy, that proxy resolves names and is dialed instead. This file reads no requests and writes no answers,
 //! because each entry has its own protocol for that.
 
-use std::time::SystemTime;
-
-use exeat_policy::{Admitted, Day, Ech, Port, Target, TlsCheck};
-use exeat_record::RuleRef;
+use exeat_policy::{Admitted, Ech, Port, Target, TlsCheck};
+use exeat_record::{RuleRef, today};
 use tokio::time::Instant;
 
 use crate::dial::dial;
@@ -128,9 +126,4 @@ async fn resolve_checked(
         Err(Unresolved::Denied { denial, ips, dns }) => Err(record.deny_by_policy(denial, ips, dns).await),
         Err(Unresolved::Failed(failure)) => Err(record.record_unresolved(target, rule, failure).await),
     }
-}
-
-pub(crate) fn today() -> Day {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Day::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }

@@ -38,25 +38,6 @@ pub fn escape(bytes: &[u8], max: usize) -> String {
     text
 }
 
-/// Returns text that is safe on a terminal: `\u{..}` for every character outside 0x20 to 0x7e.
-///
-/// A backslash stays as it is, so that text that is escaped in the record looks the same on the terminal.
-pub fn printable(text: &str) -> Cow<'_, str> {
-    if text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() * 2);
-    for c in text.chars() {
-        match c {
-            ' '..='~' => shown.push(c),
-            _ => {
-                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
-            }
-        }
-    }
-    Cow::Owned(shown)
-}
-
 /// Returns the bytes that `c` takes in a JSON string of this crate, which writes every character outside ASCII as `\uXXXX`.
 pub(crate) fn json_width(c: char) -> usize {
     match c {

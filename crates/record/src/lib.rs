@@ -21,6 +21,7 @@
 extern crate self as exeat_record;
 
 pub mod checkpoint;
+mod clock;
 mod escape;
 mod event;
 pub mod file;
@@ -36,7 +37,8 @@ mod sink;
 mod testing;
 pub mod tree;
 
-pub use escape::{clip, escape, printable};
+pub use clock::today;
+pub use escape::{clip, escape};
 pub use event::{
     Cause, Close, Decision, End, Event, Header, Holds, InLedger, Mode, Note, Number, Process, Progress,
     Proto, Question, RuleRef, RunEnd, RunStart, Source, SourceRole, StoppedBy, Trace, Under, Via, What,

@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use exeat_compose::{Seen, today};
+use exeat_compose::Seen;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
 use exeat_proxy::{AddressCheckError, ConnectionSummary, Context, Entry, Listener, UpstreamProxy, serve};
 use exeat_record::ledger::Head;
 use exeat_record::place::{Place, remove_empty, store_reloaded};
-use exeat_record::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
+use exeat_record::{
+    Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex, today,
+};
 use exeat_sandbox::{descriptor_limit, raise_descriptor_limit};
 use nix::sys::signal::Signal;
 use tokio::task::JoinSet;

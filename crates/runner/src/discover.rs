@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fmt};
 
-use exeat_compose::{Ask, Discovered, EnvRule, Services, today};
+use exeat_compose::{Ask, Discovered, EnvRule, Services};
 use exeat_contract::PROXY_PORT;
 use exeat_files::request::{Bind, Bounds, Files};
 use exeat_files::users::home_of;
@@ -29,8 +29,8 @@ use exeat_policy::{
     Port, Reason, RuleSpec, Size, Span, Target, Transparent, Tty, View, classify,
 };
 use exeat_proxy::{ConnectionSummary, DeniedHost, own_addresses};
-use exeat_record::StoppedBy;
 use exeat_record::place::Place;
+use exeat_record::{StoppedBy, today};
 use exeat_sandbox::Mount;
 
 use crate::ended::Ended;

@@ -8,7 +8,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use exeat_compose::today;
 use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
 use exeat_files::names::{joined, true_name};
 use exeat_files::quarantine::Missing;
@@ -19,8 +18,8 @@ use exeat_policy::{
     Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty, UnixSockets,
 };
 use exeat_proxy::UpstreamProxy;
-use exeat_record::Source;
 use exeat_record::place::Place;
+use exeat_record::{Source, today};
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp, shell_word};
 use nix::sys::resource::{Resource, getrlimit};

@@ -83,7 +83,7 @@ fn no_crate_depends_on_one_that_the_table_does_not_give_it() {
 
 /// The largest circle of files in a crate that has one of more than two. A circle can be broken: then the number here goes down.
 const CIRCLES: &[(&str, usize)] =
-    &[("cli", 9), ("files", 6), ("policy", 10), ("proxy", 12), ("runner", 41), ("sandbox", 7)];
+    &[("cli", 9), ("files", 6), ("policy", 9), ("proxy", 12), ("runner", 41), ("sandbox", 7)];
 
 #[test]
 fn no_circle_of_files_is_larger_than_two() {
@@ -95,8 +95,7 @@ fn no_circle_of_files_is_larger_than_two() {
 
 /// The lines of a file that has more than 800, rounded up to hundreds. A file can be divided: then its line here goes.
 const LONG: &[(&str, usize)] = &[
-    ("crates/audit/src/report/html.rs", 1300),
-    ("crates/policy/src/decision.rs", 900),
+    ("crates/audit/src/report/html.rs", 1200),
     ("crates/runner/src/cover/remount.rs", 1100),
     ("crates/runner/src/discover.rs", 900),
     ("crates/runner/src/plan.rs", 1000),

@@ -17,8 +17,8 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use exeat_policy::Verdict;
-use exeat_record::{SCHEMA, printable};
+use exeat_policy::{Verdict, printable_ascii};
+use exeat_record::SCHEMA;
 use serde_json::{Map, Value};
 
 use super::exporter::{Decisions, Exporter, json_line};
@@ -388,10 +388,11 @@ impl Event<'_> {
     /// One sentence for people.
     fn message(&self) -> String {
         let record = self.record;
-        let target =
-            record.target().or_else(|| record.host_raw.as_deref().map(|raw| printable(raw).into_owned()));
+        let target = record
+            .target()
+            .or_else(|| record.host_raw.as_deref().map(|raw| printable_ascii(raw).into_owned()));
         let target = target.as_deref().unwrap_or("no readable host");
-        let word = |word: &Option<String>| printable(word.as_deref().unwrap_or("?")).into_owned();
+        let word = |word: &Option<String>| printable_ascii(word.as_deref().unwrap_or("?")).into_owned();
         match record.event {
             Kind::Close => return format!("connection to {target} closed ({})", word(&record.ended_by)),
             Kind::Progress => return format!("connection to {target} is open"),

@@ -7,8 +7,8 @@ use exeat_policy::preset::{self, Preset, Risk};
 use exeat_policy::{
     Action, AddrClass, Allowances, Day, FileRole, Host, HostPort, Note, Origin, Pattern, Policy,
     PolicyBuilder, PolicyFile, Port, PortSet, RuleSpec, Target, TlsCheck, classify, platform_of,
+    printable_ascii,
 };
-use exeat_record::printable;
 
 use super::{Evidence, Known, Learned, Seen};
 use crate::table::bytes;
@@ -243,7 +243,7 @@ fn findings(rules: &Rules<'_>, today: Day) -> BTreeMap<String, BTreeSet<String>>
     for finding in policy.review(today) {
         said.entry(finding.rule.text.clone())
             .or_default()
-            .insert(printable(&finding.to_string()).into_owned());
+            .insert(printable_ascii(&finding.to_string()).into_owned());
     }
     said
 }
@@ -412,7 +412,7 @@ fn shown(evidence: &Evidence) -> String {
 
 /// Text of a record in a comment: printable, on one line, not long.
 fn comment(text: &str) -> String {
-    let text = printable(text);
+    let text = printable_ascii(text);
     match text.char_indices().nth(MAX_WORD).and_then(|(at, _)| text.get(..at)) {
         Some(start) => format!("{start}..."),
         None => text.into_owned(),

@@ -6,8 +6,8 @@
 use std::fmt::{self, Write as _};
 use std::io;
 
-use exeat_policy::{Reason, Verdict};
-use exeat_record::{Proto, printable};
+use exeat_policy::{Reason, Verdict, printable_ascii};
+use exeat_record::Proto;
 
 use super::{MAX_DENIED, MAX_ROWS, MAX_RUNS, Policy, Report, Run, Source, Stored};
 use crate::Moment;
@@ -37,7 +37,7 @@ pub(super) fn text(text: &str) -> impl fmt::Display + '_ {
     struct Text<'a>(&'a str);
     impl fmt::Display for Text<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            for c in printable(self.0).chars() {
+            for c in printable_ascii(self.0).chars() {
                 match c {
                     '&' => f.write_str("&amp;")?,
                     '<' => f.write_str("&lt;")?,
@@ -60,7 +60,7 @@ fn code(words: &str) -> String {
 /// A host with its port, a rule, or a file with its line. It breaks only after a dot, in brackets after a colon, and never in the last part,
 /// which has the number.
 fn place(words: &str) -> String {
-    let shown = printable(words);
+    let shown = printable_ascii(words);
     let (main, rest) = shown.split_at(shown.find(' ').unwrap_or(shown.len()));
     // The last part of an address goes with its port.
     let (sign, end) = match main.rfind("]:") {
@@ -73,7 +73,7 @@ fn place(words: &str) -> String {
 
 /// A path, which breaks after its slashes.
 fn path(words: &str) -> String {
-    parts(&printable(words), '/', "")
+    parts(&printable_ascii(words), '/', "")
 }
 
 /// Text that breaks only after a sign; `tail` stays with the last part.
@@ -121,16 +121,16 @@ fn prose(words: &str) -> String {
         true => format!("<span class=\"any\">{}</span>", text(word)),
         false => text(word).to_string(),
     };
-    printable(words).split(' ').map(part).collect::<Vec<_>>().join(" ")
+    printable_ascii(words).split(' ').map(part).collect::<Vec<_>>().join(" ")
 }
 
 /// What was asked for, as it may be printed.
 pub(super) fn target(record: &Record) -> String {
-    let raw = || record.host_raw.as_deref().map(|raw| printable(raw).into_owned());
+    let raw = || record.host_raw.as_deref().map(|raw| printable_ascii(raw).into_owned());
     let target = record.target().or_else(raw).unwrap_or_else(|| "(no readable name)".to_owned());
     match record.proto.as_deref() {
         Some("udp") => format!("{target} (UDP)"),
-        Some(number) => format!("{target} (protocol {})", printable(number)),
+        Some(number) => format!("{target} (protocol {})", printable_ascii(number)),
         None => target,
     }
 }
@@ -153,13 +153,13 @@ pub(super) fn note(record: &Record) -> String {
         "policy_reload" => "another policy holds from here on".to_owned(),
         "hosts_missing" => "not every host of a preset may be known".to_owned(),
         "proxy_lost" => "the proxy that decides was not there for a connection".to_owned(),
-        other => printable(other).replace('_', " "),
+        other => printable_ascii(other).replace('_', " "),
     };
     if let Some(count) = record.count {
         let _ = write!(said, " ({count})");
     }
     if let Some(error) = &record.error {
-        let _ = write!(said, ": {}", printable(error));
+        let _ = write!(said, ": {}", printable_ascii(error));
     }
     said
 }
@@ -500,7 +500,7 @@ fn ending(run: &Run) -> String {
                 other => cause(other),
             };
             let exit = end.exit.map(|exit| format!(" {exit}")).unwrap_or_default();
-            format!("{}{exit}", printable(cause))
+            format!("{}{exit}", printable_ascii(cause))
         }
     }
 }
@@ -643,8 +643,11 @@ fn flaws(source: &Source, out: &mut String) -> fmt::Result {
 
 fn name_of(host: &HostSummary) -> String {
     let Some(name) = host.host.as_deref() else { return "(no readable name)".to_owned() };
-    let name =
-        if name.contains(':') { format!("[{}]", printable(name)) } else { printable(name).into_owned() };
+    let name = if name.contains(':') {
+        format!("[{}]", printable_ascii(name))
+    } else {
+        printable_ascii(name).into_owned()
+    };
     let name = match host.port {
         Some(port) => format!("{name}:{port}"),
         None => name,
@@ -1005,7 +1008,7 @@ fn facts(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
             .map(|limit| format!(" ({limit})"))
             .unwrap_or_default();
         let cause = cause(end.cause.as_deref().unwrap_or("-"));
-        let said = format!("{}{limit}{exit}", printable(cause));
+        let said = format!("{}{limit}{exit}", printable_ascii(cause));
         format!("{} UTC: {}", text(&day_and_time(&run.last)), text(&said))
     });
     let open = || format!("not recorded; the last line is of {} UTC", text(&day_and_time(&run.last)));

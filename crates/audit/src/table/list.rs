@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use exeat_record::{RunId, ascii_json, printable};
+use exeat_policy::printable_ascii;
+use exeat_record::{RunId, ascii_json};
 use serde_json::json;
 
 use super::{GREEN, RED, YELLOW, day_and_time, paint, short_end};
@@ -52,8 +53,8 @@ pub fn list(
             number(|end| end.denied, 6, RED),
             number(|end| end.would_deny, 5, YELLOW),
             number(not_reached, 6, YELLOW),
-            run.stage.as_deref().map_or("-".into(), printable),
-            run.command.as_deref().map_or("-".into(), printable),
+            run.stage.as_deref().map_or("-".into(), printable_ascii),
+            run.command.as_deref().map_or("-".into(), printable_ascii),
         )?;
     }
     Ok(())

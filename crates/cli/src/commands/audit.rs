@@ -81,7 +81,7 @@ impl Source {
 
     /// Its name on a line of its own, above what is shown of it.
     pub(crate) fn headline(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{}:", exeat_record::printable(&self.to_string()))
+        writeln!(out, "{}:", exeat_policy::printable_ascii(&self.to_string()))
     }
 }
 

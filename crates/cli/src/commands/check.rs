@@ -4,11 +4,11 @@
 use std::net::Ipv6Addr;
 use std::path::Path;
 
-use exeat_compose::today;
 use exeat_policy::{
     Admitted, Day, Denial, Host, HostPort, Layer, Policy, Port, Rule, Size, Target, TargetError, Unserved,
     Vetted, printable,
 };
+use exeat_record::today;
 use exeat_runner::{AddressCheckError, check_addresses};
 use serde::Serialize;
 

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use exeat_audit::learn::{Known, Learned};
 use exeat_audit::query;
-use exeat_compose::today;
 use exeat_files::place;
 use exeat_policy::{Mode, printable};
+use exeat_record::today;
 use nix::unistd::Pid;
 
 use crate::args::{LearnArgs, Output};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use exeat_compose::Machine;
-use exeat_compose::{Composed, EnvRule, NextHop, today};
+use exeat_compose::{Composed, EnvRule, NextHop};
 use exeat_files::protected::{self, LetThrough};
 use exeat_files::request::{self, Bind, Bounds};
 use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, Work};
@@ -13,7 +13,7 @@ use exeat_policy::{
     Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, printable,
     schema,
 };
-use exeat_record::sha256_hex;
+use exeat_record::{sha256_hex, today};
 use serde_json::{Value, json};
 
 use crate::args::{PolicyArgs, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf};

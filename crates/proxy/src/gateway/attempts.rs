@@ -10,13 +10,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exeat_policy::{Admitted, Denial, Host, HostName, Policy, Port, Reason, Target, Verdict};
-use exeat_record::{Decision, Event, Note, Question, RuleRef, Via, What};
+use exeat_record::{Decision, Event, Note, Question, RuleRef, Via, What, today};
 use tokio::time::Instant;
 
 use crate::fold::{Bucket, Fold};
 use crate::gateway::names::Unserved;
 use crate::limits;
-use crate::reach::today;
 use crate::server::{Context, Ruling};
 use crate::tally::{DeniedHost, FailedHost};
 

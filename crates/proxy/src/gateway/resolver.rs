@@ -17,8 +17,8 @@ use crate::gateway::attempts::Attempts;
 use crate::gateway::dns::{self, Answer, Code, Message, Pair, Question, QuestionType};
 use crate::gateway::names::Names;
 use crate::limits;
-use crate::reach::today;
 use crate::server::{Backoff, Context, concerns_one_connection, note_panic};
+use exeat_record::today;
 
 /// The name server of the gateway.
 pub(crate) struct Server {

@@ -1,7 +1,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::HOSTILE;
 
 #[track_caller]
 fn check(input: &[u8], max: usize, expect: &str) {
@@ -34,12 +33,6 @@ fn a_place_keeps_its_end() {
     assert_eq!(clip_front("/very/long/path.toml:12", 15), "...path.toml:12");
     assert_eq!(clip_front("short:1", 15), "short:1");
     assert_eq!(clip("long words", 7), "long...");
-}
-
-#[test]
-fn the_terminal_gets_printable_ascii_only() {
-    assert!(printable(HOSTILE).bytes().all(|byte| matches!(byte, 0x20..=0x7e)));
-    assert_eq!(printable("\u{202e}a\n"), "\\u{202e}a\\u{a}");
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! `exeat audit learn`: the smallest policy that covers what some records say was let through.
 
 use exeat_audit::learn::{Known, Learned};
-use exeat_compose::today;
+use exeat_record::today;
 
 use crate::args::audit::LearnedArgs;
 use crate::commands::learn::output_at;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use exeat_audit::replay::Replay;
-use exeat_compose::today;
 use exeat_policy::Target;
+use exeat_record::today;
 
 use super::Out;
 use crate::args::Format;

@@ -1,10 +1,10 @@
-//! The day that expiries are held against.
+//! The day of the machine's clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use exeat_policy::Day;
 
-/// Today, in UTC.
+/// Returns today's day in UTC, which expiries are compared with.
 #[must_use]
 pub fn today() -> Day {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
