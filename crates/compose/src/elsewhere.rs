@@ -19,10 +19,10 @@ pub(crate) fn flags(args: &PolicyRequest) -> Result<(), Fault> {
         effects,
         mode,
         upstream_proxy,
-        set: _,             // as a file
-        layers: _,          // the caller refuses it
-        granted_effects: _, // the same
-        next_hop: _,        // the same
+        set: _,      // as a file
+        rules: _,    // the caller refuses it
+        layers: _,   // the same
+        next_hop: _, // the same
         // About files, the machine and the record.
         view: _,
         ro: _,

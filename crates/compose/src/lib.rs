@@ -26,7 +26,7 @@ pub use fault::{Fault, Place};
 pub use load::{Composed, compose, standing};
 pub use machine::{Machine, PlaceError, TakeFd, not_open};
 pub use named::{PROJECT_FILE, from_preset, parse};
-pub use request::{EnvRule, PolicyRequest, Site};
+pub use request::{Effects, EnvRule, PolicyRequest, Site};
 pub use said::names_to_write;
 pub use seen::Seen;
 pub use services::{Ask, Discovered, Services};

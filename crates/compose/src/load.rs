@@ -119,7 +119,8 @@ pub fn compose<S: Services>(
     if args.uses_project {
         files.extend(reading.project(&args.policy, &ceilings)?);
     }
-    let mut grants_are_named = !files.is_empty() || args.layers.is_some();
+    let grants_any = args.rules.rules().iter().any(|rule| rule.action == Action::Allow);
+    let mut grants_are_named = !files.is_empty() || args.layers.is_some() || grants_any;
     let set = reading.settings(&args.set)?;
     let mut upstream_set = None;
     if let Some(mut set) = set {
@@ -134,11 +135,8 @@ pub fn compose<S: Services>(
     if args.via {
         elsewhere::files(&files, &ceilings)?;
     }
-    let effects = match &args.effects {
-        Some(text) => Some(reading.effects(text)?),
-        None => None,
-    };
-    for effects in args.granted_effects.iter().chain(&effects) {
+    let effects = args.effects.as_ref().map(|effects| reading.effects(effects)).transpose()?;
+    if let Some(effects) = &effects {
         allowed_kinds(effects, files.iter().chain(&ceilings))?;
         hosts_required(effects, &ceilings)?;
     }
@@ -154,7 +152,7 @@ pub fn compose<S: Services>(
     )?;
     let mut said = Said::default();
     let whole = args.layers.clone().unwrap_or_default();
-    let mut grants = whole.grants;
+    let mut grants = if args.layers.is_some() { whole.grants } else { args.rules.clone() };
     // What is set on the command line holds for the rules that stand there, too.
     let is_set = |key: &str| {
         let value = |set: &String| {

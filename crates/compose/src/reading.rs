@@ -22,7 +22,7 @@ use crate::named::{
     groups, parse,
 };
 use crate::project::{self, Found};
-use crate::request::Site;
+use crate::request::{Effects, Site};
 use crate::said::Said;
 use crate::seen::Seen;
 use crate::services::{Ask, Services};
@@ -262,7 +262,11 @@ impl<'a> Reading<'a> {
     }
 
     /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
-    pub(crate) fn effects(&mut self, argument: &Path) -> Result<EffectSet, Fault> {
+    pub(crate) fn effects(&mut self, effects: &Effects) -> Result<EffectSet, Fault> {
+        let argument = match effects {
+            Effects::File(argument) => argument,
+            Effects::Set(set) => return Ok(set.clone()),
+        };
         let inline = argument.to_str().filter(|text| text.trim_start().starts_with(['[', '{']));
         let (text, shown) = if let Some(text) = inline {
             (text.to_owned(), INLINE.to_owned())

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use exeat_files::protected::LetThrough;
 use exeat_files::request::{Bind, Bounds, Work};
 use exeat_policy::file::SandboxSection;
-use exeat_policy::{Cache, EffectSet, Home, HostPort, Layers, Limits, Mode, View};
+use exeat_policy::{Cache, EffectSet, Home, HostPort, Layers, Limits, Mode, PolicyBuilder, View};
 
 use crate::upstream::NextHop;
 
@@ -29,16 +29,17 @@ pub struct PolicyRequest {
     pub policy: Vec<PathBuf>,
     /// Ceilings besides those of the site and the user.
     pub ceiling: Vec<PathBuf>,
-    /// What the stage declares: a file, or JSON itself.
-    pub effects: Option<PathBuf>,
+    /// The effects that the stage declares.
+    pub effects: Option<Effects>,
     /// Another proxy: its URL, `env` or `none`.
     pub upstream_proxy: Option<String>,
     /// `KEY=VALUE` of a policy file; they count before files.
     pub set: Vec<String>,
-    /// Rules and layers that are parsed already; they count as grants. See [`Policy::to_layers`](exeat_policy::Policy::to_layers).
+    /// Rules that are parsed already.
+    pub rules: PolicyBuilder,
+    /// A whole policy that is parsed already, which replaces [`rules`](Self::rules). See
+    /// [`Policy::to_layers`](exeat_policy::Policy::to_layers).
     pub layers: Option<Layers>,
-    /// Effects that `layers` grants. Ceilings say which kinds there may be.
-    pub granted_effects: Vec<EffectSet>,
     /// Another proxy that is parsed already; it replaces [`upstream_proxy`](Self::upstream_proxy).
     pub next_hop: Option<NextHop>,
     /// The base view; `None`: what the files say.
@@ -94,6 +95,15 @@ impl PolicyRequest {
             && host_port.is_empty()
             && (mode.is_none() && effects.is_none() && upstream_proxy.is_none())
     }
+}
+
+/// The effects that a stage declares. They bound other grants, or are the grant if there is no other.
+#[derive(Debug, Clone)]
+pub enum Effects {
+    /// A file, or JSON itself.
+    File(PathBuf),
+    /// A parsed set.
+    Set(EffectSet),
 }
 
 /// The ceilings that apply to a stage without being named: by default those of the site and of the user.

@@ -105,6 +105,11 @@ impl PolicyBuilder {
         self.rules.push(Rule { id, text: text.to_owned(), action, pattern, ports, origin, note });
     }
 
+    /// Returns the rules in the order of addition.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
     /// Adds the rules that these effects need. Their paths do not concern hosts.
     pub fn add_effects(&mut self, effects: &EffectSet) -> &mut Self {
         for rule in effects.rules() {

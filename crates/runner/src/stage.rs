@@ -11,14 +11,12 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use std::{io, thread};
 
-use exeat_compose::{EnvRule, Machine, NextHop, PolicyRequest, Site, compose};
+use exeat_compose::{Effects, EnvRule, Machine, NextHop, PolicyRequest, Site, compose};
 use exeat_files::protected::NoName;
 use exeat_files::request::{Bind, Bounds, Work};
-use exeat_files::users::home_of;
-use exeat_policy::file::PathSpec;
 use exeat_policy::{
-    Action, Bridge, Cache, EffectSet, Home, HostPort, Layers, Limits, Note, Origin, Policy, PolicyBuilder,
-    RuleError, Span, Transparent, Tty, View,
+    Action, Bridge, Cache, EffectSet, Home, HostPort, Limits, Note, Origin, Policy, RuleError, Span,
+    Transparent, Tty, View,
 };
 use exeat_proxy::UpstreamProxy;
 
@@ -80,9 +78,6 @@ pub struct Stage {
     host_env: Option<BTreeMap<OsString, OsString>>,
     /// The policy and the files, with paths as they were given.
     asked: PolicyRequest,
-    /// Rules given one by one, and whether there are any.
-    rules: PolicyBuilder,
-    ruled: bool,
     policy: Option<Policy>,
     host_ports: Vec<HostPort>,
     via: Option<PathBuf>,
@@ -120,8 +115,6 @@ impl Stage {
             cwd: None,
             host_env: None,
             asked: PolicyRequest::default(),
-            rules: PolicyBuilder::new(),
-            ruled: false,
             policy: None,
             host_ports: Vec::new(),
             via: None,
@@ -254,18 +247,14 @@ impl Stage {
     }
 
     fn rule(&mut self, rule: &str, action: Action, origin: &str) -> Result<&mut Self, RuleError> {
-        self.rules.add(rule, action, Origin::Flag { flag: origin.into() }, Note::default())?;
-        self.ruled = true;
+        self.asked.rules.add(rule, action, Origin::Flag { flag: origin.into() }, Note::default())?;
         Ok(self)
     }
 
-    /// Grants what these effects need: their hosts as with [`Stage::allow`], what they read as with [`Stage::ro`], what they write
-    /// as with [`Stage::rw`]. To bound what a stage declares by what somebody else allows, give both to
-    /// [`Layers`](exeat_policy::Layers) and the policy to [`Stage::policy`].
+    /// Sets what the stage declares, as `--effects` does. The effects bound the hosts and files that other calls grant. If no other call
+    /// grants any, the stage gets exactly what the effects need. The last call of this and [`effects_file`](Stage::effects_file) counts.
     pub fn effects(&mut self, effects: &EffectSet) -> &mut Self {
-        self.rules.add_effects(effects);
-        self.ruled = true;
-        self.asked.granted_effects.push(effects.clone());
+        self.asked.effects = Some(Effects::Set(effects.clone()));
         self
     }
 
@@ -289,10 +278,10 @@ impl Stage {
         self
     }
 
-    /// Reads what the stage declares from a file, as `--effects` does: it bounds other grants, or is the grant if there is no other. A
-    /// relative path starts at the stage's working directory.
+    /// Reads what the stage declares from a file: see [`effects`](Stage::effects). A relative path starts at the stage's working
+    /// directory.
     pub fn effects_file(&mut self, path: impl AsRef<Path>) -> &mut Self {
-        self.asked.effects = Some(path.as_ref().into());
+        self.asked.effects = Some(Effects::File(path.as_ref().into()));
         self
     }
 
@@ -606,16 +595,12 @@ impl Stage {
     /// Composes the request with the ceilings. Also returns notes for the caller, and why hosts of a preset may be missing.
     fn request(&self) -> Result<(Request, [Vec<String>; 2]), Error> {
         self.check_words()?;
-        let layers = match &self.policy {
-            Some(_) if self.ruled => return Err(Error::PolicyAndRules),
-            Some(policy) => Some(policy.to_layers()),
-            None => {
-                let mut grants = self.rules.clone();
-                self.host_ports.iter().for_each(|port| port.grant(&mut grants, port.flag()));
-                let is_any = self.ruled || !self.host_ports.is_empty();
-                is_any.then(|| Layers { grants, ..Layers::default() })
-            }
-        };
+        let mut rules = self.asked.rules.clone();
+        match &self.policy {
+            Some(_) if !rules.rules().is_empty() => return Err(Error::PolicyAndRules),
+            Some(_) => {}
+            None => self.host_ports.iter().for_each(|port| port.grant(&mut rules, port.flag())),
+        }
         let here = || {
             let what = "the working directory";
             std::env::current_dir().map_err(|source| Error::Prepare { what, source })
@@ -626,22 +611,22 @@ impl Stage {
             None => here()?,
         };
         let host_env = self.host_env.clone().unwrap_or_else(|| std::env::vars_os().collect());
-        let home = home_of(host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
-        let effects = &self.asked.granted_effects;
-        let binds = |list: &[Bind], effects: Vec<&PathSpec>| {
-            let effects = effects.into_iter().map(|path| of_effect(path, &home));
-            list.iter().cloned().chain(effects).map(|bind| place(&bind, &cwd)).collect::<Result<Vec<_>, _>>()
+        let binds = |list: &[Bind]| list.iter().map(|bind| place(bind, &cwd)).collect::<Result<Vec<_>, _>>();
+        // An absolute path cannot mean standard input, a descriptor or JSON.
+        let effects = |effects: &Effects| match effects {
+            Effects::File(path) => Effects::File(absolute(path, &cwd)),
+            set @ Effects::Set(_) => set.clone(),
         };
         let asked = PolicyRequest {
-            layers,
+            rules,
+            layers: self.policy.as_ref().map(Policy::to_layers),
             via: self.via.is_some(),
-            ro: binds(&self.asked.ro, effects.iter().flat_map(EffectSet::fs_read).collect())?,
-            rw: binds(&self.asked.rw, effects.iter().flat_map(EffectSet::fs_write).collect())?,
+            ro: binds(&self.asked.ro)?,
+            rw: binds(&self.asked.rw)?,
             mask: self.asked.mask.iter().map(|path| absolute(path, &cwd)).collect(),
             bounds: self.asked.bounds.iter().map(|it| it.placed(|path| absolute(path, &cwd))).collect(),
-            // An absolute path cannot mean standard input, a descriptor or JSON.
             policy: self.asked.policy.iter().map(|path| absolute(path, &cwd)).collect(),
-            effects: self.asked.effects.as_ref().map(|path| absolute(path, &cwd)),
+            effects: self.asked.effects.as_ref().map(effects),
             ..self.asked.clone()
         };
         let audit = match &self.audit {
@@ -694,15 +679,6 @@ impl Stage {
         }
         Ok(())
     }
-}
-
-/// A path of an effect, which is absolute or below HOME, at its own place.
-fn of_effect(path: &PathSpec, home: &Path) -> Bind {
-    let host = match path {
-        PathSpec::Home(below) => home.join(below),
-        PathSpec::Absolute(path) | PathSpec::Relative(path) => path.into(),
-    };
-    Bind { guest: host.clone(), host }
 }
 
 /// A bind with both paths absolute. bubblewrap takes the place inside by its letters.

@@ -506,6 +506,38 @@ fn trees_are_shown_as_asked() {
     assert_eq!(stage.view(View::Minimal).output().unwrap().outcome.ended, Ended::NotFound);
 }
 
+/// The allow rules of the grants.
+fn granted(plan: &exeat_runner::Plan) -> Vec<&str> {
+    let policy = plan.policy();
+    let grants = policy.layers().iter().filter(|layer| layer.role() == policy::Role::Grants);
+    let rules = grants.flat_map(|layer| policy.rules_of(layer));
+    rules.filter(|rule| rule.action == Action::Allow).map(|rule| rule.text.as_str()).collect()
+}
+
+/// K48: effects bound the hosts and files that something else grants, as `--effects` does. A deny rule grants nothing.
+#[test]
+fn k48_bounds_other_grants_by_effects() {
+    let place = Place::new("declared");
+    let effects = format!(
+        r#"[{{"effect": "NetworkHosts", "hosts": ["api.example.com"]}}, {{"effect": "FsRead", "path": "{}"}}]"#,
+        place.path("data").display()
+    );
+    let effects = EffectSet::parse(&effects, "it").unwrap();
+    let mut beside = place.sh("echo x > \"$0/new\" || echo read-only");
+    beside.arg(place.path("data")).rw(place.path("data")).allow("*.example.com").unwrap().effects(&effects);
+    let Output { stdout, .. } = beside.output().unwrap();
+    assert_eq!(text(&stdout), "read-only\n");
+    let plan = beside.plan().unwrap();
+    let day = policy::Day::from_unix(0);
+    let is_granted = |host: &[u8]| plan.policy().admit(policy::Target::parse(host).unwrap(), day).is_ok();
+    assert!(is_granted(b"api.example.com:443") && !is_granted(b"other.example.com:443"));
+    assert_eq!(granted(&plan), ["*.example.com"]);
+
+    let mut alone = place.sh("true");
+    alone.effects(&effects).deny("telemetry.example.com").unwrap();
+    assert_eq!(granted(&alone.plan().unwrap()), ["api.example.com"]);
+}
+
 /// N12, K48: effects grant what they need: hosts, paths below HOME, and nothing that is no path and no host.
 #[test]
 fn effects_grant_what_they_need() {
@@ -523,8 +555,7 @@ fn effects_grant_what_they_need() {
     stage.arg(place.path("data")).effects(&effects);
     assert_eq!(said(&stage), "read\nrefused\nwrote\n");
     let plan = stage.plan().unwrap();
-    let hosts: Vec<&str> = plan.policy().rules().iter().map(|rule| rule.text.as_str()).collect();
-    assert_eq!(hosts, ["api.example.com"]);
+    assert_eq!(granted(&plan), ["api.example.com"]);
     let none = Stage::new("true").effects(&EffectSet::new()).plan().unwrap();
     assert!(none.policy().is_empty());
 }

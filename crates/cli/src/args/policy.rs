@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use exeat_compose::PolicyRequest;
+use exeat_compose::{Effects, PolicyRequest};
 use exeat_policy::{HostPort, Mode};
 
 use super::Format;
@@ -83,7 +83,7 @@ impl PolicyArgs {
             mode,
             policy,
             ceiling,
-            effects: effects.map(PathBuf::from),
+            effects: effects.map(|effects| Effects::File(effects.into())),
             upstream_proxy,
             set,
             uses_project: true,
