@@ -225,7 +225,7 @@ pub(crate) fn run_on(
         drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
         drop(stubs);
-        let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.uncovered)).unwrap_or_default();
+        let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
         let doubtful = mem::take(&mut lost.doubtful);
         let remade = lost.remade.iter().chain(doubtful.iter().map(|(path, _)| path)).filter_map(|path| {
             let (tree, name) = place_of(&plan, path)?;
@@ -275,10 +275,10 @@ pub(crate) fn run_on(
         if let Ok(done) = &mut outcome
             && !(done.summary.denied.is_empty() && done.summary.denied_more == 0)
         {
-            done.ended = on_denied.judge(done.ended);
+            done.over.ended = on_denied.judge(done.over.ended);
         }
         let end = match &outcome {
-            Ok(done) => run_end(done.ended, &done.summary),
+            Ok(done) => run_end(done.over.ended, &done.summary),
             Err(error) => lost_end(error),
         };
         let cause = end.cause;
@@ -296,7 +296,8 @@ pub(crate) fn run_on(
                 return Err(lost_with(error, run, audit, found, notes));
             }
         };
-        let Done { ended: how, why_not, signal, blind, untold, no_gateway, summary, through, .. } = done;
+        let Done { over, no_gateway, summary, through } = done;
+        let Over { ended: how, why_not, signal, blind, untold, .. } = over;
         notes.extend(no_gateway);
         // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
         let record_lost = ended.err().map(|error| chain(&error));
@@ -564,9 +565,9 @@ impl Run<'_> {
         // The server drains for a bounded time by itself.
         while tasks.join_next().await.is_some() {}
         thread.join();
-        let Over { ended, why_not, signal, blind, untold, uncovered } = ended?;
+        let over = ended?;
         let (summary, through) = server.summary();
-        Ok(Done { ended, why_not, signal, blind, untold, uncovered, no_gateway, summary, through })
+        Ok(Done { over, no_gateway, summary, through })
     }
 
     /// Starts the thread that owns the sandbox.

@@ -7,9 +7,8 @@ use exeat_files::quarantine::Leftovers;
 use exeat_proxy::{ConnectionSummary, LostConnections};
 use exeat_record::ledger::Head;
 use exeat_record::{RunId, Sealed};
-use nix::sys::signal::Signal;
 
-use crate::cover::Uncovered;
+use super::sandbox::Over;
 use crate::ended::Ended;
 use crate::error::{Error, RunLost};
 
@@ -75,17 +74,8 @@ pub(crate) fn lost_with(
 
 /// A stage that has come to its end.
 pub(super) struct Done {
-    pub(super) ended: Ended,
-    /// The kernel's words, where the command could not be executed.
-    pub(super) why_not: Option<&'static str>,
-    /// The first signal that came for the stage.
-    pub(super) signal: Option<Signal>,
-    /// Why the stage was stopped for a limit that may not have been reached.
-    pub(super) blind: Option<String>,
-    /// A line on a signal that was not passed on.
-    pub(super) untold: Option<String>,
-    /// What the host took away from over it.
-    pub(super) uncovered: Uncovered,
+    /// How its sandbox ended.
+    pub(super) over: Over,
     /// A line on a gateway that could not be had.
     pub(super) no_gateway: Option<String>,
     pub(super) summary: ConnectionSummary,

@@ -287,11 +287,15 @@ impl Sandbox {
 /// How the sandbox's thread saw the end.
 pub(super) struct Over {
     pub(super) ended: Ended,
+    /// The kernel's words, where the command could not be executed.
     pub(super) why_not: Option<&'static str>,
+    /// The first signal that came for the stage.
     pub(super) signal: Option<Signal>,
+    /// Why the stage was stopped for a limit that may not have been reached.
     pub(super) blind: Option<String>,
     /// A line on a signal that was not passed on.
     pub(super) untold: Option<String>,
+    /// What the host took away from over it.
     pub(super) uncovered: Uncovered,
 }
 
