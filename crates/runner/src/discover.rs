@@ -25,8 +25,8 @@ use exeat_files::users::home_of;
 use exeat_policy::file::PRESET_STAGE;
 use exeat_policy::preset::{Preset, PresetRule, always_denied};
 use exeat_policy::{
-    Action, AddrClass, Allowances, Bridge, Cache, Host, Limits, OwnAddrs, Pattern, Policy, PolicyBuilder,
-    Port, Reason, RuleSpec, Size, Span, Target, Transparent, Tty, View, classify,
+    Action, AddrClass, Allowances, Cache, Host, Limits, OwnAddrs, Pattern, Policy, PolicyBuilder, Port,
+    Reason, RuleSpec, Size, Span, Target, Transparent, Tty, View, classify,
 };
 use exeat_proxy::{ConnectionSummary, DeniedHost, own_addresses};
 use exeat_record::place::Place;
@@ -37,7 +37,7 @@ use crate::ended::Ended;
 use crate::error::Error;
 use crate::lists;
 use crate::plan::plan;
-use crate::request::{AuditTo, Hardening, Request};
+use crate::request::Request;
 use crate::run::streams::Streams;
 use crate::run::{Oversight, run_here};
 use crate::signing::{Signing, prepare_key};
@@ -715,25 +715,12 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
     let plan = plan(Request {
         command: vec!["true".into()],
         cwd: ask.cwd.clone(),
-        policy: PolicyBuilder::new().build(),
         files: ask.files.clone(),
-        env: Vec::new(),
         host_env: ask.host_env.clone(),
-        bridge: Bridge::default(),
-        socks5: false,
-        hardening: Hardening::default(),
         tty: Tty::Off,
         transparent: Transparent::Off,
-        host_ports: Vec::new(),
-        via: None,
-        upstream: None,
-        stage: None,
-        sources: Vec::new(),
-        labels: Vec::new(),
-        audit: AuditTo::Default,
-        audit_sync: false,
         signing: Signing::Off,
-        limits: Limits::default(),
+        ..Request::default()
     })?;
     let writable = plan.mounts.iter().filter_map(|mount| match mount {
         Mount::Writable { host, .. } => Some(host.canonicalize().unwrap_or_else(|_| host.clone())),
