@@ -288,6 +288,20 @@ fn terms_and_uploads_are_shown_checked_and_compared() {
 }
 
 #[test]
+fn finds_nothing_in_the_example_policies() {
+    let home = Home::new();
+    let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/policies");
+    let files = std::fs::read_dir(examples).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
+    assert!(files.len() >= 4, "{files:?}");
+    for file in &files {
+        let flag = if file.ends_with("/ceiling.toml") { "--ceiling" } else { "--policy" };
+        let (code, out, said) = home.run(&["policy", "lint", flag, file]);
+        assert_eq!((code, out.as_str(), said.as_str()), (0, "", "exeat: nothing found\n"), "{file}");
+    }
+}
+
+#[test]
 fn lint_and_diff_exit_like_questions() {
     let home = Home::new();
     home.file("a.toml", "[network]\nallow = [\"a.example.com\"]\n");
