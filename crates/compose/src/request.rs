@@ -97,7 +97,7 @@ impl PolicyRequest {
     }
 }
 
-/// The effects that a stage declares. They bound other grants, or are the grant if there is no other.
+/// The effects that a stage declares. They bound the other grants. Without any, they are the grants themselves.
 #[derive(Debug, Clone)]
 pub enum Effects {
     /// A file, or JSON itself.

@@ -8,6 +8,7 @@ use std::mem::take;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
@@ -43,7 +44,8 @@ const OUTPUT_MOST: usize = 16 << 20;
 
 /// A command that is about to run in its own sandbox, with nothing reachable but what is allowed here.
 ///
-/// It is used like [`std::process::Command`], keeps what was set, and can be started several times. The differences:
+/// It is used like [`std::process::Command`], keeps what was set, and can be started several times. A clone has the same settings and can
+/// be given others, as for many stages under one policy. The differences:
 ///
 /// - Of the caller's environment a stage gets a short list (`PATH`, `LANG`, `TERM` and the like) and what
 ///   [`env_pass`](Stage::env_pass) names; the proxy's variables are always set.
@@ -70,7 +72,7 @@ const OUTPUT_MOST: usize = 16 << 20;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Stage {
     command: Vec<OsString>,
     cwd: Option<PathBuf>,
@@ -85,7 +87,7 @@ pub struct Stage {
     require_full: bool,
     labels: Vec<(String, String)>,
     approved: Option<Fingerprint>,
-    audit: AuditTo,
+    audit: Arc<AuditTo>,
     signing: Signing,
     on_denied: OnDenied,
     stdin: Option<Stdio>,
@@ -122,7 +124,7 @@ impl Stage {
             require_full: false,
             labels: Vec::new(),
             approved: None,
-            audit: AuditTo::Default,
+            audit: Arc::default(),
             signing: Signing::Own,
             on_denied: OnDenied::default(),
             stdin: None,
@@ -471,7 +473,7 @@ impl Stage {
 
     /// Where the record goes. A file is created anew by each start: it must not exist.
     pub fn audit(&mut self, to: AuditTo) -> &mut Self {
-        self.audit = to;
+        self.audit = Arc::new(to);
         self
     }
 
@@ -629,7 +631,7 @@ impl Stage {
             effects: self.asked.effects.as_ref().map(effects),
             ..self.asked.clone()
         };
-        let audit = match &self.audit {
+        let audit = match &*self.audit {
             AuditTo::Default => AuditTo::Default,
             AuditTo::File(path) => AuditTo::File(absolute(path, &cwd)),
             AuditTo::Fd(fd) => {

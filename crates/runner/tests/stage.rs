@@ -24,6 +24,10 @@ use exeat_runner::{
     Site, Stage, Stdio, StoppedHow, UpstreamProxy, View,
 };
 
+#[path = "../examples/harness.rs"]
+#[expect(dead_code, reason = "its `main` is for the command line")]
+mod harness;
+
 /// Set in the process that runs the tests again: the directory that its user owns.
 const AGAIN: &str = "EXEAT_STAGE_TEST_DIR";
 
@@ -556,8 +560,60 @@ fn effects_grant_what_they_need() {
     assert_eq!(said(&stage), "read\nrefused\nwrote\n");
     let plan = stage.plan().unwrap();
     assert_eq!(granted(&plan), ["api.example.com"]);
-    let none = Stage::new("true").effects(&EffectSet::new()).plan().unwrap();
+    let none = place.stage("true").effects(&EffectSet::new()).plan().unwrap();
     assert!(none.policy().is_empty());
+}
+
+/// A clone has the settings of its stage, and changes neither it nor other clones. Descriptors are shared.
+#[test]
+fn clones_a_stage_with_its_settings() {
+    let place = Place::new("clone");
+    let (mut reader, writer) = io::pipe().unwrap();
+    let mut base = place.stage("sh");
+    base.arg("-c").env("FIRST", "set").stdout(writer).allow("api.example.com").unwrap();
+    let mut changed = base.clone();
+    changed.arg("echo $FIRST $SECOND").env("SECOND", "too").allow("other.example.com").unwrap();
+    let mut plain = base.clone();
+    plain.arg("echo $FIRST ${SECOND-unset}");
+    assert_eq!(granted(&changed.plan().unwrap()), ["api.example.com", "other.example.com"]);
+    assert_eq!(granted(&plain.plan().unwrap()), ["api.example.com"]);
+    for stage in [&changed, &plain] {
+        assert_eq!(stage.run().unwrap().ended, Ended::Exit(0));
+    }
+    drop((base, changed, plain));
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "set too\nset unset\n");
+}
+
+/// A future of an outcome leaves its thread to other futures, and ends its stage when it is dropped.
+#[test]
+fn waits_for_outcomes_without_blocking_the_thread() {
+    let place = Place::new("future");
+    let start = |script: &str| {
+        let mut stage = place.sh(script);
+        stage.timeout(Duration::from_secs(60)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        stage.spawn().unwrap()
+    };
+    // `cat` ends at the end of its input.
+    let (endless, fed, mut dropped) = (start("sleep 1000"), start("cat"), start("sleep 1000"));
+    let (stopper, mut held) = (endless.stopper(), dropped.take_stdout().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (stopped, fed) = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            outcome = dropped.outcome() => panic!("{outcome:?}"),
+            () = std::future::ready(()) => {}
+        }
+        let stop = async { stopper.stop(Duration::from_secs(10)) };
+        let (stopped, fed, ()) = tokio::join!(endless.outcome(), fed.outcome(), stop);
+        (stopped.unwrap(), fed.unwrap())
+    });
+    assert!(matches!(stopped.ended, Ended::Stopped(_)), "{stopped:?}");
+    assert_eq!(fed.ended, Ended::Exit(0));
+    let asked = Instant::now();
+    assert_eq!(held.read_to_end(&mut Vec::new()).unwrap(), 0);
+    assert!(asked.elapsed() < Duration::from_secs(30), "the dropped one lives on");
 }
 
 /// A5: a dry run changes nothing and starts nothing, and its fingerprint is that of the next one.
@@ -631,6 +687,58 @@ fn a_run_leaves_the_calling_process_as_it_was() {
         "the stage's own limit is this process's, up to half of the hard one"
     );
     assert_eq!(state(), before);
+}
+
+/// The example: 20 tasks at once, each under its own policy. The host answers only when 19 have come, so they must run together. The outcome
+/// of each says who was reached and who was refused.
+#[test]
+fn evaluates_twenty_tasks_at_the_same_time() {
+    const COUNT: usize = 20;
+    let place = Place::new("harness");
+    let host = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = host.local_addr().unwrap().port();
+    // Ends with the test program if they do not come.
+    thread::spawn(move || {
+        let together: Vec<_> = host.incoming().take(COUNT - 1).map(Result::unwrap).collect();
+        together.into_iter().for_each(|mut stream| stream.write_all(b"answer\n").unwrap());
+    });
+    let script = format!(
+        r"#!/bin/bash
+        exec 3<>/dev/tcp/127.0.0.1/3128
+        printf 'CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n' >&3
+        read -r _ status _ <&3
+        while read -r line <&3 && [ ${{#line}} -gt 1 ]; do :; done
+        [ $status = 200 ] && read -r said <&3
+        echo $status $said"
+    );
+    for number in 0..COUNT {
+        let task = place.path(&format!("data/{number:02}"));
+        fs::create_dir(&task).unwrap();
+        fs::write(task.join("task"), &script).unwrap();
+        fs::set_permissions(task.join("task"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let allowed = if number == 7 { "api.example.com".into() } else { format!("127.0.0.1:{port}") };
+        fs::write(task.with_extension("toml"), format!("[network]\nallow = [\"{allowed}\"]\n")).unwrap();
+    }
+    let mut settings = harness::settings();
+    settings.host_env(place.host_env());
+    let outcomes = harness::evaluate(&settings, &place.path("data")).unwrap();
+    assert_eq!(outcomes.len(), COUNT);
+    for (number, outcome) in outcomes.iter().enumerate() {
+        let log = fs::read_to_string(place.path(&format!("data/{number:02}.log"))).unwrap();
+        let result = serde_json::to_value(outcome).unwrap();
+        assert_eq!((&result["cause"], &result["code"]), (&"exit".into(), &0.into()), "{log}{result}");
+        assert_eq!(result["stage"], format!("{number:02}"));
+        let (met, missed, said) = match number {
+            7 => ("denied", "reached", "403\n"),
+            _ => ("reached", "denied", "200 answer\n"),
+        };
+        assert_eq!(log, said, "{result}");
+        assert_eq!((&result[met][0]["host"], &result[met][0]["port"]), (&"127.0.0.1".into(), &port.into()));
+        assert_eq!(result[missed], serde_json::json!([]), "{result}");
+        if number != 7 {
+            assert_eq!(result["reached"][0]["bytes_down"], "answer\n".len(), "{result}");
+        }
+    }
 }
 
 /// B26, N22: eight at once, each with a policy of its own: each reaches its own origin and no other's, and ends as itself.

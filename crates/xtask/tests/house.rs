@@ -337,6 +337,13 @@ fn the_book_lists_every_page_once() {
 }
 
 #[test]
+fn the_library_page_shows_the_example_as_it_is() {
+    let example = read("crates/runner/examples/harness.rs");
+    assert!(read("docs/library.md").contains(&format!("```rust\n{example}```\n")));
+    assert!(example.lines().count() < 60);
+}
+
+#[test]
 fn the_readme_is_short() {
     let lines = read("README.md").lines().count();
     assert!(lines <= 150, "README.md has {lines} lines; a page of docs/ is the place for more than 150");

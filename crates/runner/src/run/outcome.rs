@@ -74,7 +74,7 @@ pub(crate) fn lost_with(
 
 /// A stage that has come to its end.
 pub(super) struct Done {
-    /// How its sandbox ended.
+    /// The end of its sandbox.
     pub(super) over: Over,
     /// A line on a gateway that could not be had.
     pub(super) no_gateway: Option<String>,

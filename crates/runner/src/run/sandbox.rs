@@ -291,11 +291,11 @@ pub(super) struct Over {
     pub(super) why_not: Option<&'static str>,
     /// The first signal that came for the stage.
     pub(super) signal: Option<Signal>,
-    /// Why the stage was stopped for a limit that may not have been reached.
+    /// The reason to stop the stage for a limit that it may not have reached.
     pub(super) blind: Option<String>,
     /// A line on a signal that was not passed on.
     pub(super) untold: Option<String>,
-    /// What the host took away from over it.
+    /// The covers that the host took away.
     pub(super) uncovered: Uncovered,
 }
 

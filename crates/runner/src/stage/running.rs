@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use exeat_record::RunId;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use crate::error::Error;
 use crate::plan::Plan;
@@ -25,6 +26,8 @@ pub struct Running {
     run: RunId,
     stopper: Stopper,
     over: Receiver<Result<Outcome, Error>>,
+    /// Its sender goes away, without a value, after the outcome was sent.
+    is_over: oneshot::Receiver<()>,
     /// The outcome, once it was received.
     ended: Option<Result<Outcome, Error>>,
     thread: Option<JoinHandle<()>>,
@@ -57,6 +60,7 @@ impl Running {
         let (asks, asked) = unbounded_channel();
         let (started_to, started) = mpsc::channel();
         let (over_to, over) = mpsc::channel();
+        let (is_over_to, is_over) = oneshot::channel::<()>();
         let body = move || {
             let mut notes = plan.notes().to_vec();
             let within = Within::Program { asks: asked, on_denied, started: started_to };
@@ -66,6 +70,7 @@ impl Running {
             });
             // Whoever started it may be gone.
             let _ = over_to.send(done);
+            drop(is_over_to);
         };
         let thread = thread::Builder::new().name("exeat-run".into()).spawn(body);
         let thread = thread.map_err(|source| Error::Prepare { what: "the run's thread", source })?;
@@ -73,6 +78,7 @@ impl Running {
             run,
             stopper: Stopper(asks),
             over,
+            is_over,
             ended: None,
             thread: Some(thread),
             stdin: None,
@@ -120,6 +126,18 @@ impl Running {
             Some(ended) => ended,
             None => self.receive(),
         }
+    }
+
+    /// Waits as [`wait`](Running::wait) does, and leaves the thread to other futures meanwhile. It needs no particular async runtime.
+    /// Dropping the future drops the `Running`, which ends the stage.
+    ///
+    /// # Errors
+    /// Fails as [`wait`](Running::wait) does.
+    pub async fn outcome(mut self) -> Result<Outcome, Error> {
+        drop(self.stdin.take());
+        // The sender sends nothing: it only goes away.
+        let _ = (&mut self.is_over).await;
+        self.wait()
     }
 
     /// Waits for `limit` at most. `true`: it is over, and [`Running::wait`] returns at once.

@@ -3,20 +3,21 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// What one standard stream of a stage is connected to.
 ///
 /// Files, pipes, terminals and connected Unix stream pairs can be given with `Stdio::from`. A directory, or a socket that
 /// could be connected again, would lead out of the sandbox: the stage is then refused ([`Error::Stream`](crate::Error::Stream)).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Stdio(Kind);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Kind {
     Inherit,
     Null,
     Piped,
-    Fd(OwnedFd),
+    Fd(Arc<OwnedFd>),
 }
 
 impl Stdio {
@@ -59,7 +60,7 @@ impl Stdio {
     fn copy(&self, own: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         match &self.0 {
             Kind::Inherit => own.try_clone_to_owned(),
-            Kind::Fd(fd) => fd.try_clone(),
+            Kind::Fd(fd) => fd.as_fd().try_clone_to_owned(),
             Kind::Null | Kind::Piped => {
                 Ok(OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
             }
@@ -78,7 +79,7 @@ impl Stdio {
 
 impl From<OwnedFd> for Stdio {
     fn from(fd: OwnedFd) -> Self {
-        Self(Kind::Fd(fd))
+        Self(Kind::Fd(Arc::new(fd)))
     }
 }
 
