@@ -97,7 +97,6 @@ fn no_circle_of_files_is_larger_than_two() {
 const LONG: &[(&str, usize)] = &[
     ("crates/audit/src/report/html.rs", 1200),
     ("crates/runner/src/cover/remount.rs", 1100),
-    ("crates/runner/src/discover.rs", 900),
     ("crates/runner/src/plan.rs", 1000),
     ("crates/sandbox/src/sys/netns.rs", 900),
 ];
