@@ -5,6 +5,7 @@
 //! that was opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is
 //! opened for the move, and closed again.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
@@ -17,7 +18,7 @@ use std::{io, iter};
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, OpenHow, ResolveFlag, openat2, readlinkat, renameat};
-use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, linkat, unlinkat};
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ mod journal;
 mod kept;
 mod leftovers;
 mod links;
+mod modes;
 mod repository;
 mod store;
 
@@ -43,6 +45,7 @@ pub use kept::{
     Kind, SetAside, Standing, absent, delete, remove_empty_directories, restore, set_aside, tidy,
 };
 pub use leftovers::{Found, Leftovers};
+use modes::{Modes, above, dir_of, set_mode};
 pub use repository::beyond_search;
 use repository::{Contents, MOVED};
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
@@ -116,6 +119,20 @@ impl Missing {
             && self.links.is_empty()
             && names.iter().all(|names| names.is_empty())
     }
+
+    /// The directories that hold names which are watched, and those above them.
+    fn holders(&self) -> BTreeSet<&str> {
+        let names = self.names.iter().map(|it| dir_of(&it.name));
+        let patterns = self.patterns.iter().map(|it| it.dir.as_str());
+        let further = self.further.iter().map(|it| it.dir.as_str());
+        let whole = self.repositories.iter().chain(&self.held).map(String::as_str);
+        let mut dirs = BTreeSet::from([""]);
+        for dir in names.chain(patterns).chain(further).chain(whole) {
+            // What is known has those above it.
+            dirs.extend(above(dir).take_while(|dir| !dirs.contains(dir)).collect::<Vec<_>>());
+        }
+        dirs
+    }
 }
 
 /// Names that make a directory a repository, in the order in which they are taken away from one.
@@ -137,6 +154,7 @@ pub struct Watch {
     files: Vec<Option<FileId>>,
     /// What is in the repositories at the start.
     contents: Vec<Contents>,
+    modes: Modes,
     keys: Keys,
     /// The tree's [`DIRECTORY`].
     directory: Option<FileId>,
@@ -183,6 +201,7 @@ impl Watch {
         let keys = Keys::draw();
         let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), keys));
         let contents = contents.collect();
+        let modes = Modes::read(missing.holders().into_iter(), |dir| open_or_tree(&tree, dir).ok());
         let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
         let directory = directory.ok().map(|stat| id_of(&stat));
         Ok(Self {
@@ -190,6 +209,7 @@ impl Watch {
             tree,
             files,
             contents,
+            modes,
             keys,
             directory,
             keeper,
@@ -465,6 +485,31 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// Closes the directories that the stage has opened to others. What cannot be closed is left, and told.
+    pub(super) fn settle_modes(&self, told: &mut Leftovers) {
+        for dir in self.missing.holders() {
+            let Some(was) = self.modes.of(dir) else { continue };
+            let Ok(opened) = open_or_tree(&self.tree, dir) else { continue };
+            let path =
+                || if dir.is_empty() { self.missing.tree.clone() } else { self.missing.tree.join(dir) };
+            match was.restore(opened.as_fd()) {
+                Ok(false) => {}
+                Ok(true) => told.add_closed(path()),
+                Err(why) => {
+                    let why = format!("the stage may have opened it to other users, and it stays so ({why})");
+                    told.add(Found { path: path(), moved: Err(io::Error::other(why)) });
+                }
+            }
+        }
+    }
+}
+
+/// The same as [`open_beneath`], where "" is the tree itself.
+fn open_or_tree(tree: &File, dir: &str) -> nix::Result<OwnedFd> {
+    open_beneath(tree, Path::new(if dir.is_empty() { "." } else { dir }))
+}
+
 /// Moves aside what has appeared in these trees.
 pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
     finish_until(watches, &|| false)
@@ -477,19 +522,20 @@ pub fn finish_until<'a>(
 ) -> Leftovers {
     let watches: Vec<&Watch> = watches.into_iter().collect();
     let mut told = Leftovers::default();
-    let mut settle = |settle: &dyn Fn(&Watch) -> Vec<Found>| {
+    let settle = |told: &mut Leftovers, settle: &dyn Fn(&Watch) -> Vec<Found>| {
         // All trees before anything is told: one may lie in another.
         let settled: Vec<Vec<Found>> = watches.iter().copied().map(settle).collect();
         settled.into_iter().flatten().for_each(|found| told.add(found));
     };
-    settle(&|watch| watch.put_directory_back().into_iter().collect());
+    settle(&mut told, &|watch| watch.put_directory_back().into_iter().collect());
     // Then everything is put where the stage had it.
-    settle(&Watch::settle_exchanged);
+    settle(&mut told, &Watch::settle_exchanged);
+    watches.iter().for_each(|watch| watch.settle_modes(&mut told));
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
-    settle(&Watch::settle_names);
-    settle(&|watch| watch.settle_further(is_over));
-    settle(&|watch| if is_over() { Vec::new() } else { watch.settle_held() });
-    settle(&|watch| watch.settle_directory().into_iter().collect());
+    settle(&mut told, &Watch::settle_names);
+    settle(&mut told, &|watch| watch.settle_further(is_over));
+    settle(&mut told, &|watch| if is_over() { Vec::new() } else { watch.settle_held() });
+    settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
     let mut left = MOVED;
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
@@ -632,12 +678,6 @@ impl Drop for Opened<'_> {
         // It was ours to change a moment ago; a directory that stays open to its owner is no loss.
         let _ = set_mode(self.dir, self.was);
     }
-}
-
-/// fchmod(2) takes no descriptor that was opened with O_PATH (open(2)), and another may need the mode that is set here.
-fn set_mode(dir: BorrowedFd<'_>, mode: Mode) -> nix::Result<()> {
-    let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
-    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
 }
 
 /// Renames it in its directory, over nothing, and gives the new name.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l08_a_killed_run_is_settled_by_the_next_one", killed);
+    list.users("escape::l19_directories_of_protected_names_stay_closed_to_other_users", opened);
     list.users("escape::l11_a_cache_carries_no_settings", cached_settings);
     list.users("escape::l11_a_read_only_stage_leaves_no_cache", read_only);
     list.users("escape::l11_a_cache_of_one_run_ends_with_it", cache_of_run);
@@ -19,6 +20,38 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l10_runs_make_the_same_names_at_the_same_time", same_names);
     list.users("escape::l10_one_of_several_runs_puts_the_last_file_back", one_puts_back);
     list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
+}
+
+/// Another user of the machine would put a configuration of its own in the place of `.git/config`, at any time after the run.
+fn opened(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "."]).run().exits(0);
+    let mode =
+        |name: &str| fs::metadata(cx.dir().join(name)).expect("a directory").permissions().mode() & 0o7777;
+    let names = ["", ".git", ".git/info"];
+    let before = names.map(mode);
+    let attack = "chmod 777 . .git .git/info; mkdir -m 777 .cargo own; stat -c %a . .git .git/info; echo ready; read -r go; true";
+    for is_killed in [false, true] {
+        let mut live = cx.sh(&[], attack).stdin_open().start();
+        live.until_prints("ready");
+        assert_eq!(names.map(mode), [0o777; 3], "the stage has opened nothing, and the test shows nothing");
+        if is_killed {
+            live.signal(Signal::SIGKILL);
+            live.wait();
+            cx.exeat(["run", "--", "true"])
+                .run()
+                .exits(0)
+                .says("let other users write since the start of the run");
+        } else {
+            live.wait().exits(0).says(
+                "and 3 more directories let other users write since the start of the run, and no longer",
+            );
+        }
+        assert_eq!(names.map(mode), before);
+        assert_eq!((mode(".cargo") & 0o22, mode("own") & 0o777), (before[0] & 0o22, 0o777));
+        for name in [".cargo", "own"] {
+            fs::remove_dir(cx.dir().join(name)).expect("an empty directory");
+        }
+    }
 }
 
 /// SIGKILL, as the kernel sends it when memory runs out: nothing is moved then, and the next start does it before it judges anything.

@@ -19,6 +19,7 @@ use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::Exchanged;
+use super::modes::Modes;
 use super::repository::Contents;
 use super::{FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, Watch, finish_until, id_of};
 use crate::names::open_plain;
@@ -43,6 +44,7 @@ struct Entry {
     id: FileId,
     files: Vec<Option<FileId>>,
     contents: Vec<Contents>,
+    modes: Modes,
     keys: Keys,
     /// A hash that another version of exeat may compute otherwise: then the hashes of `contents` say nothing.
     check: u64,
@@ -61,6 +63,7 @@ impl Entry {
             id: id_of(&stat),
             files: watch.files.clone(),
             contents: watch.contents.clone(),
+            modes: watch.modes.clone(),
             keys: watch.keys,
             check: watch.keys.hash_one(CHECK),
             directory: watch.directory,
@@ -96,6 +99,7 @@ impl Entry {
             tree,
             files: self.files,
             contents,
+            modes: self.modes,
             keys: self.keys,
             directory: self.directory,
             keeper: keeper.clone(),

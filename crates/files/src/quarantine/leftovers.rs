@@ -24,6 +24,10 @@ pub struct Leftovers {
     pub more_moved: u64,
     /// How many more are where they were.
     pub more_left: u64,
+    /// At most 100 directories that the stage had opened to other users, and that are closed to them again.
+    pub closed: Vec<PathBuf>,
+    /// How many more were closed.
+    pub more_closed: u64,
     /// Why the list of what was moved is not whole, which `exeat state` reads.
     pub unlisted: Option<String>,
     /// Whether the search for them was ended before it was through.
@@ -34,12 +38,14 @@ impl Leftovers {
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.named.is_empty() && self.more_moved == 0 && self.more_left == 0
+        self.named.is_empty() && self.closed.is_empty() && self.more_moved == 0 && self.more_left == 0
     }
 
     /// Adds what another run has left.
     pub fn extend(&mut self, other: Self) {
         other.named.into_iter().for_each(|found| self.add(found));
+        other.closed.into_iter().for_each(|path| self.add_closed(path));
+        self.more_closed += other.more_closed;
         self.more_moved += other.more_moved;
         self.more_left += other.more_left;
         self.unlisted = self.unlisted.take().or(other.unlisted);
@@ -56,6 +62,15 @@ impl Leftovers {
             self.more_moved += 1;
         } else {
             self.more_left += 1;
+        }
+    }
+
+    /// Names a directory that was closed again, or counts it.
+    pub(super) fn add_closed(&mut self, path: PathBuf) {
+        if self.closed.len() < NAMED {
+            self.closed.push(path);
+        } else {
+            self.more_closed += 1;
         }
     }
 

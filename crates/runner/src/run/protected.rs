@@ -256,7 +256,13 @@ pub(super) fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
             found.more_left
         )
     });
-    moved.into_iter().chain(left).chain(unlisted).chain(remedy::of_moved(&found.named))
+    let closed = found.closed.first().map(|dir| {
+        let dir = exeat_record::escape(dir.as_os_str().as_bytes(), 1024);
+        let more = found.closed.len() as u64 - 1 + found.more_closed;
+        let more = if more > 0 { format!(" and {more} more directories") } else { String::new() };
+        format!("`{dir}`{more} let other users write since the start of the run, and no longer: protected names are in there")
+    });
+    moved.into_iter().chain(left).chain(unlisted).chain(closed).chain(remedy::of_moved(&found.named))
 }
 
 #[cfg(test)]
