@@ -40,16 +40,13 @@ pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
 /// Whether the policies can be read that every run here reads unasked.
 fn policies(machine: &exeat_compose::Machine) -> Finding {
     let (id, step) = ("policies", "the ceilings, and the project's policy within them");
-    match exeat_compose::standing(machine).map_err(Failure::from) {
+    match exeat_compose::standing(machine) {
         Ok(files) if files.is_empty() => Finding::held(id, step, "none here"),
         Ok(files) => Finding::held(id, step, files.join(", ")),
-        Err(failure) => {
-            let said = failure.said();
-            let (seen, fix) = match said.split_once("\n  hint: ") {
-                Some((seen, hint)) => (seen, Some(Fix::words(hint))),
-                None => (said.as_str(), None),
-            };
+        Err(mut fault) => {
+            let fix = fault.hint.take().map(Fix::words);
             let costs = Some("nothing runs: exit code 2".to_owned());
+            let seen = Failure::from(fault).said();
             Finding { found: Found::Absent, costs, fix, ..Finding::held(id, step, seen) }
         }
     }
