@@ -83,9 +83,9 @@ fn job_control(cx: &Cx) {
     screen.until("in$ ");
     screen.types("bg; jobs\r").until("Running");
     screen.until("in$ ");
-    // The shell gives it the terminal before it says so.
+    // The shell prints the command before it gives it the terminal.
     screen.types("fg\r").until("sleep 1000\r\n");
-    screen.types([3]).until("in$ ");
+    screen.until_foreground("sleep").types([3]).until("in$ ");
     screen.types("echo left $?; exit 7\r").until("left 130\r\n");
     assert_eq!(screen.wait(), 7);
 }

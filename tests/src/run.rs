@@ -305,6 +305,14 @@ pub(crate) fn state_of(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Whether a process is in the foreground of its terminal: fields 5 and 8 of `/proc/PID/stat` (proc_pid_stat(5)) are equal.
+pub(crate) fn is_in_foreground(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let groups: Vec<&str> = fields.split(' ').skip(2).step_by(3).take(2).collect();
+    matches!(groups[..], [own, foreground] if own == foreground)
+}
+
 /// User and system time of a process: fields 14 and 15 of `/proc/PID/stat` (proc(5)); 0 for one that is gone.
 pub fn ticks(pid: Pid) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 use nix::sys::termios::{LocalFlags, Termios, tcgetattr};
 use nix::unistd::Pid;
 
-use crate::run::{Run, state_of};
+use crate::run::{Run, is_in_foreground, state_of};
 use crate::wait_for;
 
 /// Rows and columns at the start.
@@ -191,6 +191,15 @@ impl Screen {
         wait_for(WAIT, &format!("`{name}` to wait"), || {
             let pids = self.pids(name);
             (!pids.is_empty() && pids.iter().all(|pid| state_of(*pid) == Some('S'))).then_some(())
+        });
+        self
+    }
+
+    /// Waits until a process of that name is in the foreground of its terminal: what is typed is for it.
+    #[track_caller]
+    pub fn until_foreground(&mut self, name: &str) -> &mut Self {
+        wait_for(WAIT, &format!("`{name}` in the foreground"), || {
+            self.pids(name).into_iter().any(is_in_foreground).then_some(())
         });
         self
     }
