@@ -1,51 +1,33 @@
-//! The control socket: one connection to the host side, closed by `execve`. And the standard streams, before and after.
+//! The control socket: one connection to the host side, closed by `execve`. And the standard streams.
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::mem::MaybeUninit;
+use core::mem;
 
 use exeat_contract::message::MAX_FRAME;
 use exeat_contract::{Go, Message};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::{Errno, IoSlice, IoSliceMut, read, write};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
-    socket_with,
-};
-use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::sys;
+use crate::sys::{self, Descriptor, Errno};
 
-/// Descriptors that one message may carry: three standard streams.
-const PASSED: usize = 3;
-
-pub(crate) struct Control(OwnedFd);
+/// The connection to the host side.
+pub(crate) struct Control(Descriptor);
 
 impl Control {
-    pub(crate) fn connect(path: &str) -> rustix::io::Result<Self> {
-        let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        connect(&fd, &SocketAddrUnix::new(path)?)?;
-        Ok(Self(fd))
+    pub(crate) fn connect(path: &str) -> sys::Result<Self> {
+        let socket = sys::socket(sys::AF_UNIX, sys::SOCK_STREAM)?;
+        sys::connect(&socket, path)?;
+        Ok(Self(socket))
     }
 
-    /// Sends a frame, and the descriptors beside its first byte.
-    pub(crate) fn send(&self, message: &Message, passed: &[&OwnedFd]) -> rustix::io::Result<()> {
+    /// Sends a frame, and the descriptors with its first byte.
+    pub(crate) fn send(&self, message: &Message, mut passed: &[&Descriptor]) -> sys::Result<()> {
         let frame = message.encode().ok_or(Errno::MSGSIZE)?;
-        let passed: Vec<BorrowedFd<'_>> = passed.iter().map(|fd| fd.as_fd()).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !passed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&passed)) {
-            return Err(Errno::MSGSIZE);
-        }
         let mut rest = frame.as_slice();
         while !rest.is_empty() {
-            match sendmsg(&self.0, &[IoSlice::new(rest)], &mut control, SendFlags::NOSIGNAL) {
+            match sys::send_with(&self.0, rest, passed) {
                 Ok(count) => {
                     rest = rest.get(count..).unwrap_or_default();
-                    control.clear();
+                    passed = &[];
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
@@ -55,9 +37,12 @@ impl Control {
     }
 
     /// Waits for the host side's answer. There is no deadline here: the host side has one, and kills the sandbox.
-    pub(crate) fn receive_go(&self) -> rustix::io::Result<(Go, Vec<OwnedFd>)> {
+    pub(crate) fn receive_go(&self) -> sys::Result<(Go, Vec<Descriptor>)> {
         let mut head = [0; 4];
-        let (count, passed) = self.receive_with_descriptors(&mut head)?;
+        let (count, passed) = sys::receive_with(&self.0, &mut head)?;
+        if count == 0 {
+            return Err(Errno::CONNRESET);
+        }
         self.read_exact(head.get_mut(count..).ok_or(Errno::BADMSG)?)?;
         let length = usize::try_from(u32::from_le_bytes(head)).map_err(|_| Errno::BADMSG)?;
         if length > MAX_FRAME {
@@ -71,30 +56,9 @@ impl Control {
         }
     }
 
-    /// Reads once into `buffer`; the descriptors that came along are close-on-exec.
-    fn receive_with_descriptors(&self, buffer: &mut [u8]) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let slices = &mut [IoSliceMut::new(buffer)];
-        let message = recvmsg(&self.0, slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        if message.bytes == 0 {
-            return Err(Errno::CONNRESET);
-        }
-        if message.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(Errno::NOBUFS);
-        }
-        let mut passed = Vec::new();
-        for part in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = part {
-                passed.extend(descriptors);
-            }
-        }
-        Ok((message.bytes, passed))
-    }
-
-    fn read_exact(&self, mut rest: &mut [u8]) -> rustix::io::Result<()> {
+    fn read_exact(&self, mut rest: &mut [u8]) -> sys::Result<()> {
         while !rest.is_empty() {
-            match read(&self.0, &mut *rest) {
+            match sys::read(&self.0, rest) {
                 // The host side went away before it said go: nothing may run.
                 Ok(0) => return Err(Errno::CONNRESET),
                 Ok(count) => rest = rest.get_mut(count..).ok_or(Errno::BADMSG)?,
@@ -107,35 +71,33 @@ impl Control {
 }
 
 /// Makes the three descriptors standard input, output and error.
-pub(crate) fn take_streams(streams: Vec<OwnedFd>) -> rustix::io::Result<()> {
-    let [input, output, error] = <[OwnedFd; 3]>::try_from(streams).map_err(|_| Errno::BADMSG)?;
-    dup2_stdin(&input)?;
-    dup2_stdout(&output)?;
-    dup2_stderr(&error)
+pub(crate) fn take_streams(streams: Vec<Descriptor>) -> sys::Result<()> {
+    let streams = <[Descriptor; 3]>::try_from(streams).map_err(|_| Errno::BADMSG)?;
+    streams.iter().enumerate().try_for_each(|(number, stream)| sys::replace_stream(stream, number))
 }
 
-/// Fills the standard numbers that are not open: a socket of ours that got one would be lost to [`take_streams`].
-pub(crate) fn hold_standard_numbers() -> rustix::io::Result<()> {
-    let mut streams =
-        sys::standard_streams().map(|stream| PollFd::from_borrowed_fd(stream, PollFlags::empty()));
-    poll(&mut streams, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-    for _ in streams.iter().filter(|stream| stream.revents().contains(PollFlags::NVAL)) {
-        // The lowest free number is the one that is missing. Never closed.
-        let _ = open(c"/dev/null", OFlags::RDWR, Mode::empty())?.into_raw_fd();
+/// Opens the standard streams that are not open: a socket of ours that got such a number would be lost to [`take_streams`].
+pub(crate) fn hold_standard_numbers() -> sys::Result<()> {
+    let streams = sys::standard_streams();
+    for condition in sys::conditions(streams.each_ref().map(|stream| &**stream))? {
+        if condition & sys::POLLNVAL != 0 {
+            // The lowest free number is the one that is missing. Never closed.
+            mem::forget(sys::open(c"/dev/null", sys::O_RDWR)?);
+        }
     }
     Ok(())
 }
 
-/// Words on standard error, which is bubblewrap's: the host reads them when the sandbox does not come up.
+/// Prints words on standard error, which is that of bubblewrap: the host reads them when the sandbox does not come up.
 pub(crate) fn say(parts: &[&str]) {
     let [_, _, error] = sys::standard_streams();
     for part in parts {
-        // Nobody left to hear it, nobody to tell.
-        let _ = write(error, part.as_bytes());
+        // If nobody reads it, there is nobody to report that to.
+        let _ = sys::write(&error, part.as_bytes());
     }
 }
 
-/// The answers of connect(2) to a socket's path, in the C library's words.
+/// Describes an error of connect(2) to a socket's path, in the C library's words.
 pub(crate) fn describe(errno: Errno) -> &'static str {
     match errno {
         Errno::ACCESS => "Permission denied",

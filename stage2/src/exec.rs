@@ -1,4 +1,4 @@
-//! From words to `execve`: the search along PATH as execvp(3) does it.
+//! The command: its strings, and the search along PATH as execvp(3) does it.
 
 use alloc::ffi::CString;
 use alloc::vec;
@@ -7,9 +7,8 @@ use core::convert::Infallible;
 use core::ffi::CStr;
 
 use exeat_contract::Go;
-use rustix::io::Errno;
 
-use crate::sys::execve;
+use crate::sys::{self, Errno, execve};
 
 /// Where execvp(3) looks when the environment has no PATH.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
@@ -25,10 +24,10 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// `EINVAL` when a string holds a NUL or there is no command.
-    pub(crate) fn new(go: &Go) -> rustix::io::Result<Self> {
+    /// Prepares the command. `EINVAL` when a string holds a NUL or there is no command.
+    pub(crate) fn new(go: &Go) -> sys::Result<Self> {
         let strings = |list: &[Vec<u8>]| {
-            list.iter().map(|bytes| c_string(bytes.clone())).collect::<rustix::io::Result<Vec<_>>>()
+            list.iter().map(|bytes| c_string(bytes.clone())).collect::<sys::Result<Vec<_>>>()
         };
         let argv = strings(&go.argv)?;
         let name = argv.first().ok_or(Errno::INVAL)?.as_bytes();
@@ -40,7 +39,7 @@ impl Command {
             _ => path
                 .split(|byte| *byte == b':')
                 .map(|dir| candidate(dir, name))
-                .collect::<rustix::io::Result<_>>()?,
+                .collect::<sys::Result<_>>()?,
         };
         Ok(Self { env: strings(&go.env)?, cwd: c_string(go.cwd.clone())?, argv, candidates })
     }
@@ -49,8 +48,8 @@ impl Command {
         &self.cwd
     }
 
-    /// Becomes the command, or says why it cannot: `ENOENT` when no place has it, else the most telling answer.
-    pub(crate) fn execute(self) -> rustix::io::Result<Infallible> {
+    /// Becomes the command, or returns why it cannot: `ENOENT` when no place has it, else the answer that says most.
+    pub(crate) fn execute(self) -> sys::Result<Infallible> {
         let mut answer = Errno::NOENT;
         for place in &self.candidates {
             let errno = execve(place, &self.argv, &self.env);
@@ -65,19 +64,19 @@ impl Command {
         Err(answer)
     }
 
-    fn execute_by_shell(&self, script: &CStr) -> rustix::io::Result<Infallible> {
+    fn execute_by_shell(&self, script: &CStr) -> sys::Result<Infallible> {
         let arguments = self.argv.iter().skip(1).map(CString::as_c_str);
         let argv: Vec<&CStr> = [SHELL, script].into_iter().chain(arguments).collect();
         Err(execve(SHELL, &argv, &self.env))
     }
 }
 
-fn candidate(dir: &[u8], name: &[u8]) -> rustix::io::Result<CString> {
+fn candidate(dir: &[u8], name: &[u8]) -> sys::Result<CString> {
     // An empty element of PATH is the working directory.
     let dir = if dir.is_empty() { b".".as_slice() } else { dir };
     c_string([dir, b"/", name].concat())
 }
 
-fn c_string(bytes: Vec<u8>) -> rustix::io::Result<CString> {
+fn c_string(bytes: Vec<u8>) -> sys::Result<CString> {
     CString::new(bytes).map_err(|_| Errno::INVAL)
 }

@@ -20,7 +20,7 @@ mod harden;
 mod loopback;
 #[expect(
     unsafe_code,
-    reason = "the entry, the heap, and system calls that no library wraps, each behind a safe function"
+    reason = "the entry, the heap, and the system calls, each behind a safe function"
 )]
 mod sys;
 mod terminal;
@@ -29,11 +29,9 @@ use alloc::vec::Vec;
 use core::convert::Infallible;
 
 use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, Step};
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::process::chdir;
 
 use crate::control::Control;
+use crate::sys::{Descriptor, Errno, chdir};
 
 /// A step that failed, and the kernel's answer.
 struct Failure {
@@ -46,7 +44,7 @@ trait During<T> {
     fn during(self, step: Step) -> Result<T, Failure>;
 }
 
-impl<T> During<T> for rustix::io::Result<T> {
+impl<T> During<T> for sys::Result<T> {
     fn during(self, step: Step) -> Result<T, Failure> {
         self.map_err(|errno| Failure { step, errno })
     }
@@ -78,7 +76,7 @@ fn run(word: Option<&[u8]>) -> u8 {
     };
     let Err(Failure { step, errno }) = become_stage(kind, socks5, &control);
     // The host side sees the end of the connection in any case.
-    let _ = control.send(&Message::Failed { step, errno: errno.raw_os_error() }, &[]);
+    let _ = control.send(&Message::Failed { step, errno: errno.number() }, &[]);
     1
 }
 
@@ -105,7 +103,7 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
     let landlock = harden::enter_landlock_domain(go.ports.as_deref()).during(Step::Landlock)?;
     // Where the host cannot be told it says so, and takes each such call for made.
     let notices = harden::install_notice_filter(&go.notice_filter).during(Step::Seccomp)?;
-    let passed: Vec<&OwnedFd> = terminal.iter().chain(&notices).collect();
+    let passed: Vec<&Descriptor> = terminal.iter().chain(&notices).collect();
     control.send(&Message::Hardened { landlock }, &passed).during(Step::Landlock)?;
     drop((terminal, notices));
     harden::limit_descriptors(go.descriptors, go.most_descriptors).during(Step::CloseDescriptors)?;
@@ -115,7 +113,7 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
 
 /// A way in, from a port on the loopback: what of it the host side gets is the listener itself, or a descriptor that ends
 /// with the relay to `socket`.
-fn offer(kind: BridgeKind, port: u16, socket: &'static str) -> Result<OwnedFd, Failure> {
+fn offer(kind: BridgeKind, port: u16, socket: &'static str) -> Result<Descriptor, Failure> {
     let listener = bridge::listen(port).during(Step::BindProxyPort)?;
     match kind {
         BridgeKind::Handoff => Ok(listener),

@@ -43,4 +43,4 @@ pub use sys::{
 pub use who::{Finder, Process};
 
 /// The static helper, as built with this library.
-pub const STAGE2_IMAGE: &[u8] = include_bytes!(env!("EXEAT_STAGE2"));
+pub const STAGE2_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stage2"));

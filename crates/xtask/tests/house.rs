@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("exeat-files", &["exeat-contract", "exeat-policy"]),
     ("exeat-proxy", &["exeat-record", "exeat-policy"]),
     ("exeat-compose", &["exeat-files", "exeat-record", "exeat-policy"]),
-    ("exeat-sandbox", &["exeat-contract"]),
+    ("exeat-sandbox", &["exeat-contract", "exeat-stage2"]),
     ("exeat-stage2", &["exeat-contract"]),
     (
         "exeat-runner",

@@ -6,43 +6,30 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::time::Duration;
 
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::{Errno, read};
-use rustix::net::sockopt::{set_socket_linger, set_tcp_nodelay};
-use rustix::net::{
-    AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, send,
-    shutdown, socket_with, socketpair,
+use crate::sys::{
+    self, Descriptor, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, Epoll, EpollEvent, Errno,
 };
-use rustix::process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, setsid, waitpid};
-use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
-
-use crate::sys;
 
 /// Bytes moved by one read, and the most that one direction of one connection keeps while its reader is slow. The knee of
 /// the measured curve: 16 KiB costs half as much again in CPU, 256 KiB gains nothing.
 const CHUNK: usize = 64 * 1024;
 /// Reads from one connection before the others have their turn.
 const TURNS: usize = 16;
-/// Without accepting after the process has run out of descriptors, or the host side's backlog of room: 50 ms.
-const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Milliseconds without accepting, after the process has run out of descriptors or the host side's backlog is full.
+const ACCEPT_PAUSE: u16 = 50;
 /// Connections accepted before the copies have their turn.
 const ACCEPTS: usize = 64;
 
 /// Leaves a relay behind, a child of the sandbox's pid 1, once it can serve. The descriptor that is returned reaches end
 /// of file when it dies, and carries nothing before that.
-pub(crate) fn start(listener: OwnedFd, socket: &'static str) -> rustix::io::Result<OwnedFd> {
-    let (ours, lifeline) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+pub(crate) fn start(listener: Descriptor, socket: &'static str) -> sys::Result<Descriptor> {
+    let (ours, lifeline) = sys::socket_pair()?;
     match sys::fork()? {
         Some(child) => {
             // Only the relay and its maker may hold the other end, or it would not end with them.
             drop((listener, lifeline));
-            waitpid(Some(child), WaitOptions::empty())?;
+            sys::wait_for(&child)?;
             came_up(&ours)?;
             Ok(ours)
         }
@@ -55,7 +42,7 @@ pub(crate) fn start(listener: OwnedFd, socket: &'static str) -> rustix::io::Resu
                     sys::exit_now(i32::from(failed.is_err()));
                 }
                 Ok(Some(_)) => {}
-                Err(errno) => report(&lifeline, errno.raw_os_error()),
+                Err(errno) => report(&lifeline, errno.number()),
             }
             sys::exit_now(0)
         }
@@ -63,11 +50,11 @@ pub(crate) fn start(listener: OwnedFd, socket: &'static str) -> rustix::io::Resu
 }
 
 /// Waits for what [`report`] sends.
-fn came_up(lifeline: &OwnedFd) -> rustix::io::Result<()> {
+fn came_up(lifeline: &Descriptor) -> sys::Result<()> {
     let mut said = [0; 4];
     let mut have = 0;
     while let Some(space) = said.get_mut(have..).filter(|space| !space.is_empty()) {
-        match read(lifeline, &mut *space) {
+        match sys::read(lifeline, space) {
             // It died before it could say why: out of memory, as likely as not.
             Ok(0) => return Err(Errno::AGAIN),
             Ok(count) => have += count,
@@ -77,42 +64,40 @@ fn came_up(lifeline: &OwnedFd) -> rustix::io::Result<()> {
     }
     match i32::from_le_bytes(said) {
         0 => Ok(()),
-        errno => Err(Errno::from_raw_os_error(errno)),
+        errno => Err(Errno::from_number(errno)),
     }
 }
 
 /// Says how the start went: an `errno`, 0 for a relay that is up.
-fn report(lifeline: &OwnedFd, errno: i32) {
+fn report(lifeline: &Descriptor, errno: i32) {
     // Nobody left to hear it, nobody to tell.
-    let _ = send(lifeline, &errno.to_le_bytes(), SendFlags::NOSIGNAL);
+    let _ = sys::send(lifeline, &errno.to_le_bytes());
 }
 
-fn serve(listener: OwnedFd, socket: &'static str, lifeline: &OwnedFd) -> rustix::io::Result<()> {
+fn serve(listener: Descriptor, socket: &'static str, lifeline: &Descriptor) -> sys::Result<()> {
     let made = settle(&listener, lifeline).and_then(|()| Relay::new(listener, socket));
-    report(lifeline, made.as_ref().err().map_or(0, |errno| errno.raw_os_error()));
+    report(lifeline, made.as_ref().err().map_or(0, |errno| errno.number()));
     made?.run()
 }
 
 /// Leaves everything behind that came from bwrap.
-fn settle(listener: &OwnedFd, lifeline: &OwnedFd) -> rustix::io::Result<()> {
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    setsid()?;
+fn settle(listener: &Descriptor, lifeline: &Descriptor) -> sys::Result<()> {
+    sys::forbid_dumps()?;
+    sys::lead_session()?;
     // The standard numbers stay taken: a panic's message must not go into a connection that has got one of them.
-    let nothing = open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    dup2_stdin(&nothing)?;
-    dup2_stdout(&nothing)?;
-    dup2_stderr(&nothing)?;
+    let nothing = sys::open(c"/dev/null", sys::O_RDWR | sys::O_CLOEXEC)?;
+    (0..3).try_for_each(|number| sys::replace_stream(&nothing, number))?;
     drop(nothing);
-    sys::close_all_except(&[0, 1, 2, listener.as_raw_fd(), lifeline.as_raw_fd()])
+    sys::close_all_except(&[0, 1, 2, listener.number(), lifeline.number()])
 }
 
 struct Relay {
-    epoll: OwnedFd,
-    listener: OwnedFd,
+    epoll: Epoll,
+    listener: Descriptor,
     /// Where the host side listens.
     socket: &'static str,
     /// Accepted while the host side could not take one more: it is the next to be served.
-    held: Option<OwnedFd>,
+    held: Option<Descriptor>,
     /// A slot is reused only after the events of a round are handled, so that no late event meets a new connection.
     pairs: Vec<Option<Pair>>,
     free: Vec<usize>,
@@ -124,9 +109,9 @@ struct Relay {
 const LISTENER: u64 = u64::MAX;
 
 impl Relay {
-    fn new(listener: OwnedFd, socket: &'static str) -> rustix::io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    fn new(listener: Descriptor, socket: &'static str) -> sys::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(&listener, LISTENER, EPOLLIN)?;
         Ok(Self {
             epoll,
             listener,
@@ -139,29 +124,28 @@ impl Relay {
         })
     }
 
-    fn run(mut self) -> rustix::io::Result<()> {
-        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 128];
+    fn run(mut self) -> sys::Result<()> {
+        let mut events = [EpollEvent { events: 0, token: 0 }; 128];
         let mut accepting = true;
         loop {
-            let timeout = if accepting { None } else { Some(&ACCEPT_PAUSE) };
-            let ready = match epoll::wait(&self.epoll, &mut events, timeout) {
+            let timeout = if accepting { None } else { Some(ACCEPT_PAUSE) };
+            let ready = match self.epoll.wait(&mut events, timeout) {
                 Err(Errno::INTR) => continue,
                 other => other?,
             };
             let mut waiting = !accepting;
             for event in events.iter().take(ready) {
-                match event.data.u64() {
+                match event.token {
                     LISTENER => waiting = true,
-                    token => self.serve_pair(token, event.flags),
+                    token => self.serve_pair(token, event.events),
                 }
             }
             self.free.append(&mut self.freed);
             if waiting {
                 let now = self.accept_all();
                 if now != accepting {
-                    let interest = if now { EventFlags::IN } else { EventFlags::empty() };
-                    let data = EventData::new_u64(LISTENER);
-                    epoll::modify(&self.epoll, &self.listener, data, interest)?;
+                    let interest = if now { EPOLLIN } else { 0 };
+                    self.epoll.modify(&self.listener, LISTENER, interest)?;
                     accepting = now;
                 }
             }
@@ -171,7 +155,7 @@ impl Relay {
     /// Whether to go on accepting; not for a while once descriptors, memory or the host side's backlog have run out.
     fn accept_all(&mut self) -> bool {
         for _ in 0..ACCEPTS {
-            let accepted = self.held.take().map_or_else(|| accept_with(&self.listener, FRESH), Ok);
+            let accepted = self.held.take().map_or_else(|| sys::accept(&self.listener), Ok);
             let tcp = match accepted {
                 Ok(tcp) => tcp,
                 Err(Errno::AGAIN) => return true,
@@ -193,14 +177,14 @@ impl Relay {
         true
     }
 
-    fn open_pair(&mut self, tcp: OwnedFd, unix: OwnedFd) -> rustix::io::Result<()> {
-        set_tcp_nodelay(&tcp, true)?;
-        let pair = Pair { sides: [Side::new(tcp, EventFlags::IN), Side::new(unix, FROM_HOST)] };
+    fn open_pair(&mut self, tcp: Descriptor, unix: Descriptor) -> sys::Result<()> {
+        sys::set_no_delay(&tcp)?;
+        let pair = Pair { sides: [Side::new(tcp, EPOLLIN), Side::new(unix, FROM_HOST)] };
         // Taken from the list only when nothing can fail any more.
         let slot = self.free.last().copied().unwrap_or(self.pairs.len());
         let token = slot as u64 * 2;
         for (side, token) in pair.sides.iter().zip([token, token + 1]) {
-            epoll::add(&self.epoll, &side.fd, EventData::new_u64(token), side.interest)?;
+            self.epoll.add(&side.fd, token, side.interest)?;
         }
         self.free.pop();
         match self.pairs.get_mut(slot) {
@@ -210,7 +194,7 @@ impl Relay {
         Ok(())
     }
 
-    fn serve_pair(&mut self, token: u64, events: EventFlags) {
+    fn serve_pair(&mut self, token: u64, events: u32) {
         let Ok(slot) = usize::try_from(token / 2) else { return };
         let Some(place) = self.pairs.get_mut(slot) else { return };
         let Some(pair) = place.as_mut() else { return };
@@ -225,9 +209,9 @@ impl Relay {
 }
 
 /// A connection to the host side. Without waiting: while the backlog is full, the tunnels that are open go on.
-fn dial(socket: &str) -> rustix::io::Result<OwnedFd> {
-    let unix = socket_with(AddressFamily::UNIX, SocketType::STREAM, FRESH, None)?;
-    connect(&unix, &SocketAddrUnix::new(socket)?)?;
+fn dial(socket: &str) -> sys::Result<Descriptor> {
+    let unix = sys::socket(sys::AF_UNIX, sys::SOCK_STREAM | sys::SOCK_NONBLOCK)?;
+    sys::connect(&unix, socket)?;
     Ok(unix)
 }
 
@@ -235,11 +219,8 @@ fn is_shortage(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }
 
-/// How both sides of a connection are made.
-const FRESH: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
-
 /// What is waited for on a fresh Unix side: bytes, and the end of its sending, which has to be seen when it happens.
-const FROM_HOST: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+const FROM_HOST: u32 = EPOLLIN | EPOLLRDHUP;
 
 /// One connection: the stage's TCP side and the host's Unix side.
 struct Pair {
@@ -247,7 +228,7 @@ struct Pair {
 }
 
 struct Side {
-    fd: OwnedFd,
+    fd: Descriptor,
     /// Bytes read from the other side that this one would not take yet: at most [`CHUNK`].
     pending: Vec<u8>,
     sent: usize,
@@ -260,11 +241,11 @@ struct Side {
     /// Out of the epoll set: it has hung up, which epoll reports whatever the interest is, and nothing can be done about
     /// it before the other side has taken what is pending there.
     parked: bool,
-    interest: EventFlags,
+    interest: u32,
 }
 
 impl Side {
-    fn new(fd: OwnedFd, interest: EventFlags) -> Self {
+    fn new(fd: Descriptor, interest: u32) -> Self {
         Self {
             fd,
             pending: Vec::new(),
@@ -278,9 +259,9 @@ impl Side {
     }
 
     /// Writes what is pending; whether all of it went.
-    fn flush(&mut self) -> rustix::io::Result<bool> {
+    fn flush(&mut self) -> sys::Result<bool> {
         while let Some(rest) = self.pending.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match send(&self.fd, rest, SendFlags::NOSIGNAL) {
+            match sys::send(&self.fd, rest) {
                 Ok(sent) => self.sent += sent,
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => {}
@@ -295,10 +276,10 @@ impl Side {
 }
 
 impl Pair {
-    fn turn(&mut self, buffer: &mut [u8], from_unix: bool, events: EventFlags) -> rustix::io::Result<()> {
+    fn turn(&mut self, buffer: &mut [u8], from_unix: bool, events: u32) -> sys::Result<()> {
         let [tcp, unix] = &mut self.sides;
-        let hung_up = events.intersects(EventFlags::HUP | EventFlags::ERR);
-        unix.half_closed |= from_unix && !hung_up && events.contains(EventFlags::RDHUP);
+        let hung_up = events & (EPOLLHUP | EPOLLERR) != 0;
+        unix.half_closed |= from_unix && !hung_up && events & EPOLLRDHUP != 0;
 
         let up = copy(tcp, unix, buffer).and_then(|()| pass_end(tcp, unix));
         // Also when the way up is broken: a host side that takes no more may have said why.
@@ -311,7 +292,7 @@ impl Pair {
         if let Err(errno) = up.and(down) {
             // A broken stream must not look like a finished one: the client gets a reset, as it does without a relay.
             if !tcp.shut {
-                set_socket_linger(&tcp.fd, Some(Duration::ZERO))?;
+                sys::reset_on_close(&tcp.fd)?;
             }
             return Err(errno);
         }
@@ -327,21 +308,20 @@ impl Pair {
     /// Waits for what comes next. `events` are those that the side of `from_unix` has raised.
     fn watch(
         &mut self,
-        epoll: &OwnedFd,
+        epoll: &Epoll,
         token: u64,
         from_unix: bool,
-        events: EventFlags,
-    ) -> rustix::io::Result<()> {
-        let hung_up = events.intersects(EventFlags::HUP | EventFlags::ERR);
+        events: u32,
+    ) -> sys::Result<()> {
+        let hung_up = events & (EPOLLHUP | EPOLLERR) != 0;
         let [tcp, unix] = &mut self.sides;
         let wants = |from: &Side, to: &Side| {
-            let mut interest = EventFlags::empty();
-            interest.set(EventFlags::IN, !from.ended && to.pending.is_empty());
-            interest.set(EventFlags::OUT, !from.pending.is_empty());
-            interest
+            let input = if !from.ended && to.pending.is_empty() { EPOLLIN } else { 0 };
+            let output = if from.pending.is_empty() { 0 } else { EPOLLOUT };
+            input | output
         };
-        let mut from_host = wants(unix, tcp);
-        from_host.set(EventFlags::RDHUP, !unix.ended && !unix.half_closed);
+        let its_end = if unix.ended || unix.half_closed { 0 } else { EPOLLRDHUP };
+        let from_host = wants(unix, tcp) | its_end;
         let blocked = [!unix.pending.is_empty(), !tcp.pending.is_empty()];
         let raised = [hung_up && !from_unix, hung_up && from_unix];
         let wanted = [wants(tcp, unix), from_host];
@@ -349,15 +329,15 @@ impl Pair {
         for ((((side, interest), blocked), hung_up), token) in sides {
             if side.parked {
                 if !blocked {
-                    epoll::add(epoll, &side.fd, EventData::new_u64(token), interest)?;
+                    epoll.add(&side.fd, token, interest)?;
                     side.parked = false;
                     side.interest = interest;
                 }
             } else if hung_up && blocked {
-                epoll::delete(epoll, &side.fd)?;
+                epoll.delete(&side.fd)?;
                 side.parked = true;
             } else if interest != side.interest {
-                epoll::modify(epoll, &side.fd, EventData::new_u64(token), interest)?;
+                epoll.modify(&side.fd, token, interest)?;
                 side.interest = interest;
             }
         }
@@ -371,26 +351,24 @@ impl Pair {
 /// second. It closes both halves at once where it would reset a TCP connection, and where a limit or the end of the run
 /// cuts a tunnel. Once it has had the client's end, closing all is an ordinary end. A relay that gets no turn within that
 /// second takes a refusal for a cut: its reply has gone out before the reset, and stays readable.
-fn is_cut(unix: &mut Side) -> rustix::io::Result<bool> {
+fn is_cut(unix: &mut Side) -> sys::Result<bool> {
     if !unix.ended || unix.half_closed || unix.shut {
         return Ok(false);
     }
     // Asked now, because the events of this round may be older than the end.
-    let mut sockets = [PollFd::new(&unix.fd, PollFlags::empty())];
-    poll(&mut sockets, Some(&AT_ONCE))?;
-    let [socket] = sockets;
-    let cut = socket.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+    let [conditions] = sys::conditions([&unix.fd])?;
+    let cut = conditions & (sys::POLLHUP | sys::POLLERR) != 0;
     unix.half_closed = !cut;
     Ok(cut)
 }
 
 /// Passes the end of one side on, once everything before it has gone.
-fn pass_end(from: &Side, to: &mut Side) -> rustix::io::Result<()> {
+fn pass_end(from: &Side, to: &mut Side) -> sys::Result<()> {
     if !from.ended || to.shut || !to.pending.is_empty() {
         return Ok(());
     }
     to.shut = true;
-    match shutdown(&to.fd, Shutdown::Write) {
+    match sys::end_sending(&to.fd) {
         // The other end is gone already; its own direction ends by itself.
         Err(Errno::NOTCONN) | Ok(()) => Ok(()),
         Err(errno) => Err(errno),
@@ -398,16 +376,16 @@ fn pass_end(from: &Side, to: &mut Side) -> rustix::io::Result<()> {
 }
 
 /// Moves what `from` has, as far as `to` takes it.
-fn copy(from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> rustix::io::Result<()> {
+fn copy(from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> sys::Result<()> {
     for _ in 0..TURNS {
         if !to.flush()? || from.ended {
             return Ok(());
         }
-        match read(&from.fd, &mut *buffer) {
+        match sys::read(&from.fd, buffer) {
             Ok(0) => from.ended = true,
             Ok(count) => {
                 let Some(bytes) = buffer.get(..count) else { return Err(Errno::IO) };
-                let sent = match send(&to.fd, bytes, SendFlags::NOSIGNAL) {
+                let sent = match sys::send(&to.fd, bytes) {
                     Ok(sent) => sent,
                     Err(Errno::AGAIN | Errno::INTR) => 0,
                     Err(errno) => return Err(errno),

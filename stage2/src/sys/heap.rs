@@ -5,7 +5,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use super::call::{Number, syscall};
 
 #[global_allocator]
 static HEAP: Heap = Heap(UnsafeCell::new(State { free: [None; CLASSES], next: ptr::null_mut(), left: 0 }));
@@ -80,7 +80,9 @@ unsafe impl GlobalAlloc for Heap {
         let Some(class) = class(layout) else {
             // SAFETY: `alloc` has mapped this block for the same layout, and its caller gives it up. An error (too many
             // mappings to split one) leaves it mapped, which harms nobody.
-            let _ = unsafe { munmap(block.cast(), layout.size()) };
+            let _ = unsafe {
+                syscall(Number::Munmap, [block.expose_provenance(), layout.size(), 0, 0, 0, 0])
+            };
             return;
         };
         // SAFETY: nothing else refers to the state during a call: see `Sync`.
@@ -105,10 +107,13 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Fresh memory, or null.
+/// Maps fresh memory. Returns null where there is none.
 fn map(size: usize) -> *mut u8 {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    const PROT_READ_WRITE: usize = 0x03;
+    const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+    const NO_FILE: usize = usize::MAX;
+    let arguments = [0, size, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, NO_FILE, 0];
     // SAFETY: without an address and MAP_FIXED this touches no mapping that exists.
-    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
-    mapped.map_or(ptr::null_mut(), <*mut core::ffi::c_void>::cast)
+    let mapped = unsafe { syscall(Number::Mmap, arguments) };
+    mapped.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }
