@@ -18,10 +18,7 @@ mod control;
 mod exec;
 mod harden;
 mod loopback;
-#[expect(
-    unsafe_code,
-    reason = "the entry, the heap, and the system calls, each behind a safe function"
-)]
+#[expect(unsafe_code, reason = "the entry, the heap, and the system calls, each behind a safe function")]
 mod sys;
 mod terminal;
 

@@ -9,6 +9,7 @@
     reason = "this program starts cargo, apt-get and the checks; exeat itself does so in `sandbox` only"
 )]
 
+mod dist;
 mod fuzz;
 mod needs;
 mod nightly;
@@ -49,6 +50,7 @@ const COMMANDS: &[(&str, &str)] = &[
         "docs",
         "build the pages of docs/ as a book, in target/book, with mdbook, which it installs in target/tools",
     ),
+    ("dist", "make one static executable for x86-64, in target/dist, with its checksum"),
     ("nightly", "what takes too long for `ci`, with a total like its: [PART...]; an unknown part lists them"),
     ("size", "print how large each crate is: its lines, its longest file, and its circles of files"),
     ("setup", "install what the other commands need, and try whether this machine can make sandboxes"),
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         }
         Some("matrix") => needs::provide(Needs::Matrix).and_then(|()| steps::matrix(&rest)),
         Some("docs") => steps::docs(),
+        Some("dist") => dist::dist(),
         Some("nightly") => nightly::run(&rest),
         Some("size") => steps::size(),
         Some("setup") => needs::provide(Needs::Ci),

@@ -6,6 +6,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::dist::{self, Made};
+use crate::steps::rustup;
 use crate::{needs, steps, testing, tree};
 
 /// What came of a part: nothing is said of one that held.
@@ -29,14 +31,13 @@ const PARTS: &[(&str, &str, Part)] = &[
     ("record", "a gigabyte of record in constant memory", gigabyte),
     ("benches", "the benches that assert what they measure", benches),
     ("soak", "ten thousand idle tunnels and a hundred thousand connections", soak),
-    ("packages", "`cargo package` of the libraries that need nothing outside of them", packages),
+    ("packages", "a package of every crate, and the command built from them alone, offline", packages),
     ("book", "the pages of docs/ as a book", book),
     ("machine", "`--memory` through a cgroup, in a virtual machine", machine),
 ];
 
-/// The target of [`aarch64`], and what it is linked and run with.
+/// The target of [`aarch64`].
 const ARM: &str = "aarch64-unknown-linux-gnu";
-const MUSL: &str = "x86_64-unknown-linux-musl";
 
 /// Runs the parts that are named, or all.
 pub(crate) fn run(asked: &[String]) -> Result<(), String> {
@@ -127,22 +128,10 @@ fn aarch64() -> Result<Outcome, String> {
 }
 
 fn static_binary() -> Result<Outcome, String> {
-    if !rustup(&["target", "add", MUSL]) {
-        return Ok(Outcome::LeftOut(format!("rustup cannot have {MUSL}")));
-    }
-    if tree::program("musl-gcc").is_none() {
-        needs::install_packages(&["musl-tools"])?;
-    }
-    steps::finish(
-        tree::cargo().args(["build", "--release", "-p", "exeat-cli", "--target", MUSL]),
-        "the build",
-    )?;
-    let exeat = tree::target()?.join(MUSL).join("release/exeat");
-    let headers =
-        Command::new("readelf").args(["-lW"]).arg(&exeat).output().map_err(|error| error.to_string())?;
-    if String::from_utf8_lossy(&headers.stdout).contains("INTERP") {
-        return Err(format!("{} is not static", exeat.display()));
-    }
+    let exeat = match dist::static_executable()? {
+        Made::At(exeat) => exeat,
+        Made::Nothing(why) => return Ok(Outcome::LeftOut(why)),
+    };
     let mut cargo = tree::cargo_with_all_signals();
     cargo.args(["test", "-p", "e2e", "--test", "e2e", "--", "allow::"]);
     held(cargo.env("E2E_STRICT", "1").env("EXEAT_BIN", exeat), "the trials with the static executable")
@@ -172,12 +161,9 @@ fn soak() -> Result<Outcome, String> {
     Ok(Outcome::Held)
 }
 
-/// The crates that stand on nothing outside of their directory. Those above them name them by path alone, and the build script of the sandbox builds
-/// stage2 beside it: they become packages when that has a form that ships.
 fn packages() -> Result<Outcome, String> {
-    let mut cargo = tree::cargo();
-    cargo.args(["package", "--allow-dirty", "-p", "exeat-contract", "-p", "exeat-policy", "--target-dir"]);
-    held(cargo.arg(beside("packages")?), "the packages")
+    dist::packages(&beside("packages")?)?;
+    Ok(Outcome::Held)
 }
 
 fn book() -> Result<Outcome, String> {
@@ -202,10 +188,6 @@ fn held(command: &mut Command, what: &str) -> Result<Outcome, String> {
 /// A directory of this part's below the target directory.
 fn beside(name: &str) -> Result<PathBuf, String> {
     Ok(tree::target()?.join("nightly").join(name))
-}
-
-fn rustup(words: &[&str]) -> bool {
-    Command::new("rustup").args(words).status().is_ok_and(|status| status.success())
 }
 
 /// The cargo of another toolchain. What this one has set for us is its own.

@@ -101,6 +101,11 @@ pub(crate) fn size() -> Result<(), String> {
     Ok(())
 }
 
+/// Runs rustup. Returns whether it could do what it was asked to.
+pub(crate) fn rustup(words: &[&str]) -> bool {
+    Command::new("rustup").args(words).status().is_ok_and(|status| status.success())
+}
+
 /// Runs a command with our own streams.
 pub(crate) fn finish(command: &mut Command, what: &str) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("cannot start {what}: {error}"))?;

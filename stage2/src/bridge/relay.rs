@@ -306,13 +306,7 @@ impl Pair {
     }
 
     /// Waits for what comes next. `events` are those that the side of `from_unix` has raised.
-    fn watch(
-        &mut self,
-        epoll: &Epoll,
-        token: u64,
-        from_unix: bool,
-        events: u32,
-    ) -> sys::Result<()> {
+    fn watch(&mut self, epoll: &Epoll, token: u64, from_unix: bool, events: u32) -> sys::Result<()> {
         let hung_up = events & (EPOLLHUP | EPOLLERR) != 0;
         let [tcp, unix] = &mut self.sides;
         let wants = |from: &Side, to: &Side| {

@@ -63,7 +63,8 @@ pub(crate) const O_PATH: usize = 0o1000_0000;
 pub(crate) fn open(path: &CStr, flags: usize) -> Result<Descriptor> {
     const AT_FDCWD: usize = (-100_isize).cast_unsigned();
     // SAFETY: `path` ends with NUL and lives across the call.
-    let fd = unsafe { syscall(Number::Openat, [AT_FDCWD, path.as_ptr().expose_provenance(), flags, 0, 0, 0]) }?;
+    let fd =
+        unsafe { syscall(Number::Openat, [AT_FDCWD, path.as_ptr().expose_provenance(), flags, 0, 0, 0]) }?;
     // SAFETY: the descriptor is new.
     unsafe { Descriptor::from_answer(fd) }
 }

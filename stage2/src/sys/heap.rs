@@ -80,9 +80,8 @@ unsafe impl GlobalAlloc for Heap {
         let Some(class) = class(layout) else {
             // SAFETY: `alloc` has mapped this block for the same layout, and its caller gives it up. An error (too many
             // mappings to split one) leaves it mapped, which harms nobody.
-            let _ = unsafe {
-                syscall(Number::Munmap, [block.expose_provenance(), layout.size(), 0, 0, 0, 0])
-            };
+            let _ =
+                unsafe { syscall(Number::Munmap, [block.expose_provenance(), layout.size(), 0, 0, 0, 0]) };
             return;
         };
         // SAFETY: nothing else refers to the state during a call: see `Sync`.

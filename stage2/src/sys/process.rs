@@ -43,9 +43,8 @@ pub(crate) fn execve(path: &CStr, argv: &[impl AsRef<CStr>], env: &[impl AsRef<C
     let lists = [argv.as_ptr().expose_provenance(), env.as_ptr().expose_provenance()];
     // SAFETY: `path` ends with NUL, and so does each string of the two lists, which end with a null pointer. All of them live across
     // the call.
-    let answer = unsafe {
-        syscall(Number::Execve, [path.as_ptr().expose_provenance(), lists[0], lists[1], 0, 0, 0])
-    };
+    let answer =
+        unsafe { syscall(Number::Execve, [path.as_ptr().expose_provenance(), lists[0], lists[1], 0, 0, 0]) };
     answer.err().unwrap_or(Errno::NOEXEC)
 }
 

@@ -63,12 +63,8 @@ pub(crate) fn listen_on_loopback(socket: &Descriptor, port: u16, backlog: u16) -
         address: [u8; 4],
         rest: [u8; 8],
     }
-    let at = InternetAddress {
-        family: AF_INET,
-        port: port.to_be_bytes(),
-        address: [127, 0, 0, 1],
-        rest: [0; 8],
-    };
+    let at =
+        InternetAddress { family: AF_INET, port: port.to_be_bytes(), address: [127, 0, 0, 1], rest: [0; 8] };
     let arguments = [socket.argument(), address(&at), mem::size_of::<InternetAddress>(), 0, 0, 0];
     // SAFETY: pointer and length describe the address.
     unsafe { syscall(Number::Bind, arguments) }?;
@@ -205,9 +201,11 @@ pub(crate) fn receive_with(socket: &Descriptor, buffer: &mut [u8]) -> Result<(us
     // The room is that of one message: there is no second one behind it.
     let is_rights = header.control_length >= Rights::HEADER
         && (rights.level, rights.kind) == (Rights::SOL_SOCKET, Rights::SCM_RIGHTS);
-    let passed = if is_rights { rights.length.saturating_sub(Rights::HEADER) / mem::size_of::<i32>() } else { 0 };
+    let passed =
+        if is_rights { rights.length.saturating_sub(Rights::HEADER) / mem::size_of::<i32>() } else { 0 };
     // SAFETY: the kernel has opened these descriptors for this message.
-    let passed = rights.numbers.into_iter().take(passed).map(|number| unsafe { Descriptor::from_number(number) });
+    let passed =
+        rights.numbers.into_iter().take(passed).map(|number| unsafe { Descriptor::from_number(number) });
     let passed: Vec<Descriptor> = passed.collect();
     if header.flags & MSG_CTRUNC != 0 {
         return Err(Errno::NOBUFS);
