@@ -1,5 +1,4 @@
 //! Names the directories of the sources of stage2 for `build.rs` of `exeat-sandbox`, which compiles them.
-#![expect(clippy::disallowed_methods, reason = "cargo hands its settings to build scripts as variables")]
 
 use std::env::var;
 

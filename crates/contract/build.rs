@@ -1,5 +1,4 @@
 //! Names the directory of this crate for the build of stage2, which compiles it once more: see `build.rs` of `exeat-sandbox`.
-#![expect(clippy::disallowed_methods, reason = "cargo hands its settings to build scripts as variables")]
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
