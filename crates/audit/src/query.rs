@@ -12,7 +12,7 @@ use std::path::Path;
 use exeat_policy::{Reason, Verdict, printable_ascii};
 use exeat_record::tree::{self, Tree};
 use exeat_record::{LEDGER_SCHEMA, NOTHING_BEFORE, SCHEMA, escape, hex};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 mod filter;
@@ -484,7 +484,7 @@ impl fmt::Display for Flaw {
 /// One line as it was read. Every string is as the file has it, so nothing here may be printed as it is.
 ///
 /// Fields that this version does not know are passed over: fields may be added under one schema.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are those of the schema, under their names")]
 pub struct Record {
@@ -612,19 +612,6 @@ impl Record {
         matches!(self.event, Kind::Decision | Kind::Dns)
     }
 
-    /// What the end of a run says of its attempts, under the names of the record.
-    pub(crate) fn totals(&self) -> [(&'static str, Option<u64>); 7] {
-        [
-            ("allowed", self.allowed),
-            ("denied", self.denied),
-            ("would_deny", self.would_deny),
-            ("errors", self.errors),
-            ("failed", self.failed),
-            ("dropped", self.dropped),
-            ("connections", self.connections),
-        ]
-    }
-
     /// Whether it is the close of a connection that was allowed and never stood: the host was not reached.
     pub fn is_failed(&self) -> bool {
         self.event == Kind::Close && self.ended_by.as_deref() == Some("error") && self.ip.is_none()
@@ -652,8 +639,8 @@ impl Record {
 }
 
 /// What a line tells of.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(from = "String", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
     /// The beginning of a run.
@@ -675,7 +662,14 @@ pub enum Kind {
     /// The end of a run.
     RunEnd,
     /// Something that this version does not know.
+    #[serde(untagged)]
     Other(String),
+}
+
+impl Default for Kind {
+    fn default() -> Kind {
+        Kind::Other(String::new())
+    }
 }
 
 impl From<String> for Kind {

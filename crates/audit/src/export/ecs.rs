@@ -8,9 +8,9 @@ use std::net::IpAddr;
 
 use exeat_policy::Verdict;
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::exporter::{Decisions, Exporter, json_line};
+use super::exporter::{Exporter, Fields, Run, json_line, long};
 use crate::query::{Kind, Record, last_part};
 
 /// The release that events name.
@@ -18,58 +18,31 @@ const VERSION: &str = "8.7.0";
 
 /// Writes events.
 #[derive(Debug, Default)]
-pub struct Ecs {
-    run: Run,
-    decisions: Decisions,
-}
-
-/// What the first line said of the run that is read.
-#[derive(Debug, Default)]
-struct Run {
-    name: String,
-    version: Option<String>,
-    user: Option<String>,
-    machine: Option<String>,
-    trace_id: Option<String>,
-    span_id: Option<String>,
-    /// Whether connections are left to another proxy.
-    upstream: bool,
-    labels: Map<String, Value>,
-    has_ended: bool,
-}
+pub struct Ecs(Run);
 
 impl Ecs {
-    /// The event that a line becomes; `None` for one that has no place in the schema, or no time.
+    /// Returns the event that a line becomes; `None` for one that has no place in the schema, or no time.
     pub fn event(&mut self, record: &Record) -> Option<Value> {
-        if self.run.name != record.run {
-            self.run = Run { name: record.run.clone(), ..Run::default() };
-        }
-        match record.event {
-            Kind::RunStart => self.run.begin(record),
-            Kind::RunEnd => self.run.has_ended = true,
-            // Only the last one says that all is signed.
-            Kind::Checkpoint if !self.run.has_ended => return None,
-            Kind::Policy | Kind::Other(_) => return None,
-            _ => {}
-        }
+        let record = self.0.take(record)?;
         let time: Timestamp = record.ts.parse().ok()?;
-        let record = self.decisions.complete(record);
         let mut event = Fields::default();
         event.set("@timestamp", record.ts.as_str()).set("ecs.version", VERSION);
-        self.run.describe(&mut event, &record);
+        describe(&mut event, &self.0.start, &record);
         let act = act(&record);
         event.set("event.kind", "event").set("event.category", vec![act.category]);
         event.set("event.type", act.types).set("event.action", act.action.as_str());
         event.set("event.outcome", act.outcome);
         event.maybe("event.reason", act.reason).maybe("error.message", record.error.as_deref());
         event.set("message", message(&record, &act.action));
+        let line = serde_json::to_value(&*record).unwrap_or_default();
         match record.event {
-            Kind::Decision | Kind::Close | Kind::Progress => connection(&mut event, &record, &self.run, time),
+            Kind::Decision | Kind::Close | Kind::Progress => connection(&mut event, &record, &self.0, time),
             Kind::Dns => question(&mut event, &record),
-            _ => run(&mut event, &record),
+            _ => run(&mut event, &record, &line),
         }
-        rest(&mut event, &record);
-        Some(Value::Object(event.0))
+        event.maybe("exeat.conn", record.conn.map(|conn| format!("{}:{conn}", record.run)));
+        event.copy("exeat", &line, &REST);
+        Some(event.into_value())
     }
 }
 
@@ -82,39 +55,62 @@ impl Exporter for Ecs {
     }
 }
 
-impl Run {
-    fn begin(&mut self, record: &Record) {
-        self.version.clone_from(&record.version);
-        self.user.clone_from(&record.user);
-        self.machine.clone_from(&record.machine);
-        self.trace_id.clone_from(&record.trace_id);
-        self.span_id.clone_from(&record.span_id);
-        self.upstream = record.upstream.is_some();
-        // A dot would make an object of a label, and the schema wants text.
-        let labels = record.labels.iter().map(|(key, value)| (key.replace('.', "_"), value.as_str().into()));
-        self.labels = labels.collect();
-    }
+/// Fields of a run's own lines that the schema has no field for.
+const OF_RUN: [&str; 14] = [
+    "no",
+    "ledger",
+    "ledger_prev",
+    "root",
+    "key_id",
+    "limit",
+    "signal",
+    "allowed",
+    "denied",
+    "would_deny",
+    "errors",
+    "failed",
+    "dropped",
+    "connections",
+];
 
-    /// What every event of the run has.
-    fn describe(&self, event: &mut Fields, record: &Record) {
-        // The same for each export of a line: a consumer can tell doubles.
-        event
-            .set("event.id", format!("{}:{}", self.name, record.seq))
-            .set("event.sequence", long(record.seq));
-        event.set("event.module", "exeat").set("event.dataset", "exeat.egress");
-        event.set("observer.type", "proxy").set("observer.vendor", "exeat").set("observer.product", "exeat");
-        event.maybe("observer.version", self.version.as_deref());
-        event.maybe("host.name", self.machine.as_deref()).maybe("host.hostname", self.machine.as_deref());
-        if let Some(user) = self.user.as_deref() {
-            event.set("user.name", user).set("related.user", vec![user]);
-        }
-        event.maybe("service.name", record.stage.as_deref());
-        event.maybe("trace.id", self.trace_id.as_deref()).maybe("span.id", self.span_id.as_deref());
-        if !self.labels.is_empty() {
-            event.set("labels", self.labels.clone());
-        }
-        event.set("exeat.run", self.name.as_str());
+/// Fields of any line that the schema has no field for.
+const REST: [&str; 16] = [
+    "via",
+    "verdict",
+    "mode",
+    "count",
+    "refused_by",
+    "risk",
+    "approved_by",
+    "expires",
+    "host_raw",
+    "upstream",
+    "sni_ok",
+    "alpn",
+    "ech",
+    "dns_us",
+    "connect_us",
+    "tls_us",
+];
+
+/// Sets what every event of the run has.
+fn describe(event: &mut Fields, start: &Record, record: &Record) {
+    // The same for each export of a line: a consumer can tell doubles.
+    event.set("event.id", format!("{}:{}", record.run, record.seq)).set("event.sequence", long(record.seq));
+    event.set("event.module", "exeat").set("event.dataset", "exeat.egress");
+    event.set("observer.type", "proxy").set("observer.vendor", "exeat").set("observer.product", "exeat");
+    event.maybe("observer.version", start.version.as_deref());
+    event.maybe("host.name", start.machine.as_deref()).maybe("host.hostname", start.machine.as_deref());
+    if let Some(user) = start.user.as_deref() {
+        event.set("user.name", user).set("related.user", vec![user]);
     }
+    event.maybe("service.name", record.stage.as_deref());
+    event.maybe("trace.id", start.trace_id.as_deref()).maybe("span.id", start.span_id.as_deref());
+    for (key, value) in &start.labels {
+        // A dot would make an object of a label, and the schema wants text.
+        event.set(&format!("labels.{}", key.replace('.', "_")), value.as_str());
+    }
+    event.set("exeat.run", record.run.as_str());
 }
 
 /// What a line tells of, in the schema's words.
@@ -183,10 +179,7 @@ fn message(record: &Record, action: &str) -> String {
 fn connection(event: &mut Fields, record: &Record, run: &Run, time: Timestamp) {
     let host = record.host.as_deref();
     let asked: Option<IpAddr> = host.and_then(|host| host.parse().ok());
-    // Of a connection that is left to another proxy, the address is that proxy's.
-    let is_unknown = record.event == Kind::Close && record.verdict.is_none();
-    let left = record.upstream.is_some() || (is_unknown && run.upstream);
-    let ip = asked.or(record.ip.filter(|_| !left));
+    let ip = asked.or(run.dialed(record));
     event.maybe("destination.address", host.map(str::to_owned).or_else(|| ip.map(|ip| ip.to_string())));
     event.maybe("destination.domain", host.filter(|_| asked.is_none()));
     event.maybe("destination.ip", ip.map(|ip| ip.to_string())).maybe("destination.port", record.port);
@@ -199,7 +192,8 @@ fn connection(event: &mut Fields, record: &Record, run: &Run, time: Timestamp) {
     if !ips.is_empty() {
         event.set("related.ip", ips);
     }
-    event.maybe("source.domain", run.machine.as_deref()).maybe("source.address", run.machine.as_deref());
+    let machine = run.start.machine.as_deref();
+    event.maybe("source.domain", machine).maybe("source.address", machine);
     event.set("network.direction", "egress");
     match record.proto.as_deref() {
         None => event.set("network.transport", "tcp").set("network.iana_number", "6"),
@@ -264,67 +258,11 @@ fn question(event: &mut Fields, record: &Record) {
     rule(event, record);
 }
 
-/// What the lines of a run as a whole say.
-fn run(event: &mut Fields, record: &Record) {
+/// Sets what the lines of a run as a whole say.
+fn run(event: &mut Fields, record: &Record, line: &Value) {
     event.maybe("process.name", record.command.as_deref());
     event.maybe("process.working_directory", record.dir.as_deref());
     event.maybe("process.exit_code", record.exit);
     event.maybe("rule.ruleset", record.policy_sha256.as_deref());
-    event.maybe("exeat.no", record.no.map(long)).maybe("exeat.ledger", record.ledger.as_deref());
-    event.maybe("exeat.ledger_prev", record.ledger_prev.as_deref());
-    event.maybe("exeat.lines", record.n.map(long)).maybe("exeat.root", record.root.as_deref());
-    event.maybe("exeat.key_id", record.key_id.as_deref()).maybe("exeat.limit", record.limit.as_deref());
-    event.maybe("exeat.signal", record.signal.as_deref());
-    for (key, count) in record.totals() {
-        event.maybe(&format!("exeat.{key}"), count.map(long));
-    }
-}
-
-/// What the schema has no field for.
-fn rest(event: &mut Fields, record: &Record) {
-    event.maybe("exeat.conn", record.conn.map(|conn| format!("{}:{conn}", record.run)));
-    event.maybe("exeat.via", record.via.as_deref()).maybe("exeat.verdict", record.verdict.as_deref());
-    event.maybe("exeat.mode", record.mode.as_deref()).maybe("exeat.count", record.count.map(long));
-    event.maybe("exeat.refused_by", record.refused_by.as_deref());
-    event.maybe("exeat.risk", record.risk.as_deref());
-    event.maybe("exeat.approved_by", record.approved_by.as_deref());
-    event.maybe("exeat.expires", record.expires.as_deref());
-    event.maybe("exeat.host_raw", record.host_raw.as_deref());
-    event.maybe("exeat.upstream", record.upstream.as_deref());
-    event.maybe("exeat.sni_ok", record.sni_ok).maybe("exeat.alpn", record.alpn.as_deref());
-    event.maybe("exeat.ech", record.ech);
-    event.maybe("exeat.dns_us", record.dns_us.map(long));
-    event.maybe("exeat.connect_us", record.connect_us.map(long));
-    event.maybe("exeat.tls_us", record.tls_us.map(long));
-}
-
-/// A JSON object that is filled in by paths with dots.
-#[derive(Default)]
-struct Fields(Map<String, Value>);
-
-impl Fields {
-    fn set(&mut self, path: &str, value: impl Into<Value>) -> &mut Fields {
-        let mut parts = path.split('.');
-        let last = parts.next_back().unwrap_or(path);
-        let mut object = &mut self.0;
-        for part in parts {
-            let inner = object.entry(part).or_insert_with(|| Value::Object(Map::new()));
-            let Value::Object(inner) = inner else { return self };
-            object = inner;
-        }
-        object.insert(last.to_owned(), value.into());
-        self
-    }
-
-    fn maybe(&mut self, path: &str, value: Option<impl Into<Value>>) -> &mut Fields {
-        match value {
-            Some(value) => self.set(path, value),
-            None => self,
-        }
-    }
-}
-
-/// `long` has 63 bits.
-fn long(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+    event.maybe("exeat.lines", record.n.map(long)).copy("exeat", line, &OF_RUN);
 }

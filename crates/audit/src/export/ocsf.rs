@@ -19,9 +19,9 @@ use std::str::FromStr;
 
 use exeat_policy::{Verdict, printable_ascii};
 use exeat_record::SCHEMA;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::exporter::{Decisions, Exporter, json_line};
+use super::exporter::{Exporter, Fields, Run, json_line, long};
 use crate::query::{Kind, Record, last_part};
 
 /// A release of the schema.
@@ -171,61 +171,72 @@ const METHODS: [(&str, Id); 9] = [
     ("PATCH", (9, "Patch")),
 ];
 
+/// Fields that have no place in any class, under the names of the record.
+const REST: [&str; 16] = [
+    "via",
+    "mode",
+    "host_raw",
+    "ips",
+    "ips_more",
+    "dns_us",
+    "connect_us",
+    "tls_us",
+    "sni",
+    "sni_ok",
+    "alpn",
+    "ech",
+    "refused_by",
+    "risk",
+    "approved_by",
+    "expires",
+];
+
+/// Those of a run's own lines: its place in the ledger, the totals, what is signed.
+const OF_RUN: [&str; 24] = [
+    "stage",
+    "command",
+    "policy_sha256",
+    "backend",
+    "gateway",
+    "proxy",
+    "upstream",
+    "ledger",
+    "no",
+    "ledger_prev",
+    "n",
+    "root",
+    "key_id",
+    "exit",
+    "limit",
+    "signal",
+    "stopped_by",
+    "allowed",
+    "denied",
+    "would_deny",
+    "errors",
+    "failed",
+    "dropped",
+    "connections",
+];
+
 /// Writes events of one version.
 #[derive(Debug)]
 pub struct Ocsf {
     version: Version,
     run: Run,
-    decisions: Decisions,
-}
-
-/// What the first line said of the run that is read.
-#[derive(Debug, Default)]
-struct Run {
-    name: String,
-    version: Option<String>,
-    command: Option<String>,
-    user: Option<String>,
-    machine: Option<String>,
-    dir: Option<String>,
-    trace_id: Option<String>,
-    span_id: Option<String>,
-    /// Whether connections are left to another proxy.
-    upstream: bool,
-    labels: Vec<String>,
-    has_ended: bool,
 }
 
 impl Ocsf {
-    /// An exporter of one version.
+    /// Makes an exporter of one version.
     pub fn new(version: Version) -> Ocsf {
-        Ocsf { version, run: Run::default(), decisions: Decisions::default() }
+        Ocsf { version, run: Run::default() }
     }
 
-    /// The event that a line becomes; `None` for one that has no class, or says no time.
+    /// Returns the event that a line becomes; `None` for one that has no class, or says no time.
     pub fn event(&mut self, record: &Record) -> Option<Value> {
-        if self.run.name != record.run {
-            self.run = Run { name: record.run.clone(), ..Run::default() };
-        }
+        let record = &self.run.take(record)?;
         let class = match record.event {
-            Kind::RunStart => {
-                self.run.version.clone_from(&record.version);
-                self.run.command.clone_from(&record.command);
-                self.run.user.clone_from(&record.user);
-                self.run.machine.clone_from(&record.machine);
-                self.run.dir.clone_from(&record.dir);
-                self.run.trace_id.clone_from(&record.trace_id);
-                self.run.span_id.clone_from(&record.span_id);
-                self.run.upstream = record.upstream.is_some();
-                self.run.labels = record.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-                Class::Lifecycle
-            }
-            Kind::RunEnd => {
-                self.run.has_ended = true;
-                Class::Lifecycle
-            }
-            // Only the last one says that all is signed.
-            Kind::Checkpoint if self.run.has_ended => Class::Lifecycle,
+            Kind::RunStart | Kind::RunEnd | Kind::Checkpoint => Class::Lifecycle,
             Kind::Decision if record.via.as_deref() == Some("http") && self.version >= Version::V1_5 => {
                 Class::Http
             }
@@ -234,8 +245,9 @@ impl Ocsf {
             _ => return None,
         };
         let time = record.ts.parse::<jiff::Timestamp>().ok()?.as_millisecond();
-        let record = &self.decisions.complete(record);
-        Some(Event { version: self.version, run: &self.run, record, class }.into_value(time))
+        let start = &self.run.start;
+        let dialed = self.run.dialed(record);
+        Some(Event { version: self.version, start, record, class, dialed }.into_value(time))
     }
 }
 
@@ -251,25 +263,28 @@ impl Exporter for Ocsf {
 /// One line on its way to an event.
 struct Event<'a> {
     version: Version,
-    run: &'a Run,
+    /// The run's first line.
+    start: &'a Record,
     record: &'a Record,
     class: Class,
+    /// The origin's address, if it is known.
+    dialed: Option<IpAddr>,
 }
 
 impl Event<'_> {
     fn into_value(self, time: i64) -> Value {
-        let record = self.record;
+        let Event { record, class, start, .. } = self;
         let (activity, status, severity) = self.outcome();
         let caption = if activity.0 == OTHER { "Other" } else { &activity.1 };
-        let mut event = Object::default();
-        let class = self.class;
+        let mut event = Fields::default();
         let (category, name) = class.category();
         event.set("category_uid", category).set("category_name", name);
         event.set("class_uid", class.uid()).set("class_name", class.caption());
-        event.id("activity", "_name", (activity.0, &activity.1));
+        id(&mut event, "activity", "_name", (activity.0, &activity.1));
         event.set("type_uid", class.uid() * 100 + u32::from(activity.0));
         event.set("type_name", format!("{}: {caption}", class.caption()));
-        event.id("status", "", status).id("severity", "", severity);
+        id(&mut event, "status", "", status);
+        id(&mut event, "severity", "", severity);
         let code = record.reason.as_deref().or(record.ended_by.as_deref()).or(record.cause.as_deref());
         event.maybe("status_code", code);
         event.maybe("status_detail", record.error.as_deref());
@@ -287,44 +302,44 @@ impl Event<'_> {
             profiles.push("security_control");
             self.control(&mut event);
         }
-        if self.through_proxy() {
+        if matches!(class, Class::Network | Class::Http) && record.via.as_deref() != Some("direct") {
+            // exeat stood in the way as a proxy: not of questions, nor of what went around it.
             profiles.push("network_proxy");
             self.proxy(&mut event);
         }
         if self.host(&mut event) {
             profiles.push("host");
         }
-        if let Some(trace) = self.run.trace_id.as_deref().filter(|_| self.takes_trace()) {
+        if let Some(trace) = start.trace_id.as_deref().filter(|_| self.takes_trace()) {
             profiles.push("trace");
-            let mut object = Object::default();
-            object.set("uid", trace);
-            event.set("trace", object);
+            event.set("trace.uid", trace);
         }
         match class {
-            Class::Network => {
+            Class::Network | Class::Http => {
                 self.destination(&mut event);
-                event.set("connection_info", self.connection());
-                event.maybe("traffic", self.traffic());
+                self.connection(&mut event);
                 let is_request = record.is_decision() && record.via.as_deref() == Some("http");
-                event.maybe("url", self.url().filter(|_| is_request));
-            }
-            Class::Http => {
-                self.destination(&mut event);
-                event.set("connection_info", self.connection());
-                event.set("http_request", self.request());
+                match class {
+                    Class::Http => self.request(&mut event, "http_request"),
+                    _ if is_request => self.url(&mut event, "url"),
+                    _ => {}
+                }
             }
             Class::Dns => self.question(&mut event),
-            Class::Lifecycle => {
-                event.set("app", self.product());
-            }
+            Class::Lifecycle => self.product(&mut event, "app"),
         }
         if class != Class::Lifecycle {
-            event.maybe("app_name", self.run.command.as_deref());
-            event.set("src_endpoint", self.stage());
+            event.maybe("app_name", start.command.as_deref());
+            // Where it came from: the sandbox.
+            event.set("src_endpoint.name", record.stage.as_deref().unwrap_or("sandbox"));
+            event.set("src_endpoint.instance_uid", record.run.as_str());
+            id(&mut event, "src_endpoint.type", "", VIRTUAL);
+            let machine = start.machine.as_deref().filter(|machine| is_hostname(machine));
+            event.maybe("src_endpoint.hostname", machine);
         }
-        event.set("metadata", self.metadata(&profiles));
-        event.maybe("unmapped", self.unmapped());
-        event.into()
+        self.metadata(&mut event, &profiles);
+        self.unmapped(&mut event);
+        event.into_value()
     }
 
     /// Activity (its caption may be a method), status, severity.
@@ -407,7 +422,7 @@ impl Event<'_> {
     }
 
     /// Profile `security_control`: what was decided, by which rule, under which policy.
-    fn control(&self, event: &mut Object) {
+    fn control(&self, event: &mut Fields) {
         let record = self.record;
         let (action, disposition) = match record.verdict() {
             Some(Verdict::Allow) => (ACTION_ALLOWED, ALLOWED),
@@ -416,182 +431,156 @@ impl Event<'_> {
             Some(Verdict::Deny) => (ACTION_DENIED, BLOCKED),
             _ => (UNKNOWN, UNKNOWN),
         };
-        event.id("action", "", action).id("disposition", "", disposition);
+        id(event, "action", "", action);
+        id(event, "disposition", "", disposition);
         if record.rule.is_some() || record.rule_src.is_some() {
-            let mut rule = Object::default();
-            rule.maybe("name", record.rule.as_deref()).maybe("uid", record.rule_src.as_deref());
-            rule.maybe("desc", record.why.as_deref());
-            event.set("firewall_rule", rule);
+            event.maybe("firewall_rule.name", record.rule.as_deref());
+            event.maybe("firewall_rule.uid", record.rule_src.as_deref());
+            event.maybe("firewall_rule.desc", record.why.as_deref());
         }
         let Some(digest) = record.policy_sha256.as_deref() else { return };
-        let mut policy = Object::default();
-        policy.set("name", "effective policy").set("uid", digest);
+        let mut holder = Fields::default();
+        holder.set("policy.name", "effective policy").set("policy.uid", digest);
         if self.version >= Version::V1_3 {
-            policy.maybe("is_applied", record.mode.as_deref().map(|mode| mode == "enforce"));
+            holder.maybe("policy.is_applied", record.mode.as_deref().map(|mode| mode == "enforce"));
         }
         if self.version >= Version::V1_5 {
-            event.set("policy", policy);
+            event.maybe("policy", holder.get("policy").cloned());
         } else {
-            let mut authorization = Object::default();
-            authorization.maybe("decision", record.verdict.as_deref()).set("policy", policy);
-            event.set("authorizations", vec![Value::from(authorization)]);
+            holder.maybe("decision", record.verdict.as_deref());
+            event.set("authorizations", vec![holder.into_value()]);
         }
-    }
-
-    /// Whether exeat stood in the way as a proxy: not for questions, nor for what went around it.
-    fn through_proxy(&self) -> bool {
-        matches!(self.class, Class::Network | Class::Http) && self.record.via.as_deref() != Some("direct")
     }
 
     /// Profile `network_proxy`: exeat, the next proxy, and what was asked of exeat.
-    fn proxy(&self, event: &mut Object) {
+    fn proxy(&self, event: &mut Fields) {
         let record = self.record;
-        let mut exeat = Object::default();
-        exeat.set("name", "exeat").set("instance_uid", self.run.name.as_str());
+        event.set("proxy_endpoint.name", "exeat").set("proxy_endpoint.instance_uid", record.run.as_str());
         if let Some(upstream) = record.upstream.as_deref() {
-            let mut next = Object::default();
+            let next = "proxy_endpoint.proxy_endpoint";
             match upstream.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
-                Some((host, port)) => next.host(host).set("port", port),
-                None => next.set("name", upstream),
+                Some((host, port)) => host_at(event, next, host).set(&format!("{next}.port"), port),
+                None => event.set(&format!("{next}.name"), upstream),
             };
-            exeat.set("proxy_endpoint", next);
         }
-        event.set("proxy_endpoint", exeat);
-        let asked = match record.via.as_deref().filter(|_| record.is_decision()) {
+        match record.via.as_deref().filter(|_| record.is_decision()) {
             Some("connect") => {
-                let mut request = Object::default();
-                request.set("http_method", "CONNECT");
+                event.set("proxy_http_request.http_method", "CONNECT");
                 if let Some(target) = record.target() {
-                    let mut url = Object::default();
-                    url.set("url_string", target).maybe("port", record.port);
-                    url.maybe("hostname", record.host.as_deref().filter(|host| is_hostname(host)));
-                    request.set("url", url);
+                    event.set("proxy_http_request.url.url_string", target);
+                    self.place(event, "proxy_http_request.url");
                 }
-                request
             }
-            Some("http") => self.request(),
-            _ => return,
-        };
-        event.set("proxy_http_request", asked);
+            Some("http") => self.request(event, "proxy_http_request"),
+            _ => {}
+        }
     }
 
     /// A request for an `http://` URL.
-    fn request(&self) -> Object {
-        let mut request = Object::default();
-        request.maybe("http_method", self.known_method().and(self.record.method.as_deref()));
-        request.maybe("url", self.url());
-        request
+    fn request(&self, event: &mut Fields, path: &str) {
+        event.set(path, Value::Object(serde_json::Map::new()));
+        let method = self.known_method().and(self.record.method.as_deref());
+        event.maybe(&format!("{path}.http_method"), method);
+        self.url(event, &format!("{path}.url"));
     }
 
-    /// The URL of it, as far as it is recorded: neither path nor query are.
-    fn url(&self) -> Option<Object> {
-        let mut url = Object::default();
-        url.set("url_string", format!("http://{}", self.record.target()?)).set("scheme", "http");
-        url.maybe("hostname", self.record.host.as_deref().filter(|host| is_hostname(host)));
-        url.maybe("port", self.record.port);
-        Some(url)
+    /// The URL of a request, as far as it is recorded: neither path nor query are.
+    fn url(&self, event: &mut Fields, path: &str) {
+        let Some(target) = self.record.target() else { return };
+        event.set(&format!("{path}.url_string"), format!("http://{target}"));
+        event.set(&format!("{path}.scheme"), "http");
+        self.place(event, path);
+    }
+
+    /// The host and port of a URL.
+    fn place(&self, event: &mut Fields, path: &str) {
+        let host = self.record.host.as_deref().filter(|host| is_hostname(host));
+        event.maybe(&format!("{path}.hostname"), host).maybe(&format!("{path}.port"), self.record.port);
     }
 
     /// What was to be reached, and what of it people search for.
-    fn destination(&self, event: &mut Object) {
+    fn destination(&self, event: &mut Fields) {
         let record = self.record;
-        let mut endpoint = Object::default();
         if let Some(host) = record.host.as_deref() {
-            endpoint.host(host);
+            host_at(event, "dst_endpoint", host);
         }
-        if !endpoint.has("ip") {
-            endpoint.maybe("ip", self.dialled().map(|ip| ip.to_string()));
+        if event.get("dst_endpoint.ip").is_none() {
+            event.maybe("dst_endpoint.ip", self.dialed.map(|ip| ip.to_string()));
         }
-        endpoint.maybe("port", record.port);
-        if endpoint.is_nameless() {
+        if event.get("dst_endpoint").is_none() {
             // It must be called something.
-            endpoint.set("name", record.host_raw.as_deref().unwrap_or("unknown"));
+            event.set("dst_endpoint.name", record.host_raw.as_deref().unwrap_or("unknown"));
         }
-        let observables: Vec<Value> = [("hostname", HOSTNAME), ("ip", IP_ADDRESS)]
+        event.maybe("dst_endpoint.port", record.port);
+        let observables: Vec<Value> = [("dst_endpoint.hostname", HOSTNAME), ("dst_endpoint.ip", IP_ADDRESS)]
             .into_iter()
-            .filter_map(|(key, id)| {
-                Some(observable(&format!("dst_endpoint.{key}"), id, endpoint.0.get(key)?.clone()))
-            })
+            .filter_map(|(path, id)| Some(observable(path, id, event.get(path)?.clone())))
             .collect();
         if !observables.is_empty() {
             event.set("observables", observables);
         }
-        event.set("dst_endpoint", endpoint);
     }
 
-    /// The origin's address, where it is known: of a connection that is left to another proxy, `ip` is that proxy's, and
-    /// a `close` does not say whether it was one of those.
-    fn dialled(&self) -> Option<IpAddr> {
+    /// How the connection was made, and what went over it.
+    fn connection(&self, event: &mut Fields) {
         let record = self.record;
-        let is_unknown = record.event == Kind::Close && record.verdict.is_none();
-        let left = record.upstream.is_some() || (is_unknown && self.run.upstream);
-        record.ip.filter(|_| !left)
-    }
-
-    fn connection(&self) -> Object {
-        let record = self.record;
-        let mut info = Object::default();
-        let uid = record.conn.map(|conn| format!("{}:{conn}", self.run.name));
-        info.id("direction", "", OUTBOUND).maybe("uid", uid);
-        match record.proto.as_deref() {
-            None => info.set("protocol_name", "tcp").set("protocol_num", 6),
-            Some("udp") => info.set("protocol_name", "udp").set("protocol_num", 17),
-            Some(number) => info.maybe("protocol_num", number.parse::<u8>().ok()),
+        id(event, "connection_info.direction", "", OUTBOUND);
+        let uid = record.conn.map(|conn| format!("{}:{conn}", record.run));
+        event.maybe("connection_info.uid", uid);
+        let (name, number) = match record.proto.as_deref() {
+            None => (Some("tcp"), Some(6)),
+            Some("udp") => (Some("udp"), Some(17)),
+            Some(number) => (None, number.parse::<u8>().ok()),
         };
+        event.maybe("connection_info.protocol_name", name).maybe("connection_info.protocol_num", number);
         let host = record.host.as_deref().and_then(|host| host.parse().ok());
-        match host.or(self.dialled()) {
-            Some(IpAddr::V4(_)) => info.id("protocol_ver", "", IPV4),
-            Some(IpAddr::V6(_)) => info.id("protocol_ver", "", IPV6),
-            None => &mut info,
-        };
-        info
-    }
-
-    /// Out is from the sandbox. What an open connection has moved so far is in `unmapped`: its end says it again, and sums would count it
-    /// twice.
-    fn traffic(&self) -> Option<Object> {
-        let record = Some(self.record).filter(|record| record.event != Kind::Progress)?;
-        let (up, down) = (record.bytes_up?, record.bytes_down?);
-        let mut traffic = Object::default();
-        traffic.set("bytes_out", long(up)).set("bytes_in", long(down));
-        traffic.set("bytes", long(up.saturating_add(down)));
-        Some(traffic)
+        match host.or(self.dialed) {
+            Some(IpAddr::V4(_)) => id(event, "connection_info.protocol_ver", "", IPV4),
+            Some(IpAddr::V6(_)) => id(event, "connection_info.protocol_ver", "", IPV6),
+            None => {}
+        }
+        // Out is from the sandbox. What an open connection has moved so far is in `unmapped`: its end says it again, and sums would
+        // count it twice. HTTP Activity is about the request alone.
+        if let (Class::Network, Some(up), Some(down)) = (self.class, record.bytes_up, record.bytes_down)
+            && record.event != Kind::Progress
+        {
+            event.set("traffic.bytes_out", long(up)).set("traffic.bytes_in", long(down));
+            event.set("traffic.bytes", long(up.saturating_add(down)));
+        }
     }
 
     /// A question to the sandbox's name server, which got no address.
-    fn question(&self, event: &mut Object) {
+    fn question(&self, event: &mut Fields) {
         let record = self.record;
         if let Some(name) = record.host.as_deref().filter(|name| is_hostname(name)) {
-            let mut query = Object::default();
-            query.set("hostname", name);
-            event.set("query", query);
+            event.set("query.hostname", name);
             event.set("observables", vec![observable("query.hostname", HOSTNAME, name.into())]);
         }
         match record.verdict() {
-            Some(Verdict::Deny) => event.id("rcode", "", NXDOMAIN),
-            Some(Verdict::Error) => event.id("rcode", "", SERVERROR),
-            _ => event,
-        };
+            Some(Verdict::Deny) => id(event, "rcode", "", NXDOMAIN),
+            Some(Verdict::Error) => id(event, "rcode", "", SERVERROR),
+            _ => {}
+        }
     }
 
     /// Profile `host`: the machine that the run was on, who started the run there, and the process that asked. Whether there is any of it.
-    fn host(&self, event: &mut Object) -> bool {
-        let mut actor = Object::default();
-        actor.maybe("process", self.record.pid.map(|pid| self.process(pid)));
-        if let Some(name) = self.run.user.as_deref() {
-            let mut user = Object::default();
-            user.set("name", name);
-            actor.set("user", user);
+    fn host(&self, event: &mut Fields) -> bool {
+        if let Some(pid) = self.record.pid {
+            event.set("actor.process.pid", pid);
+            if let Some(exe) = self.record.exe.as_deref() {
+                let name = last_part(exe);
+                event.set("actor.process.name", name).set("actor.process.file.name", name);
+                event.set("actor.process.file.path", exe);
+                id(event, "actor.process.file.type", "", REGULAR_FILE);
+            }
+            event.maybe("actor.process.parent_process.pid", self.record.ppid);
         }
-        if let Some(machine) = self.run.machine.as_deref() {
-            let mut device = Object::default();
-            device.host(machine).id("type", "", UNKNOWN);
-            event.set("device", device);
+        event.maybe("actor.user.name", self.start.user.as_deref());
+        if let Some(machine) = self.start.machine.as_deref() {
+            host_at(event, "device", machine);
+            id(event, "device.type", "", UNKNOWN);
         }
-        if !actor.0.is_empty() {
-            event.set("actor", actor);
-        }
-        event.has("actor") || event.has("device")
+        event.get("actor").or(event.get("device")).is_some()
     }
 
     /// Profile `trace`, which only HTTP Activity has.
@@ -599,182 +588,76 @@ impl Event<'_> {
         self.class == Class::Http && self.version >= Version::V1_5
     }
 
-    /// The process that asked.
-    fn process(&self, pid: u32) -> Object {
-        let mut process = Object::default();
-        process.set("pid", pid);
-        if let Some(exe) = self.record.exe.as_deref() {
-            let name = last_part(exe);
-            let mut file = Object::default();
-            file.set("name", name).set("path", exe).id("type", "", REGULAR_FILE);
-            process.set("name", name).set("file", file);
-        }
-        if let Some(ppid) = self.record.ppid {
-            let mut parent = Object::default();
-            parent.set("pid", ppid);
-            process.set("parent_process", parent);
-        }
-        process
+    fn product(&self, event: &mut Fields, path: &str) {
+        event.set(&format!("{path}.name"), "exeat").set(&format!("{path}.vendor_name"), "exeat");
+        event.maybe(&format!("{path}.version"), self.start.version.as_deref());
     }
 
-    /// Where it came from: the sandbox.
-    fn stage(&self) -> Object {
-        let mut stage = Object::default();
-        stage.set("name", self.record.stage.as_deref().unwrap_or("sandbox"));
-        stage.set("instance_uid", self.run.name.as_str()).id("type", "", VIRTUAL);
-        stage.maybe("hostname", self.run.machine.as_deref().filter(|machine| is_hostname(machine)));
-        stage
-    }
-
-    fn product(&self) -> Object {
-        let mut product = Object::default();
-        product
-            .set("name", "exeat")
-            .set("vendor_name", "exeat")
-            .maybe("version", self.run.version.as_deref());
-        product
-    }
-
-    fn metadata(&self, profiles: &[&str]) -> Object {
+    fn metadata(&self, event: &mut Fields, profiles: &[&str]) {
         let record = self.record;
-        let mut metadata = Object::default();
-        metadata.set("version", format!("{}.0", self.version)).set("product", self.product());
-        metadata.set("log_name", "egress").set("log_version", SCHEMA).set("log_provider", "exeat");
+        event.set("metadata.version", format!("{}.0", self.version));
+        self.product(event, "metadata.product");
+        event.set("metadata.log_name", "egress").set("metadata.log_version", SCHEMA);
         // The same for each export of a line: a consumer can tell doubles.
-        metadata.set("uid", format!("{}:{}", self.run.name, record.seq));
-        metadata.set("correlation_uid", self.run.name.as_str()).set("sequence", long(record.seq));
-        metadata.set("original_time", record.ts.as_str());
-        metadata.set(
-            "event_code",
-            match record.event {
-                Kind::Close => "close",
-                Kind::Progress => "progress",
-                Kind::Dns => "dns",
-                Kind::RunStart => "run_start",
-                Kind::RunEnd => "run_end",
-                Kind::Checkpoint => "checkpoint",
-                _ => "decision",
-            },
-        );
+        event
+            .set("metadata.log_provider", "exeat")
+            .set("metadata.uid", format!("{}:{}", record.run, record.seq));
+        event.set("metadata.correlation_uid", record.run.as_str()).set("metadata.sequence", long(record.seq));
+        event.set("metadata.original_time", record.ts.as_str());
+        event.set("metadata.event_code", serde_json::to_value(&record.event).unwrap_or_default());
         if !profiles.is_empty() {
-            metadata.set("profiles", profiles.to_vec());
+            event.set("metadata.profiles", profiles.to_vec());
         }
-        if !self.run.labels.is_empty() {
-            metadata.set("labels", self.run.labels.clone());
-        }
-        metadata
-    }
-
-    /// What the lines of a run as a whole say: its place in the ledger, the totals, what is signed.
-    fn of_run(&self, rest: &mut Object) {
-        let record = self.record;
-        rest.maybe("stage", record.stage.as_deref()).maybe("command", record.command.as_deref());
-        rest.maybe("policy_sha256", record.policy_sha256.as_deref());
-        rest.maybe("backend", record.backend.as_deref()).maybe("gateway", record.gateway.as_deref());
-        rest.maybe("proxy", record.proxy.as_deref()).maybe("upstream", record.upstream.as_deref());
-        rest.maybe("ledger", record.ledger.as_deref()).maybe("no", record.no.map(long));
-        rest.maybe("ledger_prev", record.ledger_prev.as_deref());
-        rest.maybe("n", record.n.map(long)).maybe("root", record.root.as_deref());
-        rest.maybe("key_id", record.key_id.as_deref());
-        rest.maybe("exit", record.exit).maybe("limit", record.limit.as_deref());
-        rest.maybe("signal", record.signal.as_deref()).maybe("stopped_by", record.stopped_by.as_deref());
-        for (key, count) in record.totals() {
-            rest.maybe(key, count.map(long));
+        let labels = self.start.labels.iter().map(|(key, value)| format!("{key}={value}"));
+        let labels: Vec<_> = labels.collect();
+        if !labels.is_empty() {
+            event.set("metadata.labels", labels);
         }
     }
 
     /// What has no place, under the names of the record. No more than two lines can hold: the run's first, and this one.
-    fn unmapped(&self) -> Option<Object> {
-        let record = self.record;
-        let mut rest = Object::default();
-        rest.maybe("via", record.via.as_deref()).maybe("mode", record.mode.as_deref());
-        rest.maybe("host_raw", record.host_raw.as_deref());
-        if self.class == Class::Dns {
-            rest.maybe("host", record.host.as_deref().filter(|name| !is_hostname(name)));
+    fn unmapped(&self, event: &mut Fields) {
+        let Event { record, start, class, .. } = self;
+        let line = serde_json::to_value(record).unwrap_or_default();
+        event.copy("unmapped", &line, &REST);
+        let is_odd_name = || record.host.as_deref().is_some_and(|name| !is_hostname(name));
+        for (is_left_over, names) in [
+            (*class == Class::Dns && is_odd_name(), &["host"] as &[&str]),
+            (self.dialed.is_none(), &["ip"]),
+            (record.pid.is_none(), &["exe"]),
+            (self.known_method().is_none(), &["method"]),
+            (record.event == Kind::Progress, &["bytes_up", "bytes_down"]),
+            (*class == Class::Lifecycle, &OF_RUN),
+        ] {
+            if is_left_over {
+                event.copy("unmapped", &line, names);
+            }
         }
-        if !record.ips.is_empty() {
-            rest.set("ips", record.ips.iter().map(ToString::to_string).collect::<Vec<_>>());
-        }
-        if self.dialled().is_none() {
-            rest.maybe("ip", record.ip.map(|ip| ip.to_string()));
-        }
-        rest.maybe("ips_more", record.ips_more.map(long)).maybe("dns_us", record.dns_us.map(long));
-        rest.maybe("connect_us", record.connect_us.map(long)).maybe("tls_us", record.tls_us.map(long));
-        rest.maybe("sni", record.sni.as_deref()).maybe("sni_ok", record.sni_ok);
-        rest.maybe("alpn", record.alpn.as_deref()).maybe("ech", record.ech);
-        rest.maybe("refused_by", record.refused_by.as_deref());
-        rest.maybe("risk", record.risk.as_deref());
-        rest.maybe("approved_by", record.approved_by.as_deref()).maybe("expires", record.expires.as_deref());
-        if record.pid.is_none() {
-            rest.maybe("exe", record.exe.as_deref());
-        }
-        if self.known_method().is_none() {
-            rest.maybe("method", record.method.as_deref());
-        }
-        if record.event == Kind::Progress {
-            rest.maybe("bytes_up", record.bytes_up.map(long));
-            rest.maybe("bytes_down", record.bytes_down.map(long));
-        }
-        if self.class == Class::Lifecycle {
-            self.of_run(&mut rest);
-        }
-        rest.maybe("dir", self.run.dir.as_deref());
-        rest.maybe("trace_id", self.run.trace_id.as_deref().filter(|_| !self.takes_trace()));
-        rest.maybe("span_id", self.run.span_id.as_deref());
-        (!rest.0.is_empty()).then_some(rest)
+        event.maybe("unmapped.dir", start.dir.as_deref());
+        event.maybe("unmapped.trace_id", start.trace_id.as_deref().filter(|_| !self.takes_trace()));
+        event.maybe("unmapped.span_id", start.span_id.as_deref());
     }
 }
 
 /// A value that people search for, and where it stands in the event.
-fn observable(name: &str, id: Id, value: Value) -> Value {
-    let mut observable = Object::default();
-    observable.set("name", name).id("type", "", id).set("value", value);
-    observable.into()
+fn observable(name: &str, kind: Id, value: Value) -> Value {
+    let mut observable = Fields::default();
+    observable.set("name", name).set("value", value);
+    id(&mut observable, "type", "", kind);
+    observable.into_value()
 }
 
-/// A JSON object that is filled in.
-#[derive(Default)]
-struct Object(Map<String, Value>);
-
-impl Object {
-    fn set(&mut self, key: &str, value: impl Into<Value>) -> &mut Object {
-        self.0.insert(key.to_owned(), value.into());
-        self
-    }
-
-    fn maybe(&mut self, key: &str, value: Option<impl Into<Value>>) -> &mut Object {
-        match value {
-            Some(value) => self.set(key, value),
-            None => self,
-        }
-    }
-
-    /// `KEY_id`, and the caption in `KEY` with `suffix`.
-    fn id(&mut self, key: &str, suffix: &str, (id, caption): (u8, &str)) -> &mut Object {
-        self.set(&format!("{key}_id"), id).set(&format!("{key}{suffix}"), caption)
-    }
-
-    /// A host by the attribute that takes it.
-    fn host(&mut self, host: &str) -> &mut Object {
-        match host.parse::<IpAddr>() {
-            Ok(ip) => self.set("ip", ip.to_string()),
-            Err(_) if is_hostname(host) => self.set("hostname", host),
-            Err(_) => self.set("name", host),
-        }
-    }
-
-    fn has(&self, key: &str) -> bool {
-        self.0.contains_key(key)
-    }
-
-    fn is_nameless(&self) -> bool {
-        !["ip", "hostname", "name"].into_iter().any(|key| self.has(key))
-    }
+/// Sets `PATH_id`, and the caption in `PATH` with `suffix`.
+fn id(event: &mut Fields, path: &str, suffix: &str, (id, caption): (u8, &str)) {
+    event.set(&format!("{path}_id"), id).set(&format!("{path}{suffix}"), caption);
 }
 
-impl From<Object> for Value {
-    fn from(object: Object) -> Value {
-        Value::Object(object.0)
+/// Sets a host by the attribute that takes it.
+fn host_at<'a>(event: &'a mut Fields, path: &str, host: &str) -> &'a mut Fields {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => event.set(&format!("{path}.ip"), ip.to_string()),
+        Err(_) if is_hostname(host) => event.set(&format!("{path}.hostname"), host),
+        Err(_) => event.set(&format!("{path}.name"), host),
     }
 }
 
@@ -787,11 +670,6 @@ fn is_hostname(text: &str) -> bool {
             && edge(bytes.last())
             && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
     })
-}
-
-/// `long_t` has 63 bits.
-fn long(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
