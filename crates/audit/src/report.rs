@@ -17,57 +17,23 @@ use exeat_record::{hex, sha256_hex};
 use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
-use crate::Moment;
 use crate::query::{Filter, Flaw, Kind, Reader, Record};
 use crate::summary::{Reading, RunFacts, Summary, Traffic};
 use crate::table::words;
 use crate::verify::{self, Standing};
 
+mod data;
 mod html;
 mod timeline;
 
+use data::{Attempt, MAX_DENIED, MAX_NOTES, MAX_ROWS, MAX_RUNS, Policy, Run, Source, Stored};
+pub use data::{Made, Report};
 use timeline::Timeline;
 
-/// Runs with a section of their own.
-const MAX_RUNS: usize = 50;
-/// Rows of a table.
-const MAX_ROWS: usize = 500;
-/// Attempts of one run that are listed in their order.
-const MAX_DENIED: usize = 200;
-/// Notes, files and policies of one run.
-const MAX_NOTES: usize = 100;
 /// Bytes of a stored policy that is shown.
 const MAX_POLICY: u64 = 256 * 1024;
 /// Bytes of all stored policies that are shown.
 const MAX_POLICIES: usize = 4 * 1024 * 1024;
-
-/// What a page is made of.
-#[derive(Debug)]
-pub struct Report {
-    made: Made,
-    files: Vec<Source>,
-    /// The worst first, once all are read.
-    runs: Vec<Run>,
-    more_runs: u64,
-    /// Runs of `runs` that have their details.
-    in_full: usize,
-    summary: Summary,
-    /// The stored policies, by digest: one text for all runs that it held in.
-    policies: BTreeMap<String, String>,
-    /// Bytes of them.
-    policy_bytes: usize,
-}
-
-/// When and by whom a page was made.
-#[derive(Debug, Clone)]
-pub struct Made {
-    /// When.
-    pub at: Moment,
-    /// By whom.
-    pub by: Option<String>,
-    /// On which machine.
-    pub on: Option<String>,
-}
 
 /// What came of reading a record for a page.
 #[derive(Debug)]
@@ -77,83 +43,6 @@ pub struct Added {
     pub run: RunFacts,
     /// Whether something is wrong with it beyond that it has no end.
     pub is_damaged: bool,
-}
-
-/// A record that was read.
-#[derive(Debug)]
-struct Source {
-    name: String,
-    verified: Option<verify::Report>,
-    flaws: Vec<String>,
-    more_flaws: u64,
-    lines: u64,
-    /// Of all its bytes.
-    sha256: String,
-    /// The lines that the last checkpoint covers, and their root, as the record says.
-    sealed: Option<(u64, String)>,
-}
-
-impl Source {
-    fn standing(&self) -> Option<Standing> {
-        self.verified.as_ref().map(verify::Report::standing)
-    }
-}
-
-/// One run. Strings are as the record has them.
-#[derive(Debug, Default)]
-struct Run {
-    file: usize,
-    name: String,
-    stage: Option<String>,
-    start: Option<Box<Record>>,
-    end: Option<Box<Record>>,
-    /// The time of its first line, and of its last.
-    first: String,
-    last: String,
-    standing: Option<Standing>,
-    traffic: Traffic,
-    timeline: Timeline,
-    /// What was not let through, in its order.
-    denied: Vec<Attempt>,
-    /// Lines beyond those.
-    denied_more: u64,
-    sources: Vec<(String, String, String)>,
-    policies: Vec<Policy>,
-    notes: Vec<(String, String)>,
-    notes_more: u64,
-}
-
-#[derive(Debug)]
-struct Attempt {
-    time: String,
-    verdict: Verdict,
-    /// Printable.
-    target: String,
-    /// Printable.
-    why: String,
-    /// The program that asked.
-    exe: Option<String>,
-}
-
-/// A policy that held.
-#[derive(Debug)]
-struct Policy {
-    sha256: String,
-    mode: Option<String>,
-    stored: Stored,
-}
-
-/// The policy that is stored beside a record.
-#[derive(Debug)]
-enum Stored {
-    /// It has the digest that the record names, and is in the page.
-    Same,
-    /// It has another one.
-    Other,
-    /// It is longer than what is shown.
-    Long,
-    /// There is none.
-    None,
 }
 
 impl Report {

@@ -3,6 +3,7 @@ use std::io::Cursor;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Moment;
 use crate::testing::HOSTILE;
 
 /// What ends a cell, begins an element, leaves an attribute, and names another place.
