@@ -31,7 +31,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ),
     (
         "test",
-        "run every test, those that need root through `sudo -n` or with [--root]; the rest goes to `cargo test --workspace`",
+        "run every test, or those of one area (cli, clients, files, policy, proxy, record, sandbox); those that need root through \
+         `sudo -n` or with [--root]; the rest goes to `cargo test`",
     ),
     ("bench", "print what exeat costs: start-up, throughput, round trip, CPU, memory, each with its aim"),
     (

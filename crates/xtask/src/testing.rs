@@ -24,33 +24,81 @@ const USER: &str = "54322";
 /// ends a run.
 const DIFFERENT_TRIALS: [&str; 2] = ["smoke::", "life::"];
 
+/// The parts of the project that `cargo xtask test AREA` tests: the crates, and the modules of the end-to-end trials. A test holds each
+/// module to one area at least.
+pub(crate) const AREAS: &[(&str, &[&str], &[&str])] = &[
+    ("policy", &["exeat-policy", "exeat-compose"], &["policy", "allow", "deny", "terms", "presets"]),
+    (
+        "record",
+        &["exeat-record", "exeat-audit"],
+        &["audit", "audit_read", "export", "learn", "ledger", "verify", "durable", "privacy"],
+    ),
+    (
+        "proxy",
+        &["exeat-proxy"],
+        &["dns", "gateway", "http", "load", "proxy", "socks", "tls", "upstream", "vectors", "who"],
+    ),
+    ("files", &["exeat-files"], &["escape"]),
+    (
+        "sandbox",
+        &["exeat-sandbox", "exeat-runner"],
+        &["doctor", "escape", "life", "limits", "prove", "smoke", "streams", "terminal"],
+    ),
+    ("cli", &["exeat-cli", "xtask"], &["cli", "exit"]),
+    ("clients", &[], &["clients"]),
+];
+
 /// Every test of the workspace, end to end included; a test that cannot run here fails. `--root`: only those that need root,
-/// through `sudo`, which may ask for a password. `--user`: as root, what differs for an ordinary user.
+/// through `sudo`, which may ask for a password. `--user`: as root, what differs for an ordinary user. The name of an area in front:
+/// only its tests.
 pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
     let (asked, arguments): (Vec<_>, Vec<_>) =
         arguments.iter().map(String::as_str).partition(|argument| ["--root", "--user"].contains(argument));
     // The binary that end-to-end tests drive, built with the features that the test build uses: nothing is compiled twice.
     steps::finish(tree::cargo().args(["build", "--workspace", "--bins", "--tests"]), "the build")?;
     let mut total = Total::default();
-    match asked[..] {
-        ["--root"] => run_as_root(&arguments, "sudo", &mut total)?,
-        ["--user"] => run_as_user(&mut total)?,
-        [] if needs::is_root() => {
-            run(tree::cargo_with_all_signals().args(words(&arguments, "--include-ignored")), &mut total)?;
+    let area = arguments.first().and_then(|name| AREAS.iter().find(|(area, ..)| area == name));
+    if let Some((_, crates, modules)) = area {
+        // The end-to-end trials as they are built already: a part of the workspace would be built with other features.
+        let units = crates.iter().map(|package| vec!["-p".to_owned(), (*package).to_owned()]);
+        let trials = modules.iter().map(|module| {
+            ["--workspace", "--test", "e2e", "--", &format!("{module}::")].map(str::to_owned).to_vec()
+        });
+        for words in units.chain(trials) {
+            run_as_asked(&asked, &words, &mut total)?;
         }
-        [] => {
-            run(tree::cargo_with_all_signals().args(words(&arguments, "")), &mut total)?;
-            if total.left_out > 0 && needs::sudo() {
-                run_as_root(&arguments, "sudo -n", &mut total)?;
-            }
-        }
-        _ => return Err("`--root` and `--user` exclude each other".to_owned()),
+    } else {
+        let words = ["--workspace".to_owned()].into_iter();
+        let words: Vec<String> = words.chain(arguments.iter().map(|word| (*word).to_owned())).collect();
+        run_as_asked(&asked, &words, &mut total)?;
     }
     for name in &total.names {
         println!("failed: {name}");
     }
     println!("\n{}", total.line());
     if total.failed == 0 && total.passed > 0 { Ok(()) } else { Err("not every test passed".to_owned()) }
+}
+
+/// Runs the tests that these words of `cargo test` select, for the user that was asked for.
+fn run_as_asked(asked: &[&str], arguments: &[String], total: &mut Total) -> Result<(), String> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match *asked {
+        ["--root"] => run_as_root(&arguments, "sudo", total),
+        ["--user"] => run_as_user(total),
+        [] if needs::is_root() => {
+            run(tree::cargo_with_all_signals().args(words(&arguments, "--include-ignored")), total)
+        }
+        [] => {
+            let left_out = std::mem::take(&mut total.left_out);
+            run(tree::cargo_with_all_signals().args(words(&arguments, "")), total)?;
+            if total.left_out > 0 && needs::sudo() {
+                run_as_root(&arguments, "sudo -n", total)?;
+            }
+            total.left_out += left_out;
+            Ok(())
+        }
+        _ => Err("`--root` and `--user` exclude each other".to_owned()),
+    }
 }
 
 /// The same with nothing asked, for everybody who may be had, and with these variables.
@@ -62,7 +110,7 @@ pub(crate) fn run_all(variables: &[(&str, &str)]) -> Result<(), String> {
 
 /// The words of `cargo test` for what was asked, with one more option for the test programs.
 fn words(arguments: &[&str], option: &str) -> Vec<String> {
-    let mut words = vec!["test", "--workspace", "--no-fail-fast"];
+    let mut words = vec!["test", "--no-fail-fast"];
     words.extend(arguments);
     if !option.is_empty() {
         if !words.contains(&"--") {
@@ -237,7 +285,19 @@ impl Total {
 
 #[cfg(test)]
 mod tests {
-    use super::{Total, words};
+    use super::{AREAS, Total, words};
+
+    #[test]
+    fn gives_each_module_of_the_trials_an_area() {
+        let trials =
+            std::fs::read_to_string(crate::tree::root().join("tests/e2e/main.rs")).unwrap_or_default();
+        let modules: Vec<&str> =
+            trials.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
+        assert!(modules.len() > 30);
+        for module in modules {
+            assert!(AREAS.iter().any(|(.., modules)| modules.contains(&module)), "{module}");
+        }
+    }
 
     #[test]
     fn counts_result_lines_and_nothing_else() {
@@ -259,8 +319,8 @@ mod tests {
     #[test]
     fn an_option_for_the_test_programs_comes_behind_the_two_dashes() {
         let of = |arguments: &[&str], option| words(arguments, option).join(" ");
-        assert_eq!(of(&[], ""), "test --workspace --no-fail-fast");
-        assert_eq!(of(&["-p", "x"], "--ignored"), "test --workspace --no-fail-fast -p x -- --ignored");
-        assert_eq!(of(&["--", "name"], "--ignored"), "test --workspace --no-fail-fast -- name --ignored");
+        assert_eq!(of(&[], ""), "test --no-fail-fast");
+        assert_eq!(of(&["-p", "x"], "--ignored"), "test --no-fail-fast -p x -- --ignored");
+        assert_eq!(of(&["--", "name"], "--ignored"), "test --no-fail-fast -- name --ignored");
     }
 }
