@@ -1,4 +1,4 @@
-//! The credentials for an upstream proxy, from where the user keeps them.
+//! Reads the credentials for an upstream proxy from the file or the variable that holds them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use exeat_files::walk::LinkRule;
 use exeat_policy::{Credentials, CredentialsError, MAX_CREDENTIALS};
 use nix::libc;
 
-/// Why there are no credentials. None of them is in it.
+/// The reason that credentials cannot be read. It never contains the credentials.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthError {
@@ -22,13 +22,13 @@ pub enum AuthError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Not a regular file.
+    /// The path is not a regular file.
     #[error("the credentials are to be in a regular file, and `{}` is none", .0.display())]
     NoFile(PathBuf),
-    /// Others may read or change it.
+    /// Other users may read or change the file.
     #[error("`{}` holds credentials, and others than its owner may use it (mode {mode:04o})", .path.display())]
     Open {
         /// The file.
@@ -36,19 +36,19 @@ pub enum AuthError {
         /// Its mode.
         mode: u32,
     },
-    /// It belongs to somebody else.
+    /// The file belongs to another user.
     #[error("`{}` is to hold credentials, and belongs to somebody else", .0.display())]
     Foreign(PathBuf),
-    /// No such variable.
+    /// The variable is not set.
     #[error("the variable `{0}` is not set")]
     Unset(String),
-    /// What is there is no `user:password`.
+    /// The text is not `user:password`.
     #[error("{0}")]
     Shape(#[from] CredentialsError),
 }
 
 impl AuthError {
-    /// What to do, where that is one thing.
+    /// Returns the command that fixes the error, if there is one.
     #[must_use]
     pub fn fix(&self) -> Option<String> {
         match self {
@@ -58,13 +58,13 @@ impl AuthError {
     }
 }
 
-/// Reads credentials from a file that nobody but its owner may read or write: the user's own, or root's.
+/// Reads credentials from a file of the user's or of root's that nobody else may read or write.
 ///
 /// # Errors
-/// [`AuthError`]; a file that others may use is refused like one that is not there.
+/// Returns an [`AuthError`] where the file is missing or other users may use it.
 pub fn credentials_in(path: &Path) -> Result<Credentials, AuthError> {
     let read = |source| AuthError::Read { path: path.to_path_buf(), source };
-    // A pipe without a writer does not keep us waiting.
+    // A pipe without a writer must not block.
     let end = LinkRule::from_env().walk(path).map_err(|error| read(error.into()))?;
     let at = format!("/proc/self/fd/{}", end.file.as_raw_fd());
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(at).map_err(read)?;
@@ -79,16 +79,16 @@ pub fn credentials_in(path: &Path) -> Result<Credentials, AuthError> {
         return Err(AuthError::Open { path: path.to_path_buf(), mode: meta.mode() & 0o7777 });
     }
     let mut text = Vec::new();
-    // One byte more than fits, with a line end: what is too long is refused, not cut.
+    // Three bytes more than fit (a line end and one more): text that is too long is refused, not cut.
     let most = u64::try_from(MAX_CREDENTIALS).unwrap_or(u64::MAX).saturating_add(3);
     file.take(most).read_to_end(&mut text).map_err(read)?;
     Ok(Credentials::parse(&text)?)
 }
 
-/// Takes credentials from a variable of the caller.
+/// Reads credentials from a variable of the caller.
 ///
 /// # Errors
-/// [`AuthError`] when it is not set, or is no `user:password`.
+/// Returns an [`AuthError`] where it is not set or does not hold `user:password`.
 pub fn credentials_of(name: &str, host_env: &BTreeMap<OsString, OsString>) -> Result<Credentials, AuthError> {
     let value = host_env.get(OsStr::new(name)).ok_or_else(|| AuthError::Unset(name.to_owned()))?;
     Ok(Credentials::parse(value.as_bytes())?)
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// A03: a file that others may read or change is no place for a secret, and no error says what is in it.
+    /// A03: a file that others may read or change is refused, and no error contains the secret.
     #[test]
     fn a03_a_file_of_credentials_is_its_owners_alone() {
         let dir = std::env::temp_dir().join(format!("exeat-auth-{}", std::process::id()));

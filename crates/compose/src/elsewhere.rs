@@ -1,13 +1,12 @@
-//! A run through somebody else's proxy: that one's policy decides about hosts, so nothing here may say anything about them.
-//! What could not be held is refused and never passed over.
+//! Refuses rules about hosts in a run through another proxy (`--via`): that proxy's policy decides about hosts.
 
 use crate::fault::Fault;
 use crate::named::Named;
 use crate::request::PolicyRequest;
 
-/// Refuses the flags that are about hosts.
+/// Refuses flags about hosts.
 pub(crate) fn flags(args: &PolicyRequest) -> Result<(), Fault> {
-    // All of them by name: a new one has to say what it is about.
+    // Every field is named, so that a new one must be classified here.
     let PolicyRequest {
         allow,
         deny,
@@ -72,9 +71,9 @@ pub(crate) fn flags(args: &PolicyRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses the files that are.
+/// Refuses files that contain rules about hosts.
 pub(crate) fn files(policies: &[Named], ceilings: &[Named]) -> Result<(), Fault> {
-    // A ceiling bounds hosts also where it names none: then none is allowed.
+    // A ceiling without hosts allows none, so it bounds hosts, too.
     if let Some(ceiling) = ceilings.first() {
         return Err(Fault::input(format!(
             "the ceiling {} bounds the hosts of every run, which cannot be held with `--via`: another proxy decides",

@@ -1,42 +1,42 @@
-//! What is wrong with an input, in words for people and in fields for programs.
+//! Describes an error in an input, as text for people and as fields for programs.
 
 use std::error::Error;
 use std::fmt;
 
-/// Why something could not be composed. The message is lower case, without a full stop, the user's text in backticks.
+/// An error that prevents composing. The message is lower case without a full stop, and quotes the user's text in backticks.
 #[derive(Debug)]
 pub struct Fault {
-    /// Whether the input is wrong; otherwise something does not work on this machine.
+    /// Whether the input is wrong; otherwise an operation failed on this machine.
     pub is_input: bool,
     /// What happened.
     pub message: String,
-    /// What caused it; the message never repeats it.
+    /// The cause. The message never repeats it.
     pub source: Option<Box<dyn Error + Send + Sync>>,
-    /// What to do.
+    /// What the user can do.
     pub hint: Option<String>,
-    /// What was probably meant, for programs; where the message says so itself.
+    /// The probable intention, for programs, where the message itself contains it.
     pub meant: Option<String>,
-    /// Where it is.
+    /// Where the errors are.
     pub places: Vec<Place>,
 }
 
-/// Where something is wrong in a file or a flag, for programs: the message has it in words.
+/// The position of an error in a file or a flag, for programs. The message contains it as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file as it was named, or the flag.
+    /// The file or the flag as the user named it.
     pub file: String,
-    /// From 1.
+    /// The line, starting at 1.
     pub line: Option<u32>,
-    /// In characters, from 1; none where it is the file as a whole.
+    /// The column in characters, starting at 1; `None` where the whole file is meant.
     pub column: Option<u32>,
-    /// What is wrong there.
+    /// The error at this position.
     pub error: String,
-    /// What was probably meant.
+    /// The probable intention.
     pub meant: Option<String>,
 }
 
 impl Fault {
-    /// Blames the user's input.
+    /// Creates an error in the user's input.
     pub fn input(message: impl Into<String>) -> Self {
         Self {
             is_input: true,
@@ -48,30 +48,30 @@ impl Fault {
         }
     }
 
-    /// Blames the machine: exeat could not do its part.
+    /// Creates an error for an operation that failed on this machine.
     pub fn could(message: impl Into<String>) -> Self {
         Self { is_input: false, ..Self::input(message) }
     }
 
-    /// Adds what caused it.
+    /// Adds the cause.
     #[must_use]
     pub fn because(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { source: Some(source.into()), ..self }
     }
 
-    /// Adds what to do.
+    /// Adds what the user can do.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Adds what was probably meant.
+    /// Adds the probable intention.
     #[must_use]
     pub fn meant(self, meant: String) -> Self {
         Self { meant: Some(meant), ..self }
     }
 
-    /// Adds where it is.
+    /// Adds where the errors are.
     #[must_use]
     pub fn at(self, places: Vec<Place>) -> Self {
         Self { places, ..self }

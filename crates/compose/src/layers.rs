@@ -17,7 +17,7 @@ pub(crate) struct Above<'a> {
     pub(crate) terms: Terms,
 }
 
-/// The layers that bounded the grants of policies that were stored beside records.
+/// The layers that bounded the grants of policies stored beside records.
 #[derive(Default)]
 pub(crate) struct LayersOfRecord {
     ceilings: Vec<(String, PolicyBuilder)>,
@@ -25,11 +25,11 @@ pub(crate) struct LayersOfRecord {
     lock: Option<(String, PolicyBuilder)>,
 }
 
-/// The ceilings of a policy, the rules of its declared effects, and its lock.
+/// The ceilings of one policy, the rules of its declared effects, and its lock.
 type Own = (Vec<(String, PolicyBuilder)>, Option<PolicyBuilder>, Option<(String, PolicyBuilder)>);
 
 impl LayersOfRecord {
-    /// Collects all ceilings. Two lists of declared effects or two locks are an error, because nobody knows which one is meant.
+    /// Collects all layers. Two lists of declared effects or two locks are an error because either could be meant.
     pub(crate) fn new(
         own: Own,
         stored: Vec<(String, StoredPolicy)>,
@@ -96,7 +96,7 @@ impl Above<'_> {
     }
 }
 
-/// Computes what applies to all rules: what flags and files ask for, as far as the ceilings permit it.
+/// Computes the settings that apply to all rules: those that flags and files ask for, as far as the ceilings permit.
 pub(crate) fn terms(args: &PolicyRequest, files: &[Named], ceilings: &[Named]) -> Result<Terms, Fault> {
     let any = |says: fn(&PolicyFile) -> bool| files.iter().find(|named| says(&named.file));
     let refused_by = |says: fn(&PolicyFile) -> bool| ceilings.iter().find(|named| says(&named.file));
@@ -126,7 +126,7 @@ pub(crate) fn terms(args: &PolicyRequest, files: &[Named], ceilings: &[Named]) -
     Ok(Terms { mode, nat64, ech })
 }
 
-/// N30: the kinds that the operator lets a stage declare: those of all lists.
+/// N30: checks the declared kinds of effects against `effects.allow` of every file that has one.
 pub(crate) fn allowed_kinds<'n>(
     effects: &EffectSet,
     lists: impl Iterator<Item = &'n Named>,

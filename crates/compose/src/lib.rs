@@ -1,8 +1,8 @@
-//! What holds in the end: policy files, flags, ceilings, effects, presets and a lock are composed into one [`Composed`].
+//! Composes policy files, flags, ceilings, effects, presets and a lock into one [`Composed`].
 //!
-//! The command and the library both compose here, so that a stage has the same bounds whoever starts it. This crate reads the
-//! files that decide about a run and changes nothing but descriptor 0, and that only for a policy on stdin. It starts no program:
-//! whoever starts stages asks the clients of presets, by [`Services`].
+//! The command and the library both use this crate, so that a stage has the same bounds whoever starts it. The crate reads the
+//! files that decide about a run. It changes nothing but descriptor 0, and only for a policy on stdin. It starts no programs: the
+//! caller asks the clients of presets through [`Services`].
 #![forbid(unsafe_code)]
 
 mod credentials;

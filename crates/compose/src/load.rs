@@ -1,4 +1,4 @@
-//! Flags, files, presets, effects and ceilings in, one [`Composed`] out.
+//! Composes flags, files, presets, effects and ceilings into one [`Composed`].
 
 use std::path::Path;
 
@@ -23,30 +23,30 @@ use crate::services::Services;
 use crate::text::{is_stdin, open, text_of};
 use crate::upstream::{self, NextHop};
 
-/// What holds in the end.
+/// The bounds that apply to a run.
 #[derive(Debug)]
 pub struct Composed {
     /// All rules of all layers.
     pub policy: Policy,
-    /// Another proxy that connections are left to.
+    /// The proxy that connections go through.
     pub next_hop: Option<NextHop>,
-    /// The files that the stage sees and changes, and the bounds on them.
+    /// The files that the stage sees and may write, with the bounds on them.
     pub files: Files,
-    /// Rules about the environment, in order.
+    /// The rules about the environment, in order.
     pub environment: Vec<EnvRule>,
-    /// The limits. Those of the caller replace those of files, and none exceeds a ceiling.
+    /// The limits. Those of the caller replace those of files, and a ceiling bounds both.
     pub limits: Limits,
     /// The settings of `[sandbox]`.
     pub sandbox: SandboxSection,
-    /// The package caches, if anything sets them; [`files`](Self::files) has a default.
+    /// The package caches, if anything sets them; [`files`](Self::files) contains the default.
     pub cache: Option<Cache>,
     /// The stage's HOME, if anything sets it.
     pub home: Option<Home>,
-    /// Services of this machine that the stage finds on its own loopback.
+    /// Services of this machine that the stage reaches on its own loopback.
     pub host_ports: Vec<HostPort>,
     /// Whether SOCKS5 is offered.
     pub socks5: bool,
-    /// Whether each line of the record is on the disk before what it describes is done.
+    /// Whether each line of the record reaches the disk before the action that it describes.
     pub audit_sync: bool,
     /// The stage's name.
     pub stage: Option<String>,
@@ -54,29 +54,29 @@ pub struct Composed {
     pub llm: bool,
     /// The files that were read, for the record.
     pub sources: Vec<Source>,
-    /// What was looked at, read or not there, each from before that.
+    /// The state of each inspected path before it was read; also of paths without a file.
     pub seen: Vec<Seen>,
-    /// What cannot be read a second time, if anything.
+    /// The name of a source that cannot be read a second time, if there is one.
     pub once: Option<String>,
-    /// What the user should know: what was found, used, narrowed.
+    /// Lines for the user about files found, used or narrowed.
     pub notes: Vec<String>,
-    /// Why hosts of a preset may be missing: what the user should see last.
+    /// Lines that the user should see last: why hosts of a preset may be missing.
     pub doubts: Vec<String>,
     /// Variables that send the clients of the presets to other hosts.
     pub redirected_by: Vec<&'static str>,
-    /// A file names a path that is not there: a run cannot be planned.
+    /// The error for a path that a file names and that does not exist: a run cannot be planned.
     pub missing: Option<Fault>,
-    /// The parts of the policy that are about a stage alone.
+    /// The parts of the policy that apply only to a stage.
     pub stage_only: Vec<&'static str>,
 }
 
 impl Composed {
-    /// All lines for the user, the doubts last.
+    /// Returns all lines for the user, the doubts last.
     pub fn lines(&self) -> impl Iterator<Item = &String> {
         self.notes.iter().chain(&self.doubts)
     }
 
-    /// Keeps the credentials for the next hop out of the stage, whatever else is said: the file and the variable that hold them.
+    /// Hides the file or the variable that holds the next hop's credentials from the stage, whatever the policy says.
     pub fn keep_secrets(&mut self) {
         let what = "the credentials of the upstream proxy";
         if let Some(name) = self.next_hop.as_ref().and_then(NextHop::secret_variable) {
@@ -93,10 +93,10 @@ impl Composed {
     }
 }
 
-/// Composes what a caller says with what the site and the user allow at most.
+/// Composes the request of a caller with the bounds of the site and the user.
 ///
 /// # Errors
-/// A [`Fault`] in what was said, or what the services say.
+/// Returns a [`Fault`] in the request, or an error of the services.
 pub fn compose<S: Services>(
     args: &PolicyRequest,
     machine: &Machine,
@@ -153,7 +153,7 @@ pub fn compose<S: Services>(
     let mut said = Said::default();
     let whole = args.layers.clone().unwrap_or_default();
     let mut grants = if args.layers.is_some() { whole.grants } else { args.rules.clone() };
-    // What is set on the command line holds for the rules that stand there, too.
+    // A key that is set on the command line applies to the rules there, too.
     let is_set = |key: &str| {
         let value = |set: &String| {
             set.split_once('=').filter(|(set, _)| set.trim() == key).map(|(_, value)| value.trim() == "true")
@@ -179,7 +179,7 @@ pub fn compose<S: Services>(
         said.add(file, &base, &shown, machine)?;
     }
 
-    // Hosts and files each: declared and granted is what is in both; alone, the effects are the grants.
+    // With grants, the stage gets what is both declared and granted. Without grants, the effects are the grants.
     let of_files = !args.ro.is_empty() || !args.rw.is_empty();
     said.ro.extend_from_slice(&args.ro);
     said.rw.extend_from_slice(&args.rw);
@@ -187,7 +187,7 @@ pub fn compose<S: Services>(
     said.host_ports.extend(&args.host_port);
     let mut declared = OfStage::default();
     if let Some(effects) = &effects {
-        // Alone they are declared as well, so that who refuses is named as it is: no flag would help.
+        // Effects without grants are declared as well, so that a refusal names the declaration: no flag would help.
         declared.hosts = Some(effects);
         if !granted {
             grants.add_effects(effects);
@@ -206,7 +206,7 @@ pub fn compose<S: Services>(
     let stored = LayersOfRecord::new(own, stored, declared.hosts.is_some(), args.lock.is_some())?;
     let above = Above { declared: declared.hosts, ceilings: &ceilings, stored, terms };
     if let Some(hop) = &next_hop {
-        // Before anything else is asked or started.
+        // This check comes before anything else is asked or started.
         services.check_upstream(&above.over(PolicyBuilder::new(), None, Mode::Enforce)?, hop.target())?;
     }
     reading.presets(
@@ -278,11 +278,11 @@ pub fn compose<S: Services>(
     })
 }
 
-/// Reads what every run here reads unasked: the ceilings of this machine and this user, and the project's policy within them. Returns
-/// the files.
+/// Reads the files that every run here reads without being told: the ceilings of this machine and this user, and the project's
+/// policy within them. Returns their names.
 ///
 /// # Errors
-/// A [`Fault`] in one of them.
+/// Returns a [`Fault`] in one of them.
 pub fn standing(machine: &Machine) -> Result<Vec<String>, Fault> {
     let mut reading = Reading::new(machine);
     let ceilings = reading.ceilings(&[], Site::default())?;
@@ -293,14 +293,14 @@ pub fn standing(machine: &Machine) -> Result<Vec<String>, Fault> {
     Ok(ceilings.into_iter().chain(project).map(|named| named.shown).collect())
 }
 
-/// The effects that the stage declares, as far as they bound the grants.
+/// The declared effects, as far as they bound the grants.
 #[derive(Default)]
 struct OfStage<'a> {
     hosts: Option<&'a EffectSet>,
     files: Option<EffectSet>,
 }
 
-/// `--allow`, `--deny`, `--tls-off` and `--host-port`.
+/// Adds the rules of `--allow`, `--deny`, `--tls-off` and `--host-port`.
 fn rules(args: &PolicyRequest, grants: &mut PolicyBuilder, reading: &mut Reading<'_>) -> Result<(), Fault> {
     for rule in &args.tls_off {
         if rule.starts_with(['!', '@']) {
@@ -335,9 +335,9 @@ fn rules(args: &PolicyRequest, grants: &mut PolicyBuilder, reading: &mut Reading
     Ok(())
 }
 
-/// A line for each allow rule of a flag of which a ceiling, or what the stage declares, leaves nothing.
+/// Lists the allow rules of flags that a ceiling or the declared effects leave without any target.
 fn lost_flags(policy: &Policy) -> Vec<String> {
-    // A lock is meant to leave less than the flags, and names what it has.
+    // A lock is meant to leave less than the flags, and lists its own targets.
     let is_bounded = policy.layers().iter().any(|layer| layer.role() != Role::Grants);
     if !is_bounded || policy.layers().iter().any(|layer| layer.role() == Role::Lock) {
         return Vec::new();
@@ -371,7 +371,7 @@ fn from_rule(flag: &str, error: &RuleError) -> Fault {
     let failure = Fault::input(format!("{flag}: {error}")).at(vec![place]);
     match error.meant() {
         Some(meant) => {
-            // Inside `--deny` a marked text would be refused again, and under `--allow` it denies.
+            // `--deny` would refuse a text with the mark `!`, and under `--allow` the mark denies.
             failure.hint(format!("probably meant: {flag} {}", shell_word(meant)))
         }
         None if *error.fault() == RuleFault::Any => {

@@ -1,4 +1,4 @@
-//! What of the machine the meaning of arguments depends on, and the files that arguments name.
+//! Resolves paths in arguments against this machine, and opens the files that arguments name.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -16,39 +16,38 @@ use exeat_policy::file::{BindSpec, PathSpec};
 
 use crate::fault::Fault;
 
-/// Takes over the descriptor of a number, so that no stage inherits it.
+/// Takes over the descriptor with this number, so that no stage inherits it.
 pub type TakeFd = fn(RawFd) -> io::Result<OwnedFd>;
 
-/// The machine as a command finds it.
+/// The directories and variables that arguments are resolved against.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// Absolute, as the kernel says it: without symbolic links.
+    /// The absolute working directory from the kernel, without symbolic links.
     pub cwd: PathBuf,
-    /// The same as the shell that led here names it, links included: where relative paths begin. A link on that way is judged like
-    /// any other.
+    /// The working directory as `PWD` names it, links included. Relative paths start here, and the link rule applies to its links.
     pub base: PathBuf,
-    /// Our own environment.
+    /// The environment of this process.
     pub env: BTreeMap<OsString, OsString>,
     /// The files that were read to decide about a run.
     deciding: RefCell<Vec<PathBuf>>,
-    /// The link rule, once it is asked for.
+    /// The link rule, computed on first use.
     links: OnceCell<LinkRule>,
     take_fd: TakeFd,
 }
 
-/// Why a path of an argument or a file has no place.
+/// The reason that a path of an argument or a file cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// `~` without a home.
+    /// The path starts with `~` and there is no home directory.
     #[error("`~` is HOME, and HOME is not set to an absolute path")]
     NoHome,
 }
 
 impl Machine {
-    /// Looks at this one.
+    /// Describes the machine that this process runs on.
     ///
     /// # Errors
-    /// A [`Fault`] where the working directory is gone.
+    /// Returns a [`Fault`] where the working directory does not exist any more.
     pub fn here(take_fd: TakeFd) -> Result<Self, Fault> {
         let cwd = std::env::current_dir()
             .map_err(|error| Fault::could("cannot tell the working directory").because(error))?;
@@ -57,16 +56,16 @@ impl Machine {
         Ok(Self { base, ..Self::new(cwd, std::env::vars_os().collect(), take_fd) })
     }
 
-    /// Makes one that stands in a directory, with these variables.
+    /// Creates one with this working directory and these variables.
     #[must_use]
     pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, take_fd: TakeFd) -> Self {
         Self { base: cwd.clone(), cwd, env, deciding: RefCell::default(), links: OnceCell::new(), take_fd }
     }
 
-    /// Takes an inherited descriptor over, so that no stage inherits it.
+    /// Takes over an inherited descriptor, so that no stage inherits it.
     ///
     /// # Errors
-    /// A [`Fault`] where it is not open.
+    /// Returns a [`Fault`] where it is not open.
     pub fn take_fd(&self, flag: &str, n: RawFd) -> Result<OwnedFd, Fault> {
         (self.take_fd)(n).map_err(|error| not_open(flag, n, error))
     }
@@ -76,24 +75,24 @@ impl Machine {
         self.deciding.take()
     }
 
-    /// Which links a path of this caller's may lead through.
+    /// Returns the rule for links on the caller's paths.
     pub fn links(&self) -> &LinkRule {
         let new = || LinkRule::new(&self.home_or_database(), self.directory("XDG_RUNTIME_DIR").as_deref());
         self.links.get_or_init(new)
     }
 
-    /// Notes the file that a descriptor is, if it is one: it decides about a run.
+    /// Notes the file behind a descriptor, if there is one, as deciding about a run.
     pub(crate) fn note_descriptor(&self, n: i32) {
         let end = self.links().walk(&PathBuf::from(format!("/proc/self/fd/{n}")));
         self.deciding.borrow_mut().extend(end.ok().filter(|end| end.real.is_file()).map(|end| end.real));
     }
 
-    /// Opens a file that decides about a run: a policy, an effects file, a ceiling, a list of rules, a lock. The run keeps it
-    /// from the stage.
+    /// Opens a file that decides about a run: a policy, an effects file, a ceiling, a list of rules, a lock. The run hides it from
+    /// the stage.
     pub(crate) fn open_deciding(&self, path: &Path) -> io::Result<File> {
         let path = self.base.join(path);
         let end = self.links().walk(&path)?;
-        // Whoever opens a named pipe waits for a writer, and a stage may have made it. One that was passed has no name.
+        // Opening a named pipe waits for a writer, and a stage may have made the pipe. An inherited pipe has no name.
         if end.metadata()?.file_type().is_fifo() && end.real.symlink_metadata().is_ok() {
             return Err(io::Error::other("it is a named pipe; pass its content by a descriptor (/dev/fd/N)"));
         }
@@ -104,24 +103,24 @@ impl Machine {
         Ok(file)
     }
 
-    /// The path from here on, without `.` in it; links and `..` stay as they are.
+    /// Makes a path absolute and removes `.` from it; links and `..` stay.
     pub fn absolute(&self, path: &Path) -> PathBuf {
         self.base.join(path).components().collect()
     }
 
-    /// The user's configuration directory (XDG Base Directory Specification). Without HOME the user database says where it is:
-    /// an unset variable must not lift the ceiling in it.
+    /// Returns the user's configuration directory (XDG Base Directory Specification). Without HOME the user database names it: an
+    /// unset variable must not lift the ceiling in it.
     pub fn config(&self) -> PathBuf {
         self.directory("XDG_CONFIG_HOME").unwrap_or_else(|| self.home_or_database().join(".config"))
     }
 
-    /// The directory of the private caches.
+    /// Returns the directory of the private caches.
     pub fn caches(&self) -> PathBuf {
         let base = self.directory("XDG_CACHE_HOME");
         base.unwrap_or_else(|| self.home_or_database().join(".cache")).join("exeat")
     }
 
-    /// HOME, or what the user database says.
+    /// Returns HOME, or the home directory of the user database.
     pub fn home_or_database(&self) -> PathBuf {
         home_of(self.env.get(OsStr::new("HOME")).map(OsString::as_os_str))
     }
@@ -135,7 +134,7 @@ impl Machine {
         path.is_absolute().then_some(path)
     }
 
-    /// A bind with both paths absolute. The guest's path holds no `..`: bubblewrap would take it by its letters.
+    /// Makes both paths of a bind absolute. The guest's path keeps no `..`, which bubblewrap would not resolve.
     pub fn place_bind(&self, bind: &BindSpec, base: &Path) -> Result<Bind, PlaceError> {
         let host = self.place(&bind.host, base)?;
         let guest = match &bind.guest {
@@ -145,7 +144,7 @@ impl Machine {
         Ok(Bind { host, guest: clean(&guest) })
     }
 
-    /// A path of a policy, absolute; relative ones start at `base`.
+    /// Makes a path of a policy absolute; relative ones start at `base`.
     pub fn place(&self, path: &PathSpec, base: &Path) -> Result<PathBuf, PlaceError> {
         Ok(match path {
             PathSpec::Absolute(path) => PathBuf::from(path),
@@ -156,7 +155,7 @@ impl Machine {
     }
 }
 
-/// Says that a descriptor which an argument names was not open when exeat began.
+/// Reports a descriptor in an argument that was not open when exeat started.
 pub fn not_open(flag: &str, n: RawFd, error: io::Error) -> Fault {
     let fault = Fault::input(format!("`{flag} fd:{n}`: descriptor {n} is not open"));
     let fault = if error.kind() == io::ErrorKind::NotFound { fault } else { fault.because(error) };

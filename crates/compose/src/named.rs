@@ -1,4 +1,4 @@
-//! A policy file that was read, by the name that messages have for it.
+//! Pairs a parsed policy file with its name in messages.
 
 use std::path::PathBuf;
 
@@ -8,31 +8,32 @@ use exeat_policy::{FileError, FileRole, Origin, PolicyFile};
 use crate::fault::{Fault, Place};
 use crate::machine::PlaceError;
 
-/// The project's policy file: used where a caller names it, and where a ceiling bounds it; only said to exist otherwise.
+/// The name of the project's policy file. It applies where the caller names it or a ceiling bounds it; otherwise a note mentions
+/// it.
 pub const PROJECT_FILE: &str = ".exeat.toml";
 
-/// What messages and the record call a policy on stdin, and effects in an argument.
+/// Names in messages and records for a policy on stdin and for effects and policies in arguments.
 pub(crate) const STDIN: &str = "stdin";
 pub(crate) const INLINE: &str = "--effects";
 pub(crate) const INLINE_POLICY: &str = "--policy";
 
-/// The site's ceiling.
+/// The path of the site's ceiling.
 pub(crate) const SITE_CEILING: &str = "/etc/exeat/policy.toml";
 
-/// The user's, below the configuration directory.
+/// The path of the user's ceiling below the configuration directory.
 pub(crate) const USER_CEILING: &str = "exeat/policy.toml";
 
-/// A file that was read, and where its relative paths start.
+/// A parsed policy file, with the directory where its relative paths start.
 #[derive(Debug)]
 pub(crate) struct Named {
     pub(crate) file: PolicyFile,
     pub(crate) base: PathBuf,
     pub(crate) shown: String,
-    /// Nobody named it: what a named file says once stands.
+    /// Whether the caller did not name the file: then the single values of named files win.
     pub(crate) weak: bool,
 }
 
-/// Reads a policy file that may name our presets.
+/// Parses a policy file that may name the built-in presets.
 pub fn parse(text: &str, shown: &str, role: FileRole) -> Result<PolicyFile, Fault> {
     PolicyFile::parse(text, shown, role, &|| preset::names().collect()).map_err(from_file)
 }
@@ -41,7 +42,7 @@ pub(crate) fn groups(name: &str, origin: Option<&Origin>) -> Result<Vec<&'static
     preset::expand(name).map_err(|error| from_preset(&error, origin))
 }
 
-/// Says which preset there is not, and where it was named.
+/// Reports an unknown preset, with the place that names it.
 pub fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Fault {
     let place = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
     let failure = Fault::input(format!("{place}{error}"));

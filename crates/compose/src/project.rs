@@ -1,7 +1,7 @@
-//! The project's own policy file, where nobody named it: what of it may count.
+//! Finds the project's policy file where the caller did not name it, and decides which parts apply.
 //!
-//! Whoever wrote the repository wrote it, and so may have a stage of another run. So it counts only within a ceiling, and of
-//! what it says only what some ceiling speaks about.
+//! The author of the repository or a stage of another run may have written the file. So it applies only within a ceiling, and only
+//! those of its keys that some ceiling bounds.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io;
@@ -16,17 +16,17 @@ use nix::unistd::geteuid;
 
 use crate::named::Named;
 
-/// What lies where the project's file would be.
+/// The entry at the path of the project's file.
 pub(crate) enum Found {
-    /// No such file.
+    /// The file does not exist.
     Nothing,
-    /// A file, opened so that it is the one that was looked at.
+    /// The opened file; what is read is what was checked.
     File(std::fs::File),
-    /// Something that is not used, and what it is.
+    /// The entry cannot be used; the text says what it is.
     Unusable(&'static str),
 }
 
-/// Looks for the file. It is no link, which could lead to anything of the user's, and not a pipe, which could keep us waiting.
+/// Opens the file. Refuses a link, which could lead to any file of the user's, and a pipe, which could block.
 pub(crate) fn find(path: &Path) -> io::Result<Found> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) {
@@ -35,7 +35,7 @@ pub(crate) fn find(path: &Path) -> io::Result<Found> {
             return match error.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::ENOENT) => Ok(Found::Nothing),
                 Some(Errno::ELOOP) => Ok(Found::Unusable("a link")),
-                // A socket.
+                // `ENXIO` means a socket.
                 Some(Errno::ENXIO) => Ok(Found::Unusable("no regular file")),
                 _ => Err(error),
             };
@@ -51,13 +51,13 @@ pub(crate) fn find(path: &Path) -> io::Result<Found> {
     })
 }
 
-/// Whether a file belongs to the caller, or to root.
+/// Returns whether a file belongs to the caller or to root.
 pub(crate) fn is_ours(meta: &Metadata) -> bool {
     [geteuid().as_raw(), 0].contains(&meta.uid())
 }
 
-/// Takes out of an unnamed file what no ceiling speaks about, and says what that was. Hosts need no care: every ceiling bounds
-/// them, also one that names none. Masks and limits only narrow.
+/// Removes the keys that no ceiling bounds from an unnamed file, and returns their names. Hosts stay because every ceiling bounds
+/// them, even one that names none. Masks and limits stay because they only narrow.
 pub(crate) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) -> Vec<&'static str> {
     let speaks = |about: fn(&PolicyFile) -> bool| ceilings.iter().any(|ceiling| about(&ceiling.file));
     let mut left_out = Vec::new();
@@ -90,7 +90,7 @@ pub(crate) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
     if drop_if(filled(&file.fs.rw), speaks(|ceiling| ceiling.fs.rw.is_some()), "fs.rw") {
         file.fs.rw = None;
     }
-    // What listens on this machine's loopback trusts whoever reaches it.
+    // A service on this machine's loopback trusts every client.
     if drop_if(!file.host_ports.is_empty(), false, "network.host_port") {
         file.host_ports.clear();
     }
@@ -115,7 +115,7 @@ pub(crate) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
     if drop_if(file.env.pass.as_ref().is_some_and(|names| !names.is_empty()), env, "env.pass") {
         file.env.pass = None;
     }
-    // A value can name a tree that is shown then, as JAVA_HOME does.
+    // A value can name a tree that becomes visible, as JAVA_HOME does.
     let env_and_trees = env && speaks(|ceiling| ceiling.fs.ro.is_some());
     if drop_if(!file.env.set.is_empty(), env_and_trees, "env.set") {
         file.env.set.clear();

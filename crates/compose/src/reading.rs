@@ -1,4 +1,4 @@
-//! The files of a command line, each read once and noted for the record.
+//! Reads each file of a command line once and notes it for the record.
 
 use std::fs;
 use std::io;
@@ -52,7 +52,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Looks at what is about to be read.
+    /// Notes the state of a path that is about to be read.
     pub(crate) fn look(&mut self, path: &Path) {
         if is_stdin(path) {
             self.once = Some(STDIN.to_owned());
@@ -69,7 +69,7 @@ impl<'a> Reading<'a> {
         self.seen.push(seen);
     }
 
-    /// Every ceiling that there is, once: the site's and the user's where they exist, then the named ones.
+    /// Reads every ceiling once: those of the site and the user where they exist, then the named ones.
     pub(crate) fn ceilings(&mut self, named: &[PathBuf], site: Site) -> Result<Vec<Named>, Fault> {
         let standing = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
         let standing = standing.into_iter().filter(|_| site.has_ceilings);
@@ -78,7 +78,7 @@ impl<'a> Reading<'a> {
         for path in standing {
             self.look(&path);
             taken.extend(self.identity(&path));
-            // One that is there and cannot be read bounds something that we would not know.
+            // A ceiling that exists and cannot be read sets unknown bounds, so it is an error.
             match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
@@ -90,7 +90,7 @@ impl<'a> Reading<'a> {
         for path in named {
             let identity = self.identity(path);
             if identity.as_ref().is_some_and(|identity| taken.contains(identity)) {
-                // The link that it was named by may lead elsewhere later.
+                // The link that names it may change its target later, so it is watched, too.
                 self.look(path);
                 continue;
             }
@@ -100,7 +100,7 @@ impl<'a> Reading<'a> {
         Ok(all)
     }
 
-    /// What makes two names of a file one: the file, and where its relative paths start. `None`: there is no such file.
+    /// Returns what identifies a ceiling: the file and the directory where its relative paths start; `None` without a file.
     fn identity(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
         if is_stdin(path) {
             return None;
@@ -110,7 +110,7 @@ impl<'a> Reading<'a> {
         path.canonicalize().ok().filter(|file| file.is_file()).map(|file| (file, base))
     }
 
-    /// The project's own file, where nobody named it and a ceiling bounds what it can grant.
+    /// Reads the project's own file if the caller did not name it and a ceiling bounds its grants.
     pub(crate) fn project(&mut self, named: &[PathBuf], ceilings: &[Named]) -> Result<Option<Named>, Fault> {
         let path = self.machine.cwd.join(PROJECT_FILE);
         let is_it = |named: &PathBuf| {
@@ -130,7 +130,7 @@ impl<'a> Reading<'a> {
                     Found::Unusable(what) => format!(": it is {what}"),
                     _ => String::new(),
                 };
-                // Whoever names a policy has chosen.
+                // A caller who names a policy has made a choice and needs no note.
                 if named.is_empty() {
                     self.notes.push(format!(
                         "{PROJECT_FILE} was found and not used{why}; --policy {PROJECT_FILE} uses it"
@@ -160,7 +160,7 @@ impl<'a> Reading<'a> {
         Ok(Some(Named { file, base, shown: PROJECT_FILE.to_owned(), weak: true }))
     }
 
-    /// Notes what was read. The record names a file in full: another run has another working directory.
+    /// Notes a source for the record, with the full path because another run has another working directory.
     pub(crate) fn read(&mut self, role: SourceRole, file: &str, text: &str) {
         let file = match file {
             STDIN | INLINE | INLINE_POLICY => file.to_owned(),
@@ -175,7 +175,7 @@ impl<'a> Reading<'a> {
         self.file_seen(path, role)
     }
 
-    /// `--policy`: a policy file, or the policy that stands beside a record.
+    /// Reads `--policy`: a policy file, or the policy stored beside a record.
     pub(crate) fn policy(
         &mut self,
         path: &Path,
@@ -205,7 +205,7 @@ impl<'a> Reading<'a> {
         Ok(Named { file, base, shown, weak: false })
     }
 
-    /// `--set`: the keys of a policy file, which count before those of files.
+    /// Parses `--set`: keys of a policy file that win over those of files.
     pub(crate) fn settings(&self, settings: &[String]) -> Result<Option<Named>, Fault> {
         if settings.is_empty() {
             return Ok(None);
@@ -223,7 +223,7 @@ impl<'a> Reading<'a> {
         Ok(Named { file, base, shown, weak: false })
     }
 
-    /// `--locked`: what the lock has of the stage, as the rules of a layer.
+    /// Reads `--locked` and returns the stage's targets in the lock as the rules of a layer.
     pub(crate) fn lock(
         &mut self,
         path: &Path,
@@ -261,7 +261,7 @@ impl<'a> Reading<'a> {
         Ok((shown, rules))
     }
 
-    /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
+    /// Reads `--effects FILE|JSON`. Text that starts with `[` or `{` is JSON.
     pub(crate) fn effects(&mut self, effects: &Effects) -> Result<EffectSet, Fault> {
         let argument = match effects {
             Effects::File(argument) => argument,
@@ -280,7 +280,7 @@ impl<'a> Reading<'a> {
         Ok(set)
     }
 
-    /// Adds the hosts of presets, asking package managers for theirs.
+    /// Adds the hosts of presets, asking package managers for their hosts.
     pub(crate) fn presets<S: Services>(
         &mut self,
         names: &[(String, Option<Origin>)],
@@ -290,7 +290,7 @@ impl<'a> Reading<'a> {
         (bounds, limits): (&[Bounds], Limits),
         (services, asks_anew): (&S, bool),
     ) -> Result<(), S::Error> {
-        // Each group, and whether somebody named it.
+        // Each group, and whether the caller named it.
         let mut chosen: Vec<(&'static preset::Preset, bool)> = Vec::new();
         for (name, origin) in names {
             let named = name != "auto" || origin.is_some();
@@ -318,7 +318,7 @@ impl<'a> Reading<'a> {
             return Ok(());
         }
         let own = grants.clone().build();
-        // A client is asked for its hosts by what is granted, whatever a run may do besides.
+        // What is granted bounds the questions to a client, whatever mode the run has.
         let finish = |grants: PolicyBuilder| {
             above.over(grants, None, Mode::Enforce).unwrap_or_else(|_| PolicyBuilder::new().build())
         };
@@ -334,7 +334,7 @@ impl<'a> Reading<'a> {
         let answers = services.ask_clients(ask, &asking)?;
         for ((group, _), found) in asking.into_iter().zip(answers) {
             let client = group.from_client.map(|client| client.as_str()).unwrap_or_default();
-            // A mixed repository holds lock files of programs that are not here; the stage cannot run them either.
+            // A mixed repository contains lock files of programs that are not installed; the stage cannot run them either.
             let Some(found) = found else {
                 self.notes.push(format!("--preset auto: {} left out: {client} is not on PATH", group.name));
                 continue;
@@ -351,7 +351,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// `--preset auto`: what the files of the working directory choose.
+    /// Detects presets for `--preset auto` from the files in the working directory.
     fn detected(&mut self) -> Result<Vec<&'static preset::Preset>, Fault> {
         let entries = fs::read_dir(&self.machine.cwd).map_err(|error| {
             Fault::input("`--preset auto`: cannot list the working directory").because(error)
@@ -367,7 +367,7 @@ impl<'a> Reading<'a> {
         Ok(found)
     }
 
-    /// What the stage declared and does not get.
+    /// Reports declared effects that are not granted.
     pub(crate) fn excess(
         &mut self,
         policy: &Policy,
@@ -414,7 +414,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Reports the directory where it cannot be entered, as after `sudo -u`, and the file otherwise.
+/// Reports the directory where it cannot be entered, as after `sudo -u`, and otherwise the file.
 fn unreadable_project(path: &Path, error: io::Error) -> Fault {
     let is_hidden =
         fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
@@ -426,10 +426,10 @@ fn unreadable_project(path: &Path, error: io::Error) -> Fault {
     }
 }
 
-/// A ceiling that counts unasked brings the project's own file into force as well, so it is nobody else's: under `sudo -E` the home
-/// directory is.
+/// Refuses another user's ceiling: an unnamed ceiling also activates the project's file. Under `sudo -E` the home directory belongs
+/// to another user.
 fn of_the_caller(ceiling: &Path) -> Result<(), Fault> {
-    // The name, and what it leads to.
+    // Checks the name itself and its target.
     for about in [fs::symlink_metadata(ceiling), fs::metadata(ceiling)].into_iter().flatten() {
         if !project::is_ours(&about) {
             let shown = printable(&ceiling.display().to_string());
@@ -439,6 +439,6 @@ fn of_the_caller(ceiling: &Path) -> Result<(), Fault> {
                 .hint("set HOME and XDG_CONFIG_HOME to directories of your own, as `sudo -H` does"));
         }
     }
-    // What cannot be looked at cannot be read either, which is told there.
+    // A path that cannot be inspected cannot be read either, and the reader reports it.
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The parsed request of a caller, before any file is read.
+//! Describes the request of a caller before any file is read.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,57 +10,56 @@ use exeat_policy::{Cache, EffectSet, Home, HostPort, Layers, Limits, Mode, Polic
 
 use crate::upstream::NextHop;
 
-/// Rules, files, presets and bounds as a caller gives them. All of them add up; a deny rule always wins.
+/// The rules, files, presets and bounds of a caller. All of them add up, and a deny rule always wins.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyRequest {
-    /// Allow rules, or `@FILE` of a list.
+    /// Allow rules, or `@FILE` to read a list.
     pub allow: Vec<String>,
-    /// Deny rules, or `@FILE` of a list.
+    /// Deny rules, or `@FILE` to read a list.
     pub deny: Vec<String>,
     /// Allow rules whose TLS server name is not checked.
     pub tls_off: Vec<String>,
-    /// Services of this machine's loopback.
+    /// Services on this machine's loopback that the stage may reach.
     pub host_port: Vec<HostPort>,
     /// Names of presets, or `auto`.
     pub preset: Vec<String>,
-    /// What happens to what no rule allows; `None`: what the files say.
+    /// The handling of targets that no rule allows; `None` leaves it to the files.
     pub mode: Option<Mode>,
-    /// Policy files, `-`, `fd:N`, or JSON itself.
+    /// Policy files, `-`, `fd:N`, or JSON text.
     pub policy: Vec<PathBuf>,
     /// Ceilings besides those of the site and the user.
     pub ceiling: Vec<PathBuf>,
     /// The effects that the stage declares.
     pub effects: Option<Effects>,
-    /// Another proxy: its URL, `env` or `none`.
+    /// The upstream proxy: its URL, `env` or `none`.
     pub upstream_proxy: Option<String>,
-    /// `KEY=VALUE` of a policy file; they count before files.
+    /// `KEY=VALUE` pairs of a policy file; they win over files.
     pub set: Vec<String>,
     /// Rules that are parsed already.
     pub rules: PolicyBuilder,
-    /// A whole policy that is parsed already, which replaces [`rules`](Self::rules). See
-    /// [`Policy::to_layers`](exeat_policy::Policy::to_layers).
+    /// A whole parsed policy, which replaces [`rules`](Self::rules). See [`Policy::to_layers`](exeat_policy::Policy::to_layers).
     pub layers: Option<Layers>,
-    /// Another proxy that is parsed already; it replaces [`upstream_proxy`](Self::upstream_proxy).
+    /// A parsed upstream proxy, which replaces [`upstream_proxy`](Self::upstream_proxy).
     pub next_hop: Option<NextHop>,
-    /// The base view; `None`: what the files say.
+    /// The base view; `None` leaves it to the files.
     pub view: Option<View>,
-    /// Read-only binds, in their places.
+    /// Read-only binds with absolute paths.
     pub ro: Vec<Bind>,
-    /// Writable binds, in their places.
+    /// Writable binds with absolute paths.
     pub rw: Vec<Bind>,
-    /// Paths to hide, in their places.
+    /// Absolute paths to hide.
     pub mask: Vec<PathBuf>,
     /// Bounds on files and variables besides those of ceilings.
     pub bounds: Vec<Bounds>,
-    /// Protected names to let through.
+    /// Protected names that the stage may write.
     pub allow_write: Vec<LetThrough>,
-    /// The stage's own directory, if it does not work in the caller's.
+    /// The stage's own work directory, if it does not work in the caller's.
     pub work: Option<Work>,
-    /// The package caches; `None`: what the files say.
+    /// The package caches; `None` leaves them to the files.
     pub cache: Option<Cache>,
-    /// Where the stage's HOME is; `None`: what the files say.
+    /// The stage's HOME; `None` leaves it to the files.
     pub home: Option<Home>,
-    /// Rules about the environment, after those of files.
+    /// Rules about the environment, applied after those of files.
     pub env: Vec<EnvRule>,
     /// Limits; each one replaces that of files.
     pub limits: Limits,
@@ -68,24 +67,24 @@ pub struct PolicyRequest {
     pub sandbox: SandboxSection,
     /// Whether SOCKS5 is offered, whatever the files say.
     pub socks5: bool,
-    /// Whether each line of the record is on the disk before what it describes is done, whatever the files say.
+    /// Whether each line of the record reaches the disk before the action that it describes, whatever the files say.
     pub audit_sync: bool,
-    /// The stage's name; `None`: what the files say.
+    /// The stage's name; `None` leaves it to the files.
     pub stage: Option<String>,
     /// The ceilings that apply without being named.
     pub site: Site,
-    /// Whether the project's own file counts, within the ceilings.
+    /// Whether the project's own file applies, within the ceilings.
     pub uses_project: bool,
-    /// Whether somebody else's proxy decides about hosts, so that nothing here may.
+    /// Whether another proxy decides about hosts, so that no rule about hosts is accepted here.
     pub via: bool,
-    /// Whether package managers are asked whatever they have said today.
+    /// Whether package managers are asked although an answer of today is stored.
     pub asks_anew: bool,
-    /// A lock file: the stage may reach only what it reached before.
+    /// A lock file, which bounds the stage to the targets that it reached before.
     pub lock: Option<PathBuf>,
 }
 
 impl PolicyRequest {
-    /// Returns whether it says nothing about a policy.
+    /// Returns whether the request contains nothing about a policy.
     pub fn is_empty(&self) -> bool {
         let Self { allow, deny, tls_off, host_port, preset, mode, policy, .. } = self;
         let Self { ceiling, effects, upstream_proxy, set, .. } = self;
@@ -97,10 +96,10 @@ impl PolicyRequest {
     }
 }
 
-/// The effects that a stage declares. They bound the other grants. Without any, they are the grants themselves.
+/// The effects that a stage declares. They bound the other grants, and without other grants they are the grants.
 #[derive(Debug, Clone)]
 pub enum Effects {
-    /// A file, or JSON itself.
+    /// A file, or JSON text.
     File(PathBuf),
     /// A parsed set.
     Set(EffectSet),
@@ -129,10 +128,10 @@ impl Default for Site {
 /// One rule about the stage's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvRule {
-    /// Copy the caller's value; nothing when the caller has none.
+    /// Copies the caller's value, if the caller has one.
     Pass(OsString),
-    /// Set a value.
+    /// Sets a value.
     Set(OsString, OsString),
-    /// Take it away: whatever an earlier rule or the list of passed variables says. The variables of the proxy stay.
+    /// Removes the variable, whatever an earlier rule or the list of passed variables says. Variables of the proxy stay.
     Remove(OsString),
 }

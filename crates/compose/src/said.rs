@@ -1,4 +1,4 @@
-//! What policy files and effects say besides rules.
+//! Merges the settings of policy files and effects that are not rules.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::named::{Named, place_error};
 use crate::request::EnvRule;
 
-/// What policy files and effects say besides rules.
+/// The merged settings of policy files and effects that are not rules.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) stage: Option<String>,
@@ -33,9 +33,9 @@ pub(crate) struct Said {
     pub(crate) audit_sync: bool,
     pub(crate) on_excess: Option<OnExcess>,
     pub(crate) host_ports: Vec<HostPort>,
-    /// Where a file names a path of the host, and by which key.
+    /// Host paths that files name, with the key and the position of each.
     places: Vec<(PathBuf, &'static str, String)>,
-    /// Which file said what may be said once only.
+    /// The file that set each value that only one file may set.
     by: Vec<(&'static str, String)>,
 }
 
@@ -79,7 +79,7 @@ macro_rules! agree_all {
 }
 
 impl Said {
-    /// What the stage sees and changes, for whoever must not trust what it could have changed.
+    /// Returns the files that the stage sees and changes. A program that must not trust what the stage changed uses them.
     pub(crate) fn files(&self, bounds: &[Bounds]) -> Files {
         let work = self.work.iter().filter_map(|work| match work {
             Work::Scratch => None,
@@ -99,7 +99,7 @@ impl Said {
     pub(crate) fn of_stage(&self) -> Vec<&'static str> {
         let Self { view, ro, rw, mask, env, limits, socks5, host_ports, sandbox, .. } = self;
         let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
-        // Those of connections are for `exeat proxy` as well.
+        // Limits of connections apply to `exeat proxy` as well.
         let of_stage = Limits { connections: None, connections_per_host: None, ..*limits };
         let limits = of_stage != Limits::default();
         let parts = [
@@ -113,7 +113,7 @@ impl Said {
         parts.into_iter().filter(|(_, is_said)| *is_said).map(|(name, _)| name).collect()
     }
 
-    /// The first path that a file names and that is not there. The runner asks as well, and knows no file and no line.
+    /// Reports the first path that a file names and that does not exist. The runner checks too, without file and line.
     pub(crate) fn missing(&self) -> Option<Fault> {
         let is_missing =
             |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
@@ -129,7 +129,7 @@ impl Said {
         Some(failure.hint(format!("mkdir -p {make}; or leave it out")))
     }
 
-    /// The paths of effects, where they are granted as they stand.
+    /// Grants the paths of effects as declared.
     pub(crate) fn show(&mut self, effects: &EffectSet, machine: &Machine) -> Result<(), Fault> {
         for (list, paths, tag) in [
             (&mut self.ro, effects.fs_read().collect::<Vec<_>>(), "FsRead"),
@@ -197,12 +197,12 @@ impl Said {
             };
             self.env.push(EnvRule::Set(name.into(), value));
         }
-        // Several policies are a union everywhere else; of limits each one is meant.
+        // Grants of several policies add up; limits each apply.
         self.limits = self.limits.min(file.limits);
         Ok(())
     }
 
-    /// Takes words that two files must agree about.
+    /// Sets values that two files must agree about.
     fn hold(
         &mut self,
         (cache, home): (Option<Cache>, Option<Home>),
@@ -226,7 +226,7 @@ impl Said {
     }
 }
 
-/// Two files may say the same; where they differ, only the user knows which one is meant.
+/// Sets a value. Two files may set the same value; where they differ, only the user knows which one is meant.
 fn agree<T: PartialEq>(
     by: &mut Vec<(&'static str, String)>,
     known: &mut Option<T>,
@@ -244,7 +244,7 @@ fn agree<T: PartialEq>(
     Ok(())
 }
 
-/// Reads the protected names that stay writable. A message gives `place` as their origin.
+/// Parses the protected names that stay writable. Messages give `place` as their origin.
 pub fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThrough>, Fault> {
     names.iter().map(|name| name_to_write(name, place)).collect()
 }

@@ -1,14 +1,14 @@
-//! Files as they were looked at, so that a change is noticed.
+//! Records the state of files, so that a later change is noticed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file of a policy as it was looked at, by its path: whatever is there later is compared with it.
+/// The state of one policy file or its absence, to compare with a later state of the same path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     path: PathBuf,
-    /// `None`: nothing is there, or nothing that we may look at.
+    /// `None` where nothing exists or the caller may not inspect it.
     stamp: Option<Stamp>,
 }
 
@@ -21,7 +21,7 @@ struct Stamp {
 }
 
 impl Seen {
-    /// What is at this absolute path now. Look before you read: then a change between the two counts as one.
+    /// Records the current state of this absolute path. Call it before reading, so that a change in between is noticed.
     #[must_use]
     pub fn at(path: &Path) -> Self {
         let stamp = fs::metadata(path).ok().map(|meta| Stamp {
@@ -33,19 +33,19 @@ impl Seen {
         Self { path: path.to_path_buf(), stamp }
     }
 
-    /// The path.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is something else than a file: a pipe gives what it holds once, and may keep its reader waiting.
+    /// Returns whether the entry exists and is not a regular file. A pipe gives its content once and may block its reader.
     #[must_use]
     pub fn is_no_file(&self) -> bool {
         self.stamp.as_ref().is_some_and(|stamp| !stamp.regular)
     }
 
-    /// The same path, now.
+    /// Records the current state of the same path.
     #[must_use]
     pub fn again(&self) -> Self {
         Self::at(&self.path)

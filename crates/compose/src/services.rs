@@ -1,4 +1,4 @@
-//! What composing needs of whoever runs stages.
+//! Defines what composing needs from the crate that runs stages.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,22 +10,22 @@ use exeat_policy::{Limits, Policy, PolicyBuilder, Rule, Target};
 
 use crate::fault::Fault;
 
-/// What only whoever runs stages can do. The runner implements it.
+/// Operations that need a running stage. The runner implements them.
 pub trait Services {
-    /// Why it was not done, or why nothing was composed.
+    /// The error of an operation, or of composing.
     type Error: From<Fault>;
 
     /// Checks that every ceiling of the policy that bounds upstream proxies allows this one.
     ///
     /// # Errors
-    /// The first ceiling that does not.
+    /// Returns the first ceiling that does not allow it.
     fn check_upstream(&self, policy: &Policy, proxy: &Target) -> Result<(), Self::Error>;
 
-    /// Asks the clients of presets which hosts they use, one after the other. An answer is `None` where the client is not
-    /// installed and its preset was not named.
+    /// Asks the clients of presets one after the other which hosts they use. An answer is `None` where the client is not installed
+    /// and the caller did not name its preset.
     ///
     /// # Errors
-    /// When a client that was asked has not said, or could not be asked.
+    /// Returns an error where a client could not be asked or did not answer.
     fn ask_clients(
         &self,
         ask: Ask<'_>,
@@ -33,31 +33,32 @@ pub trait Services {
     ) -> Result<Vec<Option<Discovered>>, Self::Error>;
 }
 
-/// What a client is asked under: the run to come.
+/// The bounds of the coming run, which apply to a client that is asked for hosts.
 pub struct Ask<'a> {
-    /// Its working directory.
+    /// The working directory of the run.
     pub cwd: PathBuf,
-    /// What it will see.
+    /// The files of the run.
     pub files: Files,
-    /// The caller's environment: what it says about registries is the user's word.
+    /// The caller's environment: its settings of registries come from the user.
     pub host_env: BTreeMap<OsString, OsString>,
-    /// The caller's rules. Its deny rules hold here too, and its allow rules of addresses open what the found names lead to.
+    /// The caller's rules. Its deny rules apply here, too, and its allow rules for addresses permit those that found names resolve
+    /// to.
     pub own: &'a [Rule],
-    /// Makes a round's policy of its grants: the place for ceilings. [`PolicyBuilder::build`] where there are none.
+    /// Builds a round's policy from its grants, with the ceilings. [`PolicyBuilder::build`] where there are none.
     pub finish: &'a dyn Fn(PolicyBuilder) -> Policy,
-    /// What it may use of the machine: the ceilings' limits. Beside them each round has limits of its own; the smaller holds.
+    /// The limits of the ceilings. Each round also has its own limits; the smaller one applies.
     pub limits: Limits,
-    /// Whether an answer that is less than a day old counts.
+    /// Whether a stored answer less than a day old is accepted.
     pub may_be_kept: bool,
 }
 
-/// What one client came to.
+/// The result of asking one client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Discovered {
-    /// Its hosts, each as one rule of the preset, in the order in which it asked.
+    /// The client's hosts, each as one rule of the preset, in the order of its requests.
     pub rules: Vec<PresetRule>,
     /// Lines for the caller.
     pub notes: Vec<String>,
-    /// Why hosts may be missing, as a line for the caller; `None` where the client came to its end.
+    /// A line that explains why hosts may be missing; `None` where the client finished.
     pub doubt: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The text of what decides about a run: policies, lists of rules and locks, from files and from standard input.
+//! Reads the text of policies, lists of rules and locks from files, descriptors and standard input.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use crate::fault::{Fault, Place};
 use crate::machine::Machine;
 use crate::named::STDIN;
 
-/// The text of a policy file, the directory that its paths are relative to, and its name in messages.
+/// Reads a policy file. Returns its text, the directory that its paths are relative to, and its name in messages.
 pub fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Fault> {
     if let Some(n) = descriptor(path)? {
         machine.note_descriptor(n);
@@ -33,14 +33,14 @@ pub fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, S
     }
     let shown = path.display().to_string();
     let file = open(path, &shown, machine)?;
-    // A pipe (`--policy <(...)`) lies in no directory of the user's.
+    // A pipe (`--policy <(...)`) is not in a directory of the user's.
     let regular = file.metadata().is_ok_and(|meta| meta.is_file());
     let beside = path.parent().filter(|_| regular).map(|parent| machine.base.join(parent));
     let base = beside.unwrap_or_else(|| machine.base.clone());
     Ok((policy_text(file, &shown)?, base, shown))
 }
 
-/// The text of a lock file and what it says; no lock where there is no file.
+/// Reads a lock file. Returns its text and the parsed lock, which is `None` where there is no file.
 pub fn read_lock(path: &Path, shown: &str, machine: &Machine) -> Result<(String, Option<Lock>), Fault> {
     let shown = printable(shown);
     let bad = |error: io::Error| Fault::input(format!("cannot read `{shown}`")).because(error);
@@ -58,7 +58,7 @@ pub fn read_lock(path: &Path, shown: &str, machine: &Machine) -> Result<(String,
     }
 }
 
-/// How a lock is made.
+/// Returns the command that writes a lock.
 pub(crate) fn write_it(shown: &str) -> String {
     format!("after a run without --locked: exeat audit lock --last -o {}", shell_word(shown))
 }
@@ -67,15 +67,15 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// The policy that stands in the argument itself, as JSON.
+/// Returns the JSON text of a policy that an argument contains.
 pub(crate) fn inline(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| text.trim_start().starts_with('{'))
 }
 
-/// The number of `fd:N`. A file of that name is `./fd:N`.
+/// Parses the number of `fd:N`. A file with such a name is `./fd:N`.
 pub(crate) fn descriptor(path: &Path) -> Result<Option<i32>, Fault> {
     let Some(number) = path.to_str().and_then(|text| text.strip_prefix("fd:")) else { return Ok(None) };
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     match number.parse() {
         Ok(n) if n > 2 && number.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Some(n)),
         _ => Err(Fault::input(format!("`fd:{number}` is not a descriptor to read: fd:N with N from 3 on"))
@@ -83,17 +83,17 @@ pub(crate) fn descriptor(path: &Path) -> Result<Option<i32>, Fault> {
     }
 }
 
-/// Takes a descriptor of the caller's over and closes its number, so that no stage has it and a writer is told when all is read.
+/// Takes over a descriptor of the caller and closes its number. No stage inherits it, and its writer notices the end of reading.
 fn take(n: i32, shown: &str, machine: &Machine) -> Result<File, Fault> {
     let taken = machine.take_fd("--policy", n)?;
     nix::unistd::close(n).map_err(|error| Fault::could(format!("cannot close `{shown}`")).because(error))?;
     Ok(taken.into())
 }
 
-/// How long exeat waits for the whole of a policy that a descriptor gives.
+/// The longest wait for the whole policy from a descriptor.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A reader of a descriptor that may be a pipe or a socket: nobody waits for it longer than that.
+/// Reads a descriptor that may be a pipe or a socket until a deadline.
 struct Patient<'f> {
     from: &'f mut File,
     end: Instant,
@@ -130,7 +130,7 @@ pub(crate) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, 
         let whole = format!("{why}: {}", error);
         let place = Place { file: shown.to_owned(), line: None, column: None, error: whole, meant: None };
         let failure = Fault::input(why).because(error).at(vec![place]);
-        // As for curl, and for lists of rules.
+        // `@FILE` is the form of curl and of `--allow`, so users write it here, too.
         match shown.strip_prefix('@') {
             Some(file) => failure.hint(format!("a path stands here without `@`: {}", shell_word(file))),
             None => failure,
@@ -138,12 +138,12 @@ pub(crate) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, 
     })
 }
 
-/// At most [`MAX_FILE_BYTES`] of UTF-8; more is refused, so that a rule cannot be lost at the end.
+/// Reads at most [`MAX_FILE_BYTES`] of UTF-8. A longer text is refused because cutting it could lose a rule.
 pub(crate) fn text_of(from: impl Read, shown: &str) -> Result<String, Fault> {
     text_within(from, shown, MAX_FILE_BYTES)
 }
 
-/// The same, but for what may be the policy of a record, which can be larger than a file. As JSON of another form it is refused later.
+/// Reads a policy, which may be larger than a file if it is stored beside a record. JSON of another form is refused later.
 fn policy_text(mut from: impl Read, shown: &str) -> Result<String, Fault> {
     let mut first = [0];
     let has = from
@@ -169,7 +169,7 @@ fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Faul
     })
 }
 
-/// The policy was the whole of stdin. What is left of it (a terminal's next line) is not for the stage.
+/// Replaces stdin, which was the policy, with `/dev/null`: the rest of it (a terminal's next line) is not for the stage.
 fn close_stdin() -> Result<(), Fault> {
     let closed =
         File::open("/dev/null").and_then(|null| nix::unistd::dup2_stdin(null).map_err(io::Error::from));

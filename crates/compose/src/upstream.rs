@@ -1,5 +1,5 @@
-//! The next hop of a command line: what flags, variables, files and ceilings say of another proxy. It reads no credentials
-//! before somebody is about to use them.
+//! Finds the upstream proxy of a command line in flags, variables, files and ceilings. Credentials are read only before they are
+//! used.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,11 +15,11 @@ use crate::fault::Fault;
 use crate::machine::{Machine, PlaceError};
 use crate::named::{Named, place_error};
 
-/// The variables that say which proxy is meant, and what goes without it; the first that is set and not empty counts.
+/// The variables that name the proxy and the targets that bypass it. The first one that is set and not empty applies.
 const PROXY_VARIABLES: [&str; 2] = ["https_proxy", "HTTPS_PROXY"];
 const BYPASS_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
 
-/// Another proxy that connections are left to.
+/// An upstream proxy that connections go through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NextHop {
     url: UpstreamUrl,
@@ -27,12 +27,12 @@ pub struct NextHop {
     auth: Option<Auth>,
 }
 
-/// Where its credentials are.
+/// The source of the proxy's credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Auth {
     File(PathBuf),
     Env(String),
-    /// They stood in the variable that names the proxy.
+    /// The variable that names the proxy contains them.
     Inline(Credentials),
 }
 
@@ -44,13 +44,13 @@ impl NextHop {
         Self { url, bypass, auth: credentials.map(Auth::Inline) }
     }
 
-    /// Where it listens.
+    /// Returns where the proxy listens.
     #[must_use]
     pub fn url(&self) -> &UpstreamUrl {
         &self.url
     }
 
-    /// What does not go through it.
+    /// Returns the targets that do not go through the proxy.
     #[must_use]
     pub fn bypass(&self) -> Bypass {
         self.bypass.clone().unwrap_or_default()
@@ -60,10 +60,10 @@ impl NextHop {
         self.url.target()
     }
 
-    /// Reads what it is told of who we are.
+    /// Reads the credentials for the proxy.
     ///
     /// # Errors
-    /// [`Fault`] where the credentials are not there, or not the user's alone.
+    /// Returns a [`Fault`] where the credentials are missing, or other users may read them.
     pub fn credentials(&self, env: &BTreeMap<OsString, OsString>) -> Result<Option<Credentials>, Fault> {
         let read = match &self.auth {
             None => Ok(None),
@@ -81,7 +81,7 @@ impl NextHop {
         })
     }
 
-    /// The file that holds the credentials: no stage may see it.
+    /// Returns the file that holds the credentials: no stage may see it.
     pub fn secret_file(&self) -> Option<&Path> {
         match &self.auth {
             Some(Auth::File(path)) => Some(path),
@@ -89,7 +89,7 @@ impl NextHop {
         }
     }
 
-    /// The variable that holds them: no stage may have it.
+    /// Returns the variable that holds the credentials: no stage may have it.
     pub fn secret_variable(&self) -> Option<&str> {
         match &self.auth {
             Some(Auth::Env(name)) => Some(name),
@@ -97,7 +97,7 @@ impl NextHop {
         }
     }
 
-    /// `proxy.corp.example:3128 (credentials: file /p; directly: *.corp.example)`.
+    /// Describes the proxy: `proxy.corp.example:3128 (credentials: file /p; directly: *.corp.example)`.
     pub fn shown(&self) -> String {
         let mut more = Vec::new();
         match &self.auth {
@@ -113,12 +113,12 @@ impl NextHop {
         if more.is_empty() { place.to_string() } else { format!("{place} ({})", more.join("; ")) }
     }
 
-    /// Whether a target is left to it.
+    /// Returns whether a target goes through the proxy.
     pub fn takes(&self, target: &Target) -> bool {
         !self.bypass().covers(target)
     }
 
-    /// The deny rules that say less than they seem to: those for addresses that a name leads to.
+    /// Returns the deny rules for addresses: they do not apply to names that the proxy resolves.
     pub fn weakens(policy: &Policy) -> impl Iterator<Item = &exeat_policy::Rule> {
         policy.rules().iter().filter(|rule| rule.action == Action::Deny && rule.pattern.net().is_some())
     }
@@ -140,7 +140,7 @@ impl NextHop {
         Ok(Self { url, bypass: section.bypass.clone(), auth })
     }
 
-    /// Whether this is what a ceiling says, as far as it says something.
+    /// Returns whether this agrees with everything that a ceiling sets.
     fn is_within(&self, ceiling: &Self) -> bool {
         let same_auth = ceiling.auth.is_none() || self.auth.is_none() || self.auth == ceiling.auth;
         let none = Bypass::default();
@@ -148,7 +148,7 @@ impl NextHop {
         self.url == ceiling.url && same_auth && (self.bypass.is_none() || of(self) == of(ceiling))
     }
 
-    /// What the ceiling says counts, and what it leaves open stays.
+    /// Replaces what the ceiling sets, and keeps the rest.
     fn under(self, ceiling: &Self) -> Self {
         Self { bypass: ceiling.bypass.clone(), auth: ceiling.auth.clone().or(self.auth), ..self }
     }
@@ -161,8 +161,8 @@ fn place(spec: &AuthSpec, base: &Path, machine: &Machine) -> Result<Auth, PlaceE
     })
 }
 
-/// The next hop, and lines about how it was found. `given`: a hop that is parsed already, or the text of `--upstream-proxy`;
-/// `set`: the section that `--set` makes.
+/// Finds the next hop and adds lines about how it was found. `given` is a parsed hop or the text of `--upstream-proxy`; `set` is
+/// the section from `--set`.
 pub(crate) fn next_hop(
     given: (Option<&NextHop>, Option<&str>),
     set: Option<&UpstreamSection>,
@@ -187,7 +187,7 @@ pub(crate) fn next_hop(
             Some(hop) => with_set(hop)?,
             None => Wanted::None,
         },
-        // What a file says of another proxy is not for this one, its credentials least of all.
+        // A file's settings for another proxy do not apply, least of all its credentials.
         ((None, Some(url)), _) => {
             with_set(bare(parsed(url).map_err(|fault| refused("--upstream-proxy", &fault))?))?
         }
@@ -212,20 +212,20 @@ pub(crate) fn next_hop(
             printable(&ceiling.shown())
         ))
         .hint("leave it out: the ceiling's holds")),
-        // A ceiling's own was taken above.
+        // The ceiling's own hop was chosen above.
         (Wanted::None | Wanted::Nothing, _) => Ok(None),
     }
 }
 
-/// What was asked for.
+/// The requested next hop.
 enum Wanted {
     Hop(NextHop),
-    /// None, and that was said.
+    /// The caller asked for no proxy.
     None,
     Nothing,
 }
 
-/// The one that these files name, and a file that does.
+/// Returns the hop that these files name, with the name of one of the files.
 fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)>, Fault> {
     let mut found: Option<(NextHop, String)> = None;
     for Named { file, base, shown, .. } in files {
@@ -243,7 +243,7 @@ fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)
     Ok(found)
 }
 
-/// Adds what `--set` says to a proxy that another place names.
+/// Adds the settings of `--set` to a proxy that another source names.
 fn with_set(hop: NextHop, set: Option<&UpstreamSection>, machine: &Machine) -> Result<NextHop, Fault> {
     let Some(set) = set else { return Ok(hop) };
     let said = NextHop::of(hop.url.clone(), set, &machine.base, SET, machine)?;
@@ -254,7 +254,7 @@ fn parsed(url: &str) -> Result<UpstreamUrl, UpstreamFault> {
     url.parse()
 }
 
-/// The text is not repeated: it can hold a password.
+/// Reports a faulty URL without repeating the text, which can contain a password.
 fn refused(what: &str, fault: &UpstreamFault) -> Fault {
     let failure = Fault::input(format!("`{what}`: {fault}"));
     match fault {
@@ -267,7 +267,7 @@ fn refused(what: &str, fault: &UpstreamFault) -> Fault {
     }
 }
 
-/// The caller's own proxy.
+/// Returns the proxy of the caller's own variables.
 fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<NextHop>, Fault> {
     let Some((name, text)) = variable(&PROXY_VARIABLES, machine)? else {
         notes.push(
@@ -297,7 +297,7 @@ fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<N
     Ok(Some(NextHop { url, bypass, auth: credentials.map(Auth::Inline) }))
 }
 
-/// The first of these variables that is set and not empty.
+/// Returns the first of these variables that is set and not empty.
 fn variable<'a>(
     names: &[&'static str],
     machine: &'a Machine,

@@ -5,14 +5,14 @@ use exeat_policy::{FileRole, PolicyFile, Target};
 use super::*;
 use crate::named::parse;
 
-/// A machine with these variables, in a directory that does not matter.
+/// Returns a machine with these variables, in an arbitrary directory.
 fn machine(env: &[(&str, &str)]) -> Machine {
     let env = env.iter().map(|(name, value)| (name.into(), value.into()));
     let none = |_| Err(std::io::ErrorKind::NotFound.into());
     Machine::new(PathBuf::from("/cwd"), env.collect(), none)
 }
 
-/// What it says, with its causes and what to do.
+/// Joins a fault's message, causes and hint.
 fn in_one(fault: &Fault) -> String {
     let causes = std::iter::successors(std::error::Error::source(fault), |error| error.source());
     let words = causes.map(ToString::to_string).chain(fault.hint.clone());
@@ -24,7 +24,7 @@ fn named(text: &str, role: FileRole, shown: &str) -> Named {
     Named { file, base: PathBuf::from("/base"), shown: shown.into(), weak: false }
 }
 
-/// What flags, a policy file and a ceiling come to. Each of the files is the inside of its `[network.upstream]`.
+/// Computes the hop from flags, a policy file and a ceiling. Each file is the content of its `[network.upstream]`.
 fn hop(
     flags: [Option<&str>; 3],
     file: &str,
@@ -67,7 +67,7 @@ fn refuses(found: Result<Option<String>, String>, expect: &str) {
 const P: &str = "http://p.test:3128";
 const FILE: &str = "proxy = \"http://f.test:1\"\nauth = \"file:secret\"\nbypass = [\"a.test\"]";
 
-/// K36: nothing is used that nobody named, the caller's own variables least of all.
+/// K36: an upstream proxy applies only if it is named, the caller's own variables included.
 #[test]
 fn k36_the_callers_variables_count_only_when_they_are_named() {
     let env = [("https_proxy", "http://user:hunter2@p.test:3128/"), ("no_proxy", "corp.test,10.0.0.0/8")];
@@ -88,7 +88,7 @@ fn k36_the_callers_variables_count_only_when_they_are_named() {
     refuses(hop([Some("env"), None, None], "", "", &https), "not supported");
 }
 
-/// A03: a password in the wrong place is not repeated, and where it belongs is said.
+/// A03: a message does not repeat a password in the wrong place, and says where it belongs.
 #[test]
 fn a03_a_password_in_an_argument_is_not_repeated() {
     let url = Some("http://user:hunter2@p.test:3128");
@@ -96,7 +96,7 @@ fn a03_a_password_in_an_argument_is_not_repeated() {
     refuses(hop([Some(P), Some("user:hunter2"), None], "", "", &[]), "named by `file:PATH` or `env:NAME`");
 }
 
-/// What is set takes the place of what a file says; another proxy gets nothing of what a file says, its credentials least of all.
+/// `--set` replaces settings of a file; another proxy gets no settings of a file, least of all credentials.
 #[test]
 fn flags_over_files() {
     is(hop([None; 3], FILE, "", &[]), "f.test:1 (credentials: file /base/secret; directly: a.test)");
@@ -109,7 +109,7 @@ fn flags_over_files() {
     refuses(hop([Some(P), None, Some("*")], "", "", &[]), "would leave nothing");
 }
 
-/// H16: a ceiling's proxy holds for every run, and a run that names another one is refused.
+/// H16: a ceiling's proxy applies to every run, and a run that names another one is refused.
 #[test]
 fn a_ceilings_proxy_holds() {
     let ceiling = "proxy = \"http://f.test:1\"\nbypass = [\"a.test\"]";
@@ -135,7 +135,7 @@ fn a_ceilings_proxy_holds() {
     refuses(hop([None, None, Some("b.test")], "", bare, &[]), "the ceiling");
 }
 
-/// D10: what is left to the proxy is what `exeat check` does not look up.
+/// D10: `exeat check` does not look up targets that go through the proxy.
 #[test]
 fn what_it_takes() {
     let hop =
