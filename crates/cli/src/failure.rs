@@ -82,7 +82,7 @@ impl Failure {
 
     /// exeat could not do its part.
     pub(crate) fn could(message: impl Into<String>) -> Self {
-        Self::Fault(Fault::could(message))
+        Self::Fault(Fault::machine(message))
     }
 
     /// What caused it; never repeated by the message.

@@ -8,7 +8,7 @@ use std::mem::take;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use exeat_compose::{Composed, EnvRule, Machine, NextHop, PROJECT_FILE, PolicyRequest, not_open};
+use exeat_compose::{Composed, EnvRule, Machine, NextHop, PROJECT_FILE, PolicyRequest, descriptor_not_open};
 use exeat_files::request::Bind;
 use exeat_policy::{Cache, View};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
@@ -299,7 +299,7 @@ pub(crate) fn inherited(outputs: &[(&str, Option<&Output>)]) -> Result<(), Failu
     for (flag, output) in outputs {
         let Some(Output::Fd(n)) = output else { continue };
         if let Err(error) = fs::symlink_metadata(format!("/proc/self/fd/{n}")) {
-            return Err(not_open(flag, *n, error).into());
+            return Err(descriptor_not_open(flag, *n, error).into());
         }
     }
     Ok(())
@@ -307,7 +307,7 @@ pub(crate) fn inherited(outputs: &[(&str, Option<&Output>)]) -> Result<(), Failu
 
 /// Takes an inherited descriptor over, so that no stage inherits it.
 pub(crate) fn take_fd(flag: &str, n: i32) -> Result<std::os::fd::OwnedFd, Failure> {
-    exeat_runner::take_fd(n).map_err(|error| not_open(flag, n, error).into())
+    exeat_runner::take_fd(n).map_err(|error| descriptor_not_open(flag, n, error).into())
 }
 
 impl From<FsView> for View {

@@ -62,7 +62,7 @@ impl AuthError {
 ///
 /// # Errors
 /// Returns an [`AuthError`] where the file is missing or other users may use it.
-pub fn credentials_in(path: &Path) -> Result<Credentials, AuthError> {
+pub fn read_credentials_file(path: &Path) -> Result<Credentials, AuthError> {
     let read = |source| AuthError::Read { path: path.to_path_buf(), source };
     // A pipe without a writer must not block.
     let end = LinkRule::from_env().walk(path).map_err(|error| read(error.into()))?;
@@ -89,7 +89,10 @@ pub fn credentials_in(path: &Path) -> Result<Credentials, AuthError> {
 ///
 /// # Errors
 /// Returns an [`AuthError`] where it is not set or does not hold `user:password`.
-pub fn credentials_of(name: &str, host_env: &BTreeMap<OsString, OsString>) -> Result<Credentials, AuthError> {
+pub fn read_credentials_variable(
+    name: &str,
+    host_env: &BTreeMap<OsString, OsString>,
+) -> Result<Credentials, AuthError> {
     let value = host_env.get(OsStr::new(name)).ok_or_else(|| AuthError::Unset(name.to_owned()))?;
     Ok(Credentials::parse(value.as_bytes())?)
 }
@@ -112,7 +115,7 @@ mod tests {
             [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false), (0o601, false)]
         {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let read = credentials_in(&path);
+            let read = read_credentials_file(&path);
             assert_eq!(read.is_ok(), fits, "{mode:o} {read:?}");
             assert!(!format!("{read:?}").contains("hunter2"));
             if let Err(error) = read {
@@ -123,7 +126,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         for text in ["", "hunter2", "user:hunter2\nmore\n", &"u:".repeat(MAX_CREDENTIALS)] {
             fs::write(&path, text).unwrap();
-            let error = credentials_in(&path).unwrap_err();
+            let error = read_credentials_file(&path).unwrap_err();
             assert!(
                 matches!(error, AuthError::Shape(_)) && !error.to_string().contains("hunter2"),
                 "{error}"
@@ -131,18 +134,21 @@ mod tests {
         }
         let pipe = dir.join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(matches!(credentials_in(&pipe), Err(AuthError::NoFile(_))));
-        assert!(matches!(credentials_in(&dir), Err(AuthError::NoFile(_))));
-        assert!(matches!(credentials_in(&dir.join("absent")), Err(AuthError::Read { .. })));
+        assert!(matches!(read_credentials_file(&pipe), Err(AuthError::NoFile(_))));
+        assert!(matches!(read_credentials_file(&dir), Err(AuthError::NoFile(_))));
+        assert!(matches!(read_credentials_file(&dir.join("absent")), Err(AuthError::Read { .. })));
         fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
-    fn credentials_of_a_variable() {
+    fn credentials_are_read_from_a_variable() {
         let env: BTreeMap<OsString, OsString> =
             [("GOOD", "user:hunter2"), ("BAD", "hunter2")].map(|(k, v)| (k.into(), v.into())).into();
-        assert_eq!(credentials_of("GOOD", &env).unwrap(), Credentials::parse(b"user:hunter2").unwrap());
-        assert!(matches!(credentials_of("BAD", &env), Err(AuthError::Shape(_))));
-        assert!(matches!(credentials_of("NONE", &env), Err(AuthError::Unset(_))));
+        assert_eq!(
+            read_credentials_variable("GOOD", &env).unwrap(),
+            Credentials::parse(b"user:hunter2").unwrap()
+        );
+        assert!(matches!(read_credentials_variable("BAD", &env), Err(AuthError::Shape(_))));
+        assert!(matches!(read_credentials_variable("NONE", &env), Err(AuthError::Unset(_))));
     }
 }

@@ -49,7 +49,7 @@ impl Fault {
     }
 
     /// Creates an error for an operation that failed on this machine.
-    pub fn could(message: impl Into<String>) -> Self {
+    pub fn machine(message: impl Into<String>) -> Self {
         Self { is_input: false, ..Self::input(message) }
     }
 

@@ -10,16 +10,16 @@ use crate::named::{Named, groups};
 use crate::request::PolicyRequest;
 
 /// The layers that bound the grants.
-pub(crate) struct Above<'a> {
+pub(crate) struct UpperLayers<'a> {
     pub(crate) declared: Option<&'a EffectSet>,
     pub(crate) ceilings: &'a [Named],
-    pub(crate) stored: LayersOfRecord,
+    pub(crate) stored: StoredLayers,
     pub(crate) terms: Terms,
 }
 
 /// The layers that bounded the grants of policies stored beside records.
 #[derive(Default)]
-pub(crate) struct LayersOfRecord {
+pub(crate) struct StoredLayers {
     ceilings: Vec<(String, PolicyBuilder)>,
     declared: Option<PolicyBuilder>,
     lock: Option<(String, PolicyBuilder)>,
@@ -28,7 +28,7 @@ pub(crate) struct LayersOfRecord {
 /// The ceilings of one policy, the rules of its declared effects, and its lock.
 type Own = (Vec<(String, PolicyBuilder)>, Option<PolicyBuilder>, Option<(String, PolicyBuilder)>);
 
-impl LayersOfRecord {
+impl StoredLayers {
     /// Collects all layers. Two lists of declared effects or two locks are an error because either could be meant.
     pub(crate) fn new(
         own: Own,
@@ -66,8 +66,8 @@ impl LayersOfRecord {
     }
 }
 
-impl Above<'_> {
-    pub(crate) fn over(
+impl UpperLayers<'_> {
+    pub(crate) fn policy(
         &self,
         grants: PolicyBuilder,
         lock: Option<(String, PolicyBuilder)>,
@@ -127,7 +127,7 @@ pub(crate) fn terms(args: &PolicyRequest, files: &[Named], ceilings: &[Named]) -
 }
 
 /// N30: checks the declared kinds of effects against `effects.allow` of every file that has one.
-pub(crate) fn allowed_kinds<'n>(
+pub(crate) fn check_kinds<'n>(
     effects: &EffectSet,
     lists: impl Iterator<Item = &'n Named>,
 ) -> Result<(), Fault> {
@@ -143,7 +143,7 @@ pub(crate) fn allowed_kinds<'n>(
     Ok(())
 }
 
-pub(crate) fn hosts_required(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Fault> {
+pub(crate) fn check_hosts_named(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Fault> {
     let requires = ceilings.iter().find(|ceiling| ceiling.file.require_hosts == Some(true));
     match requires {
         Some(ceiling) if effects.has(EffectKind::Network) => Err(Fault::input(format!(

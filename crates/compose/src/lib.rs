@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod credentials;
-mod elsewhere;
 mod fault;
+mod file_state;
 mod layers;
 mod load;
 mod machine;
@@ -15,20 +15,20 @@ mod named;
 mod project;
 mod reading;
 mod request;
-mod said;
-mod seen;
 mod services;
+mod settings;
 mod text;
 mod upstream;
+mod via;
 
-pub use credentials::{AuthError, credentials_in, credentials_of};
+pub use credentials::{AuthError, read_credentials_file, read_credentials_variable};
 pub use fault::{Fault, Place};
-pub use load::{Composed, compose, standing};
-pub use machine::{Machine, PlaceError, TakeFd, not_open};
-pub use named::{PROJECT_FILE, from_preset, parse};
+pub use file_state::FileState;
+pub use load::{Composed, compose, read_unnamed};
+pub use machine::{Machine, PlaceError, TakeFd, descriptor_not_open};
+pub use named::{PROJECT_FILE, parse, preset_fault};
 pub use request::{Effects, EnvRule, PolicyRequest, Site};
-pub use said::names_to_write;
-pub use seen::Seen;
 pub use services::{Ask, Discovered, Services};
+pub use settings::names_to_write;
 pub use text::{read_lock, read_policy};
 pub use upstream::NextHop;

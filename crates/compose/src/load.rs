@@ -10,18 +10,18 @@ use exeat_policy::{
 };
 use exeat_record::{Source, SourceRole, today};
 
-use crate::elsewhere;
 use crate::fault::{Fault, Place};
-use crate::layers::{Above, LayersOfRecord, allowed_kinds, hosts_required, terms};
+use crate::file_state::FileState;
+use crate::layers::{StoredLayers, UpperLayers, check_hosts_named, check_kinds, terms};
 use crate::machine::Machine;
 use crate::named::{INLINE, Named, from_file, place_error};
 use crate::reading::Reading;
 use crate::request::{EnvRule, PolicyRequest, Site};
-use crate::said::{Said, bounds_of};
-use crate::seen::Seen;
 use crate::services::Services;
+use crate::settings::{Settings, bounds_of};
 use crate::text::{is_stdin, open, text_of};
 use crate::upstream::{self, NextHop};
+use crate::via;
 
 /// The bounds that apply to a run.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct Composed {
     /// The files that were read, for the record.
     pub sources: Vec<Source>,
     /// The state of each inspected path before it was read; also of paths without a file.
-    pub seen: Vec<Seen>,
+    pub inspected: Vec<FileState>,
     /// The name of a source that cannot be read a second time, if there is one.
     pub once: Option<String>,
     /// Lines for the user about files found, used or narrowed.
@@ -108,7 +108,7 @@ pub fn compose<S: Services>(
     }
 
     if args.via {
-        elsewhere::flags(args)?;
+        via::refuse_flags(args)?;
     }
     let ceilings = reading.ceilings(&args.ceiling, args.site)?;
     let mut files = Vec::new();
@@ -133,12 +133,12 @@ pub fn compose<S: Services>(
         files.push(set);
     }
     if args.via {
-        elsewhere::files(&files, &ceilings)?;
+        via::refuse_files(&files, &ceilings)?;
     }
     let effects = args.effects.as_ref().map(|effects| reading.effects(effects)).transpose()?;
     if let Some(effects) = &effects {
-        allowed_kinds(effects, files.iter().chain(&ceilings))?;
-        hosts_required(effects, &ceilings)?;
+        check_kinds(effects, files.iter().chain(&ceilings))?;
+        check_hosts_named(effects, &ceilings)?;
     }
 
     let terms = terms(args, &files, &ceilings)?;
@@ -150,7 +150,7 @@ pub fn compose<S: Services>(
         machine,
         &mut reading.notes,
     )?;
-    let mut said = Said::default();
+    let mut said = Settings::default();
     let whole = args.layers.clone().unwrap_or_default();
     let mut grants = if args.layers.is_some() { whole.grants } else { args.rules.clone() };
     // A key that is set on the command line applies to the rules there, too.
@@ -203,11 +203,11 @@ pub fn compose<S: Services>(
     let ceiling_limits =
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
     let own = (whole.ceilings, whole.declared, whole.lock);
-    let stored = LayersOfRecord::new(own, stored, declared.hosts.is_some(), args.lock.is_some())?;
-    let above = Above { declared: declared.hosts, ceilings: &ceilings, stored, terms };
+    let stored = StoredLayers::new(own, stored, declared.hosts.is_some(), args.lock.is_some())?;
+    let above = UpperLayers { declared: declared.hosts, ceilings: &ceilings, stored, terms };
     if let Some(hop) = &next_hop {
         // This check comes before anything else is asked or started.
-        services.check_upstream(&above.over(PolicyBuilder::new(), None, Mode::Enforce)?, hop.target())?;
+        services.check_upstream(&above.policy(PolicyBuilder::new(), None, Mode::Enforce)?, hop.target())?;
     }
     reading.presets(
         &names,
@@ -219,10 +219,10 @@ pub fn compose<S: Services>(
     )?;
     let stage = args.stage.clone().or(said.stage.take());
     let lock = args.lock.as_ref().map(|path| reading.lock(path, stage.as_deref())).transpose()?;
-    let policy = above.over(grants, lock, terms.mode)?;
+    let policy = above.policy(grants, lock, terms.mode)?;
     reading.notes.extend(lost_flags(&policy));
     if let Some(effects) = &effects {
-        reading.excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
+        reading.report_excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
     let declared = match &declared.files {
@@ -238,8 +238,8 @@ pub fn compose<S: Services>(
             })
         }
     };
-    let (missing, stage_only) = (said.missing(), said.of_stage());
-    let Reading { sources, seen, once, notes, doubts, redirected_by, .. } = reading;
+    let (missing, stage_only) = (said.missing(), said.stage_only());
+    let Reading { sources, inspected, once, notes, doubts, redirected_by, .. } = reading;
     let (cache, home) = (args.cache.or(said.cache), args.home.or(said.home));
     Ok(Composed {
         policy,
@@ -268,7 +268,7 @@ pub fn compose<S: Services>(
         stage,
         llm,
         sources,
-        seen,
+        inspected,
         once,
         notes,
         doubts,
@@ -283,7 +283,7 @@ pub fn compose<S: Services>(
 ///
 /// # Errors
 /// Returns a [`Fault`] in one of them.
-pub fn standing(machine: &Machine) -> Result<Vec<String>, Fault> {
+pub fn read_unnamed(machine: &Machine) -> Result<Vec<String>, Fault> {
     let mut reading = Reading::new(machine);
     let ceilings = reading.ceilings(&[], Site::default())?;
     for ceiling in &ceilings {
@@ -321,12 +321,12 @@ fn rules(args: &PolicyRequest, grants: &mut PolicyBuilder, reading: &mut Reading
                     return Err(Fault::input(format!("`{flag} @`: the path of a file follows the `@`")));
                 }
                 Some(path) => {
-                    reading.look(Path::new(path));
+                    reading.inspect(Path::new(path));
                     let text = text_of(open(Path::new(path), path, reading.machine)?, path)?;
                     for rule in file::parse_rule_lines(&text, path, action).map_err(from_file)? {
                         rule.apply(grants);
                     }
-                    reading.read(SourceRole::Rules, path, &text);
+                    reading.note_source(SourceRole::Rules, path, &text);
                 }
                 None => add(grants, flag, rule, action, Note::default())?,
             }

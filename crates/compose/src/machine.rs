@@ -50,7 +50,7 @@ impl Machine {
     /// Returns a [`Fault`] where the working directory does not exist any more.
     pub fn here(take_fd: TakeFd) -> Result<Self, Fault> {
         let cwd = std::env::current_dir()
-            .map_err(|error| Fault::could("cannot tell the working directory").because(error))?;
+            .map_err(|error| Fault::machine("cannot tell the working directory").because(error))?;
         let pwd = std::env::var_os("PWD");
         let base = pwd.as_deref().and_then(|pwd| cwd_by_name(pwd, &cwd)).unwrap_or(&cwd).to_path_buf();
         Ok(Self { base, ..Self::new(cwd, std::env::vars_os().collect(), take_fd) })
@@ -67,7 +67,7 @@ impl Machine {
     /// # Errors
     /// Returns a [`Fault`] where it is not open.
     pub fn take_fd(&self, flag: &str, n: RawFd) -> Result<OwnedFd, Fault> {
-        (self.take_fd)(n).map_err(|error| not_open(flag, n, error))
+        (self.take_fd)(n).map_err(|error| descriptor_not_open(flag, n, error))
     }
 
     /// Returns the files that were read to decide about a run.
@@ -156,7 +156,7 @@ impl Machine {
 }
 
 /// Reports a descriptor in an argument that was not open when exeat started.
-pub fn not_open(flag: &str, n: RawFd, error: io::Error) -> Fault {
+pub fn descriptor_not_open(flag: &str, n: RawFd, error: io::Error) -> Fault {
     let fault = Fault::input(format!("`{flag} fd:{n}`: descriptor {n} is not open"));
     let fault = if error.kind() == io::ErrorKind::NotFound { fault } else { fault.because(error) };
     fault.hint(format!("open it for exeat: exeat run {flag} fd:{n} ... {n}>FILE"))

@@ -39,11 +39,11 @@ pub fn parse(text: &str, shown: &str, role: FileRole) -> Result<PolicyFile, Faul
 }
 
 pub(crate) fn groups(name: &str, origin: Option<&Origin>) -> Result<Vec<&'static preset::Preset>, Fault> {
-    preset::expand(name).map_err(|error| from_preset(&error, origin))
+    preset::expand(name).map_err(|error| preset_fault(&error, origin))
 }
 
 /// Reports an unknown preset, with the place that names it.
-pub fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Fault {
+pub fn preset_fault(error: &PresetError, origin: Option<&Origin>) -> Fault {
     let place = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
     let failure = Fault::input(format!("{place}{error}"));
     match error.meant() {

@@ -17,7 +17,7 @@ use nix::unistd::geteuid;
 use crate::named::Named;
 
 /// The entry at the path of the project's file.
-pub(crate) enum Found {
+pub(crate) enum ProjectEntry {
     /// The file does not exist.
     Nothing,
     /// The opened file; what is read is what was checked.
@@ -27,38 +27,38 @@ pub(crate) enum Found {
 }
 
 /// Opens the file. Refuses a link, which could lead to any file of the user's, and a pipe, which could block.
-pub(crate) fn find(path: &Path) -> io::Result<Found> {
+pub(crate) fn find(path: &Path) -> io::Result<ProjectEntry> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) {
         Ok(file) => file,
         Err(error) => {
             return match error.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::ENOENT) => Ok(Found::Nothing),
-                Some(Errno::ELOOP) => Ok(Found::Unusable("a link")),
+                Some(Errno::ENOENT) => Ok(ProjectEntry::Nothing),
+                Some(Errno::ELOOP) => Ok(ProjectEntry::Unusable("a link")),
                 // `ENXIO` means a socket.
-                Some(Errno::ENXIO) => Ok(Found::Unusable("no regular file")),
+                Some(Errno::ENXIO) => Ok(ProjectEntry::Unusable("no regular file")),
                 _ => Err(error),
             };
         }
     };
     let meta = file.metadata()?;
     Ok(if !meta.is_file() {
-        Found::Unusable("no regular file")
-    } else if !is_ours(&meta) {
-        Found::Unusable("somebody else's")
+        ProjectEntry::Unusable("no regular file")
+    } else if !is_trusted_owner(&meta) {
+        ProjectEntry::Unusable("somebody else's")
     } else {
-        Found::File(file)
+        ProjectEntry::File(file)
     })
 }
 
 /// Returns whether a file belongs to the caller or to root.
-pub(crate) fn is_ours(meta: &Metadata) -> bool {
+pub(crate) fn is_trusted_owner(meta: &Metadata) -> bool {
     [geteuid().as_raw(), 0].contains(&meta.uid())
 }
 
 /// Removes the keys that no ceiling bounds from an unnamed file, and returns their names. Hosts stay because every ceiling bounds
 /// them, even one that names none. Masks and limits stay because they only narrow.
-pub(crate) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) -> Vec<&'static str> {
+pub(crate) fn remove_unbounded(file: &mut PolicyFile, ceilings: &[Named]) -> Vec<&'static str> {
     let speaks = |about: fn(&PolicyFile) -> bool| ceilings.iter().any(|ceiling| about(&ceiling.file));
     let mut left_out = Vec::new();
     let mut drop_if = |set: bool, bounded: bool, key: &'static str| {

@@ -15,23 +15,23 @@ use exeat_record::{Source, SourceRole, sha256_hex, today};
 use nix::unistd::geteuid;
 
 use crate::fault::Fault;
-use crate::layers::Above;
+use crate::file_state::FileState;
+use crate::layers::UpperLayers;
 use crate::machine::Machine;
 use crate::named::{
-    INLINE, INLINE_POLICY, Named, PROJECT_FILE, SITE_CEILING, STDIN, USER_CEILING, from_file, from_preset,
-    groups, parse,
+    INLINE, INLINE_POLICY, Named, PROJECT_FILE, SITE_CEILING, STDIN, USER_CEILING, from_file, groups, parse,
+    preset_fault,
 };
-use crate::project::{self, Found};
+use crate::project::{self, ProjectEntry};
 use crate::request::{Effects, Site};
-use crate::said::Said;
-use crate::seen::Seen;
 use crate::services::{Ask, Services};
-use crate::text::{inline, is_stdin, read_lock, read_policy, text_of, write_it};
+use crate::settings::Settings;
+use crate::text::{inline_policy, is_stdin, lock_command, read_lock, read_policy, text_of};
 
 pub(crate) struct Reading<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) sources: Vec<Source>,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) inspected: Vec<FileState>,
     pub(crate) once: Option<String>,
     pub(crate) notes: Vec<String>,
     /// See [`Composed::doubts`](crate::Composed::doubts).
@@ -44,7 +44,7 @@ impl<'a> Reading<'a> {
         Self {
             machine,
             sources: Vec::new(),
-            seen: Vec::new(),
+            inspected: Vec::new(),
             once: None,
             notes: Vec::new(),
             doubts: Vec::new(),
@@ -53,7 +53,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Notes the state of a path that is about to be read.
-    pub(crate) fn look(&mut self, path: &Path) {
+    pub(crate) fn inspect(&mut self, path: &Path) {
         if is_stdin(path) {
             self.once = Some(STDIN.to_owned());
             return;
@@ -62,40 +62,40 @@ impl<'a> Reading<'a> {
             self.once = Some(format!("`{}`", printable(&path.display().to_string())));
             return;
         }
-        let seen = Seen::at(&self.machine.cwd.join(path));
-        if seen.is_no_file() {
+        let seen = FileState::at(&self.machine.cwd.join(path));
+        if seen.is_special() {
             self.once = Some(format!("`{}`", printable(&path.display().to_string())));
         }
-        self.seen.push(seen);
+        self.inspected.push(seen);
     }
 
     /// Reads every ceiling once: those of the site and the user where they exist, then the named ones.
     pub(crate) fn ceilings(&mut self, named: &[PathBuf], site: Site) -> Result<Vec<Named>, Fault> {
-        let standing = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
-        let standing = standing.into_iter().filter(|_| site.has_ceilings);
+        let read_unnamed = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
+        let read_unnamed = read_unnamed.into_iter().filter(|_| site.has_ceilings);
         let mut all = Vec::new();
         let mut taken = Vec::new();
-        for path in standing {
-            self.look(&path);
+        for path in read_unnamed {
+            self.inspect(&path);
             taken.extend(self.identity(&path));
             // A ceiling that exists and cannot be read sets unknown bounds, so it is an error.
             match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
-                _ if path != Path::new(SITE_CEILING) => of_the_caller(&path)?,
+                _ if path != Path::new(SITE_CEILING) => check_ceiling_owner(&path)?,
                 _ => {}
             }
-            all.push(self.file_seen(&path, FileRole::Ceiling)?);
+            all.push(self.read_file(&path, FileRole::Ceiling)?);
         }
         for path in named {
             let identity = self.identity(path);
             if identity.as_ref().is_some_and(|identity| taken.contains(identity)) {
                 // The link that names it may change its target later, so it is watched, too.
-                self.look(path);
+                self.inspect(path);
                 continue;
             }
             taken.extend(identity);
-            all.push(self.file(path, FileRole::Ceiling)?);
+            all.push(self.inspect_and_read(path, FileRole::Ceiling)?);
         }
         Ok(all)
     }
@@ -120,14 +120,14 @@ impl<'a> Reading<'a> {
         if named.iter().any(is_it) {
             return Ok(None);
         }
-        self.look(&path);
+        self.inspect(&path);
         let found = project::find(&path).map_err(|error| unreadable_project(&path, error))?;
         let file = match found {
-            Found::Nothing => return Ok(None),
-            Found::File(file) if !ceilings.is_empty() => file,
+            ProjectEntry::Nothing => return Ok(None),
+            ProjectEntry::File(file) if !ceilings.is_empty() => file,
             found => {
                 let why = match found {
-                    Found::Unusable(what) => format!(": it is {what}"),
+                    ProjectEntry::Unusable(what) => format!(": it is {what}"),
                     _ => String::new(),
                 };
                 // A caller who names a policy has made a choice and needs no note.
@@ -148,8 +148,8 @@ impl<'a> Reading<'a> {
             ));
             return Ok(None);
         }
-        self.read(SourceRole::Policy, PROJECT_FILE, &text);
-        let left_out = project::keep_what_is_bounded(&mut file, ceilings);
+        self.note_source(SourceRole::Policy, PROJECT_FILE, &text);
+        let left_out = project::remove_unbounded(&mut file, ceilings);
         self.notes.push(format!("{PROJECT_FILE} was found and is used, within the ceilings"));
         if !left_out.is_empty() {
             self.notes.push(format!(
@@ -161,7 +161,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Notes a source for the record, with the full path because another run has another working directory.
-    pub(crate) fn read(&mut self, role: SourceRole, file: &str, text: &str) {
+    pub(crate) fn note_source(&mut self, role: SourceRole, file: &str, text: &str) {
         let file = match file {
             STDIN | INLINE | INLINE_POLICY => file.to_owned(),
             file if file.starts_with("fd:") => file.to_owned(),
@@ -170,9 +170,9 @@ impl<'a> Reading<'a> {
         self.sources.push(Source { role, file, sha256: sha256_hex(text.as_bytes()) });
     }
 
-    fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
-        self.look(path);
-        self.file_seen(path, role)
+    fn inspect_and_read(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
+        self.inspect(path);
+        self.read_file(path, role)
     }
 
     /// Reads `--policy`: a policy file, or the policy stored beside a record.
@@ -181,10 +181,10 @@ impl<'a> Reading<'a> {
         path: &Path,
         stored: &mut Vec<(String, StoredPolicy)>,
     ) -> Result<Named, Fault> {
-        let (text, base, shown) = match inline(path) {
+        let (text, base, shown) = match inline_policy(path) {
             Some(text) => (text.to_owned(), self.machine.base.clone(), INLINE_POLICY.to_owned()),
             None => {
-                self.look(path);
+                self.inspect(path);
                 read_policy(path, self.machine)?
             }
         };
@@ -201,7 +201,7 @@ impl<'a> Reading<'a> {
                 file
             }
         };
-        self.read(SourceRole::Policy, &shown, &text);
+        self.note_source(SourceRole::Policy, &shown, &text);
         Ok(Named { file, base, shown, weak: false })
     }
 
@@ -215,11 +215,11 @@ impl<'a> Reading<'a> {
         Ok(Some(Named { file, base, shown: SET.to_owned(), weak: false }))
     }
 
-    fn file_seen(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
+    fn read_file(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
         let (text, base, shown) = read_policy(path, self.machine)?;
         let file = parse(&text, &shown, role)?;
         let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
-        self.read(role, &shown, &text);
+        self.note_source(role, &shown, &text);
         Ok(Named { file, base, shown, weak: false })
     }
 
@@ -230,12 +230,12 @@ impl<'a> Reading<'a> {
         stage: Option<&str>,
     ) -> Result<(String, PolicyBuilder), Fault> {
         let shown = path.display().to_string();
-        self.look(path);
+        self.inspect(path);
         let (text, lock) =
-            read_lock(path, &shown, self.machine).map_err(|failure| failure.hint(write_it(&shown)))?;
+            read_lock(path, &shown, self.machine).map_err(|failure| failure.hint(lock_command(&shown)))?;
         let Some(lock) = lock else {
             let why = format!("there is no `{}`, to which --locked holds the run", printable(&shown));
-            return Err(Fault::input(why).hint(write_it(&shown)));
+            return Err(Fault::input(why).hint(lock_command(&shown)));
         };
         if !lock.has(stage) {
             let of = match stage {
@@ -246,7 +246,7 @@ impl<'a> Reading<'a> {
             let meant = stage.and_then(|stage| file::nearest(stage, lock.stages().flatten()));
             return Err(match meant {
                 Some(meant) => failure.hint(format!("probably meant: --stage {}", shell_word(meant))),
-                None => failure.hint(write_it(&shown)),
+                None => failure.hint(lock_command(&shown)),
             });
         }
         let mut rules = PolicyBuilder::new();
@@ -257,7 +257,7 @@ impl<'a> Reading<'a> {
                 .add(&text, Action::Allow, origin, Note::default())
                 .map_err(|error| Fault::input(format!("{shown}:{}: {error}", entry.line)))?;
         }
-        self.read(SourceRole::Lock, &shown, &text);
+        self.note_source(SourceRole::Lock, &shown, &text);
         Ok((shown, rules))
     }
 
@@ -271,12 +271,12 @@ impl<'a> Reading<'a> {
         let (text, shown) = if let Some(text) = inline {
             (text.to_owned(), INLINE.to_owned())
         } else {
-            self.look(argument);
+            self.inspect(argument);
             let (text, _, shown) = read_policy(argument, self.machine)?;
             (text, shown)
         };
         let set = EffectSet::parse(&text, &shown).map_err(from_file)?;
-        self.read(SourceRole::Effects, &shown, &text);
+        self.note_source(SourceRole::Effects, &shown, &text);
         Ok(set)
     }
 
@@ -285,8 +285,8 @@ impl<'a> Reading<'a> {
         &mut self,
         names: &[(String, Option<Origin>)],
         grants: &mut PolicyBuilder,
-        above: &Above<'_>,
-        said: &Said,
+        above: &UpperLayers<'_>,
+        said: &Settings,
         (bounds, limits): (&[Bounds], Limits),
         (services, asks_anew): (&S, bool),
     ) -> Result<(), S::Error> {
@@ -294,7 +294,7 @@ impl<'a> Reading<'a> {
         let mut chosen: Vec<(&'static preset::Preset, bool)> = Vec::new();
         for (name, origin) in names {
             let named = name != "auto" || origin.is_some();
-            let groups = if named { groups(name, origin.as_ref())? } else { self.detected()? };
+            let groups = if named { groups(name, origin.as_ref())? } else { self.detect_presets()? };
             for group in groups {
                 match chosen.iter_mut().find(|(known, _)| known.name == group.name) {
                     Some((_, is_named)) => *is_named |= named,
@@ -307,7 +307,7 @@ impl<'a> Reading<'a> {
         }
         let variables = chosen.iter().flat_map(|(group, _)| &group.redirected_by);
         self.redirected_by.extend(variables.map(String::as_str));
-        for rule in preset::always_denied().map_err(|error| from_preset(&error, None))? {
+        for rule in preset::always_denied().map_err(|error| preset_fault(&error, None))? {
             rule.add_to(grants);
         }
         for (group, _) in &chosen {
@@ -320,7 +320,7 @@ impl<'a> Reading<'a> {
         let own = grants.clone().build();
         // What is granted bounds the questions to a client, whatever mode the run has.
         let finish = |grants: PolicyBuilder| {
-            above.over(grants, None, Mode::Enforce).unwrap_or_else(|_| PolicyBuilder::new().build())
+            above.policy(grants, None, Mode::Enforce).unwrap_or_else(|_| PolicyBuilder::new().build())
         };
         let ask = Ask {
             cwd: self.machine.cwd.clone(),
@@ -352,7 +352,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Detects presets for `--preset auto` from the files in the working directory.
-    fn detected(&mut self) -> Result<Vec<&'static preset::Preset>, Fault> {
+    fn detect_presets(&mut self) -> Result<Vec<&'static preset::Preset>, Fault> {
         let entries = fs::read_dir(&self.machine.cwd).map_err(|error| {
             Fault::input("`--preset auto`: cannot list the working directory").because(error)
         })?;
@@ -368,7 +368,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Reports declared effects that are not granted.
-    pub(crate) fn excess(
+    pub(crate) fn report_excess(
         &mut self,
         policy: &Policy,
         on_excess: OnExcess,
@@ -428,10 +428,10 @@ fn unreadable_project(path: &Path, error: io::Error) -> Fault {
 
 /// Refuses another user's ceiling: an unnamed ceiling also activates the project's file. Under `sudo -E` the home directory belongs
 /// to another user.
-fn of_the_caller(ceiling: &Path) -> Result<(), Fault> {
+fn check_ceiling_owner(ceiling: &Path) -> Result<(), Fault> {
     // Checks the name itself and its target.
     for about in [fs::symlink_metadata(ceiling), fs::metadata(ceiling)].into_iter().flatten() {
-        if !project::is_ours(&about) {
+        if !project::is_trusted_owner(&about) {
             let shown = printable(&ceiling.display().to_string());
             let (owner, own) = (about.uid(), geteuid());
             let why = format!("the ceiling `{shown}` belongs to uid {owner}, and exeat runs as uid {own}");

@@ -21,8 +21,8 @@ pub fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, S
     if let Some(n) = descriptor(path)? {
         machine.note_descriptor(n);
         let shown = path.display().to_string();
-        let mut from = take(n, &shown, machine)?;
-        let text = policy_text(Patient::new(&mut from, DEADLINE), &shown)?;
+        let mut from = take_descriptor(n, &shown, machine)?;
+        let text = policy_text(TimedReader::new(&mut from, DEADLINE), &shown)?;
         return Ok((text, machine.base.clone(), shown));
     }
     if is_stdin(path) {
@@ -59,7 +59,7 @@ pub fn read_lock(path: &Path, shown: &str, machine: &Machine) -> Result<(String,
 }
 
 /// Returns the command that writes a lock.
-pub(crate) fn write_it(shown: &str) -> String {
+pub(crate) fn lock_command(shown: &str) -> String {
     format!("after a run without --locked: exeat audit lock --last -o {}", shell_word(shown))
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 }
 
 /// Returns the JSON text of a policy that an argument contains.
-pub(crate) fn inline(path: &Path) -> Option<&str> {
+pub(crate) fn inline_policy(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| text.trim_start().starts_with('{'))
 }
 
@@ -84,9 +84,10 @@ pub(crate) fn descriptor(path: &Path) -> Result<Option<i32>, Fault> {
 }
 
 /// Takes over a descriptor of the caller and closes its number. No stage inherits it, and its writer notices the end of reading.
-fn take(n: i32, shown: &str, machine: &Machine) -> Result<File, Fault> {
+fn take_descriptor(n: i32, shown: &str, machine: &Machine) -> Result<File, Fault> {
     let taken = machine.take_fd("--policy", n)?;
-    nix::unistd::close(n).map_err(|error| Fault::could(format!("cannot close `{shown}`")).because(error))?;
+    nix::unistd::close(n)
+        .map_err(|error| Fault::machine(format!("cannot close `{shown}`")).because(error))?;
     Ok(taken.into())
 }
 
@@ -94,18 +95,18 @@ fn take(n: i32, shown: &str, machine: &Machine) -> Result<File, Fault> {
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Reads a descriptor that may be a pipe or a socket until a deadline.
-struct Patient<'f> {
+struct TimedReader<'f> {
     from: &'f mut File,
     end: Instant,
 }
 
-impl<'f> Patient<'f> {
+impl<'f> TimedReader<'f> {
     fn new(from: &'f mut File, patience: Duration) -> Self {
         Self { from, end: Instant::now() + patience }
     }
 }
 
-impl Read for Patient<'_> {
+impl Read for TimedReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let left = self.end.saturating_duration_since(Instant::now());
@@ -173,7 +174,7 @@ fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Faul
 fn close_stdin() -> Result<(), Fault> {
     let closed =
         File::open("/dev/null").and_then(|null| nix::unistd::dup2_stdin(null).map_err(io::Error::from));
-    closed.map_err(|error| Fault::could("cannot close stdin after the policy").because(error))
+    closed.map_err(|error| Fault::machine("cannot close stdin after the policy").because(error))
 }
 
 #[cfg(test)]
@@ -191,13 +192,13 @@ mod tests {
         writer.write_all(b"schema = 1").unwrap();
         let mut text = String::new();
         let start = Instant::now();
-        let waited = Patient::new(&mut from, Duration::from_millis(50)).read_to_string(&mut text);
+        let waited = TimedReader::new(&mut from, Duration::from_millis(50)).read_to_string(&mut text);
         assert_eq!(waited.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(start.elapsed() < Duration::from_secs(20));
         writer.write_all(b"\n").unwrap();
         drop(writer);
         text.clear();
-        Patient::new(&mut from, Duration::from_secs(30)).read_to_string(&mut text).unwrap();
+        TimedReader::new(&mut from, Duration::from_secs(30)).read_to_string(&mut text).unwrap();
         assert_eq!(text, "\n");
     }
 }

@@ -10,7 +10,7 @@ use exeat_policy::{
     Action, AuthSpec, Bypass, Credentials, Policy, Target, UpstreamFault, UpstreamUrl, printable,
 };
 
-use crate::credentials::{credentials_in, credentials_of};
+use crate::credentials::{read_credentials_file, read_credentials_variable};
 use crate::fault::Fault;
 use crate::machine::{Machine, PlaceError};
 use crate::named::{Named, place_error};
@@ -67,8 +67,8 @@ impl NextHop {
     pub fn credentials(&self, env: &BTreeMap<OsString, OsString>) -> Result<Option<Credentials>, Fault> {
         let read = match &self.auth {
             None => Ok(None),
-            Some(Auth::File(path)) => credentials_in(path).map(Some),
-            Some(Auth::Env(name)) => credentials_of(name, env).map(Some),
+            Some(Auth::File(path)) => read_credentials_file(path).map(Some),
+            Some(Auth::Env(name)) => read_credentials_variable(name, env).map(Some),
             Some(Auth::Inline(credentials)) => Ok(Some(credentials.clone())),
         };
         read.map_err(|error| {
@@ -98,7 +98,7 @@ impl NextHop {
     }
 
     /// Describes the proxy: `proxy.corp.example:3128 (credentials: file /p; directly: *.corp.example)`.
-    pub fn shown(&self) -> String {
+    pub fn description(&self) -> String {
         let mut more = Vec::new();
         match &self.auth {
             None => {}
@@ -114,16 +114,16 @@ impl NextHop {
     }
 
     /// Returns whether a target goes through the proxy.
-    pub fn takes(&self, target: &Target) -> bool {
+    pub fn carries(&self, target: &Target) -> bool {
         !self.bypass().covers(target)
     }
 
     /// Returns the deny rules for addresses: they do not apply to names that the proxy resolves.
-    pub fn weakens(policy: &Policy) -> impl Iterator<Item = &exeat_policy::Rule> {
+    pub fn weakened_rules(policy: &Policy) -> impl Iterator<Item = &exeat_policy::Rule> {
         policy.rules().iter().filter(|rule| rule.action == Action::Deny && rule.pattern.net().is_some())
     }
 
-    fn of(
+    fn from_section(
         url: UpstreamUrl,
         section: &UpstreamSection,
         base: &Path,
@@ -149,7 +149,7 @@ impl NextHop {
     }
 
     /// Replaces what the ceiling sets, and keeps the rest.
-    fn under(self, ceiling: &Self) -> Self {
+    fn with_ceiling(self, ceiling: &Self) -> Self {
         Self { bypass: ceiling.bypass.clone(), auth: ceiling.auth.clone().or(self.auth), ..self }
     }
 }
@@ -171,25 +171,25 @@ pub(crate) fn next_hop(
     machine: &Machine,
     notes: &mut Vec<String>,
 ) -> Result<Option<NextHop>, Fault> {
-    let bound = agreed(ceilings, machine)?;
-    let filed = agreed(files, machine)?;
+    let bound = common_hop(ceilings, machine)?;
+    let filed = common_hop(files, machine)?;
     let bare = |url| NextHop { url, bypass: None, auth: None };
-    let with_set = |hop| with_set(hop, set, machine).map(Wanted::Hop);
+    let with_set = |hop| with_set(hop, set, machine).map(Requested::Hop);
     let wanted = match (given, set.and_then(|set| set.proxy.clone())) {
-        ((Some(hop), _), _) => Wanted::Hop(hop.clone()),
+        ((Some(hop), _), _) => Requested::Hop(hop.clone()),
         ((None, Some("none")), _) => {
             if set.is_some() {
                 return Err(Fault::input("`--upstream-proxy none` has no credentials and no exceptions"));
             }
-            Wanted::None
+            Requested::None
         }
         ((None, Some("env")), _) => match from_variables(machine, notes)? {
             Some(hop) => with_set(hop)?,
-            None => Wanted::None,
+            None => Requested::None,
         },
         // A file's settings for another proxy do not apply, least of all its credentials.
         ((None, Some(url)), _) => {
-            with_set(bare(parsed(url).map_err(|fault| refused("--upstream-proxy", &fault))?))?
+            with_set(bare(url.parse().map_err(|fault| url_fault("--upstream-proxy", &fault))?))?
         }
         ((None, None), Some(url)) => with_set(bare(url))?,
         ((None, None), None) => {
@@ -199,39 +199,41 @@ pub(crate) fn next_hop(
                     return Err(Fault::input("there is no upstream proxy that this is about")
                         .hint("--upstream-proxy http://HOST:PORT, or env"));
                 }
-                None => Wanted::Nothing,
+                None => Requested::Unset,
             }
         }
     };
     match (wanted, bound) {
-        (Wanted::Hop(hop), None) => Ok(Some(hop)),
-        (Wanted::Hop(hop), Some((ceiling, _))) if hop.is_within(&ceiling) => Ok(Some(hop.under(&ceiling))),
-        (Wanted::Hop(_) | Wanted::None, Some((ceiling, shown))) => Err(Fault::input(format!(
+        (Requested::Hop(hop), None) => Ok(Some(hop)),
+        (Requested::Hop(hop), Some((ceiling, _))) if hop.is_within(&ceiling) => {
+            Ok(Some(hop.with_ceiling(&ceiling)))
+        }
+        (Requested::Hop(_) | Requested::None, Some((ceiling, shown))) => Err(Fault::input(format!(
             "the ceiling {} sets the upstream proxy {}, and another one is asked for",
             printable(&shown),
-            printable(&ceiling.shown())
+            printable(&ceiling.description())
         ))
         .hint("leave it out: the ceiling's holds")),
         // The ceiling's own hop was chosen above.
-        (Wanted::None | Wanted::Nothing, _) => Ok(None),
+        (Requested::None | Requested::Unset, _) => Ok(None),
     }
 }
 
 /// The requested next hop.
-enum Wanted {
+enum Requested {
     Hop(NextHop),
     /// The caller asked for no proxy.
     None,
-    Nothing,
+    Unset,
 }
 
 /// Returns the hop that these files name, with the name of one of the files.
-fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)>, Fault> {
+fn common_hop(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)>, Fault> {
     let mut found: Option<(NextHop, String)> = None;
     for Named { file, base, shown, .. } in files {
         let Some(section) = &file.upstream else { continue };
         let Some(url) = section.proxy.clone() else { continue };
-        let hop = NextHop::of(url, section, base, shown, machine)?;
+        let hop = NextHop::from_section(url, section, base, shown, machine)?;
         match &found {
             Some((known, first)) if *known != hop => {
                 return Err(Fault::input(format!("`{first}` and `{shown}` differ about the upstream proxy"))
@@ -246,16 +248,12 @@ fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)
 /// Adds the settings of `--set` to a proxy that another source names.
 fn with_set(hop: NextHop, set: Option<&UpstreamSection>, machine: &Machine) -> Result<NextHop, Fault> {
     let Some(set) = set else { return Ok(hop) };
-    let said = NextHop::of(hop.url.clone(), set, &machine.base, SET, machine)?;
+    let said = NextHop::from_section(hop.url.clone(), set, &machine.base, SET, machine)?;
     Ok(NextHop { auth: said.auth.or(hop.auth), bypass: said.bypass.or(hop.bypass), ..hop })
 }
 
-fn parsed(url: &str) -> Result<UpstreamUrl, UpstreamFault> {
-    url.parse()
-}
-
 /// Reports a faulty URL without repeating the text, which can contain a password.
-fn refused(what: &str, fault: &UpstreamFault) -> Fault {
+fn url_fault(what: &str, fault: &UpstreamFault) -> Fault {
     let failure = Fault::input(format!("`{what}`: {fault}"));
     match fault {
         UpstreamFault::Userinfo => failure
@@ -275,7 +273,7 @@ fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<N
         );
         return Ok(None);
     };
-    let (url, credentials) = UpstreamUrl::from_variable(text).map_err(|fault| refused(name, &fault))?;
+    let (url, credentials) = UpstreamUrl::from_variable(text).map_err(|fault| url_fault(name, &fault))?;
     let credentials = credentials.map(|credentials| Credentials::parse(&credentials)).transpose();
     let credentials = credentials.map_err(|error| Fault::input(format!("`{name}`")).because(error))?;
     let bypass = match variable(&BYPASS_VARIABLES, machine)? {

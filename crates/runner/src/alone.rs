@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use exeat_compose::Seen;
+use exeat_compose::FileState;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
 use exeat_proxy::{AddressCheckError, ConnectionSummary, Context, Entry, Listener, UpstreamProxy, serve};
@@ -54,7 +54,7 @@ pub struct ProxyRequest {
     /// The files that it was made from, for the record.
     pub sources: Vec<Source>,
     /// What was looked at for it: when one of these changes, or at SIGHUP, it is read again.
-    pub seen: Vec<Seen>,
+    pub inspected: Vec<FileState>,
     /// Reads it again, on a thread of its own. What comes is taken whole, or not at all.
     pub load: Load,
     /// Called after each such reading.
@@ -139,7 +139,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
             }
         };
         let mut reloader =
-            Reloader::start(request.load, request.seen).map_err(prepare("the watch on the policy"))?;
+            Reloader::start(request.load, request.inspected).map_err(prepare("the watch on the policy"))?;
         let run = RunId::new();
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
         let place = Place::from_env(variable("XDG_STATE_HOME"), variable("HOME")).ok();

@@ -95,7 +95,9 @@ pub use caller::{machine as machine_name, user as user_name};
 pub use ended::{Ended, Stopped, StoppedHow};
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};
-pub use exeat_compose::{AuthError, EnvRule, Fault, Place, Seen, Site, credentials_in, credentials_of};
+pub use exeat_compose::{
+    AuthError, EnvRule, Fault, FileState, Place, Site, read_credentials_file, read_credentials_variable,
+};
 pub use exeat_files::protected::{LetThrough, NoName};
 pub use exeat_files::quarantine::{Found, Leftovers};
 pub use exeat_files::request::{Bind, Bounds, Declared, Files, WORK, Work};

@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use exeat_compose::Seen;
+use exeat_compose::FileState;
 use exeat_policy::Policy;
 use exeat_record::Source;
 use tokio::sync::mpsc;
@@ -30,7 +30,7 @@ pub struct Reloaded {
     /// The files that it was made from, for the record.
     pub sources: Vec<Source>,
     /// All that was looked at for it, each from before it was read: also what was not there.
-    pub seen: Vec<Seen>,
+    pub inspected: Vec<FileState>,
     /// Lines for the user.
     pub notes: Vec<String>,
 }
@@ -47,12 +47,12 @@ pub(crate) struct Reloader {
 
 impl Reloader {
     /// Starts to look. `seen` is what was looked at for the policy that holds now.
-    pub(crate) fn start(load: Load, seen: Vec<Seen>) -> io::Result<Self> {
+    pub(crate) fn start(load: Load, inspected: Vec<FileState>) -> io::Result<Self> {
         // One question more than the one that is being answered: it is about what may have changed meanwhile.
         let (asks, asked) = sync_channel(1);
         let (tell, done) = mpsc::channel(1);
         let look = move || {
-            let mut watch = Watch { load, seen };
+            let mut watch = Watch { load, inspected };
             loop {
                 let asked = match asked.recv_timeout(LOOK) {
                     Ok(()) => true,
@@ -86,22 +86,22 @@ impl Reloader {
 
 struct Watch {
     load: Load,
-    seen: Vec<Seen>,
+    inspected: Vec<FileState>,
 }
 
 impl Watch {
     /// Reads, if something changed or somebody asked.
     fn look(&mut self, asked: bool) -> Option<Result<Reloaded, String>> {
         let now = self.now();
-        if !asked && now == self.seen {
+        if !asked && now == self.inspected {
             return None;
         }
-        self.seen = now;
+        self.inspected = now;
         self.settle();
         let done = (self.load)();
-        if let Ok(Reloaded { seen, .. }) = &done {
+        if let Ok(Reloaded { inspected, .. }) = &done {
             // There may be others among them: a policy names no files, but a ceiling may have come.
-            self.seen.clone_from(seen);
+            self.inspected.clone_from(inspected);
         }
         Some(done)
     }
@@ -111,16 +111,16 @@ impl Watch {
         loop {
             thread::sleep(SETTLED);
             let now = self.now();
-            let settled = now == self.seen;
-            self.seen = now;
+            let settled = now == self.inspected;
+            self.inspected = now;
             if settled || Instant::now() > by {
                 return;
             }
         }
     }
 
-    fn now(&self) -> Vec<Seen> {
-        self.seen.iter().map(Seen::again).collect()
+    fn now(&self) -> Vec<FileState> {
+        self.inspected.iter().map(FileState::current).collect()
     }
 }
 
@@ -149,15 +149,15 @@ mod tests {
         fn watch(&self) -> Watch {
             let file = self.file.clone();
             let load: Load = Box::new(move || {
-                let seen = vec![Seen::at(&file)];
+                let inspected = vec![FileState::at(&file)];
                 let text = fs::read_to_string(&file).map_err(|error| error.to_string())?;
                 if text == "broken" {
                     return Err(text);
                 }
                 let policy = exeat_policy::PolicyBuilder::new().build();
-                Ok(Reloaded { policy, sources: Vec::new(), seen, notes: vec![text] })
+                Ok(Reloaded { policy, sources: Vec::new(), inspected, notes: vec![text] })
             });
-            Watch { load, seen: vec![Seen::at(&self.file)] }
+            Watch { load, inspected: vec![FileState::at(&self.file)] }
         }
     }
 

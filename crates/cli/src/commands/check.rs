@@ -31,7 +31,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
         .into_iter()
         .map(|target| {
             // There is nothing to look up here: the upstream proxy does.
-            let through = loaded.next_hop.as_ref().is_some_and(|hop| hop.takes(&target));
+            let through = loaded.next_hop.as_ref().is_some_and(|hop| hop.carries(&target));
             answer(&loaded.policy, &loaded.host_ports, target, today, args.resolve && !through)
         })
         .collect();
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
                 Some(hop) => {
                     format!(
                         "names are left to the upstream proxy {}, and their addresses are not checked",
-                        hop.shown()
+                        hop.description()
                     )
                 }
             },

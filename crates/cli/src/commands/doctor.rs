@@ -40,7 +40,7 @@ pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
 /// Whether the policies can be read that every run here reads unasked.
 fn policies(machine: &exeat_compose::Machine) -> Finding {
     let (id, step) = ("policies", "the ceilings, and the project's policy within them");
-    match exeat_compose::standing(machine) {
+    match exeat_compose::read_unnamed(machine) {
         Ok(files) if files.is_empty() => Finding::held(id, step, "none here"),
         Ok(files) => Finding::held(id, step, files.join(", ")),
         Err(mut fault) => {

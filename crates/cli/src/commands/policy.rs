@@ -73,7 +73,8 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "preset {name}: {said}  [{}]", out.odd("risk"));
         }
     }
-    let blind: Vec<_> = loaded.next_hop.iter().flat_map(|_| NextHop::weakens(&loaded.policy)).collect();
+    let blind: Vec<_> =
+        loaded.next_hop.iter().flat_map(|_| NextHop::weakened_rules(&loaded.policy)).collect();
     for rule in &blind {
         let said =
             "names that go through the upstream proxy are looked up there: this denies them no address";
@@ -265,7 +266,7 @@ fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
         let _ = writeln!(text, "  {said}");
     }
     if let Some(hop) = &loaded.next_hop {
-        let _ = writeln!(text, "  through the upstream proxy {}", printable(&hop.shown()));
+        let _ = writeln!(text, "  through the upstream proxy {}", printable(&hop.description()));
     }
     for port in &loaded.host_ports {
         let _ = writeln!(text, "  127.0.0.1:{} inside is this machine's {}", port.inner, port.target());
@@ -350,7 +351,7 @@ fn shown_json(loaded: &Composed) -> Value {
         "ech": policy.terms().ech,
         "socks5": loaded.socks5,
         "host_ports": loaded.host_ports.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "upstream": loaded.next_hop.as_ref().map(NextHop::shown),
+        "upstream": loaded.next_hop.as_ref().map(NextHop::description),
         "policy_sha256": sha256_hex(policy.canonical_json().as_bytes()),
         "sources": sources.iter().map(|source| json!({
             "role": source.role.as_str(), "file": source.file, "sha256": source.sha256,
@@ -500,7 +501,7 @@ impl Side {
         file.apply(&mut grants);
         for (name, origin) in &file.presets {
             for group in
-                preset::expand(name).map_err(|error| exeat_compose::from_preset(&error, Some(origin)))?
+                preset::expand(name).map_err(|error| exeat_compose::preset_fault(&error, Some(origin)))?
             {
                 group.add_to(&mut grants);
             }

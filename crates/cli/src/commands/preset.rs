@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use exeat_compose::{PolicyRequest, from_preset};
+use exeat_compose::{PolicyRequest, preset_fault};
 use exeat_policy::preset::{self, Found, Preset, Profile};
 use exeat_policy::{Origin, printable, shell_word};
 use serde_json::{Value, json};
@@ -31,9 +31,9 @@ fn named(args: &PresetArgs, out: Paint) -> Result<String, Failure> {
     for name in &args.names {
         let expanded = preset::expand(name).map_err(|error| match (name.as_str(), args.names.get(1)) {
             ("show" | "list", Some(first)) => {
-                from_preset(&error, None).hint(format!("exeat preset {}", shell_word(first)))
+                preset_fault(&error, None).hint(format!("exeat preset {}", shell_word(first)))
             }
-            _ => from_preset(&error, None),
+            _ => preset_fault(&error, None),
         })?;
         for group in expanded {
             if !groups.iter().any(|known| known.name == group.name) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use exeat_compose::Machine;
-use exeat_compose::{Composed, PolicyRequest, Seen};
+use exeat_compose::{Composed, FileState, PolicyRequest};
 use exeat_policy::{Mode, Terms, printable, shell_word};
 use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Served};
 
@@ -81,7 +81,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         limits: loaded.limits,
         policy: loaded.policy,
         sources: loaded.sources,
-        seen: loaded.seen,
+        inspected: loaded.inspected,
         load,
         told: Box::new(move |done| match done {
             Ok((digest, notes)) => {
@@ -137,21 +137,21 @@ pub(crate) fn without_stage(composed: &Composed) -> Option<String> {
 
 /// Reads the policy again as a fresh start with the same arguments would.
 fn again(policy: PolicyRequest, machine: Machine, first: &Composed) -> Load {
-    let (once, seen, next_hop) = (first.once.clone(), first.seen.clone(), first.next_hop.clone());
+    let (once, inspected, next_hop) = (first.once.clone(), first.inspected.clone(), first.next_hop.clone());
     Box::new(move || {
         if let Some(what) = &once {
             return Err(format!("{what} cannot be read again"));
         }
         // What has become a pipe since would keep us waiting for a writer.
-        if let Some(seen) = seen.iter().map(Seen::again).find(Seen::is_no_file) {
-            return Err(format!("`{}` is no file any more", printable(&seen.path().display().to_string())));
+        if let Some(state) = inspected.iter().map(FileState::current).find(FileState::is_special) {
+            return Err(format!("`{}` is no file any more", printable(&state.path().display().to_string())));
         }
         let loaded = request::compose(&policy, &machine, false).map_err(|failure| failure.said())?;
         if loaded.next_hop != next_hop {
             return Err("it names another upstream proxy, which takes a new start".into());
         }
-        let Composed { policy, sources, seen, mut notes, .. } = loaded;
+        let Composed { policy, sources, inspected, mut notes, .. } = loaded;
         notes.extend(policy.terms().note().map(str::to_owned));
-        Ok(Reloaded { policy, sources, seen, notes })
+        Ok(Reloaded { policy, sources, inspected, notes })
     })
 }

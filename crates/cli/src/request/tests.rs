@@ -431,7 +431,7 @@ fn a_ceiling_counts_once() {
         assert_eq!(loaded.files.bounds.len(), count, "{named:?}");
         assert_eq!(loaded.sources.len(), count, "{named:?}");
         // Each is looked at, and the site's, where there is none.
-        assert_eq!(loaded.seen.len(), named.len() + 2 + 1, "{named:?}");
+        assert_eq!(loaded.inspected.len(), named.len() + 2 + 1, "{named:?}");
     }
 }
 

@@ -48,13 +48,13 @@ fn hop(
     let ceilings = read(ceiling, FileRole::Ceiling, "ceiling.toml");
     let mut notes = Vec::new();
     let found = next_hop((None, proxy), set.upstream.as_ref(), &files, &ceilings, &machine(env), &mut notes);
-    let found = found.map(|hop| hop.map(|hop| hop.shown())).map_err(|fault| in_one(&fault));
+    let found = found.map(|hop| hop.map(|hop| hop.description())).map_err(|fault| in_one(&fault));
     assert!(!format!("{found:?} {notes:?}").contains("hunter2"), "A03: {found:?} {notes:?}");
     found
 }
 
 #[track_caller]
-fn is(found: Result<Option<String>, String>, expect: &str) {
+fn accepts(found: Result<Option<String>, String>, expect: &str) {
     assert_eq!(found.as_ref().map(|hop| hop.as_deref().unwrap_or("none")), Ok(expect));
 }
 
@@ -71,16 +71,19 @@ const FILE: &str = "proxy = \"http://f.test:1\"\nauth = \"file:secret\"\nbypass 
 #[test]
 fn k36_the_callers_variables_count_only_when_they_are_named() {
     let env = [("https_proxy", "http://user:hunter2@p.test:3128/"), ("no_proxy", "corp.test,10.0.0.0/8")];
-    is(hop([None; 3], "", "", &env), "none");
+    accepts(hop([None; 3], "", "", &env), "none");
     let all = "p.test:3128 (credentials: of the variable; directly: *.corp.test,10.0.0.0/8,corp.test)";
-    is(hop([Some("env"), None, None], "", "", &env), all);
-    is(hop([Some("env"), None, None], "", "", &[("HTTPS_PROXY", P), ("https_proxy", "")]), "p.test:3128");
-    is(hop([Some("env"), None, None], "", "", &[("http_proxy", P)]), "none");
-    is(hop([Some("env"), None, None], "", "", &[("https_proxy", P), ("NO_PROXY", "*")]), "none");
-    is(hop([Some("none"), None, None], FILE, "", &env), "none");
+    accepts(hop([Some("env"), None, None], "", "", &env), all);
+    accepts(
+        hop([Some("env"), None, None], "", "", &[("HTTPS_PROXY", P), ("https_proxy", "")]),
+        "p.test:3128",
+    );
+    accepts(hop([Some("env"), None, None], "", "", &[("http_proxy", P)]), "none");
+    accepts(hop([Some("env"), None, None], "", "", &[("https_proxy", P), ("NO_PROXY", "*")]), "none");
+    accepts(hop([Some("none"), None, None], FILE, "", &env), "none");
     let odd = [("https_proxy", P), ("no_proxy", "192.168.*")];
     refuses(hop([Some("env"), None, None], "", "", &odd), "network.upstream.bypass=[...] takes its place");
-    is(
+    accepts(
         hop([Some("env"), None, Some("x.test")], "", "", &[("https_proxy", P)]),
         "p.test:3128 (directly: x.test)",
     );
@@ -98,12 +101,15 @@ fn a03_a_password_in_an_argument_is_not_repeated() {
 
 /// `--set` replaces settings of a file; another proxy gets no settings of a file, least of all credentials.
 #[test]
-fn flags_over_files() {
-    is(hop([None; 3], FILE, "", &[]), "f.test:1 (credentials: file /base/secret; directly: a.test)");
-    is(hop([Some(P), None, None], FILE, "", &[]), "p.test:3128");
+fn settings_replace_files() {
+    accepts(hop([None; 3], FILE, "", &[]), "f.test:1 (credentials: file /base/secret; directly: a.test)");
+    accepts(hop([Some(P), None, None], FILE, "", &[]), "p.test:3128");
     let flags = [None, Some("env:WHO"), Some(".b.test")];
-    is(hop(flags, FILE, "", &[]), "f.test:1 (credentials: variable WHO; directly: *.b.test,b.test)");
-    is(hop([Some(P), Some("file:mine"), None], "", "", &[]), "p.test:3128 (credentials: file /cwd/mine)");
+    accepts(hop(flags, FILE, "", &[]), "f.test:1 (credentials: variable WHO; directly: *.b.test,b.test)");
+    accepts(
+        hop([Some(P), Some("file:mine"), None], "", "", &[]),
+        "p.test:3128 (credentials: file /cwd/mine)",
+    );
     refuses(hop([None, Some("env:WHO"), None], "", "", &[]), "there is no upstream proxy");
     refuses(hop([Some("none"), None, Some("a.test")], "", "", &[]), "no credentials and no exceptions");
     refuses(hop([Some(P), None, Some("*")], "", "", &[]), "would leave nothing");
@@ -111,14 +117,17 @@ fn flags_over_files() {
 
 /// H16: a ceiling's proxy applies to every run, and a run that names another one is refused.
 #[test]
-fn a_ceilings_proxy_holds() {
+fn h16_a_ceilings_proxy_applies_to_every_run() {
     let ceiling = "proxy = \"http://f.test:1\"\nbypass = [\"a.test\"]";
-    is(hop([None; 3], "", ceiling, &[]), "f.test:1 (directly: a.test)");
+    accepts(hop([None; 3], "", ceiling, &[]), "f.test:1 (directly: a.test)");
     let own = [None, Some("env:WHO"), None];
-    is(hop(own, "", ceiling, &[]), "f.test:1 (credentials: variable WHO; directly: a.test)");
-    is(hop([None; 3], FILE, ceiling, &[]), "f.test:1 (credentials: file /base/secret; directly: a.test)");
+    accepts(hop(own, "", ceiling, &[]), "f.test:1 (credentials: variable WHO; directly: a.test)");
+    accepts(
+        hop([None; 3], FILE, ceiling, &[]),
+        "f.test:1 (credentials: file /base/secret; directly: a.test)",
+    );
     let same = Some("http://F.test.:1/");
-    is(hop([same, None, None], "", ceiling, &[]), "f.test:1 (directly: a.test)");
+    accepts(hop([same, None, None], "", ceiling, &[]), "f.test:1 (directly: a.test)");
     for flags in [
         [Some(P), None, None],
         [Some("none"), None, None],
@@ -129,7 +138,7 @@ fn a_ceilings_proxy_holds() {
         refuses(hop(flags, "", ceiling, &[]), "the ceiling ceiling.toml sets the upstream proxy f.test:1");
     }
     let with_auth = "proxy = \"http://f.test:1\"\nauth = \"file:/site\"";
-    is(hop([None; 3], "", with_auth, &[]), "f.test:1 (credentials: file /site)");
+    accepts(hop([None; 3], "", with_auth, &[]), "f.test:1 (credentials: file /site)");
     refuses(hop([None, Some("env:WHO"), None], "", with_auth, &[]), "the ceiling");
     let bare = "proxy = \"http://f.test:1\"";
     refuses(hop([None, None, Some("b.test")], "", bare, &[]), "the ceiling");
@@ -137,9 +146,9 @@ fn a_ceilings_proxy_holds() {
 
 /// D10: `exeat check` does not look up targets that go through the proxy.
 #[test]
-fn what_it_takes() {
+fn d10_a_target_outside_the_bypass_list_goes_through_the_proxy() {
     let hop =
         NextHop { url: P.parse().unwrap(), bypass: Bypass::from_variable("corp.test").unwrap(), auth: None };
-    let takes = |target: &str| hop.takes(&target.parse::<Target>().unwrap());
+    let takes = |target: &str| hop.carries(&target.parse::<Target>().unwrap());
     assert!(takes("a.test:443") && !takes("a.corp.test:443") && !takes("localhost:443"));
 }

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
     for note in loaded.lines().map(String::as_str).chain(loaded.policy.terms().note()) {
         stdio::line("note", note);
     }
-    let entrusted = |target: &Target| loaded.next_hop.as_ref().is_some_and(|hop| hop.takes(target));
+    let entrusted = |target: &Target| loaded.next_hop.as_ref().is_some_and(|hop| hop.carries(target));
     let mut replay = Replay::new(&loaded.policy, &entrusted, today());
     let read = super::each(&args.records, |record| {
         replay.take(record);

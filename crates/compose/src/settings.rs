@@ -16,7 +16,7 @@ use crate::request::EnvRule;
 
 /// The merged settings of policy files and effects that are not rules.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct Settings {
     pub(crate) stage: Option<String>,
     pub(crate) view: Option<View>,
     pub(crate) ro: Vec<Bind>,
@@ -78,7 +78,7 @@ macro_rules! agree_all {
     )*};
 }
 
-impl Said {
+impl Settings {
     /// Returns the files that the stage sees and changes. A program that must not trust what the stage changed uses them.
     pub(crate) fn files(&self, bounds: &[Bounds]) -> Files {
         let work = self.work.iter().filter_map(|work| match work {
@@ -96,7 +96,7 @@ impl Said {
     }
 
     /// Lists the sections that only a stage can use.
-    pub(crate) fn of_stage(&self) -> Vec<&'static str> {
+    pub(crate) fn stage_only(&self) -> Vec<&'static str> {
         let Self { view, ro, rw, mask, env, limits, socks5, host_ports, sandbox, .. } = self;
         let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
         // Limits of connections apply to `exeat proxy` as well.
@@ -184,7 +184,7 @@ impl Said {
         self.allow_write.extend(names_to_write(&names, &format!("{shown}: fs.allow_write"))?);
         self.socks5 |= file.socks5 == Some(true);
         self.audit_sync |= file.audit_sync == Some(true);
-        self.hold((file.fs.cache, file.fs.home), file.effects.on_excess, file.sandbox, shown)?;
+        self.set_agreed((file.fs.cache, file.fs.home), file.effects.on_excess, file.sandbox, shown)?;
         self.host_ports.extend(file.host_ports.iter().map(|(port, _)| port));
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
         for (name, value) in file.env.set {
@@ -203,7 +203,7 @@ impl Said {
     }
 
     /// Sets values that two files must agree about.
-    fn hold(
+    fn set_agreed(
         &mut self,
         (cache, home): (Option<Cache>, Option<Home>),
         on_excess: Option<OnExcess>,

@@ -5,7 +5,7 @@ use crate::named::Named;
 use crate::request::PolicyRequest;
 
 /// Refuses flags about hosts.
-pub(crate) fn flags(args: &PolicyRequest) -> Result<(), Fault> {
+pub(crate) fn refuse_flags(args: &PolicyRequest) -> Result<(), Fault> {
     // Every field is named, so that a new one must be classified here.
     let PolicyRequest {
         allow,
@@ -72,7 +72,7 @@ pub(crate) fn flags(args: &PolicyRequest) -> Result<(), Fault> {
 }
 
 /// Refuses files that contain rules about hosts.
-pub(crate) fn files(policies: &[Named], ceilings: &[Named]) -> Result<(), Fault> {
+pub(crate) fn refuse_files(policies: &[Named], ceilings: &[Named]) -> Result<(), Fault> {
     // A ceiling without hosts allows none, so it bounds hosts, too.
     if let Some(ceiling) = ceilings.first() {
         return Err(Fault::input(format!(

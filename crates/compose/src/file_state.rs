@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The state of one policy file or its absence, to compare with a later state of the same path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct FileState {
     path: PathBuf,
     /// `None` where nothing exists or the caller may not inspect it.
     stamp: Option<Stamp>,
@@ -20,7 +20,7 @@ struct Stamp {
     regular: bool,
 }
 
-impl Seen {
+impl FileState {
     /// Records the current state of this absolute path. Call it before reading, so that a change in between is noticed.
     #[must_use]
     pub fn at(path: &Path) -> Self {
@@ -41,13 +41,13 @@ impl Seen {
 
     /// Returns whether the entry exists and is not a regular file. A pipe gives its content once and may block its reader.
     #[must_use]
-    pub fn is_no_file(&self) -> bool {
+    pub fn is_special(&self) -> bool {
         self.stamp.as_ref().is_some_and(|stamp| !stamp.regular)
     }
 
     /// Records the current state of the same path.
     #[must_use]
-    pub fn again(&self) -> Self {
+    pub fn current(&self) -> Self {
         Self::at(&self.path)
     }
 }
@@ -57,15 +57,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_is_no_file() {
+    fn a_pipe_is_a_special_file() {
         let dir = std::env::temp_dir().join(format!("seen-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("file");
         fs::write(&file, "one").unwrap();
         let pipe = dir.join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(Seen::at(&pipe).is_no_file());
-        assert!(!Seen::at(&file).is_no_file() && !Seen::at(&dir.join("absent")).is_no_file());
+        assert!(FileState::at(&pipe).is_special());
+        assert!(!FileState::at(&file).is_special() && !FileState::at(&dir.join("absent")).is_special());
         fs::remove_dir_all(&dir).unwrap();
     }
 }
