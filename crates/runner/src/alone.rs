@@ -1,4 +1,4 @@
-//! The host side alone: a proxy for sandboxes that somebody else makes.
+//! Runs the host side without a sandbox: a proxy for sandboxes that somebody else makes.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -34,46 +34,46 @@ use crate::signals::Signals;
 use crate::signing::Signing;
 use crate::{caller, upstream};
 
-/// Told where the proxy listens, and the record's path where it has one.
+/// A callback that gets the place where the proxy listens, and the record's path if there is one.
 pub type Ready = Box<dyn FnOnce(&str, Option<&Path>)>;
 
-/// Told what came of each reading of the policy after the first: the digest of what holds now, with lines for the user,
-/// or why the old one stays.
+/// A callback for each later reading of the policy. It gets the digest of the new policy with lines for the user, or the reason that the
+/// old one stays.
 pub type Told = Box<dyn Fn(Result<(&str, &[String]), &str>)>;
 
-/// What to serve, and where.
+/// The request for a proxy without a sandbox.
 pub struct ProxyRequest {
-    /// The place to listen on.
+    /// The main place to listen on.
     pub listen: Listen,
-    /// A place to listen on for SOCKS5, besides.
+    /// An extra place to listen on for SOCKS5.
     pub listen_socks5: Option<Listen>,
-    /// Listen on an address that other machines reach.
+    /// Whether to accept an address that other machines can reach.
     pub listen_anywhere: bool,
     /// The policy.
     pub policy: Policy,
-    /// The files that it was made from, for the record.
+    /// The files that the policy was composed from, for the record.
     pub sources: Vec<Source>,
-    /// What was looked at for it: when one of these changes, or at SIGHUP, it is read again.
+    /// The inspected files. The policy is read again when one of these changes, or at SIGHUP.
     pub inspected: Vec<FileState>,
-    /// Reads it again, on a thread of its own. What comes is taken whole, or not at all.
+    /// Reads the policy again on a thread of its own. The result is applied whole or not at all.
     pub load: Load,
-    /// Called after each such reading.
+    /// Called after each reading.
     pub told: Told,
-    /// Another proxy that connections are left to, for as long as this one serves.
+    /// The upstream proxy that connections go through while this proxy serves.
     pub upstream: Option<UpstreamProxy>,
-    /// The limits of connections; there is no stage that the others could hold.
+    /// The limits of connections; the other limits need a stage.
     pub limits: Limits,
     /// Where the record goes.
     pub audit: AuditTo,
-    /// Each line of the record is on the disk (fdatasync(2)) before what it tells of is done.
+    /// Whether each line of the record reaches the disk (fdatasync(2)) before the action that it describes.
     pub audit_sync: bool,
-    /// What signs it.
+    /// The signing of the record.
     pub signing: Signing,
-    /// A name in every record.
+    /// A stage name for every record.
     pub stage: Option<String>,
     /// The caller's environment.
     pub host_env: BTreeMap<OsString, OsString>,
-    /// Called once, when connections are accepted: the place, and the record's path where it has one.
+    /// Called once, when connections are accepted.
     pub ready: Ready,
 }
 
@@ -88,26 +88,26 @@ impl std::fmt::Debug for ProxyRequest {
 pub enum Listen {
     /// A Unix socket, made with mode 0600.
     Unix(PathBuf),
-    /// A TCP address: any local user may use it.
+    /// A TCP address. Any local user can connect to it.
     Tcp(SocketAddr),
 }
 
-/// What a proxy came to.
+/// The result of serving.
 #[derive(Debug)]
 pub struct Served {
-    /// What it saw.
+    /// The counts of connections.
     pub summary: ConnectionSummary,
-    /// The line that the ledger has of its end; `None` where it has none.
+    /// The ledger's line about the end; `None` without a ledger.
     pub ledger: Option<Head>,
     /// Lines for the caller.
     pub notes: Vec<String>,
 }
 
-/// Serves until SIGINT, SIGTERM or SIGQUIT, then drains until another of these. At SIGHUP, and when a file of the policy has changed, the policy
-/// is read again; one that is faulty changes nothing.
+/// Serves until SIGINT, SIGTERM or SIGQUIT, then drains until another of these. SIGHUP or a change of a policy file makes it read the
+/// policy again; a faulty policy changes nothing.
 ///
 /// # Errors
-/// When the place or the record cannot be had, or the record could not be ended.
+/// Returns an error when it cannot listen, or cannot open or end the record.
 pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
     let prepare = |what| move |source| Error::Prepare { what, source };
     for place in [&request.listen].into_iter().chain(&request.listen_socks5) {
@@ -128,7 +128,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(prepare("the runtime"))?.block_on(async {
         let mut signals = Signals::that_end().map_err(prepare("the signal handlers"))?;
-        // Before the record is begun: a place that is taken, or a thread that cannot be had, leaves none.
+        // A place that is taken or a thread that cannot start must not leave a record, so both come first.
         let (listener, mut shown, mut socket) = listen_on(&request.listen)?;
         let socks5 = request.listen_socks5.as_ref().map(listen_on).transpose()?;
         let (socks5, mut socks5_socket) = match socks5 {
@@ -183,7 +183,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
         let serving = tasks.join_all();
         tokio::pin!(serving);
         (request.ready)(&shown, audit.as_deref());
-        // Beside the record in its usual place.
+        // Only a record in the default place has its policy beside it.
         let beside = request.audit.in_default_place(audit.as_deref());
         let served = async {
             loop {
@@ -212,7 +212,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
                     Err(why) => {
                         let mut note = Note::new(What::PolicyReload);
                         note.error = Some(why.clone());
-                        // The log fails closed by itself.
+                        // The log itself stops the run if it cannot write.
                         let _ = log.write(Event::Note(note));
                         (request.told)(Err(&why));
                     }
@@ -222,7 +222,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
         keeping(&log, served).await;
         let summary = context.summary();
         if let Some(note) = turned_away(&summary) {
-            // The log fails closed by itself, and the line below tells.
+            // The log itself stops the run if it cannot write, and the next line reports that.
             let _ = log.write(Event::Note(note));
         }
         let end = RunEnd {
@@ -240,7 +240,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
     })
 }
 
-/// Makes a policy the one that holds: first it is on record, then it is asked.
+/// Activates a policy: first records it, then uses it.
 fn adopt(
     reloaded: Reloaded,
     context: &Context,
@@ -265,7 +265,7 @@ fn adopt(
     Ok((digest, notes))
 }
 
-/// The listener, how its place is called, and its file where it has one.
+/// Opens the listener. Returns it with its display name, and with its socket file if there is one.
 fn listen_on(place: &Listen) -> Result<(Listener, String, Option<SocketFile>), Error> {
     let shown = match place {
         Listen::Unix(path) => format!("unix:{}", path.display()),
@@ -279,17 +279,17 @@ fn listen_on(place: &Listen) -> Result<(Listener, String, Option<SocketFile>), E
         }
         Listen::Tcp(address) => {
             let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-            // With port 0 the kernel chose one.
+            // With port 0 the kernel chose the port.
             let bound = listener.local_addr().map_err(failed)?;
             Ok((Listener::tcp(listener).map_err(failed)?, format!("tcp:{bound}"), None))
         }
     }
 }
 
-/// Resolves and judges the addresses of an admitted target as a run's proxy would; blocks for as long as that may take.
+/// Resolves and judges the addresses of an admitted target like the proxy of a run. Blocks until it has an answer.
 ///
 /// # Errors
-/// [`AddressCheckError`]: denied by policy, or no usable answer.
+/// Returns [`AddressCheckError`] if policy denies an address, or no answer is usable.
 pub fn check_addresses(admitted: Admitted) -> Result<Vetted, AddressCheckError> {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(exeat_proxy::check_addresses(admitted)),
@@ -297,12 +297,12 @@ pub fn check_addresses(admitted: Admitted) -> Result<Vetted, AddressCheckError> 
     }
 }
 
-/// A Unix socket for the caller alone, and the duty to remove it.
+/// Binds a Unix socket for the caller alone. The second value removes its file.
 fn listen_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let path = &LinkRule::from_env().place(path)?;
     let old = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
     let bound = match UnixListener::bind(path) {
-        // Left behind by a proxy that was killed: nobody answers there any more.
+        // The socket of a killed proxy stays, and nobody answers there.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_dead_socket(path) => {
             fs::remove_file(path).and_then(|()| UnixListener::bind(path))
         }
@@ -320,8 +320,8 @@ fn is_dead_socket(path: &Path) -> bool {
     socket && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Removes the socket's name at the end, where it still is this socket's. Drop it while the listener is open: the kernel may
-/// give the number of a file that is gone to another.
+/// Removes the socket's name on drop, if it still belongs to this socket. Drop it while the listener is open: the kernel may reuse the
+/// inode number of a removed file.
 struct SocketFile {
     path: PathBuf,
     file: (u64, u64),
@@ -329,7 +329,7 @@ struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else may have removed it already, and may listen there now.
+        // Another proxy may listen at this name by now.
         if identity(&self.path).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.path);
         }

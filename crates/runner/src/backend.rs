@@ -1,4 +1,4 @@
-//! Which sandbox holds a stage, as a choice. None of the choices falls back to less.
+//! Chooses the sandbox that holds a stage. No choice falls back to a weaker one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::run::sandbox::staging;
 use crate::signals;
 use crate::staged::{Fault, Ids, Staged};
 
-/// What holds a stage.
+/// A sandbox that can hold a stage.
 ///
 /// ```
 /// use exeat_runner::Backend;
@@ -31,39 +31,39 @@ use crate::staged::{Fault, Ids, Staged};
 pub enum Backend {
     /// bubblewrap.
     Bwrap {
-        /// The executable. It is used only if nobody but root can replace it.
+        /// The executable. It is used only if root alone can replace it.
         path: PathBuf,
     },
-    /// Nothing. It can be named, so that a configuration that asks for it is understood, and no command runs with it.
+    /// No sandbox. It can be named, so that a configuration that asks for it is understood, but no command runs with it.
     None,
 }
 
-/// No such back end, or none that works.
+/// The back end is unknown or does not work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BackendError {
-    /// The word names none.
+    /// The word names no back end.
     #[error("`{name}` is no backend: `auto`, `bwrap` or `none`")]
     Unknown {
         /// The word.
         name: String,
     },
-    /// It does not work here.
+    /// The back end does not work here.
     #[error("backend `{backend}` is not available: {reason}")]
     Unavailable {
-        /// The back end's word.
+        /// The back end's name.
         backend: String,
-        /// The step that failed, and its cause.
+        /// The failed step and its cause.
         reason: String,
-        /// One command or change that mends it, where one is known.
+        /// A command or change that fixes it, if one is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fix: Option<String>,
     },
 }
 
 impl BackendError {
-    /// One command or change that mends it, where one is known.
+    /// Returns a command or change that fixes it, if one is known.
     #[must_use]
     pub fn fix(&self) -> Option<&str> {
         match self {
@@ -73,25 +73,25 @@ impl BackendError {
     }
 }
 
-/// Whether a back end works on this machine, for this user.
+/// The result of trying a back end on this machine, as this user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// The back end's word: `bwrap`, `none`.
+    /// The back end's name: `bwrap`, `none`.
     pub backend: &'static str,
-    /// Whether a sandbox was built just now, or earlier in this process.
+    /// Whether a sandbox was built, now or earlier in this process.
     pub available: bool,
-    /// Why not.
+    /// The reason that it is not available.
     pub reason: Option<String>,
-    /// One command or change that mends it, where one is known.
+    /// A command or change that fixes it, if one is known.
     pub fix: Option<String>,
 }
 
 impl Backend {
-    /// The first back end that works here. Never [`Backend::None`]: where nothing works, nothing is to run.
+    /// Returns the first back end that works here, but never [`Backend::None`]: without a sandbox no stage runs.
     ///
     /// # Errors
-    /// [`BackendError::Unavailable`] with the cause, and the fix where one is known.
+    /// Returns [`BackendError::Unavailable`] with the cause, and with the fix if one is known.
     pub fn auto() -> Result<Self, BackendError> {
         let path = exeat_sandbox::bwrap::find().map_err(|error| unavailable(&Error::Sandbox(error)))?;
         let backend = Self::Bwrap { path };
@@ -99,7 +99,7 @@ impl Backend {
         Ok(backend)
     }
 
-    /// The back end that a flag or a variable names: `auto`, `bwrap` or `none`.
+    /// Returns the back end that a flag or a variable names: `auto`, `bwrap` or `none`.
     ///
     /// # Errors
     /// [`BackendError::Unknown`] for any other word, in any other letter case; [`BackendError::Unavailable`] as in
@@ -112,7 +112,7 @@ impl Backend {
         }
     }
 
-    /// The back end's word.
+    /// Returns the back end's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -121,18 +121,17 @@ impl Backend {
         }
     }
 
-    /// Whether it holds anything: false for [`Backend::None`] alone.
+    /// Returns whether it holds a stage: false only for [`Backend::None`].
     #[must_use]
     pub fn is_effective(&self) -> bool {
         !matches!(self, Self::None)
     }
 
-    /// Whether it works here: builds a whole sandbox, with the helper that becomes the stage, and ends it before
-    /// anything is executed in it. A version or a file mode says less. Root's is built as the user that a stage in the working
-    /// directory would be.
+    /// Tries it here: builds a whole sandbox with the helper, and ends it before any command runs in it. A version or a file mode would
+    /// prove less. For root, the sandbox is built as the user that a stage in the working directory would be.
     ///
-    /// Takes about as long as a start. A success is remembered for the life of this process; a failure is looked at
-    /// again, because people mend what they are told.
+    /// Takes about as long as a start. A success is remembered for the life of this process. A failure is tried again because the user
+    /// may have fixed it.
     #[must_use]
     pub fn check(&self) -> Report {
         static STOOD: Stood = Stood(Mutex::new(Vec::new()));
@@ -157,7 +156,7 @@ impl Backend {
         Report { backend: self.name(), available: reason.is_none(), reason, fix }
     }
 
-    /// The bubblewrap to start.
+    /// Returns the path of bubblewrap.
     pub(crate) fn bwrap(&self) -> Result<&Path, BackendError> {
         match self {
             Self::Bwrap { path } => Ok(path),
@@ -180,19 +179,19 @@ impl Report {
     }
 }
 
-/// The executables whose sandbox stood once, and for whom.
+/// Remembers the executables and users whose sandbox could be built.
 struct Stood(Mutex<Vec<Standing>>);
 
 type Standing = (PathBuf, Sort);
 
-/// Who a sandbox was for, as far as that makes another sandbox of it.
+/// The kind of user that a sandbox is for, as far as it changes the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sort {
-    /// The caller, whoever that is.
+    /// The caller.
     Caller,
-    /// A user of a run's own, another one each time.
+    /// A fresh user for each run.
     Own,
-    /// This user.
+    /// This user, the owner of the working directory.
     Owner(Ids),
 }
 
@@ -212,7 +211,7 @@ impl Stood {
         if known().contains(it) {
             return Ok(());
         }
-        // Not under the lock: a sandbox that hangs takes its whole deadline.
+        // The lock is not held here: a sandbox that hangs takes its whole deadline.
         stand().map_err(|error| unavailable(&error))?;
         known().push(it.clone());
         Ok(())
@@ -223,11 +222,11 @@ fn unavailable(error: &Error) -> BackendError {
     BackendError::Unavailable { backend: "bwrap".into(), reason: chain(error), fix: error.fix() }
 }
 
-/// Builds the smallest sandbox with this bubblewrap for this user as a run would, and waits for the helper's offer.
+/// Builds the smallest sandbox with this bubblewrap for this user, and waits for the helper's offer.
 pub(crate) fn stand(bwrap: &Path, who: &Who) -> Result<Offer, Error> {
-    /// Bytes of the file system in memory: the helper.
+    /// Bytes of the file system in memory that contains the helper.
     const RUN_SIZE: u64 = 16 << 20;
-    /// Bytes of `/dev/shm`: nothing is put there.
+    /// Bytes of `/dev/shm`, which stays empty.
     const SHM_SIZE: u64 = 4096;
     let prepare = |what| move |source| Error::Prepare { what, source };
     if signals::children_unseen() {
@@ -248,7 +247,7 @@ pub(crate) fn stand(bwrap: &Path, who: &Who) -> Result<Offer, Error> {
     if let Who::Owner((uid, gid), _) = who {
         dir.give_to(*uid, *gid).map_err(prepare("the run directory"))?;
     }
-    // Nobody gives this up: the write end lives until the offer is here.
+    // Nothing cancels the start: the write end lives until the offer arrives.
     let (cancel, _hold) = io::pipe().map_err(prepare("a pipe"))?;
     let mounts = vec![
         Mount::Proc,
@@ -268,7 +267,7 @@ pub(crate) fn stand(bwrap: &Path, who: &Who) -> Result<Offer, Error> {
 mod tests {
     use super::*;
 
-    /// N1: the shape that configurations hold.
+    /// N1: the serialized form that configurations contain.
     #[test]
     fn n01_a_backend_is_tagged_by_its_kind() {
         let bwrap = Backend::Bwrap { path: "/usr/bin/bwrap".into() };
@@ -286,7 +285,7 @@ mod tests {
         );
     }
 
-    /// N2, N3, K24: the choice builds a sandbox before it says yes, and is never `None`.
+    /// N2, N3, K24: `auto` builds a sandbox first and never returns `None`.
     #[test]
     fn n02_n03_words_mean_backends_and_auto_is_never_none() {
         let auto = Backend::auto().unwrap();
@@ -299,7 +298,7 @@ mod tests {
         }
     }
 
-    /// N4, N28: nothing runs with `None`, and it says so.
+    /// N4, N28: no command runs with `None`, and its report says so.
     #[test]
     fn n04_none_is_not_effective_and_not_available() {
         assert!(!Backend::None.is_effective());
@@ -320,14 +319,14 @@ mod tests {
         assert_eq!(error.to_string(), "backend `bwrap` is not available: gone");
     }
 
-    /// K20: what is there and cannot be trusted, or does not work, is reported with its reason.
+    /// K20: a back end that is not trusted or does not work is reported with the reason.
     #[test]
     fn k20_a_report_says_why_not() {
         let missing = Backend::Bwrap { path: "/nonexistent/bwrap".into() }.check();
         assert!(!missing.available && missing.backend == "bwrap");
         assert!(missing.reason.unwrap().contains("/nonexistent/bwrap"));
         assert!(missing.fix.is_some());
-        // Belongs to root, can be executed, and builds no sandbox.
+        // It belongs to root and can be executed, but builds no sandbox.
         let other = Backend::Bwrap { path: "/bin/false".into() }.check();
         assert!(other.reason.unwrap().contains("cannot set up the sandbox"));
     }

@@ -1,5 +1,5 @@
-//! The private caches: how one is made for a run, and how all are listed and deleted. Root makes it in directories that may be another user's, so that no link in them is
-//! followed.
+//! Makes the private cache for a run, and lists and deletes all caches. Root makes one in directories that may belong to another user, so
+//! links in them are not followed.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -23,21 +23,21 @@ use crate::dirs::is_private;
 use crate::lists::CACHE_SETTINGS;
 use crate::staged::{Ids, way_to};
 
-/// The way to a directory, as far as it is there.
+/// The path to a cache, of which the last components may not exist yet.
 #[derive(Debug)]
 pub(crate) struct Steps {
     at: OwnedFd,
-    /// Where that is, without links.
+    /// The path of `at`, without links.
     place: PathBuf,
-    /// What is to be made, the first one last.
+    /// The components to create, the first one last.
     left: Vec<OsString>,
 }
 
 impl Steps {
-    /// The way to exeat's directory for caches and one in it. Above these, links are followed which root alone could have made.
+    /// Opens the existing part of the path to a cache and its parent. Above these two, links that only root could have made are followed.
     ///
     /// # Errors
-    /// `ELOOP` where there is any other link on the way; what openat2(2) says.
+    /// Returns `ELOOP` for any other link on the path, and errors of openat2(2).
     pub(crate) fn toward(cache: &Path) -> io::Result<Self> {
         let mut above = cache.ancestors().skip(2);
         let above = above.find(|path| fs::symlink_metadata(path).is_ok()).ok_or(Errno::ENOENT)?;
@@ -62,30 +62,30 @@ impl Steps {
         self.place.extend(self.left.pop());
     }
 
-    /// The innermost directory that is there.
+    /// Returns the innermost existing directory.
     pub(crate) fn place(&self) -> &Path {
         &self.place
     }
 
-    /// The same, open.
+    /// Returns the innermost existing directory, open.
     pub(crate) fn dir(&self) -> &OwnedFd {
         &self.at
     }
 
-    /// Whether nothing is left to be made.
+    /// Returns whether the whole path exists.
     pub(crate) fn is_made(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// Where the way ends.
+    /// Returns the whole path.
     pub(crate) fn end(&self) -> PathBuf {
         self.place.iter().chain(self.left.iter().rev().map(OsString::as_os_str)).collect()
     }
 
-    /// Makes what is left, each in the one before it.
+    /// Creates the missing components, each in the one before it.
     ///
     /// # Errors
-    /// `ELOOP` where somebody has put a link there since; what mkdirat(2) and openat2(2) say.
+    /// Returns `ELOOP` if somebody put a link there in the meantime, and errors of mkdirat(2) and openat2(2).
     pub(crate) fn make(&mut self) -> io::Result<&OwnedFd> {
         while let Some(name) = self.left.last() {
             match mkdirat(&self.at, Path::new(name), Mode::S_IRWXU) {
@@ -99,20 +99,20 @@ impl Steps {
     }
 }
 
-/// Makes the cache with this process's rights, and [prepares](prepare) it.
+/// Makes the cache as this process, and [prepares](prepare) it.
 ///
 /// # Errors
-/// What mkdir(2) says, and what keeps a setting in its place.
+/// Returns errors of mkdir(2), and of removing a setting.
 pub(crate) fn make(cache: &Path, home: Home) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(cache)?;
     prepare(&enter(AT_FDCWD, &true_name(cache)?, ResolveFlag::empty())?, home)
 }
 
-/// Removes the settings of earlier stages from a cache, and makes the home directory in it that was asked for. What a stage has left in
-/// that directory, or in its place, is for the stages of the same working directory alone.
+/// Removes the settings of earlier stages from a cache, and makes the home directory in it if one is wanted. The contents of that
+/// directory are only for stages with the same working directory.
 ///
 /// # Errors
-/// What keeps a setting in its place, and what mkdirat(2) says.
+/// Returns errors of removing a setting, and of mkdirat(2).
 pub(crate) fn prepare(top: &OwnedFd, home: Home) -> io::Result<()> {
     remove_settings(top)?;
     if home == Home::Caller {
@@ -132,12 +132,12 @@ pub(crate) fn prepare(top: &OwnedFd, home: Home) -> io::Result<()> {
 /// The name of the home directory in a cache.
 const HOME: &str = "home";
 
-/// Makes it with another user's rights, below a directory of that user's, who may have put links there.
+/// Makes the cache as another user, in a directory where that user may have put links.
 ///
 /// # Errors
-/// What mkdir(2) says; `EPERM` where it cannot be done as that user.
+/// Returns errors of mkdir(2), and `EPERM` if this process cannot act as that user.
 pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path, home: Home) -> io::Result<UsedCache> {
-    // They are a thread's own (setfsuid(2)), so the thread ends with them.
+    // The ids belong to one thread (setfsuid(2)), so that thread ends with them.
     std::thread::scope(|scope| {
         let maker = scope.spawn(|| {
             exeat_sandbox::open_files_as(uid, gid)?;
@@ -148,10 +148,10 @@ pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path, home: Home) -> i
     })
 }
 
-/// Makes the directory of one run that the stage has as `/tmp`, in a directory of this user's alone.
+/// Makes a run's directory for `/tmp` in a directory that only this user can enter.
 ///
 /// # Errors
-/// What mkdir(2) says; `EPERM` where that directory is somebody else's, or open to others.
+/// Returns errors of mkdir(2), and `EPERM` if that directory belongs to another user or is open to others.
 pub(crate) fn make_tmp(dir: &Path) -> io::Result<()> {
     let base = dir.parent().ok_or(Errno::ENOENT)?;
     match DirBuilder::new().mode(0o700).create(base) {
@@ -164,12 +164,12 @@ pub(crate) fn make_tmp(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(dir)
 }
 
-/// How the name of a cache begins that ends with its run.
+/// The prefix of the name of a cache for one run.
 pub(crate) const CACHE_OF_RUN: &str = "run-";
-/// The age from which a cache of a run that nobody holds is what a killed run has left.
+/// The age after which an unlocked cache of one run was left by a killed run.
 const LEFT: Duration = Duration::from_secs(60);
 
-/// A cache that a run uses: nobody deletes it meanwhile. It is deleted with this where it is one run's alone.
+/// A cache in use, which nobody may delete. Dropping it deletes a cache of one run.
 #[derive(Debug)]
 pub(crate) struct UsedCache {
     _note: Flock<File>,
@@ -179,10 +179,10 @@ pub(crate) struct UsedCache {
 }
 
 impl UsedCache {
-    /// Deletes the cache of a run; any other stays.
+    /// Deletes a cache of one run; any other stays.
     ///
     /// # Errors
-    /// What keeps a part of it in its place: then it is left for `exeat state prune --caches`.
+    /// Returns what prevents the deletion: then it stays for `exeat state prune --caches`.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.of_run.take().map_or(Ok(()), |name| remove(&self.base, &name))
     }
@@ -190,19 +190,19 @@ impl UsedCache {
 
 impl Drop for UsedCache {
     fn drop(&mut self) {
-        // A run that did not start: its cache is empty.
+        // The run did not start, so its cache is empty.
         let _ = self.end();
     }
 }
 
-/// Deletes the caches of runs that were killed, next to a cache of such a run. What cannot be deleted stays for `exeat state prune`.
+/// Deletes caches of killed runs beside this cache of one run. What cannot be deleted stays for `exeat state prune`.
 pub(crate) fn sweep(cache: &Path) {
     if !is_of_run(cache.file_name()) {
         return;
     }
     let Some(caches) = cache.parent().and_then(|base| PrivateCaches::open(base).ok()) else { return };
     let names = caches.names().unwrap_or_default();
-    // A look takes the lock of each for a moment, so not at those that last.
+    // The check locks each cache for a moment, so it skips lasting ones.
     for left in
         names.iter().filter(|name| is_of_run(Some(OsStr::new(name)))).map(|name| caches.describe(name))
     {
@@ -213,7 +213,7 @@ pub(crate) fn sweep(cache: &Path) {
     }
 }
 
-/// Returns the place of a cache without the name that it has for one run.
+/// Returns the path of a cache without the part that names one run.
 pub(crate) fn of_any_run(cache: &Path) -> Cow<'_, Path> {
     match is_of_run(cache.file_name()) {
         true => Cow::Owned(cache.with_file_name(CACHE_OF_RUN)),
@@ -225,7 +225,7 @@ fn is_of_run(name: Option<&OsStr>) -> bool {
     name.is_some_and(|name| name.as_bytes().starts_with(CACHE_OF_RUN.as_bytes()))
 }
 
-/// Deletes a cache, and then its note.
+/// Deletes a cache, then its note.
 fn remove(base: &OwnedFd, name: &OsStr) -> io::Result<()> {
     remove_tree(base.as_fd(), name)?;
     let mut note = name.to_owned();
@@ -233,24 +233,24 @@ fn remove(base: &OwnedFd, name: &OsStr) -> io::Result<()> {
     Ok(unlinkat(base, note.as_os_str(), UnlinkatFlags::NoRemoveDir)?)
 }
 
-/// What follows the name of a cache in that of its note: a file beside it, which no stage sees. It has the path of the working
-/// directory, and is locked while a run uses the cache.
+/// The suffix of the note beside a cache, which no stage sees. The note contains the path of the working directory, and is locked while a
+/// run uses the cache.
 const NOTE: &str = ".dir";
-/// How long a start waits for a cache that somebody is deleting.
+/// The longest wait of a start for a cache that is being deleted.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest path that a note has (PATH_MAX of limits.h).
+/// The longest path in a note (PATH_MAX of limits.h).
 const LONGEST: u64 = 4096;
-/// Caches that are listed.
+/// The maximal number of listed caches.
 const MOST: usize = 4096;
-/// Names of a cache that are counted for its size.
+/// The maximal number of names that the size of a cache counts.
 const COUNTED: usize = 200_000;
-/// Bytes of the names of directories that are still to be counted.
+/// The maximal bytes of directory names that wait to be counted.
 const ROOM: usize = 16 << 20;
 
-/// Writes down which working directory a cache belongs to, and holds the cache as long as the lock lives.
+/// Writes the working directory of a cache to its note, and locks the cache for as long as the result lives.
 ///
 /// # Errors
-/// `EWOULDBLOCK` where somebody is deleting it; what openat(2) and write(2) say.
+/// Returns `EWOULDBLOCK` if the cache is being deleted, and errors of openat(2) and write(2).
 pub(crate) fn hold(cache: &Path, of: &Path) -> io::Result<UsedCache> {
     let (Some(base), Some(name)) = (cache.parent(), cache.file_name()) else {
         return Err(Errno::ENOENT.into());
@@ -264,7 +264,7 @@ pub(crate) fn hold(cache: &Path, of: &Path) -> io::Result<UsedCache> {
                 let bytes = of.as_os_str().as_bytes();
                 note.write_all_at(bytes, 0)?;
                 note.set_len(u64::try_from(bytes.len()).unwrap_or(0))?;
-                // Who deletes a cache removes its note last.
+                // A deletion removes the note last, so the cache may be gone.
                 enter(&base, Path::new(name), ResolveFlag::RESOLVE_BENEATH)?;
                 let of_run = is_of_run(Some(name)).then(|| name.to_owned());
                 return Ok(UsedCache { _note: note, base, of_run });
@@ -288,13 +288,13 @@ fn open_note(base: &OwnedFd, cache: &OsStr, flags: OFlag) -> io::Result<File> {
 pub struct PrivateCache {
     /// Where it is.
     pub path: PathBuf,
-    /// The working directory that it belongs to; `None` for one that no run has used since exeat notes that.
+    /// The working directory that it belongs to; `None` if it has no note.
     pub of: Option<PathBuf>,
-    /// When a run last began to use it.
+    /// When a run last started to use it.
     pub last_use: Option<SystemTime>,
-    /// Whether a run uses it.
+    /// Whether a run uses it now.
     pub is_used: bool,
-    /// Whether a private home directory is in it.
+    /// Whether it contains a private home directory.
     pub has_home: bool,
 }
 
@@ -306,18 +306,18 @@ pub struct PrivateCaches {
 }
 
 impl PrivateCaches {
-    /// Opens the directory in which they are, `exeat` in the directory for caches, which has no link in its path.
+    /// Opens the directory of caches: `exeat` in the user's cache directory. Its path must not contain a link.
     ///
     /// # Errors
-    /// What openat2(2) says; `NotFound` where there was never one.
+    /// Returns errors of openat2(2), and `NotFound` if there was never a cache.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { base: open_plain(path)?, path: path.to_path_buf() })
     }
 
-    /// Lists them by their names.
+    /// Lists the caches sorted by name.
     ///
     /// # Errors
-    /// What reading the directory says.
+    /// Returns errors of reading the directory.
     pub fn list(&self) -> io::Result<Vec<PrivateCache>> {
         Ok(self.names()?.iter().map(|name| self.describe(name)).collect())
     }
@@ -346,13 +346,13 @@ impl PrivateCaches {
         let mut bytes = Vec::new();
         let read = (&note).take(LONGEST).read_to_end(&mut bytes);
         let of = PathBuf::from(OsString::from_vec(bytes));
-        // Only for a moment, so that a start waits no longer than that.
+        // The lock is held only for a moment, so that a start does not wait longer.
         let is_used = Flock::lock(note, FlockArg::LockExclusiveNonblock).is_err();
         let of = (read.is_ok() && of.is_absolute()).then_some(of);
         PrivateCache { path, of, last_use, is_used, has_home }
     }
 
-    /// Adds up the bytes that a cache takes on the disk, and says whether that is all of it.
+    /// Returns the bytes that a cache uses on disk, and whether everything was counted.
     #[must_use]
     pub fn size(&self, cache: &PrivateCache) -> (u64, bool) {
         let Some(name) = cache.path.file_name() else { return (0, false) };
@@ -360,7 +360,7 @@ impl PrivateCaches {
         let mut dirs = vec![PathBuf::from(name)];
         while let Some(dir) = dirs.pop() {
             room += dir.as_os_str().len();
-            // What is closed, or deeper than a path can say, is not counted.
+            // Directories that cannot be entered, or whose path is too long, are not counted.
             let listed = enter(&self.base, &dir, ResolveFlag::RESOLVE_BENEATH)
                 .map_err(io::Error::from)
                 .and_then(|open| fs::read_dir(format!("/proc/self/fd/{}", open.as_raw_fd())));
@@ -393,13 +393,13 @@ impl PrivateCaches {
         (bytes, is_whole)
     }
 
-    /// Deletes a cache with its note, and says whether it did: one that a run uses stays.
+    /// Deletes a cache with its note. Returns false if a run uses it.
     ///
     /// # Errors
-    /// What keeps a part of it in its place.
+    /// Returns what prevents the deletion.
     pub fn delete(&self, cache: &PrivateCache) -> io::Result<bool> {
         let Some(name) = cache.path.file_name() else { return Ok(false) };
-        // A start that comes now waits for this, or finds no cache and has one in memory.
+        // A start in the meantime waits, or finds no cache and uses memory.
         let note = open_note(&self.base, name, OFlag::O_RDWR | OFlag::O_CREAT)?;
         let Ok(_lock) = Flock::lock(note, FlockArg::LockExclusiveNonblock) else { return Ok(false) };
         remove(&self.base, name)?;
@@ -407,17 +407,17 @@ impl PrivateCaches {
     }
 }
 
-/// Removes settings from a cache that is there: an earlier stage may have left them, and this one's programs would obey them.
+/// Removes settings from an existing cache. An earlier stage may have left them, and programs would obey them.
 ///
 /// # Errors
-/// What keeps one of them in its place.
+/// Returns what prevents the removal of one.
 fn remove_settings(top: &OwnedFd) -> io::Result<()> {
     for name in CACHE_SETTINGS {
         let (above, last) = name.split_once('/').unwrap_or((".", name));
         match enter(top, Path::new(above), ResolveFlag::RESOLVE_BENEATH) {
             Ok(dir) => remove_tree(dir.as_fd(), OsStr::new(last))?,
             Err(Errno::ENOENT) => {}
-            // What is no directory leads the tool elsewhere, or nowhere.
+            // Anything but a directory sends the tool to another place or to none.
             Err(Errno::ELOOP | Errno::ENOTDIR) => unlinkat(top, above, UnlinkatFlags::NoRemoveDir)?,
             Err(errno) => return Err(errno.into()),
         }
@@ -448,7 +448,7 @@ mod tests {
         fs::write(cache.join("cargo/config.toml"), "evil").unwrap();
         symlink(&outside, cache.join("gradle")).unwrap();
         symlink(&outside, cache.join("cargo/credentials")).unwrap();
-        // Deeper than a process has descriptors, and closed.
+        // The directories are deeper than the limit of open descriptors, and one cannot be entered.
         let mut deep = cache.join("cargo/bin");
         for _ in 0..300 {
             deep.push("d");
@@ -458,7 +458,7 @@ mod tests {
         symlink(&outside, deep.join("l")).unwrap();
         fs::set_permissions(cache.join("cargo/bin/d/d"), Permissions::from_mode(0o000)).unwrap();
         let cache = cache.canonicalize().unwrap();
-        // Twice: what is gone is no fault.
+        // A second time, because missing settings are no error.
         make(&cache, Home::default()).unwrap();
         make(&cache, Home::default()).unwrap();
         let names: Vec<_> =
@@ -478,7 +478,7 @@ mod tests {
         let cache = dir.join("base/exeat/0123");
         let mut steps = Steps::toward(&cache).unwrap();
         assert_eq!((steps.place(), steps.end(), steps.is_made()), (dir.as_path(), cache.clone(), false));
-        // A link that comes between the look and the making, at each step.
+        // A link appears between the check and the creation, at each step.
         for name in ["base", "base/exeat", "base/exeat/0123"] {
             symlink(dir.join("elsewhere"), dir.join(name)).unwrap();
             assert_eq!(steps.make().unwrap_err().raw_os_error(), Some(Errno::ELOOP as i32), "{name}");
@@ -488,7 +488,7 @@ mod tests {
         }
         steps.make().unwrap();
         assert!(steps.is_made() && Steps::toward(&cache).unwrap().is_made());
-        // One that is there already.
+        // The link exists from the start.
         fs::remove_dir_all(dir.join("base/exeat")).unwrap();
         symlink("../elsewhere", dir.join("base/exeat")).unwrap();
         assert!(Steps::toward(&cache).is_err());

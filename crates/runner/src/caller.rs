@@ -1,4 +1,4 @@
-//! Who started a run, where, and as part of what: for the first line of its record. Nothing is decided by any of it.
+//! Describes who started a run, and where, for the first line of its record. No decision depends on it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,27 +10,27 @@ use exeat_record::Trace;
 use nix::sys::utsname::uname;
 use nix::unistd::{geteuid, getuid};
 
-/// The user who runs this program: the name, or the number of one without a name, and behind `as` whose rights it has.
+/// Returns the user who runs this program by name or number, followed by `as` and the effective user if that is another one.
 pub fn user() -> Option<String> {
     let name = |uid| user_of(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
     let (real, effective) = (getuid(), geteuid());
     Some(if real == effective { name(real) } else { format!("{} as {}", name(real), name(effective)) })
 }
 
-/// Whether the caller may change the mode of a path, as its owner or as root; `None` where it cannot be looked at.
+/// Returns whether the caller may change the mode of a path, as owner or root; `None` if it cannot be inspected.
 pub(crate) fn is_callers(path: &Path) -> Option<bool> {
     let caller = geteuid();
     let owner = fs::symlink_metadata(path).ok()?.uid();
     Some(caller.is_root() || owner == caller.as_raw())
 }
 
-/// The machine's own name.
+/// Returns the machine's host name.
 pub fn machine() -> Option<String> {
     let own = uname().ok()?;
     own.nodename().to_str().map(str::to_owned)
 }
 
-/// The trace that a `TRACEPARENT` names (W3C Trace Context, section 3.2.2); of one that is not well-formed nothing.
+/// Parses a `TRACEPARENT` (W3C Trace Context, section 3.2.2). A malformed one gives `None`.
 pub(crate) fn trace(value: Option<&OsStr>) -> Option<Trace> {
     let mut parts = value?.to_str()?.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

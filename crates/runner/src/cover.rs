@@ -1,12 +1,11 @@
-//! Mounts that hold a promise, and that the host can take away.
+//! Watches the mounts that keep a promise to the user and that the host can remove.
 //!
-//! What is hidden or read-only in a shown tree is a mount over a name of the host's. When somebody on the host renames another
-//! file over that name, or removes it, the kernel takes the mount away in every other mount namespace (`detach_mounts`,
-//! fs/namespace.c): what has the name now is as open to the stage as the tree around it. Nothing can keep it from that, and
-//! only the host can do it. A file that is renamed itself takes the mount along, and its old name is free. And what the host
-//! mounts in a shown tree comes into the sandbox (mount_namespaces(7), "shared subtrees"): over covers, and writable where the
-//! tree is not. So the table of mounts is watched, and a stage that has lost one, or has got one, is ended; unless the host renamed
-//! another file over a read-only one, which is covered again at once ([`remount`]).
+//! Hidden and read-only files in a visible tree are mounts over names of the host. When a program on the host renames another file over
+//! such a name or removes it, the kernel removes the mount in every other mount namespace (`detach_mounts`, fs/namespace.c). The file
+//! that has the name then is as open to the stage as the tree around it. Nothing can prevent that, and only the host can do it. A renamed
+//! file takes the mount along, and its old name is free. A mount of the host in a visible tree also appears in the sandbox
+//! (mount_namespaces(7), "shared subtrees"), over covers and maybe writable. So the table of mounts is watched, and a stage that lost or
+//! got a mount is ended. The exception is a file that the host renamed over a read-only one: it is covered again at once ([`remount`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -37,72 +36,72 @@ use remount::{Fate, LastCovers, RENAMES, Remounts};
 pub(crate) use saved::SavedFile;
 use watchdog::Watchdog;
 
-/// Bytes of a table of mounts: bubblewrap reads no more binds than a few thousand.
+/// The maximal size of a table of mounts: bubblewrap accepts a few thousand binds.
 const TABLE: usize = 8 << 20;
-/// The longest time between two looks. The kernel tells at once of a mount that is gone, and never of one that has another name.
+/// The longest time between two checks. The kernel reports a removed mount at once, but not a mount whose name changed.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// Looks for the event of a cover that is gone, a millisecond apart: on a loaded machine the kernel takes some between the two
-/// (`synchronize_rcu_expedited` in `namespace_unlock`, fs/namespace.c). The directory is locked meanwhile.
+/// The number of checks, a millisecond apart, for the event of a removed cover. A loaded machine can take many
+/// (`synchronize_rcu_expedited` in `namespace_unlock`, fs/namespace.c). The directory is locked during that time.
 const IN_VAIN: u32 = 100;
 
-/// The mounts of one sandbox that were planned.
+/// The planned mounts of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Covers {
-    /// Its `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
+    /// The sandbox's `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
     table: File,
-    /// As bytes: a path is compared part by part, which takes longer than all else here.
+    /// The places as bytes: comparing paths component by component would be the slowest step here.
     places: BTreeSet<OsString>,
     planned: Vec<Mount>,
-    /// Of the places, those that may be lost: what is there programs of the host's write anew all day.
+    /// Places whose cover may be lost because programs on the host rewrite the file often.
     rewritten: BTreeSet<OsString>,
-    /// The numbers of those that were there before the stage.
+    /// The mount numbers from before the stage.
     known: BTreeSet<Vec<u8>>,
-    /// The table when nothing had changed for the worse, the last time.
+    /// The table at the last check that found no loss.
     judged: Vec<u8>,
-    /// What mounts covers again, or why nothing does.
+    /// Mounts covers again, or the error that prevents it.
     remounts: io::Result<Remounts>,
-    /// Places that were covered again, and how often.
+    /// Places that were covered again, with counts.
     restored: BTreeMap<PathBuf, u64>,
-    /// Places whose file was written anew, and how often.
+    /// Places whose file was written again, with counts.
     put_back: BTreeMap<PathBuf, u64>,
     /// Places whose file was removed on the host.
     removed: BTreeSet<PathBuf>,
     /// Names that could not be held.
     not_held: Vec<PathBuf>,
-    /// What the stage has made under names that the host would have obeyed at once.
+    /// Protected names that the stage made and that the host would have obeyed at once.
     found: Leftovers,
 }
 
-/// What the host took away from over a stage.
+/// Everything that the host changed under a stage.
 #[derive(Debug, Default)]
 pub(crate) struct Uncovered {
-    /// What the stage was ended for, or why that could not be told any more.
+    /// The changes that ended the stage, or the error that prevented watching.
     pub(crate) over: Option<io::Result<Vec<Change>>>,
-    /// What was rewritten meanwhile, and was open to the stage from then on.
+    /// Places whose file was rewritten, which the stage could read from then on.
     pub(crate) rewritten: Vec<PathBuf>,
-    /// What was replaced and covered again, and how often.
+    /// Places that were replaced and covered again, with counts.
     pub(crate) restored: BTreeMap<PathBuf, u64>,
-    /// What was replaced and may have been the stage's, and how often the last one took its place again.
+    /// Places whose new file the stage may have written, with counts of restoring the old one.
     pub(crate) put_back: BTreeMap<PathBuf, u64>,
-    /// Why it could not be told whose any of them was, where that is so.
+    /// The reason that changes of the host and of the stage could not be told apart, if so.
     pub(crate) untold: Option<&'static str>,
-    /// What was removed.
+    /// Places whose file was removed.
     pub(crate) removed: BTreeSet<PathBuf>,
-    /// What was removed and has come again, by its path on the host.
+    /// Host paths that were removed and appeared again.
     pub(crate) remade: Vec<PathBuf>,
-    /// What may be the stage's in the place of a file of the host's, with what that file said.
+    /// Host paths that may hold the stage's file, with the saved file of the host.
     pub(crate) doubtful: Vec<(PathBuf, SavedFile)>,
     /// Names that could not be held.
     pub(crate) not_held: Vec<PathBuf>,
-    /// The reason that nothing could be covered again or taken away.
+    /// The reason that nothing could be covered again or moved away.
     pub(crate) no_remounts: Option<String>,
-    /// What was taken away while the stage ran, and is in the record already.
+    /// What was moved away during the run, which the record already contains.
     pub(crate) found: Leftovers,
 }
 
 impl Uncovered {
-    /// For the record and for the caller, what each is told.
+    /// Returns pairs of a text for the record and a line for the caller.
     pub(crate) fn told(&self) -> Vec<(String, String)> {
         let rewritten = self.rewritten.iter().map(|place| {
             let line = format!(
@@ -161,7 +160,7 @@ impl Uncovered {
             .collect()
     }
 
-    /// What the stage was ended for, by its place inside.
+    /// Returns the places inside for which the stage was ended.
     pub(crate) fn into_places(self) -> Vec<PathBuf> {
         let changes = self.over.and_then(Result::ok).unwrap_or_default();
         changes.into_iter().map(|(Change::Gone(place) | Change::Came(place))| place).collect()
@@ -172,17 +171,17 @@ fn shown(place: &Path) -> String {
     exeat_record::escape(place.as_os_str().as_bytes(), 1024)
 }
 
-/// What a stage was ended for.
+/// A change that ends the stage.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// What was mounted at this place is not there any more.
+    /// The mount at this place is gone.
     Gone(PathBuf),
-    /// Something was mounted there that is not read-only, or is over what was.
+    /// A new mount there is writable or covers another mount.
     Came(PathBuf),
 }
 
 impl Change {
-    /// Where, inside.
+    /// Returns the place inside.
     fn place(&self) -> &Path {
         let (Self::Gone(place) | Self::Came(place)) = self;
         place
@@ -203,11 +202,11 @@ impl Change {
 }
 
 impl Covers {
-    /// Nothing untrusted has run yet in the sandbox; `masked` is what somebody has hidden by name. Returns the process beside the sandbox,
-    /// too.
+    /// Starts watching before untrusted code runs in the sandbox; `masked` are the paths that a caller hides by name. Also returns the
+    /// process beside the sandbox.
     ///
     /// # Errors
-    /// [`exeat_sandbox::Error::Watch`] when its table of mounts cannot be read, and with `NotFound` when one is gone already.
+    /// Returns [`exeat_sandbox::Error::Watch`] when the table of mounts cannot be read, with `NotFound` when a mount is already gone.
     pub(crate) fn new(
         planned: &[Mount],
         masked: &[PathBuf],
@@ -221,10 +220,10 @@ impl Covers {
         let stub_places: Vec<_> = stubs.iter().flat_map(|(host, _)| places_of(host, planned)).collect();
         let is_rewritten = |mount: &&Mount| {
             let is_hidden = matches!(mount, Mount::ReadOnly { host, .. } if is_mask(host));
-            // Wherever it is shown.
+            // The name counts, wherever the file is visible.
             let is_asked_for = |at: &Path| masked.iter().any(|path| path.file_name() == at.file_name());
             let is_known = |at: &Path| lists::REWRITTEN.iter().any(|name| at.ends_with(name));
-            // The stage of another run, for which it came later, may rename it. Nothing of the caller's is in it.
+            // The stage of another run may rename its quarantine, and that contains nothing of the caller's.
             let is_quarantine = |at: &Path| at.ends_with(DIRECTORY);
             place(mount)
                 .is_some_and(|at| (is_hidden && is_known(at) || is_quarantine(at)) && !is_asked_for(at))
@@ -244,7 +243,7 @@ impl Covers {
             }
         }
         let mut covers = Self {
-            // What was mounted before it was opened is no change to whoever waits for one (`mounts_poll`, fs/proc_namespace.c).
+            // Waiting reports only mounts that change after the table was opened (`mounts_poll`, fs/proc_namespace.c).
             table: offer.mounts()?,
             places,
             planned: planned.to_vec(),
@@ -268,7 +267,7 @@ impl Covers {
         Ok((covers, process))
     }
 
-    /// Fails where protected names cannot be watched while the stage runs.
+    /// Fails if protected names cannot be watched while the stage runs.
     pub(crate) fn check_watch(&self) -> io::Result<()> {
         match &self.remounts {
             Ok(_) => Ok(()),
@@ -276,18 +275,17 @@ impl Covers {
         }
     }
 
-    /// The filter for the calls of the stage that this must be told of; empty for none.
+    /// Returns the filter for calls of the stage that must be reported here; empty for none.
     ///
     /// # Errors
-    /// Where it cannot be compiled.
+    /// Returns an error if it cannot be compiled.
     pub(crate) fn notice_filter(&self) -> Result<Vec<u8>, exeat_sandbox::Error> {
         let has_files = self.remounts.as_ref().is_ok_and(Remounts::has_files);
         if has_files { exeat_sandbox::seccomp::notice_filter() } else { Ok(Vec::new()) }
     }
 
-    /// Waits until no process of the sandbox is left, and ends the stage when one of the mounts is gone for good, or another one
-    /// opens something.
-    /// `note` is told what the stage has made under a protected name, when that is taken away.
+    /// Waits until no process of the sandbox is left. Ends the stage when a mount is gone for good, or another one opens something. Calls
+    /// `note` for each protected name that the stage made, when it is moved away.
     pub(crate) fn hold(
         mut self,
         mut running: Running,
@@ -301,7 +299,7 @@ impl Covers {
         }
         let first_look = self.remounts.as_ref().map(Remounts::first_look).unwrap_or_default();
         let watchdog = Watchdog::new(handle, first_look);
-        // The stage may have thousands of processes that want to run.
+        // The stage may have thousands of runnable processes.
         exeat_sandbox::prefer_this_thread();
         let mut looked = Instant::now();
         while over.is_none() {
@@ -311,20 +309,20 @@ impl Covers {
                 Err(_) => (None, BETWEEN),
             };
             let lost = match running.until_change(&self.table, events, longest) {
-                // With what happened just before.
+                // Also handles changes just before the end.
                 Ok(exeat_sandbox::Change::Ended) => match self.restore(&watchdog) {
                     Ok(lost) if lost.is_empty() => break,
                     lost => lost,
                 },
                 Ok(exeat_sandbox::Change::Events) => {
-                    // A stage at work in the directory makes many events, and this is in no hurry: the helper is.
+                    // A busy stage makes many events. This thread can wait; the helper that renames files cannot.
                     std::thread::sleep(Duration::from_millis(1));
                     self.restore(&watchdog)
                 }
                 Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(&watchdog),
                 Err(error) => Err(error),
             };
-            // Nothing tells of some changes, such as a name in other letters where these are the same to the file system.
+            // Some changes make no event, such as a name in another case on a file system that ignores case.
             if looked.elapsed() >= BETWEEN
                 && let Ok(remounts) = &mut self.remounts
             {
@@ -356,7 +354,7 @@ impl Covers {
             self.remounts.as_ref().ok().and_then(Remounts::untold).filter(|_| !self.put_back.is_empty());
         let mut last = self.remounts.map(Remounts::release);
         let status = running.wait();
-        // What the stage has made at the last moment under a name that the host had removed.
+        // The stage may have made a name that the host removed in the last moment.
         let remade = last.as_ref().map(LastCovers::remade).unwrap_or_default();
         let obeyed: Vec<_> = remade.iter().filter(|(_, is_obeyed)| *is_obeyed).collect();
         if over.is_none() && !obeyed.is_empty() {
@@ -371,7 +369,7 @@ impl Covers {
         if let Ok(last) = &last {
             last.separate();
         }
-        // From here on whoever waits to write to one of the files may.
+        // From here on, programs that wait to write to one of the files can continue.
         let no_remounts = last.err().map(|error| error.to_string());
         let Self { restored, put_back, removed, not_held, found, .. } = self;
         let uncovered = Uncovered {
@@ -390,7 +388,7 @@ impl Covers {
         (status, uncovered)
     }
 
-    /// Takes away what the stage has made under names that the host obeys at once.
+    /// Moves away what the stage made under names that the host obeys at once.
     fn settle_arrivals(&mut self, watchdog: &Watchdog, note: impl Fn(&Found)) -> io::Result<()> {
         let Ok(remounts) = &mut self.remounts else { return Ok(()) };
         let (planned, known) = (&self.planned, &mut self.known);
@@ -415,7 +413,7 @@ impl Covers {
         if text == self.judged {
             return Ok(changes);
         }
-        // A program may replace a file again and again, and the kernel takes the mount away before it tells of the rename.
+        // A program may replace a file repeatedly, and the kernel removes the mount before it reports the rename.
         let mut in_vain = 0;
         for _ in 0..RENAMES {
             let may_stand = |place: PathBuf| self.remounts.as_ref().is_ok_and(|it| it.knows(&place));
@@ -431,7 +429,7 @@ impl Covers {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // A mount of ours is no news.
+        // A mount made here is expected.
         let is_ours = |row: &Row<'_>| {
             let at = row.at();
             row.is_read_only() && (self.restored.contains_key(&at) || self.put_back.contains_key(&at))
@@ -445,7 +443,7 @@ impl Covers {
         Ok(changes)
     }
 
-    /// Covers again what was replaced on the host. Returns what is lost.
+    /// Covers again what the host replaced. Returns what is lost.
     fn restore(&mut self, watchdog: &Watchdog) -> io::Result<Vec<Change>> {
         let Ok(remounts) = &mut self.remounts else { return Ok(Vec::new()) };
         let mut lost = Vec::new();
@@ -471,19 +469,19 @@ impl Covers {
         self.places.iter().filter(move |place| !there.contains(*place)).map(PathBuf::from)
     }
 
-    /// Whether a mount that has come lets the stage do what the planned ones do not. In a writable tree it does: it has none of the
-    /// tree's covers, and devices work in it.
+    /// Returns whether a new mount lets the stage do more than the planned mounts. In a writable tree it does: it lacks the tree's
+    /// covers, and devices work in it.
     fn opens(&self, new: &Row<'_>) -> bool {
         const KERNEL: [&[u8]; 4] = [b"proc", b"sysfs", b"devtmpfs", b"devpts"];
         let place = new.at();
         let above =
             self.planned.iter().filter(|mount| mount_point(mount).is_some_and(|at| place.starts_with(at)));
-        // Of two at one place the later one is on top.
+        // Of two mounts at one place, the later one is on top.
         let tree = above.max_by_key(|mount| mount_point(mount).map_or(0, |at| at.components().count()));
         let (host, at) = match tree {
             Some(Mount::ReadOnly { host, at }) if !is_mask(host) => (host, at),
             Some(Mount::Writable { .. }) => return true,
-            // It is under a place of ours.
+            // The mount is below a place that exeat made.
             _ => return false,
         };
         let covers = |it: &OsString| it.len() > place.as_os_str().len() && Path::new(it).starts_with(&place);
@@ -492,8 +490,8 @@ impl Covers {
         }
         let is_in_reach = || {
             let below = place.strip_prefix(at).unwrap_or(Path::new(""));
-            // What exeat may not enter, a stage that is its caller may not either. Not the mount itself is asked, which may be one
-            // that does not answer.
+            // A stage that runs as the caller cannot enter what exeat cannot enter. The parent is checked because the mount itself may
+            // hang.
             joined(host, below)
                 .parent()
                 .is_none_or(|dir| access(dir, AccessFlags::X_OK) != Err(Errno::EACCES))
@@ -513,8 +511,8 @@ impl Covers {
     }
 }
 
-/// Where something of the host's, or in its place, is mounted. Not our own files: what is under `/etc/passwd` everybody may
-/// read, and an upgrade or a new lease replaces it.
+/// Returns where a mount shows or replaces a part of the host. Files from exeat do not count: `/etc/passwd` below one is readable for
+/// everybody, and an upgrade or a new lease replaces it.
 fn place(mount: &Mount) -> Option<&Path> {
     match mount {
         Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => Some(at),
@@ -522,7 +520,7 @@ fn place(mount: &Mount) -> Option<&Path> {
     }
 }
 
-/// The mounts that only make a name in a writable tree read-only, with the name on the host and the place.
+/// Lists mounts that only make a name in a writable tree read-only, as pairs of host path and place.
 fn replaceable(planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
     planned.iter().filter_map(|mount| {
         let Mount::ReadOnly { host, at } = mount else { return None };
@@ -539,7 +537,7 @@ fn replaceable(planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
     })
 }
 
-/// A host path in writable trees, with each place where the stage sees it.
+/// Pairs a host path in writable trees with each place where the stage sees it.
 fn places_of(host: &Path, planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
     let places: BTreeSet<PathBuf> =
         writable(planned).filter_map(|(tree, at)| place_in(tree, at, host, planned)).collect();
@@ -547,7 +545,7 @@ fn places_of(host: &Path, planned: &[Mount]) -> impl Iterator<Item = (PathBuf, P
     places.into_iter().map(move |place| (host.clone(), place))
 }
 
-/// The places of two host paths in each writable tree that has both.
+/// Returns the places of two host paths in each writable tree that contains both.
 fn places_of_both(one: &Path, other: &Path, planned: &[Mount]) -> Vec<(PathBuf, PathBuf)> {
     let in_tree = |(tree, at): (&Path, &Path)| {
         Some((place_in(tree, at, one, planned)?, place_in(tree, at, other, planned)?))
@@ -563,10 +561,10 @@ fn writable(planned: &[Mount]) -> impl Iterator<Item = (&Path, &Path)> {
     })
 }
 
-/// The place of a host path in a tree, if the stage sees it there.
+/// Returns the place of a host path in a tree, if the stage sees it there.
 fn place_in(tree: &Path, at: &Path, host: &Path, planned: &[Mount]) -> Option<PathBuf> {
     let place = joined(at, host.strip_prefix(tree).ok()?);
-    // What is mounted over it last must lead there too.
+    // The topmost mount over it must also lead there.
     let above = planned.iter().filter(|mount| mount_point(mount).is_some_and(|at| place.starts_with(at)));
     let last = above.max_by_key(|mount| mount_point(mount).map_or(0, |at| at.components().count()));
     let is_shown = match last {

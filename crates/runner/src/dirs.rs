@@ -1,7 +1,7 @@
-//! The directory of one run: the proxy's sockets and the denials file, until stage2 has connected.
+//! Manages the directory of one run: the proxy's sockets and the denials file, until stage2 has connected.
 //!
-//! They are bind-mounted into the sandbox, and a bind mount outlives the name: with the names gone, even SIGKILL leaves
-//! nothing behind. What a run leaves that was killed before that is swept by the next one.
+//! They are bind-mounted into the sandbox, and a bind mount outlives the name. After the names are removed, even SIGKILL leaves nothing
+//! behind. The next run removes what a run left that was killed earlier.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,29 +17,29 @@ use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, unlinkat};
 
 use exeat_files::names::true_name;
 
-/// What a run directory's name starts with.
+/// The prefix of a run directory's name.
 const PREFIX: &str = "exeat-";
 const SOCKET: &str = "proxy.sock";
 const SOCKS5_SOCKET: &str = "socks5.sock";
 const DENIALS: &str = "denials.jsonl";
 const LOCK: &str = "lock";
-/// Directories tried at one start. Losing one takes another start in the same few microseconds.
+/// The number of directories that one start tries. It loses one only to a start in the same few microseconds.
 const TRIES: usize = 16;
-/// Names looked at by one sweep: a full `/tmp` must not slow a start.
+/// The maximal number of names that one sweep inspects: a full `/tmp` must not slow a start.
 const SWEPT: usize = 4096;
 
-/// A private directory, removed with what is in it when dropped.
+/// A private directory, which is removed with its contents on drop.
 #[derive(Debug)]
 pub(crate) struct RunDir {
     path: PathBuf,
-    /// The directory itself: whoever it is given to may put something else at its path.
+    /// The open directory: the user that it is given to may replace its path.
     dir: File,
     /// Held for as long as the directory is in use.
     _lock: Flock<File>,
 }
 
 impl RunDir {
-    /// Makes a directory of random name, mode 0700, in one of the places that [`base`] knows.
+    /// Makes a directory with a random name and mode 0700 in a place that [`base`] returns.
     pub(crate) fn create(base: &Path) -> io::Result<Self> {
         sweep(base);
         let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
@@ -54,8 +54,8 @@ impl RunDir {
         Err(last)
     }
 
-    /// A new directory with its lock held, or `None` when the sweep of another start took it for a dead one: that can
-    /// happen between the making of the lock file and the lock, and not once the lock is held on a file that has its name.
+    /// Makes a directory and locks it. Returns `None` if the sweep of another start removed it, which can happen between making and
+    /// locking the lock file.
     fn lock_new(base: &Path) -> io::Result<Option<Self>> {
         let path = nix::unistd::mkdtemp(&base.join(format!("{PREFIX}XXXXXX")))?;
         let dir = open_dir(&path)?;
@@ -86,17 +86,17 @@ impl RunDir {
         self.path.join(DENIALS)
     }
 
-    /// The socket. bind(2) refuses a path of more than 107 bytes, and so does this.
+    /// Binds the proxy's socket. bind(2) refuses a path of more than 107 bytes.
     pub(crate) fn listen(&self) -> io::Result<UnixListener> {
         listen_at(&self.socket_path())
     }
 
-    /// The socket for SOCKS5 behind a relay.
+    /// Binds the socket for SOCKS5 through a relay.
     pub(crate) fn listen_socks5(&self) -> io::Result<UnixListener> {
         listen_at(&self.socks5_path())
     }
 
-    /// The denials file, for appending; the stage reads it.
+    /// Opens the denials file for appending; the stage can read it.
     pub(crate) fn denials(&self) -> io::Result<File> {
         let path = self.denials_path();
         let file = OpenOptions::new().append(true).create_new(true).mode(0o644).open(&path)?;
@@ -104,8 +104,7 @@ impl RunDir {
         Ok(file)
     }
 
-    /// Lets another kernel uid pass: only root calls this, for a stage that becomes that uid where nothing can be mounted for
-    /// it.
+    /// Gives the directory to another user. Only root calls this, for a stage that becomes that user where nothing can be mounted for it.
     pub(crate) fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         std::os::unix::fs::chown(&self.path, Some(uid), Some(gid))
     }
@@ -113,12 +112,12 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // What cannot be removed now is swept at the next start.
+        // The next start sweeps what cannot be removed now.
         let _ = remove(&self.dir, &self.path);
     }
 }
 
-/// The names of sockets and of the list of refusals that a run directory has now.
+/// Lists the sockets and the denials file that exist in a run directory.
 pub(crate) fn names(dir: &RunDir) -> Vec<(&'static str, PathBuf)> {
     let all = [SOCKET, SOCKS5_SOCKET, DENIALS].map(|name| (name, dir.path.join(name)));
     all.into_iter().filter(|(_, path)| path.exists()).collect()
@@ -126,31 +125,31 @@ pub(crate) fn names(dir: &RunDir) -> Vec<(&'static str, PathBuf)> {
 
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
-    // The directory is 0700: nobody else gets as far as the socket. Writable for whoever the stage is to the kernel.
+    // Nobody else reaches the socket because the directory is 0700. Any user that the stage may be can write to it.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
     Ok(listener)
 }
 
-/// Where run directories are made: the user's runtime directory where it is private, else [`shared`].
+/// Returns where run directories are made: the user's runtime directory if it is private, otherwise [`shared`].
 pub(crate) fn base(runtime_dir: Option<&Path>) -> PathBuf {
     let is_usable =
         |path: &&Path| path.is_absolute() && fs::symlink_metadata(path).is_ok_and(|it| is_private(&it));
     runtime_dir.filter(is_usable).map_or_else(shared, Path::to_path_buf)
 }
 
-/// Whether it is a directory of this user's alone.
+/// Returns whether it is a directory that only this user can enter.
 pub(crate) fn is_private(meta: &fs::Metadata) -> bool {
     meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0
 }
 
-/// Where run directories of users without a private place are made: in memory where that can be had, because a directory on a disk
-/// takes up to a millisecond to make and to remove. A run directory is 0700 there as in `/tmp`.
+/// Returns where users without a private place have their run directories. A file system in memory is preferred because a directory on a
+/// disk takes up to a millisecond to make and remove. Its mode is 0700 there, too.
 pub(crate) fn shared() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if is_shared_memory(memory) { memory.to_path_buf() } else { real_name(Path::new("/tmp")) }
 }
 
-/// Whether a directory is a writable tmpfs in which nobody but root can rename or remove what others have made.
+/// Returns whether a directory is a writable tmpfs where only root can rename or remove entries of other users.
 fn is_shared_memory(path: &Path) -> bool {
     let is_sticky = |meta: &fs::Metadata| meta.is_dir() && meta.uid() == 0 && meta.mode() & 0o1000 != 0;
     fs::symlink_metadata(path).is_ok_and(|meta| is_sticky(&meta))
@@ -158,19 +157,19 @@ fn is_shared_memory(path: &Path) -> bool {
         && access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
-/// Where a name leads: what is mounted for bubblewrap is opened without links.
+/// Resolves links, because mounting for bubblewrap refuses them.
 fn real_name(path: &Path) -> PathBuf {
     true_name(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Removes directories of ours whose run is over. Best effort: a directory that is not plainly ours is left alone.
+/// Removes run directories of ended runs. It skips any directory that may not be exeat's.
 fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten().take(SWEPT) {
         if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
             continue;
         }
-        // What fails here fails for the next start too, and does no harm.
+        // A failure is harmless, and the next start tries again.
         let _ = sweep_one(&entry.path());
     }
 }
@@ -180,21 +179,22 @@ fn sweep_one(path: &Path) -> io::Result<()> {
     let dir = open_dir(path)?;
     let meta = dir.metadata()?;
     let is_own = meta.uid() == me.as_raw();
-    // Root's may have been given to a stage's user; its lock is root's then.
+    // Root may have given the directory to a stage's user; the lock stays root's.
     if meta.mode() & 0o7777 != 0o700 || !(is_own || me.is_root()) {
         return Ok(());
     }
     let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let lock = match openat(&dir, LOCK, flags, Mode::empty()) {
         Ok(lock) => File::from(lock),
-        // Killed before it had a lock, or about to get one: that start then makes another. Only an empty directory goes.
+        // The run was killed before it made its lock, or is about to: then it makes another directory. Only an empty directory is
+        // removed.
         Err(_) if is_own => return fs::remove_dir(path),
         Err(errno) => return Err(errno.into()),
     };
     if lock.metadata()?.uid() != me.as_raw() {
         return Ok(());
     }
-    // Held until the directory is gone: a start that has made the file and not yet locked it then sees that it lost.
+    // The lock is held until the directory is gone, so a start that has not locked its file yet notices.
     let Ok(_held) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(()) };
     remove(&dir, path)
 }
@@ -204,7 +204,7 @@ fn open_dir(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// Removes the files of ours from a directory, and the directory, and nothing else: one that holds more stays.
+/// Removes exeat's files from a directory, and the directory if it is empty then.
 fn remove(dir: &File, path: &Path) -> io::Result<()> {
     for name in [SOCKET, SOCKS5_SOCKET, DENIALS, LOCK] {
         match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
@@ -247,7 +247,7 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// A directory that somebody else owns, or in which anybody removes what others have made, is not used.
+    /// A directory of another user, or where anybody can remove others' entries, is not used.
     #[test]
     fn b36_only_a_sticky_tmpfs_of_root_s_is_used_beside_tmp() {
         let dir = scratch("memory");
@@ -271,7 +271,7 @@ mod tests {
         let killed = RunDir::create(&base).unwrap();
         let path = killed.path.clone();
         let _socket = killed.listen().unwrap();
-        // As if by SIGKILL: the lock is gone, the names are not.
+        // This simulates SIGKILL: the lock is gone, the names stay.
         let RunDir { _lock, .. } = &killed;
         let used = RunDir::create(&base).unwrap();
         assert!(path.exists(), "swept while its lock is held");
@@ -287,7 +287,7 @@ mod tests {
         fs::remove_dir(&base).unwrap();
     }
 
-    /// K25: what root gave to a stage's user is root's to sweep, and what that user made is not.
+    /// K25: root sweeps a directory that it gave to a stage's user, but not one that the user made.
     #[test]
     #[ignore = "needs root"]
     fn b32_root_sweeps_what_it_has_given_to_another_user() {
@@ -297,7 +297,7 @@ mod tests {
         for dir in left.iter().chain([&used]) {
             dir.give_to(12_345, 12_345).unwrap();
         }
-        // As if by SIGKILL: the locks are gone, the names are not.
+        // This simulates SIGKILL: the locks are gone, the names stay.
         for dir in &left {
             fs::remove_file(dir.path.join(LOCK)).unwrap();
             fs::write(dir.path.join(LOCK), "").unwrap();

@@ -1,12 +1,11 @@
-//! Asks a package client which hosts it is configured to use, by running it where it reaches nothing and reading what it
-//! asked for. So a company's mirror works as it is, and no registry is written down here.
+//! Asks a package client which hosts it is configured to use, by running it without network access and reading its requests. So a
+//! company's mirror works as it is, and exeat contains no list of registries.
 //!
-//! The client runs in a sandbox of its own with an empty directory, the system's settings and the user's own. It is never
-//! shown what the stage to come may write, nor the project: neither a file of settings there nor a program there has a say
-//! in what the stage may reach. The first round grants nothing. Later rounds grant what was found before, and only so much,
-//! because an index names the host of its files; each of them leaves a record like any run. What an index says counts for less
-//! than what the user has set: it leads to names only, and to no port of its own choice. Addresses of the machine and of its
-//! nearest neighbours are opened by nobody but the user, with a rule.
+//! The client runs in its own sandbox with an empty directory, the system's settings and the user's own. It sees neither the project nor
+//! anything that the coming stage may write: no settings or programs there influence what the stage may reach. The first round grants
+//! nothing. Later rounds grant what was found before, and only that, because an index names the host of its files. Each round leaves a
+//! record like any run. The contents of an index count less than the user's settings: they lead only to names, and to no port of their
+//! choice. Only the user can permit addresses of the machine and its nearest neighbors, with a rule.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -50,27 +49,27 @@ mod client;
 mod kept;
 mod waiting;
 
-/// Times that a client is run: an index, the host of its files, a redirect, and once more to see that there is nothing new.
+/// The number of runs of a client: for an index, the host of its files, a redirect, and a last one that finds nothing new.
 const ROUNDS: usize = 4;
-/// Hosts that one client may come to. A mirror and its extra indexes are a handful.
+/// The maximal number of hosts of one client. A mirror and its extra indexes are a handful.
 const HOSTS: usize = 16;
-/// Bytes of a client's output that are kept: its last words.
+/// Bytes of a client's output that are kept, from its end.
 const SAID: usize = 4096;
-/// Bytes of one line of it that a message shows.
+/// Bytes of one line of output that a message shows.
 const SHOWN: usize = 200;
-/// What one round may use where no ceiling says less: ten times what the clients need, and not the whole machine. These are
-/// [`Limits::pids`] and [`Limits::memory`], held for root as in any run: by watching.
+/// The limits of one round if no ceiling is lower: ten times what clients need, and less than the whole machine. These are
+/// [`Limits::pids`] and [`Limits::memory`]; for root they are watched as in any run.
 const PIDS: u32 = 512;
 const MEMORY: u64 = 2 << 30;
-/// A working directory that no view shows: the stage then starts in its own empty `/tmp`, and nothing is made on the host.
+/// A working directory that no view shows: the stage starts in its own empty `/tmp`, and nothing is made on the host.
 const NOWHERE: &str = "/proc";
 
-/// How long a discovery may take.
+/// The time limits of a discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// One round of one client, before it is asked to end; it is killed 5 seconds later.
+    /// The limit of one round of one client. After it the client is asked to end, and killed 5 seconds later.
     pub round: Duration,
-    /// All clients together.
+    /// The limit of all clients together.
     pub all: Duration,
 }
 
@@ -80,76 +79,76 @@ impl Default for Times {
     }
 }
 
-/// Clients being asked, one after the other, against one deadline.
+/// A series of questions to clients with one deadline.
 pub struct Discovery<'a> {
     ask: Ask<'a>,
     times: Times,
     home: PathBuf,
-    /// Trees that are the project's, or the stage's to write.
+    /// Trees that belong to the project or that the stage may write.
     theirs: Vec<PathBuf>,
-    /// PATH without what lies in those trees.
+    /// PATH without directories in those trees.
     path: OsString,
-    /// The addresses of this host, which no client's settings open.
+    /// This host's addresses, which no client's settings permit.
     addrs: OwnAddrs,
     by: Instant,
 }
 
-/// Why a client has not said which hosts it uses.
+/// The reason that a client did not report its hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unasked {
-    /// It is not on PATH.
+    /// The program is not on PATH.
     Absent {
         /// The program.
         program: &'static str,
     },
-    /// It is on PATH, in a tree that is the project's or the stage's to write.
+    /// The program is on PATH in a tree of the project, or in one that the stage may write.
     Theirs {
         /// The tree.
         tree: PathBuf,
     },
-    /// It ended without asking for a host.
+    /// The client ended without asking for a host.
     Failed {
         /// How it ended.
         ended: Ended,
-        /// The line of its output that says most, escaped; may be empty.
+        /// The most telling line of its output, escaped; may be empty.
         said: String,
     },
-    /// It asked for no host in the time that it had.
+    /// The client asked for no host within its time.
     Late {
-        /// The time.
+        /// The time limit.
         limit: Duration,
     },
-    /// The time for all clients was over before it was asked.
+    /// The time for all clients was over before this client's turn.
     NoTime {
-        /// The time.
+        /// The time limit.
         limit: Duration,
     },
-    /// It asked the proxy for something that is not a host and a port.
+    /// The client asked the proxy for something that is not a host and a port.
     Malformed,
-    /// It is configured to use a host that is denied.
+    /// The client is configured to use a denied host.
     Denied {
         /// The host and port.
         target: String,
-        /// Why.
+        /// The reason.
         said: String,
     },
-    /// It is configured to use an address of a kind that no preset opens.
+    /// The client is configured to use an address of a kind that no preset permits.
     Special {
         /// The address and port.
         target: String,
-        /// Which kind.
+        /// The kind of address.
         class: AddrClass,
-        /// The flag that opens it; none where nothing should.
+        /// The flag that permits it; `None` where nothing should.
         flag: Option<String>,
     },
-    /// It asked for more hosts than a client needs.
+    /// The client asked for too many hosts.
     TooMany,
-    /// It is a client that this version cannot ask.
+    /// This version cannot ask the client.
     Unknown,
 }
 
-/// The rest of the sentence "asks pip which hosts it uses, and ...".
+/// Completes the sentence "asks pip which hosts it uses, and ...".
 impl fmt::Display for Unasked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -188,9 +187,9 @@ fn seconds(time: Duration) -> String {
     format!("{} s", time.as_secs_f32())
 }
 
-/// What composing a policy needs of the runner.
+/// The runner's services for composing a policy.
 pub struct Clients<'a> {
-    /// Called with a line for the user while a client takes its time.
+    /// Called with a line for the user while a client takes long.
     pub say: &'a (dyn Fn(&str) + Sync),
 }
 
@@ -221,29 +220,29 @@ impl Services for Clients<'_> {
 }
 
 impl<'a> Discovery<'a> {
-    /// Looks at the machine, and starts the clock. Runs nothing.
+    /// Prepares the questions and starts the clock. Runs nothing.
     ///
     /// # Errors
-    /// When the run to come could not be planned.
+    /// Returns an error when the coming run could not be planned.
     pub fn start(ask: Ask<'a>, times: Times) -> Result<Self, Error> {
         let by = Instant::now() + times.all;
         let home = home_of(ask.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
         let theirs = theirs(&ask, &home)?;
         let dirs = ask.host_env.get(OsStr::new("PATH")).map(env::split_paths).into_iter().flatten();
         let ours = dirs.filter(|dir| dir.is_absolute() && lies_in(dir, &theirs).is_none());
-        // A name with a colon cannot have come out of PATH.
+        // A name from PATH cannot contain a colon.
         let path = env::join_paths(ours).unwrap_or_default();
         let addrs = own_addresses()
             .map_err(|source| Error::Prepare { what: "the list of this host's addresses", source })?;
         Ok(Self { ask, times, home, theirs, path, addrs, by })
     }
 
-    /// Asks the client of a group. A group without one comes to nothing.
+    /// Asks the client of a preset. A preset without a client has no hosts.
     ///
-    /// Blocks for at most [`Times::round`] and 5 seconds for each of four rounds, and not beyond [`Times::all`].
+    /// Blocks for at most [`Times::round`] and 5 seconds for each of four rounds, and not longer than [`Times::all`].
     ///
     /// # Errors
-    /// [`Error::Preset`] when the client has not said; any other when its sandbox could not be had, or a signal came.
+    /// Returns [`Error::Preset`] when the client did not report its hosts, and another error when its sandbox failed or a signal arrived.
     pub fn ask(&self, preset: &Preset) -> Result<Discovered, Error> {
         let Some(client) = preset.from_client else { return Ok(Discovered::default()) };
         self.hosts(preset).map_err(|error| match error {
@@ -261,7 +260,7 @@ impl<'a> Discovery<'a> {
         let answers = self.answers();
         if let (Some(asked), Some(answers), true) = (&asked, &answers, self.ask.may_be_kept)
             && let Some((targets, notes)) = answers.get(asked)
-            // This machine may have got an address since.
+            // The machine may have a new address since.
             && targets.iter().all(|it| it.host.ip().is_none_or(|ip| special(ip, &self.addrs).is_none()))
         {
             return Ok(Discovered { rules: rules(preset, &targets)?, notes, doubt: None });
@@ -282,7 +281,7 @@ impl<'a> Discovery<'a> {
             let rules = rules(preset, &found.targets)?;
             let seen = self.round(preset, question, &program, &rules, limit, &mut notes)?;
             let news = found.learn(&seen.summary, round == 0, &self.addrs)?;
-            // What the caller's own rules let it reach needs no preset, and it has been asked for.
+            // Hosts that the caller's own rules allow need no preset; asking for one still counts.
             if found.targets.is_empty() && seen.summary.counts.allowed == 0 && seen.ended != Ended::Exit(0) {
                 let special = found.special.into_iter().next();
                 return Err(match (special, seen.ended) {
@@ -328,7 +327,7 @@ impl<'a> Discovery<'a> {
         Some(Answers::in_state(place.dir().parent()?))
     }
 
-    /// All that the first answer of a client depends on; `None` where a file of settings cannot be compared.
+    /// Collects everything that the first answer of a client depends on; `None` if a settings file cannot be compared.
     fn question(
         &self,
         preset: &Preset,
@@ -372,7 +371,7 @@ impl<'a> Discovery<'a> {
         Ok(Some(asked))
     }
 
-    /// What one round is granted: the client's hosts so far, and what the caller says of addresses and of hosts that are denied.
+    /// Returns the grants of one round: the hosts found so far, and the caller's rules for addresses and denials.
     fn grants(&self, found: &[PresetRule]) -> PolicyBuilder {
         let mut grants = PolicyBuilder::new();
         for rule in found.iter().chain(always_denied().unwrap_or_default()) {
@@ -391,7 +390,7 @@ impl<'a> Discovery<'a> {
         grants
     }
 
-    /// One run of the client.
+    /// Runs the client once.
     fn round(
         &self,
         preset: &Preset,
@@ -433,7 +432,7 @@ impl<'a> Discovery<'a> {
         let (reader, writer) = io::pipe().map_err(prepare)?;
         let output = writer.try_clone().map_err(prepare)?;
         let streams = Streams::made([null.into(), output.into(), writer.into()]);
-        // The writing ends go with the run, so the reader ends with it.
+        // The write ends close with the run, so reading ends with it.
         let tail =
             std::thread::Builder::new().name("said".into()).spawn(|| last_words(reader)).map_err(prepare)?;
         let ran = run_here(plan, streams, Oversight::default());
@@ -445,7 +444,7 @@ impl<'a> Discovery<'a> {
         Ok(Seen { ended: outcome.ended, summary: outcome.summary, said: telling_line(&said) })
     }
 
-    /// Of one round that may last so long.
+    /// Returns the limits of one round of this duration.
     fn limits(&self, round: Duration) -> Limits {
         let own = Limits {
             timeout: Some(Span::nearest(round)),
@@ -457,7 +456,7 @@ impl<'a> Discovery<'a> {
         own.min(self.ask.limits)
     }
 
-    /// What the ceilings hide, the client does not see either. Else they say what the stage gets, and the client is the user's.
+    /// Returns the masks of the ceilings. Their other bounds are about the stage, and the client is the user's.
     fn masks(&self) -> Vec<Bounds> {
         let masks = self.ask.files.bounds.iter();
         let masks = masks.map(|Bounds { name, mask, .. }| Bounds {
@@ -468,7 +467,7 @@ impl<'a> Discovery<'a> {
         masks.collect()
     }
 
-    /// The program, in a place that is the user's or the system's.
+    /// Finds the program in a directory of the user's or the system's.
     fn program(&self, question: &Question) -> Result<PathBuf, Unasked> {
         let on = |path: &OsStr| {
             let dirs: Vec<PathBuf> = env::split_paths(path).filter(|dir| dir.is_absolute()).collect();
@@ -486,7 +485,7 @@ impl<'a> Discovery<'a> {
         }
     }
 
-    /// The user's files of settings, where the client looks for them.
+    /// Binds the user's settings files to where the client looks for them.
     fn settings(&self, question: &Question, notes: &mut Vec<String>) -> Vec<Bind> {
         let variable = |name: &str| {
             self.ask.host_env.get(OsStr::new(name)).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -495,7 +494,7 @@ impl<'a> Discovery<'a> {
         let named = question.named.iter().filter_map(|name| variable(name)).map(|path| (path.clone(), path));
         let mut binds: Vec<Bind> = Vec::new();
         for (host, guest) in own.chain(named) {
-            // What is no file, such as /dev/null, is there already or says nothing.
+            // A special file such as /dev/null already exists inside, or contains nothing.
             if !host.is_file() || binds.iter().any(|bind| bind.guest == guest) {
                 continue;
             }
@@ -528,7 +527,7 @@ impl<'a> Discovery<'a> {
         passed.chain(set).chain(proxy).collect()
     }
 
-    /// The caller's environment without what leads into trees that are not the user's.
+    /// Returns the caller's environment without values that point into the project or the stage's trees.
     fn host_env(&self) -> BTreeMap<OsString, OsString> {
         let mut vars = self.ask.host_env.clone();
         for name in lists::TOOLCHAIN_VARIABLES.iter().chain(lists::CERTIFICATES) {
@@ -548,7 +547,7 @@ impl fmt::Debug for Discovery<'_> {
     }
 }
 
-/// Either kind of failure, on the way to [`Error`].
+/// Joins the two kinds of failure before they become [`Error`].
 enum Failure {
     Unasked(Unasked),
     Run(Error),
@@ -566,39 +565,39 @@ impl From<Error> for Failure {
     }
 }
 
-/// What one round showed.
+/// The result of one round.
 struct Seen {
     ended: Ended,
     summary: ConnectionSummary,
-    /// The line of the client's that says most, escaped.
+    /// The most telling line of the client's output, escaped.
     said: String,
 }
 
-/// What a client has asked for so far.
+/// The requests of a client so far.
 #[derive(Default)]
 struct Hosts {
     targets: Vec<Target>,
-    /// The ports of the first round, which are the user's word, and the one of https.
+    /// The ports of the first round, which the user configured, and the port of https.
     ports: Vec<Port>,
-    /// What the user has set and a preset does not open, each an [`Unasked::Special`].
+    /// Configured targets that a preset does not permit, each as an [`Unasked::Special`].
     special: Vec<Unasked>,
     notes: Vec<String>,
 }
 
-/// What becomes of one refused target.
+/// The verdict on one refused target.
 enum Taken {
-    /// It is among the client's hosts.
+    /// The target becomes a host of the client.
     Yes,
-    /// It is not, because the policy says so, in its words.
+    /// The policy denies the target for another reason.
     Refused,
-    /// It is an address of a kind that no preset opens.
+    /// The target is an address of a kind that no preset permits.
     Special(AddrClass),
-    /// It is on a port of the index's choice.
+    /// The target has a port that only an index names.
     OtherPort,
 }
 
 impl Hosts {
-    /// Takes what one round was refused; says whether there was anything new.
+    /// Adds the targets that one round was refused. Returns whether any is new.
     fn learn(&mut self, summary: &ConnectionSummary, first: bool, own: &OwnAddrs) -> Result<bool, Unasked> {
         let before = self.targets.len();
         for denied in &summary.denied {
@@ -638,8 +637,8 @@ impl Hosts {
         Ok(self.targets.len() > before)
     }
 
-    /// In the first round the word is the user's own. Later it is an index's: that opens no address, and no port of its
-    /// own choice, where something else than a registry may listen.
+    /// Judges one target. In the first round it comes from the user's settings. Later it comes from an index: that permits no address,
+    /// and no new port, where another service may listen.
     fn taken(&self, target: &Target, reason: Reason, first: bool, own: &OwnAddrs) -> Taken {
         match (&target.host, reason) {
             (Host::Name(_), Reason::Default | Reason::Port | Reason::Scheme) => {
@@ -666,7 +665,7 @@ impl Hosts {
         }
     }
 
-    /// Why a client that ended badly came no further, where a connection says it.
+    /// Returns why a client that failed stopped, if a connection explains it.
     fn stuck(&self, summary: &ConnectionSummary) -> Option<String> {
         let denied = summary.denied.first().map(|denied| {
             let flag = denied.flag.as_ref().map(|flag| format!("; {flag}")).unwrap_or_default();
@@ -678,15 +677,15 @@ impl Hosts {
 }
 
 impl Unasked {
-    /// Whether it says that this target is not opened.
+    /// Returns whether it reports this target.
     fn is_about(&self, shown: &str) -> bool {
         matches!(self, Self::Special { target, .. } if target == shown)
     }
 }
 
-/// The kind of an address that a client's settings do not open: whatever is not a public or a private address of another
-/// machine. A company's mirror may well be named by its private address; this machine's own services, its link and its
-/// cloud's metadata are not mirrors, and a settings file is easier to change than a policy.
+/// Returns the kind of an address that a client's settings do not permit: all except public and private addresses of other machines. A
+/// company's mirror may have a private address. This machine's own services, its link and its cloud's metadata are not mirrors, and a
+/// settings file is easier to change than a policy.
 fn special(ip: IpAddr, own: &OwnAddrs) -> Option<AddrClass> {
     match classify(ip) {
         class if class == AddrClass::Metadata || class.is_never_dialled() => Some(class),
@@ -696,7 +695,7 @@ fn special(ip: IpAddr, own: &OwnAddrs) -> Option<AddrClass> {
     }
 }
 
-/// The rules for these targets, in the preset's name.
+/// Returns the rules for these targets, in the preset's name.
 fn rules(preset: &Preset, targets: &[Target]) -> Result<Vec<PresetRule>, Unasked> {
     let rule = |target: &Target| {
         let text = match &target.host {
@@ -710,7 +709,8 @@ fn rules(preset: &Preset, targets: &[Target]) -> Result<Vec<PresetRule>, Unasked
     targets.iter().map(rule).collect()
 }
 
-/// The trees that have no say: what the stage may write, its working directory, and every repository around that.
+/// Returns the trees whose programs and settings do not count: those that the stage may write, its working directory, and each repository
+/// around it.
 fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
     let plan = plan(Request {
         command: vec!["true".into()],
@@ -727,11 +727,11 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
         _ => None,
     });
     let cwd = ask.cwd.canonicalize().unwrap_or_else(|_| ask.cwd.clone());
-    // Each of them: the repository around a submodule is as much the project's.
+    // Each repository counts: the one around a submodule belongs to the project, too.
     let repositories = cwd
         .ancestors()
         .filter(|dir| fs::symlink_metadata(dir.join(exeat_files::protected::GIT_LINK)).is_ok());
-    // The home directory and the system are nobody's project, and a stage that starts there cannot write to them.
+    // The home directory and the system belong to no project, and a stage that starts there cannot write to them.
     let is_project = |dir: &Path| {
         !home.starts_with(dir)
             && !lists::SYSTEM.iter().any(|tree| dir.starts_with(tree) || Path::new(tree).starts_with(dir))
@@ -743,13 +743,13 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(trees)
 }
 
-/// Whether hiding a tree leaves what a client needs in any case. That it has no say is not decided by this.
+/// Returns whether hiding a tree leaves everything that a client needs. Its programs and settings do not count either way.
 fn can_be_masked(tree: &Path, home: &Path) -> bool {
     let needed = ["/tmp", "/usr", NOWHERE].map(Path::new);
     tree.exists() && !needed.iter().chain([&home]).any(|path| path.starts_with(tree))
 }
 
-/// The tree that holds a path, wherever its links lead.
+/// Returns the tree that contains a path, with links resolved or not.
 fn lies_in<'t>(path: &Path, trees: &'t [PathBuf]) -> Option<&'t Path> {
     let real = path.canonicalize();
     let within =
@@ -761,7 +761,7 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// The end of what is written to a pipe, until it is closed.
+/// Reads a pipe until it is closed, and returns the end of the text.
 fn last_words(mut reader: PipeReader) -> Vec<u8> {
     let mut tail: Vec<u8> = Vec::new();
     let mut chunk = [0; SAID];
@@ -773,7 +773,7 @@ fn last_words(mut reader: PipeReader) -> Vec<u8> {
     tail
 }
 
-/// The first line that begins as errors do, else the last one: what follows an error is advice and the names of logs.
+/// Returns the first line that begins like an error, otherwise the last line: advice and log names follow an error.
 fn telling_line(said: &[u8]) -> String {
     const ERRORS: [&str; 3] = ["error", "npm err", "e: "];
     let lines = said.split(|byte| matches!(byte, b'\n' | b'\r')).map(<[u8]>::trim_ascii);

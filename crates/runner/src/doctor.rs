@@ -1,4 +1,4 @@
-//! What this host lets a run do, step by step, each found out by doing it.
+//! Tries each step of a run on this host, and reports which ones work.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,10 +17,10 @@ use crate::error::{Error, chain};
 use crate::identity::Who;
 use crate::limits::delegated;
 
-/// The word of the one finding inside a run: nothing else is tried there.
+/// The id of the only finding inside a run: no other step is tried there.
 pub const NESTED: &str = "nested";
 
-/// Where a caller's variables put things.
+/// The variables that set where exeat keeps its files.
 #[derive(Debug, Clone, Copy)]
 pub struct Variables<'a> {
     /// `HOME`.
@@ -31,15 +31,15 @@ pub struct Variables<'a> {
     pub runtime: Option<&'a OsStr>,
 }
 
-/// Looks at this host. What is made for it is gone when this returns.
+/// Tries each step on this host, and removes what it made.
 #[must_use]
 pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
     if is_nested() {
-        // Each step would fail for that, and each with another fix that mends nothing.
+        // Each step would fail for this reason, with a fix that does not help.
         return vec![nested()];
     }
     let cwd = Path::new(".");
-    // Root's stage becomes somebody else first, with that user's rights to namespaces. A directory that is gone is said below.
+    // Root's stage becomes another user first, with that user's rights to namespaces. A missing directory is reported below.
     let who = Who::here(cwd).unwrap_or(Who::Caller);
     let identity = who.identity().0;
     let (mut findings, bwrap) = exeat_sandbox::doctor::examine(identity);
@@ -53,13 +53,13 @@ pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Whether a run can be made here: nothing that it needs is missing.
+/// Returns whether a run can start here: no required step fails.
 #[must_use]
 pub fn can_run(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.found != Found::Absent)
 }
 
-/// A run around this one.
+/// Reports that this process is inside a run.
 fn nested() -> Finding {
     Finding {
         found: Found::Absent,
@@ -70,7 +70,7 @@ fn nested() -> Finding {
     }
 }
 
-/// A whole sandbox with its helper, and its network from this side.
+/// Tries a whole sandbox with its helper, and its network from the host.
 fn whole(bwrap: &Path, who: &Who) -> Vec<Finding> {
     let (id, step) = ("sandbox", "a whole sandbox, up to the helper's hello");
     match stand(bwrap, who) {
@@ -95,7 +95,7 @@ fn whole(bwrap: &Path, who: &Who) -> Vec<Finding> {
     }
 }
 
-/// Whether root's stage is a user of its own here.
+/// Reports whether root's stage gets its own user here.
 fn another_user(who: &Who) -> Finding {
     let (id, step) = ("identity", "root's files, mounted for another user");
     let Held::Partial { missing } = who.identity().1 else {
@@ -107,7 +107,7 @@ fn another_user(who: &Who) -> Finding {
 
 fn run_directory(variables: Variables<'_>, identity: Identity) -> Finding {
     let (id, step) = ("run_directory", "a private place for sockets");
-    // Where a run would make it.
+    // A run would make it in the same place.
     let base = dirs::base(variables.runtime.map(Path::new).filter(|_| identity == Identity::Caller));
     let found = writable(id, step, &base, NOTHING_RUNS);
     let is_held = found.found == Found::Held;
@@ -126,7 +126,7 @@ fn record(variables: Variables<'_>) -> Finding {
     }
 }
 
-/// Whether a directory, or the one in which it will be made, can be written to by this user.
+/// Reports whether this user can write to a directory, or to its nearest existing parent.
 fn writable(id: &'static str, step: &'static str, dir: &Path, costs: &str) -> Finding {
     let there = dir.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
     match access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
@@ -140,7 +140,7 @@ fn writable(id: &'static str, step: &'static str, dir: &Path, costs: &str) -> Fi
     }
 }
 
-/// A control group whose memory the kernel bounds (cgroups(7)): what `--memory` uses where there is one.
+/// Looks for a control group whose memory the kernel bounds (cgroups(7)), which `--memory` uses.
 fn cgroup() -> Finding {
     let (id, step) = ("cgroup", "a control group for --memory");
     match delegated() {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// K38: what listens in the same place by now keeps its name.
+/// K38: a later listener at the same place keeps its name.
 #[test]
 fn a_successor_keeps_its_socket() {
     let dir = std::env::temp_dir().join(format!("exeat-alone-{}", std::process::id()));

@@ -1,18 +1,17 @@
-//! What a git configuration may say whoever has written it: which branch follows which.
+//! Recognizes changes of a git configuration that are harmless whoever made them: which branch follows which.
 
 use std::collections::HashSet;
 
-/// Whether two configurations differ in nothing but in sections that say which branch follows which branch of a remote that both
-/// know, as `git push -u` and `git checkout -b NAME REMOTE/NAME` write them. Such a section has git run nothing, and leads it to no
-/// other place.
+/// Returns whether two configurations differ only in sections that set which remote branch a branch follows, for a remote that both know.
+/// `git push -u` and `git checkout -b NAME REMOTE/NAME` write such sections. They make git run no program and contact no other host.
 pub(super) fn differ_in_branches(one: &[u8], other: &[u8]) -> bool {
     let (Ok(one), Ok(other)) = (std::str::from_utf8(one), std::str::from_utf8(other)) else { return false };
-    // The sections that are left are the same, byte for byte: so are the remotes.
+    // The other sections are equal byte for byte, and with them the remotes.
     without_branches(one).is_some_and(|rest| without_branches(other) == Some(rest))
 }
 
-/// The sections of a configuration that are more than this. `None` where a line goes on in the next one: then a header may be part
-/// of a value.
+/// Returns the sections that set more than this. Returns `None` if a line continues in the next one: then a header may be part of a
+/// value.
 fn without_branches(text: &str) -> Option<Vec<&str>> {
     if text.contains(['\\', '\r', '\0']) || !(text.is_empty() || text.ends_with('\n')) {
         return None;
@@ -21,14 +20,14 @@ fn without_branches(text: &str) -> Option<Vec<&str>> {
     starts.insert(0, 0);
     let ends = starts.iter().skip(1).copied().chain([text.len()]);
     let sections = starts.iter().zip(ends).filter_map(|(start, end)| text.get(*start..end));
-    // A text without a line has none.
+    // An empty text has no section.
     let sections: Vec<&str> = sections.filter(|section| !section.is_empty()).collect();
     let remotes: HashSet<&str> =
         sections.iter().filter_map(|section| quoted(section.lines().next()?, "remote")).collect();
     Some(sections.into_iter().filter(|section| !is_branch(section, &remotes)).collect())
 }
 
-/// The name in `[KIND "NAME"]`, of letters that mean nothing else.
+/// Returns the name in `[KIND "NAME"]`, if none of its characters has a special meaning.
 fn quoted<'a>(header: &'a str, kind: &str) -> Option<&'a str> {
     let name = header.strip_prefix('[')?.strip_prefix(kind)?.strip_prefix(" \"")?.strip_suffix("\"]")?;
     is_name(name).then_some(name)
@@ -38,7 +37,7 @@ fn is_branch(section: &str, remotes: &HashSet<&str>) -> bool {
     let mut lines = section.lines();
     lines.next().is_some_and(|header| quoted(header, "branch").is_some())
         && lines.all(|line| match line.strip_prefix('\t').and_then(|line| line.split_once(" = ")) {
-            // Anything else is an address or a path.
+            // Any other value is an address or a path.
             Some(("remote", remote)) => remote == "." || remotes.contains(remote),
             Some(("merge", branch)) => branch.strip_prefix("refs/heads/").is_some_and(is_name),
             Some(("rebase", value)) => ["true", "false"].contains(&value),

@@ -1,8 +1,9 @@
-//! Which calls of the stage may have changed a file of the host's, or have given it another name, where no event tells of it.
+//! Follows calls of the stage that may change or rename a file of the host without an event.
 //!
-//! Such a call opens nothing in a directory that is watched. So the kernel tells of each before it is made (seccomp_unotify(2)), and it is
-//! let go on when it is noted. What it names is not looked at: the stage could change that in between. A file that was made when no such
-//! call was on its way, and before any began, has no name but those that events tell of, and says what was written to it by these. A call
+//! Such a call opens nothing in a watched directory. So the kernel reports each before it runs (seccomp_unotify(2)), and it continues
+//! once it is noted. Its arguments are not read because the stage could change them afterwards. If a file was made before any such call
+//! began and while none was running, events report all its names, and only known writes changed it. A call can be delayed for a second,
+//! so it counts until its end was observed.
 //! can be made to wait for a second on its way, so it counts until it was seen to be over.
 
 use std::collections::BTreeMap;
@@ -16,16 +17,16 @@ use std::time::{Duration, SystemTime};
 use exeat_sandbox::{Next, Notice, Notices};
 use nix::errno::Errno;
 
-/// Threads whose calls may be on their way. Past this nothing is known any more.
+/// The maximal number of threads with running calls. Beyond it the result is "unknown".
 const THREADS: usize = 256;
-/// Between two looks at them.
+/// The time between two checks of these threads.
 const LOOKS: Duration = Duration::from_millis(20);
-/// Processor time in which a thread has come to the end of its call: to look up the longest path takes some ten milliseconds.
+/// Processor time within which a call ends: looking up the longest path takes some ten milliseconds.
 const CALL: u64 = 1_000_000_000;
-/// How far the clock of a file system may be behind: a tick of the kernel, which is 10 ms at the longest.
+/// The longest delay of a file system's clock: a tick of the kernel is at most 10 ms.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The calls of one stage, and the thread that is told of them. It ends with the stage, or when this is dropped: from then on such a call fails.
+/// The calls of one stage, and the thread that receives them. It ends with the stage or on drop; from then on such a call fails.
 #[derive(Debug)]
 pub(super) struct Calls {
     state: Arc<Mutex<CallState>>,
@@ -33,34 +34,36 @@ pub(super) struct Calls {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What was told.
+/// The received calls.
 #[derive(Debug, Default)]
 struct CallState {
-    /// When the last one began, or was seen to be over.
+    /// When the last call began, or its end was observed.
     last: Option<SystemTime>,
-    /// Threads that may not have come to the end of theirs.
+    /// Threads whose call may still run.
     threads: BTreeMap<i32, OpenCall>,
-    /// One was forgotten, or may not have been told.
+    /// Whether a call was forgotten, or may not have been reported.
     is_lost: bool,
 }
 
-/// A call that may be on its way.
+/// A call that may still run.
 #[derive(Debug)]
 struct OpenCall {
     number: i64,
-    /// The processor time that its thread had at the first look.
+    /// The processor time of its thread at the first check.
     since: Option<u64>,
 }
 
 impl Calls {
+    /// Starts the thread that receives the calls.
+    ///
     /// # Errors
-    /// Where there is no pipe or no thread to be had.
+    /// Returns an error if there is no pipe or no thread.
     pub(super) fn new(notices: Notices) -> io::Result<Self> {
         let (stopped, stop) = io::pipe()?;
         let state = Arc::new(Mutex::new(CallState::default()));
         let shared = Arc::clone(&state);
         let body = move || {
-            // Each of them waits for this.
+            // Each call waits for this thread.
             exeat_sandbox::prefer_this_thread();
             loop {
                 let longest = (!lock(&shared).threads.is_empty()).then_some(LOOKS);
@@ -81,9 +84,9 @@ impl Calls {
         Ok(Self { state, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Whether one of them may have met a file that was made then; `made` is `None` where its file system does not tell.
+    /// Returns whether a call may have reached a file that was made at that time; `made` is `None` if its file system does not report it.
     pub(super) fn may_have_met(&self, made: Option<SystemTime>) -> bool {
-        /// Looks, a millisecond apart: most calls are at their end sooner.
+        /// The number of checks, a millisecond apart: most calls end sooner.
         const IN_VAIN: u32 = 10;
         for _ in 0..IN_VAIN {
             if let Some(may_have) = lock(&self.state).may_have_met(made) {
@@ -116,12 +119,12 @@ impl CallState {
             self.is_lost |= self.threads.len() >= THREADS;
         }
         if self.threads.len() < THREADS {
-            // The one before is over.
+            // A new call of a thread means that its previous one ended.
             self.threads.insert(call.thread, OpenCall { number: call.call, since: None });
         }
     }
 
-    /// See [`Calls::may_have_met`]; `None` while one is on its way.
+    /// Implements [`Calls::may_have_met`]; `None` while a call runs.
     fn may_have_met(&mut self, made: Option<SystemTime>) -> Option<bool> {
         self.forget_ended();
         let is_later = |last: SystemTime| made.is_none_or(|made| last + TICK >= made);
@@ -131,8 +134,8 @@ impl CallState {
         self.threads.is_empty().then_some(false)
     }
 
-    /// Forgets the threads that have come to the end of their calls. Between the answer and that end one may have to wait for a processor,
-    /// for as long as the others of the stage have it so. When it came to the end is not known: it counts until now.
+    /// Forgets the threads whose calls ended. A thread may have to wait for a processor before its call ends. The time of the end is
+    /// unknown, so a call counts until now.
     fn forget_ended(&mut self) {
         let known = self.threads.len();
         self.threads.retain(|thread, open| !open.is_over(*thread));
@@ -145,7 +148,7 @@ impl CallState {
 impl OpenCall {
     fn is_over(&mut self, thread: i32) -> bool {
         match fs::read_to_string(format!("/proc/{thread}/syscall")) {
-            // Nothing says what a thread does that runs, or is to run (proc_pid_syscall(5)).
+            // The file does not report the call of a running thread (proc_pid_syscall(5)).
             Ok(now) if now.starts_with("running") => match (processor_time(thread), self.since) {
                 (Some(now), Some(since)) => now.saturating_sub(since) >= CALL,
                 (now, _) => {
@@ -164,7 +167,7 @@ impl OpenCall {
     }
 }
 
-/// Nanoseconds that a thread has run (`/proc/PID/schedstat`).
+/// Returns the nanoseconds that a thread has run (`/proc/PID/schedstat`).
 fn processor_time(thread: i32) -> Option<u64> {
     fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?.split_whitespace().next()?.parse().ok()
 }
@@ -178,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// A call that began before a file was made, and was over before it was judged, may have given the file another name in between.
+    /// A call that began before a file was made and ended before the check may have renamed the file in between.
     #[test]
     fn l07_a_call_counts_until_it_was_seen_to_be_over() {
         let (ready, is_ready) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! What a file said, to be written to its place again.
+//! Saves the content of a file, to write it back later.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _, Write as _};
@@ -13,10 +13,10 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 
-/// Bytes of a file that is remembered.
+/// The maximal size of a saved file.
 pub(super) const MOST: u64 = 256 << 10;
 
-/// The bytes of a file, its mode and its owner.
+/// The content, mode and owner of a file.
 #[derive(Debug)]
 pub(crate) struct SavedFile {
     pub(super) bytes: Vec<u8>,
@@ -24,16 +24,16 @@ pub(crate) struct SavedFile {
 }
 
 impl SavedFile {
-    /// Reads a file from where it is.
+    /// Reads an open file.
     ///
     /// # Errors
-    /// What read(2) says, `InvalidInput` for anything but a regular file, and `FileTooLarge` beyond `most` bytes.
+    /// Returns errors of read(2), `InvalidInput` for anything but a regular file, and `FileTooLarge` beyond `most` bytes.
     pub(super) fn read(file: &File, most: u64) -> io::Result<Self> {
         let about = file.metadata()?;
         if !about.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // With room for the end of the file: else it is read in small pieces.
+        // The spare capacity avoids reading the end in small pieces.
         let mut bytes = Vec::with_capacity(usize::try_from(about.len().min(most)).unwrap_or(0) + 64);
         let read = file.take(most + 1).read_to_end(&mut bytes)?;
         if read as u64 > most {
@@ -42,19 +42,19 @@ impl SavedFile {
         Ok(Self { bytes, about })
     }
 
-    /// Writes it as a new file, in the place of whatever has the name.
+    /// Writes the content as a new file that replaces whatever has the name.
     ///
     /// # Errors
-    /// What keeps the file from being written.
+    /// Returns the error that prevents writing.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         FilePlace::open(path)?.replace(0o600, |out| out.write_all(&self.bytes))?;
         self.give_owner_and_mode(&open_regular(path)?)
     }
 
-    /// Writes it as a new file without a name, on the file system of a directory. Whoever opens that for writing waits from then on.
+    /// Writes the content as a new file without a name, on the file system of a directory. From then on, opening it for writing waits.
     ///
     /// # Errors
-    /// What keeps the file from being written, and what [`Lease::new`] says.
+    /// Returns the error that prevents writing, and errors of [`Lease::new`].
     pub(super) fn write_unnamed(&self, dir: BorrowedFd<'_>) -> io::Result<Lease> {
         let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(dir, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
@@ -72,7 +72,7 @@ impl SavedFile {
         file.set_permissions(self.about.permissions())
     }
 
-    /// Whether the owner and the mode are the same.
+    /// Returns whether owner and mode are equal.
     pub(super) fn has_owner_and_mode_of(&self, other: &Self) -> bool {
         let all = |it: &Self| (it.about.uid(), it.about.gid(), it.about.mode());
         all(self) == all(other)

@@ -1,7 +1,7 @@
-//! Ends a stage that keeps a name in the host's sight.
+//! Ends a stage that keeps a protected name visible to the host.
 //!
-//! To rename something in a directory the kernel locks it, and whoever lists a very large one holds that lock for a second or more
-//! (`iterate_dir`, fs/readdir.c). The end of the stage ends the listing.
+//! To rename an entry of a directory, the kernel locks the directory. A process that lists a very large one holds that lock for a second
+//! or more (`iterate_dir`, fs/readdir.c). Ending the stage ends the listing.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use exeat_sandbox::backend::Handle;
 
-/// The time in which a name is taken away: at least this, because a busy disk may take as long for a rename.
+/// The minimal time for moving a name away: a busy disk may take as long for a rename.
 const IN_SIGHT: Duration = Duration::from_millis(500);
-/// And this many times what the first look at all names took, for a slow machine or file system.
+/// The allowed time in multiples of the first check of all names, for a slow machine or file system.
 const LOOKS: u32 = 20;
-/// The longest time until the next look, while what was taken away is put into the quarantine. A busy disk may take half a second.
+/// The longest time for putting names into the quarantine. A busy disk may take half a second.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// A thread that waits while names are taken away. It is started with the first one.
+/// A thread that waits while names are moved away. It starts with the first one.
 pub(super) struct Watchdog {
     shared: Arc<Shared>,
     handle: Handle,
@@ -25,7 +25,7 @@ pub(super) struct Watchdog {
 }
 
 struct Shared {
-    /// The longest time that a name is in sight.
+    /// The longest time that a name may be visible.
     in_sight: Duration,
     state: Mutex<State>,
     changed: Condvar,
@@ -39,13 +39,13 @@ struct State {
     is_over: bool,
 }
 
-/// The longest time that a name is in sight, by how long the first look at all names took.
+/// Returns the longest time that a name may be visible, from the duration of the first check of all names.
 fn longest(first_look: Duration) -> Duration {
     (first_look * LOOKS).clamp(IN_SIGHT, BUSY)
 }
 
 impl State {
-    /// When the stage is to be ended.
+    /// Returns when the stage must be ended.
     fn end(&self, in_sight: Duration) -> Option<Instant> {
         let in_sight = self.in_sight_since.map(|since| since + in_sight);
         in_sight.into_iter().chain(self.busy_since.map(|since| since + BUSY)).min()
@@ -53,19 +53,19 @@ impl State {
 }
 
 impl Watchdog {
-    /// `first_look`: how long it took to look at all names before the stage was there.
+    /// Creates it from the time that a check of all names took before the stage started.
     pub(super) fn new(handle: Handle, first_look: Duration) -> Self {
         let shared =
             Shared { in_sight: longest(first_look), state: Mutex::default(), changed: Condvar::new() };
         Self { shared: Arc::new(shared), handle, thread: Mutex::new(None) }
     }
 
-    /// Says whether a name may be in the host's sight now. From here on this is busy with names.
+    /// Notes whether a name may be visible to the host now. The caller is busy with names from here on.
     pub(super) fn set(&self, is_in_sight: bool) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let (shared, handle) = (Arc::clone(&self.shared), self.handle.clone());
-            // Where no thread can be had the name is taken away all the same.
+            // Without the thread the name is still moved away.
             *thread =
                 thread::Builder::new().name("watchdog".into()).spawn(move || shared.watch(&handle)).ok();
         }
@@ -78,13 +78,13 @@ impl Watchdog {
         self.shared.changed.notify_all();
     }
 
-    /// Says that the names are where they belong.
+    /// Notes that all names are where they belong.
     pub(super) fn rest(&self) {
         let mut state = self.shared.state();
         (state.in_sight_since, state.busy_since) = (None, None);
     }
 
-    /// Whether no name was in sight for too long.
+    /// Fails if a name was visible for too long.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.shared.state().is_late {
             return Err(io::Error::other(format!(

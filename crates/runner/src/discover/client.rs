@@ -1,49 +1,49 @@
-//! What each client is asked, and which of the user's files and variables it is shown for that.
+//! Defines the question for each client, and the user's files and variables that the client sees.
 //!
-//! Data, but for the places of files. The question is for one tiny package, without retries, prompts, scripts, telemetry
-//! or looks for a newer client, and everything that is written goes to the private `/tmp`.
+//! The question is about one tiny package, without retries, prompts, scripts, telemetry or update checks. Everything that the client
+//! writes goes to the private `/tmp`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exeat_policy::preset::Client;
 
-/// How a client is asked.
+/// The way to ask a client.
 pub(super) struct Question {
-    /// Names of the program, the better ones first.
+    /// Names of the program, the preferred one first.
     pub(super) programs: &'static [&'static str],
-    /// For `/bin/sh`, started in an empty directory with the program as `$0`.
+    /// A script for `/bin/sh`, which starts in an empty directory with the program as `$0`.
     pub(super) script: &'static str,
-    /// Variables that are set.
+    /// Variables to set.
     pub(super) set: &'static [(&'static str, &'static str)],
-    /// Variables that would take the place of the proxy's in some file of the user's: set to the proxy.
+    /// Variables to set to the proxy, because the user's files may set another one.
     pub(super) proxy: &'static [&'static str],
-    /// Variables of the caller that name the registry; `*` at the end stands for anything.
+    /// Variables of the caller that name the registry; `*` at the end matches any suffix.
     pub(super) pass: &'static [&'static str],
-    /// Variables of the caller that name a file of settings, which is shown.
+    /// Variables of the caller that name a settings file, which the client sees.
     pub(super) named: &'static [&'static str],
-    /// The user's own files of settings.
+    /// The user's own settings files.
     pub(super) files: &'static [Setting],
-    /// How long one round may take, where the client cannot be told not to try again.
+    /// The limit of one round, where retries cannot be turned off.
     pub(super) limit: Option<Duration>,
 }
 
-/// A file of settings.
+/// A settings file.
 #[derive(Clone, Copy)]
 pub(super) enum Setting {
     /// Below HOME.
     Home(&'static str),
-    /// Below `XDG_CONFIG_HOME` or `.config`; inside always the latter.
+    /// Below `XDG_CONFIG_HOME` or `.config`; inside always below `.config`.
     Config(&'static str),
     /// Below `CARGO_HOME` or `.cargo`; inside below [`CARGO_HOME`].
     Cargo(&'static str),
 }
 
-/// Cargo's directory inside: it writes there.
+/// Cargo's directory inside, where it writes.
 const CARGO_HOME: &str = "/tmp/cargo";
 
 impl Setting {
-    /// Where it is on the host, and inside.
+    /// Returns the path on the host and the path inside.
     pub(super) fn places(
         self,
         home: &Path,
@@ -63,7 +63,7 @@ impl Setting {
     }
 }
 
-/// The question for a client; `None` for one that this version does not know.
+/// Returns the question for a client; `None` for one that this version does not know.
 pub(super) fn question(client: Client) -> Option<&'static Question> {
     Some(match client {
         Client::Apt => &APT,
@@ -77,7 +77,7 @@ pub(super) fn question(client: Client) -> Option<&'static Question> {
     })
 }
 
-// Only the release files: the lists of packages are large, and lie on the same hosts.
+// Only the release files are asked for: the package lists are large, and are on the same hosts.
 const APT: Question = Question {
     programs: &["apt-get"],
     script: r#"mkdir -p lists/partial cache/archives/partial && exec "$0" update -q \
@@ -170,7 +170,7 @@ const YARN: Question = Question {
     programs: &["yarn", "yarnpkg"],
     script: r#"mkdir p && cd p && printf '{"name":"p","version":"0.0.0"}' > package.json && : > yarn.lock && \
         exec "$0" add is-number"#,
-    // No variable that only the first major version knows: the later ones refuse to run beside it.
+    // No variable is set that only major version 1 knows, because later versions refuse to run with it.
     set: &[
         ("CI", "1"),
         ("YARN_CACHE_FOLDER", "/tmp/yarn"),

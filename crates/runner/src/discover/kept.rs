@@ -1,7 +1,7 @@
-//! Answers of clients, kept for a day: to ask one takes seconds. An answer is found again by everything that it was made of: the
-//! program, the files and variables of settings, the rules and ceilings that it was asked under.
+//! Stores answers of clients for a day, because asking one takes seconds. An answer is found by everything that it depends on: the
+//! program, the files and variables of settings, the rules and ceilings.
 //!
-//! They lie in the state directory, which no stage sees.
+//! The answers are in the state directory, which no stage sees.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -18,15 +18,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::Fields;
 
-/// How long an answer counts: what a client's system files say, and where an index leads, may change without a sign.
+/// The lifetime of an answer: a client's system files and an index may change unnoticed.
 const AGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Bytes of an answer: a few host names and lines.
+/// The maximal size of an answer: a few host names and lines.
 const LENGTH: u64 = 64 << 10;
-/// Bytes of one file of settings that are compared. One that is longer is asked about each time.
+/// The maximal size of a compared settings file. With a longer one the client is asked each time.
 const SETTINGS: u64 = 1 << 20;
-/// Answers that are looked at for their age when one is kept.
+/// The number of answers whose age is checked when one is stored.
 const LISTED: usize = 256;
-/// Files and directories of the system's settings, by their times: those of npm, pip and apt.
+/// The files and directories of system settings for npm, pip and apt, compared by their times.
 const SYSTEM: [&str; 7] = [
     "/etc/npmrc",
     "/usr/etc/npmrc",
@@ -37,11 +37,11 @@ const SYSTEM: [&str; 7] = [
     "/etc/apt/apt.conf.d",
 ];
 
-/// What a client said.
+/// A stored answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Answer {
-    /// The digest of the question: a file may have got another one's name.
+    /// The digest of the question: a file may have been renamed.
     question: String,
     /// Seconds since 1970.
     made: u64,
@@ -50,7 +50,7 @@ struct Answer {
     notes: Vec<String>,
 }
 
-/// Everything that an answer is made of.
+/// Everything that an answer depends on.
 #[derive(Debug)]
 pub(super) struct Question(Fields);
 
@@ -64,12 +64,12 @@ impl Question {
         it
     }
 
-    /// Adds a part.
+    /// Adds a named value.
     pub(super) fn add(&mut self, name: &str, value: impl AsRef<OsStr>) {
         self.0.words(name, value.as_ref());
     }
 
-    /// Adds a file or directory as it is now, by its times.
+    /// Adds the current state of a file or directory, by its times.
     pub(super) fn file(&mut self, path: &Path) {
         self.add("path", path);
         if let Ok(meta) = fs::metadata(path) {
@@ -78,10 +78,10 @@ impl Question {
         }
     }
 
-    /// Adds what a file of settings says.
+    /// Adds the content of a settings file.
     ///
     /// # Errors
-    /// What keeps it from being read; `FileTooLarge` above 1 MiB.
+    /// Returns errors of reading, and `FileTooLarge` above 1 MiB.
     pub(super) fn settings(&mut self, path: &Path) -> io::Result<()> {
         let mut text = Vec::new();
         file::open_linked(path)?.take(SETTINGS + 1).read_to_end(&mut text)?;
@@ -97,14 +97,14 @@ impl Question {
     }
 }
 
-/// The answers of one user.
+/// The stored answers of one user.
 #[derive(Debug)]
 pub(super) struct Answers {
     dir: PathBuf,
 }
 
 impl Answers {
-    /// Those in a state directory.
+    /// Returns the store in a state directory.
     pub(super) fn in_state(state: &Path) -> Self {
         Self { dir: state.join("presets") }
     }
@@ -113,11 +113,11 @@ impl Answers {
         self.dir.join(format!("{digest}.json"))
     }
 
-    /// Returns the targets and lines of an answer that is less than a day old.
+    /// Returns the targets and lines of an answer less than a day old.
     pub(super) fn get(&self, question: &Question) -> Option<(Vec<Target>, Vec<String>)> {
         let file = file::open(&self.place(&question.digest())).ok()?;
         let meta = file.metadata().ok()?;
-        // Whoever else may write to it is asked nothing.
+        // A file that other users can write is not trusted.
         if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
             return None;
         }
@@ -127,14 +127,14 @@ impl Answers {
         if of != question.digest() {
             return None;
         }
-        // A clock that was put back makes an answer of the future: it has no age.
+        // A clock that was set back makes an answer from the future, which does not count.
         let age = now().checked_sub(made)?;
         let targets =
             targets.iter().map(|text| Target::parse(text.as_bytes()).ok()).collect::<Option<_>>()?;
         (Duration::from_secs(age) < AGE).then_some((targets, notes))
     }
 
-    /// Keeps an answer. Where it cannot be kept the client is asked again next time.
+    /// Stores an answer. If that fails, the client is asked again next time.
     pub(super) fn keep(&self, question: &Question, targets: &[Target], notes: &[String]) {
         let answer = Answer {
             question: question.digest(),
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(answers.get(&question("x")), None);
         fs::write(&settings, "registry=a").unwrap();
         assert_eq!(answers.get(&question("x")), kept);
-        // As others could have made it, and of another time.
+        // Other users could have written the file, or its time is wrong.
         let place = answers.place(&question("x").digest());
         fs::set_permissions(&place, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(answers.get(&question("x")), None);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A01: what is quoted of a client is one line, bounded and escaped.
+/// A01: a quoted line of a client is bounded and escaped.
 #[test]
 fn a01_the_quoted_line_is_escaped_and_bounded() {
     assert_eq!(telling_line(b"one\n two \r\n \n"), "two");
@@ -21,7 +21,7 @@ fn the_quoted_line_is_the_error() {
     assert_eq!(telling_line(b"one\ntwo"), "two");
 }
 
-/// D05, D06, D09: what a client's settings open is a public or a private address of another machine, in its own form.
+/// D05, D06, D09: a client's settings permit only public and private addresses of other machines, in their own form.
 #[test]
 fn d06_special_addresses() {
     let own = OwnAddrs::new(["192.168.7.7", "93.184.215.9", "198.18.0.9"].map(|ip| ip.parse().unwrap()));
@@ -67,7 +67,7 @@ fn only_the_end_of_what_is_said_is_kept() {
     assert!(said.len() == SAID && said.ends_with(b"xend"));
 }
 
-/// docs/presets.md names every file and variable that a client is shown.
+/// docs/presets.md names every file and variable that a client sees.
 #[test]
 fn the_page_names_what_clients_are_shown() {
     use exeat_policy::preset::groups;
@@ -76,7 +76,7 @@ fn the_page_names_what_clients_are_shown() {
     for client in clients {
         let question = question(client).unwrap();
         let row = page.lines().find(|line| line.starts_with(&format!("| {client} |"))).unwrap();
-        // Upper case is the same variable to npm, and the others of Node's take npm's.
+        // npm accepts these variables in upper case, too, and Node's other clients use npm's.
         let npm = page.lines().find(|line| line.starts_with("| npm |")).unwrap();
         let row = if row.contains("and as npm") { format!("{row}{npm}") } else { row.to_owned() };
         for name in question.pass.iter().chain(question.named) {

@@ -1,13 +1,13 @@
-//! Words for whoever waits for something that is usually quick.
+//! Reports work that takes longer than usual.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// After this time somebody wonders what goes on.
+/// The time after which a user wonders what happens.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Does the work on this thread, and says something from another one if it has taken that long.
+/// Does the work on this thread. Another thread calls `say` if the work takes longer than `patience`.
 pub(super) fn saying<T>(patience: Duration, say: impl FnOnce() + Send, work: impl FnOnce() -> T) -> T {
     let (working, over) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -16,7 +16,7 @@ pub(super) fn saying<T>(patience: Duration, say: impl FnOnce() + Send, work: imp
                 say();
             }
         };
-        // Where there is no thread to be had, the work is done without words.
+        // Without a thread the work is done silently.
         let _ = thread::Builder::new().name("waiting".into()).spawn_scoped(scope, wait);
         let done = work();
         drop(working);
