@@ -1,7 +1,7 @@
-//! A sandbox from its description to its end, on bubblewrap.
+//! Runs a sandbox on bubblewrap, from its description to its end.
 //!
-//! Blocking, in three steps: [`Launch::start`] until stage2 has offered the bridge, [`Offer::go`] until the stage is
-//! executed, [`Running::wait`] until it is over. A caller that serves something meanwhile gives them a thread.
+//! The calls block. [`Launch::start`] returns once stage2 has offered the bridge, [`Offer::go`] once the stage is executed,
+//! [`Running::wait`] once it has ended. A caller that serves connections meanwhile uses a thread.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -31,45 +31,45 @@ use crate::staging::Staging;
 use crate::sys::{self, InsideProcess, KeptFiles, Network, Notices, PidFd};
 use crate::who::Finder;
 
-/// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
+/// Time from the start of bubblewrap to stage2's hello. A loaded machine takes a second; after this, something hangs.
 const START: Duration = Duration::from_secs(30);
-/// From the go to `execve`. The command may lie on a slow network file system.
+/// Time from the go to `execve`. The command may lie on a slow network file system.
 const GO: Duration = Duration::from_secs(60);
-/// From the end of bubblewrap to the end of the sandbox's pid 1, which the kernel has killed by then.
+/// Time from the end of bubblewrap to the end of the sandbox's pid 1, which the kernel has killed by then.
 const END: Duration = Duration::from_secs(10);
 
 /// The longest wait for a change.
 const A_LOOK: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What it takes to start a sandbox.
+/// Everything needed to start a sandbox.
 #[derive(Debug)]
 pub struct Launch {
     /// bubblewrap, from [`bwrap::find`](crate::bwrap::find).
     pub bwrap: PathBuf,
-    /// The sandbox.
+    /// Description of the sandbox.
     pub spec: SandboxSpec,
     /// The listening socket that the spec mounts at [`exeat_contract::SOCKET`].
     pub listener: UnixListener,
-    /// Reaches end of file when the caller gives up before the sandbox stands.
+    /// Reaches end of file when the caller gives up before stage2 is ready.
     pub cancel: OwnedFd,
-    /// Trees that are mounted for bubblewrap first: the spec names their places. Needs CAP_SYS_ADMIN.
+    /// Trees to mount for bubblewrap first: the spec refers to them. Needs CAP_SYS_ADMIN.
     pub staging: Option<Staging>,
-    /// Stays open until no process of the sandbox is left, also where this process is killed.
+    /// Descriptor that stays open until the sandbox has no process left, even if this process is killed.
     pub held: Option<OwnedFd>,
-    /// What the mounts of the spec must show. Names can be exchanged between the plan and the mount.
+    /// Files that the mounts of the spec must show: names can be exchanged between the plan and the mount.
     pub judged: Vec<Judged>,
 }
 
-/// What was judged for a mount: the start fails if the sandbox has something else at its place.
+/// A file that the plan checked for a mount. The start fails if the sandbox has another one at that path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judged {
-    /// The place inside, without links.
+    /// Path inside the sandbox, without links.
     pub at: PathBuf,
-    /// Device and inode on the host; `None` is equal to nothing.
+    /// Device and inode on the host. `None` matches no file.
     pub file: Option<(u64, u64)>,
 }
 
-/// stage2 stands and waits. Dropping this ends the sandbox; nothing untrusted has run.
+/// A sandbox whose stage2 is ready and waits. Dropping it ends the sandbox before anything untrusted has run.
 #[derive(Debug)]
 pub struct Offer {
     bridge: Option<Bridge>,
@@ -79,24 +79,24 @@ pub struct Offer {
     identity: Identity,
 }
 
-/// How the stage's TCP arrives.
+/// The way in which the stage's TCP connections reach the host side.
 #[derive(Debug)]
 pub enum Bridge {
     /// Listeners in the sandbox's network namespace. They pin the namespace: close them at the end.
     Handoff {
-        /// That of the proxy.
+        /// Listener for the HTTP proxy.
         http: TcpListener,
-        /// That of SOCKS5, where the spec asks for it.
+        /// Listener for SOCKS5, if the spec asks for it.
         socks5: Option<TcpListener>,
     },
-    /// Connections come through the bind-mounted socket, and those of SOCKS5 through the one that the spec mounts at
+    /// Connections arrive on the bind-mounted socket. Those of SOCKS5 arrive on the socket that the spec mounts at
     /// [`exeat_contract::SOCKS5_SOCKET`].
     Relay {
-        /// The socket.
+        /// Listening side of the bind-mounted socket.
         listener: UnixListener,
-        /// Reaches end of file when its relay dies.
+        /// Reaches end of file when the relay dies.
         lifeline: OwnedFd,
-        /// The same for the relay of SOCKS5, where the spec asks for it.
+        /// Reaches end of file when the SOCKS5 relay dies, if the spec asks for SOCKS5.
         socks5: Option<OwnedFd>,
     },
 }
@@ -104,9 +104,9 @@ pub enum Bridge {
 /// A resource limit of the stage (setrlimit(2)).
 #[derive(Debug, Clone, Copy)]
 pub struct Rlimit {
-    /// What it limits, for a message.
+    /// Name of the limited resource, for messages.
     pub what: &'static str,
-    /// Which one.
+    /// The limited resource.
     pub resource: Resource,
     /// The soft limit, in the resource's unit.
     pub soft: u64,
@@ -114,7 +114,7 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// The stage runs.
+/// A sandbox whose stage runs.
 #[derive(Debug)]
 pub struct Running {
     handle: Handle,
@@ -123,51 +123,51 @@ pub struct Running {
     notices: Option<Notices>,
 }
 
-/// What a sandbox that runs is waited for.
+/// An event in a running sandbox that ends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Its table of mounts is another.
+    /// The sandbox's table of mounts changed.
     Mounts,
-    /// The other descriptor can be read.
+    /// The caller's descriptor is readable.
     Events,
-    /// It is ending, or has ended.
+    /// The sandbox is ending or has ended.
     Ended,
-    /// Nothing, in the time given.
+    /// Nothing happened in the given time.
     None,
 }
 
-/// Signals for a running stage; may be used from any thread.
+/// Sends signals to a running stage. Any thread may use it.
 #[derive(Debug, Clone)]
 pub struct Handle(Arc<Processes>);
 
 #[derive(Debug)]
 struct Processes {
-    /// The stage's pid as the host sees it: valid for as long as the pidfd beside it can be signalled.
+    /// The stage's pid on the host, valid for as long as `stage` can be signaled.
     pid: i32,
     stage: PidFd,
     init: PidFd,
-    /// The pid of the sandbox's pid 1 as the host sees it, with the same validity.
+    /// The pid of the sandbox's pid 1 on the host, valid for as long as `init` can be signaled.
     init_pid: i32,
-    /// Whose they are.
+    /// User that runs the processes.
     identity: Identity,
-    /// Of the guard, which may kill them.
+    /// Connection to the guard, which may kill the processes.
     lifeline: Lifeline,
 }
 
-/// How a stage ended.
+/// The way in which a stage ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// By itself, with this code.
+    /// It exited with this code.
     Exit(u8),
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
 }
 
 impl Launch {
-    /// The same start once more. Staged trees are left out: they are mounted once.
+    /// Copies the launch, without its staged trees: these are mounted only once.
     ///
     /// # Errors
-    /// What dup(2) says.
+    /// Returns the error of dup(2).
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             bwrap: self.bwrap.clone(),
@@ -183,14 +183,14 @@ impl Launch {
     /// Builds the sandbox and waits for stage2's offer.
     ///
     /// # Errors
-    /// Every variant of [`Error`] that names a step before `execve`; the sandbox is gone then.
+    /// Returns any variant of [`Error`] that names a step before `execve`. The sandbox has ended by then.
     pub fn start(self) -> Result<Offer, Error> {
         let by = Instant::now() + START;
         let filters = seccomp::base(self.spec.debuggable)?;
         let argv = Argv::new(&self.spec, filters.len());
         let mut bwrap =
             Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity, self.staging.as_ref(), self.held)?;
-        // They are bubblewrap's now.
+        // bubblewrap has its own copies now.
         drop(self.staging);
         match wait(self.listener.as_fd(), bwrap.as_fd(), Some(self.cancel.as_fd()), by)
             .map_err(Error::Watch)?
@@ -200,7 +200,7 @@ impl Launch {
             Some(Ready::Cancelled) => return Err(Error::Cancelled),
             None => return Err(Error::Late(START)),
         }
-        // bubblewrap tells the pid before it lets the sandbox go on, so it is there by now.
+        // bubblewrap writes the pid before it lets the sandbox continue, so the pid is available now.
         let init = bwrap.init_pid(by)?;
         let mut control = Control::accept(&self.listener, init)?;
         control
@@ -222,7 +222,7 @@ impl Launch {
         };
         let root = compare(init, &self.judged);
         match root {
-            // Root without CAP_SYS_PTRACE may not look into a process of another user.
+            // Root without CAP_SYS_PTRACE may not inspect a process of another user.
             Err(Error::Watch(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
                 sys::as_user(self.spec.identity, || Ok(compare(init, &self.judged)))
                     .map_err(Error::Watch)??;
@@ -244,23 +244,23 @@ impl Launch {
 }
 
 impl Offer {
-    /// The bridge, to be served. `None` the second time.
+    /// Returns the bridge to serve, or `None` on later calls.
     pub fn take_bridge(&mut self) -> Option<Bridge> {
         self.bridge.take()
     }
 
-    /// Signals for the stage.
+    /// Returns a handle that sends signals to the stage.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Sets resource limits for the stage. The caller's own hard limits are never exceeded.
+    /// Sets resource limits for the stage, and never exceeds the caller's own hard limits.
     ///
-    /// They hold for stage2 from here on, and go over to the stage with execve(2): stage2 needs 16 descriptors or fewer.
+    /// The limits apply to stage2 from now on and pass to the stage with execve(2). stage2 needs at most 16 descriptors.
     ///
     /// # Errors
-    /// [`Error::Limit`]: what prlimit(2) says.
+    /// Returns [`Error::Limit`] with the error of prlimit(2).
     pub fn limit(&self, limits: &[Rlimit]) -> Result<(), Error> {
         limits.iter().try_for_each(|Rlimit { what, resource, soft, hard }| {
             let set = || sys::lower_limit(self.control.pid, *resource, *soft, *hard);
@@ -268,18 +268,18 @@ impl Offer {
         })
     }
 
-    /// Puts the process that becomes the stage into a control group, by its file `cgroup.procs` (cgroups(7)).
+    /// Moves the process that becomes the stage into the control group of this `cgroup.procs` file (cgroups(7)).
     ///
     /// # Errors
-    /// What write(2) says.
+    /// Returns the error of write(2).
     pub fn enter(&self, mut processes: &File) -> io::Result<()> {
         processes.write_all(self.control.pid.to_string().as_bytes())
     }
 
-    /// The sandbox, to be measured from the host. `tmpfs` are its file systems in memory, by their paths inside.
+    /// Opens the sandbox for measurements from the host. `tmpfs` lists its file systems in memory, by their paths inside.
     ///
     /// # Errors
-    /// [`Error::Watch`] when its `/proc` or one of these cannot be opened.
+    /// Returns [`Error::Watch`] if its `/proc` or one of these file systems cannot be opened.
     pub fn inside(&self, tmpfs: &[PathBuf]) -> Result<Inside, Error> {
         let Processes { init, init_pid, .. } = &*self.handle.0;
         let inside = sys::as_user(self.identity, || Inside::open(*init_pid, tmpfs)).map_err(Error::Watch)?;
@@ -287,10 +287,10 @@ impl Offer {
         Ok(inside)
     }
 
-    /// The sandbox's table of mounts (proc_pid_mountinfo(5)).
+    /// Opens the sandbox's table of mounts (proc_pid_mountinfo(5)).
     ///
     /// # Errors
-    /// [`Error::Watch`] when it cannot be opened.
+    /// Returns [`Error::Watch`] if the table cannot be opened.
     pub fn mounts(&self) -> Result<File, Error> {
         let Processes { init, init_pid, .. } = &*self.handle.0;
         let table = File::open(format!("/proc/{init_pid}/mountinfo")).map_err(Error::Watch)?;
@@ -298,26 +298,26 @@ impl Offer {
         Ok(table)
     }
 
-    /// Starts a process of ours for what is done in the sandbox's namespaces from the host's side. Nothing of it is inside. Where it cannot
-    /// be started, what is asked of it says why. `kept` is what it mounts when the host replaces it.
+    /// Starts a process of ours that acts in the sandbox's namespaces from the host side; the stage cannot reach it. If it cannot
+    /// start, each request to it returns the reason. It mounts `kept` again when the host replaces those files.
     #[must_use]
     pub fn inside_process(&self, kept: Option<KeptFiles<'_>>) -> InsideProcess {
         InsideProcess::start(self.control.pid, self.identity, kept)
     }
 
-    /// Enters the sandbox's network. Where it is to be `open`, every address there is local afterwards, so that a connection to any is
-    /// accepted by whoever listens there, and refused at once where nobody does.
+    /// Enters the sandbox's network. If `open`, makes every address there local: a listener in the sandbox accepts a connection to
+    /// any address, and without a listener the connection is refused at once.
     ///
     /// # Errors
-    /// [`Error::Network`] with the step that the kernel refuses; the sandbox stands as before.
+    /// Returns [`Error::Network`] with the step that the kernel refuses. The sandbox is unchanged then.
     pub fn network(&self, process: &InsideProcess, open: bool) -> Result<Network, Error> {
         process.network(open).map_err(|(step, source)| Error::Network { step, source })
     }
 
-    /// What finds the process behind a connection in the sandbox's network. To be taken before anything untrusted runs.
+    /// Returns a finder of the process that owns a connection in the sandbox. Call it before anything untrusted runs.
     ///
     /// # Errors
-    /// [`Error::Watch`] where the sandbox's `/proc` cannot be opened, or the kernel does not tell of sockets.
+    /// Returns [`Error::Watch`] if the sandbox's `/proc` cannot be opened, or the kernel does not report sockets.
     pub fn finder(&self, network: &mut Network) -> Result<Finder, Error> {
         let absent = || Error::Watch(io::ErrorKind::Unsupported.into());
         let diag = network.diag.take().ok_or_else(absent)?;
@@ -327,14 +327,14 @@ impl Offer {
     /// Lets stage2 become the stage, on these standard streams, and waits until it has.
     ///
     /// # Errors
-    /// [`Error::Exec`] when the command cannot be executed, [`Error::Stage2`] when a step before that failed,
-    /// [`Error::Control`] when the sandbox went away. Nothing untrusted has run, and the sandbox is gone.
+    /// Returns [`Error::Exec`] if the command cannot be executed, [`Error::Stage2`] if an earlier step failed, and [`Error::Control`]
+    /// if the sandbox ended. The sandbox has ended then, and nothing untrusted has run.
     pub fn go(mut self, go: Go, streams: [BorrowedFd<'_>; 3]) -> Result<Running, Error> {
         self.control.set_deadline(GO).map_err(Error::Control)?;
         let (has_terminal, may_tell) = (go.terminal.is_some(), !go.notice_filter.is_empty());
         self.control.send_go(go, streams)?;
         let passed = match self.control.receive()? {
-            // The record has said already what holds.
+            // The record already states which layers hold, so a weaker Landlock domain is an error.
             Some((Message::Hardened { landlock }, _)) if landlock < sys::landlock_abi() => {
                 return Err(Error::Stage2 { step: Step::Landlock, source: nix::errno::Errno::EPERM });
             }
@@ -359,7 +359,7 @@ impl Offer {
     }
 }
 
-/// Compares what the sandbox with this pid 1 has at its places with what was judged.
+/// Compares the files at the sandbox's mounts with those that the plan checked.
 fn compare(init: i32, judged: &[Judged]) -> Result<(), Error> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let root =
@@ -380,7 +380,7 @@ fn compare(init: i32, judged: &[Judged]) -> Result<(), Error> {
     Ok(())
 }
 
-/// This process still runs, so that its number was its own until now.
+/// Checks that this process still runs, so that its pid has not been reused.
 fn stands(process: &PidFd) -> Result<(), Error> {
     match wait(process.as_fd(), process.as_fd(), None, Instant::now()).map_err(Error::Watch)? {
         None => Ok(()),
@@ -394,22 +394,22 @@ fn failed(step: Step, errno: i32) -> Error {
 }
 
 impl Running {
-    /// The master of the stage's terminal, where the go asked for one; once.
+    /// Returns the master of the stage's terminal, if the go asked for one. Later calls return `None`.
     pub fn take_terminal(&mut self) -> Option<OwnedFd> {
         self.terminal.take()
     }
 
-    /// Where the calls of the stage are told that the go has a filter for; once. `None` where another sandbox around this one is told of
-    /// calls, and this one cannot be (seccomp(2), `EBUSY`).
+    /// Returns the notices of the calls that the go's filter selects, once. `None` if a sandbox around this one already receives
+    /// notices, since the kernel allows one listener (seccomp(2), `EBUSY`).
     pub fn take_notices(&mut self) -> Option<Notices> {
         self.notices.take()
     }
 
-    /// Waits until the sandbox's table of mounts, from [`Offer::mounts`], has changed since the last time, `events` can be read, or
-    /// bubblewrap has ended, but not longer than this, nor than a day.
+    /// Waits until the sandbox's table of mounts, from [`Offer::mounts`], changes, `events` is readable, bubblewrap ends, or the time
+    /// is over. It waits for a day at most.
     ///
     /// # Errors
-    /// What poll(2) says.
+    /// Returns the error of poll(2).
     pub fn until_change(
         &self,
         table: &File,
@@ -419,28 +419,28 @@ impl Running {
         change(table.as_fd(), events, self.bwrap.as_fd(), Instant::now() + longest.min(A_LOOK))
     }
 
-    /// As [`Handle::kill`].
+    /// Kills the sandbox as [`Handle::kill`] does.
     pub fn kill(&self) {
         self.handle.kill();
     }
 
-    /// Waits until no process of the sandbox is left.
+    /// Waits until the sandbox has no process left.
     ///
     /// # Errors
-    /// [`Error::Watch`] when the processes cannot be waited for; they are killed then.
+    /// Returns [`Error::Watch`] if the processes cannot be waited for. They are killed then.
     pub fn wait(mut self) -> Result<Status, Error> {
         let code = self.bwrap.wait().map_err(Error::Watch)?;
         let processes = &*self.handle.0;
         let Processes { stage, init, .. } = processes;
         // All processes of a pid namespace end before its pid 1 does.
         if wait(init.as_fd(), init.as_fd(), None, Instant::now() + END).map_err(Error::Watch)?.is_none() {
-            // The guard is gone.
+            // The guard has ended without killing it.
             processes.permitted(|| init.signal(libc::SIGKILL)).map_err(Error::Watch)?;
         }
         Ok(match stage.wait_status() {
             Some(status) if libc::WIFSIGNALED(status) => Status::Signal(libc::WTERMSIG(status)),
             Some(status) if libc::WIFEXITED(status) => exit(libc::WEXITSTATUS(status)),
-            // bubblewrap folds a signal into the code as a shell does, so an old kernel cannot tell `exit 143` from SIGTERM.
+            // bubblewrap folds a signal into the code as a shell does: on an old kernel, `exit 143` looks like SIGTERM.
             _ => match code {
                 Some(code @ 129..=159) => Status::Signal(code - 128),
                 Some(code) => exit(code),
@@ -451,7 +451,7 @@ impl Running {
     }
 }
 
-/// As [`Running::until_change`], for a table of mounts and a process.
+/// Waits as [`Running::until_change`] does, on any table of mounts and any process.
 pub(crate) fn change(
     table: BorrowedFd<'_>,
     events: Option<BorrowedFd<'_>>,
@@ -464,7 +464,7 @@ pub(crate) fn change(
         PollFd::new(events.unwrap_or(process), PollFlags::POLLIN),
     ];
     loop {
-        // Rounded up, and what is left of it each time: signals may come more often than it is long.
+        // Round up, and compute the rest of the time anew each round: signals may interrupt often.
         let left = by.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1));
         match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
             Err(Errno::EINTR) if Instant::now() < by => continue,
@@ -473,7 +473,7 @@ pub(crate) fn change(
             Ok(_) => {}
         }
         let [has_table, has_ended, has_events] = fds.each_ref().map(|fd| fd.any().unwrap_or(false));
-        // In this order, so that a change is not missed because the end came with it.
+        // Mounts first, so that the end of the sandbox does not hide a change.
         return Ok(match (has_table, has_events && !has_ended) {
             (true, _) => Change::Mounts,
             (false, true) => Change::Events,
@@ -487,33 +487,33 @@ fn exit(code: i32) -> Status {
 }
 
 impl Handle {
-    /// Sends a signal to the stage and to the processes of its group.
+    /// Sends a signal to the stage and to its process group.
     ///
     /// # Errors
-    /// What pidfd_send_signal(2) says: `ESRCH` alone means that the stage is over. What clone(2) says where root has no CAP_KILL and
-    /// no thread can be had.
+    /// Returns the error of pidfd_send_signal(2); only `ESRCH` means that the stage has ended. If root has no CAP_KILL and no thread
+    /// can start, returns the error of clone(2).
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         self.0.permitted(|| self.0.stage.signal_group(self.0.pid, signal))
     }
 
-    /// Sends a signal to every process of the sandbox but its first, also to those that have left the stage's group.
+    /// Sends a signal to every process of the sandbox except pid 1, including those that left the stage's group.
     ///
     /// # Errors
-    /// What open(2), clone(2), setns(2) and kill(2) say; `ESRCH` where none is left, and `TimedOut` after two seconds.
+    /// Returns the error of open(2), clone(2), setns(2) or kill(2): `ESRCH` if no process is left, `TimedOut` after two seconds.
     pub fn signal_all(&self, signal: i32) -> io::Result<()> {
         let Processes { init, init_pid, identity, .. } = &*self.0;
         let opened = sys::as_user(*identity, || File::open(format!("/proc/{init_pid}/ns/pid")));
-        // The number may be another process's by now.
+        // The pid may have been reused.
         if !matches!(wait(init.as_fd(), init.as_fd(), None, Instant::now()), Ok(None)) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         sys::signal_namespace(&opened?, *identity, signal)
     }
 
-    /// The sandbox's processes without its first, and what they do; none where it is over.
+    /// Lists the sandbox's processes except pid 1, with their states. The list is empty once the sandbox has ended.
     ///
     /// # Errors
-    /// Where `/proc` cannot be read, or does not show the stage. What clone(2) says where root can have no thread.
+    /// Returns an error if `/proc` cannot be read or does not show the stage, or if root cannot start a thread (clone(2)).
     pub fn processes(&self) -> io::Result<sys::StoppedProcesses> {
         let Processes { init_pid, identity, .. } = &*self.0;
         let processes = sys::as_user(*identity, || sys::StoppedProcesses::of(*init_pid))?;
@@ -523,13 +523,13 @@ impl Handle {
         Ok(processes)
     }
 
-    /// Starts what ends the sandbox when one of these goes on, and then continues this process.
+    /// Starts a watch that ends the sandbox and continues this process as soon as one of these processes continues.
     ///
     /// # Errors
-    /// What pidfd_open(2), socketpair(2) and clone(2) say; `ESRCH` where the sandbox is over.
+    /// Returns the error of pidfd_open(2), socketpair(2) or clone(2): `ESRCH` if the sandbox has ended.
     pub fn watch_stopped(&self, processes: &sys::StoppedProcesses) -> io::Result<sys::StopWatch> {
         let Processes { init, lifeline, .. } = &*self.0;
-        // The number may have been another process's.
+        // The pid may have been reused.
         if !matches!(wait(init.as_fd(), init.as_fd(), None, Instant::now()), Ok(None)) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -540,32 +540,32 @@ impl Handle {
     #[must_use]
     pub fn stage_is_over(&self) -> bool {
         let stage = self.0.stage.as_fd();
-        // Whatever is wrong with the descriptor, there is no stage behind it any more.
+        // A descriptor that cannot be polled belongs to a stage that has ended.
         !matches!(wait(stage, stage, None, Instant::now()), Ok(None))
     }
 
-    /// Whether the stage's own process is stopped. No where `/proc` does not tell.
+    /// Whether the stage's own process is stopped. False if `/proc` cannot be read.
     #[must_use]
     pub fn stage_is_stopped(&self) -> bool {
         control::stat_of(self.0.pid).is_some_and(|stat| stat.state == 'T')
     }
 
-    /// Whether a signal has its default action for the stage's own process. No where `/proc` does not tell.
+    /// Whether a signal has its default action in the stage's own process. False if `/proc` cannot be read.
     #[must_use]
     pub fn stage_takes_default(&self, signal: i32) -> bool {
         control::takes_default(self.0.pid, signal) == Some(true) && !self.stage_is_over()
     }
 
-    /// Whether the stage's own process group is in the foreground of the terminal with this master.
+    /// Whether the stage's process group is in the foreground of the terminal with this master.
     #[must_use]
     pub fn stage_is_in_foreground(&self, master: BorrowedFd<'_>) -> bool {
         nix::unistd::tcgetpgrp(master).is_ok_and(|group| group.as_raw() == self.0.pid)
     }
 
-    /// Ends every process of the sandbox at once; there is nothing to do where it is over.
+    /// Kills every process of the sandbox at once. Does nothing if the sandbox has ended.
     ///
-    /// Cannot fail: where the kernel refuses the signal, as it does to root without CAP_KILL whose stage is another user, the guard
-    /// sends it.
+    /// Cannot fail: the guard sends the signal if the kernel refuses it to this process (root without CAP_KILL, with a stage of
+    /// another user).
     pub fn kill(&self) {
         let Processes { init, init_pid, lifeline, .. } = &*self.0;
         match init.signal(libc::SIGKILL) {
@@ -573,13 +573,13 @@ impl Handle {
             Err(_) => lifeline.cut(),
             Ok(()) => {}
         }
-        // The others end when the kernel runs pid 1 to its end. Among a thousand processes that fork, that is not soon.
+        // The other processes end when the kernel runs pid 1 to its end. Among a thousand processes that fork, this takes long.
         sys::prefer(*init_pid);
     }
 }
 
 impl Processes {
-    /// Sends a signal to one of them: where this process may not, as the user whose they are.
+    /// Sends a signal to one of the processes, as their user if this process lacks the permission.
     fn permitted(&self, send: impl Fn() -> io::Result<()> + Sync) -> io::Result<()> {
         match send() {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => sys::as_user(self.identity, &send),

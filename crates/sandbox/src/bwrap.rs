@@ -1,4 +1,4 @@
-//! The bubblewrap back end: finding it, its arguments, what its failures mean.
+//! Finds bubblewrap, builds its arguments and explains its failures.
 
 pub mod argv;
 pub mod probe;

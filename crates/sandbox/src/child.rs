@@ -1,4 +1,4 @@
-//! The bubblewrap process: how it is started, what it says when it fails, how it is ended.
+//! Starts the bubblewrap process, explains its failures and ends it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,36 +23,36 @@ use crate::spec::Identity;
 use crate::staging::Staging;
 use crate::sys::{self, PidFd};
 
-/// Bytes of bubblewrap's words that a message quotes.
+/// Bytes of bubblewrap's output that a message quotes.
 const SAID: u64 = 1024;
-/// From the first sign that it failed to its own end.
+/// Time from the first sign of a failure to the end of bubblewrap.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Bytes of bubblewrap's information about what it started: one small JSON object.
+/// Bytes of bubblewrap's report on what it started: one small JSON object.
 const INFO: usize = 4096;
 
-/// A started bubblewrap. Dropping it ends the sandbox.
+/// A bubblewrap process. Dropping it ends the sandbox.
 #[derive(Debug)]
 pub(crate) struct Bwrap {
     /// The executable.
     path: PathBuf,
     child: Child,
     process: PidFd,
-    /// Where the guard tells what it could not do.
+    /// Pipe on which the guard reports a step that failed.
     told: File,
     info: File,
     lifeline: Lifeline,
     over: bool,
 }
 
-/// The guard's connection to this process. Its end of file, by the end of this process or by [`Lifeline::cut`], ends the sandbox.
+/// Connection to the guard. The guard ends the sandbox at its end of file, by [`Lifeline::cut`] or the end of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Lifeline(Arc<UnixStream>);
 
 impl Lifeline {
-    /// Has the guard end the sandbox: it has the right to, whoever the stage is. For good, and it waits for nothing.
+    /// Lets the guard end the sandbox, and does not wait. The guard has the right to, whoever runs the stage.
     ///
-    /// Not by dropping it: a process that forked from this one may have a copy. shutdown(2) acts on what all of them share, and has
-    /// no error for a pair that is connected. A guard that is gone needs no telling.
+    /// Dropping the socket is not enough: a process forked from this one may have a copy. shutdown(2) acts on the socket that all
+    /// copies share. It has no error for a connected pair, and a guard that has ended needs no message.
     pub(crate) fn cut(&self) {
         let _ = self.0.shutdown(Shutdown::Both);
     }
@@ -93,7 +93,7 @@ impl Bwrap {
         let before = ["--args", &options, "--"].map(OsStr::new);
         let arguments: Vec<&OsStr> =
             before.into_iter().chain(argv.command.iter().map(OsString::as_os_str)).collect();
-        // With an empty environment there is nothing of the caller in /proc/1/environ.
+        // With an empty environment, /proc/1/environ holds nothing of the caller.
         let program = sys::Program::new(path, &arguments).map_err(prepare("its arguments"))?;
 
         let mut command = Command::new(path);
@@ -104,7 +104,7 @@ impl Bwrap {
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
         let lifeline = Lifeline(Arc::new(lifeline));
         let start = sys::Start { program, kept, lifeline: lifeline_end, identity, places, told, held };
-        // It takes them, and with them this process's copies of what the guard alone is to have: its ends of the lifeline and of the
+        // `spawn` takes these, and closes this process's copies of the ends that only the guard may hold: of the lifeline and of the
         // pipe.
         let mut child = sys::spawn(command, start).map_err(spawn)?;
         let process = watched(&mut child, &lifeline, PidFd::open).map_err(spawn)?;
@@ -112,15 +112,15 @@ impl Bwrap {
         Ok(Self { path, child, process, told, info, lifeline, over: false })
     }
 
-    /// What ends it from elsewhere.
+    /// Returns a connection that can end the sandbox from elsewhere.
     pub(crate) fn lifeline(&self) -> Lifeline {
         self.lifeline.clone()
     }
 
-    /// The pid, as the host sees it, of the sandbox's pid 1.
+    /// Returns the pid of the sandbox's pid 1 on the host.
     pub(crate) fn init_pid(&mut self, by: Instant) -> Result<i32, Error> {
         let mut text = Vec::new();
-        // The object comes in several writes.
+        // bubblewrap writes the object in several writes.
         while !text.contains(&b'}') && text.len() < INFO {
             let mut part = [0; 256];
             match wait(self.info.as_fd(), self.process.as_fd(), None, by).map_err(Error::Watch)? {
@@ -147,7 +147,7 @@ impl Bwrap {
         })
     }
 
-    /// What was not done for bubblewrap before it was executed, where that is so.
+    /// Returns the step that failed before bubblewrap was executed, if one did.
     fn failure(&self) -> Option<Error> {
         let failure = sys::Failure::decode(&what_is_there(&self.told))?;
         let source = io::Error::from(failure.errno);
@@ -162,9 +162,9 @@ impl Bwrap {
         })
     }
 
-    /// Why bubblewrap ended before the sandbox stood: its own words, and who refused. Ends it, if it has not ended.
+    /// Explains why bubblewrap ended early, by its own output and the layer that refused. Ends it if it still runs.
     pub(crate) fn explain(&mut self) -> Error {
-        // It is about to end by itself, with a status that tells more than ours would.
+        // It is about to end by itself, and its own status says more than that of a killed process.
         let _ = wait(self.process.as_fd(), self.process.as_fd(), None, Instant::now() + LAST_WORDS);
         self.lifeline.cut();
         let status = self.child.wait();
@@ -181,7 +181,7 @@ impl Bwrap {
         Error::Bwrap { path: self.path.clone(), said, layer }
     }
 
-    /// Waits for its end until then: `None` when it has not ended, else as [`wait`](Self::wait).
+    /// Waits for its end until `by`: `None` if it still runs, else the result of [`wait`](Self::wait).
     pub(crate) fn wait_until(&mut self, by: Instant) -> io::Result<Option<Option<i32>>> {
         match wait(self.process.as_fd(), self.process.as_fd(), None, by)? {
             Some(_) => Ok(Some(self.child.wait()?.code())),
@@ -189,7 +189,7 @@ impl Bwrap {
         }
     }
 
-    /// Waits for its end: the exit code, or `None` when it was killed.
+    /// Waits for its end and returns the exit code, or `None` if a signal killed it.
     pub(crate) fn wait(&mut self) -> io::Result<Option<i32>> {
         let status = self.child.wait()?;
         self.over = true;
@@ -197,13 +197,13 @@ impl Bwrap {
     }
 }
 
-/// A guard by its descriptor, from `open`. Where there is none, its sandbox is ended, and nothing of it is left.
+/// Opens the guard's descriptor with `open`. If that fails, ends the sandbox and reaps the guard.
 fn watched(
     child: &mut Child,
     lifeline: &Lifeline,
     open: impl FnOnce(i32) -> io::Result<PidFd>,
 ) -> io::Result<PidFd> {
-    // Not reaped yet, so the number is still this child's.
+    // The child is not reaped yet, so the pid is still its own.
     let process = i32::try_from(child.id()).map_err(io::Error::other).and_then(open);
     if process.is_err() {
         lifeline.cut();
@@ -212,7 +212,8 @@ fn watched(
     process
 }
 
-/// The first line that a program prints for an argument. It is started with nothing of the caller's, and killed when it is late.
+/// Returns the first line that a program prints for an argument. It runs without the caller's environment, and is killed when it is
+/// late.
 #[expect(
     clippy::disallowed_methods,
     reason = "the other place that starts a process: it asks bubblewrap for its version"
@@ -228,7 +229,7 @@ pub(crate) fn first_line(program: &Path, argument: &str, by: Instant) -> io::Res
         .and_then(|process| wait(process.as_fd(), process.as_fd(), None, by));
     let is_late = !matches!(ended, Ok(Some(_)));
     if is_late {
-        // Not reaped yet, so the number is still its own. It is waited for in any case.
+        // Not reaped yet, so the pid is still its own; the wait below reports the end in any case.
         let _ = child.kill();
     }
     child.wait()?;
@@ -240,7 +241,7 @@ pub(crate) fn first_line(program: &Path, argument: &str, by: Instant) -> io::Res
     Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// What can be read from a pipe now: another process could hold the other end for ever. What cannot be read is not said.
+/// Reads what a pipe holds now: another process could keep its other end open for ever. Errors end the text.
 fn what_is_there(pipe: impl Read + AsFd) -> Vec<u8> {
     let mut said = Vec::new();
     if nix::fcntl::fcntl(&pipe, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok() {
@@ -258,7 +259,7 @@ impl AsFd for Bwrap {
 impl Drop for Bwrap {
     fn drop(&mut self) {
         if !self.over {
-            // The guard kills bubblewrap and what it left, and then ends. There is no error here that could be acted on.
+            // The guard kills bubblewrap and its processes, and then ends. No error could be handled here.
             self.lifeline.cut();
             let _ = self.child.wait();
         }
@@ -272,7 +273,7 @@ struct Passed {
 }
 
 impl Passed {
-    /// The number of a descriptor from which `bytes` can be read.
+    /// Returns the number of a descriptor from which `bytes` can be read.
     fn file(&mut self, bytes: &[u8]) -> io::Result<RawFd> {
         let file = sys::file_of(bytes)?;
         let number = file.as_raw_fd();
@@ -280,7 +281,7 @@ impl Passed {
         Ok(number)
     }
 
-    /// The options, NUL after each.
+    /// Returns the options, each followed by a NUL byte.
     fn options(&mut self, argv: &Argv, filters: &[RawFd]) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         for word in &argv.options {
@@ -316,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// As where no descriptor is left.
+    /// Simulates a process without a free descriptor.
     #[test]
     #[expect(
         clippy::disallowed_methods,
@@ -336,7 +337,7 @@ mod tests {
     fn a_program_that_hangs_or_leaves_somebody_holds_nobody_up() {
         let dir = std::env::temp_dir().join(format!("exeat-first-line-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
-        // Read by a shell, and not executed: a file that was just written cannot be while any forked child holds it open.
+        // A shell reads the script: executing a fresh file fails while any forked child holds it open for writing.
         let script = |name: &str, text: &str| {
             let path = dir.join(name).to_str().unwrap().to_owned();
             std::fs::write(&path, text).unwrap();

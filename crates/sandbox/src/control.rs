@@ -1,4 +1,4 @@
-//! The control socket, host side: one connection, from this run's stage2, once.
+//! The host side of the control socket: one connection, from this run's stage2.
 
 use std::fs;
 use std::io::{self, Read};
@@ -14,21 +14,21 @@ use nix::sys::socket::{getsockopt, sockopt};
 use crate::error::Error;
 use crate::sys;
 
-/// Bytes of a frame from stage2 at most: it sends small ones only.
+/// Maximum size of a frame from stage2, which sends small ones only.
 const FRAME: usize = 64;
 
-/// The connection of this run's stage2.
+/// The connection from this run's stage2.
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: UnixStream,
-    /// stage2's pid as the host sees it.
+    /// stage2's pid on the host.
     pub(crate) pid: i32,
 }
 
-/// Which of the two came first.
+/// The event that ended a wait.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    /// The socket can be read or accepted on.
+    /// The socket is readable, or has a connection to accept.
     Socket,
     /// The process ended.
     Ended,
@@ -36,7 +36,7 @@ pub(crate) enum Ready {
     Cancelled,
 }
 
-/// Waits for the socket, for the process to end, or for the caller to give up. `None` when the time is over.
+/// Waits for the socket, the end of the process, or the caller to give up. `None` if the time is over.
 pub(crate) fn wait(
     socket: BorrowedFd<'_>,
     process: BorrowedFd<'_>,
@@ -45,7 +45,7 @@ pub(crate) fn wait(
 ) -> io::Result<Option<Ready>> {
     loop {
         let left = by.saturating_duration_since(Instant::now());
-        // Rounded up to whole milliseconds, so that the last round does not spin. A caller that only looks does not sleep.
+        // Rounded up to whole milliseconds, so that the last round does not spin. A deadline in the past means: do not sleep.
         let timeout = if left.is_zero() {
             PollTimeout::ZERO
         } else {
@@ -75,15 +75,14 @@ pub(crate) fn wait(
 }
 
 impl Control {
-    /// Accepts the connection and makes sure that it is from the child of the sandbox's pid 1.
+    /// Accepts the connection and checks that it is from the child of the sandbox's pid 1.
     pub(crate) fn accept(listener: &UnixListener, init: i32) -> Result<Self, Error> {
         let (stream, _) = listener.accept().map_err(Error::Control)?;
         stream.set_nonblocking(false).map_err(Error::Control)?;
         let peer =
             getsockopt(&stream, sockopt::PeerCredentials).map_err(|errno| Error::Control(errno.into()))?;
         let pid = peer.pid();
-        // The peer is waiting for us in a read, so its pid is its own: it cannot have been given to another process
-        // without the connection ending first.
+        // The peer waits in a read: its pid cannot pass to another process before the connection ends.
         if stat_of(pid).is_some_and(|stat| stat.parent == init) {
             Ok(Self { stream, pid })
         } else {
@@ -96,7 +95,7 @@ impl Control {
         self.stream.set_write_timeout(Some(wait))
     }
 
-    /// The next message, with the descriptors that came with it; `None` at end of file.
+    /// Reads the next message with its descriptors, or `None` at end of file.
     pub(crate) fn receive(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Error> {
         self.read_frame().map_err(Error::Control)
     }
@@ -139,21 +138,21 @@ impl AsFd for Control {
     }
 }
 
-/// What `/proc/PID/stat` says of a process (proc_pid_stat(5)).
+/// Fields of `/proc/PID/stat` (proc_pid_stat(5)).
 pub(crate) struct Stat {
-    /// `T` for one that a signal has stopped.
+    /// `T` for a process that a signal has stopped.
     pub(crate) state: char,
     pub(crate) parent: i32,
 }
 
-/// `None` where there is no such process, or `/proc` does not tell.
+/// Reads a process's `stat`, or `None` if it does not exist or `/proc` cannot be read.
 pub(crate) fn stat_of(pid: i32) -> Option<Stat> {
     Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 impl Stat {
     pub(crate) fn parse(stat: &str) -> Option<Self> {
-        // The second field is a name in parentheses that may itself hold spaces and parentheses.
+        // The second field is a name in parentheses that may itself contain spaces and parentheses.
         let (_, rest) = stat.rsplit_once(')')?;
         let mut fields = rest.split_whitespace();
         let state = fields.next()?.chars().next()?;
@@ -183,10 +182,10 @@ mod tests {
         assert!(stat_of(-1).is_none());
     }
 
-    /// The standard library ignores SIGPIPE; nobody here cares about SIGURG.
+    /// The standard library ignores SIGPIPE; SIGURG keeps its default here.
     #[test]
     fn a_signal_that_is_ignored_has_not_its_default_action() {
-        // Of this thread: the one that starts the others blocks every signal for a moment.
+        // Read for this thread: the thread that starts others blocks every signal for a moment.
         let pid = nix::unistd::gettid().as_raw();
         let found = [nix::libc::SIGPIPE, nix::libc::SIGURG, 0, 65].map(|signal| takes_default(pid, signal));
         assert_eq!(found, [Some(false), Some(true), None, None]);

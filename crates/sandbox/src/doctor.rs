@@ -1,6 +1,6 @@
-//! What this host lets exeat do, found out by doing it: a version or a setting says less.
+//! Finds out what this host allows by trying it: a version or a setting says less.
 //!
-//! Each step is made with bubblewrap as a run makes it, alone, so that what fails is told from what would fail after it.
+//! Tries each step alone, with bubblewrap as in a run, so that one failure does not hide the next.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,47 +18,47 @@ use crate::fix::Fix;
 use crate::seccomp;
 use crate::spec::{Bytes, Identity};
 
-/// For one step. A loaded machine takes a second.
+/// Deadline of one step. A loaded machine takes a second.
 const STEP: Duration = Duration::from_secs(10);
-/// stage2's exit status when it is started without its argument: it was executed, which is what a step is to show.
+/// stage2's exit status without its argument: it was executed, which is what a step has to show.
 const EXECUTED: i32 = 2;
-/// The oldest kernel that exeat is made for.
+/// The oldest supported kernel.
 const KERNEL: (u32, u32) = (5, 15);
 
-/// One step that a run takes, and whether this host allows it.
+/// The result of one step that a run takes on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// A word for programs.
+    /// Identifier for programs.
     pub id: &'static str,
-    /// What is done, for people.
+    /// Description of the step, for people.
     pub step: &'static str,
     /// Whether it worked.
     pub found: Found,
-    /// What was seen.
+    /// Details that the host reported.
     pub seen: String,
-    /// Who refused, where that is known.
+    /// The layer that refused, if known.
     pub because: Option<String>,
-    /// What the host loses by it.
+    /// The capability that the host loses.
     pub costs: Option<String>,
-    /// What mends it, where that is known.
+    /// A remedy, if known.
     pub fix: Option<Fix>,
 }
 
-/// How a step went.
+/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// It works.
     Held,
-    /// Something is missing, and a run says so.
+    /// Something is missing, and a run reports it.
     Partial,
-    /// Without it nothing runs.
+    /// Without this step, nothing runs.
     Absent,
-    /// Nothing of this version depends on it.
+    /// Nothing in this version depends on it.
     Aside,
 }
 
 impl Found {
-    /// The word in JSON.
+    /// Returns the word used in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -70,17 +70,17 @@ impl Found {
     }
 }
 
-/// What a step costs when it fails.
+/// Cost of a failed step that every run needs.
 pub const NOTHING_RUNS: &str = "nothing runs: exit code 125";
 
 impl Finding {
-    /// A step that worked.
+    /// Reports a step that worked.
     #[must_use]
     pub fn held(id: &'static str, step: &'static str, seen: impl Into<String>) -> Self {
         Self { id, step, found: Found::Held, seen: seen.into(), because: None, costs: None, fix: None }
     }
 
-    /// A step without which nothing runs.
+    /// Reports a failed step that every run needs.
     #[must_use]
     pub fn absent(id: &'static str, step: &'static str, error: &Error) -> Self {
         Self {
@@ -92,14 +92,14 @@ impl Finding {
         }
     }
 
-    /// A step that something depends on.
+    /// Reports a step of which a part failed.
     #[must_use]
     pub fn partial(id: &'static str, step: &'static str, seen: impl Into<String>, costs: &str) -> Self {
         Self { found: Found::Partial, costs: Some(costs.into()), ..Self::held(id, step, seen) }
     }
 }
 
-/// An error without the words that every one of its kind begins with.
+/// Returns an error's message without the prefix that all errors of its kind share.
 fn said(error: &Error) -> String {
     match error {
         Error::Bwrap { said, .. } => said.clone(),
@@ -107,8 +107,7 @@ fn said(error: &Error) -> String {
     }
 }
 
-/// Every step that concerns the sandbox alone, in the order of a run, made as this user; and the bubblewrap to be used, where
-/// there is one.
+/// Tries every step of the sandbox itself as this user, in the order of a run. Also returns the bubblewrap to use, if any.
 #[must_use]
 pub fn examine(identity: Identity) -> (Vec<Finding>, Option<PathBuf>) {
     let (bubblewrap, path) = bubblewrap();
@@ -171,12 +170,12 @@ fn landlock() -> Finding {
     }
 }
 
-/// A part of a sandbox that can be made alone.
+/// A part of a sandbox that can be tried alone.
 struct Attempt {
     id: &'static str,
     step: &'static str,
     options: &'static [&'static str],
-    /// With the filters that every process of a sandbox has.
+    /// Whether to install the filters that every process of a sandbox has.
     filters: bool,
 }
 

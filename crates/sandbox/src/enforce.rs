@@ -1,15 +1,15 @@
-//! What holds in a run, said aspect by aspect: never one bool.
+//! Describes what a run enforces, aspect by aspect.
 
 use std::fmt;
 
-/// Whether one aspect of the sandbox is enforced.
+/// The degree to which one aspect of the sandbox is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
     /// All of it.
     Full,
     /// Some of it.
     Partial {
-        /// What is lost, for a person.
+        /// The part that is lost, for people.
         missing: String,
     },
     /// None of it.
@@ -26,26 +26,26 @@ impl fmt::Display for Held {
     }
 }
 
-/// What holds in one run.
+/// The layers that a run enforces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enforcement {
     /// The network namespace: nothing but the bridge leads out.
     pub net: Held,
     /// The file view.
     pub fs: Held,
-    /// The seccomp filters, and the Landlock domain behind them.
+    /// The seccomp filters, with the Landlock domain as a second layer.
     pub syscalls: Held,
     /// The kernel identity: an unprivileged uid.
     pub identity: Held,
 }
 
-/// The kernel's Landlock ABI (landlock(7)); 0 where it has none.
+/// Returns the kernel's Landlock ABI (landlock(7)), or 0 without Landlock.
 #[must_use]
 pub fn landlock_abi() -> u32 {
     crate::sys::landlock_abi()
 }
 
-/// Whether the layers on system calls hold on this kernel: the filters always, the Landlock domain behind them by its ABI.
+/// Returns how far this kernel restricts system calls: the filters always work, the Landlock domain depends on its ABI.
 #[must_use]
 pub fn syscalls() -> Held {
     match crate::sys::landlock_abi() {

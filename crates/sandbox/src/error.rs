@@ -1,4 +1,4 @@
-//! Why a sandbox could not be set up: the step, the cause, and the layer that refused.
+//! Explains why a sandbox could not be set up: the step, the cause and the layer that refused.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use nix::errno::Errno;
 use crate::fix::Fix;
 use crate::sys::NetStep;
 
-/// A sandbox could not be set up. Nothing untrusted has run, except after [`Error::Watch`].
+/// A failure to set up a sandbox. Nothing untrusted has run, except for [`Error::Watch`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No bubblewrap at a trusted place.
+    /// No trusted path has a bubblewrap.
     #[error("no bubblewrap at a trusted path (looked at {looked})")]
     NoBwrap {
-        /// The places, comma-separated, each with what was wrong with it.
+        /// Paths that were tried, comma-separated, each with its defect.
         looked: String,
     },
     /// A file for bubblewrap could not be prepared.
     #[error("cannot prepare {what} for bubblewrap")]
     Prepare {
-        /// What it is.
+        /// Name of the file.
         what: &'static str,
         /// The cause.
         source: io::Error,
@@ -39,7 +39,7 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// The stage's user could not be taken.
+    /// The process could not switch to the stage's user.
     #[error("cannot become the stage's user, which takes CAP_SETUID and CAP_SETGID")]
     User(#[source] io::Error),
     /// bubblewrap ended before stage2 reported.
@@ -47,27 +47,27 @@ pub enum Error {
     Bwrap {
         /// The executable.
         path: PathBuf,
-        /// Its own words, or its exit status.
+        /// Its error output, or its exit status.
         said: String,
-        /// Who refused, as far as it can be told.
+        /// The layer that refused, if known.
         layer: Layer,
     },
     /// stage2 did not report in time.
     #[error("the sandbox did not come up within {} s", .0.as_secs())]
     Late(Duration),
-    /// The caller gave up before the sandbox stood.
+    /// The caller gave up before stage2 was ready.
     #[error("given up before the sandbox stood")]
     Cancelled,
-    /// What is mounted is not what was judged when the run was planned.
+    /// A mount shows another file than the one that the plan checked.
     #[error("`{}` was replaced on the host while the sandbox was being made", .0.display())]
     Replaced(PathBuf),
-    /// Something else connected to the control socket.
+    /// Another process connected to the control socket.
     #[error("a process that is not this run's helper (pid {pid}) connected to the control socket")]
     Stranger {
-        /// Its pid, as the host sees it.
+        /// Its pid on the host.
         pid: i32,
     },
-    /// The control connection broke or carried something else than the protocol.
+    /// The control connection broke or carried something other than the protocol.
     #[error("the control connection to the sandbox failed")]
     Control(#[source] io::Error),
     /// stage2 reported a failed step.
@@ -89,12 +89,12 @@ pub enum Error {
     /// A resource limit could not be set.
     #[error("cannot limit the stage's {what}")]
     Limit {
-        /// What was to be limited.
+        /// Name of the resource.
         what: &'static str,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The command could not be executed: it is the user's command that is at fault, not the sandbox.
+    /// The command could not be executed: the fault is in the command, not in the sandbox.
     #[error("cannot execute the command")]
     Exec(#[source] Errno),
     /// The sandbox's processes could not be watched.
@@ -102,7 +102,7 @@ pub enum Error {
     Watch(#[source] io::Error),
 }
 
-/// Who refused a namespace.
+/// The layer that refused a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
     /// AppArmor's restriction of unprivileged user namespaces (Ubuntu 23.10 and later).
@@ -111,21 +111,21 @@ pub enum Layer {
     UsernsCloneSysctl,
     /// `user.max_user_namespaces`.
     MaxUserNamespaces,
-    /// The seccomp filter of a container around us.
+    /// The seccomp filter of a container around exeat.
     Container,
-    /// Mounts over parts of `/proc`, as container runtimes make them: the kernel lets nobody in a user namespace mount a `/proc`
-    /// that would show what they hide (mount_too_revealing, fs/namespace.c).
+    /// Mounts over parts of `/proc`, as container runtimes make them: the kernel refuses a new `/proc` in a user namespace that would
+    /// show what they hide (mount_too_revealing, fs/namespace.c).
     MaskedProc,
     /// A bubblewrap older than 0.8.
     OldBwrap,
-    /// The sandbox of another run: a stage gets no namespaces of its own.
+    /// The sandbox of another run, which lets a stage make no namespaces.
     Nested,
-    /// Not known.
+    /// Another layer, not known.
     Unknown,
 }
 
 impl Layer {
-    /// The layer, in words, where it is known.
+    /// Describes the layer, if known.
     #[must_use]
     pub fn as_str(self) -> Option<&'static str> {
         match self {
@@ -142,7 +142,7 @@ impl Layer {
 }
 
 impl Error {
-    /// Who refused, where it was bubblewrap that failed.
+    /// Returns the layer that refused, if bubblewrap failed.
     #[must_use]
     pub fn layer(&self) -> Option<Layer> {
         match self {
@@ -151,7 +151,7 @@ impl Error {
         }
     }
 
-    /// What mends it, where that is known.
+    /// Returns a remedy, if one is known.
     #[must_use]
     pub fn fix(&self) -> Option<Fix> {
         match self {

@@ -1,39 +1,39 @@
-//! What mends a host that does not let exeat run. It is printed; nothing of it is ever done here.
+//! Remedies for a host that does not let exeat run. They are only printed, never applied.
 
 use std::fs;
 use std::path::Path;
 
 use crate::error::Layer;
 
-/// What mends a step that failed.
+/// A remedy for a step that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fix {
-    /// One command; or words, where no command does it.
+    /// One command, or a sentence if no command helps.
     pub text: String,
-    /// Lines for a shell that do the same so that it lasts. `None`: the text is words.
+    /// Shell lines with the same effect, made permanent. `None` if `text` is a sentence.
     pub script: Option<String>,
 }
 
 impl Fix {
-    /// Something that no command of ours does.
+    /// Makes a remedy that no command can apply.
     pub fn words(text: impl Into<String>) -> Self {
         Self { text: text.into(), script: None }
     }
 
-    /// A command whose effect lasts.
+    /// Makes a remedy from a command with a permanent effect.
     pub fn command(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { script: Some(text.clone()), text }
     }
 
-    /// A command whose effect lasts, and the file that it is for.
+    /// Makes a remedy from a command with a permanent effect on one file.
     #[must_use]
     pub fn command_on(command: &str, file: &Path) -> Self {
         Self::command(format!("{command} {}", shell_word(&file.display().to_string())))
     }
 
-    /// A kernel setting: until the next start of the host by the command, and in a file of its own by the script, so that two such
-    /// files do not meet.
+    /// Makes a remedy that sets a sysctl. The command lasts until the next boot; the script writes a file per setting, so that two
+    /// settings do not overwrite each other.
     fn sysctl(setting: &str, value: u32) -> Self {
         let file = format!("/etc/sysctl.d/60-exeat-{}.conf", setting.replace(['.', '_'], "-"));
         Self {
@@ -42,8 +42,8 @@ impl Fix {
         }
     }
 
-    /// A profile for this bubblewrap that allows user namespaces and restricts nothing else. Its name is not one that a
-    /// distribution's own profile has.
+    /// Makes a remedy that loads an AppArmor profile: it allows this bubblewrap user namespaces and restricts nothing. No
+    /// distribution's own profile has its name.
     fn apparmor(bwrap: &Path) -> Self {
         const FILE: &str = "/etc/apparmor.d/exeat-bwrap";
         let bwrap = bwrap.display();
@@ -62,12 +62,12 @@ impl Fix {
         }
     }
 
-    /// How this distribution installs bubblewrap.
+    /// Returns this distribution's command to install bubblewrap.
     pub(crate) fn install() -> Self {
         Self::install_on(&fs::read_to_string("/etc/os-release").unwrap_or_default())
     }
 
-    /// `os_release`: os-release(5). The first of its names whose package manager is known decides.
+    /// Reads os-release(5): the first name in it with a known package manager decides.
     fn install_on(os_release: &str) -> Self {
         let values = |key: &str| {
             let value = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -90,7 +90,7 @@ impl Fix {
 }
 
 impl Layer {
-    /// What lifts the restriction from this bubblewrap.
+    /// Returns the remedy that lifts the restriction from this bubblewrap.
     #[must_use]
     pub fn fix(self, bwrap: &Path) -> Option<Fix> {
         match self {
@@ -113,7 +113,7 @@ impl Layer {
     }
 }
 
-/// The text as one word of a POSIX shell, so that what is printed can be pasted.
+/// Quotes a text as one word of a POSIX shell, so that a printed command can be pasted.
 #[must_use]
 pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:@%+=,".contains(c);
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// What is not for a shell has no lines for one.
+    /// Sentences have no script.
     #[test]
     fn only_commands_are_given_to_a_shell() {
         let all = [
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Two settings that are both in the way are both set by what is printed for them.
+    /// Both scripts work together when both settings are in the way.
     #[test]
     fn each_setting_has_a_file_of_its_own() {
         let scripts = [Layer::UsernsCloneSysctl, Layer::MaxUserNamespaces]

@@ -1,8 +1,7 @@
-//! What the processes of a sandbox use, seen from the host. Ends nothing and decides nothing.
+//! Measures what the processes of a sandbox use, from the host. Ends nothing and decides nothing.
 //!
-//! The source is the sandbox's own `/proc`, opened before anything untrusted runs: it lists the processes of its pid
-//! namespace and no others, in the order of their numbers, so that a process which forks and ends all the time is met at one
-//! of its numbers.
+//! The source is the sandbox's own `/proc`, opened before anything untrusted runs. It lists only the processes of its pid namespace,
+//! in the order of their pids: a process that forks and exits all the time is seen under one of its pids.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -19,10 +18,10 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, TMPFS_MAGIC, fstatfs};
 use crate::control::Stat;
 use crate::sys;
 
-/// Bytes of a process's `status` or `smaps_rollup` that are read: the line of supplementary groups can be long.
+/// Bytes read of a process's `status` or `smaps_rollup`: the line of supplementary groups can be long.
 const FILE: u64 = 256 << 10;
 
-/// A sandbox, to be measured. Dropping it releases its file systems.
+/// A sandbox opened for measurements. Dropping it releases the sandbox's file systems.
 #[derive(Debug)]
 pub struct Inside {
     /// The sandbox's `/proc`.
@@ -31,11 +30,11 @@ pub struct Inside {
     tmpfs: Vec<OwnedFd>,
     /// Its pid namespace.
     pids: OwnedFd,
-    /// Its pid 1, as the host sees it, for as long as there is any other process in it.
+    /// The pid of its pid 1 on the host, valid while the sandbox has another process.
     init: i32,
 }
 
-/// What the processes of a sandbox use at one moment.
+/// Resources that the processes of a sandbox use at one moment.
 #[derive(Debug, Default)]
 pub struct Usage {
     processes: Vec<Process>,
@@ -45,19 +44,19 @@ pub struct Usage {
 
 #[derive(Debug, Default)]
 struct Process {
-    /// In the sandbox's pid namespace.
+    /// Pid in the sandbox's pid namespace.
     pid: i32,
     parent: i32,
     tasks: u64,
-    /// Bytes: resident anonymous memory, resident shared memory, size of the address space.
+    /// In bytes: resident anonymous memory, resident shared memory, and the size of the address space.
     anonymous: u64,
     shared: u64,
     size: u64,
 }
 
 impl Inside {
-    /// The sandbox whose pid 1 is `init` on the host. The caller makes sure that it is that process from before this call
-    /// until after it, and that nothing untrusted has run.
+    /// Opens the sandbox whose pid 1 is `init` on the host. The caller guarantees that `init` is that process before and after this
+    /// call, and that nothing untrusted has run.
     pub(crate) fn open(init: i32, tmpfs: &[PathBuf]) -> io::Result<Self> {
         let root = PathBuf::from(format!("/proc/{init}/root"));
         let open = |path: &Path| -> io::Result<OwnedFd> {
@@ -74,14 +73,14 @@ impl Inside {
         Ok(Self { proc, tmpfs, pids, init })
     }
 
-    /// What is in use now. What forked processes share is counted once for each: see [`Inside::memory`].
+    /// Measures the current usage. Memory that forked processes share counts once for each: see [`Inside::memory`].
     ///
     /// # Errors
-    /// When the sandbox's `/proc` cannot be read; a process that has ended meanwhile is no error.
+    /// Returns an error if the sandbox's `/proc` cannot be read. A process that ends meanwhile is skipped.
     pub fn usage(&self) -> io::Result<Usage> {
         let mut usage = Usage::default();
         for pid in self.pids()? {
-            // One that has ended since has nothing any more.
+            // A process that has ended since uses nothing.
             if let Some(text) = self.read(pid, "status")? {
                 usage.processes.push(Process::parse(pid, &text));
             }
@@ -97,17 +96,17 @@ impl Inside {
         Ok(usage)
     }
 
-    /// Whether there are more than so many processes and threads. This takes a hundredth of the time of [`Inside::usage`], and
-    /// no longer than it takes to count so many.
+    /// Whether the sandbox has more processes and threads than `most`. Stops counting there, and takes a hundredth of the time of
+    /// [`Inside::usage`].
     ///
     /// # Errors
-    /// As [`Inside::usage`].
+    /// Returns an error as [`Inside::usage`] does.
     pub fn has_more_tasks_than(&self, most: u64) -> io::Result<bool> {
         let mut tasks = 0_u64;
         for entry in self.entries()?.iter() {
             let entry = entry?;
             let Some(pid) = number_of(&entry) else { continue };
-            // A directory has two links and one for each directory in it: here, each thread. 1 for a process that ends now.
+            // A directory has two links and one for each directory in it, here each thread. A process that ends now counts as 1.
             let threads = fstatat(&self.proc, format!("{pid}/task").as_str(), AtFlags::empty());
             let threads = threads.map_or(1, |task| links(&task).saturating_sub(2).max(1));
             tasks = tasks.saturating_add(threads);
@@ -118,11 +117,11 @@ impl Inside {
         Ok(false)
     }
 
-    /// The memory in `usage` in bytes, with what processes share counted once, and with the memory files that they have open. This
-    /// walks page tables: past `by`, what is left is counted as in [`Usage::memory_at_most`].
+    /// Returns the bytes of memory in `usage`, with shared memory counted once, and with open memory files. This walks page tables:
+    /// after `by`, the rest is counted as in [`Usage::memory_at_most`].
     ///
     /// # Errors
-    /// As [`Inside::usage`].
+    /// Returns an error as [`Inside::usage`] does.
     pub fn memory(&self, usage: &Usage, files: u64, by: Instant) -> io::Result<u64> {
         let (mut anonymous, mut shared) = (0_u64, 0_u64);
         for process in &usage.processes {
@@ -146,8 +145,8 @@ impl Inside {
         Ok(usage.stored.saturating_add(anonymous).saturating_add(shared.max(files)))
     }
 
-    /// A process's proportional shares of anonymous and of shared memory; 0 for one that has ended, `None` where the kernel does
-    /// not tell.
+    /// Returns a process's proportional shares of anonymous and shared memory: 0 if it has ended, `None` if the kernel does not
+    /// report them.
     fn share_of(&self, pid: i32) -> io::Result<Option<(u64, u64)>> {
         let Some(text) = self.read(pid, "smaps_rollup")? else { return Ok(Some((0, 0))) };
         Ok(field(&text, "Pss_Anon:").map(kib).zip(field(&text, "Pss_Shmem:").map(kib)))
@@ -158,13 +157,13 @@ impl Inside {
         self.proc.as_fd()
     }
 
-    /// The number on the host of one of the sandbox's processes. The caller makes sure that it lived until after this call.
-    /// `is_over`: whether no more may be read; a stage may have any number of processes.
+    /// Returns the host pid of one of the sandbox's processes. The caller guarantees that it outlives this call. `is_over` stops the
+    /// search: a stage may have any number of processes.
     pub(crate) fn on_host(&self, pid: i32, is_over: impl Fn() -> bool) -> Option<i32> {
         sys::pid_here(self.pids.as_fd(), pid).ok().or_else(|| self.by_descent(pid, is_over))
     }
 
-    /// The same from what the kernel tells of parents and children, step by step from pid 1.
+    /// Finds the host pid through the kernel's lists of children, step by step from pid 1.
     fn by_descent(&self, pid: i32, is_over: impl Fn() -> bool) -> Option<i32> {
         /// Generations at most.
         const DEPTH: usize = 64;
@@ -177,7 +176,7 @@ impl Inside {
         line.into_iter().rev().try_fold(self.init, |of, wanted| child(of, wanted, &is_over))
     }
 
-    /// The sandbox's `/proc`, and the numbers of its processes there.
+    /// Lists the sandbox's processes by their pids there.
     pub(crate) fn pids(&self) -> io::Result<Vec<i32>> {
         let mut pids = Vec::new();
         for entry in self.entries()?.iter() {
@@ -187,13 +186,13 @@ impl Inside {
     }
 
     fn entries(&self) -> io::Result<Dir> {
-        // A description of its own: the position in a directory belongs to the description.
+        // Opened anew: the position in a directory belongs to the open file description.
         let directory =
             openat(&self.proc, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         Ok(Dir::from_fd(directory)?)
     }
 
-    /// `None` when the process has ended.
+    /// Reads a file of a process, or returns `None` if the process has ended.
     fn read(&self, pid: i32, name: &str) -> io::Result<Option<String>> {
         let path = format!("{pid}/{name}");
         let mut bytes = Vec::with_capacity(2048);
@@ -204,7 +203,7 @@ impl Inside {
             Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) => match error.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::ENOENT | Errno::ESRCH) => Ok(None),
-                // Not readable to us: said by an empty text, so that it is counted otherwise.
+                // A file that exeat may not read is an empty text, so that its process is counted by other means.
                 Some(Errno::EACCES | Errno::EPERM) => Ok(Some(String::new())),
                 _ => Err(error),
             },
@@ -213,14 +212,14 @@ impl Inside {
 }
 
 impl Usage {
-    /// Processes and threads, bubblewrap's pid 1 among them.
+    /// Returns the number of processes and threads, including bubblewrap's pid 1.
     #[must_use]
     pub fn tasks(&self) -> u64 {
         self.processes.iter().map(|process| process.tasks).sum()
     }
 
-    /// Bytes of memory in use, or more: what processes share is counted for each of them. `files` are the bytes of their memory files.
-    /// Such a file may be mapped as well, so the larger one of mapped shared memory and memory files counts.
+    /// Returns an upper bound of the memory in use, in bytes: shared memory counts for each process. `files` is the size of their
+    /// memory files. Such a file may also be mapped, so the larger of mapped shared memory and memory files counts.
     #[must_use]
     pub fn memory_at_most(&self, files: u64) -> u64 {
         let sum = |part: fn(&Process) -> u64| self.processes.iter().map(part).fold(0, u64::saturating_add);
@@ -230,28 +229,28 @@ impl Usage {
 }
 
 impl Process {
-    /// From `/proc/PID/status` (proc_pid_status(5)).
+    /// Parses `/proc/PID/status` (proc_pid_status(5)).
     fn parse(pid: i32, status: &str) -> Self {
         let number = |name| field(status, name);
         Self {
             pid,
             parent: number("PPid:").and_then(|parent| i32::try_from(parent).ok()).unwrap_or(0),
             tasks: number("Threads:").unwrap_or(1),
-            // A process that has ended and was not reaped has none.
+            // A zombie has no memory lines.
             anonymous: number("RssAnon:").map_or(0, kib),
             shared: number("RssShmem:").map_or(0, kib),
             size: number("VmSize:").map_or(0, kib),
         }
     }
 
-    /// Whether `child` looks as if it ran in this process's memory. That it does, only the kernel can tell.
+    /// Whether `child` may run in this process's memory (vfork(2)). Only the kernel can confirm it.
     fn may_lend_to(&self, child: &Self) -> bool {
         child.parent == self.pid
             && (self.anonymous, self.shared, self.size) == (child.anonymous, child.shared, child.size)
     }
 }
 
-/// The child of a process that has this number in its own pid namespace.
+/// Returns the child of a process that has this pid in its own pid namespace.
 fn child(of: i32, wanted: i32, is_over: impl Fn() -> bool) -> Option<i32> {
     let tasks = fs::read_dir(format!("/proc/{of}/task")).ok()?;
     let children = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -265,7 +264,7 @@ fn child(of: i32, wanted: i32, is_over: impl Fn() -> bool) -> Option<i32> {
     })
 }
 
-/// The process behind an entry of `/proc`.
+/// Returns the pid that an entry of `/proc` names.
 fn number_of(entry: &Entry) -> Option<i32> {
     entry.file_name().to_str().ok()?.parse().ok()
 }
@@ -282,7 +281,7 @@ fn kib(number: u64) -> u64 {
     number.saturating_mul(1024)
 }
 
-/// Returns how many links a file has. The type of the number is another one on each architecture.
+/// Returns how many links a file has. The type of the number differs between architectures.
 #[cfg_attr(target_arch = "x86_64", expect(clippy::useless_conversion, reason = "on aarch64 it is an u32"))]
 fn links(about: &FileStat) -> u64 {
     u64::from(about.st_nlink)
@@ -303,16 +302,16 @@ mod tests {
         assert_eq!((zombie.tasks, zombie.anonymous), (1, 0));
         let usage = Usage { processes: vec![process, zombie], stored: 100 };
         assert_eq!((usage.tasks(), usage.memory_at_most(0)), (4, 100 + (16 << 10)));
-        // The larger one of what is mapped and what is open counts.
+        // The larger of mapped and open memory counts.
         let at_most = [1 << 10, 4 << 10, 1 << 20].map(|files| usage.memory_at_most(files));
         assert_eq!(at_most, [100 + (16 << 10), 100 + (16 << 10), 100 + (12 << 10) + (1 << 20)]);
     }
 
-    /// Before Linux 6.11 the kernel does not translate: parents and children lead to the same number.
+    /// Before Linux 6.11 the kernel does not translate pids; the lists of children lead to the same pid.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "starts a child and a grandchild to look for")]
     fn descent_leads_to_the_number_that_the_kernel_gives() {
-        // This machine as if it were a sandbox.
+        // Treats this machine as a sandbox.
         let open = |path: &str| OwnedFd::from(File::open(path).unwrap());
         let inside =
             Inside { proc: open("/proc"), tmpfs: Vec::new(), pids: open("/proc/self/ns/pid"), init: 1 };

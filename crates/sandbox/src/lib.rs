@@ -1,7 +1,7 @@
-//! A typed description of a sandbox, turned into a running bubblewrap.
+//! Starts a bubblewrap sandbox from a typed description.
 //!
-//! This crate knows no policy and no proxy: it makes an empty network namespace and hands over what stage2 offers. The
-//! caller decides what is mounted, what is executed and who serves the listener.
+//! This crate has no policy and no proxy: it makes an empty network namespace and hands over what stage2 offers. The caller decides
+//! what is mounted, what is executed and who serves the listener.
 
 pub mod backend;
 pub mod bwrap;
@@ -42,5 +42,5 @@ pub use sys::{
 };
 pub use who::{Finder, Process};
 
-/// The static helper, as built with this library.
+/// The static helper, built with this library.
 pub const STAGE2_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stage2"));

@@ -1,4 +1,4 @@
-//! Memory files (memfd_create(2)) that the processes of a sandbox have open: no process need have mapped what is in them.
+//! Measures the memory files (memfd_create(2)) that a sandbox's processes have open: their contents need not be mapped.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,35 +14,35 @@ use nix::sys::stat::{Mode, fstat, fstatat};
 use crate::inside::Inside;
 use crate::sys;
 
-/// Memory files that are remembered. A stage with more of them is stopped, as one that cannot be measured.
+/// Most memory files to remember. A stage with more cannot be measured and is stopped.
 const MOST: usize = 1 << 16;
 
-/// The memory files of a sandbox's processes, each counted once. A look ends at its deadline, and the next one goes on from there, so that
-/// a stage with many descriptors does not hide a file behind them.
+/// The memory files of a sandbox's processes, each counted once. A scan ends at its deadline and the next one continues from there,
+/// so that a stage cannot hide a file among many descriptors.
 #[derive(Debug)]
 pub struct MemoryFiles {
-    /// The file system that the kernel makes them on.
+    /// The file system that the kernel makes memory files on.
     device: u64,
-    /// By inode: their bytes, and the round that found them last.
+    /// Bytes of each file by inode, with the round that found it last.
     found: HashMap<u64, (u64, u64)>,
-    /// Rounds over all processes that were begun.
+    /// Number of rounds begun over all processes.
     round: u64,
-    /// The process and the descriptor that come next.
+    /// The process and the descriptor to scan next.
     next: (i32, i32),
 }
 
 impl MemoryFiles {
-    /// Finds out which file system the kernel makes them on.
+    /// Finds out which file system the kernel makes memory files on.
     ///
     /// # Errors
-    /// What memfd_create(2) and fstat(2) say.
+    /// Returns the error of memfd_create(2) or fstat(2).
     pub fn new() -> io::Result<Self> {
         let device = fstat(sys::file_of(b"")?)?.st_dev;
         Ok(Self { device, found: HashMap::new(), round: 1, next: (0, 0) })
     }
 
-    /// The most bytes that memory files can have on this machine: all shared memory that it has (`Shmem`, proc_meminfo(5)). Takes one
-    /// read; where the kernel does not say, there is no bound.
+    /// Returns the most bytes that memory files can have on this machine: all of its shared memory (`Shmem`, proc_meminfo(5)). Reads
+    /// one file; without an answer from the kernel, there is no bound.
     #[must_use]
     pub fn at_most() -> u64 {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -51,24 +51,24 @@ impl MemoryFiles {
         kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
     }
 
-    /// Bytes of the memory files that are open in the sandbox, as far as they are found by then or were found in the round before.
-    /// Those of a process that has made itself unreadable (`PR_SET_DUMPABLE`) are not found.
+    /// Returns the bytes of the memory files open in the sandbox, as found until `by` or in the round before. Files of a process that
+    /// made itself unreadable (`PR_SET_DUMPABLE`) are missing.
     ///
     /// # Errors
-    /// When the sandbox's `/proc` cannot be read, and for more than 65 536 files.
+    /// Returns an error if the sandbox's `/proc` cannot be read, and for more than 65 536 files.
     pub fn bytes(&mut self, inside: &Inside, by: Instant) -> io::Result<u64> {
         let mut pids = inside.pids()?;
         pids.sort_unstable();
         let (first, from) = self.next;
         for pid in pids.into_iter().filter(|pid| *pid >= first) {
-            // The descriptor belongs to that process alone.
+            // The descriptor number is only meaningful for that process.
             let start = if pid == first { from } else { 0 };
             if let Some(next) = self.look_into(inside, pid, start, by)? {
                 self.next = (pid, next);
                 return Ok(self.sum());
             }
         }
-        // The round is over: what it has not found again is gone.
+        // The round is complete: files that it did not find are gone.
         let round = self.round;
         self.found.retain(|_, (_, last)| *last == round);
         self.round += 1;
@@ -76,15 +76,15 @@ impl MemoryFiles {
         Ok(self.sum())
     }
 
-    /// Looks at one process's descriptors, from one on. Tells the next one where the time is over before the last.
+    /// Scans one process's descriptors from `from` on. Returns the next descriptor if the time ends before the last one.
     fn look_into(&mut self, inside: &Inside, pid: i32, from: i32, by: Instant) -> io::Result<Option<i32>> {
-        /// Descriptors between two looks at the clock.
+        /// Descriptors between two checks of the clock.
         const EACH: usize = 64;
         let place = format!("{pid}/fd");
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut descriptors = match Dir::openat(inside.proc(), place.as_str(), flags, Mode::empty()) {
             Ok(descriptors) => descriptors,
-            // It has ended, or has made itself unreadable.
+            // The process has ended or made itself unreadable.
             Err(Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
@@ -92,12 +92,12 @@ impl MemoryFiles {
         let numbers = descriptors.iter().map_while(Result::ok);
         let numbers = numbers.filter_map(|entry| entry.file_name().to_str().ok()?.parse::<i32>().ok());
         for (count, number) in numbers.filter(|number| *number >= from).enumerate() {
-            // At least some of them in each look, so that a round comes to its end.
+            // Each scan checks some descriptors, so that a round ends at some point.
             if count > 0 && count % EACH == 0 && Instant::now() >= by {
                 return Ok(Some(number));
             }
             let path = format!("{place}/{number}");
-            // The name first: to ask a file of a network for its size may take for ever.
+            // Check the name first: asking a network file system for a file's size may block for ever.
             let is_memory_file = readlinkat(inside.proc(), path.as_str())
                 .is_ok_and(|name| name.as_bytes().starts_with(b"/memfd:"));
             if !is_memory_file {

@@ -1,9 +1,9 @@
-//! The system-call filters: what they refuse, as data, which is compiled, and printed by [`text()`].
+//! Defines the system-call filters as data, which is compiled, and printed by [`text()`].
 //!
-//! A deny-list behind an architecture guard: what is refused is what reaches past the namespaces (families that have no
-//! network namespace, keyrings, io_uring, which would pass every other filter) or is kernel surface that a stage has no
-//! use for. [`base`] is given to bubblewrap, so that pid 1 has it too; [`no_unix_sockets`] goes to the stage alone, since
-//! stage2 and the relay need such a socket.
+//! The filters are deny-lists after a check of the architecture. They refuse what reaches past the namespaces (families without a
+//! network namespace, keyrings, io_uring, which would pass every other filter) and kernel surface of no use to a stage. bubblewrap
+//! installs [`base`], so that pid 1 has it too. Only the stage gets [`no_unix_sockets`], since stage2 and the relay need such
+//! sockets.
 
 use nix::libc;
 
@@ -20,12 +20,12 @@ use program::{compile, joined};
 /// A system call, by name and number.
 #[derive(Debug, Clone, Copy)]
 struct Call {
-    /// As the C library's header spells it, with its `SYS_`.
+    /// Its name in the C library's header, with the prefix `SYS_`.
     name: &'static str,
     number: i64,
 }
 
-/// An argument of a call: its name in the manual page, and its place.
+/// An argument of a call: its name in the manual page, and its position.
 #[derive(Debug, Clone, Copy)]
 struct Argument(&'static str, u8);
 
@@ -33,29 +33,29 @@ struct Argument(&'static str, u8);
 #[derive(Debug, Clone, Copy)]
 struct Named(&'static str, u32);
 
-/// What an argument is asked for. Only its low 32 bits count, to the filter as to the kernel (CVE-2019-7303 is the other way).
+/// A condition on an argument. Only its low 32 bits count, to the filter and to the kernel (unlike CVE-2019-7303).
 #[derive(Debug, Clone, Copy)]
 enum Test {
     Is(Named),
     IsNot(Named),
-    /// Every bit of it is set.
+    /// Every bit of the number is set.
     Has(Named),
-    /// What a mask leaves of it.
+    /// The argument has this value under a mask.
     Masked(Named, Named),
 }
 
-/// All of these hold.
+/// Conditions that must all hold.
 type Case = Vec<(Argument, Test)>;
 
-/// A call that is not let through.
+/// A call that the filter refuses.
 #[derive(Debug, Clone)]
 struct Refusal {
     call: Call,
-    /// In any of these cases; without one, always.
+    /// The call is refused in any of these cases, or always if there are none.
     cases: Vec<Case>,
 }
 
-/// One filter: what it refuses, and the answer.
+/// One filter: the refused calls and the answer.
 #[derive(Debug, Clone)]
 struct Filter {
     errno: Named,
@@ -78,20 +78,20 @@ macro_rules! named {
     };
 }
 
-/// Refused to every process of the sandbox with EPERM, whatever the arguments.
+/// Calls refused to every process of the sandbox with EPERM, whatever the arguments.
 const REFUSED: &[Call] = calls![
     // Keys: the session keyring is not namespaced (keyrings(7)).
     libc::SYS_add_key,
     libc::SYS_keyctl,
     libc::SYS_request_key,
-    // Descriptors of other processes, pid 1's and the relay's among them.
+    // Descriptors of other processes, including pid 1 and the relay.
     libc::SYS_pidfd_getfd,
     // Kernel surface with a history.
     libc::SYS_bpf,
     libc::SYS_fanotify_init,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
-    // Mounts and namespaces: no capability for them is left, this says it twice.
+    // Mounts and namespaces: a second layer, since the capabilities are already dropped.
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fsopen,
@@ -127,13 +127,13 @@ const REFUSED: &[Call] = calls![
     libc::SYS_iopl,
 ];
 
-/// Other processes' memory: refused with EPERM unless the stage is to be debugged. Then Landlock keeps pid 1 and the relay out
-/// of reach: a domain traces what is in it, and nothing above.
+/// Calls on other processes' memory, refused with EPERM unless the stage may be debugged. Then Landlock protects pid 1 and the relay:
+/// a domain can only trace processes inside it.
 const TRACING: &[Call] =
     calls![libc::SYS_kcmp, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_ptrace,];
 
-/// Refused with ENOSYS, so that callers fall back: clone3 hides its flags from a filter behind a pointer (glibc then uses
-/// clone), and io_uring does what a filter refuses without the system call that the filter sees. openat2 hides its mode in the same way.
+/// Calls refused with ENOSYS, so that callers fall back. clone3 and openat2 hide flags and mode behind a pointer (glibc then uses
+/// clone), and io_uring acts without the system calls that a filter sees.
 const MISSING: &[Call] = calls![
     libc::SYS_clone3,
     libc::SYS_io_uring_enter,
@@ -142,7 +142,7 @@ const MISSING: &[Call] = calls![
     libc::SYS_openat2,
 ];
 
-/// Numbers that the libc crate does not have (include/uapi/asm-generic/unistd.h; the same on x86-64).
+/// Numbers that the libc crate lacks (include/uapi/asm-generic/unistd.h; equal on x86-64).
 #[expect(non_upper_case_globals, reason = "named as the C library's header names its kind")]
 mod numbers {
     pub(super) const SYS_quotactl_fd: i64 = 443;
@@ -155,7 +155,7 @@ mod numbers {
 }
 use numbers::{SYS_fchmodat2, SYS_kexec_file_load, SYS_open_tree_attr, SYS_quotactl_fd};
 
-/// Calls that set a mode, and the place of the mode among the arguments.
+/// Calls that set a mode, with the position of the mode argument.
 const MODES: &[(&[Call], u8)] = &[
     (calls![libc::SYS_fchmod], 1),
     (calls![libc::SYS_fchmodat, SYS_fchmodat2, libc::SYS_mknodat], 2),
@@ -163,27 +163,27 @@ const MODES: &[(&[Call], u8)] = &[
     (calls![libc::SYS_chmod, libc::SYS_creat, libc::SYS_mknod], 1),
 ];
 
-/// Calls that have a mode only where they make a file, after the flags that say so: the place of the flags. What else
-/// stands in the mode's place is nobody's (open(2)).
+/// Calls that use a mode only if they create a file, with the position of the flags before it. Otherwise the mode argument is
+/// undefined (open(2)).
 const OPENS: &[(&[Call], u8)] = &[
     (calls![libc::SYS_openat], 2),
     #[cfg(target_arch = "x86_64")]
     (calls![libc::SYS_open], 1),
 ];
-/// Flags that make a file. The second is O_TMPFILE without the O_DIRECTORY in it (include/uapi/asm-generic/fcntl.h).
+/// Flags that create a file. The second is O_TMPFILE without its O_DIRECTORY (include/uapi/asm-generic/fcntl.h).
 const MAKING: [Named; 2] = [named!(libc::O_CREAT), Named("__O_TMPFILE", 0o20_000_000)];
 
-/// Socket families that stay: loopback TCP and UDP, local sockets, and routing netlink for getifaddrs(3).
+/// Allowed socket families: loopback TCP and UDP, local sockets, and routing netlink for getifaddrs(3).
 const FAMILIES: [Named; 4] =
     [named!(libc::AF_UNIX), named!(libc::AF_INET), named!(libc::AF_INET6), named!(libc::AF_NETLINK)];
 
-/// What an internet socket may be. The kernel loads a module for each protocol that somebody asks for, and Multipath TCP passes the TCP
+/// Types refused to an internet socket. The kernel loads a module for each protocol on request, and Multipath TCP bypasses the TCP
 /// rules of Landlock.
 const UNUSUAL_TYPES: [Named; 4] = [
     named!(libc::SOCK_RDM),
     named!(libc::SOCK_SEQPACKET),
     named!(libc::SOCK_DCCP),
-    // Deprecated with the library: the kernel still takes it for a packet socket (__sock_create, net/socket.c).
+    // The libc crate deprecates it, but the kernel still accepts it for a packet socket (__sock_create, net/socket.c).
     Named("SOCK_PACKET", 10),
 ];
 const INTERNET_PROTOCOLS: [Named; 5] = [
@@ -194,18 +194,18 @@ const INTERNET_PROTOCOLS: [Named; 5] = [
     named!(libc::IPPROTO_ICMPV6),
 ];
 
-/// Requests of ioctl_tty(2): input pushed into a terminal runs in the shell that owns it, and a line discipline is a kernel
-/// module that anybody may load.
+/// Requests of ioctl_tty(2): input pushed into a terminal runs in the shell that owns it, and anybody may load the kernel module of a
+/// line discipline.
 const TERMINAL: [Named; 4] =
     [named!(libc::TIOCSTI), named!(libc::TIOCLINUX), named!(libc::TIOCCONS), named!(libc::TIOCSETD)];
 
-/// Requests that give a file another generation, and so another handle (name_to_handle_at(2)): by that exeat knows a file of the host's
+/// Requests that change a file's generation and thus its handle (name_to_handle_at(2)), by which exeat recognizes host files
 /// (include/uapi/linux/fs.h, fs/ext4/ext4.h).
 const GENERATION: [Named; 2] =
     [Named("FS_IOC_SETVERSION", 0x4008_7602), Named("EXT4_IOC_SETVERSION", 0x4008_6604)];
 
-/// Commands of fcntl(2) that make others wait: whoever opens a file with a lease, or a delegation (include/uapi/linux/fcntl.h), waits until
-/// its holder gives it up, for 45 seconds by default.
+/// Commands of fcntl(2) that block others: whoever opens a file with a lease or a delegation (include/uapi/linux/fcntl.h) waits until
+/// the holder gives it up, by default for 45 seconds.
 const LEASES: [Named; 2] = [named!(libc::F_SETLEASE), Named("F_SETDELEG", 1040)];
 
 const COMMAND: Argument = Argument("cmd", 1);
@@ -215,31 +215,31 @@ const PROTOCOL: Argument = Argument("protocol", 2);
 const REQUEST: Argument = Argument("request", 1);
 const FLAGS: Argument = Argument("flags", 0);
 
-/// The low four bits are the type, the rest flags (include/linux/net.h).
+/// Mask of the type; the other bits are flags (include/linux/net.h).
 const TYPE_MASK: Named = Named("SOCK_TYPE_MASK", 0xf);
 const NETLINK_ROUTE: Named = named!(libc::NETLINK_ROUTE);
 
-/// How many programs [`base`] gives.
+/// Number of programs that [`base`] returns.
 pub const BASE: usize = 2;
 
-/// The filters that hold for every process of the sandbox. A `debuggable` stage may trace processes of its own.
+/// Compiles the filters for every process of the sandbox. A `debuggable` stage may trace its own processes.
 ///
 /// # Errors
-/// [`Error::Filter`] when a program does not compile: on an architecture other than x86-64 and aarch64.
+/// Returns [`Error::Filter`] if a program does not compile: on architectures other than x86-64 and aarch64.
 pub fn base(debuggable: bool) -> Result<Vec<Program>, Error> {
     compile(&base_filters(debuggable))
 }
 
-/// The filter for views in which sockets of the host may be reachable by path: no new Unix socket but connected pairs.
-/// A pair of datagram sockets could be connected again, to a path.
+/// Compiles the filter for views in which host sockets may be reachable by path: the only new Unix sockets are connected pairs.
+/// Datagram pairs are refused too, since one could be connected again to a path.
 ///
 /// # Errors
-/// As [`base`].
+/// Returns an error as [`base`] does.
 pub fn no_unix_sockets() -> Result<Program, Error> {
     joined(&[&no_unix_sockets_filter()])
 }
 
-/// Calls that change a file, or give it another name, without an event that tells so: they open nothing in its directory (inotify(7)).
+/// Calls that change or rename a file without an event in its directory, because they open nothing there (inotify(7)).
 const NOTICED: &[Call] = calls![
     #[cfg(target_arch = "x86_64")]
     libc::SYS_link,
@@ -247,21 +247,21 @@ const NOTICED: &[Call] = calls![
     libc::SYS_truncate,
 ];
 
-/// How a file is cut by opening it, though it is not open for writing then: its close is like that of a reader. The second asks for neither
-/// reading nor writing (open(2)).
+/// Flags with which open truncates a file that is not open for writing afterwards, so that its close looks like a reader's. The
+/// second asks for neither reading nor writing (open(2)).
 const CUTS: [Named; 2] = [named!(libc::O_TRUNC), Named("O_TRUNC | O_ACCMODE", CUT_MASK.1)];
 const CUT_MASK: Named = Named("(O_TRUNC | O_ACCMODE)", (libc::O_TRUNC | libc::O_ACCMODE).cast_unsigned());
 
-/// The filter for a stage whose files are covered again when the host replaces them: exeat is told of each of a few calls before it is
-/// made (seccomp_unotify(2)), and lets it go on.
+/// Compiles the filter for a stage whose files are covered again when the host replaces them: exeat gets a notice of these few calls
+/// before they run (seccomp_unotify(2)), and lets them continue.
 ///
 /// # Errors
-/// As [`base`].
+/// Returns an error as [`base`] does.
 pub fn notice_filter() -> Result<Program, Error> {
     program::notice_filter(&noticed())
 }
 
-/// What that filter tells of.
+/// Lists the calls that the notice filter reports.
 fn noticed() -> Vec<Refusal> {
     let always = NOTICED.iter().map(|call| Refusal { call: *call, cases: Vec::new() });
     let opens = OPENS.iter().flat_map(|(calls, place)| {
@@ -289,7 +289,7 @@ fn base_filters(debuggable: bool) -> [Filter; 4] {
     refused.extend(refusals(calls![libc::SYS_fcntl], &LEASES.map(|lease| vec![(COMMAND, Test::Is(lease))])));
     let user_namespace = vec![(FLAGS, Test::Has(named!(libc::CLONE_NEWUSER)))];
     refused.extend(refusals(calls![libc::SYS_clone, libc::SYS_unshare], &[user_namespace]));
-    // A file of the stage's that runs with its owner's rights would wait for somebody on the host to run it. Sticky stays.
+    // A stage's set-user-ID file would wait for somebody on the host to run it. The sticky bit stays allowed.
     let has_bit = |place| {
         let bits = [named!(libc::S_ISUID), named!(libc::S_ISGID)];
         bits.map(|bit| (Argument("mode", place), Test::Has(bit)))
@@ -308,12 +308,12 @@ fn base_filters(debuggable: bool) -> [Filter; 4] {
     [
         Filter { errno: named!(libc::EPERM), refused },
         Filter { errno: named!(libc::ENOSYS), refused: always(MISSING) },
-        // As a kernel without them answers, so that callers fall back.
+        // A kernel without these protocols answers like this, so callers fall back.
         Filter {
             errno: named!(libc::EPROTONOSUPPORT),
             refused: refusals(calls![libc::SYS_socket], &unusual_internet_sockets()),
         },
-        // As where the setting tcp_fastopen is off: it connects without connect(2), past the TCP rules of Landlock.
+        // A kernel with tcp_fastopen off answers like this. Fast open connects without connect(2), past Landlock's TCP rules.
         Filter { errno: named!(libc::EOPNOTSUPP), refused: fast_open },
     ]
 }
@@ -324,7 +324,7 @@ fn refusals(calls: &[Call], cases: &[Case]) -> Vec<Refusal> {
 
 fn sockets() -> Vec<Refusal> {
     let others = FAMILIES.map(|family| (DOMAIN, Test::IsNot(family))).to_vec();
-    // NETLINK_ROUTE is for getifaddrs(3); audit, netfilter, uevent and sock_diag are not for a stage.
+    // getifaddrs(3) needs NETLINK_ROUTE; a stage does not need audit, netfilter, uevent or sock_diag.
     let netlink = vec![(DOMAIN, Test::Is(named!(libc::AF_NETLINK))), (PROTOCOL, Test::IsNot(NETLINK_ROUTE))];
     let mut refused = refusals(calls![libc::SYS_socket], &[others, netlink]);
     let pairs = vec![(DOMAIN, Test::IsNot(named!(libc::AF_UNIX)))];
@@ -345,7 +345,7 @@ fn no_unix_sockets_filter() -> Filter {
     let unix = named!(libc::AF_UNIX);
     let of_type = |kind: Named| vec![(TYPE, Test::Masked(TYPE_MASK, kind))];
     let mut refused = refusals(calls![libc::SYS_socket], &[vec![(DOMAIN, Test::Is(unix))]]);
-    // The kernel makes a raw Unix socket a datagram one (unix_create, net/unix/af_unix.c).
+    // The kernel turns a raw Unix socket into a datagram one (unix_create, net/unix/af_unix.c).
     let datagrams = [of_type(named!(libc::SOCK_DGRAM)), of_type(named!(libc::SOCK_RAW))];
     refused.extend(refusals(calls![libc::SYS_socketpair], &datagrams));
     Filter { errno: named!(libc::EPERM), refused }

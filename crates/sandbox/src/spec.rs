@@ -1,21 +1,21 @@
-//! What a sandbox is made of, as data: no file is opened and no process started here.
+//! Describes a sandbox as data: nothing here opens a file or starts a process.
 
 use std::path::PathBuf;
 
 use exeat_contract::BridgeKind;
 
-/// A sandbox, before it exists. Paths named `at` are in the sandbox, paths named `host` on the host; all are absolute.
+/// Description of a sandbox. Paths named `at` are in the sandbox, paths named `host` on the host; all are absolute.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
-    /// The file tree, in the order in which it is built: a later mount covers an earlier one.
+    /// The file tree, in the order of its mounts: a later mount covers an earlier one.
     pub mounts: Vec<Mount>,
-    /// How TCP in the namespace reaches the host side.
+    /// The way in which TCP in the namespace reaches the host side.
     pub bridge: BridgeKind,
-    /// Offer SOCKS5 as well, on a port of its own.
+    /// Whether to offer SOCKS5 too, on a separate port.
     pub socks5: bool,
-    /// Who the stage is to the kernel.
+    /// The stage's user on the host.
     pub identity: Identity,
-    /// The stage may trace processes of its own (ptrace(2)).
+    /// Whether the stage may trace its own processes (ptrace(2)).
     pub debuggable: bool,
 }
 
@@ -40,37 +40,37 @@ pub enum Mount {
     Tmpfs {
         /// The place.
         at: PathBuf,
-        /// Bytes that it may hold: bubblewrap's own default is half the memory.
+        /// Bytes that it may hold. bubblewrap's default is half the memory.
         size: u64,
         /// Permission bits of its root.
         mode: u32,
     },
-    /// An empty directory of whatever it is created in.
+    /// An empty directory in the file system around it.
     Dir {
         /// The place.
         at: PathBuf,
     },
     /// A symbolic link.
     Symlink {
-        /// What it says.
+        /// Target of the link.
         target: PathBuf,
         /// The place.
         at: PathBuf,
     },
-    /// A file of ours, copied into the file system that is mounted there.
+    /// A file of ours, copied into the file system at that path.
     File {
         /// The place.
         at: PathBuf,
-        /// What it holds.
+        /// Contents of the file.
         bytes: Bytes,
         /// Permission bits.
         mode: u32,
     },
-    /// A read-only file of ours, mounted over whatever is there.
+    /// A read-only file of ours, mounted over whatever is at that path.
     CoverFile {
         /// The place.
         at: PathBuf,
-        /// What it holds.
+        /// Contents of the file.
         bytes: Bytes,
     },
     /// The process file system of the sandbox's own pid namespace, with `/proc/sys` read-only.
@@ -80,7 +80,7 @@ pub enum Mount {
         /// Bytes of `/dev/shm`.
         shm: u64,
     },
-    /// From here on this mount is read-only (the mount itself, not what is mounted below it).
+    /// Makes this mount read-only from here on, but not the mounts below it.
     Freeze {
         /// The mount point.
         at: PathBuf,
@@ -97,12 +97,12 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// Who the stage is to the kernel. Inside its user namespace it is always uid 65534.
+/// The stage's user on the host. In its user namespace it is always uid 65534.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// The caller.
+    /// The user that calls exeat.
     Caller,
-    /// Another user: only root may ask for it. Supplementary groups are dropped.
+    /// Another user, which only root may ask for. Supplementary groups are dropped.
     Other {
         /// Kernel uid.
         uid: u32,
@@ -112,7 +112,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// The kernel uid and gid of another user.
+    /// Returns the kernel uid and gid of another user.
     pub(crate) fn other(self) -> Option<(u32, u32)> {
         match self {
             Self::Other { uid, gid } => Some((uid, gid)),

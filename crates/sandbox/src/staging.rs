@@ -1,12 +1,12 @@
-//! Trees that bubblewrap cannot reach by their names, or has to see with other owners: mounted for it by their descriptors, in a
-//! mount namespace that is its own, before it starts.
+//! Mounts trees for bubblewrap before it starts, by their descriptors and in its own mount namespace: trees that it cannot reach by
+//! name, or that it must see with other owners.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::sys::{Places, Tree};
 
-/// A directory that holds trees, for bubblewrap alone.
+/// A directory that holds trees for bubblewrap alone.
 #[derive(Debug)]
 pub struct Staging {
     dir: PathBuf,
@@ -14,13 +14,14 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// In `dir`, a directory of the host whose parents everybody may enter. What it holds is not there for bubblewrap.
+    /// Stages trees in `dir`, a host directory whose parents everybody may enter. bubblewrap does not see the directory's own
+    /// contents.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_path_buf(), trees: Vec::new() }
     }
 
-    /// Adds a tree, at a name without slashes.
+    /// Adds a tree under a name without slashes.
     pub fn add(&mut self, name: impl Into<String>, tree: Tree) {
         self.trees.push((name.into(), tree));
     }

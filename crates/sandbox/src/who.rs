@@ -1,8 +1,8 @@
-//! Which process of a sandbox has a connection, found from the host. Nothing may be decided by what is found: a stage can hand a
-//! connection to another process, hide a process, or make so many that none is found.
+//! Finds the sandbox process that owns a connection, from the host. No decision may depend on the result: a stage can pass a
+//! connection to another process, hide a process, or make too many of them.
 //!
-//! Only processes of the sandbox are looked at, through its own `/proc` as in [`inside`](crate::inside). A look reads a bounded number
-//! of processes and descriptors, and takes no more processor time than it is given.
+//! The search uses the sandbox's own `/proc`, as [`inside`](crate::inside) does, and so sees only its processes. It reads a bounded
+//! number of processes and descriptors, and takes no more processor time than it is given.
 
 mod diag;
 
@@ -25,44 +25,44 @@ use crate::spec::Identity;
 use crate::sys;
 use diag::Diag;
 
-/// Processes that are looked at for one connection: those that came last, after the one that was found last.
+/// Most processes searched for one connection: first the one found last, then the newest.
 const PROCESSES: usize = 1024;
 
-/// Descriptors that are looked at for one connection.
+/// Most descriptors searched for one connection.
 const DESCRIPTORS: u32 = 8192;
 
-/// Numbers without a descriptor after which the list is asked for. The kernel gives the lowest that is free (open(2)).
+/// Unused numbers in a row after which the search reads the list. The kernel assigns the lowest free number (open(2)).
 const GAP: u32 = 16;
 
-/// Descriptors between two looks at the clock: some ten microseconds.
+/// Descriptors between two checks of the clock: about ten microseconds.
 const UNTIMED: u32 = 16;
 
-/// Finds processes. Dropping it releases the sandbox's network and processes.
+/// Finds the process of a connection. Dropping it releases the sandbox's network and processes.
 #[derive(Debug)]
 pub struct Finder {
     diag: Diag,
     inside: Inside,
-    /// Whose the processes are.
+    /// User that runs the processes.
     identity: Identity,
-    /// The process that was found last, and its descriptor: many clients connect again and again.
+    /// The process found last, with its descriptor: many clients connect again and again.
     last: Option<(i32, u32)>,
 }
 
-/// A process, as it was for a moment.
+/// A process, as it was at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// As the host sees it.
+    /// Its pid on the host.
     pub pid: u32,
-    /// Its parent, as the host sees it, where it could be told.
+    /// Its parent's pid on the host, if known.
     pub ppid: Option<u32>,
-    /// The file that it executes, by its path inside the sandbox, where it could be told. With ` (deleted)` behind it where it has no
-    /// name any more (proc_pid_exe(5)).
+    /// The file that it executes, by its path inside the sandbox, if known. A deleted file has the suffix ` (deleted)`
+    /// (proc_pid_exe(5)).
     pub exe: Option<PathBuf>,
 }
 
-/// A process that has the socket, held so that its number can be told from that of a later one.
+/// A process that has the socket, held open so that a reused pid is noticed.
 struct Holder {
-    /// In the sandbox's pid namespace.
+    /// Pid in the sandbox's pid namespace.
     pid: i32,
     /// `/proc/PID`, and `/proc/PID/fd`.
     place: OwnedFd,
@@ -71,16 +71,16 @@ struct Holder {
 }
 
 impl Finder {
-    /// With a socket of the sandbox's network namespace that the kernel answers on (sock_diag(7)).
+    /// Makes a finder from a sock_diag(7) socket of the sandbox's network namespace.
     pub(crate) fn new(diag: OwnedFd, inside: Inside, identity: Identity) -> Self {
         Self { diag: Diag::new(diag), inside, identity, last: None }
     }
 
-    /// Takes the rights to look at the sandbox's processes, for as long as this thread lives: where it is root's and lacks the
-    /// capabilities, those of the user whose the processes are. To be called by a thread that does nothing else.
+    /// Takes the rights to inspect the sandbox's processes for the rest of this thread: root without the capabilities becomes their
+    /// user. Call it on a thread that does nothing else.
     ///
     /// # Errors
-    /// What setresuid(2) says.
+    /// Returns the error of setresuid(2).
     pub fn take_rights(&self) -> io::Result<()> {
         match self.identity {
             Identity::Other { uid, gid } if !sys::may_look_at_others() => {
@@ -90,8 +90,8 @@ impl Finder {
         }
     }
 
-    /// The process that has the client's end of a connection within the sandbox's network; the first one found, where several have it.
-    /// `None` where none is found with this much processor time, whatever the reason.
+    /// Finds the process that has the client's end of a connection in the sandbox's network, or the first of several. `None` if none
+    /// is found within this processor time, whatever the reason.
     pub fn find(&mut self, client: SocketAddr, server: SocketAddr, longest: Duration) -> Option<Process> {
         let mut look = Look { by: cpu_time().saturating_add(longest), left: DESCRIPTORS };
         let inode = self.diag.inode(client, server)?;
@@ -101,7 +101,7 @@ impl Finder {
         let pid = self.inside.on_host(holder.pid, || look.is_over())?;
         let ppid = stat_of(pid).and_then(|stat| u32::try_from(stat.parent).ok()).filter(|&parent| parent > 0);
         let exe = readlinkat(&holder.place, "exe").ok().map(PathBuf::from);
-        // It still lives and has it: so all of that was told of this process, and of none to which its number passed.
+        // It still runs and has the socket: all answers above are about this process, not about one that reused its pid.
         holder.has(link.as_ref()).then_some(())?;
         Some(Process { pid: u32::try_from(pid).ok()?, ppid, exe })
     }
@@ -129,11 +129,11 @@ impl Holder {
     }
 }
 
-/// What one look may still read.
+/// Budget that a search has left.
 struct Look {
-    /// Processor time of this thread.
+    /// Processor time of this thread at which the search ends.
     by: Duration,
-    /// Descriptors.
+    /// Descriptors left to check.
     left: u32,
 }
 
@@ -142,12 +142,12 @@ impl Look {
         self.left == 0 || cpu_time() >= self.by
     }
 
-    /// Looks for a socket among the descriptors of a process, from this number on, and then below it.
+    /// Searches the descriptors of a process for a socket: from `first` on, then below it.
     fn through(&mut self, inside: &Inside, pid: i32, first: u32, link: &OsStr) -> Option<Holder> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let place = openat(inside.proc(), pid.to_string().as_str(), flags, Mode::empty()).ok()?;
         let descriptors = openat(&place, "fd", flags, Mode::empty()).ok()?;
-        // How many there are (since Linux 6.2), or 0.
+        // Number of open descriptors (since Linux 6.2), or 0.
         let count = fstat(&descriptors).ok().and_then(|about| u32::try_from(about.st_size).ok());
         let mut unseen = count.filter(|&count| count > 0).unwrap_or(u32::MAX);
         let number = self
@@ -157,7 +157,7 @@ impl Look {
         Some(Holder { pid, place, descriptors, number })
     }
 
-    /// Tries the numbers one by one: to ask for a list takes longer than to look at what is on it.
+    /// Tries the numbers one by one, which is faster than asking for the list.
     fn among(&mut self, of: &OwnedFd, numbers: Range<u32>, unseen: &mut u32, link: &OsStr) -> Option<u32> {
         let mut gap = 0;
         for number in numbers {
@@ -176,7 +176,7 @@ impl Look {
         None
     }
 
-    /// Asks for the list: for numbers that lie far apart.
+    /// Reads the list of descriptors, for numbers that lie far apart.
     fn listed(&mut self, descriptors: &OwnedFd, link: &OsStr) -> Option<u32> {
         if self.is_over() {
             return None;
@@ -197,7 +197,7 @@ impl Look {
         None
     }
 
-    /// Whether one descriptor more may be looked at.
+    /// Whether one more descriptor may be checked.
     fn goes_on(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         if self.left.is_multiple_of(UNTIMED) && self.is_over() {
@@ -207,12 +207,12 @@ impl Look {
     }
 }
 
-/// What a descriptor is, in the kernel's words.
+/// Returns the kernel's description of a descriptor.
 fn target_of(descriptors: &OwnedFd, number: u32) -> Option<std::ffi::OsString> {
     readlinkat(descriptors, number.to_string().as_str()).ok()
 }
 
-/// Processor time that this thread has used. At its end where the kernel does not tell, so that nothing is looked at.
+/// Returns the processor time that this thread has used, or the maximum if the kernel does not report it, so that searches end.
 pub fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::MAX, Duration::from)
 }

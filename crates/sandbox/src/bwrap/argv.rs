@@ -1,7 +1,7 @@
-//! The arguments of bubblewrap, from a [`SandboxSpec`]: pure, so that a dry run prints what a run uses.
+//! Builds bubblewrap's arguments from a [`SandboxSpec`]. The code is pure, so that a dry run prints what a run uses.
 //!
-//! The options reach bubblewrap through `--args FD`, NUL-separated: its command line, which the stage can read in
-//! `/proc/1/cmdline`, holds none of them, and no path of a user can be taken for an option.
+//! The options reach bubblewrap through `--args FD`, NUL-separated. Its command line, which the stage can read in `/proc/1/cmdline`,
+//! then contains none of them, and no path can be taken for an option.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,19 +11,19 @@ use exeat_contract::{NOBODY, STAGE2};
 
 use crate::spec::{Bytes, Mount, SandboxSpec};
 
-/// What is left of bubblewrap's own `/dev` in memory: it holds nodes, not data.
+/// Size of bubblewrap's own `/dev` in memory: it holds nodes, not data.
 const DEV_SIZE: u64 = 1 << 20;
 
 /// One argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
-    /// As it stands.
+    /// A literal argument.
     Text(OsString),
-    /// The number of a descriptor from which bubblewrap reads this.
+    /// The number of a descriptor from which bubblewrap reads these bytes.
     Data(Bytes),
     /// The number of the descriptor of the n-th seccomp program.
     Seccomp(usize),
-    /// The number of the descriptor to which bubblewrap writes what it started.
+    /// The number of the descriptor to which bubblewrap reports what it started.
     Info,
 }
 
@@ -38,17 +38,17 @@ impl fmt::Display for Word {
     }
 }
 
-/// The options for `--args`, and the command behind them.
+/// The options for `--args`, and the command after them.
 #[derive(Debug, Clone)]
 pub struct Argv {
     /// The options.
     pub options: Vec<Word>,
-    /// stage2 and its argument.
+    /// stage2 with its argument.
     pub command: Vec<OsString>,
 }
 
 impl Argv {
-    /// The arguments that build `spec`, with `filters` seccomp programs.
+    /// Builds the arguments for `spec` with `filters` seccomp programs.
     #[must_use]
     pub fn new(spec: &SandboxSpec, filters: usize) -> Self {
         let mut argv = Self {
@@ -56,8 +56,8 @@ impl Argv {
             command: vec![STAGE2.into(), spec.bridge.argument(spec.socks5).into()],
         };
         let nobody = NOBODY.to_string();
-        // The network namespace is bubblewrap's own and has no interface but loopback. The user namespace is asked for by
-        // name although --unshare-all includes it: there it is optional, and without it a stage of root keeps its rights.
+        // The network namespace is bubblewrap's own, with loopback only. --unshare-all includes the user namespace only as an option:
+        // without it, a stage of root would keep its rights.
         argv.texts(&["--unshare-all", "--unshare-user", "--disable-userns"]);
         argv.texts(&["--uid", &nobody, "--gid", &nobody, "--cap-drop", "ALL"]);
         argv.texts(&["--die-with-parent", "--new-session"]);
@@ -72,7 +72,7 @@ impl Argv {
         argv
     }
 
-    /// Mounts that bubblewrap makes for these options: each costs it about 0.17 ms.
+    /// Counts the mounts that bubblewrap makes for these options. Each takes about 0.17 ms.
     #[must_use]
     pub fn mount_count(&self) -> usize {
         let is_mount = |word: &&Word| {
@@ -81,7 +81,7 @@ impl Argv {
                 .iter()
                 .any(|option| text == option)
         };
-        // --dev is nine: the tmpfs, six nodes, devpts and the console's place.
+        // --dev makes nine mounts: the tmpfs, six nodes, devpts and the console.
         let devs =
             self.options.iter().filter(|word| matches!(word, Word::Text(text) if text == "--dev")).count();
         self.options.iter().filter(is_mount).count() + devs * 9
@@ -100,7 +100,7 @@ impl Argv {
             Mount::CoverFile { at, bytes } => {
                 self.texts(&["--perms", "0444", "--ro-bind-data"]).data(bytes).path(at)
             }
-            // Started by root, bubblewrap leaves /proc/sys writable: core_pattern there runs a program on the host.
+            // When root starts bubblewrap, /proc/sys stays writable: core_pattern there runs a program on the host.
             Mount::Proc => self.texts(&["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]),
             Mount::Dev { shm } => self
                 .texts(&["--dev", "/dev"])

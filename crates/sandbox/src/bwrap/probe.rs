@@ -1,4 +1,4 @@
-//! Which bubblewrap to trust, and what its failures mean.
+//! Finds a bubblewrap to trust, and explains its failures.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Layer};
 
-/// Where distributions put it. PATH is not asked: a stage of an earlier run may have planted a program there.
+/// Paths where distributions install it. PATH is ignored: a stage of an earlier run may have planted a program there.
 const TRUSTED: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
-/// The bubblewrap at the first trusted place, with symbolic links resolved.
+/// Returns the bubblewrap at the first trusted path, with symbolic links resolved.
 ///
 /// # Errors
-/// [`Error::NoBwrap`] when no place holds an executable file that only root can replace.
+/// Returns [`Error::NoBwrap`] if no path holds an executable file that only root can replace.
 pub fn find() -> Result<PathBuf, Error> {
     let mut looked = Vec::new();
     for place in TRUSTED.map(Path::new) {
@@ -29,10 +29,10 @@ pub fn find() -> Result<PathBuf, Error> {
     Err(Error::NoBwrap { looked: looked.join(", ") })
 }
 
-/// The bubblewrap at this place, with symbolic links resolved.
+/// Returns the bubblewrap at this path, with symbolic links resolved.
 ///
 /// # Errors
-/// [`Error::NoBwrap`] when it is not an executable file that only root can replace.
+/// Returns [`Error::NoBwrap`] if it is not an executable file that only root can replace.
 pub fn trusted(place: &Path) -> Result<PathBuf, Error> {
     let shown = place.display();
     let resolved =
@@ -43,7 +43,7 @@ pub fn trusted(place: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// What is wrong with the file or with a directory above it.
+/// Describes what is wrong with the file or with a directory above it.
 fn distrust(path: &Path) -> Option<String> {
     let trusted_owner = |uid: u32| uid == 0 || (in_user_namespace() && uid == overflow_uid());
     for part in path.ancestors() {
@@ -64,7 +64,7 @@ fn distrust(path: &Path) -> Option<String> {
     }
 }
 
-/// Whether uid 0 here is somebody else's uid outside: then the real root's files show the overflow uid.
+/// Whether uid 0 here is another uid outside: the real root's files then show the overflow uid.
 fn in_user_namespace() -> bool {
     let whole = ["0", "0", "4294967295"];
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -76,26 +76,26 @@ fn overflow_uid() -> u32 {
     text.trim().parse().unwrap_or(exeat_contract::NOBODY)
 }
 
-/// Whether we are in a run's sandbox ourselves. Told by the host side's files, which are mounted where nobody else mounts
-/// anything: a variable could be set, or unset, by anyone.
+/// Whether this process runs in a run's sandbox. The host side's mounts prove it, since no other program mounts at these paths;
+/// anyone could set or unset a variable.
 #[must_use]
 pub fn is_nested() -> bool {
     is_mounted(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// Whether the run around us lets a run inside it execute its command as it is.
+/// Whether the run around this process lets a nested run execute its command directly.
 #[must_use]
 pub fn is_passed() -> bool {
     is_nested() && Path::new(exeat_contract::NESTED).is_file()
 }
 
-/// `mountinfo`: proc_pid_mountinfo(5), where the fifth field is the mount point.
+/// Searches proc_pid_mountinfo(5), where the fifth field is the mount point.
 fn is_mounted(mountinfo: &str) -> bool {
     let ours = [exeat_contract::SOCKET, exeat_contract::DENIALS];
     mountinfo.lines().any(|line| line.split(' ').nth(4).is_some_and(|place| ours.contains(&place)))
 }
 
-/// Who refused, from bubblewrap's words and the host's settings.
+/// Returns the layer that refused, from bubblewrap's output and the host's settings.
 #[must_use]
 pub fn layer(said: &str) -> Layer {
     if said.contains("Unknown option") || said.contains("nknown option") {
@@ -147,7 +147,7 @@ mod tests {
         let planted = dir.join("bwrap");
         fs::write(&planted, "#!/bin/sh\n").unwrap();
         fs::set_permissions(&planted, fs::Permissions::from_mode(0o777)).unwrap();
-        // An ordinary user's own is not even root's.
+        // A file of an ordinary user does not belong to root either.
         let is_root = nix::unistd::geteuid().is_root();
         let why = if is_root { "can be changed" } else { "does not belong to root" };
         assert!(distrust(&planted).unwrap().contains(why), "world-writable");

@@ -1,9 +1,9 @@
-//! From filters to classic BPF (seccomp(2)).
+//! Compiles filters to classic BPF (seccomp(2)).
 //!
-//! A program is a prologue of ours and the lists that the library makes of one filter or more. When a program is installed, the
-//! kernel translates it, and walks it once for every number of two tables of calls, to learn which calls it need not be run for
-//! (seccomp_cache_prepare, kernel/seccomp.c). A list is gone through from its start. The prologue finds the list of a call in ten
-//! steps, so that only calls that are refused in some cases need a place in one.
+//! A program is a prologue of ours, followed by lists that the library compiles from one or more filters. At installation, the kernel
+//! translates the program and runs it for every number of two call tables, to learn which calls can skip it (seccomp_cache_prepare,
+//! kernel/seccomp.c). Lists are linear; the prologue finds a call's list in ten steps, so only calls that are refused in some cases
+//! need a list entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,16 @@ use seccompiler::{
 use super::{Argument, Call, Case, Filter, Refusal, Test};
 use crate::error::Error;
 
-/// A compiled filter: `struct sock_filter` after `struct sock_filter`, native endian.
+/// A compiled filter: a sequence of `struct sock_filter`, native endian.
 pub type Program = Vec<u8>;
 
-/// First system-call number of the x32 ABI (arch/x86/include/uapi/asm/unistd.h): the same architecture to a filter, with
-/// other numbers for the same calls.
+/// First system-call number of the x32 ABI (arch/x86/include/uapi/asm/unistd.h): filters see the same architecture with other numbers
+/// for the same calls.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Compiles filters to fewer programs, since each costs a process that installs it. Filters that have no call in common share one.
-/// Of two with a call in common the later is in a later program: the kernel takes the answer of the last one, as it would if
-/// each had its own.
+/// Compiles filters to as few programs as possible, since each program slows the process that installs it. Filters without a common
+/// call share one. Of two with a common call, the later one goes into a later program: the kernel takes the last program's answer, as
+/// with separate programs.
 pub(super) fn compile(filters: &[Filter]) -> Result<Vec<Program>, Error> {
     let mut programs: Vec<Vec<&Filter>> = Vec::new();
     for filter in filters {
@@ -40,12 +40,12 @@ pub(super) fn compile(filters: &[Filter]) -> Result<Vec<Program>, Error> {
     programs.iter().map(|filters| joined(filters)).collect()
 }
 
-/// The calls that a filter has rules for.
+/// Returns the calls that a filter has rules for.
 fn numbers(filter: &Filter) -> BTreeSet<i64> {
     filter.refused.iter().map(|it| it.call.number).collect()
 }
 
-/// One program for filters of which no two have a call in common.
+/// Compiles filters without a common call to one program.
 pub(super) fn joined(filters: &[&Filter]) -> Result<Program, Error> {
     let mut lists = Vec::new();
     for filter in filters {
@@ -57,7 +57,7 @@ pub(super) fn joined(filters: &[&Filter]) -> Result<Program, Error> {
     Ok(bytes(&joined_lists(lists)?))
 }
 
-/// The prologue, and the lists of those calls that there are.
+/// Puts the prologue before the lists, and skips lists without calls.
 fn joined_lists<'a>(
     lists: impl IntoIterator<Item = (Vec<&'a Refusal>, BpfProgram)>,
 ) -> Result<BpfProgram, Error> {
@@ -77,9 +77,9 @@ fn joined_lists<'a>(
     Ok(code)
 }
 
-/// The program that tells of these calls. Other architectures' tables are refused by the other programs, whose answers are stricter.
+/// Compiles the program that reports these calls. Calls of other architectures get the stricter answers of the other programs.
 pub(super) fn notice_filter(told: &[Refusal]) -> Result<Program, Error> {
-    // The library has no name for the answer: one that nothing else here has stands for it.
+    // The library has no name for this answer, so one that is unused here stands in for it.
     let stands_for_it = SeccompAction::Trap;
     let (always, sometimes): (Vec<&Refusal>, Vec<&Refusal>) = told.iter().partition(|it| it.cases.is_empty());
     let lists = [
@@ -93,7 +93,7 @@ pub(super) fn notice_filter(told: &[Refusal]) -> Result<Program, Error> {
     Ok(bytes(&code))
 }
 
-/// What the library makes of the calls that a filter refuses in some cases.
+/// Compiles the calls that a filter refuses in some cases.
 fn list(filter: &Filter, refused: &[&Refusal]) -> Result<BpfProgram, Error> {
     library(rules(refused)?, SeccompAction::Allow, SeccompAction::Errno(filter.errno.1))
 }
@@ -107,12 +107,12 @@ fn rules(refused: &[&Refusal]) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error>
     Ok(rules)
 }
 
-/// What it makes of a filter's answer to every call: for those that the filter always refuses.
+/// Compiles a filter's answer to the calls that it always refuses.
 fn refusal(filter: &Filter) -> Result<BpfProgram, Error> {
     library(BTreeMap::new(), SeccompAction::Errno(filter.errno.1), SeccompAction::Allow)
 }
 
-/// A list of the library's. It asks for the architecture first: calls by another one's table end the process.
+/// Compiles a list with the library. It checks the architecture first and kills on another one.
 fn library(
     rules: BTreeMap<i64, Vec<SeccompRule>>,
     others: SeccompAction,
@@ -138,22 +138,21 @@ fn rule(case: &Case) -> Result<SeccompRule, Error> {
     conditions.and_then(SeccompRule::new).map_err(|error| Error::Filter(error.to_string()))
 }
 
-// linux/bpf_common.h: BPF_LD|BPF_W|BPF_ABS, BPF_JMP with BPF_JA, BPF_JEQ and BPF_JGE, BPF_RET, the latter with BPF_K. The kernel
-// works out in advance what these come to, and little else (seccomp_is_const_allow, kernel/seccomp.c).
+// linux/bpf_common.h: BPF_LD|BPF_W|BPF_ABS; BPF_JMP with BPF_JA, BPF_JEQ and BPF_JGE; BPF_RET; the last two with BPF_K. The kernel
+// evaluates only these in advance (seccomp_is_const_allow, kernel/seccomp.c).
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GE: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
-/// Where the prologue leads from a range of numbers: to the list that begins so many instructions after the prologue, or to
-/// none, since the calls are let through.
+/// Target of a range of numbers: the list that begins so many instructions after the prologue, or `None` to let the calls through.
 type List = Option<usize>;
 
-/// What comes before the lists. `calls` are those that a list is for, and where it begins behind the prologue.
+/// Builds the instructions before the lists. `calls` maps each call to the start of its list after the prologue.
 ///
-/// A number of the x32 table is answered with ENOSYS, as by a kernel without it. For another architecture the first list has the
-/// answer. The list of a call is found by halving the numbers, and a call without one is let through.
+/// Numbers of the x32 table get ENOSYS, as on a kernel without it. For another architecture, the first list has the answer. A binary
+/// search finds a call's list; a call without one is let through.
 fn prologue(calls: &BTreeMap<u32, usize>) -> Result<BpfProgram, Error> {
     // linux/seccomp.h: struct seccomp_data, SECCOMP_RET_ERRNO.
     const NUMBER: u32 = 0;
@@ -173,7 +172,7 @@ fn prologue(calls: &BTreeMap<u32, usize>) -> Result<BpfProgram, Error> {
         step(RETURN, RETURN_ERRNO | libc::ENOSYS.cast_unsigned()),
         step(LOAD, ARCH),
         branch(JUMP_EQUAL, NATIVE, 1, 0),
-        // Over the load, the comparisons and the ends.
+        // Skips the load, the comparisons and the ends.
         step(JUMP, distance(ranges.len() + ends.len())?),
         step(LOAD, NUMBER),
     ];
@@ -187,13 +186,13 @@ fn prologue(calls: &BTreeMap<u32, usize>) -> Result<BpfProgram, Error> {
     Ok(code)
 }
 
-/// Each range of numbers that go on to the same place: its first number, and the place. The first begins at 0, and each ends where
-/// the next begins.
+/// Returns the ranges of numbers with the same target: first number and target. The first range begins at 0, and each ends where the
+/// next begins.
 fn ranges(calls: &BTreeMap<u32, usize>) -> Vec<(u32, List)> {
     let mut ranges: Vec<(u32, List)> = vec![(0, None)];
     for (number, list) in calls {
         for (first, list) in [(*number, Some(*list)), (number + 1, None)] {
-            // The call before this one has a list as well, or this is the call 0.
+            // The call before this one has a list too, or this is call 0.
             ranges.pop_if(|(last, _)| *last == first);
             if ranges.last().is_none_or(|(_, last)| *last != list) {
                 ranges.push((first, list));
@@ -203,8 +202,8 @@ fn ranges(calls: &BTreeMap<u32, usize>) -> Vec<(u32, List)> {
     ranges
 }
 
-/// Adds one comparison fewer than there are ranges, which lead to the `ends`: the first of these is `after` instructions behind the
-/// last comparison.
+/// Adds the comparisons that lead from `ranges` to `ends`, one fewer than there are ranges. The first end is `after` instructions
+/// after the last comparison.
 fn halve(ranges: &[(u32, List)], ends: &[List], after: usize, code: &mut BpfProgram) -> Result<(), Error> {
     let (low @ [_, ..], high @ [(first, _), ..]) = ranges.split_at(ranges.len() / 2) else {
         return Ok(());
@@ -228,7 +227,7 @@ fn step(code: u16, k: u32) -> sock_filter {
     branch(code, k, 0, 0)
 }
 
-/// A comparison with `k`, and how many instructions are left out when it holds and when not.
+/// Compares with `k`, and skips `jt` instructions if it holds, else `jf`.
 fn branch(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The programs are what the text says: they are run, as the kernel would, on every call with the arguments that its cases name.
+/// Runs the programs, as the kernel does, on every call with the arguments that its cases name.
 #[test]
 fn the_programs_do_what_the_rules_say() {
     for debuggable in [false, true] {
@@ -19,7 +19,7 @@ fn check(filters: &[Filter], programs: &[Program]) {
     }
 }
 
-/// Filters share a program where that changes no answer: of two that refuse one call, the later one's counts.
+/// Filters share a program only if that changes no answer: of two that refuse one call, the later one counts.
 #[test]
 fn a_call_of_two_filters_is_in_two_programs() {
     let filter = |errno: u32, numbers: &[i64]| Filter {
@@ -36,11 +36,11 @@ fn a_call_of_two_filters_is_in_two_programs() {
     assert_eq!(base(false).unwrap().len(), BASE);
 }
 
-/// The kernel walks a program for each number when it is installed: where no list has a rule for it, that ends before the lists.
+/// The kernel runs a program for each number at installation: for a call without rules, that ends before the lists.
 #[test]
 fn the_prologue_lets_through_exactly_the_calls_without_rules() {
     let filters = base_filters(false);
-    // The same joining as in `base`, told by which lists there are.
+    // Joined as in `base`, by the lists that exist.
     let shared: Vec<&Filter> = [0, 1, 3].map(|at| &filters[at]).into();
     let unix = no_unix_sockets_filter();
     for filters in [shared, vec![&filters[2]], vec![&unix]] {
@@ -48,7 +48,7 @@ fn the_prologue_lets_through_exactly_the_calls_without_rules() {
         let has_rules = |number: u32| {
             filters.iter().flat_map(|it| &it.refused).any(|it| it.call.number == i64::from(number))
         };
-        // Each list begins with a look at the architecture, as the prologue does behind three instructions.
+        // Each list begins with a check of the architecture, as the prologue does after three instructions.
         let lists = (4..program.len() / 8).find(|at| program[at * 8..at * 8 + 8] == LOAD_ARCH).unwrap();
         for number in (0..4096).chain([0x3fff_fffe, 0x3fff_ffff]) {
             let Walk { answer, last, steps } = walk(&program, NATIVE, number, [0; 6]);
@@ -85,7 +85,7 @@ fn b07_other_tables_are_refused_by_every_program() {
     }
 }
 
-/// The other programs have the last word on other tables.
+/// The other programs decide on other tables.
 #[test]
 fn exeat_is_told_of_these_calls_alone() {
     let program = notice_filter().unwrap();
@@ -116,7 +116,7 @@ fn exeat_is_told_of_these_calls_alone() {
     assert!(base(false).unwrap().iter().all(|program| run(program, OTHER, 9, [0; 6]) == RETURN_KILL));
 }
 
-/// docs/syscalls.md tells users what is refused. After a change: the text that this prints goes there.
+/// docs/syscalls.md lists what is refused for users. After a change, copy the text that this test prints there.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_documentation_has_the_filters() {
@@ -139,7 +139,7 @@ fn a_debuggable_stage_has_tracing_besides_and_nothing_else() {
     assert_eq!(more, tracing.collect::<Vec<_>>());
 }
 
-/// Each of these has to go on working in a sandbox.
+/// Programs need each of these in a sandbox.
 #[test]
 fn what_programs_need_is_let_through() {
     let programs = base(false).unwrap();
@@ -164,7 +164,7 @@ fn what_programs_need_is_let_through() {
     stays(libc::SYS_seccomp, [1, 0, 0, 0, 0, 0]);
     stays(libc::SYS_clone, [0x3d0f00, 0, 0, 0, 0, 0]);
     stays(libc::SYS_openat, [0, 0, 0o1101, 0o1777, 0, 0]);
-    // Who makes no file leaves what was there in the mode's place.
+    // A caller that creates no file leaves the mode argument undefined.
     let read_directory = (libc::O_RDONLY | libc::O_DIRECTORY).cast_unsigned();
     stays(libc::SYS_openat, [0, 0, read_directory, 0o6000, 0, 0]);
     #[cfg(target_arch = "x86_64")]
@@ -203,7 +203,7 @@ fn refuses(filter: &Filter, number: u32, arguments: [u32; 6]) -> bool {
     of_call.into_iter().any(|it| it.cases.is_empty() || it.cases.iter().any(|case| case.iter().all(holds)))
 }
 
-/// Arguments that a call's cases tell apart, each argument with each of the others'.
+/// Returns arguments that distinguish a call's cases, in all combinations.
 fn tries(filter: &Filter, number: u32) -> Vec<[u32; 6]> {
     let mut values: [Vec<u32>; 6] = Default::default();
     for refusal in filter.refused.iter().filter(|it| it.call.number == i64::from(number)) {
@@ -225,8 +225,8 @@ fn tries(filter: &Filter, number: u32) -> Vec<[u32; 6]> {
     all
 }
 
-/// What all of them come to: the kernel asks the last one first, and of answers that are as strict it keeps the first
-/// (seccomp_run_filters, kernel/seccomp.c).
+/// Runs all programs. The kernel asks the last one first, and keeps the first of equally strict answers (seccomp_run_filters,
+/// kernel/seccomp.c).
 fn run_all(programs: &[Program], number: u32, arguments: [u32; 6]) -> u32 {
     let answers = programs.iter().rev().map(|it| run(it, NATIVE, number, arguments));
     answers.into_iter().find(|it| *it != RETURN_ALLOW).unwrap_or(RETURN_ALLOW)
@@ -236,19 +236,19 @@ fn run(program: &[u8], arch: u32, number: u32, arguments: [u32; 6]) -> u32 {
     walk(program, arch, number, arguments).answer
 }
 
-/// The way through a program: its end, and the number of steps.
+/// One pass through a program: its answer, its end and its number of steps.
 struct Walk {
     answer: u32,
     last: usize,
     steps: usize,
 }
 
-/// Classic BPF, as much of it as the compiler uses (bpf(4), net/core/filter.c).
+/// Interprets classic BPF as far as the compiler uses it (bpf(4), net/core/filter.c).
 fn walk(program: &[u8], arch: u32, number: u32, arguments: [u32; 6]) -> Walk {
     let load = |offset: u32| match offset {
         0 => number,
         4 => arch,
-        // The low half of an argument, little endian; the high half is noise that must not count.
+        // The low half of an argument, little endian. The high half is noise that must not count.
         16.. if offset.is_multiple_of(8) => arguments[usize::try_from((offset - 16) / 8).unwrap()],
         _ => 0xdead_beef,
     };

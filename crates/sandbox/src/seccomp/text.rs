@@ -1,11 +1,11 @@
-//! The filters for a reader: a line for each call that is refused, and each case of it.
+//! Prints the filters for people: a line for each refused call and each case of it.
 
 use std::fmt;
 
 use super::{Argument, Case, Filter, Named, Refusal, Test, base_filters, no_unix_sockets_filter, noticed};
 
-/// Everything that is refused, in three lists, and what exeat is told of; docs/syscalls.md has it. It is the same on both architectures but for calls
-/// that one of them does not have.
+/// Prints everything that is refused, in three lists, and the calls that exeat gets notices of, as in docs/syscalls.md. Both
+/// architectures agree except for calls that one of them lacks.
 #[must_use]
 pub fn text() -> String {
     let every = base_filters(true).iter().flat_map(lines).collect::<Vec<_>>();
@@ -31,7 +31,7 @@ fn lines(filter: &Filter) -> Vec<String> {
     filter.refused.iter().flat_map(|refusal| lines_of(refusal, &filter.errno.to_string())).collect()
 }
 
-/// The lines of one call, and the answer to it.
+/// Prints the lines of one call with the answer to it.
 fn lines_of(refusal: &Refusal, answer: &str) -> Vec<String> {
     let answer = format!("{}: {answer}", name_of(refusal.call.name));
     if refusal.cases.is_empty() {
@@ -40,12 +40,12 @@ fn lines_of(refusal: &Refusal, answer: &str) -> Vec<String> {
     refusal.cases.iter().map(|case| format!("{answer} where {}", all(case))).collect()
 }
 
-/// As its manual page is named.
+/// Returns the call's name as in its manual page.
 fn name_of(call: &str) -> &str {
     call.rsplit(':').next().unwrap_or_default().trim_start_matches("SYS_")
 }
 
-/// A case in words. A row of numbers that one argument is none of is said at once.
+/// Prints a case. Several numbers that one argument must not equal form one phrase.
 fn all(case: &Case) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut last = None;

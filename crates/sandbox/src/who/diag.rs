@@ -1,7 +1,7 @@
-//! Asks the kernel for the inode of one TCP socket (sock_diag(7)). No list is asked for: one question has one answer, however many
-//! sockets there are.
+//! Asks the kernel for the inode of one TCP socket (sock_diag(7)). Each question has one answer, however many sockets there are: it
+//! never asks for a list.
 //!
-//! The answer is the kernel's; all the same nothing is taken from it that is not there, or is of another socket.
+//! The answers are checked although they are the kernel's: for their length, and that they describe this socket.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,12 +10,12 @@ use nix::sys::socket::{MsgFlags, NetlinkAddr, recvfrom, send};
 
 /// SOCK_DIAG_BY_FAMILY (include/uapi/linux/sock_diag.h).
 const BY_FAMILY: u16 = 20;
-/// NLM_F_REQUEST (netlink(7)). Without NLM_F_DUMP: exactly one.
+/// NLM_F_REQUEST (netlink(7)). Without NLM_F_DUMP, the kernel sends exactly one answer.
 const REQUEST: u16 = 1;
 const TCP: u8 = 6;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// TCP_LISTEN (include/net/tcp_states.h): what the kernel answers with when nobody has the connection and somebody listens there.
+/// TCP_LISTEN (include/net/tcp_states.h): the kernel answers with the listener if no connection matches.
 const LISTEN: u8 = 10;
 
 /// `struct nlmsghdr`.
@@ -27,7 +27,7 @@ const QUESTION: usize = HEADER + 8 + ID;
 /// The header and `struct inet_diag_msg`.
 const ANSWER: usize = HEADER + 4 + ID + 20;
 
-/// Answers that are read for one question: those before it that nobody has read are passed over.
+/// Most answers to read for one question: unread answers to earlier questions come first.
 const ANSWERS: usize = 8;
 
 /// A socket on which the kernel answers about the network namespace that it was made in.
@@ -42,14 +42,14 @@ impl Diag {
         Self { socket, questions: 0 }
     }
 
-    /// The inode of the socket with this address that is connected to that one. `None` where there is none, or nobody has it.
+    /// Returns the inode of the socket at `of` that is connected to `to`, or `None` if no process has it.
     pub(super) fn inode(&mut self, of: SocketAddr, to: SocketAddr) -> Option<u32> {
         self.questions = self.questions.wrapping_add(1);
         let question = question(self.questions, of, to)?;
         let fd = self.socket.as_raw_fd();
         send(fd, &question, MsgFlags::MSG_DONTWAIT).ok()?;
         let mut bytes = [0; 512];
-        // The kernel has answered when the question is sent.
+        // The kernel has already answered when `send` returns.
         for _ in 0..ANSWERS {
             let (count, from) = recvfrom::<NetlinkAddr>(fd, &mut bytes).ok()?;
             if from.is_none_or(|from| from.pid() != 0) {
@@ -65,17 +65,17 @@ impl Diag {
     }
 }
 
-/// What a message is worth.
+/// The meaning of one message.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
-    /// It is the answer to another question.
+    /// It answers another question.
     OfAnother,
-    /// There is no such socket, or nobody has it.
+    /// No process has such a socket.
     Nothing,
     Inode(u32),
 }
 
-/// `None` for addresses of two families.
+/// Encodes a question, or `None` for addresses of two families.
 fn question(number: u32, of: SocketAddr, to: SocketAddr) -> Option<[u8; QUESTION]> {
     let family = match (of.ip(), to.ip()) {
         (IpAddr::V4(_), IpAddr::V4(_)) => AF_INET,
@@ -106,7 +106,7 @@ fn question(number: u32, of: SocketAddr, to: SocketAddr) -> Option<[u8; QUESTION
     bytes.try_into().ok()
 }
 
-/// Reads a message: of `struct inet_diag_msg` the state, the addresses and the inode.
+/// Reads the state, the addresses and the inode of a `struct inet_diag_msg`.
 fn answer(bytes: &[u8], number: u32, of: SocketAddr, to: SocketAddr) -> Said {
     let at = |from: usize| bytes.get(from..from + 4)?.try_into().ok().map(u32::from_ne_bytes);
     if at(8) != Some(number) {
@@ -123,7 +123,7 @@ fn answer(bytes: &[u8], number: u32, of: SocketAddr, to: SocketAddr) -> Said {
         let octets: [u8; 16] = bytes.get(from..from + 16)?.try_into().ok()?;
         match family {
             Some(AF_INET) => Some(Ipv4Addr::from(<[u8; 4]>::try_from(octets.get(..4)?).ok()?).into()),
-            // A client may reach an IPv4 address with such a socket too.
+            // A client may reach an IPv4 address with an IPv6 socket.
             Some(AF_INET6) => Some(Ipv6Addr::from(octets).to_canonical()),
             _ => None,
         }

@@ -7,7 +7,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use super::*;
 
-/// Of this machine, as if it were a sandbox: the pid namespace of the tests is both.
+/// Treats this machine as a sandbox, in the pid namespace of the tests.
 fn finder() -> Finder {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let diag =
@@ -16,7 +16,7 @@ fn finder() -> Finder {
     Finder::new(diag, Inside::open(own, &[]).unwrap(), Identity::Caller)
 }
 
-/// A connection of this process: the listener, the client's end, and both addresses as the server sees them.
+/// Connects to itself. Returns the listener, the client's end, the accepted end, and both addresses as the server sees them.
 fn connection() -> (TcpListener, TcpStream, TcpStream, SocketAddr, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
@@ -50,14 +50,14 @@ fn without_processor_time_nothing_is_read() {
     assert!(finder.find(peer, server, LONG).is_some());
 }
 
-/// R01: thousands of descriptors take no more than the time given, and what connects again is found at once among them.
+/// R01: thousands of descriptors take only the time given, and a second connection of the same process is found at once.
 #[test]
 fn r01_a_crowd_of_descriptors_takes_the_time_given_and_no_more() {
     let files: Vec<_> = (0..900).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
     assert!(files.len() > 500, "{}", files.len());
     let mut finder = finder();
     let (_listener, client, _accepted, peer, server) = connection();
-    // Behind the crowd: another test may have closed a low number.
+    // Place it after the crowd: another test may have closed a low number.
     let _client = fcntl(&client, FcntlArg::F_DUPFD_CLOEXEC(500)).unwrap();
     drop(client);
     let mut took = |longest| {

@@ -51,7 +51,7 @@ fn every_kind_of_mount_has_its_options() {
 fn b33_a_path_that_looks_like_an_option_stays_a_path() {
     let argv = Argv::new(&spec(vec![Mount::ReadOnly { host: "/--bind".into(), at: "/--bind".into() }]), 0);
     let place = argv.options.iter().position(|word| word.to_string() == "--ro-bind").unwrap();
-    // bubblewrap takes the two words behind an option whatever they look like.
+    // bubblewrap takes the two words after an option whatever they look like.
     assert_eq!(argv.options[place + 1].to_string(), "/--bind");
     assert_eq!(argv.options[place + 2].to_string(), "/--bind");
 }

@@ -8,7 +8,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use super::*;
 
-/// A socket that asks of this machine's network.
+/// Opens a socket that asks about this machine's network.
 fn diag() -> Diag {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let made = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkSockDiag);
@@ -20,7 +20,7 @@ fn inode(of: impl AsFd) -> u32 {
     u32::try_from(file.metadata().unwrap().ino()).unwrap()
 }
 
-/// The client's end is told from the server's and from the listener, in both families.
+/// The client's end is distinguished from the server's end and from the listener, in both families.
 #[test]
 fn the_socket_of_a_connection_is_found() {
     let mut diag = diag();
@@ -31,7 +31,7 @@ fn the_socket_of_a_connection_is_found() {
         let (accepted, peer) = listener.accept().unwrap();
         assert_eq!(diag.inode(peer, server), Some(inode(&client)));
         assert_eq!(diag.inode(server, peer), Some(inode(&accepted)));
-        // Nobody has it any more, or nobody has had it; what listens there is none.
+        // The client's end is closed or never existed; the listener does not count.
         drop(client);
         assert_eq!(diag.inode(peer, server), None);
         let nobody = SocketAddr::new(server.ip(), 9);
@@ -41,7 +41,7 @@ fn the_socket_of_a_connection_is_found() {
     assert_eq!(diag.inode(v4, v6), None);
 }
 
-/// A client that speaks IPv6 sockets to an IPv4 address.
+/// A client reaches an IPv4 address with an IPv6 socket.
 #[test]
 fn a_mapped_address_is_found() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -54,7 +54,7 @@ fn a_mapped_address_is_found() {
     assert_eq!(diag().inode(peer, server), Some(inode(&client)));
 }
 
-/// The bytes of an answer, as the kernel lays them out.
+/// Lays out an answer as the kernel does.
 fn answer_to(question: &[u8; QUESTION], state: u8, inode: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(u32::try_from(ANSWER).unwrap().to_ne_bytes());
@@ -87,13 +87,13 @@ fn an_answer_is_taken_whole_and_of_that_socket_alone() {
     for length in 0..whole.len() {
         assert!(!matches!(answer(&whole[..length], 7, of, to), Said::Inode(_)), "{length}");
     }
-    // Of another socket: each byte of ports and addresses counts, the kind, and the family.
+    // Answers about another socket: each byte of the ports, the addresses, the kind and the family counts.
     for at in (20..28).chain(40..44).chain([4, 5, 16]) {
         let mut other = whole.clone();
         other[at] ^= 1;
         assert_eq!(answer(&other, 7, of, to), Said::Nothing, "{at}");
     }
-    // A socket of the other family to the same address.
+    // An IPv6 socket connected to the same IPv4 address.
     let mut mapped = whole.clone();
     mapped[16] = 10;
     for at in [24, 40] {
@@ -101,7 +101,7 @@ fn an_answer_is_taken_whole_and_of_that_socket_alone() {
         mapped[at..at + 16].copy_from_slice(&Ipv4Addr::from(v4).to_ipv6_mapped().octets());
     }
     assert_eq!(answer(&mapped, 7, of, to), Said::Inode(99));
-    // A length that says less than there is, and the kernel's "no".
+    // A length that is too small, and the kernel's error message.
     let mut short = whole.clone();
     short[..4].copy_from_slice(&20_u32.to_ne_bytes());
     assert_eq!(answer(&short, 7, of, to), Said::Nothing);
@@ -110,7 +110,7 @@ fn an_answer_is_taken_whole_and_of_that_socket_alone() {
     assert_eq!(answer(&error, 7, of, to), Said::Nothing);
 }
 
-/// What nobody has read yet is passed over.
+/// Unread answers to earlier questions are skipped.
 #[test]
 fn an_old_answer_is_none_to_a_new_question() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -123,7 +123,7 @@ fn an_old_answer_is_none_to_a_new_question() {
         send(diag.socket.as_raw_fd(), &old, MsgFlags::empty()).unwrap();
     }
     assert_eq!(diag.inode(peer, server), Some(inode(&client)));
-    // No such socket at all.
+    // A descriptor that is not a socket.
     let (reader, _writer) = std::io::pipe().unwrap();
     assert_eq!(Diag::new(reader.into()).inode(peer, server), None);
 }
