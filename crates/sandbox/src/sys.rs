@@ -1,4 +1,4 @@
-//! System calls that nix does not wrap, or whose result is a raw descriptor. No policy here.
+//! System calls that nix does not wrap, or that return a raw descriptor. They contain no policy.
 
 pub mod attempt;
 mod helper;
@@ -41,13 +41,13 @@ pub use touches::{FileHandle, Touch, Touches};
 pub(crate) use trees::Places;
 pub use trees::{Tree, UserMap};
 
-/// Takes over descriptor `number`, which the caller's caller left open for us.
+/// Takes over descriptor `number`, which this program's caller left open for it.
 ///
-/// The number itself stays open and close-on-exec: what is returned is a duplicate, so that nothing else in the process
-/// can be robbed of a descriptor that it owns.
+/// Returns a duplicate. The number itself stays open and close-on-exec, so that no other code in this process loses a descriptor that
+/// it owns.
 ///
 /// # Errors
-/// `EBADF` when no descriptor of that number is open.
+/// Returns `EBADF` if no descriptor of that number is open.
 pub fn take_fd(number: RawFd) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(Errno::EBADF.into());
@@ -62,15 +62,15 @@ pub fn take_fd(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Raises this process's soft limit of open descriptors to the hard one: a tunnel takes two. What is returned is the
-/// caller's own soft limit, which the stage gets back.
+/// Raises this process's soft limit of open descriptors to the hard one, since a tunnel takes two. Returns the caller's own soft
+/// limit, which the stage gets back.
 ///
 /// # Errors
-/// What getrlimit(2) and setrlimit(2) say, and when the hard limit is below the 64 that a start takes.
+/// Returns the error of getrlimit(2) or setrlimit(2), and an error if the hard limit is below the 64 that a start takes.
 pub fn raise_descriptor_limit() -> io::Result<rlim_t> {
-    /// The first answer: a second run in one process must not take the raised limit for the caller's.
+    /// The first result: a second run in one process must not mistake the raised limit for the caller's.
     static SOFT: OnceLock<rlim_t> = OnceLock::new();
-    /// A start has up to 50 open, before the first connection.
+    /// A start has up to 50 descriptors open before the first connection.
     const LEAST: rlim_t = 64;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if hard < LEAST {
@@ -83,19 +83,19 @@ pub fn raise_descriptor_limit() -> io::Result<rlim_t> {
     Ok(soft)
 }
 
-/// This process's soft and hard limit of open descriptors.
+/// Returns this process's soft and hard limit of open descriptors.
 ///
 /// # Errors
-/// What getrlimit(2) says.
+/// Returns the error of getrlimit(2).
 pub fn descriptor_limit() -> io::Result<(rlim_t, rlim_t)> {
     Ok(getrlimit(Resource::RLIMIT_NOFILE)?)
 }
 
-/// Makes the end of child processes visible again: a caller may have SIGCHLD ignored, which is inherited, and then the
-/// kernel reaps children unasked and nobody learns their status (wait(2)).
+/// Restores the default action of SIGCHLD. A caller may have ignored the signal, which is inherited; the kernel then reaps children
+/// and drops their status (wait(2)).
 ///
 /// # Errors
-/// What sigaction(2) says.
+/// Returns the error of sigaction(2).
 pub fn notice_children() -> io::Result<()> {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: the default action runs no code of ours.
@@ -103,11 +103,11 @@ pub fn notice_children() -> io::Result<()> {
     Ok(())
 }
 
-/// Has a write beyond the limit on the size of files (`ulimit -f`) fail with `EFBIG`: the default action of its signal ends
-/// the process without a word (setrlimit(2)). A program that is executed has the default again.
+/// Lets a write beyond the file size limit (`ulimit -f`) fail with `EFBIG`: by default, its signal ends the process silently
+/// (setrlimit(2)). Executed programs get the default action back.
 ///
 /// # Errors
-/// What sigaction(2) says.
+/// Returns the error of sigaction(2).
 pub fn survive_file_limit() -> io::Result<()> {
     use nix::sys::signal::{SigHandler, Signal, signal};
     extern "C" fn nothing(_: libc::c_int) {}
@@ -118,7 +118,7 @@ pub fn survive_file_limit() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process ignores a signal. No where the kernel does not tell.
+/// Whether this process ignores a signal. False if the kernel does not answer.
 #[must_use]
 pub fn ignores(signal: nix::sys::signal::Signal) -> bool {
     // SAFETY: a null pointer asks for no change, and `now` is a live local that the call fills.
@@ -129,33 +129,33 @@ pub fn ignores(signal: nix::sys::signal::Signal) -> bool {
     }
 }
 
-/// Stops this process as SIGTSTP does by default, whatever it does here, or sends that signal to its whole process group, as a
-/// terminal does. To be called by the main thread. Returns true when the process is continued, or false at once where its process
-/// group is orphaned: nobody could continue it then, and the kernel does not stop it (setpgid(2)).
+/// Stops this process by SIGTSTP's default action, or sends that signal to its whole process group as a terminal does. Call it on the
+/// main thread. Returns true once the process is continued. Returns false at once for an orphaned process group, which the kernel
+/// does not stop since nobody could continue it (setpgid(2)).
 ///
 /// # Errors
-/// What sigaction(2), raise(3) and killpg(3) say.
+/// Returns the error of sigaction(2), raise(3) or killpg(3).
 pub fn suspend_this_process(whole_group: bool) -> io::Result<bool> {
     use nix::sys::resource::{UsageWho, getrusage};
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of ours.
     let before = unsafe { sigaction(Signal::SIGTSTP, &default) }?;
-    // A thread that stops gives the processor up of its own will (getrusage(2)); nothing else that is done here does.
+    // A thread that stops counts as a voluntary context switch (getrusage(2)); no other call here does.
     let waits = || getrusage(UsageWho::RUSAGE_THREAD).map(|usage| usage.voluntary_context_switches());
     let waited = waits();
-    // This thread takes it before the call returns: for a group as well, since the kernel asks the main thread first.
+    // This thread takes the signal before the call returns, for a group too: the kernel tries the main thread first.
     let raised =
         if whole_group { killpg(nix::unistd::getpgrp(), Signal::SIGTSTP) } else { raise(Signal::SIGTSTP) };
-    // SAFETY: what was there before is put back.
+    // SAFETY: this restores the previous action.
     unsafe { sigaction(Signal::SIGTSTP, &before) }?;
     raised?;
     Ok(waits()? > waited?)
 }
 
-/// Takes another user's credentials, for good, and no groups besides: in this thread alone. To the kernel credentials are a
-/// thread's own (credentials(7), "C library/kernel differences"); the C library, which has them changed in all threads and takes
-/// a lock for it, is not asked.
+/// Switches this thread alone, for good, to another user's credentials without supplementary groups. In the kernel, credentials
+/// belong to a thread (credentials(7), "C library/kernel differences"). The C library would change all threads and take a lock, so
+/// this makes the system calls directly.
 pub(crate) fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {
     leave_groups()?;
     // SAFETY: these take numbers only.
@@ -166,14 +166,14 @@ pub(crate) fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {
     Ok(())
 }
 
-/// Whether this thread may signal processes of other users (CAP_KILL, capabilities(7)). No where the kernel does not tell.
+/// Whether this thread may signal processes of other users (CAP_KILL, capabilities(7)). False if the kernel does not answer.
 fn may_signal_others() -> bool {
     const CAP_KILL: u32 = 5;
     capabilities() & (1 << CAP_KILL) != 0
 }
 
-/// Whether this thread may see what processes of other users have open (CAP_DAC_OVERRIDE or CAP_DAC_READ_SEARCH, and
-/// CAP_SYS_PTRACE). No where the kernel does not tell.
+/// Whether this thread may inspect other users' open files (CAP_DAC_OVERRIDE or CAP_DAC_READ_SEARCH, and CAP_SYS_PTRACE). False if
+/// the kernel does not answer.
 pub(crate) fn may_look_at_others() -> bool {
     const CAP_DAC_OVERRIDE: u32 = 1;
     const CAP_DAC_READ_SEARCH: u32 = 2;
@@ -182,52 +182,49 @@ pub(crate) fn may_look_at_others() -> bool {
     has & (1 << CAP_SYS_PTRACE) != 0 && has & (1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH) != 0
 }
 
-/// This thread's first 32 effective capabilities, a bit each. None where the kernel does not tell.
+/// Returns this thread's first 32 effective capabilities, one bit each, or 0 if the kernel does not answer.
 fn capabilities() -> u32 {
     const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
     let this_thread = [LINUX_CAPABILITY_VERSION_3, 0];
-    // Effective, permitted and inheritable ones, of 32 capabilities each time.
+    // The effective, permitted and inheritable sets, of 32 capabilities each.
     let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: the two are laid out as the kernel's `struct __user_cap_header_struct` and `__user_cap_data_struct` of that version, and
-    // live here.
+    // SAFETY: both are live locals with the layout of `struct __user_cap_header_struct` and `__user_cap_data_struct` of that version.
     let told = unsafe { libc::syscall(libc::SYS_capget, this_thread.as_ptr(), sets.as_mut_ptr()) };
     let [[effective, ..], _] = sets;
     if told == 0 { effective } else { 0 }
 }
 
-/// The number, in this process's pid namespace, of the process that has this number in that one (`NS_GET_PID_FROM_PIDNS`,
-/// ioctl_nsfs(2); since Linux 6.11).
+/// Translates a pid of another pid namespace into this process's one (`NS_GET_PID_FROM_PIDNS`, ioctl_nsfs(2); since Linux 6.11).
 ///
 /// # Errors
-/// `ENOTTY` before that, `ESRCH` where there is none.
+/// Returns `ENOTTY` on an older kernel, and `ESRCH` if no such process exists.
 pub(crate) fn pid_here(namespace: BorrowedFd<'_>, pid: libc::pid_t) -> io::Result<libc::pid_t> {
     let request = nix::request_code_read!(0xb7, 6, mem::size_of::<libc::c_int>());
-    // SAFETY: takes a number, in spite of how the request is written.
+    // SAFETY: takes a number, although the request code describes a pointer.
     Ok(Errno::result(unsafe { libc::ioctl(namespace.as_raw_fd(), request, pid) })?)
 }
 
-/// Gives up supplementary groups: in this thread alone, as above.
+/// Drops the supplementary groups of this thread alone.
 fn leave_groups() -> nix::Result<()> {
     // SAFETY: reads no memory when the count is 0.
     Errno::result(unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) }).map(drop)
 }
 
-/// Lets this thread, and no other, open and make files with another user's rights and no groups besides: for as long as it lives.
-/// Only root may.
+/// Lets this thread alone open and create files with another user's rights and without supplementary groups, until it ends. Only root
+/// may call it.
 ///
 /// # Errors
-/// `EPERM` where it has not become that user: setfsuid(2) tells no failure, and leaves the thread as it was. What setgroups(2)
-/// says.
+/// Returns `EPERM` if the change failed: setfsuid(2) reports no failure and changes nothing then. Returns the error of setgroups(2).
 pub fn open_files_as(uid: u32, gid: u32) -> io::Result<()> {
     leave_groups()?;
     nix::unistd::setfsgid(gid.into());
     nix::unistd::setfsuid(uid.into());
-    // Nobody has this number, so nothing is changed; both return what was in force.
+    // No user has this number, so nothing changes; both calls return the current value.
     let (uid_now, gid_now) = (nix::unistd::setfsuid(u32::MAX.into()), nix::unistd::setfsgid(u32::MAX.into()));
     if (uid_now.as_raw(), gid_now.as_raw()) == (uid, gid) { Ok(()) } else { Err(Errno::EPERM.into()) }
 }
 
-/// Sends all of `frame`, with `passed` beside its first byte.
+/// Sends all of `frame`, with the descriptors `passed` at its first byte.
 pub(crate) fn send_with_descriptors(
     socket: BorrowedFd<'_>,
     frame: &[u8],
@@ -251,7 +248,7 @@ pub(crate) fn send_with_descriptors(
     Ok(())
 }
 
-/// Reads once into `buffer`; at most two descriptors may come along, close-on-exec. End of file is 0 bytes.
+/// Reads once into `buffer`, with at most two descriptors, which are close-on-exec. Returns 0 bytes at end of file.
 pub(crate) fn receive_with_descriptors(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -279,20 +276,20 @@ pub(crate) fn receive_with_descriptors(
     Ok((message.bytes, passed))
 }
 
-/// Opens the process of that number (pidfd_open(2)). The caller makes sure that it is the one that is meant.
+/// Opens the process of that pid (pidfd_open(2)). The caller guarantees that the pid has not been reused.
 ///
 /// # Errors
-/// What pidfd_open(2) says: `ESRCH` where there is none.
+/// Returns the error of pidfd_open(2): `ESRCH` if no such process exists.
 pub fn open_process(pid: libc::pid_t) -> io::Result<OwnedFd> {
     PidFd::open(pid).map(|process| process.0)
 }
 
-/// A reference to a process that does not pass to another one with its number (pidfd_open(2)).
+/// A reference to a process that stays valid when its pid is reused (pidfd_open(2)).
 #[derive(Debug)]
 pub(crate) struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// The process of that pid. The caller makes sure that it still is the one that is meant.
+    /// Opens the process of that pid. The caller guarantees that the pid has not been reused.
     pub(crate) fn open(pid: libc::pid_t) -> io::Result<Self> {
         // SAFETY: takes numbers only.
         let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0_u32) })?;
@@ -301,17 +298,17 @@ impl PidFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Sends a signal to the process, and to nothing else.
+    /// Sends a signal to this process only.
     pub(crate) fn signal(&self, signal: libc::c_int) -> io::Result<()> {
         self.send(signal, 0)
     }
 
-    /// Sends a signal to the process group that the process, of this pid, leads.
+    /// Sends a signal to the process group that this process, of pid `pid`, leads.
     pub(crate) fn signal_group(&self, pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
         const PIDFD_SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
         match self.send(signal, PIDFD_SIGNAL_PROCESS_GROUP) {
-            // Before Linux 6.9. The number is the process's for as long as it can be signalled; it could end, be reaped and
-            // have its number given away between these two calls, which takes a whole round of the pid space.
+            // Before Linux 6.9. The pid could only be reused between these two calls if the process ended, was reaped and the whole
+            // pid space was used up once.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 self.signal(0)?;
                 // SAFETY: takes numbers only.
@@ -330,10 +327,9 @@ impl PidFd {
         Ok(())
     }
 
-    /// The wait status of the process, once it has ended and was reaped; `None` where the kernel does not tell (before
-    /// Linux 6.15).
+    /// Returns the wait status of the process after it was reaped. `None` if the kernel does not report it (before Linux 6.15).
     pub(crate) fn wait_status(&self) -> Option<i32> {
-        /// `struct pidfd_info` in its first size (include/uapi/linux/pidfd.h).
+        /// The first version of `struct pidfd_info` (include/uapi/linux/pidfd.h).
         #[repr(C)]
         #[derive(Default)]
         struct Info {
@@ -357,13 +353,13 @@ impl AsFd for PidFd {
     }
 }
 
-/// Calls `look` with the rights of the user that the sandbox belongs to: root may lack the capabilities that reach into
-/// another user's processes (CAP_SYS_RESOURCE, CAP_SYS_PTRACE, CAP_KILL), as in most containers.
+/// Calls `look` with the rights of the sandbox's user: in most containers, root lacks the capabilities that reach into another user's
+/// processes (CAP_SYS_RESOURCE, CAP_SYS_PTRACE, CAP_KILL).
 ///
-/// A thread takes them and ends with them.
+/// A thread takes the rights and ends with them.
 ///
 /// # Errors
-/// What `look` says; what clone(2) says where no thread can be had; `EPERM` without CAP_SETUID and CAP_SETGID.
+/// Returns the error of `look`, that of clone(2) if no thread can start, and `EPERM` without CAP_SETUID and CAP_SETGID.
 pub(crate) fn as_user<T: Send>(
     identity: Identity,
     look: impl FnOnce() -> io::Result<T> + Send,
@@ -378,7 +374,7 @@ pub(crate) fn as_user<T: Send>(
     })
 }
 
-/// Lowers a resource limit of a process (prlimit(2)). Neither number is raised above the process's hard limit.
+/// Lowers a resource limit of a process (prlimit(2)). Raises neither number above the process's hard limit.
 pub(crate) fn lower_limit(
     pid: libc::pid_t,
     resource: Resource,
@@ -395,18 +391,18 @@ pub(crate) fn lower_limit(
     Ok(())
 }
 
-/// Lets this thread run before the stage's, however many there are, as far as this process may: real-time scheduling, else
-/// the best nice value (sched(7)). It has to sleep by itself.
+/// Lets this thread run before the stage's threads, as far as this process may: real-time scheduling, else the best nice value
+/// (sched(7)). The thread has to sleep by itself.
 pub fn prefer_this_thread() {
     prefer(0);
 }
 
-/// As [`prefer_this_thread`], for another thread, or for this one with the number 0.
+/// Prefers another thread as [`prefer_this_thread`] does, or this one if the number is 0.
 pub(crate) fn prefer(thread: libc::pid_t) {
-    // A `struct sched_param` is this to the kernel.
+    // The kernel's `struct sched_param` is one such number.
     let lowest: libc::c_int = 1;
-    // SAFETY: these take numbers; `lowest` is a live local. The C library is not asked: to it these are matters of a
-    // process.
+    // SAFETY: these take numbers; `lowest` is a live local. The C library applies its versions to whole processes, so this makes the
+    // system calls directly.
     unsafe {
         let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
         if libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const lowest) != 0
@@ -417,10 +413,10 @@ pub(crate) fn prefer(thread: libc::pid_t) {
     }
 }
 
-/// Asks for the shortest time slices: a thread that has them runs soon after it is woken. Everybody may ask (Linux 6.12,
+/// Asks for the shortest time slices, so that the thread runs soon after it is woken. Every user may ask (Linux 6.12,
 /// `__setparam_fair` in kernel/sched/syscalls.c).
 fn take_short_slices(thread: libc::pid_t) {
-    /// `struct sched_attr` as it was at first (sched_setattr(2)).
+    /// The first version of `struct sched_attr` (sched_setattr(2)).
     #[repr(C)]
     #[derive(Default)]
     struct Attributes {
@@ -429,7 +425,7 @@ fn take_short_slices(thread: libc::pid_t) {
         flags: u64,
         nice: i32,
         priority: u32,
-        /// Nanoseconds: the least that the kernel takes.
+        /// In nanoseconds, set to the kernel's minimum.
         runtime: u64,
         deadline: u64,
         period: u64,
@@ -445,29 +441,29 @@ fn take_short_slices(thread: libc::pid_t) {
     }
 }
 
-/// Whether two processes run in one address space (kcmp(2)). No where the kernel does not tell.
+/// Whether two processes share one address space (kcmp(2)). False if the kernel does not answer.
 pub(crate) fn share_memory(one: libc::pid_t, other: libc::pid_t) -> bool {
     const KCMP_VM: libc::c_int = 1;
     // SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
 }
 
-/// The kernel's Landlock ABI, 0 where it has none (landlock(7)).
+/// Returns the kernel's Landlock ABI, or 0 without Landlock (landlock(7)).
 pub(crate) fn landlock_abi() -> u32 {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     let none: *const libc::c_void = std::ptr::null();
-    // SAFETY: with the VERSION flag the kernel wants a null pointer and size 0 and touches no memory.
+    // SAFETY: with the VERSION flag, the kernel expects a null pointer and size 0 and accesses no memory.
     let abi = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, none, 0_usize, LANDLOCK_CREATE_RULESET_VERSION)
     };
     u32::try_from(abi).unwrap_or(0)
 }
 
-/// An anonymous file that holds `bytes`, read from its start, under a descriptor above the standard ones.
+/// Makes an anonymous file that contains `bytes`, with its offset at the start and a descriptor above the standard ones.
 pub(crate) fn file_of(bytes: &[u8]) -> io::Result<File> {
     let fd = nix::sys::memfd::memfd_create(c"exeat", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
     let file = File::from(fd);
-    // Leaves the place where reading begins.
+    // This write leaves the file offset at the start.
     file.write_all_at(bytes, 0)?;
     Ok(file)
 }
@@ -481,13 +477,13 @@ mod tests {
     use super::*;
     use crate::backend::{Change, change};
 
-    /// B11: a host program's own signals do not put off the look at the mounts.
+    /// B11: a host program's own signals do not delay the check of the mounts.
     #[test]
     fn b11_signals_do_not_put_off_a_look() {
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
         extern "C" fn nothing(_: libc::c_int) {}
         let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
-        // SAFETY: the handler does nothing. No other test has this signal.
+        // SAFETY: the handler does nothing. No other test uses this signal.
         unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
         let (table, _open) = io::pipe().unwrap();
         let process = PidFd::open(std::process::id().cast_signed()).unwrap();
@@ -512,7 +508,7 @@ mod tests {
         });
     }
 
-    /// B14: what is made for a user is made with that user's rights, or not at all.
+    /// B14: files made for a user are made with that user's rights, or not at all.
     #[test]
     fn b14_a_thread_opens_files_as_another_user_or_says_no() {
         let is_root = nix::unistd::geteuid().is_root();
@@ -530,19 +526,19 @@ mod tests {
         let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).map(str::trim);
         let about = std::fs::metadata(&path).unwrap();
         assert_eq!((about.uid(), about.gid(), groups), (12345, 12346, Some("")));
-        // Another thread has kept its own.
+        // Other threads keep their own rights.
         std::fs::remove_file(&path).unwrap();
         assert!(is_root);
     }
 
-    /// B10: what root's groups may do is not that user's.
+    /// B10: the user does not keep root's groups.
     #[test]
     #[ignore = "needs root"]
     fn b10_a_thread_that_becomes_another_user_keeps_no_groups() {
         let status = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let groups: [libc::gid_t; 2] = [12_347, 12_348];
-                // SAFETY: two numbers of a live local are read; it is for this thread alone.
+                // SAFETY: the kernel reads two numbers of a live local; the change is for this thread alone.
                 Errno::result(unsafe { libc::syscall(libc::SYS_setgroups, 2, groups.as_ptr()) }).unwrap();
                 as_user(Identity::Other { uid: 12_345, gid: 12_346 }, || {
                     std::fs::read_to_string(format!("/proc/self/task/{}/status", nix::unistd::gettid()))

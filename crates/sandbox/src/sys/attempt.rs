@@ -1,7 +1,7 @@
-//! The system calls of `exeat prove`: what a stage would try, each behind a safe function that says what the kernel said.
+//! The system calls of `exeat prove`: attempts that a stage might make, each in a safe function that returns the kernel's answer.
 //!
-//! Nothing here decides whether an answer is right, and nothing is made that outlives the call: what a call returns is
-//! closed, and what a call changes, it changes in a process of its own ([`apart`]).
+//! Nothing here judges an answer, and nothing outlives its call: returned descriptors are closed, and lasting changes happen in a
+//! child process ([`apart`]).
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -13,30 +13,30 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// How an attempt in a process of its own ended.
+/// The outcome of an attempt in a child process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Apart {
-    /// It said so many bytes and ended.
+    /// It wrote these bytes and ended.
     Said(Vec<u8>),
     /// This signal ended it.
     Killed(i32),
-    /// It was still running at its deadline, and was killed.
+    /// It still ran at its deadline and was killed.
     Late,
 }
 
-/// Bytes that an attempt may say.
+/// Most bytes that an attempt may write.
 const MOST: u64 = 64 << 10;
 
-/// Makes an attempt in a child process, which may be killed for it, and waits for it until `limit` has passed.
+/// Makes an attempt in a child process, which may be killed for it, and waits until `limit` has passed.
 ///
 /// # Errors
-/// `EDEADLK` where this process has more than one thread: what others hold would be held in the child for ever (fork(2)).
-/// What pipe(2), fork(2) and waitpid(2) say.
+/// Returns `EDEADLK` if this process has several threads: locks of the others would stay locked in the child (fork(2)). Returns the
+/// error of pipe(2), fork(2) or waitpid(2).
 pub fn apart(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Result<Apart> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(Errno::EDEADLK.into());
     }
-    // SAFETY: this is the only thread, so that the child may do what this process could.
+    // SAFETY: this is the only thread, so the child may do everything that this process could.
     unsafe { forked(limit, attempt) }
 }
 
@@ -44,13 +44,13 @@ pub fn apart(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Result<A
 /// The process has one thread, or the attempt does only what signal-safety(7) allows.
 unsafe fn forked(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Result<Apart> {
     let (heard, mut say) = io::pipe()?;
-    // SAFETY: asked of the caller.
+    // SAFETY: the caller guarantees it.
     let pid = Errno::result(unsafe { libc::fork() })?;
     if pid == 0 {
         drop(heard);
         let said = attempt();
         let _ = say.write_all(&said);
-        // SAFETY: ends this process, without the handlers that the parent will run.
+        // SAFETY: ends this process without the exit handlers, which the parent will run.
         unsafe { libc::_exit(0) };
     }
     let child = Unreaped(pid);
@@ -64,7 +64,7 @@ unsafe fn forked(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Resu
     })
 }
 
-/// What is said until the end of it or this time, and whether it was the end.
+/// Reads until end of file or `until`. Returns the bytes, and whether it was end of file.
 fn hear(mut heard: File, until: Instant) -> io::Result<(Vec<u8>, bool)> {
     let mut said = Vec::new();
     loop {
@@ -73,7 +73,7 @@ fn hear(mut heard: File, until: Instant) -> io::Result<(Vec<u8>, bool)> {
             return Ok((said, false));
         }
         let mut waited = [PollFd::new(heard.as_fd(), PollFlags::POLLIN)];
-        // Rounded up: a wait that is shorter than its millisecond would spin.
+        // Rounded up: a wait shorter than a millisecond would spin.
         let timeout = PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX);
         match poll(&mut waited, timeout) {
             Ok(0) | Err(Errno::EINTR) => continue,
@@ -89,11 +89,11 @@ fn hear(mut heard: File, until: Instant) -> io::Result<(Vec<u8>, bool)> {
     }
 }
 
-/// A child that is killed and waited for, whatever happens here.
+/// A child that is killed and reaped when this is dropped.
 struct Unreaped(libc::pid_t);
 
 impl Unreaped {
-    /// Its status, once it ends.
+    /// Waits for its end and returns its status.
     fn wait(self) -> io::Result<libc::c_int> {
         let pid = self.0;
         std::mem::forget(self);
@@ -103,7 +103,7 @@ impl Unreaped {
 
 impl Drop for Unreaped {
     fn drop(&mut self) {
-        // SAFETY: takes numbers; the child is not reaped, so its number is nobody else's.
+        // SAFETY: takes numbers; the child is not reaped, so its pid is still its own.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
         let _ = reap(self.0);
     }
@@ -121,73 +121,73 @@ fn reap(pid: libc::pid_t) -> io::Result<libc::c_int> {
     }
 }
 
-/// A socket of any family, type and protocol (socket(2)); closed again.
+/// Makes a socket of any family, type and protocol (socket(2)), and closes it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
     // SAFETY: takes numbers only.
     let fd = Errno::result(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
     close(fd.into())
 }
 
-/// A ring, whose entries would do what a filter refuses (io_uring_setup(2)); closed again.
+/// Makes an io_uring (io_uring_setup(2)), whose entries would bypass a filter, and closes it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn io_uring() -> io::Result<()> {
-    // Bytes of `struct io_uring_params` (include/uapi/linux/io_uring.h).
+    // Size of `struct io_uring_params` (include/uapi/linux/io_uring.h).
     let mut params = [0_u8; 120];
     // SAFETY: the kernel reads and fills at most the struct's 120 bytes.
     close(Errno::result(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) })?)
 }
 
-/// getpid(2) by the i386 entry, of which a filter for one architecture knows nothing. May end the process.
+/// Calls getpid(2) through the i386 entry, which a filter for one architecture does not cover. May end the process.
 ///
 /// # Errors
-/// What the kernel says, and `ENOSYS` on architectures without that entry.
+/// Returns the kernel's answer, and `ENOSYS` on architectures without that entry.
 #[cfg(target_arch = "x86_64")]
 pub fn i386() -> io::Result<()> {
     const GETPID: i64 = 20; // arch/x86/entry/syscalls/syscall_32.tbl
     let pid: i64;
-    // SAFETY: getpid takes no arguments; the entry changes eax, and is said to change r8 to r11.
+    // SAFETY: getpid takes no arguments; the entry changes eax, and r8 to r11 are declared as changed.
     unsafe {
         std::arch::asm!("int 0x80", inlateout("rax") GETPID => pid, out("r8") _, out("r9") _, out("r10") _, out("r11") _)
     };
     if pid > 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(i32::try_from(-pid).unwrap_or(0))) }
 }
 
-/// getpid(2) by the i386 entry.
+/// Calls getpid(2) through the i386 entry.
 ///
 /// # Errors
-/// `ENOSYS`: there is no such entry on this architecture.
+/// Returns `ENOSYS`: this architecture has no such entry.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn i386() -> io::Result<()> {
     Err(Errno::ENOSYS.into())
 }
 
-/// getpid(2) by its x32 number.
+/// Calls getpid(2) by its x32 number.
 ///
 /// # Errors
-/// What the kernel says: `ENOSYS` where it has no x32.
+/// Returns the kernel's answer: `ENOSYS` if it has no x32.
 pub fn x32() -> io::Result<()> {
     const X32: i64 = 0x4000_0000; // arch/x86/include/uapi/asm/unistd.h
     // SAFETY: getpid takes no arguments.
     Errno::result(unsafe { libc::syscall(X32 + libc::SYS_getpid) }).map(drop).map_err(Into::into)
 }
 
-/// Types a byte into a terminal of this process's own making (TIOCSTI, ioctl_tty(2)), with and without high bits in the
-/// request. Takes a session of its own: only for a process that is [`apart`].
+/// Types a byte into a new terminal of this process (TIOCSTI, ioctl_tty(2)), with and without high bits in the request. It starts a
+/// session: call it only in a process that is [`apart`].
 ///
 /// # Errors
-/// The step and what the kernel said to it.
+/// Returns the failed step with the kernel's answer.
 pub fn push_input() -> io::Result<()> {
-    // As wide as the register: the C libraries do not agree on the type (include/uapi/asm-generic/ioctls.h).
+    // As wide as the register: the C libraries disagree on the type (include/uapi/asm-generic/ioctls.h).
     const TIOCSTI: u64 = 0x5412;
     let step = |what: &str, errno: Errno| {
         io::Error::new(io::Error::from(errno).kind(), format!("{what}: {errno:?}"))
     };
-    // The end of the terminal is a signal to its session, and this is its leader.
+    // The end of the terminal sends SIGHUP to the leader of its session, which is this process.
     ignore(nix::sys::signal::Signal::SIGHUP)?;
     // SAFETY: takes numbers only.
     let master = Errno::result(unsafe { libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY) })
@@ -196,7 +196,7 @@ pub fn push_input() -> io::Result<()> {
     let master = unsafe { OwnedFd::from_raw_fd(master) };
     let name = unlock(&master).map_err(|errno| step("no terminal of its own", errno))?;
     nix::unistd::setsid().map_err(|errno| step("no session of its own", errno))?;
-    // Without O_NOCTTY, so that it becomes the session's terminal: otherwise the call asks for a capability.
+    // Opened without O_NOCTTY, so that it becomes the session's terminal. TIOCSTI on any other needs a capability.
     // SAFETY: a C string that lives through the call.
     let slave = Errno::result(unsafe { libc::open(name.as_ptr(), libc::O_RDWR) })
         .map_err(|errno| step("no terminal of its own", errno))?;
@@ -212,7 +212,7 @@ pub fn push_input() -> io::Result<()> {
     Ok(())
 }
 
-/// unlockpt(3) and ptsname(3).
+/// Calls unlockpt(3) and ptsname(3).
 fn unlock(master: &OwnedFd) -> nix::Result<CString> {
     let mut name = [0_u8; 64];
     // SAFETY: an open descriptor, and a buffer of the length given.
@@ -226,16 +226,16 @@ fn unlock(master: &OwnedFd) -> nix::Result<CString> {
     CStr::from_bytes_until_nul(&name).map(Into::into).map_err(|_| Errno::ERANGE)
 }
 
-/// A namespace for a child: with no other flags, clone(2) is fork(2).
+/// A kind of namespace for a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespace {
-    /// Users.
+    /// User namespace.
     User,
-    /// The network.
+    /// Network namespace.
     Net,
-    /// Mounts.
+    /// Mount namespace.
     Mount,
-    /// Processes.
+    /// Pid namespace.
     Pid,
     /// System V and POSIX IPC.
     Ipc,
@@ -253,23 +253,23 @@ impl Namespace {
     }
 }
 
-/// A child process in such a namespace by clone(2); it ends at once.
+/// Starts a child in a new namespace by clone(2). The child ends at once.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn clone(namespace: Namespace) -> io::Result<()> {
     let flags = namespace.flag() | libc::SIGCHLD;
-    // SAFETY: without CLONE_VM and without a stack this is fork(2); the child makes one system call.
+    // SAFETY: without CLONE_VM and a stack, this is fork(2); the child makes one system call.
     let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
     end_of(child)
 }
 
-/// The same by clone3(2), whose flags are behind a pointer.
+/// Starts a child in a new namespace by clone3(2), whose flags a filter cannot see.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn clone3(namespace: Namespace) -> io::Result<()> {
-    // `struct clone_args` in its first size (include/uapi/linux/sched.h): flags, pidfd, child_tid, parent_tid, exit_signal, ...
+    // The first version of `struct clone_args` (include/uapi/linux/sched.h): flags, pidfd, child_tid, parent_tid, exit_signal, ...
     let mut args = [0_u64; 8];
     args[0] = u64::from(namespace.flag().cast_unsigned());
     args[4] = u64::from(libc::SIGCHLD.cast_unsigned());
@@ -278,7 +278,7 @@ pub fn clone3(namespace: Namespace) -> io::Result<()> {
     end_of(child)
 }
 
-/// Ends the child that this process is, or waits for the one that it has.
+/// Ends this process if it is the child, or else waits for the child.
 fn end_of(child: i64) -> io::Result<()> {
     if child == 0 {
         // SAFETY: ends this process.
@@ -291,19 +291,19 @@ fn end_of(child: i64) -> io::Result<()> {
     Ok(())
 }
 
-/// A new mount by the newer calls (fsopen(2)); closed again.
+/// Opens a new file system by the newer mount calls (fsopen(2)), and closes it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn open_file_system() -> io::Result<()> {
     // SAFETY: a C string that lives through the call.
     close(Errno::result(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1_u32) })?)
 }
 
-/// A copy of the tree below `/`, without what is mounted over it (open_tree(2) with OPEN_TREE_CLONE); closed again.
+/// Copies the tree below `/` without the mounts on it (open_tree(2) with OPEN_TREE_CLONE), and closes it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn copy_tree() -> io::Result<()> {
     const OPEN_TREE_CLONE: u32 = 1;
     // SAFETY: a C string that lives through the call.
@@ -312,10 +312,10 @@ pub fn copy_tree() -> io::Result<()> {
     })?)
 }
 
-/// Takes a descriptor out of a process (pidfd_getfd(2)); closed again.
+/// Takes a descriptor out of a process (pidfd_getfd(2)), and closes it.
 ///
 /// # Errors
-/// What the kernel says to the first number that is open there.
+/// Returns the kernel's answer for the first number that is open there.
 pub fn take_descriptor_of(pid: i32) -> io::Result<()> {
     // SAFETY: takes numbers only.
     let process = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0_u32) })?;
@@ -335,10 +335,10 @@ pub fn take_descriptor_of(pid: i32) -> io::Result<()> {
     Err(last.into())
 }
 
-/// A map for BPF programs (bpf(2)); closed again.
+/// Makes a map for BPF programs (bpf(2)), and closes it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn bpf() -> io::Result<()> {
     const BPF_MAP_CREATE: u32 = 0;
     // map_type BPF_MAP_TYPE_ARRAY, key_size, value_size, max_entries (include/uapi/linux/bpf.h).
@@ -350,43 +350,42 @@ pub fn bpf() -> io::Result<()> {
     })?)
 }
 
-/// A counter of what this process does (perf_event_open(2)); closed again.
+/// Opens a performance counter of this process (perf_event_open(2)), and closes it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn perf() -> io::Result<()> {
-    // `struct perf_event_attr` in its first size, 64 bytes (include/uapi/linux/perf_event.h): type 1 (software), size, config 0
+    // The first version of `struct perf_event_attr`, 64 bytes (include/uapi/linux/perf_event.h): type 1 (software), size, config 0
     // (the processor's clock).
     let mut attributes = [0_u32; 16];
     attributes[..2].copy_from_slice(&[1, 64]);
-    // SAFETY: the kernel reads the 64 bytes that the struct says it has.
+    // SAFETY: the kernel reads the 64 bytes that the struct states.
     close(Errno::result(unsafe {
         libc::syscall(libc::SYS_perf_event_open, attributes.as_ptr(), 0, -1, -1, 0_u64)
     })?)
 }
 
-/// Page faults handled in user space (userfaultfd(2)), of the kind that ordinary users may have; closed again.
+/// Opens a userfaultfd(2) of the kind that ordinary users may have, and closes it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's answer.
 pub fn userfaultfd() -> io::Result<()> {
     const UFFD_USER_MODE_ONLY: i32 = 1;
     // SAFETY: takes numbers only.
     close(Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, UFFD_USER_MODE_ONLY) })?)
 }
 
-/// The session keyring of a thread and its children, which no namespace keeps apart (keyrings(7)).
+/// The session keyring of a thread and its children, which no namespace separates (keyrings(7)).
 const SESSION: i32 = -3;
 
-/// Leaves this thread's session keyring for a new one, and puts a key there that whoever has the keyring can read. The key
-/// is gone with the last process that has the keyring.
+/// Joins a new session keyring and adds a key that every process with this keyring can read. The key ends with the last such process.
 ///
 /// # Errors
-/// What keyctl(2) and add_key(2) say.
+/// Returns the error of keyctl(2) or add_key(2).
 pub fn plant_key(name: &str, secret: &str) -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
     const KEYCTL_SETPERM: i32 = 5;
-    /// Everything for the possessor and the user (keyctl_setperm(3)).
+    /// All rights for the possessor and the user (keyctl_setperm(3)).
     const PERMISSIONS: u32 = 0x3f3f_0000;
     let name = CString::new(name)?;
     let none: *const libc::c_char = std::ptr::null();
@@ -406,10 +405,10 @@ pub fn plant_key(name: &str, secret: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Looks for such a key in this process's session keyring and reads it: at most 256 bytes.
+/// Finds such a key in this process's session keyring and reads at most 256 bytes of it.
 ///
 /// # Errors
-/// What keyctl(2) says.
+/// Returns the error of keyctl(2).
 pub fn read_key(name: &str) -> io::Result<String> {
     const KEYCTL_SEARCH: i32 = 10;
     const KEYCTL_READ: i32 = 11;
@@ -431,10 +430,10 @@ pub fn read_key(name: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(secret.get(..count).unwrap_or(&secret)).into_owned())
 }
 
-/// Whether this process has that signal ignored from now on.
+/// Ignores a signal in this process from now on.
 ///
 /// # Errors
-/// What sigaction(2) says.
+/// Returns the error of sigaction(2).
 pub fn ignore(signal: nix::sys::signal::Signal) -> io::Result<()> {
     use nix::sys::signal::{SigHandler, signal as set};
     // SAFETY: no handler of ours runs.
@@ -443,7 +442,7 @@ pub fn ignore(signal: nix::sys::signal::Signal) -> io::Result<()> {
 }
 
 fn close(fd: i64) -> io::Result<()> {
-    // SAFETY: the callers got the descriptor from the kernel in the same line, and nothing else owns it.
+    // SAFETY: the caller just got this descriptor from the kernel, and nothing else owns it.
     drop(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).map_err(io::Error::other)?) });
     Ok(())
 }
@@ -452,9 +451,9 @@ fn close(fd: i64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The harness has threads; the children here make system calls and allocate nothing.
+    /// The test harness has threads; the children here only make system calls and allocate nothing.
     fn forked(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> Apart {
-        // SAFETY: as said.
+        // SAFETY: see above.
         unsafe { super::forked(limit, attempt) }.unwrap()
     }
 
@@ -476,7 +475,7 @@ mod tests {
         assert_eq!(late, Apart::Late);
     }
 
-    /// Who never stops talking does not put off the end.
+    /// A child that writes all the time is killed at its deadline too.
     #[test]
     fn a_deadline_is_one_for_those_who_go_on() {
         let (heard, mut say) = io::pipe().unwrap();
@@ -489,7 +488,7 @@ mod tests {
         talking.join().unwrap();
     }
 
-    /// The harness has threads.
+    /// The test harness has threads.
     #[test]
     fn threads_are_not_forked() {
         let (ready, go) = std::sync::mpsc::channel::<()>();

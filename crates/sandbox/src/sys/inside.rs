@@ -1,9 +1,9 @@
-//! A process of ours in a sandbox's namespaces, from the host's side, without a right on the host (setns(2), ioctl_ns(2)).
+//! A helper process in a sandbox's namespaces, without any right on the host (setns(2), ioctl_ns(2)).
 //!
-//! It is a copy of this one, since a process with threads may not enter a user namespace. In the network namespace it opens what a
-//! gateway needs ([`super::netns`]), in the mount namespace it mounts ([`super::mounts`]), for as long as this process asks. One process
-//! does both: to copy this one takes longer than all that it does. No process of the sandbox sees it or may signal it: it is in the
-//! host's other namespaces.
+//! It is a copy of this process, since a process with threads may not enter a user namespace. In the network namespace it opens the
+//! sockets of a gateway ([`super::netns`]), in the mount namespace it mounts ([`super::mounts`]), as long as this process asks. One
+//! process does both: copying this process takes longer than all of its work. No process of the sandbox sees or may signal it, since
+//! its other namespaces are the host's.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -20,38 +20,38 @@ use super::netns::{self, NetStep, Network};
 use super::quotas::{self, Quota, quotas};
 use crate::spec::Identity;
 
-/// The process. It ends with the last of these, and when this process ends in whatever way.
+/// A handle to the helper process, which ends with the last handle and whenever this process ends.
 #[derive(Debug, Clone)]
 pub struct InsideProcess(Result<Arc<Helper>, Errno>);
 
-/// What it mounts when the host replaces a file, and how it hears of that.
+/// Files that the helper mounts again when the host replaces them, and its source of events.
 #[derive(Debug)]
 pub struct KeptFiles<'a> {
-    /// An inotify(7) instance that does not block. The process has its events for itself.
+    /// A non-blocking inotify(7) instance. Only the helper reads its events.
     pub events: BorrowedFd<'a>,
-    /// Other instances, and one of fanotify(7), which it has open until it ends: the last close of one waits for the kernel, and nobody waits for
-    /// the process.
+    /// Other inotify instances, and one of fanotify(7), which the helper holds until it ends. The last close of one waits for the
+    /// kernel, and nobody waits for the helper.
     pub others: Vec<BorrowedFd<'a>>,
     /// The files.
     pub files: Vec<Kept>,
 }
 
-/// Requests, by their first byte. A path stands for itself.
+/// Requests, by their first byte. A mount request begins with its path instead.
 pub(super) mod asks {
-    /// Enter the network, and whether it is to be open.
+    /// Enters the network namespace; the next byte tells whether to open it.
     pub(in super::super) const NETWORK: u8 = b'n';
-    /// Make a listener on an address.
+    /// Makes a listener on an address.
     pub(in super::super) const LISTEN: u8 = b'l';
-    /// Enter the mount namespace.
+    /// Enters the mount namespace.
     pub(in super::super) const MOUNTS: u8 = b'm';
-    /// Tell what has happened to a file.
+    /// Reports what has happened to a file.
     pub(in super::super) const STATUS: u8 = b'?';
-    /// Mount the file that has a name now.
+    /// Mounts the file that has a kept name now.
     pub(in super::super) const MOUNT_ANEW: u8 = b'=';
 }
 
 impl InsideProcess {
-    /// Starts it beside the sandbox in which this process waits for this one, so that its number is its own.
+    /// Starts the helper. The sandbox's process `pid` waits for this process, so its pid cannot be reused.
     #[must_use]
     pub(crate) fn start(pid: libc::pid_t, identity: Identity, kept: Option<KeptFiles<'_>>) -> Self {
         let start = || {
@@ -66,7 +66,7 @@ impl InsideProcess {
                 ),
                 None => (Vec::new(), -1, Vec::new()),
             };
-            // SAFETY: `serve` makes system calls only, and does not return.
+            // SAFETY: `serve` only makes system calls, and does not return.
             unsafe {
                 Helper::start(c"sandbox-inside", &open, |control| {
                     serve(control, [&net, &mnt], user, &quotas, events, &mut files)
@@ -76,11 +76,11 @@ impl InsideProcess {
         Self(start().map(Arc::new))
     }
 
-    /// Enters the network namespace. Where it is to be `open`, every address there is made local: a connection to any reaches
-    /// whoever listens there, and is refused at once where nobody does.
+    /// Enters the network namespace. If `open`, makes every address there local: a listener in the sandbox accepts a connection to
+    /// any address, and without a listener the connection is refused at once.
     ///
     /// # Errors
-    /// The step that failed, and what the kernel said.
+    /// Returns the failed step with the kernel's answer.
     pub(crate) fn network(&self, open: bool) -> Result<Network, (NetStep, io::Error)> {
         let helper = self.0.as_ref().map_err(|errno| (NetStep::Tell, (*errno).into()))?;
         netns::enter(Arc::clone(helper), open)
@@ -89,16 +89,16 @@ impl InsideProcess {
     /// Enters the mount namespace.
     ///
     /// # Errors
-    /// What clone(2) and setns(2) say.
+    /// Returns the error of clone(2) or setns(2).
     pub fn mounts(&self) -> io::Result<InsideMounts> {
         InsideMounts::enter(Arc::clone(self.0.as_ref().map_err(|errno| *errno)?))
     }
 }
 
-/// The namespaces, open, and the step that failed.
+/// The opened namespaces, or the step that failed.
 type Namespaces = Result<[RawFd; 2], (NetStep, Errno)>;
 
-/// Becomes the user whose the sandbox is, opens the two namespaces, and enters the user namespace that owns them.
+/// Becomes the sandbox's user, opens the two namespaces and enters the user namespace that owns them.
 unsafe fn enter(paths: [&CStr; 2], user: Option<(u32, u32)>) -> Namespaces {
     become_owner(user).map_err(|errno| (NetStep::User, errno))?;
     let mut namespaces = [-1; 2];
@@ -114,10 +114,10 @@ unsafe fn enter(paths: [&CStr; 2], user: Option<(u32, u32)>) -> Namespaces {
     entered.map(|()| namespaces).map_err(|errno| (NetStep::Enter, errno))
 }
 
-/// The process, to its end.
+/// Serves requests until this process ends.
 ///
 /// # Safety
-/// The caller is the only thread of its process, and uses nothing afterwards.
+/// The caller must be the only thread of its process, and uses nothing afterwards.
 unsafe fn serve(
     control: RawFd,
     paths: [&CStr; 2],
@@ -126,8 +126,8 @@ unsafe fn serve(
     events: RawFd,
     kept: &mut [Kept],
 ) -> ! {
-    // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates. The descriptors that
-    // are closed are this process's copies, which nothing here uses again.
+    // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates. The closed descriptors
+    // are this process's copies, which nothing here uses again.
     unsafe {
         // As in stage2: a stage may have many descriptors in flight.
         let mut most: libc::rlimit = mem::zeroed();
@@ -136,14 +136,14 @@ unsafe fn serve(
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const most);
         }
         let namespaces = enter(paths, user);
-        // Where it is refused the stage has what its user has: docs/limits.md says where.
+        // If this is refused, the stage shares its user's quotas: docs/limits.md says where.
         let _ = quotas::set(quotas);
         let mut ask = [0_u8; mounts::ASK];
-        // A negative descriptor is passed over by poll.
+        // poll ignores a negative descriptor.
         let mut fds = [control, -1].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         loop {
             libc::poll(fds.as_mut_ptr(), 2, -1);
-            // Before an answer too: it tells how things are now.
+            // Handle events before an answer too, so that the answer is current.
             if fds[1].fd >= 0 {
                 mounts::mount_renamed(events, kept);
             }
@@ -164,7 +164,7 @@ unsafe fn serve(
                         .map_err(|(_, errno)| errno)
                         .and_then(|[_, mnt]| Errno::result(libc::setns(mnt, libc::CLONE_NEWNS)));
                     if entered.is_ok() {
-                        // It sleeps until something is to be mounted, and that is in a hurry.
+                        // This process sleeps until it has to mount something, and a mount is urgent.
                         super::prefer_this_thread();
                         fds[1].fd = events;
                         mounts::mount_renamed(events, kept);

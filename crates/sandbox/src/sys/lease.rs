@@ -1,4 +1,4 @@
-//! A file that nobody can open for writing while this process has a lease on it (fcntl(2), "Leases").
+//! Leases: nobody can open a file for writing while this process has a lease on it (fcntl(2), "Leases").
 
 use std::fs::File;
 use std::io;
@@ -10,21 +10,21 @@ use nix::libc;
 /// include/uapi/asm-generic/fcntl.h.
 const F_SETSIG: libc::c_int = 10;
 
-/// A read lease on a regular file. Whoever opens the file for writing waits until this is dropped, for at most the 45 seconds of
+/// A read lease on a regular file. Opening the file for writing blocks until this is dropped, for at most the 45 seconds of
 /// `/proc/sys/fs/lease-break-time`.
 #[derive(Debug)]
 pub struct Lease(File);
 
 impl Lease {
-    /// Takes a lease on a file that was opened for reading alone.
+    /// Takes a lease on a file that was opened for reading only.
     ///
     /// # Errors
-    /// `WouldBlock` while anybody has the file open for writing. `PermissionDenied` for another user's file without CAP_LEASE, and
-    /// `InvalidInput` where the file system has no leases.
+    /// Returns `WouldBlock` while anybody has the file open for writing, `PermissionDenied` for another user's file without
+    /// CAP_LEASE, and `InvalidInput` if the file system has no leases.
     pub fn new(file: File) -> io::Result<Self> {
         let fd = file.as_raw_fd();
-        // SAFETY: each call takes numbers. The signal of a lease is SIGIO, which would end this process: SIGURG does nothing by default.
-        // Nobody gets even that from the last call on.
+        // SAFETY: each call takes numbers. The default signal of a lease is SIGIO, which would end this process; SIGURG is ignored by
+        // default. After the last call, the kernel sends no signal at all.
         unsafe {
             Errno::result(libc::fcntl(fd, F_SETSIG, libc::SIGURG))?;
             Errno::result(libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK))?;
@@ -33,7 +33,7 @@ impl Lease {
         Ok(Self(file))
     }
 
-    /// The file, at its start unless it was read before.
+    /// Returns the file, with its offset at the start unless it was read before.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.0
@@ -42,7 +42,7 @@ impl Lease {
     /// Whether nobody waits to write to the file.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        // SAFETY: takes numbers. What is told is the type that the lease is to have next (fcntl_getlease, fs/locks.c).
+        // SAFETY: takes numbers. The call returns the type that the lease will have next (fcntl_getlease, fs/locks.c).
         unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
     }
 }

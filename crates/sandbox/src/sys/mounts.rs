@@ -1,4 +1,4 @@
-//! In a sandbox's mount namespace, from the host's side: what makes a name read-only while the stage runs.
+//! Keeps names read-only in a sandbox's mount namespace while the stage runs, from the host side.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -16,46 +16,46 @@ use nix::sys::socket::MsgFlags;
 use super::helper::Helper;
 use super::inside::asks;
 
-/// A file whose name is kept read-only in the sandbox: when another file was renamed over it, that one is mounted there.
+/// A file whose name stays read-only in the sandbox: when another file is renamed over it, that one is mounted there.
 #[derive(Debug)]
 pub struct Kept {
-    /// The watch on its directory, for `IN_MOVED_TO` and `IN_CLOSE_WRITE`, which keeps two renames apart (inotify(7)). The file has one as well,
-    /// for `IN_ATTRIB`.
+    /// The inotify(7) watch on its directory, for `IN_MOVED_TO` and for `IN_CLOSE_WRITE`, which separates two renames. The file has a
+    /// watch too, for `IN_ATTRIB`.
     pub watch: i32,
-    /// Its name there.
+    /// Its name in that directory.
     pub name: CString,
     /// Its paths in the sandbox.
     pub places: Vec<CString>,
-    /// The watch on the file that is mounted, or none.
+    /// The watch on the mounted file, or -1.
     pub current: i32,
-    /// What happened to it.
+    /// The events on this file so far.
     pub status: KeptStatus,
 }
 
-/// What happened to a file that is kept read-only.
+/// The events on a file that is kept read-only.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeptStatus {
-    /// Files that were renamed over it.
+    /// Number of files renamed over it.
     pub renames: u32,
-    /// Those of them that were mounted before the next one came.
+    /// Number of these that were mounted before the next rename.
     pub mounts: u32,
-    /// The last one.
+    /// The file mounted last.
     pub mounted: Mounted,
 }
 
-/// A process in a sandbox's mount namespace, which mounts for as long as this exists.
+/// A helper in a sandbox's mount namespace, which mounts while this exists.
 #[derive(Debug)]
 pub struct InsideMounts(Arc<Helper>);
 
-/// A mount that was made.
+/// A completed mount.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
-    /// What is mounted.
+    /// The mounted file.
     pub mounted: Mounted,
-    /// What it is mounted over.
+    /// The file that the mount covers.
     pub over: Mounted,
-    /// Its number in `/proc/PID/mountinfo`.
+    /// Its mount id in `/proc/PID/mountinfo`.
     pub number: u64,
 }
 
@@ -63,66 +63,67 @@ pub struct Bound {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mounted {
-    /// The device of its file system.
+    /// Device number of its file system.
     pub dev: u64,
-    /// Its inode.
+    /// Inode number.
     pub ino: u64,
 }
 
-/// Bytes of a path, with the NUL that ends it.
+/// Bytes of a path, including its final NUL.
 const PATH: usize = libc::PATH_MAX as usize;
 
-/// Bytes of a request: where to mount, and what; nothing for the target itself, read-only. Each ends with a NUL.
+/// Bytes of a request: the target and the source, each followed by a NUL. An empty source means the target itself, read-only.
 pub(super) const ASK: usize = 2 * PATH;
 
-/// An answer, as it is sent.
+/// An answer in the form in which it is sent.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Answer {
     status: KeptStatus,
-    /// What a mount covers, and its number.
+    /// The file that a mount covers, and the mount's id.
     over: Mounted,
     number: u64,
-    /// The error number of what failed, or 0.
+    /// The error number of a failure, or 0.
     errno: i32,
     zero: u32,
 }
 
 impl InsideMounts {
-    /// Has the process enter the mount namespace.
+    /// Lets the helper enter the mount namespace.
     pub(super) fn enter(helper: Arc<Helper>) -> io::Result<Self> {
         let inside = Self(helper);
         inside.ask(&[asks::MOUNTS]).map(|_| inside)
     }
 
-    /// Ends the process, also for others that ask it something.
+    /// Ends the helper, also for other users of it.
     pub fn end(&self) {
         self.0.end();
     }
 
-    /// What has happened to a file by now.
+    /// Returns the events on a file so far.
     ///
     /// # Errors
-    /// `TimedOut` where the process does not answer within two seconds.
+    /// Returns `TimedOut` if the helper does not answer within two seconds.
     pub fn status(&self, number: usize) -> io::Result<KeptStatus> {
         let number = u32::try_from(number).map_err(io::Error::other)?;
         self.ask(&[&[asks::STATUS][..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
     }
 
-    /// Mounts the file that has the name now, whoever has put it there, and counts from there on.
+    /// Mounts the file that has the name now, whoever put it there, and counts events from then on.
     ///
     /// # Errors
-    /// What openat2(2), open_tree(2) and move_mount(2) say, `EMLINK` for a file with a second name, and `TimedOut` where the process
-    /// does not answer within two seconds.
+    /// Returns the error of openat2(2), open_tree(2) or move_mount(2), `EMLINK` for a file with a second name, and `TimedOut` if the
+    /// helper does not answer within two seconds.
     pub fn mount_anew(&self, number: usize) -> io::Result<KeptStatus> {
         let number = u32::try_from(number).map_err(io::Error::other)?;
         self.ask(&[&[asks::MOUNT_ANEW][..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
     }
 
-    /// Mounts what is at `source` in the sandbox at `target`. Follows no symbolic link.
+    /// Mounts the sandbox's `source` at `target`. Follows no symbolic link.
     ///
     /// # Errors
-    /// What openat2(2), open_tree(2) and move_mount(2) say, and `TimedOut` where the process does not answer within two seconds.
+    /// Returns the error of openat2(2), open_tree(2) or move_mount(2), and `TimedOut` if the helper does not answer within two
+    /// seconds.
     pub fn bind(&self, source: &Path, target: &Path) -> io::Result<Bound> {
         let paths = [target, source].map(|path| path.as_os_str().as_bytes());
         if paths.iter().any(|path| path.len() >= PATH || path.contains(&0)) {
@@ -147,11 +148,11 @@ impl InsideMounts {
 fn hear(socket: &UnixStream) -> io::Result<Answer> {
     let mut answer = Answer::default();
     let read = loop {
-        // SAFETY: a live local of that length, which any bytes make a value of.
+        // SAFETY: a live local of that length; any bytes are a valid value.
         let read =
             unsafe { libc::recv(socket.as_raw_fd(), (&raw mut answer).cast(), mem::size_of::<Answer>(), 0) };
         match Errno::result(read) {
-            // After SIGCONT, also without a handler (signal(7)).
+            // A call is interrupted by SIGCONT even without a handler (signal(7)).
             Err(Errno::EINTR) => {}
             read => break read?,
         }
@@ -162,7 +163,7 @@ fn hear(socket: &UnixStream) -> io::Result<Answer> {
     Ok(answer)
 }
 
-/// Does what is asked, but for what [`super::inside`] does itself.
+/// Handles a request, except for those that [`super::inside`] handles itself.
 pub(super) fn answer_to(asked: &[u8], events: RawFd, kept: &mut [Kept]) -> Result<Answer, Errno> {
     let index = |number: &[u8]| {
         let number = number.try_into().map(u32::from_ne_bytes).map_err(|_| Errno::EINVAL)?;
@@ -181,7 +182,7 @@ pub(super) fn answer_to(asked: &[u8], events: RawFd, kept: &mut [Kept]) -> Resul
 pub(super) fn answer(control: RawFd, result: Result<Answer, Errno>) {
     let failed = |errno: Errno| Answer { errno: (errno as i32).max(1), ..Answer::default() };
     let answer = result.unwrap_or_else(failed);
-    // SAFETY: a live local of that length; its bytes are all initialized.
+    // SAFETY: a live local of that length; all its bytes are initialized.
     unsafe { libc::send(control, (&raw const answer).cast(), mem::size_of::<Answer>(), libc::MSG_NOSIGNAL) };
 }
 
@@ -195,19 +196,19 @@ fn bind(paths: &[u8]) -> Result<Answer, Errno> {
     Ok(Answer { status: KeptStatus { mounted, ..KeptStatus::default() }, over, number, ..Answer::default() })
 }
 
-/// Mounts the file that has a kept name now, and takes the two numbers for the same.
+/// Mounts the file that has a kept name now, and sets both numbers to the same value.
 fn mount_anew(events: RawFd, kept: &mut [Kept], number: usize) -> Result<Answer, Errno> {
     let file = kept.get_mut(number).ok_or(Errno::EINVAL)?;
     let (mounted, current) = file.mount(events);
     let (mounted, _) = mounted?;
     (file.current, file.status.mounted, file.status.mounts) = (current, mounted, file.status.renames);
     let status = file.status;
-    // What has happened since then counts.
+    // Later events count.
     note_renames(events, kept);
     Ok(Answer { status, ..Answer::default() })
 }
 
-/// Mounts the files that were renamed over others.
+/// Mounts the files that were renamed over kept ones.
 pub(super) fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
     note_renames(events, kept);
     for number in 0..kept.len() {
@@ -224,7 +225,7 @@ pub(super) fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
         else {
             break;
         };
-        // Where two came before the mount, who renamed the second one is not known: the two numbers stay apart for good.
+        // After two renames before one mount, it is unknown who made the second: the two numbers then stay different for good.
         if let Ok((mounted, _)) = mounted
             && *renames == wanted
             && wanted == mounts.wrapping_add(1)
@@ -235,7 +236,7 @@ pub(super) fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
 }
 
 impl Kept {
-    /// Mounts the file that has the name now at each place. Returns its watch, too.
+    /// Mounts the file that has the name now at each place, and returns its watch.
     fn mount(&self, events: RawFd) -> (Result<(Mounted, u64), Errno>, i32) {
         let mut mounted = Err(Errno::ENOENT);
         for path in &self.places {
@@ -244,8 +245,8 @@ impl Kept {
                 break;
             }
         }
-        // Two renames over one name, one after the other, are one event to the kernel (inotify_merge). What changes for the file
-        // that is replaced is an event too, and keeps them apart.
+        // The kernel merges two successive renames over one name into one event (inotify_merge). An event for the replaced file lies
+        // between them and keeps them apart.
         let (Ok(_), Some(path)) = (mounted, self.places.first()) else { return (mounted, -1) };
         // SAFETY: the path is a C string.
         let watch = unsafe { libc::inotify_add_watch(events, path.as_ptr(), MOUNTED_FILE) };
@@ -253,14 +254,14 @@ impl Kept {
     }
 }
 
-/// What tells of a file that may have been written to.
+/// Events that may mean a write to the file.
 const TOUCHED: u32 = libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE;
-/// What is watched of a file that is mounted.
+/// Events watched on a mounted file.
 const MOUNTED_FILE: u32 =
     libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE | libc::IN_MOVE_SELF | libc::IN_DONT_FOLLOW;
-/// Counts the renames that the kernel tells of.
+/// Counts the renames that the kernel reports.
 fn note_renames(events: RawFd, kept: &mut [Kept]) {
-    /// `struct inotify_event` before the name.
+    /// Size of `struct inotify_event` before the name.
     const HEADER: usize = 16;
     let mut buffer = [0_u8; 4096];
     loop {
@@ -285,14 +286,14 @@ fn note_renames(events: RawFd, kept: &mut [Kept]) {
             let is_lost = mask & libc::IN_Q_OVERFLOW != 0;
             for file in kept.iter_mut() {
                 if is_lost {
-                    // The two numbers stay apart for good.
+                    // The two numbers then stay different for good.
                     file.status.renames = file.status.renames.wrapping_add(2);
                 } else if mask & libc::IN_MOVED_TO != 0 && file.watch == watch && file.name.as_c_str() == name
                 {
                     file.current = -1;
                     file.status.renames = file.status.renames.wrapping_add(1);
                 } else if mask & TOUCHED != 0 && file.current == watch && watch > 0 {
-                    // The two numbers stay apart for good.
+                    // The two numbers then stay different for good.
                     file.status.renames = file.status.renames.wrapping_add(2);
                 }
             }
@@ -300,7 +301,7 @@ fn note_renames(events: RawFd, kept: &mut [Kept]) {
     }
 }
 
-/// Mounts a copy of the mount of one file or directory on another. Returns the mount's number, too.
+/// Mounts a copy of the mount of one file or directory on another. Returns the id of the new mount too.
 fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<(Mounted, u64), Errno> {
     const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
     const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
@@ -333,7 +334,7 @@ fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<(Mounted, 
             c"".as_ptr(),
             MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH,
         ))?;
-        // From here on it gets no second name by this one, and one that it has by now leads around the mount.
+        // From here on nobody can add a second name through this one, and an existing second name bypasses the mount.
         let (mounted, stat) = tree.stat()?;
         if u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG && stat.stx_nlink != 1 {
             return Err(Errno::EMLINK);
@@ -342,13 +343,13 @@ fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<(Mounted, 
     }
 }
 
-/// A descriptor that this process closes when it is done. Nothing here allocates.
+/// A descriptor that is closed on drop. Nothing here allocates.
 struct Opened(RawFd);
 
 impl Opened {
-    /// Opens a path of the sandbox without reading it, through no symbolic link.
+    /// Opens a path of the sandbox without access to its contents, through no symbolic link.
     fn at(path: &CStr) -> Result<Self, Errno> {
-        // SAFETY: any bytes, zero for one, make this a value.
+        // SAFETY: all bytes zero are a valid value.
         let mut how: libc::open_how = unsafe { mem::zeroed() };
         how.flags = u64::from((libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).cast_unsigned());
         how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
@@ -362,7 +363,7 @@ impl Opened {
 
     fn stat(&self) -> Result<(Mounted, libc::statx), Errno> {
         let wanted = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID | libc::STATX_BTIME;
-        // SAFETY: any bytes make this a value, and it is a live local of the size that the call fills.
+        // SAFETY: any bytes are a valid value, and it is a live local of the size that the call fills.
         let stat = unsafe {
             let mut stat: libc::statx = mem::zeroed();
             let (fd, at) = (self.0, libc::AT_EMPTY_PATH);
@@ -376,7 +377,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: a descriptor of this process that nothing else uses.
+        // SAFETY: nothing else uses this descriptor.
         unsafe { libc::close(self.0) };
     }
 }

@@ -1,5 +1,5 @@
-//! In a sandbox's network namespace, from the host's side: it is configured once, what a gateway needs is opened, and listeners are made
-//! for as long as this process asks ([`super::inside`]).
+//! Works in a sandbox's network namespace from the host side: configures it once, opens the sockets of a gateway, and makes listeners
+//! on request ([`super::inside`]).
 
 use std::io::{self, IoSliceMut};
 use std::mem;
@@ -24,16 +24,16 @@ const LOOPBACK: u8 = 1;
 /// The name server's port.
 const DNS: u16 = 53;
 
-/// Connections that wait to be accepted; the kernel cuts it to its own bound (somaxconn).
+/// Connections that may wait to be accepted; the kernel lowers it to its own bound (somaxconn).
 const BACKLOG: c_int = 1024;
 
-/// What the process does, for "cannot ...".
+/// A step of the helper in the network namespace, worded to follow "cannot".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NetStep {
-    /// Taking the stage's user.
+    /// Becoming the stage's user.
     User = 1,
-    /// Entering the user namespace, and then the network's.
+    /// Entering the user namespace and the network namespace.
     Enter,
     /// Making every address local.
     Routes,
@@ -41,14 +41,14 @@ pub enum NetStep {
     NameServer,
     /// Opening the raw sockets.
     Tap,
-    /// Telling this process.
+    /// Answering this process.
     Tell,
 }
 
 impl NetStep {
     const ALL: [Self; 6] = [Self::User, Self::Enter, Self::Routes, Self::NameServer, Self::Tap, Self::Tell];
 
-    /// What the step does, for "cannot ...".
+    /// Describes the step, worded to follow "cannot".
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -62,42 +62,42 @@ impl NetStep {
     }
 }
 
-/// A sandbox's network namespace, from this side. What is held of it pins it: to be closed at the end.
+/// A sandbox's network namespace. Its descriptors pin it: close them at the end.
 #[derive(Debug)]
 pub struct Network {
-    /// What a gateway works with, where every address was made local for it.
+    /// The sockets of a gateway, if every address was made local.
     pub open: Option<Open>,
     /// Makes listeners.
     pub inside: Inside,
-    /// Tells of the sockets there (sock_diag(7)), which no process of the sandbox may ask. `None` where the kernel has no such thing.
+    /// A sock_diag(7) socket that reports the sockets there; no process of the sandbox may have one. `None` if the kernel lacks it.
     pub(crate) diag: Option<OwnedFd>,
 }
 
-/// What a gateway works with.
+/// The sockets of a gateway.
 #[derive(Debug)]
 pub struct Open {
-    /// The name server's, for datagrams.
+    /// The name server's datagram socket.
     pub udp: UdpSocket,
-    /// The name server's, for streams.
+    /// The name server's stream listener.
     pub tcp: TcpListener,
-    /// What sees attempts: TCP and UDP, in each family that the kernel has.
+    /// Raw sockets that see attempts: for TCP and UDP, in each family that the kernel has.
     pub taps: Vec<Packets>,
 }
 
-/// A raw socket (raw(7)) that gets a copy of what opens a TCP connection, or of every datagram, to anywhere but the loopback
-/// addresses: its first bytes. The original goes on to where it goes.
+/// A raw socket (raw(7)) that gets the first bytes of each packet that opens a TCP connection, or of each datagram, to any address
+/// except loopback. It gets copies; the packets continue.
 ///
-/// A packet socket would do the same with one descriptor for all. But whoever closes it last waits for every processor to have passed
-/// a quiet moment (synchronize_net, net/packet/af_packet.c): 11 to 18 ms at the end of each run.
+/// One packet socket could see all of these. But its last close waits for all processors to be quiet (synchronize_net,
+/// net/packet/af_packet.c), which adds 11 to 18 ms to each run.
 #[derive(Debug)]
 pub struct Packets {
     socket: OwnedFd,
     kind: Kind,
-    /// What was missed until it was asked last.
+    /// The kernel's counter of dropped packets at the last query.
     missed: AtomicU32,
 }
 
-/// What a raw socket sees.
+/// The packets that a raw socket sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kind {
     v6: bool,
@@ -107,7 +107,7 @@ struct Kind {
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// In the order in which they are passed on.
+/// The kinds of taps, in the order in which the helper passes them.
 const KINDS: [Kind; 4] = [
     Kind { v6: false, protocol: TCP },
     Kind { v6: false, protocol: UDP },
@@ -115,18 +115,18 @@ const KINDS: [Kind; 4] = [
     Kind { v6: true, protocol: UDP },
 ];
 
-/// Bytes that may wait to be read, as the kernel counts them: some 800 for each small packet.
+/// Bytes that may wait to be read, as the kernel counts them: about 800 for each small packet.
 const QUEUE: c_int = 1 << 20;
 
-/// Bytes of an IPv6 header, of which a raw socket gives none.
+/// Length of an IPv6 header, which a raw socket leaves out.
 const HEADER: usize = 40;
 
 impl Packets {
-    /// The next packet's first bytes, from its IP header on. Of an IPv6 header, the version, the next header and the destination are
-    /// told, and the rest is zero.
+    /// Reads the next packet's first bytes, from its IP header on. An IPv6 header has only its version, next header and destination
+    /// filled in.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none, `InvalidInput` for a buffer of 40 bytes or less.
+    /// Returns `WouldBlock` without a packet, and `InvalidInput` for a buffer of 40 bytes or less.
     pub fn read(&self, packet: &mut [u8]) -> io::Result<usize> {
         if !self.kind.v6 {
             return Ok(nix::sys::socket::recv(self.socket.as_raw_fd(), packet, MsgFlags::MSG_DONTWAIT)?);
@@ -152,18 +152,18 @@ impl Packets {
         Ok(HEADER + count)
     }
 
-    /// How many packets of its protocol found no room in its queue since this was asked last, those of connections that stand among
-    /// them (SO_MEMINFO, net/core/sock.c): nobody looked at them.
+    /// Returns how many packets of its protocol the kernel has dropped from its full queue since the last query, including those of
+    /// established connections (SO_MEMINFO, net/core/sock.c).
     ///
     /// # Errors
-    /// What getsockopt(2) says.
+    /// Returns the error of getsockopt(2).
     pub fn missed(&self) -> io::Result<u64> {
-        /// SK_MEMINFO_DROPS, and SK_MEMINFO_VARS (include/uapi/linux/sock_diag.h).
+        /// SK_MEMINFO_DROPS and SK_MEMINFO_VARS (include/uapi/linux/sock_diag.h).
         const DROPS: usize = 8;
         const VARS: usize = 9;
         let mut numbers = [0_u32; VARS];
         let mut length = length_of::<[u32; VARS]>();
-        // SAFETY: a live local of the length given, which any bytes of the kernel's make a value of.
+        // SAFETY: a live local of the length given; any bytes are a valid value.
         Errno::result(unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
@@ -188,7 +188,7 @@ impl AsFd for Packets {
 #[derive(Debug)]
 pub struct Inside(Arc<Helper>);
 
-/// The families, as numbers of every width (`AF_INET`, `AF_INET6`).
+/// `AF_INET` and `AF_INET6` as bytes.
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
@@ -196,7 +196,7 @@ fn length_of<T>() -> u32 {
     u32::try_from(mem::size_of::<T>()).unwrap_or(u32::MAX)
 }
 
-/// What is asked of it: a listener on this address.
+/// A request for a listener on this address.
 #[derive(Clone, Copy)]
 struct Ask {
     /// The kernel's `struct sockaddr_in` or `struct sockaddr_in6`.
@@ -225,7 +225,7 @@ impl Ask {
         Self { address, length }
     }
 
-    /// One that was sent.
+    /// Parses a request.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (address, length) = bytes.split_first_chunk()?;
         Some(Self { address: *address, length: u32::from_ne_bytes(length.try_into().ok()?) })
@@ -237,10 +237,10 @@ impl Ask {
 }
 
 impl Inside {
-    /// A listener in the sandbox's network namespace, on an address that need not be anybody's.
+    /// Makes a listener in the sandbox's network namespace, on an address that no interface needs to have.
     ///
     /// # Errors
-    /// What bind(2) and listen(2) say, and `TimedOut` where the process does not answer within two seconds.
+    /// Returns the error of bind(2) or listen(2), and `TimedOut` if the helper does not answer within two seconds.
     pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         Ok(self.0.with(|socket| ask(socket, Ask::new(at)))??.into())
     }
@@ -250,7 +250,7 @@ fn ask(socket: &UnixStream, ask: Ask) -> io::Result<Result<OwnedFd, Errno>> {
     let asked = [&[asks::LISTEN][..], &ask.address, &ask.length.to_ne_bytes()].concat();
     nix::sys::socket::send(socket.as_raw_fd(), &asked, MsgFlags::MSG_NOSIGNAL)?;
     let (errno, passed) = match hear(socket) {
-        // An answer has come, and no descriptor is free for what came with it (MSG_CTRUNC): the next one may find one.
+        // The answer came, but no descriptor is free for its listener (MSG_CTRUNC). A later request may succeed.
         Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Err(Errno::EMFILE)),
         heard => heard?,
     };
@@ -261,7 +261,7 @@ fn ask(socket: &UnixStream, ask: Ask) -> io::Result<Result<OwnedFd, Errno>> {
     }
 }
 
-/// One answer: a number, and descriptors.
+/// Reads one answer: a number and descriptors.
 fn hear(socket: &UnixStream) -> io::Result<(i32, Vec<OwnedFd>)> {
     let mut bytes = [0; 4];
     let (count, passed) = super::receive_with_descriptors(socket.as_fd(), &mut bytes)?;
@@ -271,16 +271,16 @@ fn hear(socket: &UnixStream) -> io::Result<(i32, Vec<OwnedFd>)> {
     Ok((i32::from_ne_bytes(bytes), passed))
 }
 
-/// Has the process enter the network namespace ([`super::InsideProcess::network`]).
+/// Lets the helper enter the network namespace ([`super::InsideProcess::network`]).
 pub(super) fn enter(helper: Arc<Helper>, open: bool) -> Result<Network, (NetStep, io::Error)> {
     let other = |error: io::Error| (NetStep::Tell, error);
     let inside = Inside(helper);
     let mut diag = None;
-    // A step that failed is an answer, too, behind which no other comes.
+    // A failed step is the last answer.
     let entered = inside.0.with(|socket| {
         nix::sys::socket::send(socket.as_raw_fd(), &[asks::NETWORK, open.into()], MsgFlags::MSG_NOSIGNAL)?;
         let mut sockets = Vec::new();
-        // Two at a time, as many as an answer has room for.
+        // Each answer has room for two descriptors.
         for number in 0..=if open { ANSWERS } else { 0 } {
             match (hear(socket)?, number) {
                 ((0, mut passed), 0) => diag = passed.pop(),
@@ -303,11 +303,10 @@ pub(super) fn enter(helper: Arc<Helper>, open: bool) -> Result<Network, (NetStep
     Ok(Network { open, inside, diag })
 }
 
-/// Answers before the first request, behind that with the socket that tells of others: the name server's sockets, and the raw ones of
-/// each family.
+/// Answers after the first one, which has the sock_diag socket: the name server's sockets, and the raw ones of each family.
 const ANSWERS: usize = 3;
 
-/// A step and an error number, as one number that is not 0.
+/// Encodes a step and an error number as one number that is not 0.
 fn told(step: NetStep, errno: Errno) -> i32 {
     (step as i32) << 16 | (errno as i32 & 0xffff).max(1)
 }
@@ -317,17 +316,17 @@ fn failed(told: i32) -> (NetStep, io::Error) {
     (step, io::Error::from_raw_os_error(told & 0xffff))
 }
 
-/// Enters the network namespace, and passes on what is opened there.
+/// Enters the network namespace and passes on the sockets that it opens there.
 ///
 /// # Safety
-/// The caller is the only thread of its process.
+/// The caller must be the only thread of its process.
 pub(super) unsafe fn answer_enter(
     control: RawFd,
     namespaces: Result<[RawFd; 2], (NetStep, Errno)>,
     open: bool,
 ) {
-    // SAFETY: each call takes numbers or slices of numbers. The descriptors that are closed are this process's copies, which nothing here
-    // uses again.
+    // SAFETY: each call takes numbers or slices of numbers. The closed descriptors are this process's copies, which nothing here uses
+    // again.
     unsafe {
         match namespaces.and_then(|[net, _]| prepare(net, open)) {
             Ok((diag, opened)) => {
@@ -350,10 +349,10 @@ pub(super) unsafe fn answer_enter(
     }
 }
 
-/// Makes a listener on an address, and passes it on.
+/// Makes a listener on an address and passes it on.
 ///
 /// # Safety
-/// As [`answer_enter`].
+/// The caller must be the only thread of its process.
 pub(super) unsafe fn answer_listen(control: RawFd, address: &[u8]) {
     // SAFETY: each call takes numbers and live locals; the listener is closed once.
     unsafe {
@@ -367,12 +366,12 @@ pub(super) unsafe fn answer_listen(control: RawFd, address: &[u8]) {
     }
 }
 
-/// Sends an answer, with up to two descriptors. There is room for it: nobody asks twice before an answer.
+/// Sends an answer with up to two descriptors. The socket has room, since nobody asks twice before an answer.
 unsafe fn answer(control: RawFd, number: i32, fds: &[RawFd]) {
     let bytes = number.to_ne_bytes();
     // Room for a header and two descriptors, aligned as the header is.
     let mut space = [0_u64; 8];
-    // SAFETY: the message describes live locals; the control part is within `space`, which holds two descriptors and more.
+    // SAFETY: the message describes live locals; the control part lies within `space`, which has room for two descriptors.
     unsafe {
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut message: libc::msghdr = mem::zeroed();
@@ -397,25 +396,25 @@ unsafe fn answer(control: RawFd, number: i32, fds: &[RawFd]) {
     }
 }
 
-/// What is opened in the namespace.
+/// Sockets opened in the namespace.
 struct Opened {
     names: [RawFd; 2],
     v4: [RawFd; 2],
-    /// Where the kernel has the family.
+    /// `None` if the kernel lacks IPv6.
     v6: Option<[RawFd; 2]>,
 }
 
 /// include/uapi/linux/netlink.h.
 const NETLINK_SOCK_DIAG: c_int = 4;
 
-/// Everything before the first request.
+/// Enters the namespace and opens its sockets, before the first request.
 unsafe fn prepare(namespace: RawFd, open: bool) -> Result<(Option<RawFd>, Option<Opened>), (NetStep, Errno)> {
     let at = |step: NetStep| move |errno: Errno| (step, errno);
     // SAFETY: as in `answer_enter`.
     unsafe {
         Errno::result(libc::setns(namespace, libc::CLONE_NEWNET)).map_err(at(NetStep::Enter))?;
         let how = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // Where it is not to be had, something is not told, and nothing else is different.
+        // Without this socket, the process behind a connection is unknown; nothing else changes.
         let diag = Errno::result(libc::socket(libc::AF_NETLINK, how, NETLINK_SOCK_DIAG)).ok();
         if !open {
             return Ok((diag, None));
@@ -435,7 +434,7 @@ unsafe fn prepare(namespace: RawFd, open: bool) -> Result<(Option<RawFd>, Option
     }
 }
 
-/// A socket on an address. `IP_FREEBIND` (ip(7)): it need not be assigned to an interface.
+/// Binds a socket to an address that no interface needs to have (`IP_FREEBIND`, ip(7)).
 unsafe fn bound(at: &Ask, kind: c_int) -> Result<RawFd, Errno> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let family = c_int::from(if at.is_v6() { AF_INET6 } else { AF_INET });
@@ -463,7 +462,7 @@ unsafe fn bound(at: &Ask, kind: c_int) -> Result<RawFd, Errno> {
     }
 }
 
-/// include/uapi/linux/in6.h; the C library's header has it under another guard.
+/// include/uapi/linux/in6.h; the C library's header guards it differently.
 const IPV6_FREEBIND: c_int = 78;
 
 unsafe fn listener(at: &Ask) -> Result<RawFd, Errno> {
@@ -487,7 +486,7 @@ unsafe fn set(socket: RawFd, level: c_int, option: c_int, value: c_int) -> Resul
         .map(drop)
 }
 
-/// What `ip route add local default dev lo` asks for, in both families (rtnetlink(7)). Where the kernel has no IPv6, in one.
+/// Does what `ip route add local default dev lo` does, in each family that the kernel has (rtnetlink(7)).
 unsafe fn routes() -> Result<(), Errno> {
     // SAFETY: as in `answer_enter`.
     unsafe {
@@ -495,7 +494,7 @@ unsafe fn routes() -> Result<(), Errno> {
         let socket = Errno::result(libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_ROUTE))?;
         let v4 = route(socket, AF_INET);
         let v6 = match route(socket, AF_INET6) {
-            // EACCES: it is turned off (net.ipv6.conf.*.disable_ipv6), and every IPv6 address is refused as it is.
+            // EACCES: IPv6 is turned off (net.ipv6.conf.*.disable_ipv6), and every IPv6 address is refused anyway.
             Err(Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EACCES) => Ok(()),
             other => other,
         };
@@ -504,7 +503,7 @@ unsafe fn routes() -> Result<(), Errno> {
     }
 }
 
-/// `struct nlmsghdr`, `struct rtmsg`, and an attribute of one number.
+/// `struct nlmsghdr`, `struct rtmsg` and an attribute with one number.
 #[repr(C)]
 struct RouteRequest {
     header: libc::nlmsghdr,
@@ -524,7 +523,7 @@ struct RouteRequest {
 
 unsafe fn route(socket: RawFd, family: u8) -> Result<(), Errno> {
     const RTPROT_BOOT: u8 = 3;
-    /// NLM_F_REQUEST, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL (netlink(7)).
+    /// NLM_F_REQUEST, NLM_F_ACK, NLM_F_CREATE and NLM_F_EXCL (netlink(7)).
     const FLAGS: u16 = 0x605;
     let length = mem::size_of::<RouteRequest>();
     let request = RouteRequest {
@@ -544,19 +543,19 @@ unsafe fn route(socket: RawFd, family: u8) -> Result<(), Errno> {
         scope: libc::RT_SCOPE_HOST,
         kind: libc::RTN_LOCAL,
         flags: 0,
-        // The attribute's header, and the number.
+        // The attribute's header, and its number.
         attribute_length: 8,
         attribute: libc::RTA_OIF,
         interface: LOOPBACK.into(),
     };
-    /// `struct nlmsgerr` begins with the error; the request follows, and is not read.
+    /// `struct nlmsgerr` begins with the error; the copy of the request after it is not read.
     #[repr(C)]
     struct Answer {
         header: libc::nlmsghdr,
         error: i32,
         rest: [u8; 128],
     }
-    // SAFETY: live locals of the lengths given, laid out as the kernel's.
+    // SAFETY: live locals of the lengths given, with the kernel's layout.
     unsafe {
         Errno::result(libc::send(socket, (&raw const request).cast(), length, 0))?;
         let mut answer: Answer = mem::zeroed();
@@ -574,7 +573,7 @@ unsafe fn route(socket: RawFd, family: u8) -> Result<(), Errno> {
     }
 }
 
-/// A raw socket. What came in before its filter was there is nothing: nobody has run in the sandbox.
+/// Opens a raw socket. No packet can arrive before its filter is set, since nothing has run in the sandbox yet.
 unsafe fn tap(kind: Kind) -> Result<RawFd, Errno> {
     let program = match kind {
         Kind { v6: false, protocol: TCP } => &filter::TCP_4[..],
@@ -595,7 +594,7 @@ unsafe fn tap(kind: Kind) -> Result<RawFd, Errno> {
         let place = (&raw const program).cast();
         let made =
             Errno::result(libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, place, length));
-        // As much as the system gives (net.core.rmem_max): a flood that is not read in time is a gap in the record.
+        // The system may grant less (net.core.rmem_max). A flood that is not read in time leaves a gap in the record.
         let made = made.and_then(|_| set(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, QUEUE));
         let made = made.and_then(|()| match kind.v6 {
             true => set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
@@ -611,13 +610,13 @@ unsafe fn tap(kind: Kind) -> Result<RawFd, Errno> {
     }
 }
 
-/// What the taps let through.
+/// The filters of the taps.
 mod filter {
     use nix::libc::sock_filter;
 
-    /// Bytes of a packet that are kept: the headers.
+    /// Bytes kept of each packet: its headers.
     const KEPT: u32 = 128;
-    /// From here on, the IP header (linux/filter.h, SKF_NET_OFF): of IPv6 the rest begins behind it.
+    /// Offset of the IP header (linux/filter.h, SKF_NET_OFF). Offset 0 of an IPv6 packet is after this header.
     const NET: u32 = -0x10_0000_i32 as u32;
     const SYN_AND_ACK: u32 = 0x12;
     const SYN: u32 = 0x02;
@@ -628,18 +627,18 @@ mod filter {
     const fn byte(at: u32) -> sock_filter {
         sock_filter { code: 0x30, jt: 0, jf: 0, k: at }
     }
-    /// The byte so far behind the IPv4 header, whose length the index holds.
+    /// Loads the byte at this offset after the IPv4 header, whose length is in the index.
     const fn byte_behind(at: u32) -> sock_filter {
         sock_filter { code: 0x50, jt: 0, jf: 0, k: at }
     }
-    /// The index becomes the length of the IPv4 header.
+    /// Sets the index to the length of the IPv4 header.
     const fn index_is_header() -> sock_filter {
         sock_filter { code: 0xb1, jt: 0, jf: 0, k: 0 }
     }
     const fn and(mask: u32) -> sock_filter {
         sock_filter { code: 0x54, jt: 0, jf: 0, k: mask }
     }
-    /// Skips so many where it is equal, else so many.
+    /// Skips `then` instructions if equal, else `or`.
     const fn equal(value: u32, then: u8, or: u8) -> sock_filter {
         sock_filter { code: 0x15, jt: then, jf: or, k: value }
     }
@@ -647,7 +646,7 @@ mod filter {
         sock_filter { code: 0x06, jt: 0, jf: 0, k: bytes }
     }
 
-    /// SYN without ACK, to anywhere but 127.0.0.0/8.
+    /// SYN without ACK, to any address except 127.0.0.0/8.
     pub(super) const TCP_4: [sock_filter; 8] = [
         byte(16),
         equal(127, 5, 0),
@@ -658,9 +657,9 @@ mod filter {
         give(KEPT),
         give(0),
     ];
-    /// To anywhere but 127.0.0.0/8.
+    /// Any datagram, to any address except 127.0.0.0/8.
     pub(super) const UDP_4: [sock_filter; 4] = [byte(16), equal(127, 1, 0), give(KEPT), give(0)];
-    /// SYN without ACK, to anywhere but ::1.
+    /// SYN without ACK, to any address except ::1.
     pub(super) const TCP_6: [sock_filter; 13] = [
         word(NET + 24),
         equal(0, 0, 6),
@@ -676,7 +675,7 @@ mod filter {
         give(KEPT),
         give(0),
     ];
-    /// To anywhere but ::1.
+    /// Any datagram, to any address except ::1.
     pub(super) const UDP_6: [sock_filter; 10] = [
         word(NET + 24),
         equal(0, 0, 6),
@@ -699,25 +698,25 @@ mod tests {
 
     use super::*;
 
-    /// In a thread with an empty network namespace, routed as a sandbox's, with its taps. An ordinary user's threads may not; the
-    /// end-to-end tests are run as both.
+    /// Runs `body` in a thread with an empty network namespace, with a sandbox's routes and taps. Ordinary users' threads may not do
+    /// this; the end-to-end tests run as both kinds of user.
     fn in_network(body: impl FnOnce(Vec<Packets>) + Send + 'static) {
         in_network_after(|| {}, body);
     }
 
-    /// The same, where something comes before the routes.
+    /// Runs `before` in the namespace before the routes are made.
     fn in_network_after(
         before: impl FnOnce() + Send + 'static,
         body: impl FnOnce(Vec<Packets>) + Send + 'static,
     ) {
         let body = || {
-            // SAFETY: takes a number; this thread alone moves.
+            // SAFETY: takes a number; only this thread changes its namespace.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 return;
             }
             before();
-            // SAFETY: live locals of the lengths given; `SIOCSIFFLAGS` with `IFF_UP` brings the loopback up (netdevice(7)). What `tap`
-            // returns nothing else owns.
+            // SAFETY: live locals of the lengths given; `SIOCSIFFLAGS` with `IFF_UP` brings the loopback up (netdevice(7)). Nothing
+            // else owns the descriptors that `tap` returns.
             let taps = unsafe {
                 let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
                 let mut request: libc::ifreq = mem::zeroed();
@@ -744,7 +743,7 @@ mod tests {
         all
     }
 
-    /// D11, D16: what is tried is refused at once, and seen once, with where it went.
+    /// D11, D16: an attempt is refused at once and seen once, with its destination.
     #[test]
     fn d11_an_attempt_is_refused_and_seen_and_what_stays_inside_is_neither() {
         in_network(|taps| {
@@ -771,7 +770,7 @@ mod tests {
                     assert_eq!(packet[header + 2..header + 4], 443_u16.to_be_bytes());
                 }
             }
-            // A connection that stands, and the loopback's own.
+            // An established connection, and the loopback's own traffic.
             for place in ["127.0.0.1:0", "[::1]:0", "198.51.100.8:0"] {
                 let listener = if place.starts_with('1') && !place.starts_with("127") {
                     let ask = Ask::new(place.parse().unwrap());
@@ -789,16 +788,16 @@ mod tests {
         });
     }
 
-    /// A process in whose place this thread answers, or nobody.
+    /// Makes a helper whose answers this thread writes, or nobody.
     fn inside(pid: libc::pid_t) -> (Inside, UnixStream) {
         let (helper, its) = Helper::played(pid);
         (Inside(Arc::new(helper)), its)
     }
 
-    /// R01: a moment without descriptors is over with that moment.
+    /// R01: after a moment without free descriptors, the next request works.
     #[test]
     fn r01_an_answer_whose_descriptor_finds_no_room_is_not_the_last() {
-        // SAFETY: what it does in the child is allowed after fork(2): it ends.
+        // SAFETY: the child only ends, which is allowed after fork(2).
         let pid = match unsafe { libc::fork() } {
             // SAFETY: ends the child.
             0 => unsafe { libc::_exit(0) },
@@ -806,7 +805,7 @@ mod tests {
         };
         let (inside, its) = inside(pid);
         let file = std::fs::File::open("/dev/null").unwrap();
-        // One more than there is room for, which is what the kernel says of none at all too.
+        // One descriptor too many; the kernel reports this like having no free descriptor.
         for fds in [&[file.as_fd(); 3][..], &[file.as_fd()]] {
             crate::sys::send_with_descriptors(its.as_fd(), &0_i32.to_ne_bytes(), fds).unwrap();
         }
@@ -815,7 +814,7 @@ mod tests {
         inside.listen(at).unwrap();
     }
 
-    /// Somebody has stopped it: the end does not wait for it to go on.
+    /// Ending a helper that somebody stopped does not wait for it to continue.
     #[test]
     fn a_process_that_is_stopped_is_ended() {
         // SAFETY: the child makes system calls only.
@@ -828,7 +827,7 @@ mod tests {
         };
         let (inside, _its) = inside(pid);
         drop(inside);
-        // It may be waited for already.
+        // It may be reaped already.
         let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat"));
         let is_over = || stat().map_or(true, |stat| stat.contains(") Z "));
         let end = std::time::Instant::now() + Duration::from_secs(20);
@@ -838,7 +837,7 @@ mod tests {
         assert!(is_over());
     }
 
-    /// Where IPv6 is turned off, the other family has its routes.
+    /// With IPv6 turned off, IPv4 still has its routes.
     #[test]
     fn without_ipv6_there_are_routes_for_ipv4() {
         let off = || {
@@ -857,13 +856,13 @@ mod tests {
         });
     }
 
-    /// A08: what a tap misses is counted exactly, and once.
+    /// A08: the packets that a tap misses are counted exactly, once.
     #[test]
     fn a08_missed_packets_are_counted() {
         const SENT: usize = 5000;
         in_network(|taps| {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            // Not connected: a refusal is not heard.
+            // Not connected, so that the socket reports no refusal.
             (0..SENT).for_each(|_| drop(socket.send_to(b"x", "198.51.100.7:9")));
             let tap = &taps[1];
             let read = drained(tap).len();

@@ -1,8 +1,8 @@
-//! Quotas that the kernel keeps for a user on the whole machine, of which a stage may have a part alone (namespaces(7), "The
-//! /proc/sys/user directory").
+//! Limits a stage to a part of the quotas that the kernel counts per user on the whole machine (namespaces(7), "The /proc/sys/user
+//! directory").
 //!
-//! A user namespace has limits of its own below those of the machine, and what a process takes counts in its own and in every
-//! namespace above. Who holds CAP_SYS_RESOURCE in it writes them: see `set_permissions` in kernel/ucount.c.
+//! A user namespace has its own limits below those of the machine, and each use counts in it and in every namespace above. A process
+//! with CAP_SYS_RESOURCE in the namespace may write them: see `set_permissions` in kernel/ucount.c.
 
 use std::ffi::CString;
 use std::fs;
@@ -10,37 +10,37 @@ use std::fs;
 use nix::errno::Errno;
 use nix::libc;
 
-/// A quota: its name below `/proc/sys/user`, the setting of the whole machine, and which part of it a stage may have.
+/// A quota: its name below `/proc/sys/user`, the machine's setting, and the divisor for a stage.
 const QUOTAS: [(&str, &str, u64); 2] = [
     // Editors, build tools and `tail -f` have one or two each.
     ("max_inotify_instances", "/proc/sys/fs/inotify/max_user_instances", 4),
-    // One for each directory of a project.
+    // A watch for each directory of a project.
     ("max_inotify_watches", "/proc/sys/fs/inotify/max_user_watches", 2),
 ];
 
-/// A limit to be written.
+/// A limit to write.
 #[derive(Debug)]
 pub(super) struct Quota {
     path: CString,
     value: Vec<u8>,
 }
 
-/// Works out the limits of a stage. What the kernel does not tell of, it does not have.
+/// Computes the limits of a stage. Skips quotas that the kernel does not list.
 pub(super) fn quotas() -> Vec<Quota> {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let quota = |(name, of_machine, part): (&str, &str, u64)| {
         let path = format!("/proc/sys/user/{name}");
-        // The second is lower in a container that has a limit of its own.
+        // The second is lower in a container with its own limit.
         let most = [of_machine, &path].into_iter().filter_map(number).min()?;
         Some(Quota { path: CString::new(path).ok()?, value: (most / part).max(1).to_string().into_bytes() })
     };
     QUOTAS.into_iter().filter_map(quota).collect()
 }
 
-/// Sets the limits of the user namespace that this process is in. Makes system calls only.
+/// Sets the limits of this process's user namespace. Only makes system calls.
 ///
 /// # Errors
-/// The last refusal: where `/proc/sys` is read-only, as in most containers. The others are set all the same.
+/// Returns the last refusal: in most containers, `/proc/sys` is read-only. The other limits are set in any case.
 pub(super) fn set(quotas: &[Quota]) -> Result<(), Errno> {
     let mut done = Ok(());
     for Quota { path, value } in quotas {

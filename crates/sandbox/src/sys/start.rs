@@ -1,7 +1,7 @@
-//! How bubblewrap is started, and who stands by until it has ended.
+//! Starts bubblewrap, with a guard process that stays until it has ended.
 //!
-//! [`Command`] forks a *guard*, which never comes back to the code of this process. The guard forks the process that becomes
-//! bubblewrap, and waits. What fails in either is told through a pipe, so that whoever waits for the start may stop waiting.
+//! [`Command`] forks a *guard*, which never returns to the code of this process. The guard forks the process that becomes bubblewrap,
+//! and waits. Both report failures through a pipe, so that the caller can stop waiting for the start.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -21,26 +21,26 @@ use nix::unistd::Pid;
 use super::Places;
 use crate::spec::Identity;
 
-/// Why the program was not executed.
+/// The reason why the program was not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) step: Step,
     pub(crate) errno: Errno,
 }
 
-/// What its process does before it executes the program.
+/// A step of the program's process before it executes the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Mounting the trees.
     Mount,
-    /// Taking the stage's user.
+    /// Becoming the stage's user.
     User,
     /// Anything else.
     Other,
 }
 
 impl Failure {
-    /// Bytes that tell of it: the step, and the error number.
+    /// Length of an encoded failure: the step and the error number.
     pub(crate) const LENGTH: usize = 5;
 
     fn encode(self) -> [u8; Self::LENGTH] {
@@ -53,7 +53,7 @@ impl Failure {
         [step, a, b, c, d]
     }
 
-    /// What the bytes tell; `None` where there are none: the program was executed, or somebody killed its process before.
+    /// Decodes a failure. `None` without bytes: the program was executed, or its process was killed before.
     pub(crate) fn decode(told: &[u8]) -> Option<Self> {
         let [step, errno @ ..] = told else { return None };
         let errno = errno.try_into().map_or(Errno::EIO, |bytes| Errno::from_raw(i32::from_le_bytes(bytes)));
@@ -80,10 +80,10 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// An executable at an absolute path.
+    /// Prepares an executable at an absolute path.
     ///
     /// # Errors
-    /// `EINVAL` for a NUL byte.
+    /// Returns `EINVAL` for a NUL byte.
     pub(crate) fn new(path: &Path, arguments: &[&OsStr]) -> io::Result<Self> {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| Errno::EINVAL);
         let name = [path.as_os_str()];
@@ -92,47 +92,48 @@ impl Program {
     }
 }
 
-/// What is started, beside what [`Command`] does.
+/// The settings of a start beyond those of [`Command`].
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// What is executed.
+    /// The program to execute.
     pub(crate) program: Program,
     /// Descriptors that stay open across exec, under the same numbers.
     pub(crate) kept: Vec<RawFd>,
-    /// One end of a pair whose other end only this process holds: its end of file is this process's end, or asks for the same.
+    /// One end of a pair of which only this process holds the other: end of file means that this process has ended or asks for the
+    /// end.
     pub(crate) lifeline: OwnedFd,
     pub(crate) identity: Identity,
-    /// What is mounted for bubblewrap before it starts.
+    /// Trees to mount for bubblewrap before it starts.
     pub(crate) places: Option<Places>,
-    /// A pipe that takes a [`Failure`]. Close-on-exec.
+    /// A pipe for a [`Failure`]. Close-on-exec.
     pub(crate) told: OwnedFd,
-    /// The guard has it open until it ends. Close-on-exec.
+    /// A descriptor that the guard keeps open until it ends. Close-on-exec.
     pub(crate) held: Option<OwnedFd>,
 }
 
-/// What the guard and the program's process work with. Made before the fork: they allocate nothing.
+/// Data of the guard and the program's process. It exists before the fork, because they cannot allocate.
 struct Plan {
     start: Start,
-    /// The arguments' addresses, and a null.
+    /// The arguments' addresses, followed by a null.
     words: Vec<usize>,
-    /// Descriptors of the guard's, in order.
+    /// Descriptors that the guard keeps, sorted.
     open: Vec<RawFd>,
-    /// Signals that the program starts with blocked: those that the caller's thread has.
+    /// Signals that are blocked when the program starts: those that the caller's thread blocks.
     mask: SigSet,
-    /// The real uid that the guard needs for its signals to be let through, where that is another one.
+    /// The real uid that the guard needs for its signals, if it differs.
     real_uid: Option<u32>,
-    /// The guard asks the kernel to end it later than others when memory runs out.
+    /// Whether the guard asks the kernel to spare it longer when memory runs out.
     is_to_be_protected: bool,
 }
 
-/// Starts a command, which waits for the fork alone. Its child is the guard, which ends where the program is not executed: `told` says
-/// why.
+/// Starts a command and waits only for the fork. Its child is the guard, which ends if the program is not executed, with the reason
+/// on `told`.
 ///
-/// No handler of this process's runs in the child: every signal is blocked in this thread from before the fork, which the child
-/// inherits (`Command` leaves the mask as it is), and the guard leaves it so. They write to sockets that are the parent's too.
+/// No handler of this process may run in the child, since handlers write to sockets that the parent shares. So this thread blocks
+/// every signal before the fork, and neither `Command` nor the guard unblocks them.
 ///
 /// # Errors
-/// What fork(2) says, and what `Command` needs for it.
+/// Returns the error of fork(2) and of the preparations of `Command`.
 pub(crate) fn spawn(mut command: Command, start: Start) -> io::Result<Child> {
     let addresses = start.program.arguments.iter().map(|it| it.as_ptr().expose_provenance());
     let words = addresses.chain([0]).collect();
@@ -147,43 +148,43 @@ pub(crate) fn spawn(mut command: Command, start: Start) -> io::Result<Child> {
     };
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let plan = Plan { start, words, open, mask, real_uid, is_to_be_protected: is_oom_score_above(-500) };
-    // SAFETY: the closure makes system calls only, and allocates nothing, so that it is sound in the child of a process with
-    // threads. It does not return, so that what it closes is closed for good.
+    // SAFETY: the closure only makes system calls and allocates nothing, so it is sound in the child of a process with threads. It
+    // never returns, so nothing uses the descriptors that it closes.
     unsafe { command.pre_exec(move || guard(&plan)) };
     let child = command.spawn();
     mask.thread_set_mask()?;
     child
 }
 
-/// Stands between this process and bubblewrap until bubblewrap has ended, and then ends with its code.
+/// Stays between this process and bubblewrap until bubblewrap has ended, and then ends with its code.
 ///
-/// bubblewrap's own child waits for its parent before it has asked to die with it: killed in that moment, bubblewrap would
-/// leave it behind for ever. So the orphans of bubblewrap come here (PR_SET_CHILD_SUBREAPER, prctl(2)), and are killed: when
-/// bubblewrap has ended, and when exeat has, even by SIGKILL, which shows as end of file on the lifeline.
+/// bubblewrap's child waits for its parent before it asks to die with it: if bubblewrap is killed then, the child stays for ever. So
+/// the guard adopts bubblewrap's orphans (PR_SET_CHILD_SUBREAPER, prctl(2)) and kills them when bubblewrap or exeat has ended. The
+/// end of exeat, even by SIGKILL, is end of file on the lifeline.
 ///
-/// What it ends may be another user's. Root may signal that with CAP_KILL alone; and the kernel asks the same of a process that
-/// dies, for the parent-death signals of its children (`group_send_sig_info`, kernel/signal.c). Without it the guard has that user's
-/// real uid, which is as good (kill(2)), and root's effective one, so that nobody may look into it.
+/// The processes may belong to another user. Root needs CAP_KILL to signal these, and a dying process needs it for the parent-death
+/// signals of its children (`group_send_sig_info`, kernel/signal.c). Without it, the guard takes that user's real uid, which suffices
+/// (kill(2)), and keeps root's effective uid, so that the user cannot inspect it.
 ///
-/// Runs in the child of a process with threads, with every signal blocked, so it makes system calls only.
+/// Runs in the child of a process with threads, with every signal blocked, so it only makes system calls.
 fn guard(plan: &Plan) -> ! {
     let lifeline = plan.start.lifeline.as_raw_fd();
-    // SAFETY: each call takes numbers or pointers to live locals; none takes a lock or allocates. The descriptors that are
-    // closed are this process's copies, which nothing here uses again.
+    // SAFETY: each call takes numbers or pointers to live locals; none takes a lock or allocates. The closed descriptors are this
+    // process's copies, which nothing here uses again.
     unsafe {
         // As in `notice_children`, for this process and for bubblewrap.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"sandbox-guard".as_ptr());
         libc::setsid();
-        // The other end of the lifeline among them, and the pipe by which `Command` waits.
+        // This closes the other end of the lifeline, and the pipe on which `Command` waits.
         close_all_but(3, &plan.open);
         let own = nix::unistd::getpid();
         if plan.is_to_be_protected {
             let _ = set_oom_score(c"-500");
         }
         let started = take_real_uid(plan.real_uid).and_then(|()| {
-            // With SIGCHLD alone this is fork(2), without the C library's handlers: nothing but what follows runs.
+            // With SIGCHLD alone this is fork(2) without the C library's handlers: only the code below runs.
             Ok(Errno::result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0))?)
         });
         let program = match started {
@@ -208,26 +209,26 @@ fn guard(plan: &Plan) -> ! {
     }
 }
 
-/// Takes a real uid, and keeps the effective one and what comes with it. Before the clone: the program's process may be that user
-/// from its first moment on.
+/// Takes a real uid and keeps the effective one with its rights. Call it before the clone, since the program's process may become
+/// that user at once.
 fn take_real_uid(uid: Option<u32>) -> Result<(), Failure> {
     let Some(uid) = uid else { return Ok(()) };
-    // SAFETY: takes numbers only, for this one process with one thread; the largest stands for no change.
+    // SAFETY: takes numbers only, for this process with one thread; the largest number means no change.
     let taken = Errno::result(unsafe { libc::syscall(libc::SYS_setresuid, uid, u32::MAX, u32::MAX) });
     taken.map(drop).map_err(|errno| Failure { step: Step::User, errno })
 }
 
-/// Tells the other end of the pipe what failed. There is room in it: nobody else has written.
+/// Reports a failure on the pipe. The pipe has room, since nobody else has written.
 fn tell(plan: &Plan, failure: Failure) {
     let bytes = failure.encode();
     // SAFETY: a live local of that length.
     unsafe { libc::write(plan.start.told.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
 }
 
-/// Closes every descriptor from `first` on that is not among these, which are in order.
+/// Closes every descriptor from `first` on, except `these`, which are sorted.
 ///
 /// # Safety
-/// Nothing uses the others any more.
+/// Nothing uses the closed descriptors any more.
 pub(super) unsafe fn close_all_but(first: libc::c_uint, these: &[RawFd]) {
     let mut next = first;
     for number in these.iter().filter_map(|fd| libc::c_uint::try_from(*fd).ok()) {
@@ -239,11 +240,11 @@ pub(super) unsafe fn close_all_but(first: libc::c_uint, these: &[RawFd]) {
     let _ = close_range(next, libc::c_uint::MAX, 0);
 }
 
-/// The program's process, from its first step to execve(2). What fails is told.
+/// Runs the program's process up to execve(2), and reports a failure.
 fn execute(plan: &Plan, guard: Pid) -> ! {
     let failure = prepare(&plan.start, guard).err().unwrap_or_else(|| {
         let nothing: [*const libc::c_char; 1] = [ptr::null()];
-        // SAFETY: the path is a C string, the words are pointers to such and a null at the end, and the plan holds all of them. No
+        // SAFETY: the path is a C string, the words are pointers to C strings and a final null, and the plan holds all of them. No
         // handler is left that the mask could let run.
         unsafe {
             libc::sigprocmask(libc::SIG_SETMASK, plan.mask.as_ref(), ptr::null_mut());
@@ -252,12 +253,12 @@ fn execute(plan: &Plan, guard: Pid) -> ! {
         Errno::last().into()
     });
     tell(plan, failure);
-    // SAFETY: ends this process, without the handlers of the one that it is a copy of.
+    // SAFETY: ends this process without the exit handlers of the original.
     unsafe { libc::_exit(1) }
 }
 
-/// Sets what the kernel adds to the size of this process, and of those that it starts, when it looks for one to end because memory
-/// has run out: proc_pid_oom_score_adj(5). Makes system calls only.
+/// Sets the score by which the kernel chooses a process to kill when memory runs out, for this process and its children:
+/// proc_pid_oom_score_adj(5). Only makes system calls.
 fn set_oom_score(score: &CStr) -> nix::Result<()> {
     // SAFETY: C strings that live as long as the calls; the descriptor is closed once.
     unsafe {
@@ -269,44 +270,44 @@ fn set_oom_score(score: &CStr) -> nix::Result<()> {
     }
 }
 
-/// Whether this process has a score above this one, which only CAP_SYS_RESOURCE may lower.
+/// Whether this process's score is above this one. Only CAP_SYS_RESOURCE may lower it.
 fn is_oom_score_above(score: i32) -> bool {
     let own = std::fs::read_to_string("/proc/self/oom_score_adj");
     own.is_ok_and(|own| own.trim().parse().is_ok_and(|own: i32| own > score))
 }
 
-/// What is done for the program in its process.
+/// Prepares the program's process.
 fn prepare(start: &Start, guard: Pid) -> Result<(), Failure> {
     no_handlers();
-    // When memory runs out the kernel ends the stage first, and not this side, which tidies up after it. With CAP_SYS_RESOURCE, and so
-    // while this is root, the stage cannot take it back. Anybody may raise it; where `/proc` cannot be written it stays as it is.
+    // When memory runs out, the kernel should kill the stage, and not exeat, which cleans up after it. Set with CAP_SYS_RESOURCE, so
+    // as root, the stage cannot undo it. Without a writable `/proc` the score stays.
     let _ = set_oom_score(c"1000");
-    // Before bubblewrap asks for the same: the guard, too, may be killed.
+    // Asked before bubblewrap asks for the same, since the guard may be killed too.
     die_with(guard)?;
-    // A session of its own: the terminal's signals are for exeat, which passes them on in order.
+    // A new session: exeat gets the terminal's signals and passes them on in order.
     nix::unistd::setsid()?;
     join_new_session_keyring()?;
     if let Some(places) = &start.places {
         places.fill().map_err(|errno| Failure { step: Step::Mount, errno })?;
     }
     if let Identity::Other { uid, gid } = start.identity {
-        // For good. It is a system call, for this one thread: the C library's is for all, and takes a lock for it.
+        // Permanent. A system call for this one thread; the C library's call is for all, and takes a lock.
         super::take_credentials(uid, gid).map_err(|errno| Failure { step: Step::User, errno })?;
-        // The change has cleared it (commit_creds, kernel/cred.c).
+        // The change of credentials clears the request (commit_creds, kernel/cred.c).
         die_with(guard)?;
     }
     close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)?;
     for fd in &start.kept {
-        // SAFETY: sets the flags of a descriptor that stays open until this process has execed.
+        // SAFETY: sets the flags of a descriptor that stays open until this process executes the program.
         Errno::result(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) })?;
     }
     Ok(())
 }
 
-/// Gives every signal that has a handler its default action, in this process alone: clone(2) without CLONE_SIGHAND.
+/// Resets every handled signal to its default action, in this process only (clone(2) without CLONE_SIGHAND).
 fn no_handlers() {
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: live locals. The C library refuses the two signals that it keeps for itself, and nobody sends those here.
+        // SAFETY: live locals. The C library refuses the two signals that it reserves, and nobody sends those here.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             let asked = libc::sigaction(signal, ptr::null(), &raw mut action);
@@ -318,35 +319,35 @@ fn no_handlers() {
     }
 }
 
-/// Asks for SIGKILL at the guard's end.
+/// Asks for SIGKILL when the guard ends.
 ///
 /// # Errors
-/// `ESRCH` for a guard that was killed before: it sends nothing any more.
+/// Returns `ESRCH` if the guard has already ended.
 fn die_with(guard: Pid) -> nix::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     if nix::unistd::getppid() == guard { Ok(()) } else { Err(Errno::ESRCH) }
 }
 
-/// Waits for the program's end or for the lifeline's, leaves nothing behind, and returns the program's code.
+/// Waits for the end of the program or the lifeline, kills all leftovers, and returns the program's code.
 ///
 /// # Safety
-/// The caller is the only thread and has blocked every signal; `watched` is the program's pidfd, or negative.
+/// The caller must be the only thread and block every signal; `watched` is the program's pidfd, or negative.
 unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::c_int {
     // SAFETY: as in `guard`.
     unsafe {
         let mut fds = [lifeline, watched].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // Without a pidfd (a negative descriptor is passed over by poll) a second is the longest that an end goes unseen.
+        // poll ignores a negative descriptor. Without a pidfd, an end is noticed within a second.
         let timeout = if watched < 0 { 1000 } else { -1 };
         loop {
             let ready = libc::poll(fds.as_mut_ptr(), 2, timeout);
             let [life, _] = &mut fds;
             if ready > 0 && life.revents != 0 {
                 if libc::kill(program, libc::SIGKILL) != 0 && Errno::last() != Errno::ESRCH {
-                    // Refused, though the uids are right. To wait would be for ever. exeat asks the sandbox's pid 1 itself, and says
-                    // what keeps it.
+                    // The kernel refuses although the uids are right; waiting would never end. exeat kills the sandbox's pid 1
+                    // itself, and reports what prevents it.
                     return KILLED;
                 }
-                // It has said what it has to say; only the end of bubblewrap is waited for now.
+                // The lifeline is done; from here on, wait only for the end of bubblewrap.
                 life.fd = -1;
             }
             let mut ended: libc::siginfo_t = mem::zeroed();
@@ -357,8 +358,8 @@ unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::
                 break;
             }
         }
-        // Not reaped yet, so the number of its process group is nobody else's. The child that waits is still in it. Whoever this
-        // does not reach is a child of this process by now, and comes next.
+        // Not reaped yet, so the id of its process group is still its own, with the child that waits in it. Processes out of reach of
+        // this signal are children of this process by now, and are killed next.
         libc::kill(-program, libc::SIGKILL);
         let mut status = 0;
         libc::waitpid(program, &raw mut status, 0);
@@ -367,20 +368,20 @@ unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::
     }
 }
 
-/// The code of a guard whose program was killed, as a shell would give it.
+/// The exit code of a guard whose program was killed, in a shell's convention.
 const KILLED: libc::c_int = 128 + libc::SIGKILL;
 
-/// Kills whatever has become a child of this process, until there is none, or none that ends.
+/// Kills every child of this process until none is left, or none ends any more.
 ///
 /// # Safety
-/// The caller is the only thread and has blocked every signal, and every child may be killed.
+/// The caller must be the only thread and block every signal, and every child may be killed.
 unsafe fn kill_children() {
-    /// Looks after which no child ended, a millisecond each. A process that was killed is gone in a few; one that the kernel cannot
-    /// end now (in an uninterruptible wait) ends when it can. One that may not be killed is looked at as often, and left.
+    /// Rounds of a millisecond in which no child ended. A killed process usually ends within a few. One that the kernel cannot end
+    /// now (an uninterruptible wait), or that may not be killed, is left after these.
     const IN_VAIN: u32 = 2000;
-    /// Looks in all: each of the others is for a child that ended.
+    /// All rounds: the others each saw a child end.
     const LOOKS: u32 = 100_000;
-    /// Between two looks, where no child ends: one may have come meanwhile.
+    /// Pause after a round in which no child ended: a new one may have come.
     static LOOK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     let mut list = [0_u8; 512];
     let mut in_vain = 0;
@@ -405,13 +406,13 @@ unsafe fn kill_children() {
             }
             loop {
                 match libc::waitpid(-1, ptr::null_mut(), libc::WNOHANG) {
-                    // None is left.
+                    // No child is left.
                     -1 => return,
                     0 => break,
                     _ => {}
                 }
             }
-            // Every signal is blocked, so that the end of a child waits here even if it comes before the call.
+            // Every signal is blocked, so the end of a child stays pending even if it comes before the call.
             let mut ended: libc::sigset_t = mem::zeroed();
             libc::sigemptyset(&raw mut ended);
             libc::sigaddset(&raw mut ended, libc::SIGCHLD);
@@ -426,7 +427,7 @@ unsafe fn kill_children() {
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> nix::Result<()> {
-    // SAFETY: takes numbers only. Callers close what nothing uses any more, or set a flag that acts at exec.
+    // SAFETY: takes numbers only. Callers close unused descriptors, or set a flag that acts at exec.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
 }
 
@@ -434,9 +435,9 @@ fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> 
 fn join_new_session_keyring() -> nix::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
     let none: *const libc::c_char = ptr::null();
-    // SAFETY: a null name asks for an anonymous keyring; no memory is read.
+    // SAFETY: a null name asks for an anonymous keyring; the kernel reads no memory.
     match Errno::result(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, none) }) {
-        // A kernel without keyrings has none to leave. A container may refuse the call: the stage may not call it either.
+        // A kernel without keyrings needs no change. A container that refuses this call refuses it to the stage too.
         Err(Errno::ENOSYS | Errno::EPERM | Errno::EDQUOT) | Ok(_) => Ok(()),
         Err(errno) => Err(errno),
     }
@@ -457,10 +458,10 @@ mod tests {
         /// Whether a child that this thread forks signals itself at once.
         static SIGNALS: Cell<bool> = const { Cell::new(false) };
     }
-    /// Where the handler writes.
+    /// The descriptor that the handler writes to.
     static HANDLED: AtomicI32 = AtomicI32::new(-1);
 
-    /// As a group is signalled, by Ctrl-C, in the moment of the fork.
+    /// Simulates a signal to the group, as by Ctrl-C, during the fork.
     #[test]
     fn no_handler_of_this_process_runs_in_the_guard() {
         extern "C" fn forked() {
@@ -470,13 +471,13 @@ mod tests {
             }
         }
         extern "C" fn handle(_: libc::c_int) {
-            // SAFETY: one byte of a constant, to a descriptor that is open for as long as the test runs.
+            // SAFETY: writes one byte of a constant to a descriptor that is open as long as the test runs.
             unsafe { libc::write(HANDLED.load(Ordering::Relaxed), c"x".as_ptr().cast(), 1) };
         }
         let (handled, handler) = io::pipe().unwrap();
         HANDLED.store(handler.as_raw_fd(), Ordering::Relaxed);
         let action = SigAction::new(SigHandler::Handler(handle), SaFlags::empty(), SigSet::empty());
-        // SAFETY: both make one system call, and no other test has this signal.
+        // SAFETY: both make one system call, and no other test uses this signal.
         unsafe {
             sigaction(Signal::SIGUSR2, &action).unwrap();
             assert_eq!(libc::pthread_atfork(None, None, Some(forked)), 0);
@@ -484,7 +485,7 @@ mod tests {
         let before = SigSet::thread_get_mask().unwrap();
         let ((its, _lifeline), (heard, told)) = (UnixStream::pair().unwrap(), io::pipe().unwrap());
         let path = Path::new("/bin/grep");
-        // The program has the mask that this thread has.
+        // The program inherits the mask of this thread.
         let words = ["-q", "^SigBlk:.*0000000000000000$", "/proc/self/status"].map(OsStr::new);
         let start = Start {
             program: Program::new(path, &words).unwrap(),
@@ -516,7 +517,7 @@ mod tests {
             assert_eq!(Failure::decode(&failure.encode()), Some(failure));
         }
         assert_eq!(Failure::decode(&[]), None);
-        // Cut off, it is a failure still.
+        // A truncated message is still a failure.
         assert_eq!(Failure::decode(&[0, 1]).map(|it| it.errno), Some(Errno::EIO));
     }
 }

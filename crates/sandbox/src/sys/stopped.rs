@@ -1,9 +1,8 @@
-//! The processes of a sandbox after all of them were stopped, and what sees that one goes on.
+//! Watches the processes of a sandbox after all of them were stopped, and notices when one continues.
 //!
-//! SIGCONT continues a process even if nobody sends it: a timer, a lock of a file or a message queue may, at the stage's own order
-//! (sigevent(3type), `F_SETSIG` in fcntl(2)). Such a process may stop itself again within a millisecond. So it is not the state
-//! that counts, but the processor time: it does not grow as long as no thread of a process runs, and no process comes to be as
-//! long as no other runs.
+//! SIGCONT continues a process even if nobody sends it: a timer, a file lease or a message queue may, as the stage arranged
+//! (sigevent(3type), `F_SETSIG` in fcntl(2)). Such a process may stop itself again within a millisecond. So the watch compares
+//! processor time instead of state: it is constant while no thread of a process runs, and no process can be created while none runs.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,38 +17,38 @@ use super::PidFd;
 use super::helper::Helper;
 use crate::control::Stat;
 
-/// From one look at the processes to the next, in milliseconds.
+/// Milliseconds between two checks of the processes.
 const LOOK: libc::c_int = 20;
 
-/// What the processes of a sandbox do.
+/// The state of a sandbox's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rest {
-    /// All are stopped, or there is none.
+    /// All are stopped, or none exists.
     Stopped,
-    /// One waits for a file system or a device, and cannot stop before it has what it waits for (state `D`, proc_pid_stat(5)).
+    /// One waits for a file system or a device, and cannot stop before that (state `D`, proc_pid_stat(5)).
     Waiting,
-    /// One goes on.
+    /// One runs or sleeps without being stopped.
     GoesOn,
 }
 
-/// The processes of a sandbox at one moment, without its first. Two that are equal have no work between them.
+/// The processes of a sandbox at one moment, without its first. If two such values are equal, no process ran in between.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Processes {
-    /// Each with the processor time of all its threads, in nanoseconds.
+    /// Each process with the processor time of all its threads, in nanoseconds.
     times: Vec<(libc::pid_t, i64)>,
     rest: Rest,
 }
 
-/// A process of this side that ends a sandbox when one of its processes goes on, and then wakes this process until it asks.
+/// A helper that ends a sandbox when one of its processes continues, and then wakes this process until it asks.
 #[derive(Debug)]
 pub struct StopWatch(Helper);
 
 impl Processes {
-    /// Those that descend from this process, as `/proc` has them. One whose parent ends meanwhile may be missing: not so the
-    /// next time.
+    /// Lists the descendants of this process from `/proc`. A process whose parent ends meanwhile may be missing, but not from the
+    /// next list.
     ///
     /// # Errors
-    /// Where `/proc` cannot be read.
+    /// Returns an error if `/proc` cannot be read.
     pub(crate) fn of(init: libc::pid_t) -> io::Result<Self> {
         let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
         for pid in numbers("/proc")? {
@@ -62,9 +61,9 @@ impl Processes {
         while let Some(parent) = parents.pop() {
             for pid in children.remove(&parent).unwrap_or_default() {
                 parents.push(pid);
-                // What has ended does not run again, and may be taken off the list at any time.
+                // A process that has ended does not run again, and may leave the list at any time.
                 let (Some(rest), Some(time)) = (rest_of(pid), time_of(pid)) else { continue };
-                // After vfork(2) it does not go on before the child does, and that one is stopped.
+                // After vfork(2) the parent waits for its child, and the child is stopped.
                 let has_vforked =
                     || children.get(&pid)?.iter().find(|child| super::share_memory(pid, **child));
                 let is_still = rest == Rest::Waiting && has_vforked().is_some();
@@ -76,26 +75,26 @@ impl Processes {
         Ok(found)
     }
 
-    /// Whether this is one of them.
+    /// Whether the list contains this process.
     pub(crate) fn has(&self, pid: libc::pid_t) -> bool {
         self.times.iter().any(|(it, _)| *it == pid)
     }
 
-    /// What they do.
+    /// Returns the state of the processes.
     #[must_use]
     pub fn rest(&self) -> Rest {
         self.rest
     }
 
-    /// Starts what watches that they stay as they are. `lifeline` ends the sandbox where its first process may not be signalled.
+    /// Starts a watch on these processes. `lifeline` ends the sandbox if this process may not signal the sandbox's first one.
     ///
     /// # Errors
-    /// What pidfd_open(2), socketpair(2) and clone(2) say.
+    /// Returns the error of pidfd_open(2), socketpair(2) or clone(2).
     pub(crate) fn watch(&self, init: &PidFd, lifeline: BorrowedFd<'_>) -> io::Result<StopWatch> {
         let this = PidFd::open(std::process::id().cast_signed())?;
         let lifeline = lifeline.as_raw_fd();
         let kept = [init.as_fd().as_raw_fd(), this.as_fd().as_raw_fd(), lifeline];
-        // SAFETY: `look` makes system calls only.
+        // SAFETY: `look` only makes system calls.
         let helper = unsafe {
             Helper::start(c"sandbox-suspend", &kept, |control| {
                 look(control, &self.times, init, lifeline, &this);
@@ -106,10 +105,10 @@ impl Processes {
 }
 
 impl StopWatch {
-    /// Looks once more, and ends. Returns whether a process went on: the sandbox is to be ended then, if it is not yet.
+    /// Checks once more and ends the watch. Returns whether a process continued: the sandbox has to end then.
     ///
     /// # Errors
-    /// Where the process does not answer within two seconds, or is gone.
+    /// Returns an error if the helper does not answer within two seconds or has ended.
     pub fn end(self) -> io::Result<bool> {
         self.0.with(|socket| {
             let socket = socket.as_raw_fd();
@@ -117,7 +116,7 @@ impl StopWatch {
             send(socket, &answer, MsgFlags::MSG_NOSIGNAL)?;
             loop {
                 match recv(socket, &mut answer, MsgFlags::empty()) {
-                    // After SIGCONT, also without a handler (signal(7)).
+                    // A call is interrupted by SIGCONT even without a handler (signal(7)).
                     Err(Errno::EINTR) => {}
                     Ok(1) => return Ok(answer != [0]),
                     Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -128,9 +127,9 @@ impl StopWatch {
     }
 }
 
-/// Looks until it is asked, or the other end is closed.
+/// Checks the processes until a request comes or the other end closes.
 fn look(control: RawFd, times: &[(libc::pid_t, i64)], init: &PidFd, lifeline: RawFd, this: &PidFd) {
-    // What goes on may be many processes, and they are not to be ahead of this one.
+    // Many processes may continue, and must not run before this one.
     super::prefer_this_thread();
     let mut goes_on = false;
     loop {
@@ -152,20 +151,20 @@ fn look(control: RawFd, times: &[(libc::pid_t, i64)], init: &PidFd, lifeline: Ra
         if goes_on {
             match init.signal(libc::SIGKILL) {
                 Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
-                    // SAFETY: takes numbers only. It acts on the socket, whoever has it open.
+                    // SAFETY: takes numbers only. The shutdown acts on the socket, whoever has it open.
                     unsafe { libc::shutdown(lifeline, libc::SHUT_RDWR) };
                 }
                 _ => {}
             }
-            // Again and again: it may have come before that process had stopped.
+            // Repeated, since a signal may come before that process has stopped.
             let _ = this.signal(libc::SIGCONT);
         }
     }
 }
 
-/// The processor time of a process, all of whose threads count, in nanoseconds. Nobody is refused this.
+/// Returns the processor time of all threads of a process, in nanoseconds. The kernel refuses it to nobody.
 fn time_of(pid: libc::pid_t) -> Option<i64> {
-    // As clock_getcpuclockid(3) makes it: `CPUCLOCK_SCHED` is 2 (include/linux/posix-timers_types.h).
+    // Computed as in clock_getcpuclockid(3): `CPUCLOCK_SCHED` is 2 (include/linux/posix-timers_types.h).
     let clock = (!pid << 3) | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a live local.
@@ -173,7 +172,7 @@ fn time_of(pid: libc::pid_t) -> Option<i64> {
     (told == 0).then(|| time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec))
 }
 
-/// What the threads of a process do; `None` where all have ended.
+/// Returns the state of a process's threads, or `None` if all have ended.
 fn rest_of(pid: libc::pid_t) -> Option<Rest> {
     let threads = numbers(&format!("/proc/{pid}/task")).ok()?;
     let states = threads.into_iter().filter_map(|thread| stat(&format!("/proc/{pid}/task/{thread}/stat")));
@@ -190,7 +189,7 @@ fn stat(path: &str) -> Option<Stat> {
     Stat::parse(&fs::read_to_string(path).ok()?)
 }
 
-/// The entries of a directory that are numbers.
+/// Lists the entries of a directory that are numbers.
 fn numbers(directory: &str) -> io::Result<Vec<i32>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(directory)? {

@@ -1,4 +1,4 @@
-//! The ioctls of terminals that nix does not wrap (ioctl_tty(2)), and a terminal that is put in order when this process dies.
+//! Wraps the ioctls of terminals that nix lacks (ioctl_tty(2)), and restores a terminal when this process dies.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,32 +9,31 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-/// Rows, columns, and both in pixels.
+/// Returns the rows and columns, and both in pixels.
 ///
 /// # Errors
-/// What TIOCGWINSZ says.
+/// Returns the error of TIOCGWINSZ.
 pub fn size(terminal: impl AsFd) -> io::Result<[u16; 4]> {
     let mut size = [0_u16; 4];
-    // SAFETY: TIOCGWINSZ fills one `struct winsize`, which is four of these numbers.
+    // SAFETY: TIOCGWINSZ fills one `struct winsize`, which consists of four such numbers.
     Errno::result(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) })?;
     Ok(size)
 }
 
-/// Sets the size; of a pair, from either side. Whoever is in the foreground there gets SIGWINCH, if it is another one.
+/// Sets the size, from either side of a pair. If it changes, the foreground process group there gets SIGWINCH.
 ///
 /// # Errors
-/// What TIOCSWINSZ says.
+/// Returns the error of TIOCSWINSZ.
 pub fn set_size(terminal: impl AsFd, size: [u16; 4]) -> io::Result<()> {
-    // SAFETY: TIOCSWINSZ reads one `struct winsize`, which is four of these numbers.
+    // SAFETY: TIOCSWINSZ reads one `struct winsize`, which consists of four such numbers.
     Errno::result(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCSWINSZ, &raw const size) })?;
     Ok(())
 }
 
-/// Sends SIGINT, SIGQUIT or SIGTSTP to whoever is in the foreground of the terminal with this master, past what waits to be
-/// read there.
+/// Sends SIGINT, SIGQUIT or SIGTSTP to the foreground process group of the terminal with this master, ahead of unread input.
 ///
 /// # Errors
-/// What TIOCSIG says.
+/// Returns the error of TIOCSIG.
 pub fn signal_foreground(master: impl AsFd, signal: Signal) -> io::Result<()> {
     let number = signal as libc::c_int;
     // SAFETY: TIOCSIG takes a number.
@@ -42,7 +41,7 @@ pub fn signal_foreground(master: impl AsFd, signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// Signals that end a process, and that no run takes over. Not SIGSEGV and SIGBUS: the standard library has those.
+/// Signals that end a process and that a run does not handle. SIGSEGV and SIGBUS belong to the standard library.
 const DEADLY: [Signal; 13] = [
     Signal::SIGABRT,
     Signal::SIGALRM,
@@ -59,36 +58,36 @@ const DEADLY: [Signal; 13] = [
     Signal::SIGXFSZ,
 ];
 
-/// The terminal, or -1; and its settings, by words.
+/// The terminal's descriptor, or -1, and its settings as words.
 static TERMINAL: AtomicI32 = AtomicI32::new(-1);
 static SETTINGS: [AtomicU32; 9] = [const { AtomicU32::new(0) }; 9];
 
-/// While this lives, a signal that ends this process restores a terminal first, if this process is in its foreground.
+/// Guards a terminal: a signal that ends this process restores it first, if this process is in its foreground.
 #[derive(Debug)]
 pub struct RestoredOnDeath {
-    /// Under this number until the end of this value.
+    /// Stays open under this number until this value is dropped.
     terminal: OwnedFd,
 }
 
 impl RestoredOnDeath {
-    /// Takes the deadly signals over that have their default actions. One at a time: a second one replaces the first.
+    /// Handles the deadly signals that have their default actions. A second value replaces the first.
     ///
     /// # Errors
-    /// What sigaction(2) says.
+    /// Returns the error of sigaction(2).
     pub fn new(terminal: OwnedFd, settings: &TerminalSettings) -> io::Result<Self> {
         let (words, _) = settings.as_chunks::<4>();
         for (place, word) in SETTINGS.iter().zip(words) {
             place.store(u32::from_ne_bytes(*word), Ordering::Relaxed);
         }
         TERMINAL.store(terminal.as_raw_fd(), Ordering::Release);
-        // Everything is blocked meanwhile: SIGTTOU would stop the process that dies.
+        // All signals are blocked in the handler: SIGTTOU would stop the dying process.
         let handler = SigHandler::Handler(restore_and_die);
         let action = SigAction::new(handler, SaFlags::SA_RESETHAND, SigSet::all());
         for signal in DEADLY {
-            // SAFETY: the handler makes system calls only.
+            // SAFETY: the handler only makes system calls.
             let before = unsafe { sigaction(signal, &action) }?;
             if !matches!(before.handler(), SigHandler::SigDfl) {
-                // SAFETY: what was there before is put back.
+                // SAFETY: this restores the previous action.
                 unsafe { sigaction(signal, &before) }?;
             }
         }
@@ -98,7 +97,7 @@ impl RestoredOnDeath {
 
 impl Drop for RestoredOnDeath {
     fn drop(&mut self) {
-        // The handlers stay, and do nothing but what the default actions do. A later value may have taken this one's place.
+        // The handlers stay, but now act like the default actions. A later value may have replaced this one.
         let own = self.terminal.as_raw_fd();
         let _ = TERMINAL.compare_exchange(own, -1, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -120,6 +119,6 @@ extern "C" fn restore_and_die(signal: libc::c_int) {
             }
         }
     }
-    // SAFETY: takes a number. The action is the default one again (SA_RESETHAND), and is taken when this returns.
+    // SAFETY: takes a number. The default action is set again (SA_RESETHAND), and happens when this function returns.
     unsafe { libc::raise(signal) };
 }

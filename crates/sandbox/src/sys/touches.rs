@@ -1,7 +1,7 @@
-//! Which files of a directory were opened, changed and closed, each once for every process (fanotify(7)).
+//! Reports which files of a directory each process opened, changed and closed (fanotify(7)).
 //!
-//! inotify(7) makes one event of two that are the same and come one after the other: whether two processes have opened a file cannot be
-//! told from it. This tells events of different processes apart, but for root not which process it was.
+//! inotify(7) merges two equal events in a row, so it cannot show that two processes opened a file. fanotify separates the events of
+//! different processes, but names the process only to root.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -14,42 +14,42 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::libc;
 
-/// Directories that are watched.
+/// A watch on directories.
 #[derive(Debug)]
 pub struct Touches(OwnedFd);
 
-/// What a process did to a file in one of them, by the name that it had there.
+/// The actions of a process on a file in a watched directory.
 #[derive(Debug)]
 pub struct Touch {
-    /// The file, whatever names it has.
+    /// The file, whatever its names.
     pub file: FileHandle,
-    /// The name.
+    /// Its name at the time of the event.
     pub name: OsString,
     /// The file was opened.
     pub is_open: bool,
-    /// It was written to, or cut.
+    /// The file was written to or truncated.
     pub is_change: bool,
-    /// It was closed after it had been open for writing.
+    /// The file was closed after it had been open for writing.
     pub is_close: bool,
 }
 
-/// A file's number, which no other file of its file system ever gets (name_to_handle_at(2)).
+/// A file's handle, which no other file of its file system ever gets (name_to_handle_at(2)).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileHandle {
     kind: i32,
     bytes: Vec<u8>,
 }
 
-/// Bytes that come with an event, beside the path and the handles.
+/// Fixed size of an event, before its information records.
 const EVENT: usize = mem::size_of::<libc::fanotify_event_metadata>();
-/// Before the handle of an information record: its type, its length, and the number of the file system.
+/// Bytes before the handle in an information record: its type, its length, and the id of the file system.
 const RECORD: usize = 12;
-/// Bytes of a handle at most (MAX_HANDLE_SZ).
+/// Maximum size of a handle (MAX_HANDLE_SZ).
 const HANDLE: usize = 128;
 
 impl Touches {
     /// # Errors
-    /// What fanotify_init(2) says: `EPERM` before Linux 5.13, `EMFILE` where the user has no instance left.
+    /// Returns the error of fanotify_init(2): `EPERM` before Linux 5.13, `EMFILE` if the user has no instance left.
     pub fn new() -> io::Result<Self> {
         let flags = libc::FAN_CLASS_NOTIF
             | libc::FAN_CLOEXEC
@@ -62,10 +62,10 @@ impl Touches {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Watches a directory, through no link but the last.
+    /// Watches a directory. Follows links in its path.
     ///
     /// # Errors
-    /// What fanotify_mark(2) says: `ENODEV`, `EOPNOTSUPP` and `EXDEV` for a file system that has no handles or no number.
+    /// Returns the error of fanotify_mark(2): `ENODEV`, `EOPNOTSUPP` or `EXDEV` for a file system without handles or an id.
     pub fn watch(&self, dir: &Path) -> io::Result<()> {
         let path = CString::new(dir.as_os_str().as_bytes())?;
         let events = libc::FAN_OPEN | libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE | libc::FAN_EVENT_ON_CHILD;
@@ -77,10 +77,10 @@ impl Touches {
         Ok(())
     }
 
-    /// What has happened since the last time, some of it; nothing where that is all.
+    /// Reads some of the events since the last call, or none if there are no more.
     ///
     /// # Errors
-    /// What read(2) says, and `InvalidData` where the kernel has dropped events, or they are of another form.
+    /// Returns the error of read(2), and `InvalidData` if the kernel has dropped events or they have another form.
     pub fn read(&self) -> io::Result<Vec<Touch>> {
         let mut buffer = [0_u8; 8192];
         // SAFETY: a live local of that length.
@@ -110,7 +110,7 @@ impl AsFd for Touches {
 }
 
 impl Touch {
-    /// From an event: its own part, and two records, of which one has the name and one the file. `None` for one that tells of dropped events.
+    /// Parses an event with two records, one for the name and one for the file. `None` for a report of dropped events.
     fn parse(event: &[u8]) -> Option<Self> {
         let mask = u64::from_ne_bytes(event.get(8..16)?.try_into().ok()?);
         let mut records = event.get(EVENT..)?;
@@ -137,16 +137,16 @@ impl Touch {
 
 impl FileHandle {
     /// # Errors
-    /// What name_to_handle_at(2) says.
+    /// Returns the error of name_to_handle_at(2).
     pub fn of(file: &File) -> io::Result<Self> {
-        /// Linux 6.5: one that names the file and cannot open it, as events have it.
+        /// Linux 6.5: a handle that identifies the file but cannot open it, as in events.
         const AT_HANDLE_FID: libc::c_int = libc::AT_REMOVEDIR;
         let ask = |flags: libc::c_int| {
             let mut bytes = [0_u8; 8 + HANDLE];
             let size = u32::try_from(HANDLE).unwrap_or(0).to_ne_bytes();
             bytes.iter_mut().zip(size).for_each(|(place, byte)| *place = byte);
             let mut mount = 0;
-            // SAFETY: the path is a C string, and the others are live locals: `struct file_handle` with the room that it names.
+            // SAFETY: the path is a C string, and the others are live locals: `struct file_handle` with the room that it states.
             Errno::result(unsafe {
                 libc::name_to_handle_at(
                     file.as_raw_fd(),
@@ -165,7 +165,7 @@ impl FileHandle {
         Ok(Self::parse(&bytes).ok_or(Errno::EBADMSG)?.0)
     }
 
-    /// From a `struct file_handle`. Returns what is behind it, too.
+    /// Parses a `struct file_handle`, and returns the bytes after it too.
     fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let length = usize::try_from(number(bytes, 0)?).ok()?;
         let kind = number(bytes, 4)?.cast_signed();

@@ -1,5 +1,5 @@
-//! Trees of the host as mounts that are nowhere yet, and users that change places in them (open_tree(2), mount_setattr(2),
-//! move_mount(2), user_namespaces(7)).
+//! Host trees as detached mounts, and maps that change the owners in them (open_tree(2), mount_setattr(2), move_mount(2),
+//! user_namespaces(7)).
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -14,20 +14,19 @@ use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc;
 use nix::sys::stat::{SFlag, fstat};
 
-/// A map of users for mounts: a user namespace that no process is in.
+/// A map of users for mounts: a user namespace without processes.
 #[derive(Debug)]
 pub struct UserMap(OwnedFd);
 
 impl UserMap {
-    /// A map with these lines, as in `/proc/PID/uid_map` (user_namespaces(7)): first the number that is on the disk, then the
-    /// number that it is in the mount, then how many.
+    /// Makes a map from the lines of `/proc/PID/uid_map` (user_namespaces(7)): the id on the disk, the id in the mount, and how many.
     ///
-    /// Takes a process that does nothing and is gone when this returns.
+    /// This starts a process that does nothing, and that has ended when this returns.
     ///
     /// # Errors
-    /// What clone(2) says, such as `EPERM` and `ENOSPC` where user namespaces are restricted, and what the kernel says to the
-    /// maps: `EPERM` without CAP_SETUID and CAP_SETGID, and for uid 0 without CAP_SETFCAP since Linux 5.12; `EINVAL` for what is
-    /// no map.
+    /// Returns the error of clone(2), such as `EPERM` or `ENOSPC` where user namespaces are restricted, and the kernel's answer to
+    /// the maps: `EPERM` without CAP_SETUID and CAP_SETGID, and for uid 0 without CAP_SETFCAP since Linux 5.12; `EINVAL` for an
+    /// invalid map.
     pub fn new(uids: &str, gids: &str) -> io::Result<Self> {
         let child = Sleeper::start()?;
         let proc = format!("/proc/{}", child.0);
@@ -37,20 +36,20 @@ impl UserMap {
     }
 }
 
-/// A process in a user namespace of its own. Dropping it ends it.
+/// A process in a new user namespace. Dropping it ends the process.
 struct Sleeper(libc::pid_t);
 
 impl Sleeper {
     fn start() -> io::Result<Self> {
         let parent = nix::unistd::getpid();
-        // No signal at its end, so that nobody in this process who waits for any child meets it: see __WALL in wait(2).
+        // No signal at its end, so that other code in this process that waits for any child does not see it: see __WALL in wait(2).
         let flags = libc::CLONE_NEWUSER | libc::CLONE_FILES;
-        // SAFETY: without CLONE_VM this is fork(2), without the C library's handlers: the child makes system calls only, on
-        // numbers, and never returns from here. It shares the descriptors and touches none.
+        // SAFETY: without CLONE_VM this is fork(2) without the C library's handlers: the child only makes system calls on numbers,
+        // and never returns from here. It shares the descriptors and uses none.
         unsafe {
             let child = Errno::result(libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0))?;
             if child == 0 {
-                // Not to outlive a parent that is killed now, or was before this call.
+                // It must not outlive a parent that is killed now, or was before this call.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 while libc::getppid() == parent.as_raw() {
                     libc::poll(std::ptr::null_mut(), 0, -1);
@@ -64,7 +63,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // SAFETY: takes numbers only. The child is ours and not waited for yet, so the number is still its own.
+        // SAFETY: takes numbers only. The child is not reaped yet, so its pid is still its own.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             while libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL) < 0
@@ -74,7 +73,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// A tree of the host as a mount of its own, which is nowhere yet. Dropping it unmounts it.
+/// A host tree as a detached mount. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct Tree {
     fd: OwnedFd,
@@ -83,22 +82,22 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The file or directory at a path, with what is mounted in it. Nothing that is mounted in the original later shows here; no
-    /// device of it works, and no program in it has its owner's rights.
+    /// Copies the file or directory at a path, with the mounts in it. Later mounts in the original do not appear here. Devices in it
+    /// do not work, and set-user-ID programs run without their owner's rights.
     ///
     /// # Errors
-    /// `ELOOP` for a path with a symbolic link anywhere in it: somebody could have put it there since the path was looked at.
-    /// `EPERM` without CAP_SYS_ADMIN, `EINVAL` for what cannot be bound; what openat2(2), open_tree(2), mount_setattr(2) say.
+    /// Returns `ELOOP` for a path with a symbolic link anywhere in it, which may have been added since the path was checked; `EPERM`
+    /// without CAP_SYS_ADMIN; `EINVAL` for what cannot be bound; and the error of openat2(2), open_tree(2) or mount_setattr(2).
     pub fn open(path: &Path) -> io::Result<Self> {
         let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
         Self::of(&openat2(AT_FDCWD, path, how)?)
     }
 
-    /// The same for what has been opened, as with `O_PATH`.
+    /// Copies the tree at a descriptor, such as one from `O_PATH`.
     ///
     /// # Errors
-    /// As in [`Tree::open`], but for the path.
+    /// Returns an error as [`Tree::open`] does, except for those of the path.
     pub fn of(found: &OwnedFd) -> io::Result<Self> {
         let about = fstat(found)?;
         let is_dir = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
@@ -123,22 +122,22 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The uid on the disk that owned what was opened, and not what has its name by now.
+    /// Returns the uid on the disk of the file that was opened, even if its name leads to another file by now.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Lets users change places in it. False: what is mounted in it keeps its own, because a file system there cannot.
+    /// Changes the owners in the tree. Returns false if mounts in it keep theirs because their file system does not support it.
     ///
     /// # Errors
-    /// `EINVAL` where its file system cannot, `EPERM` where that belongs to another user namespace or its users have changed
-    /// places already.
+    /// Returns `EINVAL` if the tree's file system does not support it, `EPERM` if that belongs to another user namespace or already
+    /// has a map.
     pub fn map(&self, users: &UserMap) -> io::Result<bool> {
         let userns_fd = u64::try_from(users.0.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         let mapped =
             libc::mount_attr { attr_set: libc::MOUNT_ATTR_IDMAP, attr_clr: 0, propagation: 0, userns_fd };
-        // All of it or nothing is changed.
+        // The kernel changes all mounts or none.
         match self.set(mapped, true) {
             Err(Errno::EINVAL | Errno::EPERM) => Ok(self.set(mapped, false).map(|()| false)?),
             other => Ok(other.map(|()| true)?),
@@ -163,25 +162,25 @@ impl Tree {
     }
 }
 
-/// Where trees are mounted for bubblewrap, by a process that has their descriptors, in a mount namespace of its own.
+/// Mount points of trees for bubblewrap, filled by a process that has their descriptors, in a new mount namespace.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// A directory of ours. What is in it there is only what is mounted.
+    /// A directory of ours, which is covered before the trees are mounted.
     dir: CString,
     /// Options of the file system in memory that covers it.
     options: CString,
-    /// Each tree's descriptor, its place in the directory, and whether it is a directory.
+    /// Each tree's descriptor, its name in the directory, and whether it is a directory.
     trees: Vec<(RawFd, CString, bool)>,
 }
 
 impl Places {
-    /// Places below `dir`, by name. The descriptors are the caller's, and have to be open when the trees are mounted.
+    /// Prepares mount points below `dir`, by name. The descriptors remain the caller's, and must be open when the trees are mounted.
     pub(crate) fn new<'a>(dir: &Path, trees: impl Iterator<Item = (&'a str, &'a Tree)>) -> io::Result<Self> {
         let trees = trees.map(|(name, tree)| {
             Ok((tree.fd.as_raw_fd(), CString::new(dir.join(name).as_os_str().as_bytes())?, tree.is_dir))
         });
         let trees = trees.collect::<io::Result<Vec<_>>>()?;
-        // One for each place, and for the root of it.
+        // An inode for each mount point, and for their root.
         let options = format!("mode=0711,size=4k,nr_inodes={}", trees.len() + 2);
         Ok(Self { dir: CString::new(dir.as_os_str().as_bytes())?, options: CString::new(options)?, trees })
     }
@@ -191,16 +190,16 @@ impl Places {
         self.trees.iter().map(|(fd, ..)| *fd)
     }
 
-    /// Mounts them. This process leaves the mounts of its parent for a copy that nobody else sees.
+    /// Mounts the trees in a copy of the parent's mount namespace that nobody else sees.
     ///
-    /// Makes system calls only: it is called between fork and exec.
+    /// Only makes system calls, since it runs between fork and exec.
     pub(crate) fn fill(&self) -> nix::Result<()> {
         const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
         let none = std::ptr::null();
         let tmpfs = c"tmpfs".as_ptr();
         let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        // SAFETY: paths and options are C strings of ours, and outlive the calls; the rest are numbers and null pointers, which
-        // mount(2) takes for what is not needed.
+        // SAFETY: paths and options are C strings of ours that outlive the calls; the rest are numbers and null pointers, which
+        // mount(2) accepts for unused arguments.
         unsafe {
             Errno::result(libc::unshare(libc::CLONE_NEWNS))?;
             let private = libc::MS_REC | libc::MS_PRIVATE;
