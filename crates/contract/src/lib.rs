@@ -1,7 +1,7 @@
-//! What the host side and stage2 must agree on: places, the port, and the messages of the control socket.
+//! Defines what the host side and stage2 must agree on: paths, ports, and the messages of the control socket.
 //!
-//! No dependencies and no I/O: stage2 links this next to hostile code, so it stays small enough to read at one sitting, and
-//! without the standard library, which stage2 has not.
+//! The crate has no dependencies and no I/O, because stage2 links it next to hostile code: it stays small enough to read at one
+//! sitting. Like stage2, it does without the standard library.
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -17,43 +17,42 @@ pub const DIR: &str = "/run/exeat";
 pub const SOCKET: &str = "/run/exeat/proxy.sock";
 /// The bind-mounted socket of the host side for the relay's SOCKS5 connections.
 pub const SOCKS5_SOCKET: &str = "/run/exeat/socks5.sock";
-/// The helper itself.
+/// The helper program stage2.
 pub const STAGE2: &str = "/run/exeat/stage2";
-/// One line per denial, written by the host and read-only inside.
+/// The log of denials, a line for each, written by the host and read-only inside.
 pub const DENIALS: &str = "/run/exeat/denials.jsonl";
-/// What an agent should know of the sandbox, in words.
+/// A description of the sandbox for an agent.
 pub const README: &str = "/run/exeat/README";
 /// The private package cache.
 pub const CACHE: &str = "/run/exeat/cache";
 /// The private home directory, in the cache.
 pub const HOME: &str = "/run/exeat/cache/home";
-/// A file that is there where a run inside this one executes its command as it is.
+/// A file that exists if a run inside this one executes its command directly.
 pub const NESTED: &str = "/run/exeat/nested";
 
-/// TCP port of the proxy on the sandbox's loopback: the registered port of an HTTP proxy's best-known implementation,
-/// which no client mistakes for something else.
+/// TCP port of the proxy on the sandbox's loopback: the port of a well-known HTTP proxy, so that clients recognize it.
 pub const PROXY_PORT: u16 = 3128;
 
-/// TCP port of SOCKS5 on the sandbox's loopback, where it is offered: the registered one (IANA).
+/// TCP port of SOCKS5 on the sandbox's loopback, if it is offered: the registered one (IANA).
 pub const SOCKS5_PORT: u16 = 1080;
 
-/// The sandbox's name server: where systemd-resolved has its own, so that no program takes it for odd.
+/// The sandbox's name server, at the address of systemd-resolved, which programs expect.
 pub const NAME_SERVER: core::net::Ipv4Addr = core::net::Ipv4Addr::new(127, 0, 0, 53);
 
-/// Uid and gid of the stage inside its user namespace: the kernel's overflow id, owner of nothing.
+/// Uid and gid of the stage inside its user namespace: the kernel's overflow id, which owns nothing.
 pub const NOBODY: u32 = 65_534;
 
-/// How TCP in the namespace reaches the proxy.
+/// The way in which TCP in the namespace reaches the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BridgeKind {
-    /// The listener is passed to the host.
+    /// stage2 passes the listener to the host.
     Handoff,
-    /// A process stays and copies.
+    /// A process in the sandbox copies each connection.
     Relay,
 }
 
 impl BridgeKind {
-    /// The word in the record.
+    /// Returns the word in the record.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -62,7 +61,7 @@ impl BridgeKind {
         }
     }
 
-    /// stage2's one argument: the bridge, and whether SOCKS5 is offered.
+    /// Returns stage2's one argument: the bridge, and whether SOCKS5 is offered.
     #[must_use]
     pub fn argument(self, socks5: bool) -> &'static str {
         match (self, socks5) {
@@ -73,7 +72,7 @@ impl BridgeKind {
         }
     }
 
-    /// What an argument asks for.
+    /// Parses stage2's argument.
     #[must_use]
     pub fn from_argument(argument: &[u8]) -> Option<(Self, bool)> {
         match argument {

@@ -1,36 +1,35 @@
-//! The messages of the control socket, and their bytes.
+//! The messages of the control socket, and their encoding.
 //!
-//! A frame is a length (`u32`, little endian, of what follows) and a body: one tag byte and fields. A byte string is a
-//! `u32` length and its bytes. Descriptors travel beside a frame's first byte (`SCM_RIGHTS`, unix(7)): with a [`Hello`],
-//! the listener of a handoff or a lifeline of a relay, and behind it that of SOCKS5 where it is offered; with a [`Go`], standard input, output
-//! and error, in this order; with [`Message::Hardened`], the master of the stage's terminal, where it has one of its own, and behind it
-//! the notices of the calls that the host is told of.
+//! A frame is a length (`u32`, little endian, of what follows) and a body: one tag byte and fields. A byte string is a `u32` length
+//! and its bytes. Descriptors come with a frame's first byte (`SCM_RIGHTS`, unix(7)), in this order. A [`Hello`] has the listener of
+//! a handoff or the lifeline of a relay, and then the same for SOCKS5 if it is offered. A [`Go`] has standard input, output and
+//! error. [`Message::Hardened`] has the master of the stage's terminal and then the notices of its calls, if it has these.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Bytes of one frame at most: execve(2) takes 6 MiB of arguments and environment at the largest (`_STK_LIM / 4 * 3`).
+/// Maximum size of one frame: execve(2) takes at most 6 MiB of arguments and environment (`_STK_LIM / 4 * 3`).
 pub const MAX_FRAME: usize = 8 << 20;
 
 /// A message in either direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a run has one of each")]
 pub enum Message {
-    /// stage2 stands: the bridge is made and nothing untrusted has run.
+    /// stage2 is ready: the bridge exists and nothing untrusted has run.
     Hello(Hello),
-    /// Host to stage2: become the stage.
+    /// The host tells stage2 to become the stage.
     Go(Go),
-    /// stage2 is about to `execve`; this is what its hardening holds. End of file after it means that the stage runs.
+    /// stage2 is about to `execve`, with this hardening. End of file after it means that the stage runs.
     Hardened {
-        /// ABI version of the Landlock domain that was entered; 0 when the kernel has none.
+        /// ABI version of the Landlock domain of the stage; 0 if the kernel has none.
         landlock: u32,
     },
-    /// stage2 could not do a step, and ends.
+    /// A step of stage2 failed, and stage2 ends.
     Failed {
         /// The step.
         step: Step,
-        /// The kernel's answer, an `errno`; 0 when the fault was not a system call's.
+        /// The kernel's answer, an `errno`; 0 if the step failed without a system call.
         errno: i32,
     },
 }
@@ -42,45 +41,44 @@ pub struct Hello {
     pub port: u16,
 }
 
-/// What the stage is.
+/// The stage that stage2 becomes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Go {
     /// The command and its arguments.
     pub argv: Vec<Vec<u8>>,
-    /// The whole environment, `NAME=VALUE` each.
+    /// The whole environment, in entries `NAME=VALUE`.
     pub env: Vec<Vec<u8>>,
     /// The working directory inside.
     pub cwd: Vec<u8>,
-    /// A classic BPF program (`struct sock_filter` each, native endian) to install before `execve`; empty for none.
+    /// A classic BPF program (a sequence of `struct sock_filter`, native endian) to install before `execve`; empty for none.
     pub filter: Vec<u8>,
-    /// Another one, for the calls that the host is told of before they are made (seccomp_unotify(2)); empty for none.
+    /// Another program, for the calls that the host gets a notice of before they run (seccomp_unotify(2)); empty for none.
     pub notice_filter: Vec<u8>,
     /// The stage's soft limit of open descriptors (RLIMIT_NOFILE, getrlimit(2)).
     pub descriptors: u64,
-    /// The stage's hard limit of the same; the one that stage2 has where that is lower.
+    /// The stage's hard limit of open descriptors; stage2's own hard limit applies if it is lower.
     pub most_descriptors: u64,
-    /// TCP ports that the stage may connect to, on whatever address; it may then listen on none. `None`: any port, and it may
-    /// listen.
+    /// TCP ports that the stage may connect to, on any address; it may then listen on none. `None` allows every port, and to listen.
     pub ports: Option<Vec<u16>>,
-    /// The terminal that the stage gets, made inside.
+    /// The stage's terminal, made inside.
     pub terminal: Option<Terminal>,
 }
 
-/// A terminal of the sandbox's own: what its master and its slave are to be like.
+/// The properties of the terminal that stage2 makes in the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminal {
-    /// The standard streams that it takes the place of: bit n for descriptor n. Not 0.
+    /// The standard streams that the terminal replaces: bit n for descriptor n. Not 0.
     pub streams: u8,
-    /// Rows, columns, and both in pixels (`struct winsize`, ioctl_tty(2)).
+    /// Rows and columns, and both in pixels (`struct winsize`, ioctl_tty(2)).
     pub size: [u16; 4],
     /// The kernel's `struct termios`: four words of flags (native endian), line discipline, 19 control characters.
     pub settings: TerminalSettings,
 }
 
-/// As ioctl_tty(2), TCSETS, takes it.
+/// The kernel's `struct termios`, as TCSETS takes it (ioctl_tty(2)).
 pub type TerminalSettings = [u8; 36];
 
-/// The steps of stage2, for "step: cause".
+/// A step of stage2, for messages "step: cause".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
@@ -90,9 +88,9 @@ pub enum Step {
     BindProxyPort = 2,
     /// Fork the relay.
     StartRelay = 3,
-    /// Send the hello, with the listener.
+    /// Send the hello with the listener.
     SendHello = 4,
-    /// Read what the host said.
+    /// Read the host's go.
     ReadGo = 5,
     /// Take over standard input, output and error.
     TakeStreams = 6,
@@ -126,7 +124,7 @@ impl Step {
         Self::Terminal,
     ];
 
-    /// What the step does, for "cannot ...".
+    /// Describes the step, worded to follow "cannot".
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -150,7 +148,7 @@ impl Step {
     }
 }
 
-/// The bytes are not a message.
+/// The error for bytes that are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeError;
 
@@ -168,7 +166,7 @@ const HARDENED: u8 = 3;
 const FAILED: u8 = 4;
 
 impl Message {
-    /// The frame: length and body. `None` when it would exceed [`MAX_FRAME`].
+    /// Encodes the message as a frame: length and body. `None` if it would exceed [`MAX_FRAME`].
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut out = vec![0; 4];
@@ -212,10 +210,10 @@ impl Message {
         Some(out)
     }
 
-    /// The message in `body`, which is a frame without its length.
+    /// Decodes a frame without its length.
     ///
     /// # Errors
-    /// When the body is not exactly one message.
+    /// Returns an error if the body is not exactly one message.
     pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut rest = body;
         let message = Self::take(&mut rest).ok_or(DecodeError)?;
@@ -272,7 +270,7 @@ fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-/// Outer `None`: no message.
+/// The outer `None` means invalid bytes.
 fn take_terminal(rest: &mut &[u8]) -> Option<Option<Terminal>> {
     let [streams] = take_array(rest)?;
     if streams == 0 {
@@ -305,7 +303,7 @@ fn take_ports(rest: &mut &[u8]) -> Option<Option<Vec<u16>>> {
 
 fn take_list(rest: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
     let count = u32::from_le_bytes(take_array(rest)?);
-    // No capacity from a number on the wire: a hostile count must not allocate.
+    // Reserves no capacity for a number from the wire: a hostile count must not allocate.
     (0..count).map(|_| take_bytes(rest)).collect()
 }
 
