@@ -211,7 +211,7 @@ pub enum Via {
 }
 
 impl Via {
-    /// All values.
+    /// Contains every value.
     pub const ALL: [Via; 7] =
         [Via::Connect, Via::Http, Via::Transparent, Via::Socks5, Via::Dns, Via::Direct, Via::Forward];
 

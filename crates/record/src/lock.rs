@@ -1,9 +1,9 @@
-//! `egress.lock`: what each stage reached, for people to review and for `exeat run --locked` to hold a later run to.
+//! `egress.lock`: lists what each stage reached, for review and for `exeat run --locked`, which holds a later run to it.
 //!
-//! Grants nothing and decides nothing: what it lists still needs a rule. No file is opened here.
+//! The lock grants nothing and decides nothing: an entry still needs a rule. This module opens no file.
 //!
-//! It is text, an entry a line, each with its stage, sorted as bytes: a new host is one new line in a difference, and two
-//! branches that met in a conflict are joined by keeping the lines of both.
+//! The file is text with a line for each entry, each with its stage, sorted as bytes. A new host adds one line to a difference, and a
+//! merge conflict is resolved by keeping the lines of both sides.
 //!
 //! ```text
 //! # comments, and empty lines
@@ -14,8 +14,8 @@
 //! offline
 //! ```
 //!
-//! The stage is `-` for runs without a name, and in quotes, as in JSON, where it is not made of `A-Z a-z 0-9 . _ -` alone. A
-//! line with nothing behind it is a stage that reached nothing.
+//! The stage is `-` for runs without a name. A name with characters other than `A-Z a-z 0-9 . _ -` is in quotes, as in JSON. A line
+//! with only a stage belongs to a stage that reached nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,24 +28,24 @@ use crate::escape::{clip, escape};
 use crate::event::Via;
 use crate::line::{ascii_json, max};
 
-/// The name of the file where none is given.
+/// The default name of the file.
 pub const FILE: &str = "egress.lock";
 
-/// Bytes of a lock file that are read at most; a larger one is refused, not cut.
+/// Maximum size of a lock file; a larger one is refused, not cut.
 pub const MAX_BYTES: usize = 4 << 20;
 
-/// Entries of all stages together; as many rules as a policy file may have.
+/// Maximum number of entries of all stages together, equal to the rules that a policy file may have.
 pub const MAX_ENTRIES: usize = 20_000;
 
-/// Stages that one file has at most.
+/// Maximum number of stages in one file.
 pub const MAX_STAGES: usize = 4096;
 
-/// What stands in front, for whoever finds the file.
+/// The comment at the start of the file, for readers who do not know it.
 const HEAD: &str = "# What each stage reached: stage, host and port, how it asked. Written by `exeat audit lock`; with `exeat run --locked`\n\
                     # a stage reaches nothing else.\n\
                     schema 1\n";
 
-/// A stage as a record names it; `None` is a run without a name.
+/// A stage as a record names it; `None` for runs without a name.
 pub type Stage = Option<String>;
 
 /// The lists of all stages.
@@ -54,7 +54,7 @@ pub struct Lock {
     stages: BTreeMap<Stage, Reached>,
 }
 
-/// What a stage reached: how it asked for what, and the line that says so; 0 where it was not read.
+/// The targets that a stage reached, each with the way of the request and its line in the file, or 0 if it was not read from one.
 type Reached = BTreeMap<(Target, Via), u32>;
 
 /// One line of the file.
@@ -62,12 +62,12 @@ type Reached = BTreeMap<(Target, Via), u32>;
 pub struct Entry<'a> {
     /// The stage.
     pub stage: Option<&'a str>,
-    /// What it reached.
+    /// The target that it reached.
     pub target: &'a Target,
-    /// How it asked. Not compared when a run is held to the lock: the same program asks through the gateway on a machine that
-    /// has one, and through the proxy on one that has not.
+    /// The way of the request. A locked run does not compare it: the same program asks through the gateway on a machine with one, and
+    /// through the proxy on others.
     pub via: Via,
-    /// From 1; 0 for what was not read from a file.
+    /// The line in the file, from 1; 0 for an entry that was not read from a file.
     pub line: u32,
 }
 
@@ -76,7 +76,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`LockError`]: the first line that is none, or a file that is too large. Whoever holds a run to it must not go on.
+    /// Returns [`LockError`] for the first invalid line, or for a file that is too large. A caller that locks a run must stop then.
     pub fn parse(text: &str) -> Result<Self, LockError> {
         if text.len() > MAX_BYTES {
             return Err(LockError::new(0, Fault::Bytes));
@@ -118,32 +118,32 @@ impl Lock {
         if schema { Ok(lock) } else { Err(LockError::new(0, Fault::Schema)) }
     }
 
-    /// Whether there is a list for this stage, if only an empty one.
+    /// Returns whether this stage has a list, which may be empty.
     pub fn has(&self, stage: Option<&str>) -> bool {
         self.of_stage(stage).is_some()
     }
 
-    /// What a stage reached, sorted; nothing for one without a list.
+    /// Returns the sorted entries of a stage, or none for a stage without a list.
     pub fn of<'a>(&'a self, stage: Option<&str>) -> impl Iterator<Item = Entry<'a>> {
         self.of_stage(stage).into_iter().flat_map(|(stage, reached)| entries(stage, reached))
     }
 
-    /// The entries of all stages, sorted.
+    /// Returns the entries of all stages, sorted.
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         self.stages.iter().flat_map(|(stage, reached)| entries(stage, reached))
     }
 
-    /// The stages, sorted; `None` is that of runs without a name.
+    /// Returns the stages, sorted; `None` stands for runs without a name.
     pub fn stages(&self) -> impl Iterator<Item = Option<&str>> {
         self.stages.keys().map(Option::as_deref)
     }
 
-    /// Gives a stage its list, in the place of one that it has.
+    /// Sets the list of a stage, and replaces an earlier one.
     pub fn put(&mut self, stage: Stage, reached: impl IntoIterator<Item = (Target, Via)>) {
         self.stages.insert(stage, reached.into_iter().map(|entry| (entry, 0)).collect());
     }
 
-    /// Takes the lists of another lock in the place of its own ones; stages that the other does not have stay.
+    /// Replaces the lists of all stages that another lock has. Other stages keep theirs.
     pub fn replace(&mut self, newer: Self) {
         self.stages.extend(newer.stages);
     }
@@ -155,7 +155,7 @@ impl Lock {
         }
     }
 
-    /// The file: the same for the same entries, whatever they come from.
+    /// Returns the text of the file, which depends on the entries only.
     pub fn render(&self) -> String {
         let mut lines = Vec::new();
         for (stage, reached) in &self.stages {
@@ -188,12 +188,12 @@ fn entries<'a>(stage: &'a Stage, reached: &'a Reached) -> impl Iterator<Item = E
     })
 }
 
-/// The name of a stage as its record has it: a long one loses its end there.
+/// Returns the name of a stage as its record has it, where a long one loses its end.
 pub fn in_record(stage: &str) -> Cow<'_, str> {
     clip(stage, max::STAGE)
 }
 
-/// The stage of a line, and what follows it.
+/// Splits a line into its stage and the rest.
 fn split(line: &str) -> Option<(Option<Cow<'_, str>>, Option<&str>)> {
     if line.starts_with('"') {
         let mut values = serde_json::Deserializer::from_str(line).into_iter::<String>();
@@ -215,7 +215,7 @@ fn is_bare(stage: &str) -> bool {
     stage != "-" && !stage.is_empty() && stage.bytes().all(plain)
 }
 
-/// A stage as the file spells it.
+/// Returns a stage as the file spells it.
 pub fn spelled(stage: Option<&str>) -> String {
     match stage {
         None => "-".to_owned(),
@@ -223,7 +223,7 @@ pub fn spelled(stage: Option<&str>) -> String {
         Some(stage) => {
             let quoted = serde_json::Value::from(stage).to_string();
             let mut ascii = Vec::new();
-            // Writing to memory cannot fail.
+            // A write to memory cannot fail.
             let _ = ascii_json(&mut ascii, &quoted);
             let _ = ascii.flush();
             String::from_utf8_lossy(&ascii).into_owned()
@@ -231,12 +231,12 @@ pub fn spelled(stage: Option<&str>) -> String {
     }
 }
 
-/// More was seen than a lock may have.
+/// The error for more entries or stages than a lock may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_ENTRIES} entries or {MAX_STAGES} stages")]
 pub struct Full;
 
-/// Why a text is no lock.
+/// The error for a text that is not a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockError {
     line: u32,
@@ -248,7 +248,7 @@ impl LockError {
         Self { line, fault }
     }
 
-    /// The line, from 1; 0 where none is at fault.
+    /// Returns the line, from 1, or 0 if no single line is at fault.
     pub fn line(&self) -> u32 {
         self.line
     }
@@ -266,7 +266,7 @@ enum Fault {
     Via(WordError),
 }
 
-/// What is wrong; the line is for the caller to put in front.
+/// Describes the fault without the line, which the caller adds.
 impl std::fmt::Display for LockError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.fault {

@@ -34,7 +34,7 @@ fn value(event: &Event) -> Value {
     serde_json::from_slice(&line(&header(), event)).unwrap()
 }
 
-/// A rule has the risk of its group, and one that somebody wrote has none.
+/// The rule's group sets the risk; a rule that a user wrote has none.
 #[test]
 fn a_decision_has_the_risk_of_the_group_of_its_rule() {
     let mut seen = std::collections::BTreeSet::new();
@@ -261,7 +261,7 @@ fn a_run_start_has_the_command_and_the_enforcement() {
     assert_eq!(value["mode"], "enforce");
 }
 
-/// A11: the record holds the name asked for, the rule and the address.
+/// A11: the record has the requested name, the rule and the address.
 #[test]
 fn a11_a_decision_tells_name_rule_and_address() {
     let mut decision = allow(7, "api.example.com:443");
@@ -288,7 +288,7 @@ fn a11_a_decision_tells_name_rule_and_address() {
     assert!(value.get("error").is_none() && value.get("count").is_none());
 }
 
-/// A03: the program is told, and what it was started with has no field.
+/// A03: the record has the program, and no field for its arguments.
 #[test]
 fn a_decision_tells_who_asked_where_that_is_known() {
     let mut decision = allow(1, "a.example:443");
@@ -382,7 +382,7 @@ fn a_decision_is_under_the_policy_that_was_asked() {
     assert!(start.get("policy_sha256").is_none() && start.get("mode").is_none(), "{start}");
 }
 
-/// A01: a stage names its programs as it likes, and a reader takes what JSON escaped out again.
+/// A01: a stage may name its programs as it likes, and a reader decodes what JSON escaped.
 #[test]
 fn a01_a_path_is_printable_when_it_was_read_as_json() {
     for (name, told) in [
@@ -396,7 +396,7 @@ fn a01_a_path_is_printable_when_it_was_read_as_json() {
     }
 }
 
-/// Every limit that can be set is in the line, the last of the list too.
+/// The line has every limit, including the last of the list.
 #[test]
 fn a_start_with_every_limit_has_every_limit() {
     let limits: Vec<String> = (0..exeat_policy::Limits::KEYS).map(|n| format!("key{n}=1 (kernel)")).collect();

@@ -27,7 +27,7 @@ fn what_is_written_is_read_back_and_sorted() {
         (first.target.to_string().as_str(), first.via, first.line),
         ("b.example:443", Via::Connect, 2)
     );
-    // Comments, empty lines, doubles, upper case and the end of line of other systems change nothing.
+    // Comments, empty lines, duplicates, upper case and the line ends of other systems change nothing.
     let other = read("# x\r\n\n- B.example:443 connect\r\n- b.example.:443 connect\n");
     assert_eq!(shown(&other), "- b.example:443 connect\n");
 }

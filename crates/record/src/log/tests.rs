@@ -136,9 +136,9 @@ fn writers_side_by_side_leave_whole_lines_without_gaps() {
     }
 }
 
-/// K47: a decision on record costs less than 15 us; a build without optimization gets ten times as much. The median is judged, so that
-/// what runs beside this test is not. What a line costs that is synced depends on the disk, and is only printed:
-/// `cargo test --release -p exeat-record -- --nocapture what_a_decision_costs`.
+/// K47: a decision on record costs less than 15 us; a build without optimization gets ten times as much. The median counts, so that
+/// other load does not. The cost of a synced line depends on the disk, and is only printed: `cargo test --release -p exeat-record --
+/// --nocapture what_a_decision_costs`.
 #[test]
 fn what_a_decision_costs() {
     let most = if cfg!(debug_assertions) { 150 } else { 15 };
@@ -163,7 +163,7 @@ fn what_a_decision_costs() {
     }
 }
 
-/// L17: the first line is that of the start, by which the ledger knows the record, however long the sandbox takes.
+/// L17: the first line is the start, by which the ledger knows the record, however long the sandbox takes.
 #[test]
 fn l17_nothing_stands_before_the_start() {
     let dir = Dir::new();
@@ -176,7 +176,7 @@ fn l17_nothing_stands_before_the_start() {
     assert_eq!((&lines[0]["event"], &lines[1]["what"]), (&"run_start".into(), &"no_reserve".into()));
 }
 
-/// L17: space for the end of a record is kept on the disk, and given back when it has ended. Its size is that of its lines all the while.
+/// L17: the disk keeps space for the end of a record, and releases it at the end. The file's size never includes it.
 #[test]
 fn l17_space_is_kept_for_the_end_of_a_record() {
     use std::os::unix::fs::MetadataExt as _;

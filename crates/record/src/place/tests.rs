@@ -28,7 +28,7 @@ fn the_place_follows_the_environment() {
     assert_eq!(dir(None, None), None);
 }
 
-/// A02: what is made is for its owner alone.
+/// A02: only the owner may read what is made.
 #[test]
 fn a02_directories_and_files_are_private() {
     let dir = Dir::new();
@@ -44,7 +44,7 @@ fn a02_directories_and_files_are_private() {
     assert!(store_policy(&path, "{}", false).is_err(), "a policy is stored once");
 }
 
-/// A05, H16: what a full disk cut off does not stand in the way of the same policy later, nor is it taken for another's.
+/// A05, H16: a policy that a full disk cut off does not block the same policy later, and is not mistaken for another's.
 #[test]
 fn a05_a_policy_is_stored_whole_or_not_at_all() {
     let dir = Dir::new();
@@ -97,7 +97,7 @@ fn a02_directories_that_others_may_write_to_are_refused() {
 
 #[test]
 fn somebody_elses_directory_is_refused() {
-    // `/proc` is root's in every namespace where it is mounted, and nobody's to write to.
+    // `/proc` belongs to root in every namespace, and nobody may write to it.
     if geteuid().is_root() {
         let dir = Dir::new();
         fs::create_dir(dir.join("exeat")).unwrap();
@@ -184,7 +184,7 @@ fn what_stands_beside_a_record_is_found() {
     assert!(read_policy(dir.path()).is_err(), "a directory");
 }
 
-/// The record goes last: an interrupted removal is found again by the record, and not by a policy alone.
+/// The record is removed last: the record shows an interrupted removal, and a policy alone would not.
 #[test]
 fn the_files_of_a_run_are_removed_together() {
     let dir = Dir::new();
@@ -204,7 +204,7 @@ fn the_files_of_a_run_are_removed_together() {
     policies.sort();
     assert_eq!(policies, [again.clone(), policy.clone()]);
     assert!(stored.last_written().unwrap() >= run.created_at());
-    // A policy that cannot go keeps the record.
+    // A policy that cannot be removed keeps the record.
     fs::remove_file(&again).unwrap();
     fs::create_dir(&again).unwrap();
     assert!(stored.remove().is_err() && record.exists());

@@ -55,7 +55,7 @@ fn a_link_is_not_followed() {
     assert!(!dir.join("missing").exists());
 }
 
-/// L01: what became of the names above it does not matter; where the record stands then, nobody would look.
+/// L01: a change of the names above the record does not matter; at its new place nobody would look for it.
 #[test]
 fn l01_a_record_is_made_in_the_directory_that_was_opened() {
     let dir = Dir::new();
@@ -109,7 +109,7 @@ fn a_named_pipe_waits_for_its_reader() {
     assert_eq!(reading.join().unwrap(), LINE);
 }
 
-/// A06: a file that was removed would take its lines with it, and nobody would look for them in one that was moved.
+/// A06: a removed file would lose its lines, and nobody would look for them in a moved one.
 #[test]
 fn a06_a_file_that_is_not_where_it_was_is_noticed() {
     let there = |path: &Path| path.with_extension("1");
@@ -163,7 +163,7 @@ fn a06_a_file_that_is_still_there_goes_on() {
     assert_eq!(fs::read(dir.join("other")).unwrap(), LINE.repeat(2));
 }
 
-/// A06: whoever reads a record can tell whether more may come, and no second run writes to it.
+/// A06: a reader can tell whether more lines may come, and no second run writes to the record.
 #[test]
 fn a06_a_record_has_one_writer_at_a_time() {
     let dir = Dir::new();
@@ -176,7 +176,7 @@ fn a06_a_record_has_one_writer_at_a_time() {
     Sink::create_file(&path).unwrap();
 }
 
-/// The lock goes with us, also where the caller keeps the descriptor that it gave.
+/// The lock ends with the sink, even if the caller keeps its descriptor.
 #[test]
 fn a_descriptor_is_locked_for_as_long_as_we_write() {
     let dir = Dir::new();
@@ -184,7 +184,7 @@ fn a_descriptor_is_locked_for_as_long_as_we_write() {
     let file = File::create(&path).unwrap();
     let sink = Sink::from_fd(file.try_clone().unwrap().into()).unwrap();
     assert!(is_being_written(&path).unwrap());
-    // Two runs that share one descriptor were told to.
+    // Two runs that share one descriptor do so at the caller's wish.
     let second = Sink::from_fd(file.try_clone().unwrap().into()).unwrap();
     drop(sink);
     assert!(!is_being_written(&path).unwrap());
@@ -255,7 +255,7 @@ fn a_pipe_without_a_reader_is_an_error() {
     assert!(matches!(&error, WriteError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe), "{error}");
 }
 
-/// Fills the sink until it is stuck; gives how many whole lines went in before, and how long the last try took.
+/// Fills the sink until it is stuck. Returns how many whole lines it took before, and how long the last try took.
 fn fill(sink: Sink) -> (usize, Duration) {
     let mut sink = sink.with_deadline(Duration::from_millis(100));
     let line = vec![b'x'; 4096];
@@ -276,7 +276,7 @@ fn a_stuck_pipe_is_given_up_in_time_and_holds_whole_lines() {
     let other = writer.try_clone().unwrap();
     let (lines, took) = fill(Sink::from_fd(writer.into()).unwrap());
     assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(2), "{took:?}");
-    // The other holder of the pipe still has a blocking one.
+    // The descriptor of the other holder is still blocking.
     let flags = OFlag::from_bits_retain(fcntl(&other, FcntlArg::F_GETFL).unwrap());
     assert!(!flags.contains(OFlag::O_NONBLOCK));
     drop(other);
