@@ -1,4 +1,4 @@
-//! The bridge: TCP on the sandbox's loopback to the host side.
+//! The bridge, which connects TCP on the sandbox's loopback to the host side.
 
 pub(crate) mod relay;
 

@@ -1,4 +1,4 @@
-//! The control socket: one connection to the host side, closed by `execve`. And the standard streams.
+//! The control socket, one connection to the host side that `execve` closes; and the standard streams.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ impl Control {
         Ok(Self(socket))
     }
 
-    /// Sends a frame, and the descriptors with its first byte.
+    /// Sends a frame with the descriptors at its first byte.
     pub(crate) fn send(&self, message: &Message, mut passed: &[&Descriptor]) -> sys::Result<()> {
         let frame = message.encode().ok_or(Errno::MSGSIZE)?;
         let mut rest = frame.as_slice();
@@ -36,7 +36,7 @@ impl Control {
         Ok(())
     }
 
-    /// Waits for the host side's answer. There is no deadline here: the host side has one, and kills the sandbox.
+    /// Waits for the host side's answer without a deadline: the host side has one, and kills the sandbox.
     pub(crate) fn receive_go(&self) -> sys::Result<(Go, Vec<Descriptor>)> {
         let mut head = [0; 4];
         let (count, passed) = sys::receive_with(&self.0, &mut head)?;
@@ -59,7 +59,7 @@ impl Control {
     fn read_exact(&self, mut rest: &mut [u8]) -> sys::Result<()> {
         while !rest.is_empty() {
             match sys::read(&self.0, rest) {
-                // The host side went away before it said go: nothing may run.
+                // The host side closed before the go: nothing may run.
                 Ok(0) => return Err(Errno::CONNRESET),
                 Ok(count) => rest = rest.get_mut(count..).ok_or(Errno::BADMSG)?,
                 Err(Errno::INTR) => {}
@@ -76,28 +76,28 @@ pub(crate) fn take_streams(streams: Vec<Descriptor>) -> sys::Result<()> {
     streams.iter().enumerate().try_for_each(|(number, stream)| sys::replace_stream(stream, number))
 }
 
-/// Opens the standard streams that are not open: a socket of ours that got such a number would be lost to [`take_streams`].
+/// Opens the standard streams that are closed: [`take_streams`] would overwrite a socket with such a number.
 pub(crate) fn hold_standard_numbers() -> sys::Result<()> {
     let streams = sys::standard_streams();
     for condition in sys::conditions(streams.each_ref().map(|stream| &**stream))? {
         if condition & sys::POLLNVAL != 0 {
-            // The lowest free number is the one that is missing. Never closed.
+            // The lowest free number is the missing one. It stays open for good.
             mem::forget(sys::open(c"/dev/null", sys::O_RDWR)?);
         }
     }
     Ok(())
 }
 
-/// Prints words on standard error, which is that of bubblewrap: the host reads them when the sandbox does not come up.
+/// Prints words on standard error, which is bubblewrap's: the host quotes them if the sandbox does not start.
 pub(crate) fn say(parts: &[&str]) {
     let [_, _, error] = sys::standard_streams();
     for part in parts {
-        // If nobody reads it, there is nobody to report that to.
+        // If nobody reads it, the error has no recipient either.
         let _ = sys::write(&error, part.as_bytes());
     }
 }
 
-/// Describes an error of connect(2) to a socket's path, in the C library's words.
+/// Describes an error of connect(2) in the C library's words.
 pub(crate) fn describe(errno: Errno) -> &'static str {
     match errno {
         Errno::ACCESS => "Permission denied",

@@ -1,4 +1,4 @@
-//! The command: its strings, and the search along PATH as execvp(3) does it.
+//! The command: its strings, and the search along PATH as in execvp(3).
 
 use alloc::ffi::CString;
 use alloc::vec;
@@ -10,21 +10,21 @@ use exeat_contract::Go;
 
 use crate::sys::{self, Errno, execve};
 
-/// Where execvp(3) looks when the environment has no PATH.
+/// The path that execvp(3) searches without PATH in the environment.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
-/// What runs a text file without an interpreter line, as in execvp(3).
+/// The shell that runs a text file without an interpreter line, as in execvp(3).
 const SHELL: &CStr = c"/bin/sh";
 
 pub(crate) struct Command {
     argv: Vec<CString>,
     env: Vec<CString>,
     cwd: CString,
-    /// Places to try, in order.
+    /// Paths to try, in order.
     candidates: Vec<CString>,
 }
 
 impl Command {
-    /// Prepares the command. `EINVAL` when a string holds a NUL or there is no command.
+    /// Prepares the command. Returns `EINVAL` for a string with a NUL, or without a command.
     pub(crate) fn new(go: &Go) -> sys::Result<Self> {
         let strings = |list: &[Vec<u8>]| {
             list.iter().map(|bytes| c_string(bytes.clone())).collect::<sys::Result<Vec<_>>>()
@@ -48,7 +48,7 @@ impl Command {
         &self.cwd
     }
 
-    /// Becomes the command, or returns why it cannot: `ENOENT` when no place has it, else the answer that says most.
+    /// Becomes the command, or returns why it cannot: `ENOENT` if no path has it, else the most specific answer.
     pub(crate) fn execute(self) -> sys::Result<Infallible> {
         let mut answer = Errno::NOENT;
         for place in &self.candidates {
@@ -56,7 +56,7 @@ impl Command {
             match errno {
                 Errno::NOEXEC => return self.execute_by_shell(place),
                 Errno::NOENT | Errno::NOTDIR => {}
-                // Seen, but not to be executed: a later place may still have one that can be.
+                // Found, but not executable: a later path may still have one that is.
                 Errno::ACCESS => answer = errno,
                 errno => return Err(errno),
             }

@@ -1,2 +1,2 @@
-//! Nothing: a package must have a library for another one to depend on it. The program is `main.rs`, which `exeat-sandbox` compiles and
-//! embeds.
+//! An empty library, because only a package with one can be a dependency. The program is `main.rs`, which `exeat-sandbox` compiles
+//! and embeds.

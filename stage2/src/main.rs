@@ -1,14 +1,14 @@
-//! stage2: the first program of ours in the sandbox, which makes the bridge and then becomes the stage.
+//! stage2 is the first program in the sandbox: it makes the bridge and then becomes the stage.
 //!
-//! It decides nothing and knows no policy: it asks the host side over the bind-mounted socket what to execute. It runs
-//! before anything untrusted does, single-threaded, and nothing of it is left after `execve` except the relay, where that
-//! bridge was chosen. Every failure is told to the host side, step and `errno`; the exit status says nothing.
+//! It decides nothing and has no policy: it asks the host side over the bind-mounted socket what to execute. It runs single-threaded,
+//! before anything untrusted, and only the relay, if chosen, remains after `execve`. It reports every failure to the host side with
+//! its step and `errno`; its exit status means nothing.
 //!
-//! What exeat embeds is freestanding: without the C and the standard library, whose start costs more than all of the work
-//! here. The build script of `exeat-sandbox` builds it, with `--cfg freestanding`. Without that it is an ordinary program
-//! of the same modules, so that the workspace's lints read them.
+//! The embedded program is freestanding: the start of the C and the standard library costs more than all of its work. The build
+//! script of `exeat-sandbox` builds it with `--cfg freestanding`. Otherwise it is an ordinary program of the same modules, so that
+//! the workspace's lints cover them.
 //!
-//! Usage: `stage2 handoff|relay[+socks5]`, by exeat alone.
+//! Usage: `stage2 handoff|relay[+socks5]`, by exeat only.
 #![cfg_attr(freestanding, no_std, no_main)]
 
 extern crate alloc;
@@ -30,7 +30,7 @@ use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, SOCKS5_PORT
 use crate::control::Control;
 use crate::sys::{Descriptor, Errno, chdir};
 
-/// A step that failed, and the kernel's answer.
+/// A step that failed, with the kernel's answer.
 struct Failure {
     step: Step,
     errno: Errno,
@@ -54,7 +54,7 @@ fn main() -> std::process::ExitCode {
     run(word.as_deref().map(OsStrExt::as_bytes)).into()
 }
 
-/// The program, from its first argument to its exit status. Returns only when it has not become the stage.
+/// Runs the program from its first argument to its exit status. Returns only if it has not become the stage.
 fn run(word: Option<&[u8]>) -> u8 {
     if control::hold_standard_numbers().is_err() {
         return 1;
@@ -63,7 +63,7 @@ fn run(word: Option<&[u8]>) -> u8 {
         control::say(&["stage2: this program is started by exeat\n"]);
         return 2;
     };
-    // Without the control socket there is nobody to tell but bwrap's standard error, which the host reads too.
+    // Without the control socket, the only place for an error is bubblewrap's standard error, which the host reads too.
     let control = match Control::connect(SOCKET) {
         Ok(control) => control,
         Err(errno) => {
@@ -88,7 +88,7 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
         None => control.send(&hello, &[&http]),
     }
     .during(Step::SendHello)?;
-    // A copy left here would be the stage's: it could clear O_NONBLOCK on the shared description and hang the proxy.
+    // The stage would inherit a copy left here: it could clear O_NONBLOCK on the shared description and block the proxy.
     drop((http, socks5));
 
     let (go, streams) = control.receive_go().during(Step::ReadGo)?;
@@ -98,7 +98,7 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
     chdir(command.cwd()).during(Step::EnterDirectory)?;
     harden::limit_process(terminal.is_some()).during(Step::CloseDescriptors)?;
     let landlock = harden::enter_landlock_domain(go.ports.as_deref()).during(Step::Landlock)?;
-    // Where the host cannot be told it says so, and takes each such call for made.
+    // If the host gets no notices, it records that, and treats each such call as made.
     let notices = harden::install_notice_filter(&go.notice_filter).during(Step::Seccomp)?;
     let passed: Vec<&Descriptor> = terminal.iter().chain(&notices).collect();
     control.send(&Message::Hardened { landlock }, &passed).during(Step::Landlock)?;
@@ -108,8 +108,8 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
     command.execute().during(Step::Exec)
 }
 
-/// A way in, from a port on the loopback: what of it the host side gets is the listener itself, or a descriptor that ends
-/// with the relay to `socket`.
+/// Makes a listener on a port of the loopback. Returns the host side's part: the listener itself, or a descriptor that ends with the
+/// relay to `socket`.
 fn offer(kind: BridgeKind, port: u16, socket: &'static str) -> Result<Descriptor, Failure> {
     let listener = bridge::listen(port).during(Step::BindProxyPort)?;
     match kind {

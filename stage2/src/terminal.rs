@@ -1,13 +1,13 @@
-//! A terminal of the sandbox's own: a pair from its own devpts, whose master the host side gets.
+//! Makes a terminal on the sandbox's own devpts, and passes its master to the host side.
 //!
-//! It is made here and not by the host side, because only here the stage can find it: `tty` names it, and `/dev/tty` and `/dev/pts`
-//! lead to it and to no other.
+//! stage2 makes it, because the stage finds only a terminal from inside: `tty` names it, and `/dev/tty` and `/dev/pts` lead to it
+//! alone.
 
 use exeat_contract::Terminal;
 
 use crate::sys::{self, Descriptor};
 
-/// Makes the terminal, leads a session on it, and makes it those standard streams that it is for. Returns the master.
+/// Makes the terminal, starts a session on it, and puts it on the requested standard streams. Returns the master.
 pub(crate) fn take(terminal: &Terminal) -> sys::Result<Descriptor> {
     let (master, slave) = sys::open_terminal(&terminal.settings, terminal.size)?;
     sys::lead_session()?;

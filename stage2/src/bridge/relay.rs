@@ -1,8 +1,8 @@
 //! The relay: a process that stays in the sandbox and copies each TCP connection to a new connection on the socket.
 //!
-//! It holds no secret and no policy: what it forwards is judged by the host side, which would judge the same bytes from
-//! the stage itself. It is not the stage's child (a stage that waits for all children must not wait for it), it is not
-//! dumpable (its descriptors are not for the stage), and it ends with the sandbox.
+//! It has no secret and no policy: the host side judges what it forwards, as it would judge the same bytes from the stage itself. It
+//! is not a child of the stage, which may wait for all of its children; it is not dumpable, so that the stage cannot get its
+//! descriptors; and it ends with the sandbox.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,23 +11,23 @@ use crate::sys::{
     self, Descriptor, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, Epoll, EpollEvent, Errno,
 };
 
-/// Bytes moved by one read, and the most that one direction of one connection keeps while its reader is slow. The knee of
-/// the measured curve: 16 KiB costs half as much again in CPU, 256 KiB gains nothing.
+/// Bytes moved by one read, and the most that one direction of one connection buffers for a slow reader. The knee of the measured
+/// curve: 16 KiB costs half as much again in CPU, 256 KiB gains nothing.
 const CHUNK: usize = 64 * 1024;
-/// Reads from one connection before the others have their turn.
+/// Reads from one connection before the others get their turn.
 const TURNS: usize = 16;
-/// Milliseconds without accepting, after the process has run out of descriptors or the host side's backlog is full.
+/// Milliseconds without accepting, after descriptors have run out or the host side's backlog is full.
 const ACCEPT_PAUSE: u16 = 50;
-/// Connections accepted before the copies have their turn.
+/// Connections accepted before the open ones get their turn.
 const ACCEPTS: usize = 64;
 
-/// Leaves a relay behind, a child of the sandbox's pid 1, once it can serve. The descriptor that is returned reaches end
-/// of file when it dies, and carries nothing before that.
+/// Starts a relay as a child of the sandbox's pid 1, and waits until it can serve. The returned descriptor reaches end of file when
+/// the relay dies.
 pub(crate) fn start(listener: Descriptor, socket: &'static str) -> sys::Result<Descriptor> {
     let (ours, lifeline) = sys::socket_pair()?;
     match sys::fork()? {
         Some(child) => {
-            // Only the relay and its maker may hold the other end, or it would not end with them.
+            // Only the relay and the process that starts it may hold the other end; a third holder would hide their end.
             drop((listener, lifeline));
             sys::wait_for(&child)?;
             came_up(&ours)?;
@@ -49,13 +49,13 @@ pub(crate) fn start(listener: Descriptor, socket: &'static str) -> sys::Result<D
     }
 }
 
-/// Waits for what [`report`] sends.
+/// Waits for the result that [`report`] sends.
 fn came_up(lifeline: &Descriptor) -> sys::Result<()> {
     let mut said = [0; 4];
     let mut have = 0;
     while let Some(space) = said.get_mut(have..).filter(|space| !space.is_empty()) {
         match sys::read(lifeline, space) {
-            // It died before it could say why: out of memory, as likely as not.
+            // It died before it could report, most likely for lack of memory.
             Ok(0) => return Err(Errno::AGAIN),
             Ok(count) => have += count,
             Err(Errno::INTR) => {}
@@ -68,9 +68,9 @@ fn came_up(lifeline: &Descriptor) -> sys::Result<()> {
     }
 }
 
-/// Says how the start went: an `errno`, 0 for a relay that is up.
+/// Reports the start of the relay: an `errno`, or 0 if it is up.
 fn report(lifeline: &Descriptor, errno: i32) {
-    // Nobody left to hear it, nobody to tell.
+    // Without a reader, nobody needs the result.
     let _ = sys::send(lifeline, &errno.to_le_bytes());
 }
 
@@ -80,11 +80,11 @@ fn serve(listener: Descriptor, socket: &'static str, lifeline: &Descriptor) -> s
     made?.run()
 }
 
-/// Leaves everything behind that came from bwrap.
+/// Gives up everything inherited from bubblewrap.
 fn settle(listener: &Descriptor, lifeline: &Descriptor) -> sys::Result<()> {
     sys::forbid_dumps()?;
     sys::lead_session()?;
-    // The standard numbers stay taken: a panic's message must not go into a connection that has got one of them.
+    // The standard numbers stay in use: a connection with such a number would receive a panic's message.
     let nothing = sys::open(c"/dev/null", sys::O_RDWR | sys::O_CLOEXEC)?;
     (0..3).try_for_each(|number| sys::replace_stream(&nothing, number))?;
     drop(nothing);
@@ -94,11 +94,11 @@ fn settle(listener: &Descriptor, lifeline: &Descriptor) -> sys::Result<()> {
 struct Relay {
     epoll: Epoll,
     listener: Descriptor,
-    /// Where the host side listens.
+    /// Path of the host side's socket.
     socket: &'static str,
-    /// Accepted while the host side could not take one more: it is the next to be served.
+    /// A connection that the host side could not take yet. It is served next.
     held: Option<Descriptor>,
-    /// A slot is reused only after the events of a round are handled, so that no late event meets a new connection.
+    /// A slot is reused only after the events of a round, so that no late event reaches a new connection.
     pairs: Vec<Option<Pair>>,
     free: Vec<usize>,
     freed: Vec<usize>,
@@ -152,7 +152,7 @@ impl Relay {
         }
     }
 
-    /// Whether to go on accepting; not for a while once descriptors, memory or the host side's backlog have run out.
+    /// Accepts connections. Returns false to pause, if descriptors, memory or the host side's backlog have run out.
     fn accept_all(&mut self) -> bool {
         for _ in 0..ACCEPTS {
             let accepted = self.held.take().map_or_else(|| sys::accept(&self.listener), Ok);
@@ -160,17 +160,17 @@ impl Relay {
                 Ok(tcp) => tcp,
                 Err(Errno::AGAIN) => return true,
                 Err(errno) if is_shortage(errno) => return false,
-                // The client went away first, or a signal: the next one.
+                // The client has already left, or a signal came: try the next one.
                 Err(_) => continue,
             };
             match dial(self.socket) {
-                // One that cannot be watched is closed; the others go on.
+                // A connection that cannot be watched is closed; the others continue.
                 Ok(unix) => drop(self.open_pair(tcp, unix)),
                 Err(errno) if errno == Errno::AGAIN || is_shortage(errno) => {
                     self.held = Some(tcp);
                     return false;
                 }
-                // A host side that does not answer shows as a closed connection, as it would without a relay.
+                // If the host side does not answer, the client sees a closed connection, as without a relay.
                 Err(_) => {}
             }
         }
@@ -180,7 +180,7 @@ impl Relay {
     fn open_pair(&mut self, tcp: Descriptor, unix: Descriptor) -> sys::Result<()> {
         sys::set_no_delay(&tcp)?;
         let pair = Pair { sides: [Side::new(tcp, EPOLLIN), Side::new(unix, FROM_HOST)] };
-        // Taken from the list only when nothing can fail any more.
+        // The slot leaves the list only after everything else has succeeded.
         let slot = self.free.last().copied().unwrap_or(self.pairs.len());
         let token = slot as u64 * 2;
         for (side, token) in pair.sides.iter().zip([token, token + 1]) {
@@ -208,7 +208,7 @@ impl Relay {
     }
 }
 
-/// A connection to the host side. Without waiting: while the backlog is full, the tunnels that are open go on.
+/// Connects to the host side without blocking: open tunnels continue while the backlog is full.
 fn dial(socket: &str) -> sys::Result<Descriptor> {
     let unix = sys::socket(sys::AF_UNIX, sys::SOCK_STREAM | sys::SOCK_NONBLOCK)?;
     sys::connect(&unix, socket)?;
@@ -219,7 +219,7 @@ fn is_shortage(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }
 
-/// What is waited for on a fresh Unix side: bytes, and the end of its sending, which has to be seen when it happens.
+/// Events of a fresh Unix side: bytes, and the end of its sending, which must be noticed when it happens.
 const FROM_HOST: u32 = EPOLLIN | EPOLLRDHUP;
 
 /// One connection: the stage's TCP side and the host's Unix side.
@@ -229,17 +229,17 @@ struct Pair {
 
 struct Side {
     fd: Descriptor,
-    /// Bytes read from the other side that this one would not take yet: at most [`CHUNK`].
+    /// Bytes from the other side that this one did not take yet: at most [`CHUNK`].
     pending: Vec<u8>,
     sent: usize,
     /// This side has sent its end of file.
     ended: bool,
-    /// The other side's end of file was passed on to this one.
+    /// The other side's end of file was passed to this one.
     shut: bool,
-    /// This side, the host's, has ended its sending and was still there to listen.
+    /// This side, the host's, has ended its sending but still receives.
     half_closed: bool,
-    /// Out of the epoll set: it has hung up, which epoll reports whatever the interest is, and nothing can be done about
-    /// it before the other side has taken what is pending there.
+    /// Removed from the epoll set: epoll always reports the hang-up of this side, which must wait until the other side has taken its
+    /// pending bytes.
     parked: bool,
     interest: u32,
 }
@@ -258,7 +258,7 @@ impl Side {
         }
     }
 
-    /// Writes what is pending; whether all of it went.
+    /// Writes pending bytes, and returns whether all are written.
     fn flush(&mut self) -> sys::Result<bool> {
         while let Some(rest) = self.pending.get(self.sent..).filter(|rest| !rest.is_empty()) {
             match sys::send(&self.fd, rest) {
@@ -268,7 +268,7 @@ impl Side {
                 Err(errno) => return Err(errno),
             }
         }
-        // An idle connection holds no buffer.
+        // An idle connection keeps no buffer.
         self.pending = Vec::new();
         self.sent = 0;
         Ok(true)
@@ -282,7 +282,7 @@ impl Pair {
         unix.half_closed |= from_unix && !hung_up && events & EPOLLRDHUP != 0;
 
         let up = copy(tcp, unix, buffer).and_then(|()| pass_end(tcp, unix));
-        // Also when the way up is broken: a host side that takes no more may have said why.
+        // Even if the way up is broken: a host side that takes no more bytes may have sent a reason.
         let down = copy(unix, tcp, buffer).and_then(|()| {
             if is_cut(unix)? {
                 return Err(Errno::CONNRESET);
@@ -290,13 +290,13 @@ impl Pair {
             pass_end(unix, tcp)
         });
         if let Err(errno) = up.and(down) {
-            // A broken stream must not look like a finished one: the client gets a reset, as it does without a relay.
+            // A broken stream must not look complete: the client gets a reset, as without a relay.
             if !tcp.shut {
                 sys::reset_on_close(&tcp.fd)?;
             }
             return Err(errno);
         }
-        // Both directions of the side that raised this are closed: nothing can be written to it any more.
+        // The side of this event is closed in both directions: nothing can be written to it any more.
         let (gone, other) = if from_unix { (unix, tcp) } else { (tcp, unix) };
         if hung_up && gone.ended && other.pending.is_empty() { Err(Errno::PIPE) } else { Ok(()) }
     }
@@ -305,7 +305,7 @@ impl Pair {
         self.sides.iter().all(|side| side.ended && side.shut)
     }
 
-    /// Waits for what comes next. `events` are those that the side of `from_unix` has raised.
+    /// Watches for the next events. `events` are those of the side that `from_unix` names.
     fn watch(&mut self, epoll: &Epoll, token: u64, from_unix: bool, events: u32) -> sys::Result<()> {
         let hung_up = events & (EPOLLHUP | EPOLLERR) != 0;
         let [tcp, unix] = &mut self.sides;
@@ -339,37 +339,37 @@ impl Pair {
     }
 }
 
-/// Whether the host side, whose end of file was just read, has dropped the connection instead of ending it.
+/// Whether the host side, whose end of file was just read, cut the connection instead of ending it.
 ///
-/// It ends a stream, and a refusal too, by closing its sending half and listening on: until the client's end, or for a
-/// second. It closes both halves at once where it would reset a TCP connection, and where a limit or the end of the run
-/// cuts a tunnel. Once it has had the client's end, closing all is an ordinary end. A relay that gets no turn within that
-/// second takes a refusal for a cut: its reply has gone out before the reset, and stays readable.
+/// The host side ends a stream, or a refusal, by closing its sending half and reading until the client's end or for a second. It
+/// closes both halves at once to reset a connection, and when a limit or the end of the run cuts a tunnel. After the client's end,
+/// closing both is an ordinary end. A relay without a turn in that second mistakes a refusal for a cut, but has sent the reply before
+/// the reset, so the client can read it.
 fn is_cut(unix: &mut Side) -> sys::Result<bool> {
     if !unix.ended || unix.half_closed || unix.shut {
         return Ok(false);
     }
-    // Asked now, because the events of this round may be older than the end.
+    // Queried now, because the events of this round may be older than the end.
     let [conditions] = sys::conditions([&unix.fd])?;
     let cut = conditions & (sys::POLLHUP | sys::POLLERR) != 0;
     unix.half_closed = !cut;
     Ok(cut)
 }
 
-/// Passes the end of one side on, once everything before it has gone.
+/// Passes the end of one side on after all bytes before it.
 fn pass_end(from: &Side, to: &mut Side) -> sys::Result<()> {
     if !from.ended || to.shut || !to.pending.is_empty() {
         return Ok(());
     }
     to.shut = true;
     match sys::end_sending(&to.fd) {
-        // The other end is gone already; its own direction ends by itself.
+        // The other end has already closed; its own direction ends by itself.
         Err(Errno::NOTCONN) | Ok(()) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-/// Moves what `from` has, as far as `to` takes it.
+/// Moves bytes from `from` to `to`, as many as `to` takes.
 fn copy(from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> sys::Result<()> {
     for _ in 0..TURNS {
         if !to.flush()? || from.ended {
@@ -385,10 +385,10 @@ fn copy(from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> sys::Result<()> {
                     Err(errno) => return Err(errno),
                 };
                 let rest = bytes.get(sent..).unwrap_or_default();
-                // Without memory this connection ends, and the others go on.
+                // Without memory, this connection ends and the others continue.
                 to.pending.try_reserve_exact(rest.len()).map_err(|_| Errno::NOMEM)?;
                 to.pending.extend_from_slice(rest);
-                // A short read is the last for now: the next one would only say so.
+                // After a short read, nothing more is there: another read would only confirm it.
                 if count < buffer.len() && to.pending.is_empty() {
                     return Ok(());
                 }

@@ -44,18 +44,18 @@ impl Errno {
     }
 }
 
-/// What a system call returns.
+/// The result of a system call.
 pub(crate) type Result<T> = core::result::Result<T, Errno>;
 
 /// Makes a system call. Returns its result if it succeeds.
 ///
 /// # Safety
-/// What the call does with these arguments must be sound, as for any use of syscall(2).
+/// The effects of the call with these arguments must be sound, as for any use of syscall(2).
 pub(super) unsafe fn syscall(number: Number, arguments: [usize; 6]) -> Result<usize> {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
     // SAFETY: the registers are those of syscall(2) for the architecture; the caller promises the rest. The kernel may write memory
-    // that the arguments name, so this is neither `nomem` nor `readonly`.
+    // that the arguments point to, so this is neither `nomem` nor `readonly`.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
@@ -77,7 +77,7 @@ pub(super) unsafe fn syscall(number: Number, arguments: [usize; 6]) -> Result<us
             options(nostack, preserves_flags),
         );
     }
-    // The last page of numbers is errors (syscall(2), IS_ERR_VALUE in include/linux/err.h).
+    // The last page of numbers are errors (syscall(2), IS_ERR_VALUE in include/linux/err.h).
     match i32::try_from(answer) {
         Ok(error @ -4095..=-1) => Err(Errno(-error)),
         _ => Ok(answer.cast_unsigned()),

@@ -1,4 +1,4 @@
-//! Descriptors, and the calls that any descriptor takes.
+//! Descriptors, and the calls that apply to any of them.
 
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -13,18 +13,18 @@ use super::{SIGNAL_SET, address, address_mut};
 pub(crate) struct Descriptor(i32);
 
 impl Descriptor {
-    /// Takes what a system call returned.
+    /// Takes the descriptor that a system call returned.
     ///
     /// # Safety
-    /// It is an open descriptor that nothing else owns.
+    /// It must be open, and nothing else may own it.
     pub(super) unsafe fn from_answer(answer: usize) -> Result<Self> {
         i32::try_from(answer).map(Self).map_err(|_| Errno::OVERFLOW)
     }
 
-    /// Takes a descriptor that a message brought.
+    /// Takes a descriptor from a message.
     ///
     /// # Safety
-    /// It is open, and nothing else owns it.
+    /// It must be open, and nothing else may own it.
     pub(super) unsafe fn from_number(number: i32) -> Self {
         Self(number)
     }
@@ -33,7 +33,7 @@ impl Descriptor {
         self.0
     }
 
-    /// The descriptor as an argument: the kernel reads the low half alone.
+    /// Returns the descriptor as an argument: the kernel reads only the low half.
     pub(super) fn argument(&self) -> usize {
         self.0.cast_unsigned() as usize
     }
@@ -41,12 +41,12 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: nothing else owns the descriptor. It is gone whatever the answer is (close(2), "Dealing with error returns").
+        // SAFETY: nothing else owns the descriptor. It is closed whatever the answer (close(2), "Dealing with error returns").
         let _ = unsafe { syscall(Number::Close, [self.argument(), 0, 0, 0, 0, 0]) };
     }
 }
 
-/// Standard input, output and error. They are replaced now and then, and never closed.
+/// Returns standard input, output and error. They may be replaced, but are never closed.
 pub(crate) fn standard_streams() -> [ManuallyDrop<Descriptor>; 3] {
     [0, 1, 2].map(|number| ManuallyDrop::new(Descriptor(number)))
 }
@@ -83,22 +83,22 @@ pub(crate) fn write(fd: &Descriptor, bytes: &[u8]) -> Result<usize> {
 
 /// Makes a standard stream (0, 1 or 2) a copy of `fd`, which stays open across `execve`.
 pub(crate) fn replace_stream(fd: &Descriptor, number: usize) -> Result<()> {
-    // dup3(2) refuses what dup2(2) does nothing for.
+    // dup3(2) returns an error for equal numbers, where dup2(2) does nothing.
     if fd.argument() == number {
         return Ok(());
     }
-    // SAFETY: takes numbers. Whoever uses a standard stream uses what is open under its number.
+    // SAFETY: takes numbers. Users of a standard stream use whatever is open under its number.
     unsafe { syscall(Number::Dup3, [fd.argument(), number, 0, 0, 0, 0]) }.map(drop)
 }
 
-/// The flags that `fd` was opened with (fcntl(2), F_GETFL).
+/// Returns the flags that `fd` was opened with (fcntl(2), F_GETFL).
 pub(crate) fn open_flags(fd: &Descriptor) -> Result<usize> {
     const F_GETFL: usize = 3;
     // SAFETY: takes numbers.
     unsafe { syscall(Number::Fcntl, [fd.argument(), F_GETFL, 0, 0, 0, 0]) }
 }
 
-/// Marks every descriptor from `first` on close-on-exec (close_range(2), Linux 5.11).
+/// Marks every descriptor from `first` on as close-on-exec (close_range(2), Linux 5.11).
 pub(crate) fn close_on_exec_from(first: u32) -> Result<()> {
     const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
     close_range(first, u32::MAX, CLOSE_RANGE_CLOEXEC)
@@ -120,7 +120,7 @@ pub(crate) fn close_all_except(kept: &[i32]) -> Result<()> {
 
 fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
     let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
-    // SAFETY: takes numbers. Closing is sound because callers give up, or never owned, what they close.
+    // SAFETY: takes numbers. Callers only close descriptors that they give up or never owned.
     unsafe { syscall(Number::CloseRange, arguments) }.map(drop)
 }
 
@@ -128,7 +128,7 @@ pub(crate) const POLLERR: i16 = 0x08;
 pub(crate) const POLLHUP: i16 = 0x10;
 pub(crate) const POLLNVAL: i16 = 0x20;
 
-/// What is true of each descriptor now, whatever is waited for: POLLERR, POLLHUP, POLLNVAL (poll(2)).
+/// Returns the conditions of each descriptor that poll(2) always reports: POLLERR, POLLHUP and POLLNVAL.
 pub(crate) fn conditions<const COUNT: usize>(fds: [&Descriptor; COUNT]) -> Result<[i16; COUNT]> {
     let mut polled = fds.map(|fd| PollFd { fd: fd.0, events: 0, returned: 0 });
     let mut timeout = Timespec::from(Duration::ZERO);
@@ -167,7 +167,7 @@ pub(crate) const EPOLLERR: u32 = 0x08;
 pub(crate) const EPOLLHUP: u32 = 0x10;
 pub(crate) const EPOLLRDHUP: u32 = 0x2000;
 
-/// `struct epoll_event` (epoll_event(3type)): packed on x86-64 alone.
+/// `struct epoll_event` (epoll_event(3type)): packed on x86-64 only.
 #[derive(Clone, Copy)]
 #[cfg_attr(target_arch = "x86_64", repr(C, packed))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C))]
@@ -208,11 +208,11 @@ impl Epoll {
         unsafe { syscall(Number::EpollCtl, arguments) }.map(drop)
     }
 
-    /// Waits for events, at most `timeout` milliseconds where there is one. Returns how many there are.
+    /// Waits for events, at most `timeout` milliseconds if given. Returns their number.
     pub(crate) fn wait(&self, events: &mut [EpollEvent], timeout: Option<u16>) -> Result<usize> {
         let timeout = timeout.map_or(usize::MAX, usize::from);
         let place = events.as_mut_ptr().expose_provenance();
-        // SAFETY: pointer and length describe events that may be written; there is no signal mask.
+        // SAFETY: pointer and length describe events that the kernel may write; the signal mask is null.
         unsafe {
             syscall(Number::EpollPwait, [self.0.argument(), place, events.len(), timeout, 0, SIGNAL_SET])
         }

@@ -1,5 +1,5 @@
-//! Memory from the kernel, for a program with one thread that uses little of it. Not a general allocator: no two threads,
-//! and small blocks never go back to the kernel.
+//! Allocates memory for a program with one thread and little use. It is not a general allocator: it supports one thread only, and
+//! never returns small blocks to the kernel.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -10,14 +10,14 @@ use super::call::{Number, syscall};
 #[global_allocator]
 static HEAP: Heap = Heap(UnsafeCell::new(State { free: [None; CLASSES], next: ptr::null_mut(), left: 0 }));
 
-/// Bytes of the smallest block, and the alignment of every block.
+/// Size of the smallest block, and the alignment of every block.
 const SMALLEST: usize = 16;
-/// Sizes of blocks: 16 bytes to 64 KiB, doubling. What is larger is mapped, and unmapped when it is freed.
+/// Number of block sizes: 16 bytes to 64 KiB, doubling. A larger block gets a mapping, which ends when it is freed.
 const CLASSES: usize = 13;
 const LARGEST: usize = SMALLEST << (CLASSES - 1);
-/// Bytes that are mapped at once for blocks. A page that no block has used yet costs nothing.
+/// Bytes mapped at once for blocks. An unused page costs nothing.
 const CHUNK: usize = 256 * 1024;
-/// Every mapping begins at a page's start, and no page is smaller.
+/// Every mapping is aligned to a page, and no page is smaller.
 const PAGE: usize = 4096;
 
 struct Heap(UnsafeCell<State>);
@@ -26,9 +26,9 @@ struct Heap(UnsafeCell<State>);
 unsafe impl Sync for Heap {}
 
 struct State {
-    /// For each size a list of free blocks, each of which holds the pointer to the next.
+    /// A list of free blocks for each size. Each block holds the pointer to the next.
     free: [Option<NonNull<Free>>; CLASSES],
-    /// What is left of the newest chunk.
+    /// The unused part of the newest chunk.
     next: *mut u8,
     left: usize,
 }
@@ -37,7 +37,7 @@ struct Free {
     next: Option<NonNull<Free>>,
 }
 
-/// The size of the blocks for a layout, by its number; `None` for what gets a mapping of its own.
+/// Returns the index of the block size for a layout, or `None` if it gets a mapping.
 fn class(layout: Layout) -> Option<usize> {
     let size = layout.size().max(SMALLEST);
     let fits = size <= LARGEST && layout.align() <= SMALLEST;
@@ -45,8 +45,8 @@ fn class(layout: Layout) -> Option<usize> {
     fits.then(|| size.next_power_of_two().trailing_zeros() as usize - 4)
 }
 
-// SAFETY: a block is given to one caller at a time, is at least as large as its class and so as the layout, and is aligned
-// to 16 bytes or to a page, which `class` and `alloc` compare with the layout. Nothing here unwinds.
+// SAFETY: only one caller has a block at a time. It is as large as its class, and so as the layout, and is aligned to 16 bytes or to
+// a page, which `class` and `alloc` compare with the layout. Nothing here unwinds.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = class(layout) else {
@@ -66,7 +66,7 @@ unsafe impl GlobalAlloc for Heap {
             if chunk.is_null() {
                 return chunk;
             }
-            // The rest of the old one is lost; its pages were never touched.
+            // The rest of the old chunk is lost; its pages were never used.
             (state.next, state.left) = (chunk, CHUNK);
         }
         let block = state.next;
@@ -78,8 +78,8 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(class) = class(layout) else {
-            // SAFETY: `alloc` has mapped this block for the same layout, and its caller gives it up. An error (too many
-            // mappings to split one) leaves it mapped, which harms nobody.
+            // SAFETY: `alloc` has mapped this block for the same layout, and its caller gives it up. An error (too many mappings to
+            // split one) leaves it mapped, which is harmless.
             let _ =
                 unsafe { syscall(Number::Munmap, [block.expose_provenance(), layout.size(), 0, 0, 0, 0]) };
             return;
@@ -95,9 +95,9 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise about the layout is passed on.
+        // SAFETY: the caller guarantees the layout.
         let block = unsafe { self.alloc(layout) };
-        // A mapping of its own is fresh from the kernel, and zero.
+        // A fresh mapping from the kernel is already zero.
         if class(layout).is_some() && !block.is_null() {
             // SAFETY: the block is at least as large as the layout.
             unsafe { block.write_bytes(0, layout.size()) };
@@ -106,13 +106,13 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Maps fresh memory. Returns null where there is none.
+/// Maps fresh memory, or returns null without memory.
 fn map(size: usize) -> *mut u8 {
     const PROT_READ_WRITE: usize = 0x03;
     const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
     const NO_FILE: usize = usize::MAX;
     let arguments = [0, size, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, NO_FILE, 0];
-    // SAFETY: without an address and MAP_FIXED this touches no mapping that exists.
+    // SAFETY: without an address and MAP_FIXED, this changes no existing mapping.
     let mapped = unsafe { syscall(Number::Mmap, arguments) };
     mapped.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }

@@ -13,17 +13,17 @@ use super::{SIGNAL_SET, address, address_mut};
 /// A child's pid.
 pub(crate) struct Pid(usize);
 
-/// Forks a program that has one thread (fork(2)). Returns the child's pid, and nothing in the child.
+/// Forks a program that has one thread (fork(2)). Returns the child's pid, or `None` in the child.
 pub(crate) fn fork() -> Result<Option<Pid>> {
     /// The kernel signals the end of the child to its parent (clone(2)).
     const SIGCHLD: usize = 17;
-    // SAFETY: with SIGCHLD alone and no stack clone(2) is fork(2). stage2 never starts a thread, so the child may do all that the
-    // parent may.
+    // SAFETY: with SIGCHLD alone and no stack, clone(2) is fork(2). stage2 never starts a thread, so the child may do everything that
+    // the parent may.
     let child = unsafe { syscall(Number::Clone, [SIGCHLD, 0, 0, 0, 0, 0]) }?;
     Ok((child != 0).then_some(Pid(child)))
 }
 
-/// Waits for a child's end.
+/// Waits for the end of a child.
 pub(crate) fn wait_for(child: &Pid) -> Result<()> {
     // SAFETY: with null pointers the kernel writes nothing.
     unsafe { syscall(Number::Wait4, [child.0, 0, 0, 0, 0, 0]) }.map(drop)
@@ -37,7 +37,7 @@ pub(crate) fn exit_now(status: i32) -> ! {
     }
 }
 
-/// Becomes the program at `path`, or returns why not.
+/// Becomes the program at `path`, or returns the error.
 pub(crate) fn execve(path: &CStr, argv: &[impl AsRef<CStr>], env: &[impl AsRef<CStr>]) -> Errno {
     let (argv, env) = (pointers(argv), pointers(env));
     let lists = [argv.as_ptr().expose_provenance(), env.as_ptr().expose_provenance()];
@@ -92,7 +92,7 @@ pub(crate) enum Resource {
     Descriptors = 7,
 }
 
-/// `struct rlimit64`. `u64::MAX` is no limit.
+/// `struct rlimit64`. `u64::MAX` means unlimited.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Limit {
@@ -117,9 +117,9 @@ pub(crate) fn set_limit(resource: Resource, limit: Limit) -> Result<()> {
 /// Gives SIGPIPE its default action.
 pub(crate) fn restore_sigpipe() -> Result<()> {
     const SIGPIPE: usize = 13;
-    // `struct sigaction` of the kernel, with nothing set: SIG_DFL is 0 (handler, flags, restorer, mask).
+    // The kernel's `struct sigaction` in zeros: SIG_DFL is 0 (handler, flags, restorer, mask).
     let action: [u64; 4] = [0; 4];
-    // SAFETY: the pointer is to a live struct of the kernel's layout, and the default action runs no code of ours.
+    // SAFETY: the pointer is to a live struct with the kernel's layout, and the default action runs no code of ours.
     unsafe { syscall(Number::RtSigaction, [SIGPIPE, address(&action), 0, SIGNAL_SET, 0, 0]) }.map(drop)
 }
 
@@ -131,8 +131,8 @@ pub(crate) fn unblock_signals() -> Result<()> {
     unsafe { syscall(Number::RtSigprocmask, [SIG_SETMASK, address(&none), 0, SIGNAL_SET, 0, 0]) }.map(drop)
 }
 
-/// Makes a terminal of the sandbox's devpts, with these modes and this size (rows, columns, and both in pixels). Returns its master
-/// and its slave.
+/// Makes a terminal on the sandbox's devpts with these modes and this size (rows and columns, and both in pixels). Returns its master
+/// and slave.
 pub(crate) fn open_terminal(settings: &TerminalSettings, size: [u16; 4]) -> Result<(Descriptor, Descriptor)> {
     const TIOCSPTLCK: usize = 0x4004_5431;
     const TIOCGPTPEER: usize = 0x5441;
@@ -145,25 +145,25 @@ pub(crate) fn open_terminal(settings: &TerminalSettings, size: [u16; 4]) -> Resu
     unsafe { control(&master, TIOCSPTLCK, address(&0_i32)) }?;
     // SAFETY: TIOCGPTPEER takes flags and returns a new descriptor.
     let slave = unsafe { Descriptor::from_answer(control(&master, TIOCGPTPEER, FLAGS)?) }?;
-    // SAFETY: TCSETS reads one `struct termios` of the kernel, which has this size, byte by byte.
+    // SAFETY: TCSETS reads one `struct termios` of the kernel byte by byte, and it has this size.
     unsafe { control(&slave, TCSETS, address(settings)) }?;
-    // SAFETY: TIOCSWINSZ reads one `struct winsize`, which is four of these numbers.
+    // SAFETY: TIOCSWINSZ reads one `struct winsize`, which consists of four such numbers.
     unsafe { control(&slave, TIOCSWINSZ, address(&size)) }?;
     Ok((master, slave))
 }
 
-/// Makes a terminal the controlling one of the session that this process leads (ioctl_tty(2), TIOCSCTTY).
+/// Makes a terminal the controlling one of this process's session (ioctl_tty(2), TIOCSCTTY).
 pub(crate) fn control_terminal(slave: &Descriptor) -> Result<()> {
     const TIOCSCTTY: usize = 0x540e;
     // SAFETY: takes numbers.
     unsafe { control(slave, TIOCSCTTY, 0) }.map(drop)
 }
 
-/// ioctl(2).
+/// Calls ioctl(2).
 ///
 /// # Safety
-/// `argument` is what `request` takes.
+/// `argument` must be valid for `request`.
 unsafe fn control(fd: &Descriptor, request: usize, argument: usize) -> Result<usize> {
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller guarantees it.
     unsafe { syscall(Number::Ioctl, [fd.argument(), request, argument, 0, 0, 0]) }
 }

@@ -1,4 +1,4 @@
-//! Landlock and seccomp. No policy here.
+//! Wraps Landlock and seccomp. It contains no policy.
 
 use core::mem;
 
@@ -6,8 +6,8 @@ use super::address;
 use super::call::{Errno, Number, Result, syscall};
 use super::descriptor::{Descriptor, O_ACCMODE, O_APPEND, O_WRONLY};
 
-/// `struct landlock_ruleset_attr` of ABI 6 (include/uapi/linux/landlock.h). An older kernel takes the longer struct when the rest of it
-/// is zero.
+/// `struct landlock_ruleset_attr` of ABI 6 (include/uapi/linux/landlock.h). An older kernel accepts the longer struct if the rest is
+/// zero.
 #[repr(C)]
 struct RulesetAttr {
     handled_access_fs: u64,
@@ -34,7 +34,7 @@ const LANDLOCK_RULE_PATH_BENEATH: usize = 1;
 const LANDLOCK_RULE_NET_PORT: usize = 2;
 const LANDLOCK_ACCESS_FS_WRITE_FILE: u64 = 1 << 1;
 const LANDLOCK_ACCESS_FS_READ_FILE: u64 = 1 << 2;
-/// EXECUTE to MAKE_SYM: the rights of ABI 1.
+/// All rights of ABI 1, from EXECUTE to MAKE_SYM.
 const LANDLOCK_ACCESS_FS_ABI_1: u64 = (1 << 13) - 1;
 const LANDLOCK_ACCESS_FS_REFER: u64 = 1 << 13;
 const LANDLOCK_ACCESS_FS_TRUNCATE: u64 = 1 << 14;
@@ -43,15 +43,15 @@ const LANDLOCK_ACCESS_NET_CONNECT_TCP: u64 = 1 << 1;
 const LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1 << 0;
 const LANDLOCK_SCOPE_SIGNAL: u64 = 1 << 1;
 
-/// Reads the kernel's Landlock ABI. `ENOSYS` or `EOPNOTSUPP` where there is none.
+/// Reads the kernel's Landlock ABI. Returns `ENOSYS` or `EOPNOTSUPP` without Landlock.
 pub(crate) fn landlock_abi() -> Result<u32> {
     let arguments = [0, 0, LANDLOCK_CREATE_RULESET_VERSION, 0, 0, 0];
-    // SAFETY: with the VERSION flag the kernel wants a null pointer and size 0 and touches no memory.
+    // SAFETY: with the VERSION flag, the kernel expects a null pointer and size 0 and accesses no memory.
     let abi = unsafe { syscall(Number::LandlockCreateRuleset, arguments) }?;
     u32::try_from(abi).map_err(|_| Errno::OVERFLOW)
 }
 
-/// Returns the rights with which a stream that has these flags may be opened again.
+/// Returns the rights with which a stream of these flags may be opened again.
 pub(crate) fn stream_rights(flags: usize) -> u64 {
     let truncate = if flags & O_APPEND == 0 { LANDLOCK_ACCESS_FS_TRUNCATE } else { 0 };
     match flags & O_ACCMODE {
@@ -61,14 +61,14 @@ pub(crate) fn stream_rights(flags: usize) -> u64 {
     }
 }
 
-/// A Landlock domain that is being made.
+/// A Landlock domain before it is entered.
 pub(crate) struct Domain {
     ruleset: Descriptor,
     handled: u64,
 }
 
 impl Domain {
-    /// Makes a domain of all file rights of `abi` up to 3, of its scopes, and of TCP ports where they are ruled.
+    /// Makes a domain that handles all file rights of `abi` up to 3, its scopes, and TCP ports if `rules_ports`.
     pub(crate) fn new(abi: u32, rules_ports: bool) -> Result<Self> {
         let truncate = if abi >= 3 { LANDLOCK_ACCESS_FS_TRUNCATE } else { 0 };
         let scoped = if abi >= 6 { LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL } else { 0 };
@@ -87,23 +87,23 @@ impl Domain {
         self.handled
     }
 
-    /// Grants `rights` on what `place` refers to, and below it.
+    /// Grants `rights` on the file of `place` and everything below it.
     pub(crate) fn allow(&self, place: &Descriptor, rights: u64) -> Result<()> {
         let rule = PathBeneathAttr { allowed_access: rights & self.handled, parent_fd: place.number() };
         let arguments = [self.ruleset.argument(), LANDLOCK_RULE_PATH_BENEATH, address(&rule), 0, 0, 0];
-        // SAFETY: the pointer is to a live struct of the layout that LANDLOCK_RULE_PATH_BENEATH names.
+        // SAFETY: the pointer is to a live struct with the layout of LANDLOCK_RULE_PATH_BENEATH.
         unsafe { syscall(Number::LandlockAddRule, arguments) }.map(drop)
     }
 
-    /// Permits TCP connections to a port.
+    /// Allows TCP connections to a port.
     pub(crate) fn allow_connect(&self, port: u16) -> Result<()> {
         let rule = NetPortAttr { allowed_access: LANDLOCK_ACCESS_NET_CONNECT_TCP, port: port.into() };
         let arguments = [self.ruleset.argument(), LANDLOCK_RULE_NET_PORT, address(&rule), 0, 0, 0];
-        // SAFETY: the pointer is to a live struct of the layout that LANDLOCK_RULE_NET_PORT names.
+        // SAFETY: the pointer is to a live struct with the layout of LANDLOCK_RULE_NET_PORT.
         unsafe { syscall(Number::LandlockAddRule, arguments) }.map(drop)
     }
 
-    /// Enters the domain for good. It needs no_new_privs.
+    /// Enters the domain, permanently. Needs no_new_privs.
     pub(crate) fn enter(self) -> Result<()> {
         // SAFETY: takes a descriptor and flags.
         unsafe { syscall(Number::LandlockRestrictSelf, [self.ruleset.argument(), 0, 0, 0, 0, 0]) }.map(drop)
@@ -113,20 +113,20 @@ impl Domain {
 /// `struct sock_fprog` (include/uapi/linux/filter.h).
 #[repr(C)]
 struct FilterProgram {
-    /// Instructions, not bytes.
+    /// Number of instructions.
     length: u16,
     filter: *const u8,
 }
 
-/// Installs a seccomp filter for good (seccomp(2)). The program is one `struct sock_filter` after another.
+/// Installs a seccomp filter, permanently (seccomp(2)). The program is a sequence of `struct sock_filter`.
 pub(crate) fn install_seccomp_filter(program: &[u8]) -> Result<()> {
     install(program, 0).map(drop)
 }
 
-/// Installs a filter as [`install_seccomp_filter`] does. Returns the descriptor from which its notices are read.
+/// Installs a filter as [`install_seccomp_filter`] does. Returns the descriptor for its notices.
 pub(crate) fn install_seccomp_listener(program: &[u8]) -> Result<Descriptor> {
     const NEW_LISTENER: usize = 1 << 3;
-    // Linux 5.19: while the host has a notice, only SIGKILL ends the call that waits for its answer.
+    // Linux 5.19: while the host handles a notice, only SIGKILL interrupts the blocked call.
     const WAIT_KILLABLE_RECV: usize = 1 << 5;
     let fd = match install(program, NEW_LISTENER | WAIT_KILLABLE_RECV) {
         Err(Errno::INVAL) => install(program, NEW_LISTENER)?,

@@ -23,7 +23,7 @@ pub(crate) fn socket(family: u16, kind: usize) -> Result<Descriptor> {
     unsafe { Descriptor::from_answer(fd) }
 }
 
-/// Makes two Unix sockets that are connected to each other.
+/// Makes a pair of connected Unix sockets.
 pub(crate) fn socket_pair() -> Result<(Descriptor, Descriptor)> {
     let mut pair = [0_i32; 2];
     let arguments = [AF_UNIX.into(), SOCK_STREAM | SOCK_CLOEXEC, 0, address_mut(&mut pair), 0, 0];
@@ -43,7 +43,7 @@ pub(crate) fn connect(socket: &Descriptor, path: &str) -> Result<()> {
         path: [u8; 108],
     }
     let mut to = UnixAddress { family: AF_UNIX, path: [0; 108] };
-    // One byte stays zero: the path ends with NUL.
+    // The path ends with NUL, so one byte stays zero.
     if path.len() >= to.path.len() {
         return Err(Errno::NAMETOOLONG);
     }
@@ -72,7 +72,7 @@ pub(crate) fn listen_on_loopback(socket: &Descriptor, port: u16, backlog: u16) -
     unsafe { syscall(Number::Listen, [socket.argument(), backlog.into(), 0, 0, 0, 0]) }.map(drop)
 }
 
-/// Accepts a connection, which is non-blocking and close-on-exec.
+/// Accepts a connection, non-blocking and close-on-exec.
 pub(crate) fn accept(listener: &Descriptor) -> Result<Descriptor> {
     let arguments = [listener.argument(), 0, 0, SOCK_NONBLOCK | SOCK_CLOEXEC, 0, 0];
     // SAFETY: with null pointers the kernel writes no address.
@@ -81,10 +81,10 @@ pub(crate) fn accept(listener: &Descriptor) -> Result<Descriptor> {
     unsafe { Descriptor::from_answer(fd) }
 }
 
-/// Sends bytes, without SIGPIPE. Returns how many the socket took.
+/// Sends bytes without SIGPIPE. Returns how many the socket took.
 pub(crate) fn send(socket: &Descriptor, bytes: &[u8]) -> Result<usize> {
     let arguments = [socket.argument(), bytes.as_ptr().expose_provenance(), bytes.len(), MSG_NOSIGNAL, 0, 0];
-    // SAFETY: pointer and length describe bytes that may be read; there is no address.
+    // SAFETY: pointer and length describe bytes that the kernel may read; the address is null.
     unsafe { syscall(Number::Sendto, arguments) }
 }
 
@@ -95,14 +95,14 @@ pub(crate) fn end_sending(socket: &Descriptor) -> Result<()> {
     unsafe { syscall(Number::Shutdown, [socket.argument(), SHUT_WR, 0, 0, 0, 0]) }.map(drop)
 }
 
-/// Sends what is written at once (tcp(7), TCP_NODELAY).
+/// Sends written bytes without delay (tcp(7), TCP_NODELAY).
 pub(crate) fn set_no_delay(socket: &Descriptor) -> Result<()> {
     const IPPROTO_TCP: usize = 6;
     const TCP_NODELAY: usize = 1;
     set_option(socket, IPPROTO_TCP, TCP_NODELAY, &1_i32)
 }
 
-/// Resets the connection when it is closed (socket(7), SO_LINGER: on, for 0 seconds).
+/// Lets a close reset the connection (socket(7), SO_LINGER: on, for 0 seconds).
 pub(crate) fn reset_on_close(socket: &Descriptor) -> Result<()> {
     const SOL_SOCKET: usize = 1;
     const SO_LINGER: usize = 13;
@@ -115,10 +115,10 @@ fn set_option<T>(socket: &Descriptor, level: usize, option: usize, value: &T) ->
     unsafe { syscall(Number::Setsockopt, arguments) }.map(drop)
 }
 
-/// Descriptors that one message may carry: three standard streams.
+/// Most descriptors of one message: three standard streams.
 const MAX_PASSED: usize = 3;
 
-/// A control message of descriptors (cmsg(3), unix(7)): `struct cmsghdr`, the numbers, and padding to a multiple of 8.
+/// A control message with descriptors (cmsg(3), unix(7)): `struct cmsghdr`, the numbers, and padding to a multiple of 8.
 #[repr(C, align(8))]
 struct Rights {
     length: usize,
@@ -150,7 +150,7 @@ struct MessageHeader {
     flags: i32,
 }
 
-/// Sends bytes with descriptors, without SIGPIPE. Returns how many bytes the socket took; the descriptors go with the first.
+/// Sends bytes with descriptors, without SIGPIPE. Returns how many bytes the socket took; the descriptors go with the first byte.
 pub(crate) fn send_with(socket: &Descriptor, bytes: &[u8], passed: &[&Descriptor]) -> Result<usize> {
     if passed.is_empty() {
         return send(socket, bytes);
@@ -172,7 +172,7 @@ pub(crate) fn send_with(socket: &Descriptor, bytes: &[u8], passed: &[&Descriptor
         buffers: address(&buffer),
         buffer_count: 1,
         control: address(&rights),
-        // The padding counts up to the next multiple of 8 (CMSG_SPACE, cmsg(3)).
+        // The kernel counts the padding to the next multiple of 8 (CMSG_SPACE, cmsg(3)).
         control_length: rights.length.next_multiple_of(8),
         flags: 0,
     };
@@ -180,7 +180,7 @@ pub(crate) fn send_with(socket: &Descriptor, bytes: &[u8], passed: &[&Descriptor
     unsafe { syscall(Number::Sendmsg, [socket.argument(), address(&header), MSG_NOSIGNAL, 0, 0, 0]) }
 }
 
-/// Reads once into `buffer`. Returns how many bytes there were, and the descriptors that came with them, which are close-on-exec.
+/// Reads once into `buffer`. Returns the number of bytes, and their descriptors, which are close-on-exec.
 pub(crate) fn receive_with(socket: &Descriptor, buffer: &mut [u8]) -> Result<(usize, Vec<Descriptor>)> {
     const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
     const MSG_CTRUNC: i32 = 0x08;
@@ -196,9 +196,10 @@ pub(crate) fn receive_with(socket: &Descriptor, buffer: &mut [u8]) -> Result<(us
         flags: 0,
     };
     let arguments = [socket.argument(), address_mut(&mut header), MSG_CMSG_CLOEXEC, 0, 0, 0];
-    // SAFETY: the header describes a buffer and room for a control message, both of which may be written and live across the call.
+    // SAFETY: the header describes a buffer and space for a control message, which the kernel may write and which live across the
+    // call.
     let count = unsafe { syscall(Number::Recvmsg, arguments) }?;
-    // The room is that of one message: there is no second one behind it.
+    // The space is for one message, so no second one follows.
     let is_rights = header.control_length >= Rights::HEADER
         && (rights.level, rights.kind) == (Rights::SOL_SOCKET, Rights::SCM_RIGHTS);
     let passed =
@@ -213,7 +214,7 @@ pub(crate) fn receive_with(socket: &Descriptor, buffer: &mut [u8]) -> Result<(us
     Ok((count, passed))
 }
 
-/// The interface is up (netdevice(7)).
+/// Flag of an interface that is up (netdevice(7)).
 pub(crate) const IFF_UP: i16 = 1;
 
 /// `struct ifreq` (netdevice(7)): a name that ends with NUL, and a union of 24 bytes that begins with the flags.
@@ -227,7 +228,7 @@ struct InterfaceRequest {
 impl InterfaceRequest {
     fn new(name: &str, flags: i16) -> Result<Self> {
         let mut request = Self { name: [0; 16], flags, rest: [0; 22] };
-        // One byte stays zero: the name ends with NUL.
+        // The name ends with NUL, so one byte stays zero.
         if name.len() >= request.name.len() {
             return Err(Errno::NAMETOOLONG);
         }

@@ -1,15 +1,15 @@
-//! What a C library would bring: the entry, the four functions on memory that compiled code calls, the end by a panic.
+//! Replaces a C library: the entry, the memory functions that compiled code calls, and the end by a panic.
 
 use core::arch::{asm, naked_asm};
 use core::panic::PanicInfo;
 use core::slice;
 
-/// The entry. The kernel leaves the number of arguments at the stack pointer, and the pointers to them behind it
-/// (System V ABI, "Process Initialization"; the same on both architectures).
+/// The entry point. The stack pointer points to the number of arguments, followed by pointers to them (System V ABI, "Process
+/// Initialization"; the same on both architectures).
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _start() -> ! {
-    // The outermost frame has no caller. A call finds the stack aligned to 16 bytes before it pushes the return address.
+    // The outermost frame has no caller. A call needs a stack aligned to 16 bytes before it pushes the return address.
     #[cfg(target_arch = "x86_64")]
     naked_asm!("xor ebp, ebp", "mov rdi, rsp", "and rsp, -16", "call {begin}", "ud2", begin = sym begin);
     #[cfg(target_arch = "aarch64")]
@@ -17,8 +17,8 @@ unsafe extern "C" fn _start() -> ! {
 }
 
 unsafe extern "C" fn begin(stack: *const usize) -> ! {
-    // SAFETY: `stack` is what the kernel left: a count, and so many pointers to strings that end with NUL and are never
-    // freed. The second of them is read only where there are two.
+    // SAFETY: `stack` is the kernel's: a count, followed by that many pointers to strings that end with NUL and are never freed. The
+    // second pointer is read only if there are two.
     let word = unsafe {
         (*stack > 1).then(|| {
             let text = stack.cast::<*const u8>().add(2).read();
@@ -28,36 +28,36 @@ unsafe extern "C" fn begin(stack: *const usize) -> ! {
     super::exit_now(crate::run(word).into())
 }
 
-/// Bytes before the NUL.
+/// Returns the number of bytes before the NUL.
 ///
 /// # Safety
-/// There is one.
+/// The text must have a NUL.
 unsafe fn length(text: *const u8) -> usize {
     let mut length = 0;
-    // SAFETY: nothing behind the NUL is read, and it ends the loop. Volatile, so that this is not made a call of strlen.
+    // SAFETY: the loop ends at the NUL and reads nothing after it. Volatile, so that the compiler does not make it a call of strlen.
     while unsafe { text.add(length).read_volatile() } != 0 {
         length += 1;
     }
     length
 }
 
-/// Nothing can be told of it here but that it was: the host side sees the end of the connection.
+/// Reports only that it happened: the host side sees the end of the connection.
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
-    /// As a shell says of a process that abort(3) has ended.
+    /// A shell's exit code for a process that abort(3) ended.
     const ABORTED: i32 = 128 + 6;
     crate::control::say(&["stage2: a fault of its own\n"]);
     super::exit_now(ABORTED)
 }
 
-// Compiled code calls the functions below by name, for whatever it copies or compares. None of them may be compiled to a
-// call of itself, as a plain loop is: on x86-64 the processor has instructions for the first three, elsewhere the loops
-// are volatile, one byte at a time. Little goes through them: the kernel moves the bytes of a connection.
+// Compiled code calls the functions below by name to copy and compare. Each must not be compiled to a call of itself, as a plain loop
+// would be: on x86-64 the processor has instructions for the first three; the other loops are volatile, byte by byte. They move few
+// bytes, since the kernel moves those of a connection.
 
-/// memcpy(3).
+/// Implements memcpy(3).
 ///
 /// # Safety
-/// As in C.
+/// The caller promises the same as in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
     // SAFETY: copies `count` bytes, which the caller may read and write. The direction flag is clear (System V ABI).
@@ -77,15 +77,15 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut 
     to
 }
 
-/// memmove(3).
+/// Implements memmove(3).
 ///
 /// # Safety
-/// As in C.
+/// The caller promises the same as in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
-    // Upwards, the copy writes into what it has still to read only when `to` begins inside of `from`.
+    // An upward copy overwrites unread bytes only if `to` begins inside `from`.
     if to.addr().wrapping_sub(from.addr()) >= count {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller guarantees it.
         return unsafe { memcpy(to, from, count) };
     }
     for at in (0..count).rev() {
@@ -95,10 +95,10 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
     to
 }
 
-/// memset(3).
+/// Implements memset(3).
 ///
 /// # Safety
-/// As in C.
+/// The caller promises the same as in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
     let [byte, ..] = byte.to_le_bytes();
@@ -119,10 +119,10 @@ unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
     to
 }
 
-/// memcmp(3).
+/// Implements memcmp(3).
 ///
 /// # Safety
-/// As in C.
+/// The caller promises the same as in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
     for at in 0..count {
@@ -135,12 +135,12 @@ unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> 
     0
 }
 
-/// bcmp(3): what compilers call where the order does not matter.
+/// Implements bcmp(3), which compilers call if the order does not matter.
 ///
 /// # Safety
-/// As in C.
+/// The caller promises the same as in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: the caller guarantees it.
     unsafe { memcmp(left, right, count) }
 }
