@@ -1,4 +1,4 @@
-//! How a stage ended, and the code and the words that go with it.
+//! Describes how a stage ended, with its exit code and its text.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,56 +8,56 @@ use nix::libc::SIGKILL;
 
 use crate::limits::Reached;
 
-/// How a stage ended.
+/// The way in which a stage ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this code.
+    /// The stage exited with this code.
     Exit(u8),
-    /// By this signal, which exeat has not sent.
+    /// This signal killed the stage, and exeat did not send it.
     Signal(i32),
-    /// It ended after somebody had asked the run to end.
+    /// The stage ended after a request to end the run.
     Stopped(Stopped),
-    /// Something was refused, and [`OnDenied`](crate::OnDenied) has that end or fail the run.
+    /// A connection was refused, and [`OnDenied`](crate::OnDenied) ends or fails the run for that.
     Denied,
-    /// It was stopped when its time was over.
+    /// The stage was stopped when its time was over.
     Timeout,
-    /// It was killed when it had reached this limit.
+    /// The stage was killed when it reached this limit.
     Limit(Reached),
-    /// It was killed when the host had taken away what kept a file hidden or read-only.
+    /// The stage was killed when the host removed a mount that kept a file hidden or read-only.
     Uncovered,
-    /// It never was: no such command.
+    /// The stage never started: no such command.
     NotFound,
-    /// It never was: the command cannot be executed.
+    /// The stage never started: the command cannot be executed.
     NotExecutable,
 }
 
-/// A stage that ended after somebody had asked the run to end.
+/// The end of a stage after a request to end the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stopped {
-    /// The signal that the stage was told of first.
+    /// The signal that the stage received first.
     pub signal: i32,
-    /// Who asked.
+    /// Who requested the end.
     pub by: StoppedBy,
-    /// From then to the end of the stage.
+    /// The time from the request to the end of the stage.
     pub after: Duration,
-    /// What the stage made of it.
+    /// How the stage ended.
     pub how: StoppedHow,
 }
 
-/// How a stage ended that was asked to.
+/// The way in which a stage ended after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoppedHow {
-    /// By itself, with this code.
+    /// The stage exited with this code.
     Exit(u8),
-    /// By this signal: as a rule the one that it was told of.
+    /// This signal killed the stage; usually the one that it received.
     Signal(i32),
-    /// It was killed when its grace was over, or at a second signal.
+    /// The stage was killed when its grace was over, or at a second signal.
     Killed,
 }
 
 impl Ended {
-    /// exeat's exit code.
+    /// Returns exeat's exit code.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -65,7 +65,7 @@ impl Ended {
             Self::Signal(signal) | Self::Stopped(Stopped { how: StoppedHow::Signal(signal), .. }) => {
                 of_signal(signal)
             }
-            // Killed, as the kernel kills one that is out of memory.
+            // The code is that of a process that the kernel kills for lack of memory.
             Self::Stopped(_) | Self::Limit(_) | Self::Uncovered => of_signal(SIGKILL),
             Self::Denied => 123,
             Self::Timeout => 124,
@@ -74,7 +74,7 @@ impl Ended {
         }
     }
 
-    /// The word for it in the record and in the result.
+    /// Returns the cause for the record and the result.
     #[must_use]
     pub fn cause(self) -> Cause {
         match self {
@@ -89,7 +89,7 @@ impl Ended {
         }
     }
 
-    /// The signal that ended it, or that asked it to end.
+    /// Returns the signal that ended the stage or asked it to end.
     #[must_use]
     pub fn signal(self) -> Option<i32> {
         match self {
@@ -98,7 +98,7 @@ impl Ended {
         }
     }
 
-    /// Who asked it to end, where it is [`Ended::Stopped`].
+    /// Returns who asked for the end, if it is [`Ended::Stopped`].
     #[must_use]
     pub fn stopped_by(self) -> Option<StoppedBy> {
         match self {
@@ -108,12 +108,12 @@ impl Ended {
     }
 }
 
-/// Signals end at 64 (SIGRTMAX), so the sum fits; a number that is none of them says "of a signal".
+/// The sum fits because signals end at 64 (SIGRTMAX); any other number gives 255.
 fn of_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().and_then(|signal| signal.checked_add(128)).unwrap_or(255)
 }
 
-/// `stopped by SIGTERM; the stage was killed 8 s later`.
+/// Displays it like `stopped by SIGTERM; the stage was killed 8 s later`.
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.by {
@@ -133,7 +133,7 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// `0.3`, and `8` for 8.04 seconds.
+/// Formats seconds with one decimal if it is not zero: `0.3`, but `8` for 8.04.
 fn tenths(time: Duration) -> String {
     let text = format!("{:.1}", time.as_secs_f64());
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)

@@ -1,6 +1,6 @@
-//! The stage's environment: nothing of the caller's but a list, then what clients need to find the proxy.
+//! Builds the stage's environment: listed variables of the caller, then those that lead clients to the proxy.
 //!
-//! One function makes it, for a run and for whoever asks what a run would get.
+//! A run and every preview use the same function.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,31 +19,31 @@ use crate::plan::stage_home;
 use crate::request::Request;
 use crate::view::scratch::TMP;
 
-/// One variable of a stage.
+/// A variable of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name.
+    /// The name.
     pub name: OsString,
-    /// Its value. It can be a secret.
+    /// The value, which can be a secret.
     pub value: OsString,
     /// Why the stage has it.
     pub why: Why,
 }
 
-/// Why a stage has a variable.
+/// The reason that a stage has a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
-    /// It is one of those that are always passed.
+    /// It is always passed if the caller has it.
     Listed,
-    /// The caller has it, and it was asked for.
+    /// The user asked to pass it.
     Passed,
-    /// It was given a value.
+    /// The user set its value.
     Set,
-    /// It points a package manager at the private cache.
+    /// It leads a package manager to the private cache.
     Cache,
-    /// It says who the stage is, and where its HOME is.
+    /// It describes the stage's user and HOME.
     Identity,
-    /// It leads a client to the proxy, or to what the proxy refused.
+    /// It leads a client to the proxy, or to the list of refusals.
     Proxy,
     /// It names the place of a toolchain, which the stage sees.
     Toolchain,
@@ -66,35 +66,35 @@ impl fmt::Display for Why {
     }
 }
 
-/// A variable that the caller has and the stage has not, although programs expect it.
+/// A variable of the caller that the stage lacks, although programs expect it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What it would have done, such as `host socket`.
+    /// The effect that it would have, such as `host socket`.
     pub why: &'static str,
 }
 
-/// What a stage gets of an environment.
+/// The environment of a stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// Its variables, by name. A run adds `EXEAT_RUN_ID`.
+    /// The variables, by name. A run adds `EXEAT_RUN_ID`.
     pub variables: Vec<Variable>,
-    /// Those that it gets besides, or with another value, in a run whose gateway cannot be had.
+    /// Variables that are added or replaced in a run without a gateway.
     pub without_gateway: Vec<Variable>,
-    /// Variables of the caller's that would lead around the sandbox or into the host. Others are left out unsaid.
+    /// Variables of the caller that lead around the sandbox or into the host. Other dropped ones are not listed.
     pub dropped: Vec<Dropped>,
-    /// What the ceilings left out and what is not the caller's to set, a line each.
+    /// Lines about variables that a ceiling refuses or that only exeat sets.
     pub notes: Vec<String>,
 }
 
-/// The environment that the stage of a request would get.
+/// Builds the environment that the stage of a request would get.
 #[must_use]
 pub fn environment(request: &Request) -> Environment {
     build(request, &stage_home(request))
 }
 
-/// The same, where the stage's HOME is known already.
+/// Builds the environment for a known HOME of the stage.
 pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     let Request { host_env: host, files, .. } = request;
     let mut notes = Vec::new();
@@ -128,7 +128,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             Home::Caller => home.to_path_buf(),
             Home::Private => home_of(host.get(OsStr::new("HOME")).map(OsString::as_os_str)),
         };
-        // CARGO_HOME moves away from where rustup's own settings are looked for.
+        // CARGO_HOME moves the place where rustup looks for its settings.
         if !env.0.contains_key(OsStr::new("RUSTUP_HOME")) {
             env.set("RUSTUP_HOME", callers.join(".rustup"), Why::Toolchain);
         }
@@ -143,7 +143,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     }
     for rule in rules {
         let (EnvRule::Set(name, _) | EnvRule::Pass(name) | EnvRule::Remove(name)) = rule;
-        // No ceiling keeps a variable that is taken away.
+        // No ceiling prevents removing a variable.
         let is_added = !matches!(rule, EnvRule::Remove(_));
         if let Some(bound) = files.bounds.iter().find(|bound| is_added && !allows(bound, name)) {
             let line =
@@ -155,9 +155,9 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
         }
         match rule {
             EnvRule::Set(name, value) => env.set(name, value, Why::Set),
-            // A stage with a directory of its own is nobody there, whoever the caller is.
+            // A stage with its own directory runs as nobody there, whoever the caller is.
             EnvRule::Pass(name) if files.work.is_some() && IDENTITY.iter().any(|known| name == known) => {}
-            // The caller's directory is not in sight; what it is for is at /tmp.
+            // The stage does not see the caller's directory; it uses /tmp.
             EnvRule::Pass(name) if name == TMPDIR => {}
             EnvRule::Pass(name) => {
                 if let Some(value) = host.get(name) {
@@ -167,7 +167,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             EnvRule::Remove(name) => drop(env.0.remove(name)),
         }
     }
-    // Last, so that nothing above points a client past the proxy. It would reach nothing: there is no other route.
+    // The proxy's variables come last, so that no rule leads a client elsewhere. There is no other route.
     proxy(&mut env, request.socks5);
     let java = for_java(env.0.get(OsStr::new(JAVA_OPTIONS)).map(|(given, _)| given.as_os_str()));
     let java = Variable { name: JAVA_OPTIONS.into(), value: java, why: Why::Proxy };
@@ -181,7 +181,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     for rule in rules {
         let (EnvRule::Set(name, _) | EnvRule::Pass(name)) = rule else { continue };
         let is_ours = env.0.get(name).is_some_and(|(_, why)| *why == Why::Proxy) || name == RUN_ID;
-        // What is given of this one is kept, with ours behind it.
+        // The caller's value of this variable is kept, followed by exeat's.
         let line = format!("the variable `{}` stays exeat's own", name.display());
         if is_ours && name != JAVA_OPTIONS && !notes.contains(&line) {
             notes.push(line);
@@ -195,8 +195,8 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     Environment { variables: variables.collect(), without_gateway, dropped, notes }
 }
 
-/// Names each variable that a rule with a `*` at its end passes. What leads into the host or around the sandbox, and what is
-/// exeat's own, is passed by its whole name alone.
+/// Replaces a rule with a `*` at its end by one for each variable that matches. Variables that lead into the host or around the sandbox,
+/// and exeat's own, are passed only by their whole name.
 fn expand(rules: &[EnvRule], host: &BTreeMap<OsString, OsString>, notes: &mut Vec<String>) -> Vec<EnvRule> {
     let mut all = Vec::new();
     for rule in rules {
@@ -229,13 +229,13 @@ fn expand(rules: &[EnvRule], host: &BTreeMap<OsString, OsString>, notes: &mut Ve
     all
 }
 
-/// The name of the run, which only a run can tell.
+/// The variable that contains the run's id, which only a run knows.
 pub(crate) const RUN_ID: &str = "EXEAT_RUN_ID";
 
-/// The variable that says where temporary files go.
+/// The variable that names the directory of temporary files.
 const TMPDIR: &str = "TMPDIR";
 
-/// Variables that say who the stage is.
+/// Variables that describe the stage's user.
 const IDENTITY: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 
 fn allows(bound: &Bounds, name: &OsStr) -> bool {
@@ -263,7 +263,7 @@ fn proxy(env: &mut Variables, socks5: bool) {
         env.set(name, &url, Why::Proxy);
     }
     if socks5 {
-        // With `h` the proxy looks the name up: there is no name server inside.
+        // With `h` the proxy resolves names: there is no name server inside.
         for name in ["ALL_PROXY", "all_proxy"] {
             env.set(name, format!("socks5h://127.0.0.1:{SOCKS5_PORT}"), Why::Proxy);
         }
@@ -285,11 +285,10 @@ fn proxy(env: &mut Variables, socks5: bool) {
     }
 }
 
-/// The one variable that tells a JVM of a proxy. It says so in a line on standard error each time, so that it is left alone where the
-/// gateway serves JVMs.
+/// The only variable that tells a JVM about a proxy. Each JVM reports it on standard error, so it is not set if a gateway serves JVMs.
 const JAVA_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
 
-/// Its value, behind what is given of it.
+/// Returns its value, after the given one.
 fn for_java(given: Option<&OsStr>) -> OsString {
     let java = format!(
         "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={PROXY_PORT} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={PROXY_PORT} \
@@ -379,7 +378,7 @@ mod tests {
         ] {
             assert!(env.notes.iter().any(|note| note == line), "{line}: {:?}", env.notes);
         }
-        // A ceiling bounds each name, and may have a pattern itself.
+        // A ceiling bounds each name, and can contain a pattern itself.
         let bound = |list: &[&str]| {
             let env = Some(list.iter().map(Into::into).collect());
             let files = Files { bounds: vec![Bounds { env, ..Bounds::default() }], ..Files::default() };
@@ -477,7 +476,7 @@ mod tests {
         assert!(env.variables.is_sorted_by(|a, b| a.name < b.name));
     }
 
-    /// K40: what leads to the proxy is not the caller's to set, and they are told so.
+    /// K40: the caller cannot set the proxy's variables, and a note says so.
     #[test]
     fn the_proxy_s_variables_stay_as_they_are() {
         let set = |name: &str| EnvRule::Set(name.into(), "x".into());
@@ -493,7 +492,7 @@ mod tests {
         assert!(environment.variables.iter().all(|variable| variable.name != "EXEAT_RUN_ID"));
     }
 
-    /// K37, K40: only where SOCKS5 is offered, and then it is not the caller's to set.
+    /// K37, K40: these variables exist only with SOCKS5, and then the caller cannot set them.
     #[test]
     fn k37_all_proxy_is_there_with_socks5_alone() {
         let rules = [EnvRule::Set("ALL_PROXY".into(), "socks5://elsewhere".into())];
@@ -519,7 +518,7 @@ mod tests {
         assert_eq!(with.notes, ["the variable `ALL_PROXY` stays exeat's own"]);
     }
 
-    /// K13: of the variables that are passed or set, every ceiling has to allow each.
+    /// K13: every ceiling must allow each variable that is passed or set.
     #[test]
     fn k13_a_ceiling_leaves_out_variables_that_it_does_not_name() {
         let bound = |name: &str, env: &[&str]| Bounds {
@@ -545,7 +544,7 @@ mod tests {
         assert!(env.notes.iter().any(|note| note.contains("`CI`") && note.contains("user.toml")));
     }
 
-    /// N17: with a directory of its own the stage is nobody, whatever it is passed.
+    /// N17: a stage with its own directory runs as nobody, whatever it is passed.
     #[test]
     fn n17_home_is_the_work_directory_and_the_user_is_nobody() {
         let host = [("HOME", "/home/u"), ("USER", "u"), ("NIX_PATH", "x")];

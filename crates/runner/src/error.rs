@@ -1,4 +1,4 @@
-//! Why a run did not happen: the step, the cause, the fix.
+//! Describes why a run did not happen: the step, the cause, the fix.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use crate::discover::Unasked;
 use crate::signals::Ask;
 
-/// A run did not happen, or was lost after it had begun.
+/// The reason that a run did not happen, or that it was lost after its start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -28,17 +28,17 @@ pub enum Error {
     /// A path of the request does not exist or cannot be read.
     #[error("cannot use {what} `{}`", .path.display())]
     Path {
-        /// What it was given for.
+        /// The use of the path.
         what: &'static str,
         /// The path.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// A path leads through a link that a stage could have made, to somewhere else.
+    /// A path leads elsewhere through a link that a stage could have made.
     #[error("{what} `{}` leads through the symbolic link `{}` to `{}`, and a stage could have made that link", .path.display(), .link.display(), .real.display())]
     StrayLink {
-        /// What it was given for.
+        /// The use of the path.
         what: &'static str,
         /// The path.
         path: PathBuf,
@@ -47,57 +47,57 @@ pub enum Error {
         /// Where it leads.
         real: PathBuf,
     },
-    /// A file that restricts the stage has another name, through which a stage could write it.
+    /// A file that restricts the stage has another name, through which a stage could write to it.
     #[error("{what} `{}` has another name (a hard link), which a stage could have made", .path.display())]
     SecondName {
-        /// What it was given for.
+        /// The use of the file.
         what: &'static str,
         /// The path.
         path: PathBuf,
     },
-    /// A path of the host is the process file system's: it would show the host's processes.
+    /// A host path belongs to the process file system, which would show the host's processes.
     #[error("{what} `{}` belongs to the process file system: a stage would see this machine's processes", .path.display())]
     Procfs {
-        /// What it was given for.
+        /// The use of the path.
         what: &'static str,
         /// The path.
         path: PathBuf,
     },
-    /// Something in a protected directory was to be let through, and is in no writable tree.
+    /// A name in a protected directory should stay writable, but no writable tree contains it.
     #[error("`{name}` cannot be let through: it is not there, and `{}` is protected as a whole", .name.entry())]
     NothingToLetThrough {
         /// The name.
         name: exeat_files::protected::LetThrough,
     },
-    /// Something has no place in the sandbox.
+    /// A file or directory has no place in the sandbox.
     #[error("{what} cannot be shown at `{}`: {why}", .at.display())]
     NoPlace {
-        /// What it is.
+        /// The file or directory.
         what: String,
         /// The place inside.
         at: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// More mounts than bubblewrap takes.
+    /// There are more mounts than bubblewrap accepts.
     #[error("the view takes {words} words to describe, and bubblewrap reads at most {most}")]
     TooMany {
-        /// What it would take.
+        /// The number of words needed.
         words: usize,
-        /// What is taken.
+        /// The largest number that bubblewrap accepts.
         most: usize,
     },
-    /// The stage declared a path that it would not have.
+    /// The stage declares a path that it would not get.
     #[error("the stage declares `{effect}` `{}`, and {}", .path.display(), lacking(.effect, .ceiling.as_deref()))]
     Ungranted {
         /// The effect.
         effect: &'static str,
-        /// Its path.
+        /// The path.
         path: PathBuf,
-        /// The ceiling that does not allow it, where that is the reason.
+        /// The ceiling that does not allow it, if that is the reason.
         ceiling: Option<String>,
     },
-    /// The record would lie where the stage can write.
+    /// The record would be inside a tree that the stage can write.
     #[error("the record `{}` would lie in `{}`, which the stage can write", .record.display(), .tree.display())]
     RecordInside {
         /// The record.
@@ -105,15 +105,15 @@ pub enum Error {
         /// The writable tree.
         tree: PathBuf,
     },
-    /// A listener was asked for that any host on the network could use.
+    /// The listener would be reachable from other hosts on the network.
     #[error("`{0}` is not a loopback address: everybody who reaches it could use the proxy")]
     ListenAnywhere(std::net::SocketAddr),
     /// A limit leaves no room for any command.
     #[error("a `{key}` limit below {least} lets no command start")]
     LimitTooSmall {
-        /// The limit.
+        /// The limit's key.
         key: &'static str,
-        /// The smallest that is taken.
+        /// The smallest accepted value.
         least: u32,
     },
     /// A `memory` limit leaves no room for any command.
@@ -134,21 +134,21 @@ pub enum Error {
     /// There is no place for the key that signs the record.
     #[error("cannot keep the key that signs the record")]
     KeyPlace(#[source] exeat_record::place::Error),
-    /// The stage could put another key in the place of the record's.
+    /// The stage could replace the key that signs the record.
     #[error("the key `{}` is inside `{}`, which the stage can write", .key.display(), .tree.display())]
     KeyInside {
-        /// The key's file.
+        /// The key file.
         key: PathBuf,
-        /// The tree.
+        /// The writable tree.
         tree: PathBuf,
     },
     /// The record could not be written.
     #[error("cannot write the record")]
     Log(#[source] exeat_record::Error),
-    /// Something on the host could not be prepared.
+    /// A preparation on the host failed.
     #[error("cannot prepare {what}")]
     Prepare {
-        /// What it is.
+        /// The thing to prepare.
         what: &'static str,
         /// The cause.
         source: io::Error,
@@ -164,16 +164,16 @@ pub enum Error {
     /// The sandbox could not be set up.
     #[error("cannot set up the sandbox")]
     Sandbox(#[source] exeat_sandbox::Error),
-    /// Something was demanded that takes a way into the sandbox's network, and there is none on this machine.
+    /// The request needs access to the sandbox's network, which is not available on this machine.
     #[error("{flag} cannot be had on this machine")]
     Gateway {
-        /// What demands it.
+        /// The flag that needs it.
         flag: &'static str,
         /// The cause.
         #[source]
         source: exeat_sandbox::Error,
     },
-    /// No listener for a port of this machine could be made.
+    /// No listener for a port of this machine could be created.
     #[error("cannot listen on port {inner} of the sandbox's loopback")]
     HostPort {
         /// The port.
@@ -181,37 +181,37 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// A standard stream is something that would lead out of the sandbox.
+    /// A standard stream would let the stage leave the sandbox.
     #[error("{stream} is {what}: a stage could use it to leave the sandbox")]
     Stream {
-        /// Which of the three.
+        /// The name of the stream.
         stream: &'static str,
-        /// What it is.
+        /// What the stream is.
         what: &'static str,
     },
-    /// The client of a preset has not said which hosts it uses.
+    /// The client of a preset did not report its hosts.
     #[error("preset `{preset}` asks {client} which hosts it uses, and {why}")]
     Preset {
         /// The preset.
         preset: String,
         /// Its client.
         client: &'static str,
-        /// Why not.
+        /// The reason.
         why: Unasked,
     },
-    /// The plan has another fingerprint than the one that was approved.
+    /// The plan's fingerprint differs from the approved one.
     #[error("what would hold this stage is not what was approved")]
     NotApproved,
-    /// A word of the command, or a variable, holds a NUL byte, which execve(2) cannot carry.
+    /// A word of the command or a variable contains a NUL byte, which execve(2) cannot pass.
     #[error("{0} holds a NUL byte")]
     Nul(&'static str),
-    /// A variable's name is empty or holds `=`.
+    /// A variable's name is empty or contains `=`.
     #[error("`{0}` cannot be the name of a variable")]
     EnvName(String),
-    /// A whole policy and single rules were given: one would be lost.
+    /// The request contains both a whole policy and single rules, of which one would be lost.
     #[error("a whole policy was given, and rules besides it")]
     PolicyAndRules,
-    /// Something was given that only a proxy of our own could hold.
+    /// The request contains an option that only exeat's own proxy could enforce.
     #[error("the run goes through somebody else's proxy, so {0} could not be held here")]
     ViaAnd(&'static str),
     /// A ceiling of the policy does not allow the upstream proxy.
@@ -219,53 +219,53 @@ pub enum Error {
     UpstreamDenied {
         /// Where the proxy listens.
         proxy: Target,
-        /// Which ceiling refuses it, and why.
+        /// The ceiling that refuses it, and why.
         why: String,
     },
-    /// A private HOME is asked for, and no cache that it could be in.
+    /// The request asks for a private HOME without a cache, which would contain it.
     #[error("a private HOME lies in the cache, and there is none (`fs.cache` is `none`)")]
     NoPlaceForHome,
-    /// Something was asked for that the stage would have to connect to, and it may connect to the proxy alone.
+    /// The request needs another loopback service, and the stage may connect only to the proxy.
     #[error("the stage may connect to the proxy alone, which leaves no place for {0}")]
     LoopbackAnd(&'static str),
-    /// A service of this machine is asked for where exeat is itself.
+    /// A service of this machine is asked for at a port that exeat uses.
     #[error("no service of this machine can be at port {} inside: {by}", .port.inner)]
     HostPortTaken {
-        /// Which one.
+        /// The service.
         port: HostPort,
-        /// What is there.
+        /// The user of the port.
         by: &'static str,
     },
-    /// Two services of this machine are asked for at one place.
+    /// Two services of this machine are asked for at one port.
     #[error("port {} inside is asked for twice: by `{other}` and by `{port}`", .port.inner)]
     HostPortTwice {
-        /// The later one.
+        /// The second service.
         port: HostPort,
-        /// The one before it.
+        /// The first service.
         other: HostPort,
     },
-    /// The policy does not grant a service of this machine that is asked for.
+    /// The policy does not grant a service of this machine.
     #[error("{rule_src}: {}: {why}", .port.target())]
     HostPortDenied {
-        /// Which one.
+        /// The service.
         port: HostPort,
-        /// Where it was asked for.
+        /// The place of the rule that asks for it.
         rule_src: String,
-        /// What stands against it.
+        /// The reason.
         why: String,
     },
-    /// More services of this machine are asked for than are offered.
+    /// The request asks for too many services of this machine.
     #[error("{asked} services of this machine are asked for; at most {most} are offered")]
     HostPorts {
-        /// How many.
+        /// The number of services.
         asked: usize,
-        /// How many there may be.
+        /// The largest accepted number.
         most: usize,
     },
-    /// The place of somebody else's proxy is no socket.
+    /// The path of the other proxy is not a socket.
     #[error("`{}` is no socket, so no proxy listens there", .0.display())]
     ViaNoSocket(PathBuf),
-    /// The stage could put a socket of its own in the place of somebody else's proxy.
+    /// The stage could replace the socket of the other proxy.
     #[error("the proxy's socket `{}` lies in `{}`, which the stage can write", .path.display(), .tree.display())]
     ViaInside {
         /// The socket.
@@ -273,7 +273,7 @@ pub enum Error {
         /// The writable tree.
         tree: PathBuf,
     },
-    /// Nobody answers at the place of somebody else's proxy.
+    /// The other proxy does not answer.
     #[error("cannot connect to the proxy at `unix:{}`", .path.display())]
     ViaDead {
         /// The socket.
@@ -281,54 +281,54 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// No sandbox to be had.
+    /// No sandbox is available.
     #[error("no sandbox")]
     Backend(#[source] crate::backend::BackendError),
-    /// Everything was required to hold, and something does not.
+    /// All parts of the isolation were required to hold, and one does not.
     #[error("not everything holds, and that was required: {0}")]
     NotHeld(String),
-    /// The kernel's Landlock has not what was asked for.
+    /// The kernel's Landlock lacks a requested feature.
     #[error("{what} takes Landlock of Linux {linux} or later, and this kernel has less")]
     Landlock {
-        /// What was asked for.
+        /// The feature.
         what: &'static str,
-        /// The version of the kernel that has it.
+        /// The first Linux version that has it.
         linux: &'static str,
     },
     /// SIGCHLD is ignored in this process.
     #[error("this process ignores SIGCHLD, so the end of a stage could not be seen")]
     ChildrenUnseen,
-    /// The output did not fit in the memory that it may take; the stage was killed.
+    /// The stage wrote more output than the caller's buffer may hold, and was killed.
     #[error("the stage wrote more than {0} bytes to {1}, and was killed")]
     OutputTooLong(usize, &'static str),
-    /// The output could not be read; the stage was killed.
+    /// The output could not be read, and the stage was killed.
     #[error("cannot read what the stage writes")]
     Output(#[source] io::Error),
-    /// A signal came before the stage was started.
+    /// The run was asked to end before the stage started.
     #[error("stopped by {} before the command was started", stopper(*.signal, *.by))]
     Stopped {
-        /// The signal, or the one that it counts as.
+        /// The signal, or its equivalent.
         signal: i32,
         /// Who asked.
         by: StoppedBy,
     },
-    /// The run ended in another of these errors, after the stage had started and had made protected names.
+    /// The run ended in another of these errors, after the stage had made protected names.
     #[error(transparent)]
     RunLost(Box<RunLost>),
 }
 
-/// A run that ended in an error when the stage had started, and what has to be told of it all the same.
+/// An error after the stage started, with the facts that must still be reported.
 #[derive(Debug)]
 pub struct RunLost {
-    /// The run.
+    /// The run's id.
     pub run: RunId,
-    /// Why it was lost; never [`Error::RunLost`].
+    /// The error; never [`Error::RunLost`].
     pub error: Error,
-    /// The record; `None` when it went to a descriptor.
+    /// The record's path; `None` if it went to a descriptor.
     pub audit: Option<PathBuf>,
-    /// Protected names that the stage has made: moved aside, or still where they were. At least one.
+    /// Protected names that the stage made, moved aside or still in place. At least one.
     pub found: Leftovers,
-    /// Lines for the caller; of `found` too.
+    /// Lines for the caller, also about `found`.
     pub notes: Vec<String>,
 }
 
@@ -344,9 +344,9 @@ impl std::error::Error for RunLost {
     }
 }
 
-/// The effect of a stage that reads below a path.
+/// The name of the effect of reading below a path.
 pub(crate) const FS_READ: &str = "FsRead";
-/// The effect of a stage that writes below a path.
+/// The name of the effect of writing below a path.
 pub(crate) const FS_WRITE: &str = "FsWrite";
 
 fn stopper(signal: i32, by: StoppedBy) -> String {
@@ -366,17 +366,17 @@ fn lacking(effect: &str, ceiling: Option<&str>) -> String {
 }
 
 impl Error {
-    /// What [`Error::Path`] is about where it is a `--rw`, or a key of a file for one.
+    /// The `what` of [`Error::Path`] for a `--rw` or a key like it.
     pub(crate) const WRITABLE: &str = "the writable path";
-    /// The same of a `--ro`.
+    /// The `what` of [`Error::Path`] for a `--ro` or a key like it.
     pub(crate) const READ_ONLY: &str = "the read-only path";
 
-    /// Somebody asked for the end before there was a stage.
+    /// Reports a request to end the run before the stage started.
     pub(crate) fn stopped(ask: Ask, signal: Signal) -> Self {
         Self::Stopped { signal: signal as i32, by: ask.by() }
     }
 
-    /// Says why a path cannot be used.
+    /// Reports why a path cannot be used.
     pub(crate) fn from_walk(what: &'static str, path: &Path, error: WalkError) -> Self {
         let path = path.to_path_buf();
         match error {
@@ -385,7 +385,7 @@ impl Error {
         }
     }
 
-    /// exeat's exit code: 2 for what the caller wrote, 125 for what the machine refused, 128+n for a signal.
+    /// Returns exeat's exit code: 2 for an error in the input, 125 for a failure on this machine, 128+n for a signal.
     #[must_use]
     pub fn code(&self) -> u8 {
         match self {
@@ -431,7 +431,7 @@ impl Error {
         }
     }
 
-    /// The word for the result object.
+    /// Returns the cause for the result object.
     #[must_use]
     pub fn cause_word(&self) -> &'static str {
         match self {
@@ -443,7 +443,7 @@ impl Error {
         }
     }
 
-    /// The signal that ended it before there was a stage, or the one that it counts as, and who asked.
+    /// Returns the signal or its equivalent that ended the run before the stage started, and who asked.
     #[must_use]
     pub fn stopped_by(&self) -> Option<(i32, StoppedBy)> {
         match self {
@@ -453,14 +453,14 @@ impl Error {
         }
     }
 
-    /// Whether it comes of a run inside a run: a stage's home is read-only, and its filter refuses what a run begins with, so that
-    /// steps before the sandbox fail as well.
+    /// Returns whether the error comes from a run inside a run. There, steps before the sandbox fail, too: the home directory is
+    /// read-only, and the filter refuses calls that a run needs.
     #[must_use]
     pub fn is_of_nesting(&self) -> bool {
         self.code() == 125 && exeat_sandbox::is_nested()
     }
 
-    /// One command or change that mends it, where one is known.
+    /// Returns a command or change that fixes it, if one is known.
     #[must_use]
     pub fn fix(&self) -> Option<String> {
         if self.is_of_nesting() {
@@ -569,7 +569,7 @@ impl Error {
         }
     }
 
-    /// The layer that refused, where it is known.
+    /// Returns the layer that refused, if it is known.
     #[must_use]
     pub fn layer(&self) -> Option<&'static str> {
         match self {
@@ -587,7 +587,7 @@ impl From<Fault> for Error {
     }
 }
 
-/// An error and its causes in one line.
+/// Joins an error and its causes in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

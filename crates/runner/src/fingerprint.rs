@@ -1,4 +1,4 @@
-//! One value for everything that holds a stage back, so that an approval can be kept and dies when that changes.
+//! Computes one value from everything that restricts a stage. A stored approval of it expires when any of that changes.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -19,36 +19,35 @@ use crate::plan::{FILTERS, Plan};
 use crate::staged::{Staged, Taken, Told};
 use crate::view::scratch::TMP;
 
-/// What the hash begins with: another form of it is another hash.
+/// The first field of the hash. It changes with the format.
 const FORM: &str = "exeat isolation 1";
 
 /// A hash over what a plan lets a stage see, write, reach and use: SHA-256, as 64 lower-case hexadecimal digits.
 ///
-/// Two plans with one fingerprint hold a stage alike. Any of these gives another one:
+/// Two plans with the same fingerprint restrict a stage equally. A change of any of these changes it:
 ///
-/// - the back end, its executable, the bridge, exeat's own version and helper;
-/// - each mount in its order: what is shown where, writable or not, masked, how much memory it may take; the files that
-///   exeat puts there; the protected names that do not exist yet;
-/// - who the stage is to the kernel, where it starts, and what holds ([`Plan::enforcement`]), so that a kernel or a working
-///   directory that holds less is not covered by an older approval;
-/// - the network rules of all layers in canonical form, whatever their order and spelling; the upstream proxy, and what is
-///   reached without it; or the place of somebody else's proxy, whose rules are not known here;
+/// - the back end, its executable, the bridge, exeat's version and helper;
+/// - each mount in its order: the host path, the place, whether it is writable or masked, its memory; exeat's own files;
+///   the protected names that do not exist yet;
+/// - the stage's kernel user, its working directory, and the enforcement ([`Plan::enforcement`]), so that an approval does
+///   not cover a kernel or a working directory that holds less;
+/// - the network rules of all layers in canonical form; the upstream proxy and its bypass list; or the socket of another
+///   proxy, whose rules are not known here;
 /// - the names of environment variables, and the limits; whether the stage gets the caller's terminal or its own.
 ///
-/// The command, values of variables, labels, the place of the record, the directory of a single run, times, and the
-/// contents of trees and caches are not part of it: an approval of a fingerprint is one of the walls, not of what runs
-/// between them.
+/// The command, values of variables, labels, the place of the record, the run directory, times, and the contents of trees and caches are
+/// not part of it. An approval covers the restrictions, not the command.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint(String);
 
-/// The text is no fingerprint.
+/// The text is not a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a fingerprint is 64 lower-case hexadecimal digits")]
 pub struct FingerprintError;
 
 impl Fingerprint {
-    /// The 64 digits.
+    /// Returns the 64 digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -85,14 +84,14 @@ impl From<Fingerprint> for String {
 }
 
 impl Plan {
-    /// One value for everything that holds the stage of this plan back: see [`Fingerprint`].
+    /// Computes the [`Fingerprint`] of this plan.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let mut it = Fields::default();
         it.text("form", FORM);
         it.text("version", env!("CARGO_PKG_VERSION"));
         it.text("backend", "bwrap").path("executable", &self.bwrap);
-        // What every sandbox is made of, whatever its mounts: a build that holds less is another one.
+        // Every sandbox contains these, whatever its mounts: a build that restricts less has another fingerprint.
         let bare = SandboxSpec {
             mounts: Vec::new(),
             bridge: self.bridge,
@@ -104,7 +103,7 @@ impl Plan {
             it.text("option", &word.to_string());
         }
         let filters = seccomp::base(self.debuggable).and_then(|base| Ok((base, seccomp::no_unix_sockets()?)));
-        // Filters that do not compile start no stage.
+        // A stage does not start if its filters do not compile.
         if let Ok((base, no_unix_sockets)) = filters {
             for program in base.iter().chain([&no_unix_sockets]) {
                 it.bytes("filter", program);
@@ -119,7 +118,7 @@ impl Plan {
         }
         match self.identity {
             Identity::Caller => it.text("identity", "caller"),
-            // The number is another one each time.
+            // The number differs in each run.
             Identity::Other { .. } if self.own.is_some() => it.text("identity", "its own"),
             Identity::Other { uid, gid } => {
                 it.text("identity", "other").number("uid", uid.into()).number("gid", gid.into())
@@ -135,7 +134,7 @@ impl Plan {
         for mount in &self.mounts {
             it.mount(mount);
         }
-        // What users change places where, and what is taken from another place than its path.
+        // These are the trees with mapped users, and mounts whose source is not their path.
         let trees: Vec<_> = self.staged.iter().flat_map(Staged::told).collect();
         it.number("trees", length(trees.len()));
         for Told { name, host, owner } in &trees {
@@ -155,7 +154,7 @@ impl Plan {
         }
         it.number("watched", length(self.missing.len()));
         for missing in &self.missing {
-            // Which directories there are further down is a part of the tree's contents, and what is let through in them is in `fs`.
+            // The deeper directories belong to the contents of the tree, and names let through in them are in `fs`.
             let Missing { tree, names, patterns, links, pointers, bare, repositories, held, .. } = missing;
             it.path("tree", tree).number("names", length(names.len()));
             for MissingName { name, obeyed } in names {
@@ -211,12 +210,12 @@ fn length(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Names and values, each behind its length: no value can look like the next name.
+/// Names and values, each after its length, so that no value looks like the next name.
 #[derive(Debug, Default)]
 pub(crate) struct Fields(Vec<u8>);
 
 impl Fields {
-    /// The digest of all of them, in hexadecimal digits.
+    /// Returns the digest of all fields in hexadecimal digits.
     pub(crate) fn digest(&self) -> String {
         exeat_record::sha256_hex(&self.0)
     }

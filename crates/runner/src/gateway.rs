@@ -1,5 +1,4 @@
-//! The gateway of a run, and ports of this machine: what the sandbox crate opens in the stage's network, given to the proxy crate to
-//! serve.
+//! Connects the stage's network to the proxy crate: the gateway of a run, and ports of this machine.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -15,44 +14,44 @@ use nix::libc;
 use crate::error::{Error, chain};
 use crate::plan::Plan;
 
-/// What a run wants of the sandbox's network.
+/// The parts of the sandbox's network that a run needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     gateway: Transparent,
     host_ports: bool,
-    /// The proxy accepts the stage's connections in it.
+    /// Whether the proxy accepts the stage's connections in it.
     handoff: bool,
 }
 
 impl Entered {
-    /// What finds the processes behind connections; once.
+    /// Takes the finder of the processes behind connections.
     pub(crate) fn take_finder(&mut self) -> Option<Finder> {
         self.finder.take()
     }
 }
 
-/// What became of that.
+/// The result of entering the network.
 pub(crate) struct Entered {
     network: Result<Network, exeat_sandbox::Error>,
-    /// Why it was entered without a gateway, although one was asked for.
+    /// The error that prevented a requested gateway.
     unavailable: Option<exeat_sandbox::Error>,
-    /// Finds the processes behind connections.
+    /// The finder of the processes behind connections.
     finder: Option<Finder>,
 }
 
 impl Wanted {
     pub(crate) fn of(plan: &Plan) -> Self {
-        // Who asks is for our own record: with somebody else's proxy there are no decisions in it.
+        // The processes are for exeat's own record, which has no decisions of another proxy.
         let handoff = plan.bridge == BridgeKind::Handoff && plan.via.is_none();
         Self { gateway: plan.transparent, host_ports: !plan.host_ports.is_empty(), handoff }
     }
 
-    /// Whether a gateway is asked for.
+    /// Returns whether a gateway is requested.
     pub(crate) fn has_gateway(self) -> bool {
         self.gateway != Transparent::Off
     }
 
-    /// Enters it. Ports of this machine take less than a gateway, and are not lost with it.
+    /// Enters the network. Ports of this machine need less than a gateway, and work without one.
     pub(crate) fn enter(self, offer: &Offer, process: &InsideProcess) -> Entered {
         let (mut network, unavailable) = match offer.network(process, self.has_gateway()) {
             Err(error) if self.gateway == Transparent::Auto && (self.host_ports || self.handoff) => {
@@ -71,20 +70,22 @@ impl Wanted {
     }
 }
 
-/// Ways out of the stage's network besides the proxy's listener, before the stage starts.
+/// The exits of the stage's network other than the proxy's listener, before the stage starts.
 #[derive(Default)]
 pub(crate) struct Ways {
-    /// Why there is no gateway, although one was asked for.
+    /// The error that prevented a requested gateway.
     unavailable: Option<exeat_sandbox::Error>,
-    /// What a gateway works with.
+    /// The sockets of a gateway.
     open: Option<(OpenNetwork, Arc<dyn ListenerFactory>)>,
-    /// Listeners for ports of this machine, with what each leads to.
+    /// The listeners for ports of this machine, with their targets.
     pub(crate) forwards: Vec<(TcpListener, Arc<Target>)>,
 }
 
 impl Ways {
+    /// Opens the exits.
+    ///
     /// # Errors
-    /// Where something was demanded and is not to be had.
+    /// Returns an error if a required one is not available.
     pub(crate) fn new(plan: &Plan, entered: Entered) -> Result<Self, Error> {
         let demanded = match (plan.transparent, plan.host_ports.first()) {
             (Transparent::On, _) => Some("--set sandbox.transparent=on"),
@@ -97,7 +98,7 @@ impl Ways {
                 return Err(Error::Gateway { flag, source });
             }
             (Entered { network: Err(error), .. }, None) => {
-                // Who connects was all that was wanted, besides.
+                // Only the processes behind connections were wanted otherwise.
                 let unavailable = Some(error).filter(|_| plan.transparent != Transparent::Off);
                 return Ok(Self { unavailable, ..Self::default() });
             }
@@ -110,7 +111,7 @@ impl Ways {
             forwards.push((at(Ipv4Addr::LOCALHOST.into()).map_err(refused)?, Arc::clone(&target)));
             match at(Ipv6Addr::LOCALHOST.into()) {
                 Ok(listener) => forwards.push((listener, target)),
-                // A kernel without IPv6.
+                // The kernel has no IPv6.
                 Err(error) if is_absent(&error) => {}
                 Err(error) => return Err(refused(error)),
             }
@@ -119,26 +120,26 @@ impl Ways {
         Ok(Self { unavailable, open: open.map(|open| (open, inside)), forwards })
     }
 
-    /// Whether there is a gateway.
+    /// Returns whether there is a gateway.
     pub(crate) fn has_gateway(&self) -> bool {
         self.open.is_some()
     }
 
-    /// The gateway, for the record.
+    /// Returns the gateway's state for the record.
     pub(crate) fn word(&self) -> String {
         if self.open.is_some() { "on".into() } else { off(self.unavailable.as_ref()) }
     }
 
-    /// A line for the caller, where something was left out.
+    /// Returns a line for the caller if the gateway is missing.
     pub(crate) fn note(&self) -> Option<String> {
         let why = chain(self.unavailable.as_ref()?);
         Some(format!("programs that ignore HTTPS_PROXY reach nothing in this run: {why}"))
     }
 
-    /// The gateway, where there is one, with whatever a stage may connect to at once.
+    /// Creates the gateway, if there is one, with the listeners that a stage may connect to at once.
     ///
     /// # Errors
-    /// Where a socket cannot be taken over.
+    /// Returns an error if a socket cannot be taken over.
     pub(crate) async fn gateway(self, cx: &Arc<Context>) -> io::Result<Option<Gateway>> {
         let Some((OpenNetwork { udp, tcp, taps }, listen)) = self.open else { return Ok(None) };
         let taps = taps.into_iter().map(|tap| Box::new(Tap(tap)) as Box<dyn PacketSource>).collect();
@@ -146,17 +147,17 @@ impl Ways {
     }
 }
 
-/// That there is no gateway, and why, for the record.
+/// Describes for the record that there is no gateway, and why.
 pub(crate) fn off(why: Option<&exeat_sandbox::Error>) -> String {
     why.map_or_else(|| "off".into(), |error| format!("off: {}", chain(error)))
 }
 
-/// Whether the kernel has no such family, or no such address.
+/// Returns whether the kernel lacks the address family or the address.
 fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// The process in the stage's network, as the proxy crate asks for it.
+/// Adapts the process in the stage's network to the proxy crate.
 struct Doors(InsideNetwork);
 
 impl ListenerFactory for Doors {
@@ -165,7 +166,7 @@ impl ListenerFactory for Doors {
     }
 }
 
-/// A raw socket, as the proxy crate reads it.
+/// Adapts a raw socket to the proxy crate.
 #[derive(Debug)]
 struct Tap(exeat_sandbox::Packets);
 

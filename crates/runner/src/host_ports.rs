@@ -1,5 +1,5 @@
-//! Services of this machine that a stage asks for: whether there is a place for each inside, and whether the policy grants it.
-//! Nothing is opened here.
+//! Checks the services of this machine that a stage asks for: each needs a free port inside, and a rule of the policy. Nothing is opened
+//! here.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,13 +8,13 @@ use exeat_policy::{Action, Day, HostPort, Pattern, Policy, Role, TlsCheck};
 
 use crate::error::Error;
 
-/// Each has a listener of its own, before anybody connects.
+/// The maximal number: each has its own listener from the start.
 const MOST: usize = 64;
 
-/// What is to be served, each once.
+/// Returns the services to serve, without duplicates.
 ///
 /// # Errors
-/// When two want one place inside, when exeat has that place itself, and when the policy does not grant one.
+/// Returns an error when two services need one port inside, when exeat uses it, and when the policy does not grant one.
 pub(crate) fn checked(
     asked: &[HostPort],
     socks5: bool,
@@ -44,7 +44,7 @@ pub(crate) fn checked(
     if all.len() > MOST { Err(Error::HostPorts { asked: all.len(), most: MOST }) } else { Ok(all) }
 }
 
-/// Where it was asked for: its rule in the grants knows.
+/// Returns where the service was asked for, from its rule in the grants.
 fn origin(port: HostPort, policy: &Policy) -> String {
     let grants = policy.layers().iter().filter(|layer| layer.role() == Role::Grants);
     let mut rules = grants.flat_map(|layer| policy.rules_of(layer));
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(of(&many[1..]).split(' ').count(), 64);
     }
 
-    /// A program that uses the library asks in the same words; a policy of its own has to grant it.
+    /// A program that uses the library makes the same request; its own policy has to grant it.
     #[test]
     fn a_stage_s_port_is_granted_by_the_call() {
         let port: HostPort = "5432:80".parse().unwrap();
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(rules(&stage).unwrap().len(), 1);
     }
 
-    /// Who refuses is named, and who asked.
+    /// The error names the refusing layer and the request.
     #[test]
     fn what_the_policy_does_not_grant_is_refused() {
         let of = |deny: &[&str], ceiling| says(&["5432:80"], false, deny, ceiling);

@@ -1,10 +1,10 @@
-//! Who a stage is to the kernel, and what of the host's trees that leaves it: the view of that user.
+//! Chooses the kernel user of a stage, and builds the view of that user.
 //!
-//! Root does not run hostile code as root where it can be avoided. The stage becomes a user that nobody else is, and the trees
-//! that it must write are mounted so that it is taken for their owner ([`Staged`]). It is no user that others are, such as
-//! nobody or the owner: a process of the same user may look into the sandbox (ptrace(2), `/proc/PID/root`), where it would be
-//! taken for the owner as well, and no filter holds it. Where that cannot be had, the stage becomes the owner of the working
-//! directory, who gains nothing by it, and where that is root, it keeps root's uid, and that is said.
+//! Root avoids running hostile code as root. The stage becomes a user that no other process has, and its writable trees are mounted so
+//! that it counts as their owner ([`Staged`]). It does not become an existing user such as nobody or the owner: a process of the same
+//! user may look into the sandbox (ptrace(2), `/proc/PID/root`), where it would count as the owner without any filter. If no fresh user
+//! is possible, the stage becomes the owner of the working directory, who gains nothing by it. If that is root, it keeps root's uid, and
+//! a note says so.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -33,29 +33,29 @@ use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
 use crate::uids::{Own, has_all};
 use crate::view;
 
-/// Who a stage is to the kernel.
+/// The kernel user of a stage.
 #[derive(Debug)]
 pub(crate) enum Who {
-    /// The caller, who is an ordinary user.
+    /// The caller, an ordinary user.
     Caller,
-    /// Root's choice: a user of this run's own.
+    /// A fresh user for this run, which root prefers.
     Own(Own),
-    /// Who owns the working directory, for this reason.
+    /// The owner of the working directory, with the reason.
     Owner(Ids, String),
-    /// Root, for this reason.
+    /// Root, with the reason.
     Kept(String),
 }
 
 impl Who {
-    /// Who a stage is to be.
+    /// Returns the preferred user.
     ///
     /// # Errors
-    /// Why there is no user of its own, as the end of a sentence.
+    /// Returns the reason that there is no fresh user, as the end of a sentence.
     pub(crate) fn first() -> Result<Self, String> {
         if geteuid().is_root() { Own::take().map(Self::Own) } else { Ok(Self::Caller) }
     }
 
-    /// Who it is instead where it cannot be a user of its own, for this reason; it starts in this directory, or has to write it.
+    /// Returns the user to use instead of a fresh one, for this reason. `dir` is where the stage starts or must write.
     pub(crate) fn instead(why: String, dir: &Path) -> Result<Self, Error> {
         let meta = fs::metadata(dir).map_err(|source| Error::Path {
             what: "the working directory",
@@ -66,18 +66,18 @@ impl Who {
         Ok(Self::owner(meta.uid(), &map, why))
     }
 
-    /// The owner of a directory, in a user namespace with this map (user_namespaces(7)).
+    /// Returns the owner of a directory, in a user namespace with this map (user_namespaces(7)).
     fn owner(uid: u32, map: &str, why: String) -> Self {
-        // Where the map has holes, nobody also stands for a user that is not in it.
+        // If the map has holes, nobody also stands for unmapped users.
         if uid == 0 || (uid == NOBODY && !has_all(map)) {
             return Self::Kept(why);
         }
-        // The user's own group, not the directory's: that may be root's.
+        // The user's own group is used because the directory's may be root's.
         let user = user_of(Uid::from_raw(uid)).ok().flatten();
         Self::Owner((uid, user.map_or(NOBODY, |user| user.gid.as_raw())), why)
     }
 
-    /// Who it is in this directory, as far as can be told without a view.
+    /// Returns the user for this directory, as far as it is known without a view.
     pub(crate) fn here(dir: &Path) -> Result<Self, Error> {
         let first = Self::first().and_then(|who| match &who {
             Self::Own(own) => mounted_in(dir, own.ids()).map(|()| who),
@@ -86,7 +86,7 @@ impl Who {
         first.or_else(|why| Self::instead(why, dir))
     }
 
-    /// The same for the sandbox, and whether it holds.
+    /// Returns the user for the sandbox, and whether it isolates fully.
     pub(crate) fn identity(&self) -> (Identity, Held) {
         let identity = match self.other() {
             Some((uid, gid)) => Identity::Other { uid, gid },
@@ -111,7 +111,7 @@ impl Who {
         (identity, held)
     }
 
-    /// What would have it hold.
+    /// Returns the change that would isolate fully.
     pub(crate) fn fix(&self) -> Option<&'static str> {
         match self {
             Self::Own(own) if !own.is_held() => Some(
@@ -123,7 +123,7 @@ impl Who {
         }
     }
 
-    /// The user that it becomes.
+    /// Returns the ids of the stage if they are not the caller's.
     fn other(&self) -> Option<Ids> {
         match self {
             Self::Caller | Self::Kept(_) => None,
@@ -132,7 +132,7 @@ impl Who {
         }
     }
 
-    /// The directory of caches, and who makes what is in it, where that is not the caller.
+    /// Returns the directory of caches, and the user who makes its contents if that is not the caller.
     fn cache_base(&self, xdg: Option<&OsStr>, home: &Path) -> (PathBuf, Option<Ids>) {
         if let Self::Owner(ids, _) = self {
             let user = user_of(Uid::from_raw(ids.0)).ok().flatten();
@@ -145,10 +145,10 @@ impl Who {
         (given.unwrap_or_else(|| home.join(".cache")), None)
     }
 
-    /// The cache that this user can write, where it is really; in its own trees, where it has any.
+    /// Returns the real path of the cache that this user can write, in its own trees if it has any.
     ///
     /// # Errors
-    /// Why there is none, as the end of a sentence.
+    /// Returns the reason that there is none, as the end of a sentence.
     fn cache(
         &self,
         cache: PathBuf,
@@ -170,7 +170,7 @@ impl Who {
             (Self::Own(_), Some(staged)) => staged.cache(&cache).map_err(unusable),
             (Self::Caller, _) => Ok(cache),
             (Self::Owner(..), _) if maker.is_some() => Ok(cache),
-            // bubblewrap finds it by its name.
+            // bubblewrap opens it by its path.
             (Self::Kept(_), _) => match Steps::toward(&cache) {
                 Ok(steps) if is_root_s_to_make(steps.place()) => Ok(steps.end()),
                 Ok(_) => {
@@ -183,35 +183,35 @@ impl Who {
     }
 }
 
-/// The innermost directory above a place that another user than root owns, where there is one.
+/// Returns the innermost directory above a place that a user other than root owns.
 fn anothers(place: &Path) -> Option<&Path> {
     place.ancestors().find(|above| fs::metadata(above).is_ok_and(|meta| meta.uid() != 0))
 }
 
-/// Whether root's trees can be mounted for this user, in this directory.
+/// Checks that root's trees can be mounted for this user in this directory.
 ///
 /// # Errors
-/// Why not, as the end of a sentence.
+/// Returns the reason, as the end of a sentence.
 pub(crate) fn mounted_in(dir: &Path, ids: Ids) -> Result<(), String> {
     Staged::new(ids)?
         .takes(dir)
         .map_err(|error| format!("the file system of the working directory does not take it: {error}"))
 }
 
-/// What a view is made from, whoever the stage is.
+/// The input of a view, independent of the stage's user.
 pub(crate) struct Base<'a> {
     pub(crate) request: &'a Request,
     pub(crate) environment: &'a Environment,
-    /// The working directory, without links.
+    /// The working directory without links.
     pub(crate) cwd: &'a Path,
     pub(crate) home: &'a Path,
-    /// Which links a path may lead through.
+    /// The rule for links on paths.
     pub(crate) links: &'a LinkRule,
-    /// Where records are kept.
+    /// The place of records.
     pub(crate) place: Option<&'a Place>,
 }
 
-/// What one user sees.
+/// The view of one user.
 pub(crate) struct Seen {
     pub(crate) built: view::Built,
     pub(crate) taken: Vec<Option<Taken>>,
@@ -225,17 +225,17 @@ pub(crate) struct Seen {
 }
 
 impl Base<'_> {
-    /// The view of this user.
+    /// Builds the view of this user.
     ///
     /// # Errors
-    /// [`Fault::Refused`] where trees cannot be mounted for [`Who::Own`], and only for that.
+    /// Returns [`Fault::Refused`] only if trees cannot be mounted for [`Who::Own`].
     pub(crate) fn view(&self, who: &Who) -> Result<Seen, Fault> {
         let Self { request, environment, cwd, home, links, place } = *self;
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
         let other = who.other();
         let mut notes = Vec::new();
         let mut staged = match who {
-            // Other processes of the owner's could look into what is mounted for it.
+            // Other processes of the owner could look into trees that are mounted for it.
             Who::Caller | Who::Kept(_) | Who::Owner(..) => None,
             Who::Own(own) => Some(Staged::new(own.ids()).map_err(Fault::Refused)?),
         };
@@ -244,7 +244,7 @@ impl Base<'_> {
         let cache = view::scratch::cache_dir(&cache_base, cwd, request.files.cache);
         let cache = (request.files.cache.is_on_disk())
             .then(|| {
-                // A home directory that is not there is not made: `HOME` then names none, as for many users of services.
+                // A missing home directory is not created: `HOME` then names none, as for many users of services.
                 if cache_base.parent() == Some(home) {
                     fs::metadata(home)
                         .map_err(|error| format!("`{}` cannot be used: {error}", home.display()))?;
@@ -256,25 +256,25 @@ impl Base<'_> {
                 notes.push(format!("the package cache is in memory and ends with the run: {why}"));
                 None
             });
-        // A limit of it holds in memory alone.
+        // A limit of its size is enforced only in memory.
         let tmp = request.limits.tmpfs_size.is_none() && matches!(who, Who::Caller);
         let tmp = tmp.then(|| view::scratch::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
-        // Root's, beside its key, where another user's home is HOME.
+        // If another user's home is HOME, root's state is beside its key.
         let state = key_place(place);
         own.extend(state.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
-        // XDG_STATE_HOME may be set for one run and not for the next.
+        // XDG_STATE_HOME may be set only for some runs.
         let usual_place = Place::from_env(None, Some(home.as_os_str())).ok();
         own.extend(usual_place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
         own.push(cache_base.join("exeat"));
         let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         own.extend(config.iter().chain([&home.join(".config")]).map(|config| config.join("exeat")));
         own.push(run_base.clone());
-        // Where they are, not how they are named: they are compared with the working directory, which has no links.
+        // Real paths are used because they are compared with the working directory, which has no links.
         let own: Vec<PathBuf> =
             own.iter().map(|path| true_name(path).unwrap_or_else(|_| to_be(path))).collect();
-        // Whatever signs this run: the user's own key signs the others.
+        // The user's own key is hidden even if another key signs this run, because it signs other runs.
         let places = place.into_iter().chain(&usual_place);
         let binds = request.files.ro.iter().chain(&request.files.rw).map(|bind| bind.host.as_path());
         let near = cwd.ancestors().chain(binds).chain(match &request.files.work {
@@ -292,7 +292,7 @@ impl Base<'_> {
         let home_of_stage = stage_home(request);
         let (named, asked) = named_trees(environment);
         let by_descriptor = staged.is_some();
-        // Nobody has a home who is a user for this run alone.
+        // A user for one run has no home.
         let owner = other.filter(|_| matches!(who, Who::Owner(..)));
         let home_words = variable("HOME").map(Path::new).filter(|home| home.is_absolute());
         let state = state.as_ref().map(Place::state_dir);
@@ -326,9 +326,9 @@ impl Base<'_> {
         let mut built = loop {
             let built = view::build(&request.files, &facts).map_err(Fault::Failed)?;
             let known = facts.owners.len();
-            // What root shows of somebody's the stage reads as that user may.
+            // The stage reads another user's trees that root shows as that user may.
             facts.owners.extend(view::owners(&built.mounts).filter(|_| facts.root));
-            // A run that started meanwhile may have made what was seen.
+            // A run that started in the meantime may have made them.
             let is_news = state.is_some_and(|state| facts.live.read(state));
             if facts.owners.len() == known && !is_news {
                 break built;
@@ -339,7 +339,7 @@ impl Base<'_> {
             let mut names = std::mem::take(&mut built.named);
             names.push((request.cwd.clone(), cwd.to_path_buf()));
             for (name, _) in &mut names {
-                // As the kernel takes a relative one.
+                // The kernel resolves relative paths in the same way.
                 *name = std::path::absolute(&*name).unwrap_or_else(|_| cwd.join(&*name));
             }
             staged.named(&names);
@@ -352,7 +352,7 @@ impl Base<'_> {
     }
 }
 
-/// The link that a shell took into the working directory, and its end, if a stage could have made it.
+/// Returns the link through which a shell entered the working directory, with its target, if a stage could have made it.
 fn untrusted_link(pwd: &OsStr, cwd: &Path, links: &LinkRule) -> Option<(PathBuf, PathBuf)> {
     match links.walk(cwd_by_name(pwd, cwd)?) {
         Err(WalkError::Link { link, end }) => Some((link, end)),
@@ -364,7 +364,7 @@ fn untrusted_link(pwd: &OsStr, cwd: &Path, links: &LinkRule) -> Option<(PathBuf,
 mod tests {
     use super::*;
 
-    /// B10: who owns a directory is somebody, unless the number may stand for another.
+    /// B10: the owner of a directory is used unless the number may stand for another user.
     #[test]
     fn b10_nobody_s_directory_is_nobody_s_where_every_uid_is_there() {
         let whole = "0 0 4294967295\n";
@@ -375,7 +375,7 @@ mod tests {
         assert!(matches!(owner(54_321, ""), Who::Owner((54_321, NOBODY), _)));
     }
 
-    /// B10: a stage that shares its uid with somebody is held in part, and it is said why.
+    /// B10: a stage that shares its uid is only partly isolated, and the report says why.
     #[test]
     fn b10_another_user_s_uid_holds_in_part() {
         for who in [Who::Owner((1, 1), "no such thing".into()), Who::Kept("no such thing".into())] {

@@ -1,4 +1,4 @@
-//! The ledger's part in a run: which one it is, and what is written there. The ledger itself is `exeat-record`'s.
+//! Writes a run to its ledger. The format of the ledger is in `exeat-record`.
 
 use exeat_record::ledger::{Entry, Head, Ledger, NumberedRun, UnnumberedRun, oddity_note, unnumbered_note};
 use exeat_record::place::Place;
@@ -8,19 +8,19 @@ use crate::error::{Error, chain};
 use crate::request::AuditTo;
 use crate::signing::{Signing, key_place};
 
-/// The ledger that a run is to be in.
+/// The ledger for a run.
 #[derive(Debug)]
 pub(crate) enum RunLedger {
-    /// There is none: nothing signs the record, or a key that does not last.
+    /// There is no ledger, because no lasting key signs the record.
     None,
-    /// There is one, and it cannot be used, for this reason.
+    /// The ledger cannot be used, for this reason.
     Lost(String),
-    /// This one. Where the record is not in its usual place, its path.
+    /// The ledger, and the record's path if it is not in the default place.
     Of(Ledger, Option<String>),
 }
 
 impl RunLedger {
-    /// Finds the ledger of the key that signs a record. With `sync` each line of it is on the disk when it is written.
+    /// Finds the ledger of the key that signs a record. With `sync`, each of its lines reaches the disk before the call returns.
     pub(crate) fn find(
         signing: &Signing,
         key: Option<&SigningKey>,
@@ -49,19 +49,19 @@ impl RunLedger {
     }
 }
 
-/// A run on record, as far as the ledger goes.
+/// The state of a run in the ledger.
 #[derive(Debug)]
 pub(crate) enum Listed {
-    /// It has no ledger.
+    /// The run has no ledger.
     None,
-    /// The ledger does not have it, for this reason. Where there is one, it is asked again at the end.
+    /// The ledger lacks the run, for this reason. If a ledger exists, the end of the run is tried again.
     Unnumbered(String, Option<UnnumberedRun>),
-    /// The ledger has its start.
+    /// The ledger has the start of the run.
     Numbered(NumberedRun),
 }
 
-/// Writes the first lines of a record, and signs them: who started the run, when, and under which policy. Writes the start of the run
-/// in its ledger before anything else.
+/// Writes the start of the run to its ledger, then the first lines of the record: who started the run, when, and under which policy.
+/// Signs them.
 pub(crate) fn begin(
     log: &Log,
     ledger: RunLedger,
@@ -99,7 +99,7 @@ pub(crate) fn begin(
 }
 
 impl Listed {
-    /// Writes the end of a run there when its record has it, and returns what the ledger has, or a line for the caller.
+    /// Writes the end of the run once its record has it. Returns the ledger's head, or a line for the caller.
     pub(crate) fn end(self, log: &Log, cause: Cause) -> (Option<Head>, Option<String>) {
         match self {
             Self::None => (None, None),

@@ -1,7 +1,7 @@
-//! One run of a stage: plan, proxy, sandbox, wait, report. What `exeat run` does, for programs.
+//! Runs one stage: plans, starts the proxy and the sandbox, waits, reports. Programs get what `exeat run` does.
 //!
-//! [`Stage`] is the way in. It has the shape of [`std::process::Command`], and what it starts has no network but the hosts
-//! that are allowed, and no files but those that are shown:
+//! Start with [`Stage`]. It resembles [`std::process::Command`], but its command reaches only the allowed hosts, and sees only the files
+//! of its view:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -25,7 +25,7 @@
 //! # }
 //! ```
 //!
-//! A dry run shows what would hold, and one value of it that can be approved:
+//! A dry run shows what would be enforced, and its fingerprint can be approved:
 //!
 //! ```
 //! use exeat_runner::{Fingerprint, Stage};
@@ -41,12 +41,12 @@
 //! # }
 //! ```
 //!
-//! There is no start without a sandbox, and nothing falls back to one: what cannot be held is an [`Error`]. Nothing of
-//! the calling process is changed, but by [`run`] and [`serve_alone`], which are for exeat's own executable: they
-//! take the process's signals and, for [`run`], its standard streams.
+//! Nothing starts without a sandbox, and nothing falls back to a weaker one: what cannot be enforced is an [`Error`]. The calling process
+//! is not changed, except by [`run`] and [`serve_alone`], which are for exeat's own executable: they handle the process's signals, and
+//! [`run`] takes its standard streams.
 //!
-//! This crate parses no arguments and prints nothing; it joins `proxy` and `sandbox`, which do not know each other.
-//! [`plan`](fn@plan) looks at the machine and changes nothing; [`run`](fn@run) carries a [`Plan`] out.
+//! This crate parses no arguments and prints nothing. It joins `proxy` and `sandbox`, which do not depend on each other.
+//! [`plan`](fn@plan) inspects the machine and changes nothing; [`run`](fn@run) executes a [`Plan`].
 #![forbid(unsafe_code)]
 
 mod alone;

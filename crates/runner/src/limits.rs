@@ -1,6 +1,6 @@
-//! The limits of a run, held: by the kernel where it has one for it, else by watching from the host.
+//! Enforces the limits of a run: by the kernel if it has such a limit, otherwise by watching from the host.
 //!
-//! What a limit means is `exeat_policy::Limits`; `timeout` is held in `run.rs`, which waits for the end anyway.
+//! `exeat_policy::Limits` defines the limits; `run.rs` enforces `timeout` because it waits for the end anyway.
 
 use std::fmt;
 use std::io;
@@ -23,36 +23,35 @@ mod group;
 use group::MemoryGroup;
 pub(crate) use group::delegated;
 
-/// From one count of the sandbox's tasks to the next: two CPUs fork some 100 times meanwhile.
+/// The time between two counts of the sandbox's tasks: two CPUs fork some 100 times in it.
 const COUNT: Duration = Duration::from_millis(5);
-/// From one look at the sandbox's memory to the next. A stage on one CPU writes some 100 MB of new memory meanwhile.
+/// The time between two checks of the sandbox's memory. A stage on one CPU writes some 100 MB of new memory in it.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// The longest wait between two looks, however long a look takes: see [`pause`].
+/// The longest wait between two checks, however long a check takes: see [`pause`].
 const LONGEST: Duration = Duration::from_millis(500);
-/// From a look at shared memory that found too much to the next, which has to find it too: for a moment a process that
-/// starts another one can look like two.
+/// The time until a second check confirms too much memory: a process that starts another one can look like two for a moment.
 const CONFIRM: Duration = Duration::from_millis(10);
-/// What walking page tables may take before the rest is estimated, and estimated high.
+/// The time for walking page tables, after which the rest is estimated, and estimated high.
 const WALK: Duration = Duration::from_secs(1);
-/// What looking for memory files may take in one look; the next one goes on from there.
+/// The time for looking for memory files in one check; the next check continues there.
 const FILES: Duration = Duration::from_millis(50);
-/// How long the sandbox may be unreadable, for want of descriptors for instance, before the stage is stopped.
+/// The time that the sandbox may be unreadable, for example for lack of descriptors, before the stage is stopped.
 const BLIND: Duration = Duration::from_secs(2);
 
-/// The limit that ended a stage, and its value.
+/// The limit that ended a stage, with its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reached {
     /// `memory`.
     Memory(Size),
-    /// `pids`, where it is held by watching.
+    /// `pids`, if it is watched.
     Pids(u32),
     /// `output_size`.
     OutputSize(Size),
 }
 
 impl Reached {
-    /// The limit's key, as in a policy file.
+    /// Returns the limit's key in a policy file.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -63,7 +62,7 @@ impl Reached {
     }
 }
 
-/// `memory limit of 2GiB`.
+/// Displays it like `memory limit of 2GiB`.
 impl fmt::Display for Reached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -74,20 +73,20 @@ impl fmt::Display for Reached {
     }
 }
 
-/// How a limit is held.
+/// The way in which a limit is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
     /// The kernel refuses what goes beyond (setrlimit(2)).
     Rlimit,
-    /// The kernel's limit of a control group's memory.
+    /// The kernel bounds the memory of a control group.
     Group,
-    /// The kernel's limit of a file system's size.
+    /// The kernel bounds the size of a file system.
     Mount,
     /// exeat stops the stage at the limit.
     Supervision,
-    /// exeat looks at it from time to time, and stops a stage that it finds beyond the limit: not exact.
+    /// exeat checks it periodically, and stops a stage beyond the limit: not exact.
     Watch,
-    /// The proxy refuses the connection that would be one too many.
+    /// The proxy refuses connections beyond the limit.
     Proxy,
 }
 
@@ -108,14 +107,14 @@ impl fmt::Display for By {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
     pub(crate) limits: Limits,
-    /// The kernel counts no processes of its own root's against RLIMIT_NPROC, so they are counted from here.
+    /// Whether the stage keeps root's uid. Then the kernel ignores RLIMIT_NPROC, so exeat counts the processes.
     root: bool,
-    /// Where a control group can be made whose memory the kernel bounds.
+    /// The control group in which one with a memory limit can be made.
     delegated: Option<PathBuf>,
 }
 
 impl Held {
-    /// `root`: the stage keeps root's kernel uid.
+    /// Checks the limits. With `root` the stage keeps root's kernel uid.
     pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, Error> {
         for (key, value, least) in [
             ("pids", limits.pids, 1),
@@ -134,7 +133,7 @@ impl Held {
         }
     }
 
-    /// Each limit that is set: its key, its value, and what holds it.
+    /// Returns the key, the value and the enforcement of each limit.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, String, By)> {
         let pids = if self.root { By::Watch } else { By::Rlimit };
         self.limits.set().map(move |(key, value)| {
@@ -151,7 +150,7 @@ impl Held {
         })
     }
 
-    /// `memory=2GiB (watched)`, for each.
+    /// Returns a text like `memory=2GiB (watched)` for each limit.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.each().map(|(key, value, by)| format!("{key}={value} ({by})")).collect()
     }
@@ -160,16 +159,16 @@ impl Held {
         self.limits.pids.filter(|_| self.root)
     }
 
-    /// What the kernel is asked to hold. `own` are the tasks in the sandbox that are not the stage's.
+    /// Returns the kernel's limits. `own` is the number of tasks in the sandbox that do not belong to the stage.
     fn rlimits(&self, own: u64) -> Vec<Rlimit> {
-        // `open_files` is set by stage2 itself, after it has passed its descriptors: see `Held::descriptors`.
+        // stage2 itself sets `open_files` after it has passed its descriptors: see `Held::descriptors`.
         let Limits { cpu_time, memory, pids, file_size, .. } = self.limits;
         let same = |what, resource, value: u64| Rlimit { what, resource, soft: value, hard: value };
         let mut list = Vec::new();
         if let Some(time) = cpu_time {
             let time = time.get();
             let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-            // At the soft limit SIGXCPU, which a program may catch to tidy up; at the hard one SIGKILL.
+            // The soft limit sends SIGXCPU, which a program may catch to clean up; the hard limit sends SIGKILL.
             let (soft, hard) = (seconds, seconds + 1);
             list.push(Rlimit { what: "processor time", resource: Resource::RLIMIT_CPU, soft, hard });
         }
@@ -185,13 +184,13 @@ impl Held {
         list
     }
 
-    /// The stage's limits of open descriptors, soft and hard, where the caller has these.
+    /// Returns the stage's soft and hard limits of open descriptors, from those of the caller.
     ///
-    /// Without `open_files` the hard one is half of the caller's. The kernel refuses to pass a descriptor while the sender's user has
-    /// more in flight than the sender's soft limit (unix(7), ETOOMANYREFS), and it counts a stage's for the user on the host. So the
+    /// Without `open_files` the hard limit is half of the caller's. The kernel refuses to pass a descriptor while the sender's user has
+    /// more in flight than the sender's soft limit (unix(7), ETOOMANYREFS), and it counts a stage's for the user on the host. So
     /// processes of other runs, whose soft limit is the caller's hard one, can always pass theirs.
     pub(crate) fn descriptors(&self, soft: u64, hard: u64) -> (u64, u64) {
-        /// A soft limit up to here is never lowered: programs of an ordinary size need that many.
+        /// A soft limit up to here is not lowered: ordinary programs need that many.
         const ORDINARY: u64 = 4096;
         match self.limits.open_files {
             Some(number) => (number.into(), number.into()),
@@ -202,7 +201,7 @@ impl Held {
         }
     }
 
-    /// Sets the kernel's limits on a sandbox that waits for its go, and starts to watch it where that is needed.
+    /// Sets the kernel's limits on a sandbox that waits for its start, and starts the watch for the other limits.
     pub(crate) fn hold(
         &self,
         offer: &Offer,
@@ -218,7 +217,7 @@ impl Held {
         });
         let group =
             group.transpose().map_err(|source| exeat_sandbox::Error::Limit { what: "memory", source })?;
-        // What the kernel bounds needs no watch.
+        // The kernel already bounds the memory of a group.
         let memory = memory.filter(|_| group.is_none());
         if memory.is_none() && pids.is_none() {
             offer.limit(&self.rlimits(0))?;
@@ -226,7 +225,7 @@ impl Held {
         }
         let inside = offer.inside(&in_memory(mounts))?;
         let usage = inside.usage().map_err(exeat_sandbox::Error::Watch)?;
-        // The stage is one of them, as stage2 is now.
+        // The stage counts as one of the tasks, as stage2 does now.
         let own = usage.tasks().saturating_sub(1);
         offer.limit(&self.rlimits(own))?;
         let mut watch = Watch { group, threads: Vec::new() };
@@ -245,7 +244,7 @@ impl Held {
     }
 }
 
-/// Refuses a size of the record that leaves no room for a run.
+/// Refuses a record size that leaves no room for a run.
 pub(crate) fn check_audit_size(limits: &Limits) -> Result<(), Error> {
     match limits.audit_size.filter(|size| *size < LEAST_AUDIT_SIZE) {
         Some(size) => Err(Error::AuditTooSmall(size)),
@@ -253,13 +252,13 @@ pub(crate) fn check_audit_size(limits: &Limits) -> Result<(), Error> {
     }
 }
 
-/// Descriptors that are left for what is not a connection: standard streams, listeners, record, sandbox, lookups, and the
-/// clients that are told that there is no room.
+/// Descriptors that are not for connections: standard streams, listeners, record, sandbox, lookups, and clients that are told that there
+/// is no room.
 const DESCRIPTORS_KEPT: u64 = 256;
 
-/// The limits that the proxy holds, the others as it has them. There are no more connections than `descriptors` are enough
-/// for, two for each, so that the one too many is told so and does not wait for a descriptor. With a gateway a quarter of these is
-/// for its listeners, so that neither has the other's.
+/// Returns the limits of the proxy. Each connection needs two descriptors, and there are only as many connections as `descriptors`
+/// suffice for, so that a client beyond the limit gets an answer and does not wait. With a gateway, a quarter of the descriptors is for
+/// its listeners, so that neither side uses up the other's.
 pub(crate) fn of_connections(
     limits: &Limits,
     descriptors: u64,
@@ -283,14 +282,14 @@ pub(crate) fn of_connections(
     of_proxy
 }
 
-/// Private writable mappings of each process, touched or not (RLIMIT_DATA): behind the watch on memory, for a machine that
-/// is too busy to watch. Wide, because a JVM maps a heap of a sixty-fourth of the machine's memory before it runs.
+/// Returns the limit of private writable mappings of each process, touched or not (RLIMIT_DATA), in case the machine is too busy to
+/// watch. It is wide because a JVM maps a heap of a sixty-fourth of the machine's memory before it runs.
 fn data_limit(memory: Size) -> u64 {
     memory.get().saturating_mul(2).saturating_add(2 << 30)
 }
 
-/// The sandbox's own file systems in memory that the stage can write. A tree of the host's that covers one is not the
-/// stage's memory, even if it lies in memory too.
+/// Lists the sandbox's writable file systems in memory. A tree of the host that covers one is not the stage's memory, even if it is in
+/// memory.
 fn in_memory(mounts: &[Mount]) -> Vec<PathBuf> {
     let place = |mount: &Mount| match mount {
         Mount::Tmpfs { at, mode, .. } if mode & 0o200 != 0 => Some(at.clone()),
@@ -311,20 +310,20 @@ fn in_memory(mounts: &[Mount]) -> Vec<PathBuf> {
     places
 }
 
-/// A limit was reached; the stage has been or is to be killed.
+/// Reports that a limit was reached and that the stage is being killed.
 #[derive(Debug)]
 pub(crate) struct Stop {
     pub(crate) reached: Reached,
-    /// The stage was stopped because its use could not be measured any more, and why not.
+    /// The reason that usage could not be measured any more, if that stopped the stage.
     pub(crate) blind: Option<String>,
 }
 
-/// What holds limits while a stage runs. Dropping this ends it.
+/// Enforces limits while a stage runs, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// With the limit, and who is told that it was reached.
+    /// The group with its limit, and the receiver for reaching it.
     group: Option<(MemoryGroup, Size, Sender<Stop>)>,
-    /// One for each limit that is watched.
+    /// A thread for each watched limit.
     threads: Vec<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -336,7 +335,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells of a limit that the kernel held, when the stage has ended.
+    /// Reports a limit that the kernel enforced, after the stage ended.
     pub(crate) fn tell(&self) {
         if let Some((group, limit, stop)) = &self.group
             && group.has_killed()
@@ -350,7 +349,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         for (over, thread) in self.threads.drain(..) {
             drop(over);
-            // A look takes little more than WALK at most. A panic there has been reported, and the stage is over.
+            // A check takes little more than WALK. A panic there was already reported, and the stage is over.
             let _ = thread.join();
         }
     }
@@ -369,7 +368,7 @@ enum Watched {
     Memory(Size),
     Pids {
         most: u32,
-        /// With the tasks that are not the stage's.
+        /// `most` plus the tasks that do not belong to the stage.
         all: u64,
     },
 }
@@ -377,7 +376,7 @@ enum Watched {
 impl Watcher {
     fn watch(mut self, is_over: &mpsc::Receiver<()>) {
         if matches!(self.what, Watched::Pids { .. }) {
-            // A bomb that is ahead stays ahead: with thousands of processes to run, this thread would wait for seconds.
+            // A fork bomb that is ahead stays ahead: with thousands of runnable processes, this thread would wait for seconds.
             exeat_sandbox::prefer_this_thread();
         }
         let reached = match self.what {
@@ -401,15 +400,15 @@ impl Watcher {
                 }
                 Err(error) => Some(error.to_string()),
             };
-            // Said before it is done, so that the end is never seen without its reason.
+            // The reason is sent first, so that the end is never seen without it.
             let _ = self.stop.try_send(Stop { reached, blind });
-            // Here and not by the receiver: the thread that serves connections may be busy with the stage's.
+            // The receiver may be busy with the stage's connections, so the stage is killed here.
             self.handle.kill();
             return;
         }
     }
 
-    /// Whether the limit is exceeded.
+    /// Returns whether the limit is exceeded.
     fn look(&mut self, is_over: &mpsc::Receiver<()>) -> io::Result<bool> {
         match self.what {
             Watched::Pids { all, .. } => self.inside.has_more_tasks_than(all),
@@ -421,7 +420,7 @@ impl Watcher {
 
     fn is_over_memory(&mut self, limit: Size) -> io::Result<bool> {
         let usage = self.inside.usage()?;
-        // What is cheap to know settles nearly every look.
+        // These cheap values settle nearly every check.
         if usage.memory_at_most(MemoryFiles::at_most()) <= limit.get() {
             return Ok(false);
         }
@@ -438,8 +437,7 @@ impl Watcher {
     }
 }
 
-/// The wait after a look that took this long: a tenth of one CPU goes into looking, at the most, but for what `longest`
-/// asks.
+/// Returns the wait after a check that took this long. Checks use at most a tenth of one CPU, except where `longest` asks for more.
 fn pause(took: Duration, shortest: Duration, longest: Duration) -> Duration {
     took.saturating_mul(9).clamp(shortest, longest)
 }
@@ -475,7 +473,7 @@ mod tests {
         assert_eq!((error.code(), error.fix().as_deref()), (2, Some("probably meant: \"100M\"")), "{error}");
     }
 
-    /// K11: what the kernel is asked for, and that it says so.
+    /// K11: the kernel's limits and their descriptions.
     #[test]
     fn each_limit_and_what_holds_it() {
         let limits = Limits {
@@ -497,7 +495,7 @@ mod tests {
         let usual = exeat_proxy::ProxyLimits::default();
         let of_proxy = of_connections(&Limits::default(), u64::MAX, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (usual.connections, usual.per_host));
-        // R01: no more than there are descriptors for.
+        // R01: there are no more connections than descriptors suffice for.
         for (descriptors, alone, beside, listeners) in [
             (20_000, 8192, 8192, 2048),
             (4096, 1920, 1440, 960),

@@ -1,33 +1,33 @@
-//! The lists that a view is made of: system trees, toolchains, credentials, caches, variables. The protected
-//! names have a table of their own ([`exeat_files::protected`]).
+//! Lists the parts of a view: system trees, toolchains, credentials, caches, variables. Protected names are in
+//! [`exeat_files::protected`].
 //!
-//! Data only. Each is documented in docs/files.md; a test compares.
+//! A test compares these lists with docs/files.md.
 
-/// Trees of the system that the `project` view shows read-only, where they exist. Absolute.
+/// Returns absolute paths of system trees that the `project` view shows read-only, if they exist.
 #[must_use]
 pub fn system_trees() -> &'static [&'static str] {
     SYSTEM
 }
 
-/// Files and directories below a home directory that are masked in every tree unless a bind names them or something in them.
+/// Returns the files and directories below a home directory that are masked in every tree, unless a bind names them or a part of them.
 #[must_use]
 pub fn credentials() -> &'static [&'static str] {
     CREDENTIALS
 }
 
-/// What is masked besides where the caller is root. Absolute.
+/// Returns absolute paths that are also masked if the caller is root.
 #[must_use]
 pub fn system_credentials() -> &'static [&'static str] {
     SYSTEM_CREDENTIALS
 }
 
-/// Variables that every stage is passed, where the caller has them.
+/// Returns the variables of the caller that every stage gets.
 #[must_use]
 pub fn passed() -> &'static [&'static str] {
     PASSED
 }
 
-/// Trees of the system: shown read-only in the project view, and never writable as a working directory.
+/// System trees: shown read-only in the project view, and never writable as a working directory.
 pub(crate) const SYSTEM: &[&str] =
     // Not all of /nix: the daemon's socket is in it.
     &[
@@ -45,11 +45,10 @@ pub(crate) const SYSTEM: &[&str] =
         "/gnu/store",
     ];
 
-/// Places that are the kernel's or the machine's: never shown from the host, whatever the working directory is.
+/// Places of the kernel or the machine, which are never shown from the host, whatever the working directory is.
 pub(crate) const KERNEL: &[&str] = &["/proc", "/sys", "/dev"];
 
-/// Directories of HOME that a directory on PATH stands for: the first component below HOME, or the first two below
-/// `.local/share`, and what the programs there need beside themselves.
+/// The directories to show for a directory on PATH. The key is the first component below HOME, or the first two below `.local/share`.
 pub(crate) const TOOLCHAINS: &[(&str, &[&str])] = &[
     (".cargo/bin", &[".cargo/bin", ".rustup"]),
     (".local/bin", &[".local/bin", ".local/share/uv", ".local/share/pipx", ".local/pipx"]),
@@ -69,7 +68,7 @@ pub(crate) const TOOLCHAINS: &[(&str, &[&str])] = &[
     (".local/share/pnpm", &[".local/share/pnpm"]),
 ];
 
-/// Variables that name a toolchain's place; what they name is shown read-only.
+/// Variables that name the place of a toolchain, which is shown read-only.
 pub(crate) const TOOLCHAIN_VARIABLES: &[&str] = &[
     "RUSTUP_HOME",
     "PYENV_ROOT",
@@ -81,8 +80,7 @@ pub(crate) const TOOLCHAIN_VARIABLES: &[&str] = &[
     "CONDA_PREFIX",
 ];
 
-/// Variables that name the directory of HOME in which these programs look for what they run: set where HOME is a private one and PATH
-/// leads there.
+/// Variables that name a directory of HOME where programs look for executables. They are set if HOME is private and PATH leads there.
 pub(crate) const HOME_VARIABLES: &[(&str, &str)] = &[
     ("PYENV_ROOT", ".pyenv"),
     ("RBENV_ROOT", ".rbenv"),
@@ -94,7 +92,7 @@ pub(crate) const HOME_VARIABLES: &[(&str, &str)] = &[
     ("MISE_DATA_DIR", ".local/share/mise"),
 ];
 
-/// Files and directories with credentials, below a home directory: masked wherever a shown tree holds them.
+/// Files and directories with credentials below a home directory, masked in every shown tree.
 pub(crate) const CREDENTIALS: &[&str] = &[
     ".ssh",
     ".gnupg",
@@ -176,8 +174,8 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     ".node_repl_history",
 ];
 
-/// Of these, files that programs of the host's replace at any time, by themselves: a stage that has one in view is not ended
-/// for that, and what is there then is open to it. What can be done with one alone is little: sockets are not in reach.
+/// Credential files that host programs replace at any time. A stage that sees one is not ended for that, but can then read it. One alone
+/// gives little access: sockets are not reachable.
 pub(crate) const REWRITTEN: &[&str] = &[
     ".Xauthority",
     ".bash_history",
@@ -187,8 +185,8 @@ pub(crate) const REWRITTEN: &[&str] = &[
     ".node_repl_history",
 ];
 
-/// Files of the system that only root and its groups read: masked when the caller is root. The stage owns them where it keeps
-/// root's kernel uid, and in a tree of root's that is mapped for it.
+/// System files for root and its groups, masked if the caller is root. The stage owns them if it keeps root's kernel uid, and in a tree
+/// of root's that is mapped for it.
 pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
     "/etc/shadow",
     "/etc/shadow-",
@@ -206,7 +204,7 @@ pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
     "/etc/security/opasswd",
 ];
 
-/// Variables that are passed to the stage where the caller has them.
+/// Variables of the caller that are passed to the stage.
 pub(crate) const PASSED: &[&str] = &[
     "PATH",
     "LANG",
@@ -237,7 +235,7 @@ pub(crate) const PASSED: &[&str] = &[
     "SOURCE_DATE_EPOCH",
 ];
 
-/// Variables that name certificates; passed, and the file is shown where the view lacks it.
+/// Variables that name certificates. They are passed, and the file is shown if the view lacks it.
 pub(crate) const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -255,11 +253,11 @@ pub(crate) const CERTIFICATES: &[&str] = &[
     "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
 ];
 
-/// Where systems keep the certificates that they trust: shown to a stage with a work directory and hosts to reach.
+/// The system's trusted certificates, shown to a stage with a work directory and hosts to reach.
 pub(crate) const TRUST: &[&str] =
     &["/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted"];
 
-/// Variables that point package managers at the private cache, and the directory in it.
+/// Variables that lead package managers to the private cache, with the directory in it.
 pub(crate) const CACHES: &[(&str, &str)] = &[
     ("XDG_CACHE_HOME", ""),
     ("npm_config_cache", "npm"),
@@ -280,8 +278,7 @@ pub(crate) const CACHES: &[(&str, &str)] = &[
     ("PRE_COMMIT_HOME", "pre-commit"),
 ];
 
-/// What tools obey or run by name in these directories of a private cache: removed before each start. The rest is data and
-/// packages.
+/// Settings and programs that tools use from a private cache, removed before each start. The rest is data and packages.
 pub(crate) const CACHE_SETTINGS: &[&str] = &[
     "cargo/config",
     "cargo/config.toml",
@@ -296,7 +293,7 @@ pub(crate) const CACHE_SETTINGS: &[&str] = &[
     "go/bin",
 ];
 
-/// Variables of the caller's that no stage needs and some would be harmed by: the name, and what it would do.
+/// Variables of the caller that no stage needs and that would harm some, with their effect.
 pub(crate) const DROPPED: &[(&str, &str)] = &[
     ("SSH_AUTH_SOCK", "host socket"),
     ("GPG_AGENT_INFO", "host socket"),

@@ -1,4 +1,4 @@
-//! What a stage writes on its way to whoever reads it, where it is counted.
+//! Copies a stage's output to its reader and counts it.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,16 +17,16 @@ use tokio::sync::mpsc::Sender;
 
 use crate::limits::{Reached, Stop};
 
-/// Bytes that go through at a time: PIPE_BUF, which a pipe that is ready to be written takes without blocking (pipe(7)).
+/// Bytes of one copy: PIPE_BUF, which a writable pipe accepts without blocking (pipe(7)).
 const CHUNK: usize = 4096;
 
-/// Counts what a stage writes, to whatever stream, and stops a stage that writes too much.
+/// Counts a stage's output on all streams, and stops a stage that writes too much.
 #[derive(Debug, Clone)]
 pub(crate) struct Meter {
-    /// Bytes that may still go through, of all streams together.
+    /// The remaining bytes of all streams together.
     left: Arc<AtomicU64>,
     limit: Size,
-    /// Set before the stage can write.
+    /// The handle is set before the stage can write.
     handle: Arc<OnceLock<Handle>>,
     stop: Sender<Stop>,
 }
@@ -37,7 +37,7 @@ impl Meter {
         Self { left, limit, handle: Arc::clone(handle), stop: stop.clone() }
     }
 
-    /// How many of so many bytes may go through. Where that is less, [`Meter::stop`] is due.
+    /// Takes up to `wanted` bytes from the remaining ones. If it returns less, call [`Meter::stop`].
     pub(crate) fn take(&self, wanted: usize) -> usize {
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
         let take = |left: u64| Some(left.saturating_sub(wanted));
@@ -45,7 +45,7 @@ impl Meter {
         usize::try_from(left.min(wanted)).unwrap_or(0)
     }
 
-    /// Ends the stage for it.
+    /// Ends the stage because it wrote too much.
     pub(crate) fn stop(&self) {
         let _ = self.stop.try_send(Stop { reached: Reached::OutputSize(self.limit), blind: None });
         if let Some(handle) = self.handle.get() {
@@ -54,19 +54,19 @@ impl Meter {
     }
 }
 
-/// The pipes between the stage and its standard output and error, where what it writes is counted.
+/// Pipes that count what the stage writes to its standard output and error.
 #[derive(Debug)]
 pub(crate) struct Copies {
     threads: Vec<JoinHandle<()>>,
-    /// Its end of file makes the threads give up what is not delivered.
+    /// Closing it makes the threads drop undelivered output.
     cancel: Option<io::PipeWriter>,
     /// Reaches end of file when all threads have ended.
     done: pipe::Receiver,
 }
 
 impl Copies {
-    /// Puts a pipe in the place of each of the streams, or one pipe in the place of two when they are one file: what
-    /// the stage writes to both stays in its order. Needs a runtime.
+    /// Replaces each stream by a pipe. Two streams of the same file share one pipe, so that the order of their output stays. Needs a
+    /// runtime.
     pub(crate) fn between(streams: Vec<&mut OwnedFd>, meter: &Meter) -> io::Result<Self> {
         let (done, alive) = io::pipe()?;
         let (cancelled, cancel) = io::pipe()?;
@@ -86,7 +86,7 @@ impl Copies {
             let copy = Copy { from: reader, to, cancelled: cancelled.try_clone()?, meter: meter.clone() };
             let alive = alive.try_clone()?;
             let body = move || {
-                // Whatever is wrong with a stream, the stage learns it from its end of the pipe, which is closed here.
+                // The stage notices an error when this thread closes its end of the pipe.
                 if let Err(error) = copy.run() {
                     tracing::debug!(%error, "an output stream ended");
                 }
@@ -98,14 +98,14 @@ impl Copies {
         Ok(copies)
     }
 
-    /// Gives up what is not delivered yet.
+    /// Drops undelivered output.
     pub(crate) fn cancel(&mut self) {
         drop(self.cancel.take());
     }
 
-    /// Waits until all is delivered or given up.
+    /// Waits until all output is delivered or dropped.
     pub(crate) async fn finished(&self) {
-        // Nobody writes there: readable is the end of file.
+        // Nobody writes to it, so it becomes readable at end of file.
         let _ = self.done.readable().await;
     }
 }
@@ -114,7 +114,7 @@ impl Drop for Copies {
     fn drop(&mut self) {
         self.cancel();
         for thread in self.threads.drain(..) {
-            // One that is stuck in a write (a terminal that was stopped) ends with this process.
+            // A thread that hangs in a write (to a stopped terminal) ends with this process.
             if thread.is_finished() {
                 let _ = thread.join();
             }
@@ -122,7 +122,7 @@ impl Drop for Copies {
     }
 }
 
-/// Whether what is written to either arrives at one place in the same way.
+/// Returns whether two streams lead to the same file with the same flags.
 fn are_one(output: &OwnedFd, error: &OwnedFd) -> io::Result<bool> {
     let what = |stream: &OwnedFd| -> io::Result<_> {
         let meta = fstat(stream)?;
@@ -131,7 +131,7 @@ fn are_one(output: &OwnedFd, error: &OwnedFd) -> io::Result<bool> {
     Ok(what(output)? == what(error)?)
 }
 
-/// One stream on its way through.
+/// The copy of one stream.
 struct Copy {
     from: PipeReader,
     to: std::fs::File,
@@ -143,7 +143,7 @@ impl Copy {
     fn run(mut self) -> io::Result<()> {
         let mut buffer = [0; CHUNK];
         loop {
-            // A reader that is gone shows without a write too.
+            // Polling also notices a closed reader without a write.
             if !self.wait(self.from.as_fd(), PollFlags::POLLIN)? {
                 return Ok(());
             }
@@ -171,7 +171,7 @@ impl Copy {
             match self.to.write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => rest = rest.get(count..).unwrap_or_default(),
-                // The description may be non-blocking by somebody else's doing.
+                // Another process may have made the file description non-blocking.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
                 Err(error) => return Err(error),
@@ -180,7 +180,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Waits until `fd` is ready. No when it was cancelled or when nobody can read what is written any more.
+    /// Waits until `fd` is ready. Returns false if it was canceled or the reader is gone.
     fn wait(&self, fd: BorrowedFd<'_>, events: PollFlags) -> io::Result<bool> {
         loop {
             let mut fds = [

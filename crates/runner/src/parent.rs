@@ -1,7 +1,7 @@
-//! The process that had started exeat, and the wait for its end.
+//! Waits for the end of the process that started exeat.
 //!
-//! By a descriptor of the process (pidfd_open(2)), and not by PR_SET_PDEATHSIG (prctl(2)): that one tells of the end of the *thread*
-//! that made the child, and is lost at an execution that changes the user.
+//! Uses a process descriptor (pidfd_open(2)) because PR_SET_PDEATHSIG (prctl(2)) reports the end of the *thread* that made the child, and
+//! is lost when execve changes the user.
 
 use std::os::fd::OwnedFd;
 use std::{io, mem};
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::unistd::{Pid, getppid};
 use tokio::net::unix::pipe;
 
-/// The process that had started exeat.
+/// The process that started exeat.
 #[derive(Debug)]
 pub struct Parent(State);
 
@@ -23,11 +23,11 @@ enum State {
 }
 
 impl Parent {
-    /// Holds the process of this number, which was this process's parent when it began. Its number may be another one's by
-    /// now: then this process has another parent.
+    /// Opens the process with this number, which was the parent when this process started. If the number belongs to another process by
+    /// now, this process has another parent.
     ///
     /// # Errors
-    /// What pidfd_open(2) says; `EINVAL` for a parent outside of this PID namespace.
+    /// Returns errors of pidfd_open(2), and `EINVAL` for a parent outside this PID namespace.
     pub fn hold(number: Pid) -> io::Result<Self> {
         match open_process(number.as_raw()) {
             Ok(process) if getppid() == number => Ok(Self(State::Held(process))),
@@ -37,17 +37,17 @@ impl Parent {
         }
     }
 
-    /// Waits until it has ended. Needs a runtime. Dropping the future loses nothing.
+    /// Waits for the end of the process. Needs a runtime. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
         if matches!(self.0, State::Held(_))
             && let State::Held(process) = mem::replace(&mut self.0, State::Ended)
-            // It is no pipe, but what is waited for is the same: that poll(2) calls it readable.
+            // poll(2) reports an ended process as readable, as it does for a pipe.
             && let Ok(process) = pipe::Receiver::from_file_unchecked(process.into())
         {
             self.0 = State::WaitedFor(process);
         }
         if let State::WaitedFor(process) = &self.0 {
-            // When all threads of the process have ended.
+            // It becomes readable when all threads of the process have ended.
             let _ = process.readable().await;
         }
     }

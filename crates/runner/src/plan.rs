@@ -1,4 +1,4 @@
-//! From a request to what will be done: looks at the machine, changes nothing.
+//! Turns a request into a plan: inspects the machine, changes nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -38,64 +38,64 @@ use crate::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
 use crate::view::work::WORK_PATH;
 use crate::{environment, host_ports, limits, lists, remedy, upstream, via};
 
-/// What one run will do.
+/// The plan of one run.
 #[derive(Debug)]
 pub struct Plan {
     pub(crate) command: Vec<OsString>,
     pub(crate) policy: Policy,
     pub(crate) bwrap: PathBuf,
-    /// Which links its paths were led through.
+    /// The rule that judged the links on its paths.
     pub(crate) links: LinkRule,
     pub(crate) mounts: Vec<Mount>,
-    /// Where each of them takes its tree from, where that is not the tree's own path.
+    /// The source of each mount, if it is not the tree's own path.
     pub(crate) taken: Vec<Option<Taken>>,
-    /// The trees that are held for another user than root.
+    /// Trees that are mapped for another user than root.
     pub(crate) staged: Option<Staged>,
-    /// Where the stage starts, inside.
+    /// The directory inside where the stage starts.
     pub(crate) cwd: PathBuf,
     pub(crate) env: BTreeMap<OsString, OsString>,
-    /// What comes to it where the gateway cannot be had.
+    /// Variables that are added if there is no gateway.
     pub(crate) without_gateway: BTreeMap<OsString, OsString>,
     pub(crate) bridge: BridgeKind,
     pub(crate) socks5: bool,
     pub(crate) tty: Tty,
-    /// What of this machine is to be had on the stage's loopback; each is granted.
+    /// Services of this machine on the stage's loopback; each is granted.
     pub(crate) host_ports: Vec<HostPort>,
-    /// `Off` also where the rest of the request leaves no place for it.
+    /// The gateway; `Off` also if the request leaves no place for it.
     pub(crate) transparent: Transparent,
-    /// The socket of the proxy that decides, where it is somebody else's.
+    /// The socket of another proxy that decides.
     pub(crate) via: Option<PathBuf>,
     pub(crate) upstream: Option<UpstreamProxy>,
     pub(crate) identity: Identity,
-    /// Where that is a user of the run's own: held for as long as the plan.
+    /// The user of the run, held for as long as the plan.
     pub(crate) own: Option<Own>,
-    /// The stage may make Unix sockets.
+    /// Whether the stage may make Unix sockets.
     pub(crate) unix_sockets: bool,
     pub(crate) loopback: Loopback,
     pub(crate) debuggable: bool,
     pub(crate) missing: Vec<Missing>,
-    /// A start in which something holds only in part is an error.
+    /// Whether partial isolation is an error at the start.
     pub(crate) is_full_required: bool,
-    /// Lines on what PATH and variables name that is not shown.
+    /// Lines about paths in PATH and variables that are not shown.
     pub(crate) left_out: Vec<String>,
-    /// What the caller or a ceiling has hidden by name.
+    /// Paths that the caller or a ceiling hides by name.
     pub(crate) masked: Vec<PathBuf>,
     pub(crate) enforcement: Enforcement,
     pub(crate) cache: Option<PathBuf>,
-    /// Who makes it, where that is not the caller.
+    /// The user who makes the cache, if it is not the caller.
     pub(crate) cache_maker: Option<Ids>,
-    /// The working directory that it belongs to.
+    /// The working directory that the cache belongs to.
     cache_of: PathBuf,
-    /// Whether a home directory is made in it.
+    /// Whether the cache contains a home directory.
     home: Home,
-    /// The directory that the stage has as `/tmp`, where that is on the disk.
+    /// The directory for the stage's `/tmp`, if it is on disk.
     pub(crate) tmp: Option<PathBuf>,
-    /// Where the run directory is made.
+    /// The directory in which the run directory is made.
     pub(crate) run_base: PathBuf,
     pub(crate) audit: AuditTo,
     pub(crate) audit_sync: bool,
     pub(crate) signing: Signing,
-    /// The caller's place in a trace, as its environment has it.
+    /// The caller's place in a trace, from its environment.
     pub(crate) traceparent: Option<OsString>,
     pub(crate) place: Option<Place>,
     pub(crate) stage: Option<String>,
@@ -103,12 +103,12 @@ pub struct Plan {
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) limits: limits::Held,
     notes: Vec<String>,
-    /// Why rules may be missing, a line each.
+    /// Lines on why rules may be missing.
     pub(crate) doubts: Vec<String>,
 }
 
-/// Returns a line where a crash of the stage hands its memory to a program on the host: a limit of 1 byte prevents that, and one of 0
-/// does not and cannot be raised (do_coredump, fs/coredump.c; setrlimit(2)).
+/// Returns a line if a crash of the stage gives its memory to a program on the host. A limit of 1 byte prevents that. A limit of 0 does
+/// not, and cannot be raised (do_coredump, fs/coredump.c; setrlimit(2)).
 fn core_to_host() -> Option<String> {
     let (_, hard) = getrlimit(Resource::RLIMIT_CORE).ok()?;
     let is_piped =
@@ -120,15 +120,15 @@ fn core_to_host() -> Option<String> {
     })
 }
 
-/// Works out what a request means on this machine.
+/// Plans what a request means on this machine.
 ///
 /// # Errors
-/// When the request cannot be met, or would let the stage write its own record.
+/// Returns an error when the request cannot be met, or when the stage could write its own record.
 pub fn plan(request: Request) -> Result<Plan, Error> {
     plan_with(request, None, &STREAMS)
 }
 
-/// The same with this bubblewrap, and for a stage on these streams, each a path that leads to one.
+/// Plans with this bubblewrap, for a stage on these streams; each is a path to an open stream.
 pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&str]) -> Result<Plan, Error> {
     if request.command.is_empty() {
         return Err(Error::NoCommand);
@@ -193,7 +193,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
             *record =
                 links.place(&cwd.join(&*record)).map_err(|error| Error::from_walk(what, record, error))?;
             outside(record, &built.writable)?;
-            // Where it does not exist yet, nobody has it open.
+            // Nobody can have a file open that does not exist yet.
             if let Ok(meta) = fs::metadata(&record) {
                 no_stream(record, &meta, streams)?;
             }
@@ -206,7 +206,8 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
             other => other,
         })?;
     }
-    // Nor may it write beside the user's own key, whatever signs this run: it would make the next one's, and the one to check it with.
+    // The stage must not write beside the user's own key, whatever signs this run: it could replace the key of the next run and the one
+    // that verifies it.
     if let Some(place) = &place
         && let Some(beside) = place.key_path().parent()
     {
@@ -306,7 +307,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         doubts: Vec::new(),
     };
     let argv = plan.argv();
-    // With `--args FD --` before the command.
+    // Three words come on top: `--args FD --` before the command.
     let words = argv.options.len() + 3 + argv.command.len();
     if words > BWRAP_WORDS {
         return Err(Error::TooMany { words, most: BWRAP_WORDS });
@@ -314,7 +315,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     Ok(plan)
 }
 
-/// A mount with its tree's place in the staging directory.
+/// Returns a mount with its tree's path in the staging directory.
 fn taken_from(mount: &Mount, dir: &Path, source: Option<&Taken>) -> Mount {
     let place = source.map(|source| joined(&dir.join(&source.name), &source.below));
     match (mount, place) {
@@ -324,29 +325,29 @@ fn taken_from(mount: &Mount, dir: &Path, source: Option<&Taken>) -> Mount {
     }
 }
 
-/// What bubblewrap takes, in its words and those that it reads from a descriptor together (its `MAX_ARGS`).
+/// The number of words that bubblewrap accepts, in its arguments and from a descriptor together (its `MAX_ARGS`).
 const BWRAP_WORDS: usize = 9000;
 
 impl Plan {
-    /// The effective policy.
+    /// Returns the effective policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Lines that the caller must see before the stage starts.
+    /// Returns lines that the caller must see before the stage starts.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What holds in this run, aspect by aspect.
+    /// Returns what this run enforces, by aspect.
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
         &self.enforcement
     }
 
-    /// The sandbox, with the files of a run directory.
+    /// Returns the sandbox with the files of a run directory.
     pub(crate) fn spec(&self, socket: PathBuf, socks5: PathBuf, denials: PathBuf) -> SandboxSpec {
         let dir = socket.parent().unwrap_or(Path::new("/"));
         let mounts = self.mounts.iter().zip(&self.taken);
@@ -371,15 +372,15 @@ impl Plan {
         self.notes.splice(0..0, notes);
     }
 
-    /// Has the record say why rules may be missing, a line each: what [`discover`](crate::discover) could not find out.
+    /// Sets the lines for the record on why rules may be missing: hosts that [`discover`](crate::discover) could not find.
     pub fn record_doubts(&mut self, doubts: Vec<String>) {
         self.doubts = doubts;
     }
 
-    /// Makes the cache, or has it in memory.
+    /// Makes the cache, or falls back to memory.
     ///
     /// # Errors
-    /// Why it is in memory, as a line for the caller.
+    /// Returns why it is in memory, as a line for the caller.
     pub(crate) fn make_cache(&mut self) -> Result<Option<UsedCache>, String> {
         let Some(dir) = &self.cache else { return Ok(None) };
         let (of, home) = (&self.cache_of, self.home);
@@ -401,10 +402,10 @@ impl Plan {
         })
     }
 
-    /// Makes the directory that the stage has as `/tmp`, or has it in memory.
+    /// Makes the directory for the stage's `/tmp`, or falls back to memory.
     ///
     /// # Errors
-    /// Why it is in memory, as a line for the caller.
+    /// Returns why it is in memory, as a line for the caller.
     pub(crate) fn make_tmp(&mut self) -> Result<Option<UsedCache>, String> {
         let Some(dir) = &self.tmp else { return Ok(None) };
         let made = cache::make_tmp(dir).and_then(|()| cache::hold(dir, &self.cache_of));
@@ -414,10 +415,10 @@ impl Plan {
         })
     }
 
-    /// Deletes what killed runs have left beside a directory that was made, or mounts memory in its place.
+    /// Deletes leftovers of killed runs beside the directory, or mounts memory instead if it was not made.
     ///
     /// # Errors
-    /// Why it was not made.
+    /// Returns why it was not made.
     fn used_or_in_memory(
         &mut self,
         dir: PathBuf,
@@ -440,7 +441,7 @@ impl Plan {
         Err(format!("`{}` cannot be made: {error}", dir.display()))
     }
 
-    /// The TCP ports that the stage may connect to, where not all of them.
+    /// Returns the TCP ports that the stage may connect to; `None` for all.
     pub(crate) fn ports(&self) -> Option<Vec<u16>> {
         let socks5 = self.socks5.then_some(SOCKS5_PORT);
         let host_ports = self.host_ports.iter().map(|port| port.inner.get());
@@ -448,15 +449,15 @@ impl Plan {
         (self.loopback == Loopback::Proxy).then(|| all.collect())
     }
 
-    /// Whether SOCKS5 has a socket: a relay reaches the host side through it, where a handoff passes the listener itself.
+    /// Returns whether SOCKS5 has a socket: a relay reaches the host through it, while a handoff passes the listener itself.
     pub(crate) fn has_socks5_socket(&self) -> bool {
         self.socks5 && self.bridge == BridgeKind::Relay
     }
 
-    /// Refuses what holds only in part, such as on an older kernel or for a stage that keeps root's uid.
+    /// Refuses partial isolation, such as on an older kernel or for a stage that keeps root's uid.
     ///
     /// # Errors
-    /// [`Error::NotHeld`], which says what is missing. What shows at the start alone ends the start ([`crate::run()`]).
+    /// Returns [`Error::NotHeld`] with the missing parts. What shows only at the start ends the start ([`crate::run()`]).
     pub fn require_full(&mut self) -> Result<(), Error> {
         self.is_full_required = true;
         let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
@@ -473,7 +474,7 @@ impl Plan {
         self.policy.rules().iter().filter(|rule| rule.action == Action::Deny)
     }
 
-    /// What a run would give to bubblewrap.
+    /// Returns the arguments that a run would give to bubblewrap.
     fn argv(&self) -> Argv {
         let dir = self.run_base.join("exeat-XXXXXX");
         let [socket, socks5, denials] =
@@ -481,7 +482,7 @@ impl Plan {
         Argv::new(&self.spec(socket, socks5, denials), FILTERS)
     }
 
-    /// The plan for people.
+    /// Describes the plan for people.
     #[must_use]
     pub fn to_text(&self) -> String {
         let argv = self.argv();
@@ -561,7 +562,7 @@ impl Plan {
         out
     }
 
-    /// The plan as one JSON object. Environment values are left out: they can hold secrets.
+    /// Returns the plan as one JSON object. It has no values of variables because they can be secrets.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         let argv = self.argv();
@@ -620,7 +621,7 @@ impl Plan {
     }
 }
 
-/// Seccomp programs of a run, for the dry run.
+/// The number of seccomp programs of a run, for the dry run.
 pub(crate) const FILTERS: usize = seccomp::BASE;
 
 fn shown(words: &[OsString]) -> String {
@@ -631,7 +632,7 @@ fn by_name(variables: Vec<Variable>) -> BTreeMap<OsString, OsString> {
     variables.into_iter().map(|variable| (variable.name, variable.value)).collect()
 }
 
-/// Whether the stage has Unix sockets, and what of the file view holds then.
+/// Decides whether the stage has Unix sockets, and how far the file view is enforced then.
 fn unix_sockets(
     asked: UnixSockets,
     is_bounded: bool,
@@ -662,20 +663,20 @@ fn unix_sockets(
     }
 }
 
-/// What the kernel must have for what is asked beyond the usual.
+/// Checks that the kernel supports the requested hardening.
 fn can_harden(Hardening { loopback, debuggable, .. }: Hardening) -> Result<(), Error> {
     let abi = exeat_sandbox::enforce::landlock_abi();
     if loopback == Loopback::Proxy && abi < 4 {
         return Err(Error::Landlock { what: "a loopback with the proxy alone", linux: "6.7" });
     }
-    // Without a domain pid 1 could be traced too.
+    // Without a Landlock domain pid 1 could be traced, too.
     if debuggable && abi < 2 {
         return Err(Error::Landlock { what: "a stage that may trace its own processes", linux: "5.19" });
     }
     Ok(())
 }
 
-/// HOME as the stage has it, unless it is given another one.
+/// Returns the stage's HOME, unless a rule sets another one.
 pub(crate) fn stage_home(request: &Request) -> PathBuf {
     match request.files.work {
         _ if request.files.home == Home::Private => exeat_contract::HOME.into(),
@@ -684,7 +685,7 @@ pub(crate) fn stage_home(request: &Request) -> PathBuf {
     }
 }
 
-/// What variables point at that name trees: those of the caller's own, and those that were given a value.
+/// Returns the trees that variables name: those of the caller, and those that were set.
 pub(crate) fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let names = [lists::TOOLCHAIN_VARIABLES, lists::CERTIFICATES].concat();
     let variables = environment.variables.iter();
@@ -695,8 +696,8 @@ pub(crate) fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathB
     (paths(own), paths(asked))
 }
 
-/// The certificates for a stage in a work directory that may reach something: its view has no `/etc`, and what was written
-/// for such a view counts on them.
+/// Returns the certificates for a stage in a work directory that may reach a host. Its view has no `/etc`, but programs expect
+/// certificates there.
 pub(crate) fn certificates(request: &Request, environment: &Environment) -> Vec<PathBuf> {
     let nowhere = request.policy.is_empty() && request.via.is_none();
     if request.files.work.is_none() || nowhere {
@@ -707,14 +708,14 @@ pub(crate) fn certificates(request: &Request, environment: &Environment) -> Vec<
     lists::TRUST.iter().map(PathBuf::from).chain(naming.map(|it| PathBuf::from(&it.value))).collect()
 }
 
-/// The caller's standard streams, which the stage gets.
+/// The paths of the caller's standard streams, which the stage gets.
 const STREAMS: [&str; 3] = ["/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2"];
 
-/// The stage must not be able to write or replace its own record.
+/// Refuses a record that the stage could write or replace.
 fn outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
-    // Where it leads, not how it is spelled: `/proc/self/cwd` is a tree like any other.
+    // The real path counts, because `/proc/self/cwd` names a tree, too.
     let resolved = true_name(record).unwrap_or_else(|_| to_be(record));
-    // Devices and the descriptors of pipes are no files that could be replaced; in /dev/shm there are such files.
+    // Devices and descriptors of pipes are not replaceable files, but /dev/shm contains such files.
     let device =
         (resolved.starts_with("/dev") && !resolved.starts_with("/dev/shm")) || resolved.starts_with("/proc");
     match writable.iter().find(|tree| resolved.starts_with(tree)) {
@@ -725,7 +726,7 @@ fn outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
     }
 }
 
-/// Where a file that does not exist will be: the directories above it may not exist either.
+/// Returns the real path of a file that does not exist yet; the directories above it may be missing, too.
 pub(crate) fn to_be(path: &Path) -> PathBuf {
     let known = path.ancestors().skip(1).find_map(|above| Some((above, true_name(above).ok()?)));
     match known {
@@ -734,7 +735,7 @@ pub(crate) fn to_be(path: &Path) -> PathBuf {
     }
 }
 
-/// The same for a record that is open already. Pipes, sockets and terminals have no path.
+/// Refuses an open record that the stage could write. Pipes, sockets and terminals have no path.
 fn descriptor_outside(record: BorrowedFd<'_>, writable: &[PathBuf], streams: &[&str]) -> Result<(), Error> {
     let link = PathBuf::from(format!("/proc/self/fd/{}", record.as_raw_fd()));
     let unreadable = |source| Error::Path { what: "the record", path: link.clone(), source };
@@ -746,7 +747,7 @@ fn descriptor_outside(record: BorrowedFd<'_>, writable: &[PathBuf], streams: &[&
     outside(&fs::read_link(&link).map_err(unreadable)?, writable)
 }
 
-/// A file that is also a stream of the stage's would be written by the stage.
+/// Refuses a record that is also a stream of the stage, which would write to it.
 fn no_stream(record: &Path, meta: &fs::Metadata, streams: &[&str]) -> Result<(), Error> {
     let is_record = |stream: &&&str| {
         fs::metadata(stream).is_ok_and(|other| (other.dev(), other.ino()) == (meta.dev(), meta.ino()))
@@ -767,7 +768,7 @@ mod tests {
 
     use super::*;
 
-    /// A writable tree, and a place beside it.
+    /// A writable tree in a directory of its own.
     struct Dirs {
         root: PathBuf,
         tree: PathBuf,
@@ -825,10 +826,10 @@ mod tests {
         }
     }
 
-    /// K50: the user's ceiling lies in the configuration directory, wherever that is and however it is named.
+    /// K50: the stage cannot write the configuration directory, which contains the user's ceiling, wherever it is.
     #[test]
     fn k50_the_configuration_directory_is_not_the_stage_s() {
-        // Not in /tmp, which no stage can write anyway.
+        // No stage can write /tmp anyway, so the test uses another directory.
         let base = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
         let root = base.join(format!("plan-config-{}", std::process::id()));
         fs::create_dir_all(root.join("tree")).unwrap();
@@ -845,7 +846,7 @@ mod tests {
         assert!(!is_writable(&dirs.root.join("link")));
     }
 
-    /// Programs that do not ask the proxy: what cannot be is refused where it is demanded, and left out otherwise.
+    /// The gateway is refused if it is required and impossible, and otherwise left out.
     #[test]
     fn the_gateway_is_off_where_there_is_no_place_for_it() {
         let dirs = Dirs::new("gateway");
@@ -860,7 +861,7 @@ mod tests {
             assert_eq!(planned(asked, None, Loopback::Own).unwrap(), asked);
         }
         let mut elsewhere = vec![(Some(&socket), Loopback::Own)];
-        // Otherwise the kernel lacks what that loopback takes.
+        // Otherwise the kernel cannot restrict the loopback.
         if exeat_sandbox::enforce::landlock_abi() >= 4 {
             elsewhere.push((None, Loopback::Proxy));
         }
@@ -873,7 +874,7 @@ mod tests {
         }
     }
 
-    /// N16: more than bubblewrap reads is refused before it is started.
+    /// N16: more words than bubblewrap reads are refused before it starts.
     #[test]
     fn n16_too_many_binds_are_refused() {
         let dirs = Dirs::new("many");
@@ -900,7 +901,7 @@ mod tests {
         for beside in ["x", "treex", "new/x"] {
             assert!(!is_refused(outside(&dirs.root.join(beside), &writable)), "{beside}");
         }
-        // A process's view of the root directory: the same tree by another name.
+        // This is another name of the same tree.
         let magic = Path::new("/proc/self/root").join(dirs.tree.strip_prefix("/").unwrap());
         assert!(is_refused(outside(&magic.join("x"), &writable)));
     }

@@ -1,9 +1,7 @@
-//! A policy that is read again while it is served: who notices, and who reads. It does not decide what holds afterwards:
-//! `alone.rs` does.
+//! Reads a policy again while it is served. `alone.rs` decides what applies afterwards.
 //!
-//! One thread looks at the files once a second and reads them. A look takes a few system calls, and sees what no watch on
-//! a file does: another file renamed into its place, a link that leads elsewhere, a ceiling that was not there before, a
-//! file system that tells nobody of changes.
+//! One thread inspects the files once a second and reads them. A check takes a few system calls, and detects more than a watch on a file:
+//! a rename over it, a link with a new target, a new ceiling, a file system without events.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
@@ -14,41 +12,40 @@ use exeat_policy::Policy;
 use exeat_record::Source;
 use tokio::sync::mpsc;
 
-/// Between two looks.
+/// The time between two checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// A file that changed is read when it has been left alone for so long: an editor writes in several steps. It is also
-/// longer than the ticks in which file systems count time, so that no change falls into the tick of the one before.
+/// The time without a change after which a file is read, because an editor writes in several steps. It is longer than the clock ticks of
+/// file systems, so that no later change has the same time.
 const SETTLED: Duration = Duration::from_millis(100);
-/// A file that does not come to rest is read all the same. What changes later is another change.
+/// The time after which a file that keeps changing is read anyway. A later change counts as another one.
 const RESTLESS: Duration = Duration::from_secs(2);
 
-/// A policy that was read again, whole.
+/// A whole policy that was read again.
 #[derive(Debug)]
 pub struct Reloaded {
     /// The policy.
     pub policy: Policy,
-    /// The files that it was made from, for the record.
+    /// The files that the policy was composed from, for the record.
     pub sources: Vec<Source>,
-    /// All that was looked at for it, each from before it was read: also what was not there.
+    /// The state of each inspected path before it was read; also of paths without a file.
     pub inspected: Vec<FileState>,
     /// Lines for the user.
     pub notes: Vec<String>,
 }
 
-/// Reads the policy again, from where it came. An error says why it cannot be had, in words.
+/// Reads the policy again from its sources. An error is the reason for people.
 pub type Load = Box<dyn FnMut() -> Result<Reloaded, String> + Send>;
 
-/// The thread that looks and reads, as seen from the one that serves. It ends when this is dropped, or soon after: whoever
-/// ends the process does not wait for it.
+/// The handle of the thread that reads. Dropping it ends the thread soon; the end of the process does not wait for it.
 pub(crate) struct Reloader {
     asks: SyncSender<()>,
     done: mpsc::Receiver<Result<Reloaded, String>>,
 }
 
 impl Reloader {
-    /// Starts to look. `seen` is what was looked at for the policy that holds now.
+    /// Starts the thread. `inspected` belongs to the current policy.
     pub(crate) fn start(load: Load, inspected: Vec<FileState>) -> io::Result<Self> {
-        // One question more than the one that is being answered: it is about what may have changed meanwhile.
+        // One more request can wait than the one in progress: a file may have changed since that began.
         let (asks, asked) = sync_channel(1);
         let (tell, done) = mpsc::channel(1);
         let look = move || {
@@ -70,12 +67,12 @@ impl Reloader {
         Ok(Self { asks, done })
     }
 
-    /// Has the policy read again, changed or not. `false`: nobody is left who would.
+    /// Requests a reading even without a change. Returns false if the thread is gone.
     pub(crate) fn ask(&self) -> bool {
         !matches!(self.asks.try_send(()), Err(TrySendError::Disconnected(())))
     }
 
-    /// What the next reading came to. Dropping the future loses nothing.
+    /// Returns the result of the next reading. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Reloaded, String> {
         match self.done.recv().await {
             Some(done) => done,
@@ -90,7 +87,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Reads, if something changed or somebody asked.
+    /// Reads the policy if a file changed or a reading was requested.
     fn look(&mut self, asked: bool) -> Option<Result<Reloaded, String>> {
         let now = self.now();
         if !asked && now == self.inspected {
@@ -100,7 +97,7 @@ impl Watch {
         self.settle();
         let done = (self.load)();
         if let Ok(Reloaded { inspected, .. }) = &done {
-            // There may be others among them: a policy names no files, but a ceiling may have come.
+            // The set of files may differ, for example because a ceiling was added.
             self.inspected.clone_from(inspected);
         }
         Some(done)
@@ -131,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A file in a directory of its own, and a watch on it that counts what it reads.
+    /// A file in its own directory, with a watch that returns its text.
     struct Setup {
         dir: PathBuf,
         file: PathBuf,
@@ -171,7 +168,7 @@ mod tests {
         looked.map(|done| done.map(|reloaded| reloaded.notes.concat()))
     }
 
-    /// H16: every way in which another text comes to be at a path, each seen once; and nothing where nothing changed.
+    /// H16: each way to change the text at a path is noticed once, and no change is reported without one.
     #[test]
     fn whatever_changes_at_the_path_is_read_once() {
         let setup = Setup::new("ways");
@@ -179,7 +176,7 @@ mod tests {
         assert_eq!(text(watch.look(false)), None);
         assert_eq!(text(watch.look(true)), Some(Ok("one".into())), "asked, and nothing changed");
 
-        // The same length, in the same place.
+        // The file keeps its inode and its length.
         fs::write(&setup.file, "two").unwrap();
         assert_eq!(text(watch.look(false)), Some(Ok("two".into())));
         assert_eq!(text(watch.look(false)), None);
@@ -205,7 +202,7 @@ mod tests {
         assert_eq!(text(watch.look(false)), Some(Ok("mended".into())));
     }
 
-    /// A change while the file is read is seen at the next look.
+    /// A change during a reading is noticed by the next check.
     #[test]
     fn a_change_between_look_and_read_is_one() {
         let setup = Setup::new("between");

@@ -1,4 +1,4 @@
-//! What the caller can do about what was moved aside, in lines.
+//! Describes what the caller can do about names that were moved aside.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,10 +7,10 @@ use std::path::{Component, Path, PathBuf};
 use exeat_files::index::tracked;
 use exeat_files::quarantine::{DIRECTORY, Found, absent};
 
-/// Names that a line has.
+/// The number of names in a line.
 const NAMED: usize = 5;
 
-/// Returns a line for each run that has moved something: how it comes back, and what git takes it for meanwhile.
+/// Returns a line for each run that moved names: how to restore them, and what git does in the meantime.
 pub(crate) fn of_moved(found: &[Found]) -> Vec<String> {
     let mut runs: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
     for Found { path, moved } in found {
@@ -28,7 +28,7 @@ pub(crate) fn of_moved(found: &[Found]) -> Vec<String> {
     runs.into_iter().map(line).collect()
 }
 
-/// Returns a line for each run that has moved away what git tracks in these trees, and is still not in its place.
+/// Returns a line for each run that moved files which git tracks in these trees, if they are still missing.
 pub(crate) fn of_absent<'a>(state: &Path, trees: impl Iterator<Item = &'a Path>) -> Vec<String> {
     let all = trees.flat_map(|tree| absent(state, tree));
     let line = |(run, paths): (String, Vec<PathBuf>)| {
@@ -41,15 +41,15 @@ pub(crate) fn of_absent<'a>(state: &Path, trees: impl Iterator<Item = &'a Path>)
     all.filter_map(line).collect()
 }
 
-/// The run that has moved something to a place.
+/// Returns the run that moved a file to a place.
 fn run_of(moved: &Path) -> Option<&str> {
     let mut parts = moved.components();
     parts.find(|part| *part == Component::Normal(DIRECTORY.as_ref()))?;
-    // A number follows where the name was taken.
+    // A number follows if the name was taken.
     parts.next()?.as_os_str().to_str()?.split('.').next()
 }
 
-/// Those of these paths that git tracks, in words.
+/// Lists those of these paths that git tracks.
 fn deleted(paths: Vec<&Path>) -> Option<String> {
     let tracked = tracked(paths);
     let names = tracked.iter().take(NAMED);

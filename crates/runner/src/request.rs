@@ -1,6 +1,6 @@
-//! What a caller asks for: the flags and files of one run, already parsed, before the host is looked at.
+//! Defines the request of a caller: the parsed flags and files of one run, before the host is inspected.
 //!
-//! Nothing here touches the machine; [`plan`](crate::plan::plan) does.
+//! [`plan`](crate::plan::plan) inspects the machine; this module does not.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,66 +17,65 @@ use exeat_record::Source;
 use crate::error::Error;
 use crate::signing::Signing;
 
-/// One run of a stage.
+/// The request for one run of a stage.
 #[derive(Debug, Default)]
 pub struct Request {
-    /// The command and its arguments. An empty command is refused by the plan.
+    /// The command and its arguments. The plan refuses an empty command.
     pub command: Vec<OsString>,
-    /// Absolute path of the working directory: the stage starts there.
+    /// The absolute path of the directory where the stage starts.
     pub cwd: PathBuf,
     /// The effective policy.
     pub policy: Policy,
-    /// The files that it was made from, for the record.
+    /// The files that the policy was composed from, for the record.
     pub sources: Vec<Source>,
-    /// What of the host's file tree the stage sees.
+    /// The parts of the host's file tree that the stage sees.
     pub files: Files,
-    /// What is added to the stage's environment, in order; the last rule for a name wins.
+    /// The rules about the stage's environment, in order; the last rule for a name wins.
     pub env: Vec<EnvRule>,
     /// The caller's environment: the source of passed variables, HOME, PATH and the XDG directories.
     pub host_env: BTreeMap<OsString, OsString>,
     /// How TCP in the namespace reaches the proxy.
     pub bridge: Bridge,
-    /// Offer the stage SOCKS5 beside the HTTP proxy.
+    /// Whether the stage gets SOCKS5 as well as the HTTP proxy.
     pub socks5: bool,
-    /// What is held tighter than usual, or looser.
+    /// Settings that restrict more or less than the default.
     pub hardening: Hardening,
-    /// What the stage gets of a terminal.
+    /// The stage's access to a terminal.
     pub tty: Tty,
-    /// Services of this machine that the stage finds on its own loopback. The policy has to grant each: see [`HostPort::grant`].
+    /// Services of this machine on the stage's own loopback. The policy must grant each: see [`HostPort::grant`].
     pub host_ports: Vec<HostPort>,
-    /// Whether programs are served that do not know of the proxy.
+    /// Whether the gateway serves programs that do not use the proxy.
     pub transparent: Transparent,
-    /// The Unix socket of somebody else's proxy: it decides in place of `policy`, which is then empty, and its record has
-    /// the decisions.
+    /// The Unix socket of another proxy, which decides and records instead. Then `policy` is empty.
     pub via: Option<PathBuf>,
-    /// Another proxy that connections are left to.
+    /// The upstream proxy that connections go through.
     pub upstream: Option<UpstreamProxy>,
-    /// A name for the stage, in every audit record.
+    /// The name of the stage in every record.
     pub stage: Option<String>,
-    /// Labels of the run, in `run_start`.
+    /// The labels of the run, in `run_start`.
     pub labels: Vec<(String, String)>,
-    /// Where the audit record goes.
+    /// The destination of the record.
     pub audit: AuditTo,
-    /// Each line of the record is on the disk (fdatasync(2)) before what it tells of is done. A record that is no file is
-    /// refused.
+    /// Whether each line of the record reaches the disk (fdatasync(2)) before the action that it describes. Refused if the record is not
+    /// a file.
     pub audit_sync: bool,
-    /// What signs it.
+    /// The signing of the record.
     pub signing: Signing,
-    /// What the stage may use. A stage that is stopped for it ends as [`Ended::Timeout`](crate::Ended::Timeout) or
+    /// The limits of the stage. A stage that reaches one ends as [`Ended::Timeout`](crate::Ended::Timeout) or
     /// [`Ended::Limit`](crate::Ended::Limit).
     pub limits: Limits,
 }
 
-/// What is held tighter than usual, or looser. The default is what a stage gets that says nothing.
+/// Settings that restrict more or less than the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hardening {
-    /// What the stage may connect to on its own loopback.
+    /// The services that the stage may connect to on its own loopback.
     pub loopback: Loopback,
     /// Whether the stage has Unix sockets.
     pub unix_sockets: UnixSockets,
-    /// The stage may trace processes of its own, as strace and gdb do (ptrace(2)).
+    /// Whether the stage may trace its own processes, as strace and gdb do (ptrace(2)).
     pub debuggable: bool,
-    /// What an `exeat run` does that the stage starts.
+    /// The behavior of an `exeat run` inside the stage.
     pub nested: Nested,
 }
 
@@ -119,19 +118,19 @@ impl Request {
         })
     }
 
-    /// Whether nothing in the request speaks against the gateway.
+    /// Returns whether the request allows a gateway.
     pub(crate) fn may_have_gateway(&self) -> bool {
         self.transparent != Transparent::Off && self.via.is_none() && self.hardening.loopback == Loopback::Own
     }
 }
 
-/// Where the audit record goes.
+/// The destination of the record.
 #[derive(Debug, Default)]
 pub enum AuditTo {
-    /// One file per run in the user's state directory.
+    /// A file for each run in the user's state directory.
     #[default]
     Default,
-    /// This file. It must not lie inside a tree that the stage can write.
+    /// This file, which must not be inside a tree that the stage can write.
     File(PathBuf),
     /// This open descriptor.
     Fd(OwnedFd),

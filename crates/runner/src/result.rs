@@ -1,5 +1,5 @@
-//! The result object: one JSON object about a run, for the program that started it. It is not the record, and of hosts and files it holds
-//! nothing that the record does not. docs/result.md has each field, and `result.schema.json` beside this file the schema.
+//! Builds the result object: one JSON object about a run for the program that started it. It contains nothing about hosts and files that
+//! the record lacks. docs/result.md describes each field, and `result.schema.json` beside this file is the schema.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::run::outcome::Outcome;
 /// The version of the object.
 pub const RESULT_SCHEMA: u32 = 1;
 
-/// The JSON Schema of the object.
+/// Returns the JSON Schema of the object.
 #[must_use]
 pub fn result_schema() -> &'static str {
     include_str!("result.schema.json")
 }
 
-/// What `--result` says, and what an [`Outcome`] is as JSON.
+/// The object that `--result` writes, and the JSON form of an [`Outcome`].
 #[derive(Debug, Serialize)]
 pub struct RunResult<'a> {
     schema: u32,
@@ -66,7 +66,7 @@ pub struct RunResult<'a> {
     ledger: Option<LedgerHead<'a>>,
 }
 
-/// Who was reached, refused and not reached.
+/// The hosts that were reached, refused and not reached.
 #[derive(Debug, Default, Serialize)]
 struct Hosts<'a> {
     reached: Vec<Reached<'a>>,
@@ -89,7 +89,7 @@ struct Reached<'a> {
     connections: u64,
     bytes_up: u64,
     bytes_down: u64,
-    /// A connection was still open when this was said.
+    /// Whether a connection was still open, so that the counts are minimums.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     at_least: bool,
 }
@@ -142,7 +142,7 @@ struct Left {
 }
 
 impl<'a> RunResult<'a> {
-    /// The stage was started, or could not be executed.
+    /// Creates the result of a run whose stage started or could not be executed.
     #[must_use]
     pub fn of(outcome: &'a Outcome) -> Self {
         let ended = outcome.ended;
@@ -182,7 +182,7 @@ impl<'a> RunResult<'a> {
         }
     }
 
-    /// Nothing ran, or the run was lost; then with what is known of it. `run_error` is the run's own, where there was one.
+    /// Creates the result of a run that did not start or was lost. `run_error` is the error of the run itself.
     #[must_use]
     pub fn of_failure(cause: &'static str, code: u8, error: String, run_error: Option<&Error>) -> Self {
         let none = Leftovers::default();
@@ -221,7 +221,7 @@ impl<'a> RunResult<'a> {
     }
 }
 
-/// As [`RunResult`].
+/// Serializes it as [`RunResult`].
 impl Serialize for Outcome {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         RunResult::of(self).serialize(serializer)
@@ -284,7 +284,7 @@ fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
-/// Protected names that the stage made: those that were moved, and those that could not be.
+/// Splits the protected names that the stage made into moved and remaining ones.
 fn of_found(found: &Leftovers) -> (Vec<Quarantined>, Vec<Left>) {
     let (mut quarantined, mut left) = (Vec::new(), Vec::new());
     for Found { path, moved } in &found.named {
@@ -297,7 +297,7 @@ fn of_found(found: &Leftovers) -> (Vec<Quarantined>, Vec<Left>) {
     (quarantined, left)
 }
 
-/// `--allow A --allow B` as its rules.
+/// Splits `--allow A --allow B` into its rules.
 fn rules_of(flags: Option<&str>) -> Vec<&str> {
     let rules = flags.into_iter().flat_map(|flags| flags.split("--allow "));
     rules.map(str::trim).filter(|rule| !rule.is_empty()).collect()

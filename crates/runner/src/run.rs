@@ -1,7 +1,7 @@
-//! One run, from the plan to the outcome.
+//! Executes one run, from the plan to the outcome.
 //!
-//! Two threads: this one serves the proxy and does what it is asked; the other makes the sandbox and waits for it, which
-//! blocks. What a run does to the process that it is part of is in [`Within`], and nowhere else.
+//! Uses two threads: this one serves the proxy and handles requests; the other makes the sandbox and waits for it, which blocks.
+//! [`Within`] holds everything that a run does to its own process.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -69,30 +69,30 @@ use record::{Opened, holds, keeping, lost_end, open_log, record_full, run_end, t
 use sandbox::{Offered, Over, Sandbox, Thread, staging, watch_relay};
 use streams::{Flags, STREAMS, Streams, leads_out, null, release_streams};
 
-/// Limits that can be reached before anybody takes note: each of the two streams, and the watch.
+/// The number of limits that can be reached before one is handled: of each output stream, and of the watch.
 const STOPS: usize = 4;
 
-/// Carries a plan out, on the caller's standard streams, and returns when no process of the stage is left. Standard input
-/// and output are the stage's from its start on: in this process `/dev/null` takes their place.
+/// Executes a plan on the caller's standard streams, and returns when no process of the stage is left. The stage takes over standard
+/// input and output at its start; this process then has `/dev/null` there.
 ///
 /// # Errors
-/// When the stage was not started: nothing untrusted has run then. The record says so too, where it could be opened.
+/// Returns an error when the stage did not start: then no untrusted code ran. The record says so, too, if it could be opened.
 pub fn run(plan: Plan, oversight: Oversight) -> Result<Outcome, Error> {
     run_here(plan, Streams::of_the_caller()?, oversight).map(|(outcome, _)| outcome)
 }
 
-/// Who else has a say in a run of exeat's own executable.
+/// Additional control over a run of exeat's own executable.
 #[derive(Default)]
 pub struct Oversight {
-    /// The run ends with this process, as by SIGTERM.
+    /// A process whose end ends the run, like SIGTERM.
     pub parent: Option<Parent>,
-    /// What a refusal does to it.
+    /// The effect of a refusal on the run.
     pub on_denied: OnDenied,
-    /// Told, while the run goes on, what should not wait for its end. It must not block.
+    /// Receives lines that should not wait for the end of the run. It must not block.
     pub live: Option<Live>,
 }
 
-/// Takes a line.
+/// A callback for a line.
 pub type Live = Box<dyn Fn(&str)>;
 
 impl fmt::Debug for Oversight {
@@ -101,20 +101,20 @@ impl fmt::Debug for Oversight {
     }
 }
 
-/// What a refusal does to a run.
+/// The effect of a refusal on a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnDenied {
-    /// Nothing: the end of the run tells of it.
+    /// No effect: the end of the run reports it.
     #[default]
     Note,
-    /// The first one ends the run, as SIGTERM would.
+    /// The first refusal ends the run, as SIGTERM would.
     End,
-    /// A run that would exit 0 has failed.
+    /// A run that would exit 0 fails.
     Fail,
 }
 
 impl OnDenied {
-    /// How a run ended in which something was refused.
+    /// Returns the end of a run in which a connection was refused.
     fn judge(self, ended: Ended) -> Ended {
         match (self, ended) {
             (Self::End, Ended::Exit(_) | Ended::Signal(_)) | (Self::Fail, Ended::Exit(0)) => Ended::Denied,
@@ -123,7 +123,7 @@ impl OnDenied {
     }
 }
 
-/// The same on any streams; also tells the first signal that came while the stage ran, whatever the stage made of it.
+/// Executes a plan on any streams. Also returns the first signal that arrived while the stage ran.
 pub(crate) fn run_here(
     plan: Plan,
     streams: Streams,
@@ -134,21 +134,21 @@ pub(crate) fn run_here(
     run_on(plan, RunId::new(), streams, Within::Exeat(oversight))
 }
 
-/// Gives SIGCHLD its default action in this process: with it ignored, which is inherited, nobody learns how a child ended.
+/// Restores the default action of SIGCHLD in this process. An inherited "ignore" would hide how a child ended.
 ///
 /// # Errors
-/// [`Error::Prepare`] with what sigaction(2) says.
+/// Returns [`Error::Prepare`] with the error of sigaction(2).
 pub fn notice_children() -> Result<(), Error> {
     exeat_sandbox::notice_children().map_err(|source| Error::Prepare { what: "the signal handlers", source })
 }
 
-/// Has a file that reached the size limit (`ulimit -f`) end what is written to it, and not this process.
+/// Makes a file that reaches the size limit (`ulimit -f`) fail its writes instead of ending this process.
 pub(crate) fn survive_file_limit() -> Result<(), Error> {
     exeat_sandbox::survive_file_limit()
         .map_err(|source| Error::Prepare { what: "the signal handlers", source })
 }
 
-/// Carries a plan out on any streams, in whatever process this is. The signal is the first that was asked for.
+/// Executes a plan on any streams in any process. Also returns the first signal that asked for the end.
 pub(crate) fn run_on(
     mut plan: Plan,
     run: RunId,
@@ -161,7 +161,7 @@ pub(crate) fn run_on(
     let (used_tmp, no_tmp) = or_line(plan.make_tmp());
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
-    // First: where there are too few, not every library says so without a panic.
+    // This comes first because some libraries panic if there are too few.
     let soft = match within {
         Within::Exeat(_) => raise_descriptor_limit(),
         Within::Program { .. } => descriptor_limit().map(|(soft, _)| soft),
@@ -175,7 +175,7 @@ pub(crate) fn run_on(
         let is_own = matches!(within, Within::Exeat(_));
         let (asks, started, on_denied, live) = match within {
             Within::Exeat(Oversight { parent, on_denied, live }) => {
-                // From here on a signal no longer ends this process, so that it can end the stage first.
+                // From here on a signal does not end this process, so that it can end the stage first.
                 let signals = Signals::of_a_run().map_err(prepare("the signal handlers"))?;
                 (Asks::of_signals(signals, parent), None, on_denied, live)
             }
@@ -190,7 +190,7 @@ pub(crate) fn run_on(
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
-        // The last thing that can fail without a word in the record.
+        // This is the last step that can fail without a line in the record.
         let Opened { log, path: audit, ledger } = open_log(&plan, run)?;
         let (journal, no_journal) = journal(&keeper, &watches);
         let descriptors = plan.limits.descriptors(soft, hard);
@@ -214,16 +214,16 @@ pub(crate) fn run_on(
         };
         let mut outcome = keeping(&log, this.carry_out(staged, streams, asks, started)).await;
         if !this.has_begun() {
-            // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
+            // The sandbox was not created as required. The log itself stops the run if it cannot write.
             let why = match &outcome {
                 Err(Error::Gateway { source, .. }) => Some(source),
                 _ => None,
             };
             let _ = this.begin(&off(why));
         }
-        // As they were for the lines that follow, and for whoever has these streams next.
+        // The flags are restored for the following lines and for the next user of these streams.
         drop(flags);
-        // No process of the stage is left: what is found now stays as it is found.
+        // No process of the stage is left, so what is found now does not change any more.
         drop(stubs);
         let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
         let doubtful = mem::take(&mut lost.doubtful);
@@ -253,10 +253,10 @@ pub(crate) fn run_on(
         });
         let settled = settled(interrupted, &mut found);
         for note in found.named.iter().map(noted).chain(noted_more(&found)) {
-            // The log fails closed by itself, and the line below tells.
+            // The log itself stops the run if it cannot write, and a line below reports that.
             let _ = log.write(Event::Note(note));
         }
-        // These are in the record since they came.
+        // The record contains these since they were found.
         found.extend(mem::take(&mut lost.found));
         let told = found.named.iter().map(told).chain(told_more(&found));
         let before = no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
@@ -283,7 +283,7 @@ pub(crate) fn run_on(
         };
         let cause = end.cause;
         let ended = log.write(Event::RunEnd(end));
-        // Without its end the record is not what the ledger could vouch for.
+        // The ledger cannot vouch for a record without its end.
         let listed = this.listed.replace(Listed::None);
         let (ledger, unlisted) = if ended.is_ok() { listed.end(&log, cause) } else { (None, None) };
         notes.extend(unlisted);
@@ -299,7 +299,7 @@ pub(crate) fn run_on(
         let Done { over, no_gateway, summary, through } = done;
         let Over { ended: how, why_not, signal, blind, untold, .. } = over;
         notes.extend(no_gateway);
-        // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
+        // The stage ran and its code is returned; a note reports an incomplete record.
         let record_lost = ended.err().map(|error| chain(&error));
         notes.extend(record_lost.as_ref().map(|why| format!("the record is incomplete: {why}")));
         notes.extend(record_full(&summary, log.full().as_deref()));
@@ -340,17 +340,17 @@ pub(crate) fn run_on(
     })
 }
 
-/// The process that a run is part of, and what may be done to it.
+/// The process that a run is part of, and the permitted changes to it.
 pub(crate) enum Within {
-    /// exeat itself: the run takes its signals, and raises its limit of descriptors.
+    /// exeat itself: the run handles its signals, and raises its limit of descriptors.
     Exeat(Oversight),
-    /// Somebody else's program: nothing of it is touched. It asks through a channel.
+    /// Another program, which is not changed. It sends requests through a channel.
     Program {
-        /// What it asks.
+        /// The requests.
         asks: UnboundedReceiver<Ask>,
-        /// What a refusal does.
+        /// The effect of a refusal.
         on_denied: OnDenied,
-        /// Told once, when the stage has started.
+        /// Receives a message when the stage has started.
         started: Sender<()>,
     },
 }
@@ -359,12 +359,12 @@ fn shown(plan: &Plan) -> String {
     plan.command.first().map(|name| exeat_record::escape(name.as_bytes(), 256)).unwrap_or_default()
 }
 
-/// What serves the stage's connections.
+/// The server of the stage's connections.
 #[derive(Clone)]
 enum Server {
-    /// Our own proxy.
+    /// exeat's own proxy.
     Own(Arc<Context>),
-    /// Somebody else's, at this socket. It is reached from here: nothing of it is mounted inside.
+    /// Another proxy at this socket. Connections to it start here: it is not mounted inside.
     Through(Arc<Forward>, PathBuf),
 }
 
@@ -389,7 +389,7 @@ impl Server {
 
 struct Run<'a> {
     plan: &'a Plan,
-    /// Files that hold a name which was missing, to be made read-only.
+    /// Files that hold a missing name, to be made read-only.
     stubs: &'a [(PathBuf, FileId)],
     watches: &'a Arc<[Watch]>,
     run: RunId,
@@ -398,25 +398,25 @@ struct Run<'a> {
     log: Log,
     /// The ledger, until the record has its first line.
     ledger: Cell<Option<RunLedger>>,
-    /// What the ledger has of the run.
+    /// The state of the run in the ledger.
     listed: Cell<Listed>,
-    /// What is to stay open until no process of the sandbox is left.
+    /// A descriptor that stays open until no process of the sandbox is left.
     held: Cell<Option<OwnedFd>>,
     on_denied: OnDenied,
     live: Option<Live>,
 }
 
 impl Run<'_> {
-    /// Says what should not wait for the end of a target that was refused again and again.
+    /// Reports a target that is refused repeatedly, before the end of the run.
     fn tell_of_storm(&self, denied: &DeniedHost) {
         let more = denied.flag.as_deref().unwrap_or(&denied.said);
-        // The first refusal of all is told with fewer.
+        // The first refusal of all is reported at a lower count.
         if let Some(live) = self.live.as_ref().filter(|_| denied.count > 1) {
             live(&format!("{} refused {} times so far: {more}", denied.target(), denied.count));
         }
     }
 
-    /// Writes the first lines of the record. Before the stage starts, and before anything is decided.
+    /// Writes the first lines of the record, before the stage starts and before any decision.
     fn begin(&self, gateway: &str) -> Result<(), Error> {
         let Plan { enforcement: held, .. } = self.plan;
         let aspects = [
@@ -442,19 +442,19 @@ impl Run<'_> {
             labels: self.plan.labels.clone(),
             ..RunStart::default()
         };
-        // Also where it cannot be written: to begin twice would not mend it.
+        // This also applies if writing fails: a second start of the record would not help.
         let ledger = self.ledger.take().unwrap_or(RunLedger::None);
         self.listed.set(begin(&self.log, ledger, start, &self.plan.sources)?);
         for doubt in &self.plan.doubts {
             let mut note = Note::new(What::HostsMissing);
             note.error = Some(doubt.clone());
-            // The log fails closed by itself.
+            // The log itself stops the run if it cannot write.
             let _ = self.log.write(Event::Note(note));
         }
         Ok(())
     }
 
-    /// Whether the record has its first line.
+    /// Returns whether the record has its first line.
     fn has_begun(&self) -> bool {
         let ledger = self.ledger.take();
         let has_begun = ledger.is_none();
@@ -499,7 +499,7 @@ impl Run<'_> {
                 let context = context.with_denials(denials).with_watch(refused_to);
                 Server::Own(Arc::new(context.with_limits(limits)))
             }
-            // Who was denied is for that proxy to say, in its answers.
+            // The other proxy reports denials in its answers.
             Some(socket) => {
                 let forwarder = Forward::new(socket.clone(), self.log.clone()).with_limits(limits);
                 Server::Through(Arc::new(forwarder), socket.clone())
@@ -508,7 +508,7 @@ impl Run<'_> {
         let mut ways = Ways::new(self.plan, network)?;
         self.begin(&ways.word())?;
         let no_gateway = ways.note();
-        // All names are mounted now: nothing is left on the host from here on, whatever happens.
+        // All names are mounted now, so nothing is left on the host from here on.
         drop(dir);
 
         let stop = CancellationToken::new();
@@ -550,10 +550,10 @@ impl Run<'_> {
 
         let on_start = || {
             if let Some(started) = started {
-                // Nobody waits for it any more: the owner is told of the end all the same.
+                // Nobody may wait for it any more: the owner also learns of the end.
                 let _ = started.send(());
             }
-            // What the stage closes must end for whoever is at the other end.
+            // The reader of a stream must see its end when the stage closes it.
             if own_streams { release_streams() } else { Ok(()) }
         };
         let limits = &self.plan.limits.limits;
@@ -562,7 +562,7 @@ impl Run<'_> {
             .await;
         over.cancel();
         stop.cancel();
-        // The server drains for a bounded time by itself.
+        // The server drains for a bounded time.
         while tasks.join_next().await.is_some() {}
         thread.join();
         let over = ended?;
@@ -592,7 +592,7 @@ impl Run<'_> {
         };
         let on_terminal = |number| terminal.as_ref().is_some_and(|terminal| terminal.replaces(number));
         for (number, stream) in streams.iter_mut().enumerate().filter(|(number, _)| on_terminal(*number)) {
-            // Nothing of the caller's terminal goes in: stage2 puts its own in this place.
+            // The caller's terminal does not go inside: stage2 opens its own here.
             *stream = null().map_err(prepare(STREAMS.get(number).copied().unwrap_or_default()))?.into();
         }
         let (stop, stops) = mpsc::channel(STOPS);
@@ -619,7 +619,7 @@ impl Run<'_> {
             staging,
             held: self.held.take(),
         };
-        // Trees that root holds by descriptor are mounted once.
+        // Trees that root holds by descriptor can be mounted only once.
         let again = launch.staging.is_none().then(|| launch.try_clone()).transpose();
         let again = again.map_err(prepare("a descriptor"))?;
         let mut go = self.go(terminal.as_ref())?;
@@ -638,9 +638,9 @@ impl Run<'_> {
         let (started_to, started) = oneshot::channel();
         let (status_to, status) = oneshot::channel();
         let body = move || {
-            // A receiver that is gone has lost interest: what is dropped here ends the sandbox.
+            // A closed receiver means that nobody is interested: dropping the rest ends the sandbox.
             let started = match (launch.start(), again) {
-                // Programs on the host rename files while they work: once is no attack.
+                // Programs on the host rename files while they work: one replacement is not an attack.
                 (Err(exeat_sandbox::Error::Replaced(place)), Some(again)) => {
                     tracing::debug!(place = %place.display(), "the start is made anew");
                     Launch { judged: judge(&mounts), ..again }.start()
@@ -667,7 +667,7 @@ impl Run<'_> {
             if !has_gateway {
                 go.env = without_gateway;
             }
-            // The handle is known before the stage can write.
+            // The handle is set before the stage can write.
             let _ = known.set(offer.handle());
             if is_full_required && let Err(error) = covers.check_watch() {
                 return drop(started_to.send(Err(exeat_sandbox::Error::Watch(error))));
@@ -686,10 +686,10 @@ impl Run<'_> {
                 Ok(running) => running,
                 Err(error) => return drop(started_to.send(Err(error))),
             };
-            // The stage has its own: a reader of its output must see the end when the stage closes it.
+            // The stage has its own copies: a reader of its output must see the end when the stage closes it.
             drop(streams);
             if started_to.send(Ok(running.take_terminal())).is_ok() {
-                // The log fails closed by itself, and a line tells at the end.
+                // The log itself stops the run if it cannot write, and a line reports that at the end.
                 let note = |found: &Found| drop(log.write(Event::Note(noted(found))));
                 let status = covers.hold(running, handle, note);
                 if let Some(watch) = &watch {
@@ -717,7 +717,7 @@ impl Run<'_> {
         Ok((Thread(Some(thread)), sandbox))
     }
 
-    /// The stage's environment with these besides, as execve(2) takes it.
+    /// Returns the stage's environment with additional variables, in the form for execve(2).
     fn variables(&self, more: &BTreeMap<OsString, OsString>) -> Vec<Vec<u8>> {
         let mut env: BTreeMap<_, _> = self.plan.env.iter().chain(more).collect();
         let (name, run) = (RUN_ID.into(), self.run.to_string().into());
@@ -745,8 +745,8 @@ impl Run<'_> {
     }
 }
 
-/// What each mount of the host's must show, where no later mount covers it. The paths have no links: one that has come since
-/// the plan is equal to nothing.
+/// Returns the file that each host mount must show, unless a later mount covers it. The paths had no links in the plan: one that appeared
+/// since then matches no file.
 fn judge(mounts: &[Mount]) -> Vec<Judged> {
     let points: HashMap<&Path, usize> =
         mounts.iter().enumerate().filter_map(|(number, mount)| Some((mount_point(mount)?, number))).collect();

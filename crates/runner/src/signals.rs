@@ -1,4 +1,5 @@
-//! What a run is asked while it goes on, and which signals exeat passes on. A signal that was ignored when exeat started stays ignored (nohup(1), background jobs).
+//! Receives signals and requests during a run, and passes signals on. A signal that was ignored at the start of exeat stays ignored
+//! (nohup(1), background jobs).
 
 use std::future::pending;
 use std::io;
@@ -12,31 +13,31 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::parent::Parent;
 
-/// The signals that end a stage politely.
+/// The signals that ask a stage to end.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// The signals that are passed on, and change nothing else.
+/// The signals that are passed on without another effect.
 const TOLD: [Signal; 4] = [Signal::SIGCONT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
 
-/// What a run can be asked.
+/// A request to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// A signal came to exeat: it is passed on, and the second one kills.
+    /// exeat received a signal: it is passed on, and the second one kills.
     Signal(Signal),
-    /// End: SIGTERM now, and SIGKILL when this time is over.
+    /// The run must end: SIGTERM now, and SIGKILL after this time.
     Stop(Duration),
-    /// End at once.
+    /// The run must end at once.
     Kill,
-    /// The process that had started exeat has ended: as [`Ask::Signal`] with SIGTERM, but not one of two.
+    /// The process that started exeat has ended. Like [`Ask::Signal`] with SIGTERM, but never counts as a second signal.
     ParentEnded,
-    /// A signal came to exeat that only the stage is to know of.
+    /// exeat received a signal that only the stage must get.
     Tell(Signal),
-    /// Stop the stage and this process, until it is continued.
+    /// The stage and this process must stop until they are continued.
     Suspend,
 }
 
 impl Ask {
-    /// The signal that says the same, where the run is asked to end.
+    /// Returns the equivalent signal of a request to end.
     pub(crate) fn ends(self) -> Option<Signal> {
         match self {
             Self::Signal(signal) => Some(signal),
@@ -46,7 +47,7 @@ impl Ask {
         }
     }
 
-    /// Who asks.
+    /// Returns who asks.
     pub(crate) fn by(self) -> StoppedBy {
         match self {
             Self::Stop(_) | Self::Kill => StoppedBy::Program,
@@ -56,35 +57,35 @@ impl Ask {
     }
 }
 
-/// What a run is asked, in order.
+/// The requests to a run, in order.
 #[derive(Debug)]
 pub(crate) struct Asks {
     asker: Asker,
-    /// What came before there was a stage: each ask once at the most.
+    /// Requests from before the start of the stage, without duplicates.
     kept: Vec<Ask>,
 }
 
-/// Who asks.
+/// The source of requests.
 #[derive(Debug)]
 enum Asker {
-    /// Whoever sends signals to this process, and the end of the process that had started it.
+    /// Signals to this process, and the end of the process that started it.
     Signals(Signals, Option<Parent>),
     /// The part of this program that started the run. When it is gone, the run ends.
     Owner(UnboundedReceiver<Ask>),
 }
 
 impl Asks {
-    /// From whoever sends signals to this process. With `parent`, its end is an ask too.
+    /// Creates requests from signals to this process, and from the end of `parent`.
     pub(crate) fn of_signals(signals: Signals, parent: Option<Parent>) -> Self {
         Self { asker: Asker::Signals(signals, parent), kept: Vec::new() }
     }
 
-    /// From the part of this program that started the run.
+    /// Creates requests from the part of this program that started the run.
     pub(crate) fn of_owner(asks: UnboundedReceiver<Ask>) -> Self {
         Self { asker: Asker::Owner(asks), kept: Vec::new() }
     }
 
-    /// What is asked next. Dropping the future loses nothing.
+    /// Returns the next request. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Ask {
         if !self.kept.is_empty() {
             return self.kept.remove(0);
@@ -92,7 +93,7 @@ impl Asks {
         self.asker.next().await
     }
 
-    /// The next that asks for the end, as its signal. The others are kept for [`Asks::next`]. Dropping the future loses nothing.
+    /// Returns the next request to end, with its signal. Keeps the others for [`Asks::next`]. Cancel-safe.
     pub(crate) async fn ending(&mut self) -> (Ask, Signal) {
         loop {
             let ask = self.asker.next().await;
@@ -140,27 +141,27 @@ async fn ended(parent: Option<&mut Parent>) {
     }
 }
 
-/// Whether the end of a child process goes unseen here: with SIGCHLD ignored the kernel reaps unasked (wait(2)).
+/// Returns whether this process cannot see the end of its children: with SIGCHLD ignored the kernel reaps them (wait(2)).
 pub(crate) fn children_unseen() -> bool {
     ignores(Signal::SIGCHLD)
 }
 
-/// Whether the caller lets this process be suspended: a shell without job control may not.
+/// Returns whether this process may be suspended: a shell without job control forbids it.
 pub(crate) fn may_suspend() -> bool {
     !ignores(Signal::SIGTSTP)
 }
 
-/// Waits for signals.
+/// A set of handled signals.
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
-    /// Takes the signals that end something over from their default actions. Needs a runtime.
+    /// Handles the signals that end a process. Needs a runtime.
     pub(crate) fn that_end() -> io::Result<Self> {
         Self::listen(&ENDING)
     }
 
-    /// Takes all signals over that mean something to a run. Needs a runtime.
+    /// Handles all signals that affect a run. Needs a runtime.
     pub(crate) fn of_a_run() -> io::Result<Self> {
         Self::listen(&[&ENDING[..], &TOLD, &[Signal::SIGTSTP]].concat())
     }
@@ -171,7 +172,7 @@ impl Signals {
         streams.collect::<io::Result<_>>().map(Self)
     }
 
-    /// The next signal. Dropping the future loses none.
+    /// Returns the next signal. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| {
             for (which, stream) in &mut self.0 {

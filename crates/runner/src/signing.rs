@@ -1,4 +1,4 @@
-//! The key that signs a record: where it is, and that no stage reaches it. What is signed is `exeat-record`'s.
+//! Manages the key that signs a record, and keeps it from every stage. `exeat-record` defines what is signed.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,23 +14,22 @@ use nix::unistd::geteuid;
 
 use crate::error::Error;
 
-/// What signs the record.
+/// The signing of the record.
 #[derive(Debug, Clone, Default)]
 pub enum Signing {
-    /// The user's own key, in the state directory: made on first use.
+    /// The user's own key in the state directory, made on first use.
     #[default]
     Own,
-    /// The key in this file: made on first use. It must not lie in a tree that the stage can write, and the stage cannot
-    /// read it, whatever it is shown.
+    /// The key in this file, made on first use. The file must not be in a tree that the stage can write, and is hidden from the stage.
     File(PathBuf),
     /// This key.
     Key(SigningKey),
-    /// Nothing: an end that was cut off, or lines that were written anew, are then not noticed.
+    /// No signing: a cut end or rewritten lines are not noticed then.
     Off,
 }
 
 impl Signing {
-    /// The file that holds the key, where one does.
+    /// Returns the file of the key, if there is one.
     pub(crate) fn path(&self, place: Option<&Place>) -> Option<PathBuf> {
         match self {
             Self::Own => key_place(place).map(|place| place.key_path()),
@@ -39,7 +38,7 @@ impl Signing {
         }
     }
 
-    /// The key. One that is not there is not made: it would not be hidden from the stage.
+    /// Loads the key. A missing key is not made here because the stage could see it.
     pub(crate) fn load(&self, place: Option<&Place>) -> Result<Option<SigningKey>, Error> {
         match self {
             Self::Off => Ok(None),
@@ -51,7 +50,7 @@ impl Signing {
         }
     }
 
-    /// Makes the key where it is missing.
+    /// Makes the key if it is missing.
     pub(crate) fn make(&self, place: Option<&Place>) -> Result<NewKey, Error> {
         if matches!(self, Self::Own) {
             let own = key_place(place).ok_or(Error::Place(place::Error::NoHome))?;
@@ -59,19 +58,19 @@ impl Signing {
         }
         let Some(path) = self.path(place) else { return Ok(NewKey(None)) };
         let (key, is_new) = SigningKey::load_or_note_new(&path).map_err(Error::Key)?;
-        // The user's own key is for every run, and others may have it already.
+        // The user's own key is for every run, and others may already use it.
         Ok(NewKey((is_new && matches!(self, Self::File(_))).then_some((path, key))))
     }
 }
 
-/// A key file that was made for a run. It is removed again unless the run is planned: one that was refused leaves nothing, least of
-/// all a private key in a tree that stages can write.
+/// A key file that was made for a run. Dropping it removes the file unless the run is planned: a refused run must not leave a private key
+/// in a tree that stages can write.
 #[derive(Debug)]
 #[must_use = "dropping it removes the key that was made"]
 pub struct NewKey(Option<(PathBuf, SigningKey)>);
 
 impl NewKey {
-    /// Leaves the key where it is.
+    /// Keeps the file.
     pub fn keep(mut self) {
         self.0 = None;
     }
@@ -85,8 +84,8 @@ impl Drop for NewKey {
     }
 }
 
-/// Where the own key is: in the state directory. Root with another user's HOME, as after `sudo -E`, has its own at home: that user
-/// could take the one that root made there.
+/// Returns the state directory with the user's own key. Root with another user's HOME, as after `sudo -E`, uses root's own home: that
+/// user could take a key that root made there.
 pub fn key_place(place: Option<&Place>) -> Option<Place> {
     let place = place?;
     let there = place.dir().ancestors().find_map(|dir| fs::metadata(dir).ok());
@@ -97,26 +96,26 @@ pub fn key_place(place: Option<&Place>) -> Option<Place> {
     }
 }
 
-/// Makes the key of a run where it is missing. Before the run is planned, so that the plan hides it. What it returns is to be kept once
-/// the run is planned.
+/// Makes the key of a run if it is missing. Call it before planning, so that the plan hides the key, and keep the result once the run is
+/// planned.
 ///
 /// # Errors
-/// [`Error::Key`] and [`Error::KeyPlace`], and [`Error::Place`] where there is no state directory.
+/// Returns [`Error::Key`], [`Error::KeyPlace`], or [`Error::Place`] without a state directory.
 pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -> Result<NewKey, Error> {
     signing.make(state_place(host_env)?.as_ref())
 }
 
-/// Where a run with this environment keeps its record.
+/// Returns where a run with this environment keeps its record.
 ///
 /// # Errors
-/// [`Error::StrayLink`] where a link that a stage could have made leads there.
+/// Returns [`Error::StrayLink`] if a link that a stage could have made leads there.
 pub(crate) fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Result<Option<Place>, Error> {
     let variable = |name: &str| host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
     let place = Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok();
     if let Some(place) = &place {
         let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
-        // What else is wrong with the directory is said when it is used.
+        // Other errors of the directory are reported when it is used.
         if let Err(error @ WalkError::Link { .. }) = links.walk_existing(place.dir()) {
             return Err(Error::from_walk("the state directory", place.dir(), error));
         }

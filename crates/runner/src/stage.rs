@@ -1,6 +1,6 @@
-//! A stage as a library starts it: the shape of [`std::process::Command`], with walls.
+//! Starts a stage from a program, with an interface like [`std::process::Command`].
 //!
-//! Nothing of the calling process is changed: no signal handler, no descriptor, no limit, no directory, no umask.
+//! The calling process is not changed: no signal handler, descriptor, limit, directory or umask.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -39,18 +39,18 @@ mod stdio;
 pub use running::{Running, Stopper};
 pub use stdio::Stdio;
 
-/// Bytes of each of the two streams that [`Stage::output`] keeps, unless [`Stage::output_most`] says otherwise.
+/// Bytes of each output stream that [`Stage::output`] keeps by default; [`Stage::output_most`] changes it.
 const OUTPUT_MOST: usize = 16 << 20;
 
-/// A command that is about to run in its own sandbox, with nothing reachable but what is allowed here.
+/// A command for its own sandbox, which reaches only what is allowed here.
 ///
-/// It is used like [`std::process::Command`], keeps what was set, and can be started several times. A clone has the same settings and can
-/// be given others, as for many stages under one policy. The differences:
+/// Use it like [`std::process::Command`]. It keeps its settings and can start several times. A clone has the same settings and can get
+/// others, as for many stages under one policy. The differences:
 ///
-/// - Of the caller's environment a stage gets a short list (`PATH`, `LANG`, `TERM` and the like) and what
+/// - A stage gets a short list of the caller's variables (`PATH`, `LANG`, `TERM` and the like) and those that
 ///   [`env_pass`](Stage::env_pass) names; the proxy's variables are always set.
 /// - The file tree is a view: see [`View`], [`ro`](Stage::ro), [`rw`](Stage::rw), [`mask`](Stage::mask).
-/// - There is no start without a sandbox. Whatever is missing for one is an [`Error`], and nothing has run.
+/// - Nothing starts without a sandbox. If one is not possible, the result is an [`Error`], and nothing has run.
 ///
 /// ```
 /// use exeat_runner::{Ended, Stage};
@@ -76,9 +76,9 @@ const OUTPUT_MOST: usize = 16 << 20;
 pub struct Stage {
     command: Vec<OsString>,
     cwd: Option<PathBuf>,
-    /// `None`: this process's own, when the stage is planned.
+    /// The environment; `None` for that of this process at planning.
     host_env: Option<BTreeMap<OsString, OsString>>,
-    /// The policy and the files, with paths as they were given.
+    /// The policy and the files, with the given paths.
     asked: PolicyRequest,
     policy: Option<Policy>,
     host_ports: Vec<HostPort>,
@@ -96,21 +96,21 @@ pub struct Stage {
     output_most: usize,
 }
 
-/// What a stage wrote, and how it ended.
+/// The output of a stage, and its end.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Output {
-    /// How it ended.
+    /// The outcome of the run.
     pub outcome: Outcome,
-    /// Its standard output, whole; empty where that was set to something else than a pipe.
+    /// The whole standard output; empty if it was not set to a pipe.
     pub stdout: Vec<u8>,
-    /// Its standard error, likewise.
+    /// The whole standard error; empty if it was not set to a pipe.
     pub stderr: Vec<u8>,
 }
 
 impl Stage {
-    /// A command without arguments, for which nothing is reachable. A program without `/` is looked for in the `PATH` that
-    /// the stage has, inside its view.
+    /// Creates a stage for a command without arguments that may reach nothing. A program without `/` is looked up in the stage's `PATH`,
+    /// inside its view.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             command: vec![program.as_ref().into()],
@@ -134,10 +134,10 @@ impl Stage {
         }
     }
 
-    /// Takes over the program, its arguments, the variables that were set or removed, and the working directory.
+    /// Copies the program, its arguments, its set and removed variables, and the working directory.
     ///
-    /// A [`Command`](std::process::Command) does not tell its standard streams, nor whether its environment was cleared: set the
-    /// streams here; a stage's environment begins almost empty anyhow.
+    /// A [`Command`](std::process::Command) reveals neither its standard streams nor whether its environment was cleared. Set the streams
+    /// here; a stage's environment is almost empty anyway.
     pub fn from_command(command: &std::process::Command) -> Self {
         let mut stage = Self::new(command.get_program());
         stage.args(command.get_args());
@@ -151,7 +151,7 @@ impl Stage {
         stage
     }
 
-    /// Adds an argument. It reaches the program as it stands, also when it looks like an option or is `--`.
+    /// Adds an argument. The program gets it unchanged, even if it looks like an option or is `--`.
     pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Self {
         self.command.push(arg.as_ref().into());
         self
@@ -163,8 +163,7 @@ impl Stage {
         self
     }
 
-    /// Sets a variable of the stage. Of several calls for one name the last one counts. The proxy's variables keep their
-    /// values.
+    /// Sets a variable of the stage. The last call for a name wins. The proxy's variables keep their values.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
         self.asked.env.push(EnvRule::Set(name.as_ref().into(), value.as_ref().into()));
         self
@@ -181,69 +180,68 @@ impl Stage {
         self
     }
 
-    /// Takes a variable away, also one that a stage gets by itself. The proxy's variables stay.
+    /// Removes a variable, even one that every stage gets. The proxy's variables stay.
     pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
         self.asked.env.push(EnvRule::Remove(name.as_ref().into()));
         self
     }
 
-    /// Passes the caller's value on, if there is one.
+    /// Passes the caller's value, if there is one.
     pub fn env_pass(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
         self.asked.env.push(EnvRule::Pass(name.as_ref().into()));
         self
     }
 
-    /// The environment that counts as the caller's instead of this process's: the source of passed variables, of `PATH`, of
-    /// `HOME` and of the XDG directories in which caches and records are kept.
+    /// Sets the environment that counts as the caller's, instead of this process's: the source of passed variables, `PATH`, `HOME` and
+    /// the XDG directories of caches and records.
     pub fn host_env(&mut self, vars: impl IntoIterator<Item = (OsString, OsString)>) -> &mut Self {
         self.host_env = Some(vars.into_iter().collect());
         self
     }
 
-    /// Where the stage starts: writable for it, unless it is a home directory or wider. Without this call, this process's own
-    /// working directory. Relative paths of this stage begin there.
+    /// Sets where the stage starts, by default this process's working directory. The stage can write it, unless it is a home directory or
+    /// above one. Relative paths of this stage start there.
     pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Self {
         self.cwd = Some(dir.as_ref().into());
         self
     }
 
-    /// Standard input: inherited, or empty for [`Stage::output`], where this is not called.
+    /// Sets standard input, which is inherited by default, and empty for [`Stage::output`].
     pub fn stdin(&mut self, stream: impl Into<Stdio>) -> &mut Self {
         self.stdin = Some(stream.into());
         self
     }
 
-    /// Standard output: inherited, or collected by [`Stage::output`], where this is not called.
+    /// Sets standard output, which is inherited by default, and collected by [`Stage::output`].
     pub fn stdout(&mut self, stream: impl Into<Stdio>) -> &mut Self {
         self.stdout = Some(stream.into());
         self
     }
 
-    /// Standard error: inherited, or collected by [`Stage::output`], where this is not called.
+    /// Sets standard error, which is inherited by default, and collected by [`Stage::output`].
     pub fn stderr(&mut self, stream: impl Into<Stdio>) -> &mut Self {
         self.stderr = Some(stream.into());
         self
     }
 
-    /// Bytes of each stream that [`Stage::output`] keeps at most, 16 MiB where this is not called. A stage that writes more is
-    /// killed.
+    /// Sets the maximal bytes of each stream that [`Stage::output`] keeps, by default 16 MiB. A stage that writes more is killed.
     pub fn output_most(&mut self, bytes: usize) -> &mut Self {
         self.output_most = bytes;
         self
     }
 
-    /// Allows what a rule names, such as `api.example.com`, `*.cdn.example.com:443,8443` or `10.2.0.0/16:5432`.
+    /// Allows the targets of a rule, such as `api.example.com`, `*.cdn.example.com:443,8443` or `10.2.0.0/16:5432`.
     ///
     /// # Errors
-    /// [`RuleError`] when the text is no rule; it may know the rule that was meant.
+    /// Returns a [`RuleError`] when the text is not a rule; it may suggest one.
     pub fn allow(&mut self, rule: &str) -> Result<&mut Self, RuleError> {
         self.rule(rule, Action::Allow, "Stage::allow")
     }
 
-    /// Denies what a rule names, on every port where it names none. A denial wins over whatever allows.
+    /// Denies the targets of a rule, on every port if it names none. A denial wins over every allow rule.
     ///
     /// # Errors
-    /// As for [`Stage::allow`].
+    /// Fails like [`Stage::allow`].
     pub fn deny(&mut self, rule: &str) -> Result<&mut Self, RuleError> {
         self.rule(rule, Action::Deny, "Stage::deny")
     }
@@ -260,8 +258,8 @@ impl Stage {
         self
     }
 
-    /// A whole policy, with layers where there are any. Not together with [`Stage::allow`] and [`Stage::deny`]: that is
-    /// [`Error::PolicyAndRules`] at the start.
+    /// Sets a whole policy with its layers. Together with [`Stage::allow`] or [`Stage::deny`] the start fails with
+    /// [`Error::PolicyAndRules`].
     pub fn policy(&mut self, policy: Policy) -> &mut Self {
         self.policy = Some(policy);
         self
@@ -287,60 +285,60 @@ impl Stage {
         self
     }
 
-    /// Goes through somebody else's `exeat proxy`, which listens on this Unix socket: its policy decides, and its record has
-    /// the decisions. Not together with rules, a policy or SOCKS5: that is [`Error::ViaAnd`] at the start. Which hosts are
-    /// reachable is not known here, so that [`Stage::require_full`] refuses it.
+    /// Connects through another `exeat proxy` on this Unix socket: its policy decides, and it records the decisions. Together with rules,
+    /// a policy or SOCKS5 the start fails with [`Error::ViaAnd`]. [`Stage::require_full`] refuses it because the reachable hosts are not
+    /// known here.
     pub fn via(&mut self, socket: impl AsRef<Path>) -> &mut Self {
         self.via = Some(socket.as_ref().into());
         self
     }
 
-    /// The base view of the file tree.
+    /// Sets the base view of the file tree.
     pub fn view(&mut self, view: View) -> &mut Self {
         self.asked.view = Some(view);
         self
     }
 
-    /// Shows a file or directory, read-only, at its own place.
+    /// Shows a file or directory read-only at its own path.
     pub fn ro(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.ro_at(path.as_ref(), path.as_ref())
     }
 
-    /// Shows a file or directory, read-only, at another place, which is absolute and holds no `..`.
+    /// Shows a file or directory read-only at another path, which must be absolute without `..`.
     pub fn ro_at(&mut self, host: impl AsRef<Path>, guest: impl AsRef<Path>) -> &mut Self {
         self.asked.ro.push(Bind { host: host.as_ref().into(), guest: guest.as_ref().into() });
         self
     }
 
-    /// Shows a file or directory, writable, at its own place.
+    /// Shows a file or directory writable at its own path.
     pub fn rw(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.rw_at(path.as_ref(), path.as_ref())
     }
 
-    /// Shows a file or directory, writable, at another place, which is absolute and holds no `..`.
+    /// Shows a file or directory writable at another path, which must be absolute without `..`.
     pub fn rw_at(&mut self, host: impl AsRef<Path>, guest: impl AsRef<Path>) -> &mut Self {
         self.asked.rw.push(Bind { host: host.as_ref().into(), guest: guest.as_ref().into() });
         self
     }
 
-    /// Hides a file or directory, wherever it would be seen.
+    /// Hides a file or directory in every place where the stage would see it.
     pub fn mask(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.asked.mask.push(path.as_ref().into());
         self
     }
 
-    /// Leaves a protected name writable, at the top of each writable tree: one of docs/files.md, or something in one. It is neither
-    /// watched nor moved aside. The record says so, and [`Stage::require_full`] refuses it.
+    /// Leaves a protected name writable at the top of each writable tree: one of docs/files.md, or a part of one. It is neither watched
+    /// nor moved aside. The record says so, and [`Stage::require_full`] refuses it.
     ///
     /// # Errors
-    /// [`NoName`] when the text does not name one.
+    /// Returns [`NoName`] when the text is not such a name.
     pub fn allow_write(&mut self, name: &str) -> Result<&mut Self, NoName> {
         self.asked.allow_write.push(name.parse()?);
         Ok(self)
     }
 
-    /// Starts the stage in a directory of its own, in place of the working directory: [`WORK`](crate::WORK), which is its HOME
-    /// too. It is empty and gone with the run, or a directory of the host.
+    /// Starts the stage in its own directory instead of the working directory: [`WORK`](crate::WORK), which is also its HOME. It is empty
+    /// and deleted with the run, or a directory of the host.
     pub fn work(&mut self, work: Work) -> &mut Self {
         self.asked.work = Some(work);
         self
@@ -354,39 +352,38 @@ impl Stage {
         self
     }
 
-    /// Bounds what the stage sees and changes, whatever else is said. All bounds hold; relative paths start at the stage's
-    /// working directory. For hosts see
-    /// [`Layers`](exeat_policy::Layers).
+    /// Bounds what the stage sees and changes, whatever other calls grant. All bounds apply; relative paths start at the stage's working
+    /// directory. For hosts see [`Layers`](exeat_policy::Layers).
     pub fn bound(&mut self, bounds: Bounds) -> &mut Self {
         self.asked.bounds.push(bounds);
         self
     }
 
-    /// The package caches that the stage sees.
+    /// Sets the package caches that the stage sees.
     pub fn cache(&mut self, cache: Cache) -> &mut Self {
         self.asked.cache = Some(cache);
         self
     }
 
-    /// Where the stage's HOME is; a private one takes a [`cache`](Stage::cache).
+    /// Sets where the stage's HOME is; a private one needs a [`cache`](Stage::cache).
     pub fn home(&mut self, home: Home) -> &mut Self {
         self.asked.home = Some(home);
         self
     }
 
-    /// How TCP leaves the sandbox.
+    /// Sets how TCP leaves the sandbox.
     pub fn bridge(&mut self, bridge: Bridge) -> &mut Self {
         self.asked.sandbox.bridge = Some(bridge);
         self
     }
 
-    /// Offers SOCKS5 beside the HTTP proxy, on a port of its own and under the same rules.
+    /// Offers SOCKS5 as well as the HTTP proxy, on its own port and under the same rules.
     pub fn socks5(&mut self, offered: bool) -> &mut Self {
         self.asked.socks5 = offered;
         self
     }
 
-    /// Holds some of it tighter than usual, or looser.
+    /// Sets parts of the sandbox that restrict more or less than the default.
     pub fn hardening(&mut self, hardening: Hardening) -> &mut Self {
         let Hardening { loopback, unix_sockets, debuggable, nested } = hardening;
         let sandbox = &mut self.asked.sandbox;
@@ -395,122 +392,121 @@ impl Stage {
         self
     }
 
-    /// Gives the stage a service of this machine: `127.0.0.1` at one port, on the stage's own loopback. It is granted by a rule;
-    /// a whole [`policy`](Stage::policy) has to grant it itself, as by [`HostPort::grant`]. What is not granted, and a port
-    /// inside that is taken, is an error at the start.
+    /// Gives the stage a service of this machine: `127.0.0.1` at one port, on the stage's own loopback. This adds a rule for it; a whole
+    /// [`policy`](Stage::policy) must grant it itself, as by [`HostPort::grant`]. A service without a grant, or with a taken port inside,
+    /// fails at the start.
     pub fn host_port(&mut self, port: HostPort) -> &mut Self {
         self.host_ports.push(port);
         self
     }
 
-    /// Whether programs that do not ask the proxy are served too. Not [`Transparent::On`] together with
-    /// [`via`](Stage::via), nor with a loopback that has the proxy alone: that is an error at the start.
+    /// Sets whether the gateway serves programs that do not use the proxy. [`Transparent::On`] fails at the start with
+    /// [`via`](Stage::via), and with a loopback that has only the proxy.
     pub fn transparent(&mut self, transparent: Transparent) -> &mut Self {
         self.asked.sandbox.transparent = Some(transparent);
         self
     }
 
-    /// Leaves connections to another HTTP proxy. It looks names up itself: their addresses are not checked here. One that a
-    /// ceiling of the [`policy`](Stage::policy) does not allow is [`Error::UpstreamDenied`] at the start.
+    /// Sends connections through another HTTP proxy. It resolves names itself, so their addresses are not checked here. If a ceiling of
+    /// the [`policy`](Stage::policy) does not allow it, the start fails with [`Error::UpstreamDenied`].
     pub fn upstream_proxy(&mut self, proxy: UpstreamProxy) -> &mut Self {
         let hop = NextHop::new(proxy.url().clone(), proxy.bypass(), proxy.credentials().cloned());
         self.asked.next_hop = Some(hop);
         self
     }
 
-    /// The sandbox; without this call, bubblewrap from a place that only root can change. A [`Backend::None`] is refused at
-    /// the start.
+    /// Sets the sandbox, by default bubblewrap from a place that only root can change. [`Backend::None`] fails at the start.
     pub fn backend(&mut self, backend: Backend) -> &mut Self {
         self.backend = Some(backend);
         self
     }
 
-    /// Refuses to start where anything holds only in part, such as on a kernel that lacks a layer, or for a stage of root's.
+    /// Refuses to start with partial isolation, such as on a kernel without a layer, or for some stages of root.
     pub fn require_full(&mut self) -> &mut Self {
         self.require_full = true;
         self
     }
 
-    /// Wall-clock limit; then the stage is stopped and ends as [`Ended::Timeout`](crate::Ended::Timeout). A millisecond at
-    /// least and 366 days at most: what is less or more counts as that.
+    /// Sets the wall-clock limit. At the limit the stage is stopped and ends as [`Ended::Timeout`](crate::Ended::Timeout). The limit is
+    /// between a millisecond and 366 days; other values are clamped.
     pub fn timeout(&mut self, limit: Duration) -> &mut Self {
         self.asked.limits.timeout = Some(Span::nearest(limit));
         self
     }
 
-    /// What the stage may use of the machine, in the place of all limits that were set before. A stage that is killed for
-    /// one ends as [`Ended::Limit`](crate::Ended::Limit).
+    /// Sets all limits of the stage, replacing earlier ones. A stage that is killed for one ends as
+    /// [`Ended::Limit`](crate::Ended::Limit).
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
         self.asked.limits = limits;
         self
     }
 
-    /// What a refusal does to the run; nothing where this is not called. A run that ends or fails for it is
+    /// Sets the effect of a refusal on the run, by default none. A run that ends or fails for it is
     /// [`Ended::Denied`](crate::Ended::Denied).
     pub fn on_denied(&mut self, what: OnDenied) -> &mut Self {
         self.on_denied = what;
         self
     }
 
-    /// A label in the record.
+    /// Adds a label to the record.
     pub fn label(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
         self.labels.push((name.into(), value.into()));
         self
     }
 
-    /// The stage's name, in every line of the record.
+    /// Sets the stage's name, which every line of the record contains.
     pub fn stage_name(&mut self, name: impl Into<String>) -> &mut Self {
         self.asked.stage = Some(name.into());
         self
     }
 
-    /// Starts nothing but what was approved: a plan with another [`Plan::fingerprint`] is [`Error::NotApproved`]. It is asked of
-    /// the plan that is carried out, so nothing can change between the question and the start.
+    /// Starts only an approved plan: one with another [`Plan::fingerprint`] fails with [`Error::NotApproved`]. The executed plan itself
+    /// is compared, so nothing can change in between.
     pub fn approved(&mut self, fingerprint: Fingerprint) -> &mut Self {
         self.approved = Some(fingerprint);
         self
     }
 
-    /// Where the record goes. A file is created anew by each start: it must not exist.
+    /// Sets the destination of the record. Each start creates the file, so it must not exist.
     pub fn audit(&mut self, to: AuditTo) -> &mut Self {
         self.audit = Arc::new(to);
         self
     }
 
-    /// Whether each line of the record is on the disk (fdatasync(2)) before what it tells of is done. A record that is a pipe
-    /// or a socket is refused then. Without it a line is with the kernel, which a crash of the machine can lose.
+    /// Sets whether each line of the record reaches the disk (fdatasync(2)) before the action that it describes. Then a pipe or a socket
+    /// is refused. Without it the kernel has the line, which a crash of the machine can lose.
     pub fn audit_sync(&mut self, on: bool) -> &mut Self {
         self.asked.audit_sync = on;
         self
     }
 
-    /// What signs the record; otherwise the user's own key.
+    /// Sets the signing of the record, by default with the user's own key.
     pub fn signing(&mut self, with: Signing) -> &mut Self {
         self.signing = with;
         self
     }
 
-    /// What a start would do; changes nothing, and starts nothing.
+    /// Returns the plan of a start; changes nothing, and starts nothing.
     ///
     /// # Errors
-    /// What a start would fail with, as far as that can be told.
+    /// Returns the error of a start, as far as it is known in advance.
     pub fn plan(&self) -> Result<Plan, Error> {
         let (request, notes) = self.request()?;
         self.plan_on(request, notes, [&Stdio::inherit(), &Stdio::inherit(), &Stdio::inherit()])
     }
 
-    /// Runs the stage on this process's standard streams, or on what was set, and waits until no process of it is left.
+    /// Runs the stage on this process's standard streams, or on the ones set, and waits until no process of it is left.
     ///
     /// # Errors
-    /// When the stage was not started, or was lost after that; see [`Error`]. A command that fails is an [`Outcome`].
+    /// Returns an error when the stage did not start, or was lost later; see [`Error`]. A command that fails is an [`Outcome`].
     pub fn run(&self) -> Result<Outcome, Error> {
         self.spawn()?.wait()
     }
 
-    /// The same, with an empty standard input, and collects what the stage writes.
+    /// Runs the stage with an empty standard input by default, and collects its output.
     ///
     /// # Errors
-    /// As [`Stage::run`]; and [`Error::OutputTooLong`] when a stream is longer than [`Stage::output_most`] bytes, in an
+    /// Fails like [`Stage::run`]. Also returns [`Error::OutputTooLong`] for a stream longer than [`Stage::output_most`] bytes, inside an
     /// [`Error::RunLost`] when the stage had made protected names.
     pub fn output(&self) -> Result<Output, Error> {
         let mut running = self.start([Stdio::null(), Stdio::piped(), Stdio::piped()])?;
@@ -534,17 +530,17 @@ impl Stage {
                     let Outcome { run, audit, found, notes, .. } = outcome;
                     Err(lost_with(error, run, audit, found, notes))
                 }
-                // It tells what the stage has left.
+                // This error contains what the stage left.
                 (_, _, Err(error @ Error::RunLost(_))) => Err(error),
                 (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Err(error),
             }
         })
     }
 
-    /// Starts the stage and returns when it was executed. What could not be executed is told by [`Running::wait`].
+    /// Starts the stage and returns when it was executed. [`Running::wait`] reports a command that could not be executed.
     ///
     /// # Errors
-    /// When the stage was not started: nothing untrusted has run, and nothing is left.
+    /// Returns an error when the stage did not start: then no untrusted code ran, and nothing is left.
     pub fn spawn(&self) -> Result<Running, Error> {
         self.start([Stdio::inherit(), Stdio::inherit(), Stdio::inherit()])
     }
@@ -614,7 +610,7 @@ impl Stage {
         };
         let host_env = self.host_env.clone().unwrap_or_else(|| std::env::vars_os().collect());
         let binds = |list: &[Bind]| list.iter().map(|bind| place(bind, &cwd)).collect::<Result<Vec<_>, _>>();
-        // An absolute path cannot mean standard input, a descriptor or JSON.
+        // An absolute path is never standard input, a descriptor or JSON.
         let effects = |effects: &Effects| match effects {
             Effects::File(path) => Effects::File(absolute(path, &cwd)),
             set @ Effects::Set(_) => set.clone(),
@@ -663,7 +659,7 @@ impl Stage {
         Ok((request, [notes, doubts]))
     }
 
-    /// What execve(2) could not carry.
+    /// Refuses words that execve(2) cannot pass.
     fn check_words(&self) -> Result<(), Error> {
         let nul = |word: &OsStr| word.as_bytes().contains(&0);
         if self.command.iter().any(|word| nul(word)) {
@@ -683,7 +679,7 @@ impl Stage {
     }
 }
 
-/// A bind with both paths absolute. bubblewrap takes the place inside by its letters.
+/// Makes both paths of a bind absolute. bubblewrap does not resolve the path inside.
 fn place(bind: &Bind, cwd: &Path) -> Result<Bind, Error> {
     let host = absolute(&bind.host, cwd);
     if bind.guest == bind.host {
@@ -705,7 +701,7 @@ fn absolute(path: &Path, cwd: &Path) -> PathBuf {
     cwd.join(path).components().collect()
 }
 
-/// `/a/b/../c` is `/a/c`, whatever `b` is.
+/// Resolves `..` without following links: `/a/b/../c` becomes `/a/c`.
 fn without_dots(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {

@@ -1,11 +1,11 @@
-//! Root's trees for a stage that is not root: held by descriptor, and mounted so that the stage can use them.
+//! Holds root's trees by descriptor, and mounts them so that a stage of another user can use them.
 //!
-//! Started by root, the stage is another user to the kernel. A tree that it must write belongs to root, or somebody else, on
-//! the disk: that owner and the stage's user change places in it (an idmapped mount, mount_setattr(2)), so that the stage owns
-//! there what the owner owns, and what it makes belongs to the owner. A tree that it only reads may lie in a directory that is
-//! closed to it, such as below `/root`: it is mounted by its descriptor, and nothing beside it is opened.
+//! If root starts exeat, the stage has another kernel user. Its writable trees belong to root or to somebody else on disk. An idmapped
+//! mount (mount_setattr(2)) exchanges that owner and the stage's user: the stage owns the owner's files there, and its new files belong
+//! to the owner. A read-only tree may be in a directory that the stage cannot enter, such as below `/root`. It is mounted by its
+//! descriptor, and nothing beside it becomes visible.
 //!
-//! Decides nothing about what is shown: the view has done that. Changes nothing that anybody sees.
+//! The view has already decided what is shown. Nothing here changes files that other processes see.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,50 +31,50 @@ use crate::view;
 /// A kernel uid and gid.
 pub(crate) type Ids = (u32, u32);
 
-/// Root.
+/// The ids of root.
 const ROOT: Ids = (0, 0);
 
-/// Trees that are held for a stage, and the users that change places in them.
+/// The trees that are held for a stage, and the users that are exchanged in them.
 #[derive(Debug)]
 pub(crate) struct Staged {
-    /// Who the stage is to the kernel.
+    /// The stage's kernel user.
     who: Ids,
     maps: BTreeMap<Ids, UserMap>,
     held: Vec<Held>,
-    /// Trees whose names lead through a link that somebody else could have made.
+    /// Trees whose names lead through a link that another user could have made.
     doubtful: Vec<PathBuf>,
     /// Lines for the caller.
     notes: Vec<String>,
 }
 
-/// A tree, by its descriptor.
+/// A tree that is held by its descriptor.
 #[derive(Debug)]
 struct Held {
-    /// Where it is on the host, without links.
+    /// The path on the host without links.
     host: PathBuf,
-    /// The owner on the disk that the stage is taken for, where that is another one than itself.
+    /// The owner on disk whose files the stage owns, if that is another user.
     owner: Option<Ids>,
     tree: Source,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// It is there.
+    /// The tree exists.
     Tree(Tree),
-    /// It is made when the run starts.
+    /// The tree is made when the run starts.
     ToMake(Steps),
 }
 
-/// Where a mount's tree is found instead of at its path.
+/// The source of a mount's tree, instead of its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// The name of a tree in the staging directory.
     pub(crate) name: String,
-    /// What of it.
+    /// The path below that tree.
     pub(crate) below: PathBuf,
 }
 
-/// What the dry run and the fingerprint tell of a tree.
+/// The facts about a tree for the dry run and the fingerprint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) name: String,
@@ -82,20 +82,20 @@ pub(crate) struct Told {
     pub(crate) owner: Option<Ids>,
 }
 
-/// Trees that a stage must have, as another user, and cannot.
+/// The reason that a stage cannot have its trees as another user.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The machine does not allow it: said as the end of a sentence.
+    /// The machine does not allow it; the text is the end of a sentence.
     Refused(String),
-    /// Something failed.
+    /// An operation failed.
     Failed(Error),
 }
 
 impl Staged {
-    /// Trees for this user.
+    /// Creates an empty set of trees for this user.
     ///
     /// # Errors
-    /// Why nothing can be mounted by its descriptor here, as the end of a sentence.
+    /// Returns the reason that nothing can be mounted by its descriptor here, as the end of a sentence.
     pub(crate) fn new(who: Ids) -> Result<Self, String> {
         let known = |name| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
         if swapped(&known("uid"), 0, who.0).is_none() || swapped(&known("gid"), 0, who.1).is_none() {
@@ -114,9 +114,9 @@ impl Staged {
         Ok(Self { who, maps: BTreeMap::new(), held: Vec::new(), doubtful: Vec::new(), notes: Vec::new() })
     }
 
-    /// Looks at the names that the caller gave to trees, each with the place that the view took it for. One that leads through
-    /// a link that another user could have made is left to that user's rights: root would open for the stage what the link
-    /// leads to. So is one that leads elsewhere by now: there was such a link when the view looked.
+    /// Checks the names that the caller gave to trees, each with the place that the view resolved. If a name leads through a link that
+    /// another user could have made, the tree keeps that user's rights: otherwise root would open the link's target for the stage. The
+    /// same applies if a name now leads elsewhere, because there was such a link when the view resolved it.
     pub(crate) fn named(&mut self, names: &[(PathBuf, PathBuf)]) {
         for (name, host) in names {
             let why = match way_to(name) {
@@ -133,15 +133,15 @@ impl Staged {
         }
     }
 
-    /// Makes room for the cache, which [`Staged::make`] makes if it is not there. Where that is, without links.
+    /// Prepares the cache, which [`Staged::make`] makes if it is missing. Returns its path without links.
     ///
     /// # Errors
-    /// When its file system cannot do it, or a link is on the way; nothing has changed then.
+    /// Returns an error when its file system cannot map it, or a link is on the path; then nothing has changed.
     pub(crate) fn cache(&mut self, cache: &Path) -> io::Result<PathBuf> {
         let steps = Steps::toward(cache)?;
         let host = steps.end();
         let tree = Tree::of(steps.dir())?;
-        // What is made is made by root.
+        // Root makes a missing cache.
         let owner = self.other(if steps.is_made() { owner_of(tree.uid()) } else { ROOT });
         self.exchange(&tree, steps.place(), owner)?;
         let tree = if steps.is_made() { Source::Tree(tree) } else { Source::ToMake(steps) };
@@ -149,10 +149,10 @@ impl Staged {
         Ok(host)
     }
 
-    /// Makes the cache, where it is to be made.
+    /// Makes the cache if it is missing.
     ///
     /// # Errors
-    /// When it cannot be made. The other trees are as they were.
+    /// Returns an error when it cannot be made; the other trees stay usable.
     pub(crate) fn make(&mut self) -> io::Result<()> {
         for held in &mut self.held {
             let Source::ToMake(steps) = &mut held.tree else { continue };
@@ -168,23 +168,23 @@ impl Staged {
         Ok(())
     }
 
-    /// Whether the file system of a directory lets root and the stage change places.
+    /// Checks that the file system of a directory can exchange root and the stage.
     ///
     /// # Errors
-    /// When it does not.
+    /// Returns an error when it cannot.
     pub(crate) fn takes(&mut self, dir: &Path) -> io::Result<()> {
         self.open(&true_name(dir)?, self.other(ROOT)).map(drop)
     }
 
-    /// An owner with whom the stage changes places.
+    /// Returns the owner if it must be exchanged with the stage.
     fn other(&self, owner: Ids) -> Option<Ids> {
         Some(owner).filter(|owner| owner.0 != self.who.0)
     }
 
-    /// Finds for each mount where its tree is to be taken from. What would hide something that the stage cannot reach is
-    /// left out; a closed directory with something in it that is shown gives way to an empty one.
+    /// Finds the source of each mount's tree. Leaves out mounts that would only hide what the stage cannot reach. Replaces a closed
+    /// directory that contains a shown path by an empty one.
     ///
-    /// `must`: a tree that the stage cannot write as this user is a fault, and so is `start`, where it starts, if it cannot enter
+    /// With `must`, a tree that the stage cannot write as this user is a fault. So is `start`, where the stage starts, if it cannot enter
     /// that.
     pub(crate) fn arrange(
         &mut self,
@@ -215,12 +215,12 @@ impl Staged {
         Ok((out, taken))
     }
 
-    /// Lines for the caller.
+    /// Returns lines for the caller.
     pub(crate) fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The trees, in order.
+    /// Describes the trees in order.
     pub(crate) fn told(&self) -> Vec<Told> {
         let told = |(number, held): (usize, &Held)| Told {
             name: name_of(number),
@@ -230,7 +230,7 @@ impl Staged {
         self.held.iter().enumerate().map(told).collect()
     }
 
-    /// The trees and their names, to be mounted. What was to be made and could not be is left out.
+    /// Returns the trees with their names, to be mounted. Leaves out a cache that could not be made.
     pub(crate) fn into_trees(self) -> impl Iterator<Item = (String, Tree)> {
         self.held.into_iter().enumerate().filter_map(|(number, held)| match held.tree {
             Source::Tree(tree) => Some((name_of(number), tree)),
@@ -238,18 +238,18 @@ impl Staged {
         })
     }
 
-    /// Where a tree is taken from: `None` from its own path.
+    /// Returns the source of a tree; `None` for its own path.
     fn source(&mut self, host: &Path, writable: bool, must: bool) -> Result<Option<Taken>, Fault> {
         let failed = |source| {
             Fault::Failed(Error::Path { what: "a tree that is shown", path: host.to_path_buf(), source })
         };
-        // Not there: the cache of a user who has a home, and that user makes it.
+        // The cache of a user with a home may be missing: that user makes it.
         let Ok(meta) = fs::metadata(host) else { return Ok(self.held_with(host)) };
-        // Followed once. What has become a link since then is not opened.
+        // Links are followed once here. A later link is not opened.
         let (link, real) = way_to(host).ok_or(Errno::ELOOP).map_err(|errno| failed(errno.into()))?;
         let owner = self.other(owner_of(meta.uid()));
         if let Some(source) = self.held_with(&real) {
-            // In a tree of somebody else's the stage would not own what it has to write.
+            // In a tree of another user the stage would not own what it must write.
             if !writable || owner.is_none() || self.owner(&source).is_some() {
                 return Ok(Some(source));
             }
@@ -260,7 +260,7 @@ impl Staged {
             return Ok(None);
         }
         let opened = Tree::open(&real).and_then(|tree| {
-            // The owner of what was opened, whatever has its name by now.
+            // The owner of the opened tree counts, whatever has its name by now.
             let owner = self.other(owner_of(tree.uid()));
             self.exchange(&tree, &real, owner)?;
             Ok((owner, tree))
@@ -291,7 +291,7 @@ impl Staged {
         Ok(Some(Taken { name, below: PathBuf::new() }))
     }
 
-    /// The innermost tree that has a path in it, if one is held.
+    /// Returns the innermost held tree that contains a path.
     fn held_with(&self, host: &Path) -> Option<Taken> {
         let trees = self.held.iter().enumerate().filter(|(_, held)| host.starts_with(&held.host));
         let (number, held) = trees.max_by_key(|(_, held)| held.host.components().count())?;
@@ -305,7 +305,7 @@ impl Staged {
         Ok(tree)
     }
 
-    /// Lets an owner and the stage change places in a tree.
+    /// Exchanges an owner and the stage in a tree.
     fn exchange(&mut self, tree: &Tree, real: &Path, owner: Option<Ids>) -> io::Result<()> {
         if let Some(owner) = owner {
             let map = match self.maps.entry(owner) {
@@ -322,7 +322,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Whether the stage gets as far as a place, and what to do about it.
+    /// Returns whether the stage can reach a place, and otherwise what to do about the mount.
     fn way(&self, before: &[Mount], taken: &[Option<Taken>], mount: &Mount) -> Way {
         let Some(place) = view::mount_point(mount) else { return Way::Open };
         let Some(above) = place.parent() else { return Way::Open };
@@ -333,7 +333,7 @@ impl Staged {
         let (Mount::ReadOnly { host, at } | Mount::Writable { host, at }) = tree else { return Way::Open };
         let owner = taken.get(number).and_then(Option::as_ref).and_then(|source| self.owner(source));
         let Ok(below) = above.strip_prefix(at) else { return Way::Open };
-        // From the tree's own directory down.
+        // The check starts at the tree's own directory.
         let mut steps: Vec<&Path> = below.ancestors().collect();
         steps.reverse();
         if is_mask(mount) && owner.is_none() && self.keeps_its_own(tree, place) {
@@ -347,7 +347,7 @@ impl Staged {
         let is_cover = match mount {
             Mount::Tmpfs { .. } => true,
             Mount::ReadOnly { host: other, .. } | Mount::Writable { host: other, .. } => {
-                // What is at this place anyway, and is to be fastened there.
+                // This mount repeats what is there anyway, to pin it.
                 let is_same = place.strip_prefix(at).is_ok_and(|rest| *other == host.join(rest));
                 is_mask(mount) || (is_same && matches!(tree, Mount::Writable { .. }))
             }
@@ -356,7 +356,7 @@ impl Staged {
         if is_cover { Way::Useless } else { Way::Cover(at.join(closed)) }
     }
 
-    /// Whether a place of credentials keeps the stage out by its own permissions. A mount over such a file lasts until a program
+    /// Returns whether credentials already keep the stage out by their permissions. A mount over such a file lasts only until a program
     /// replaces it, as `passwd`, shells and upgrades do at any time.
     fn keeps_its_own(&self, tree: &Mount, place: &Path) -> bool {
         let is_as_on_the_host = matches!(tree, Mount::ReadOnly { host, at } if host == at);
@@ -384,12 +384,12 @@ impl From<Fault> for Error {
     }
 }
 
-/// Whether the stage gets as far as a place.
+/// The answer to whether the stage can reach a place.
 enum Way {
     Open,
-    /// No, and what was to be there would only hide something from it.
+    /// It cannot, and the mount would only hide something from it.
     Useless,
-    /// Not through this directory.
+    /// This directory is closed to the stage.
     Cover(PathBuf),
 }
 
@@ -397,7 +397,7 @@ fn name_of(number: usize) -> String {
     number.to_string()
 }
 
-/// The owner's own group, not the tree's: that may be anybody's.
+/// Uses the owner's own group because the tree's group may be anybody's.
 fn owner_of(uid: u32) -> Ids {
     if uid == 0 {
         return ROOT;
@@ -406,7 +406,7 @@ fn owner_of(uid: u32) -> Ids {
     (uid, user.map_or(NOBODY, |user| user.gid.as_raw()))
 }
 
-/// A map in which two users change places.
+/// Creates a map that exchanges two users.
 fn map(one: Ids, other: Ids) -> io::Result<UserMap> {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map"));
     let uids = swapped(&read("uid")?, one.0, other.0).ok_or(Errno::EINVAL)?;
@@ -414,7 +414,7 @@ fn map(one: Ids, other: Ids) -> io::Result<UserMap> {
     UserMap::new(&uids, &gids)
 }
 
-/// The lines of such a map, in a user namespace that has `known` as its own. `None` where it lacks one of them.
+/// Returns the lines of a map that exchanges two ids, in a user namespace with the map `known`; `None` if it lacks one of them.
 fn swapped(known: &str, one: u32, other: u32) -> Option<String> {
     let ranges: Vec<(u64, u64)> = ranges(known).collect();
     let (one, other) = (u64::from(one), u64::from(other));
@@ -441,18 +441,18 @@ fn swapped(known: &str, one: u32, other: u32) -> Option<String> {
     Some(lines)
 }
 
-/// A symbolic link on the way to a path that another user than root could have made, or made to lead elsewhere.
+/// Returns a symbolic link on the path that another user than root could have made or changed.
 pub(crate) fn doubtful_link(path: &Path) -> Option<PathBuf> {
     way_to(path).map_or_else(|| Some(path.to_path_buf()), |(link, _)| link)
 }
 
-/// The first such link, and where the path leads. `None` where the kernel would follow no further.
+/// Returns the first such link, and the target of the path; `None` if there are more links than the kernel follows.
 pub(crate) fn way_to(path: &Path) -> Option<(Option<PathBuf>, PathBuf)> {
     let (links, end) = follow(path)?;
     Some((links.into_iter().find(|link| !is_root_s_to_make(link)), end))
 }
 
-/// Whether root alone can put something else at a path: in its directory, and in each one above that.
+/// Returns whether only root can replace the entry at a path: in its directory, and in each one above.
 pub(crate) fn is_root_s_to_make(link: &Path) -> bool {
     link.ancestors().zip(link.ancestors().skip(1)).all(|(entry, dir)| {
         let about = |path: &Path| fs::symlink_metadata(path).ok().filter(|meta| meta.uid() == 0);
@@ -462,12 +462,12 @@ pub(crate) fn is_root_s_to_make(link: &Path) -> bool {
     })
 }
 
-/// Whether a user may enter a directory and every one above it, by the permission bits.
+/// Returns whether the permission bits let a user enter a directory and every one above it.
 pub(crate) fn is_open_to(who: Ids, path: &Path) -> bool {
     path.ancestors().all(|part| fs::metadata(part).is_ok_and(|meta| enters(&meta, who, None)))
 }
 
-/// The same for one directory, in a tree in which an owner and this user have changed places.
+/// Returns whether a user may enter one directory, in a tree in which an owner and this user are exchanged.
 fn enters(meta: &Metadata, who: Ids, owner: Option<Ids>) -> bool {
     let bit = match (is_mine(meta, who, owner), changed(meta.gid(), who.1, owner.map(|ids| ids.1)) == who.1) {
         (true, _) => 0o100,
@@ -477,13 +477,13 @@ fn enters(meta: &Metadata, who: Ids, owner: Option<Ids>) -> bool {
     !meta.is_dir() || meta.mode() & bit != 0
 }
 
-/// Whether a file is one of others, and closed to everybody but them.
+/// Returns whether a file belongs to others and is closed to everybody else.
 fn is_closed(meta: &Metadata, who: Ids) -> bool {
     const EVERYBODY: u32 = 0o007;
     !meta.is_symlink() && meta.uid() != who.0 && meta.gid() != who.1 && meta.mode() & EVERYBODY == 0
 }
 
-/// Whether a mount does nothing but hide what is there.
+/// Returns whether a mount only hides what is there.
 fn is_mask(mount: &Mount) -> bool {
     match mount {
         Mount::Tmpfs { mode, .. } => *mode == 0,
@@ -492,12 +492,12 @@ fn is_mask(mount: &Mount) -> bool {
     }
 }
 
-/// Whether it belongs to this user there.
+/// Returns whether a file belongs to this user in a tree with an exchanged owner.
 fn is_mine(meta: &Metadata, who: Ids, owner: Option<Ids>) -> bool {
     changed(meta.uid(), who.0, owner.map(|ids| ids.0)) == who.0
 }
 
-/// A number after two have changed places.
+/// Maps an id in an exchange of two.
 fn changed(id: u32, one: u32, other: Option<u32>) -> u32 {
     match other {
         Some(other) if id == one => other,
@@ -506,7 +506,7 @@ fn changed(id: u32, one: u32, other: Option<u32>) -> u32 {
     }
 }
 
-/// Whether this process has CAP_SYS_ADMIN in force (proc_pid_status(5)).
+/// Returns whether this process has an effective CAP_SYS_ADMIN (proc_pid_status(5)).
 fn has_sys_admin() -> bool {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -514,14 +514,14 @@ fn has_sys_admin() -> bool {
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & CAP_SYS_ADMIN != 0)
 }
 
-/// Whether a machine says no to other owners, and not a path or a lack of memory.
+/// Returns whether the error means that the machine cannot map owners, and not a fault of the path or a lack of memory.
 fn is_refusal(error: &io::Error) -> bool {
     let refusals =
         [Errno::EINVAL, Errno::EPERM, Errno::ENOSYS, Errno::EOPNOTSUPP, Errno::EACCES, Errno::ENOSPC];
     error.raw_os_error().is_some_and(|number| refusals.contains(&Errno::from_raw(number)))
 }
 
-/// The kind of file system at a path, for a message.
+/// Returns the type of the file system at a path, for a message.
 fn file_system(real: &Path) -> Option<String> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
     let within = rows(&table).filter(|row| real.starts_with(row.at()));

@@ -1,4 +1,4 @@
-//! What is asked of a stage that runs: to end, to be told of a signal, to be suspended.
+//! Executes requests to a running stage: to end, to get a signal, to suspend.
 
 use std::io;
 use std::time::Duration;
@@ -12,45 +12,45 @@ use tokio::time::{Instant, sleep};
 use crate::signals::Ask;
 use crate::terminal::Copying;
 
-/// From a polite signal to SIGKILL, where somebody waits at a terminal: long enough for a package manager to remove its lock file.
+/// The time from a polite signal to SIGKILL if a user waits at a terminal: enough for a package manager to remove its lock file.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
-/// The same where nobody does. Less than the 10 seconds that container runtimes give.
+/// The time from a polite signal to SIGKILL without a user. It is less than the 10 seconds of container runtimes.
 pub(crate) const GRACE_UNATTENDED: Duration = Duration::from_secs(8);
-/// From SIGKILL to the next one, and what readers of the output have to take the rest of it.
+/// The time from SIGKILL to the next one, and the time that readers of the output have for the rest of it.
 pub(crate) const KILLING: Duration = Duration::from_secs(5);
 
-/// From SIGTSTP to SIGSTOP for a stage that catches it: long enough to put a screen in order.
+/// The time from SIGTSTP to SIGSTOP for a stage that catches it: enough to restore a screen.
 const SUSPENDING: Duration = Duration::from_millis(500);
-/// The same for one that does not: it has nothing to do, and what it started in its group may have.
+/// The time from SIGTSTP to SIGSTOP for a stage that does not catch it; other processes of its group may.
 const SUSPENDING_PLAINLY: Duration = Duration::from_millis(20);
-/// For names that a stage made just before it was stopped.
+/// The time to move away names that a stage made just before it stopped.
 const LAST_LOOK: Duration = Duration::from_millis(100);
-/// From one look whether the stage has stopped to the next.
+/// The time between two checks whether the stage has stopped.
 const LOOK: Duration = Duration::from_millis(5);
-/// From one look whether all processes have stopped to the next, each of which goes through `/proc`.
+/// The time between two checks whether all processes have stopped, each of which reads `/proc`.
 const SETTLING_LOOK: Duration = Duration::from_millis(20);
-/// From SIGSTOP for all processes to all of them stopped: long enough for a slow disk, or for many processes on a busy machine.
+/// The time from SIGSTOP until all processes must have stopped: enough for a slow disk, or for many processes on a busy machine.
 const SETTLING: Duration = Duration::from_secs(3);
-/// Why a run was ended that was suspended.
+/// The reason for ending a suspended run.
 const WENT_ON: &str =
     "a process of the stage went on while the run was suspended, or somebody ended it: the run was ended";
 
-/// A stage that is asked to end, and made to when it does not: after the grace period or at the second signal.
+/// Asks a stage to end, and kills it after the grace period or at the second signal.
 pub(crate) struct Stopping {
     handle: Handle,
-    /// From a polite signal to SIGKILL.
+    /// The time from a polite signal to SIGKILL.
     grace: Duration,
-    /// When it is killed.
+    /// The time at which the stage is killed.
     pub(crate) deadline: Option<Instant>,
-    /// A signal came, or its time was over: the next one kills.
+    /// Whether a signal arrived or the time was over: then the next one kills.
     signalled: bool,
-    /// It was killed.
+    /// Whether the stage was killed.
     pub(crate) killed: bool,
-    /// The stage was continued with this process, and the signal that did it is still on its way here.
+    /// Whether the stage was continued with this process, whose SIGCONT is still to be received.
     continued: bool,
-    /// Why a signal was not passed on, the last time, as a line for the caller.
+    /// A line for the caller on why the last signal was not passed on.
     pub(crate) untold: Option<String>,
-    /// What goes on between the stage's terminal and the caller's, where the stage has one of its own.
+    /// The copying between the stage's own terminal and the caller's.
     pub(crate) terminal: Option<Copying>,
 }
 
@@ -68,7 +68,7 @@ impl Stopping {
         }
     }
 
-    /// Waits until somebody has typed that the stage is to be suspended.
+    /// Waits until the user types the character that suspends.
     pub(crate) async fn suspend_typed(&mut self) {
         match &mut self.terminal {
             Some(terminal) => terminal.suspend_typed().await,
@@ -76,19 +76,19 @@ impl Stopping {
         }
     }
 
-    /// No process of the stage is left.
+    /// Notes that no process of the stage is left.
     pub(crate) fn over(&mut self) {
         if let Some(terminal) = &mut self.terminal {
             terminal.end();
         }
     }
 
-    /// Does what does not take time: all but [`Ask::Suspend`], which is [`Stopping::suspend`].
+    /// Handles every request except [`Ask::Suspend`], for which [`Stopping::suspend`] waits.
     pub(crate) fn asked(&mut self, ask: Ask) {
         match ask {
             Ask::Signal(signal) => self.signal(signal),
             Ask::Stop(grace) => self.end_by(grace, Signal::SIGTERM),
-            // Whoever ends the parent may send a signal here too, before or after.
+            // The program that ends the parent may also send a signal here, before or after.
             Ask::ParentEnded => self.end_by(self.grace, Signal::SIGTERM),
             Ask::Kill => self.kill(),
             Ask::Tell(signal) => self.told(signal),
@@ -98,9 +98,9 @@ impl Stopping {
 
     fn told(&mut self, signal: Signal) {
         match (signal, &mut self.terminal) {
-            // The kernel tells whoever is in the foreground there, if the size is another one.
+            // The kernel signals the foreground processes if the size differs.
             (Signal::SIGWINCH, Some(terminal)) => return terminal.resized(),
-            // Who stopped this process, and what happened to the terminal meanwhile, is not known.
+            // It is not known who stopped this process, and what happened to the terminal in the meantime.
             (Signal::SIGCONT, Some(terminal)) if !self.continued => terminal.resume(),
             _ => {}
         }
@@ -118,7 +118,7 @@ impl Stopping {
         self.end_by(self.grace, signal);
     }
 
-    /// Tells the stage of the signal that has it end, unless it was told before. Asked again, the sooner of the two ends counts.
+    /// Sends the stage the signal to end, unless it got one before. Of several calls the earliest end counts.
     fn end_by(&mut self, grace: Duration, signal: Signal) {
         let by = Instant::now().checked_add(grace);
         if self.deadline.is_none() {
@@ -130,7 +130,7 @@ impl Stopping {
     /// Passes a signal on.
     pub(crate) fn tell(&mut self, signal: Signal) {
         match self.handle.signal(signal as i32) {
-            // A stage that is over already needs no signal.
+            // A stage that is over needs no signal.
             Err(error) if error.raw_os_error() != Some(Errno::ESRCH as i32) => {
                 self.untold = Some(format!("{signal} could not be passed on to the stage: {error}"));
             }
@@ -139,19 +139,19 @@ impl Stopping {
     }
 
     pub(crate) fn kill(&mut self) {
-        // Not again: from here on only the end is waited for.
+        // A second call only waits for the end.
         self.killed = true;
         self.deadline = Instant::now().checked_add(KILLING);
         self.handle.kill();
     }
 
-    /// Stops the stage's process group, then its other processes and this one; returns when both go on. Where nobody could continue this process
-    /// (its process group is orphaned), both go on at once, as if SIGTSTP had its default action here. `typed`: on a terminal,
-    /// which would have stopped the whole process group of this process.
+    /// Stops the stage's process group, then its other processes and this one. Returns when both continue. If this process has an
+    /// orphaned process group, nobody could continue it: then both continue at once, as with the default action of SIGTSTP. `typed` means
+    /// that the character came from a terminal, which would have stopped this process's whole group.
     ///
-    /// SIGTSTP alone would not do. A stage may catch it and go on. And one that leads a session, as on a terminal of the
-    /// sandbox's own, is in an orphaned process group: its parent is in another session. The default action of SIGTSTP
-    /// does not stop such a group (setpgid(2)); SIGSTOP stops any.
+    /// SIGTSTP alone is not enough, because a stage may catch it. Also, a stage that leads a session, as on its own terminal, is in an
+    /// orphaned process group: its parent is in another session. The default action of SIGTSTP does not stop such a group (setpgid(2));
+    /// SIGSTOP stops any.
     pub(crate) async fn suspend(&mut self, typed: bool) {
         let plainly = self.handle.stage_takes_default(Signal::SIGTSTP as i32);
         self.tell(Signal::SIGTSTP);
@@ -159,13 +159,13 @@ impl Stopping {
         while !self.handle.stage_is_stopped() && Instant::now() < by {
             sleep(LOOK).await;
         }
-        // All processes: what one makes now is not taken from the host's sight. A stage that is over has none left.
+        // All processes are stopped because nobody moves away names that they make from now on. A stage that is over has none.
         if let Err(error) = self.handle.signal_all(Signal::SIGSTOP as i32)
             && !is_over(&error)
         {
             return self.not_suspended(&error);
         }
-        // What it made at the last moment is taken from the host's sight by another thread meanwhile.
+        // Meanwhile another thread moves away the names that it made last.
         sleep(LAST_LOOK).await;
         let watch = match self.settle().await {
             Ok(watch) => Some(watch),
@@ -180,14 +180,14 @@ impl Stopping {
             terminal.suspend();
         }
         self.continued = suspend_this_process(typed).unwrap_or_else(|error| {
-            // The stage is not left as it is, where nobody would wake it.
+            // The stage must not stay stopped, because nobody would wake it.
             tracing::warn!(%error, "cannot be suspended");
             false
         });
         if let Some(terminal) = &mut self.terminal {
             terminal.resume();
         }
-        // What does not answer has been ended itself, and nobody knows what it would have seen.
+        // A watch that does not answer has ended, and what it missed is unknown.
         if watch.is_some_and(|watch| watch.end().unwrap_or(true)) {
             self.untold = Some(WENT_ON.to_owned());
             return self.kill();
@@ -200,8 +200,8 @@ impl Stopping {
         }
     }
 
-    /// Waits until every process of the sandbox has stopped, and has what ends the sandbox when one goes on: a stage may have the
-    /// kernel continue it, while nobody looks at the names that it makes.
+    /// Waits until every process of the sandbox has stopped. Returns a watch that ends the sandbox if one continues: a stage may get the
+    /// kernel to continue it, while nobody checks the names that it makes.
     async fn settle(&self) -> Result<StopWatch, Unsettled> {
         let by = Instant::now() + SETTLING;
         let mut last = None;
@@ -226,28 +226,28 @@ impl Stopping {
         }
     }
 
-    /// Has the stage go on, and says why it was not suspended.
+    /// Continues the stage, and reports why it was not suspended.
     fn not_suspended(&mut self, error: &io::Error) {
         tracing::warn!(%error, "the stage could not be suspended");
         self.untold = Some(format!("the stage could not be suspended, and went on: {error}"));
-        // It may have been stopped all the same.
+        // The stage may be stopped nevertheless.
         if self.handle.signal_all(Signal::SIGCONT as i32).is_err_and(|error| !is_over(&error)) {
             self.kill();
         }
     }
 }
 
-/// Why the processes of a sandbox are not known to be stopped.
+/// The reason that the processes of a sandbox are not known to be stopped.
 enum Unsettled {
-    /// There is none.
+    /// No process is left.
     Over,
-    /// One goes on.
+    /// A process continues to run.
     GoesOn,
-    /// Anything else.
+    /// The state is unknown.
     Unknown(io::Error),
 }
 
-/// No process is left to send a signal to.
+/// Returns whether the error means that no process is left.
 fn is_over(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ESRCH as i32)
 }

@@ -1,8 +1,8 @@
-//! A stage on a terminal of the sandbox's own, and the copying between that and exeat's.
+//! Copies between the caller's terminal and the stage's own terminal.
 //!
-//! exeat's terminal stays out of the sandbox: what the stage sets, asks or pushes, it does to its own. It is made inside, by
-//! stage2; here is its master. A thread copies both ways, never blocks, and holds a bounded number of bytes. What this does
-//! not do: look at what is copied, but for the characters that interrupt and suspend.
+//! The caller's terminal stays outside the sandbox: the stage's settings, queries and injected input affect only its own. stage2 makes
+//! that terminal inside, and this module has its master. A thread copies in both directions without blocking, and buffers a bounded
+//! number of bytes. It interprets only the characters that interrupt and suspend.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -32,41 +32,41 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::output::Meter;
 
-/// Bytes that are held in each direction while its reader is slow.
+/// Bytes that are buffered in each direction for a slow reader.
 const ROOM: usize = 64 << 10;
-/// Bytes that are read at a time: the kernel's own buffer of a terminal (N_TTY_BUF_SIZE, drivers/tty/n_tty.c).
+/// Bytes of one read: the kernel's buffer of a terminal (N_TTY_BUF_SIZE, drivers/tty/n_tty.c).
 const CHUNK: usize = 4096;
-/// The device of every pseudo-terminal's master (devices.txt of the kernel: `/dev/ptmx`, and devpts has the same).
+/// The device number of every pseudo-terminal's master (devices.txt of the kernel: `/dev/ptmx`, and devpts has the same).
 const PTMX: libc::dev_t = makedev(5, 2);
-/// In the background there is no word of being in the foreground again: a shell's `fg` of a job that runs sends no signal.
+/// The time between two checks in the background, because a shell's `fg` of a running job sends no signal.
 const BACKGROUND: u8 = 200; // ms
-/// A stage that has closed its terminal everywhere may open it again.
+/// The time between two checks of a closed terminal, which the stage may open again.
 const CLOSED: u8 = 50; // ms
-/// From the end of the stage to the end of its terminal, which no process has open any more by then.
+/// The time from the end of the stage to the end of its terminal, which no process has open then.
 const LAST: Duration = Duration::from_secs(1);
 
-/// exeat's terminal, where the stage is to have one of its own.
+/// The caller's terminal of a stage that gets its own.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    /// Opened anew and non-blocking: the flag belongs to the description, and that of the streams is the caller's too.
+    /// Opened again with `O_NONBLOCK`: the flag belongs to the open file, which the caller's streams share.
     tty: File,
-    /// What to ask of stage2.
+    /// The settings that stage2 must apply.
     pub(crate) wanted: Wanted,
 }
 
 impl Terminal {
-    /// `None` where the stage gets its streams as they are: when not both standard input and output are this process's
-    /// controlling terminal, or when this process is in its background.
+    /// Returns `None` if the stage gets its streams unchanged: when standard input or output is not this process's controlling terminal,
+    /// or when this process is in its background.
     ///
     /// # Errors
-    /// When that terminal cannot be opened anew, or says nothing of itself.
+    /// Returns an error when that terminal cannot be opened again or inspected.
     pub(crate) fn of(streams: &[OwnedFd; 3]) -> io::Result<Option<Self>> {
         let [input, output, _] = streams;
         if !is_controlling(output) || !is_controlling(input) || tcgetpgrp(input) != Ok(getpgrp()) {
             return Ok(None);
         }
         let tty = opened_anew(input)?;
-        // Another terminal stays where it is, as a file does.
+        // Other terminals stay where they are, like files.
         let numbers = streams.iter().enumerate().filter(|(_, stream)| is_controlling(stream));
         let wanted = Wanted {
             streams: numbers.fold(0, |mask, (number, _)| mask | 1 << number),
@@ -76,7 +76,7 @@ impl Terminal {
         Ok(Some(Self { tty, wanted }))
     }
 
-    /// Whether the terminal takes the place of this stream, by its number.
+    /// Returns whether the terminal replaces the stream with this number.
     pub(crate) fn replaces(&self, number: usize) -> bool {
         self.wanted.streams & (1 << number) != 0
     }
@@ -109,7 +109,7 @@ impl Terminal {
         };
         let done = pipe::Receiver::from_owned_fd(done.into())?;
         let body = move || {
-            // To a process in the background these mean stop; to a thread that blocks them, that the terminal may be used.
+            // By default these signals stop a background process; a thread that blocks them may use the terminal.
             let _ = job_control_signals().thread_block();
             if let Err(error) = pump.run() {
                 tracing::debug!(%error, "the terminal ended");
@@ -121,11 +121,11 @@ impl Terminal {
     }
 }
 
-/// The copying, as seen from the thread that waits for the stage. Dropping it ends it, and restores exeat's terminal.
+/// The handle of the copying thread. Dropping it ends the copying, and restores the caller's terminal.
 #[derive(Debug)]
 pub(crate) struct Copying {
     caller: Arc<Caller>,
-    /// Its end of file makes the thread give up what is not delivered.
+    /// Closing it makes the thread drop undelivered output.
     wake: Option<PipeWriter>,
     suspends: Receiver<()>,
     /// Reaches end of file when the thread has ended.
@@ -134,26 +134,26 @@ pub(crate) struct Copying {
 }
 
 impl Copying {
-    /// Waits until somebody has typed the character that suspends, and the stage is one that it would suspend.
+    /// Waits until the user types the character that suspends, and the stage is one that it would suspend.
     pub(crate) async fn suspend_typed(&mut self) {
         if self.suspends.recv().await.is_none() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// exeat's terminal may have another size now.
+    /// Notes that the caller's terminal may have a new size.
     pub(crate) fn resized(&mut self) {
         self.tell(|state| state.resize = true);
     }
 
-    /// Gives exeat's terminal back, until [`Copying::resume`].
+    /// Restores the caller's terminal until [`Copying::resume`].
     pub(crate) fn suspend(&mut self) {
         let mut state = self.caller.state();
         state.suspended = true;
         self.caller.leave(&mut state);
     }
 
-    /// Goes on, in the foreground or not.
+    /// Continues, in the foreground or not.
     pub(crate) fn resume(&mut self) {
         self.tell(|state| {
             state.suspended = false;
@@ -161,23 +161,23 @@ impl Copying {
         });
     }
 
-    /// No process of the stage is left: what it wrote is delivered, and nothing more is read.
+    /// Notes that no process of the stage is left: its output is still delivered, but no input is read.
     pub(crate) fn end(&mut self) {
         self.tell(|state| {
             state.over.get_or_insert_with(Instant::now);
         });
     }
 
-    /// Waits until all is delivered or given up.
+    /// Waits until all output is delivered or dropped.
     pub(crate) async fn finished(&self) {
-        // Nobody writes there: readable is the end of file.
+        // Nobody writes to it, so it becomes readable at end of file.
         let _ = self.done.readable().await;
     }
 
     fn tell(&mut self, change: impl FnOnce(&mut State)) {
         change(&mut self.caller.state());
         if let Some(wake) = &mut self.wake {
-            // A thread that has ended needs no waking.
+            // A thread that has ended needs no wake-up.
             let _ = wake.write(&[0]);
         }
     }
@@ -187,21 +187,21 @@ impl Drop for Copying {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // It never blocks. A panic in it has been reported.
+            // The thread never blocks. A panic in it was already reported.
             let _ = thread.join();
         }
         self.caller.leave(&mut self.caller.state());
     }
 }
 
-/// Whether this leads to this process's controlling terminal, by whatever name it was opened. The kernel says ENOTTY of any
-/// other (tcgetpgrp(3)), but not of a pseudo-terminal's master (tiocgpgrp, drivers/tty/tty_jobctrl.c): one is never ours.
+/// Returns whether this is this process's controlling terminal, by any name. The kernel returns ENOTTY for any other (tcgetpgrp(3)),
+/// except for a pseudo-terminal's master (tiocgpgrp, drivers/tty/tty_jobctrl.c), which never is one.
 fn is_controlling(stream: impl AsFd) -> bool {
     tcgetpgrp(&stream).is_ok() && fstat(&stream).is_ok_and(|stat| stat.st_rdev != PTMX)
 }
 
-/// The controlling terminal, which `input` is. Its name may be missing, in a container or under chroot(8); the stream's own
-/// may be closed to this user, after su(1).
+/// Opens the controlling terminal `input` again. Its name may be missing in a container or under chroot(8), and the stream's own may be
+/// closed to this user after su(1).
 fn opened_anew(input: &OwnedFd) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let open = |path: &str| {
@@ -217,7 +217,7 @@ fn opened_anew(input: &OwnedFd) -> io::Result<File> {
     })
 }
 
-/// exeat's terminal, and what is done to it.
+/// The caller's terminal and its state.
 #[derive(Debug)]
 struct Caller {
     tty: File,
@@ -226,9 +226,9 @@ struct Caller {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How the terminal was before it was made raw.
+    /// The settings from before the terminal was made raw.
     raw: Option<Raw>,
-    /// A shell may have set the terminal as it likes meanwhile.
+    /// Whether a shell may have changed the terminal in the meantime.
     check: bool,
     suspended: bool,
     resize: bool,
@@ -238,9 +238,9 @@ struct State {
 #[derive(Debug)]
 struct Raw {
     before: Termios,
-    /// How it was then.
+    /// The settings that were applied.
     made: Termios,
-    /// Its keys are bytes for the stage.
+    /// Whether its keys are bytes for the stage.
     keys: bool,
     _on_death: RestoredOnDeath,
 }
@@ -254,23 +254,23 @@ impl Caller {
         tcgetpgrp(&self.tty) == Ok(getpgrp())
     }
 
-    /// Every key is a byte for the stage's own terminal, which makes signals of some.
+    /// Makes every key a byte for the stage's terminal, which turns some into signals.
     fn enter(&self, state: &mut State) -> io::Result<()> {
         let before = tcgetattr(&self.tty)?;
         if state.raw.as_ref().is_some_and(|raw| raw.made == before) {
-            // Nobody has touched it.
+            // Nobody has changed the settings.
             return Ok(());
         }
         let on_death = RestoredOnDeath::new(self.tty.try_clone()?.into(), &settings(&before))?;
         let mut raw = before.clone();
         cfmakeraw(&mut raw);
-        // What was typed ahead is kept.
+        // Input that was typed ahead is kept.
         tcsetattr(&self.tty, SetArg::TCSANOW, &raw)?;
         state.raw = Some(Raw { before, made: tcgetattr(&self.tty)?, keys: true, _on_death: on_death });
         Ok(())
     }
 
-    /// The keys mean again what they did: nobody is left to read them. What is still to be shown is shown as it is.
+    /// Restores the meaning of keys, because nobody reads them any more. The remaining output is still shown raw.
     fn return_keys(&self, state: &mut State) -> io::Result<()> {
         let Some(raw) = state.raw.as_mut().filter(|raw| raw.keys) else { return Ok(()) };
         let mut shows = raw.before.clone();
@@ -280,7 +280,7 @@ impl Caller {
         Ok(())
     }
 
-    /// In the background the terminal is as somebody else wants it.
+    /// Restores the settings in the foreground; in the background the terminal belongs to others.
     fn leave(&self, state: &mut State) {
         let Some(raw) = state.raw.take() else { return };
         let old = job_control_signals().thread_swap_mask(SigmaskHow::SIG_BLOCK);
@@ -303,24 +303,24 @@ struct Pump {
     caller: Arc<Caller>,
     master: File,
     wake: PipeReader,
-    /// Typed, and not taken by the stage's terminal yet.
+    /// Typed bytes that the stage's terminal has not taken yet.
     input: VecDeque<u8>,
-    /// Written by the stage, and not taken by exeat's terminal yet.
+    /// Output of the stage that the caller's terminal has not taken yet.
     output: VecDeque<u8>,
     meter: Option<Meter>,
     stage: Handle,
     suspends: Option<Sender<()>>,
-    /// Of exeat's terminal, when it was last passed on.
+    /// The last size that was passed on.
     size: [u16; 4],
-    /// Nobody has the stage's terminal open, at the moment or for good.
+    /// Whether nobody has the stage's terminal open, temporarily or for good.
     closed: bool,
-    /// The same, and what it wrote has no room here, and it takes nothing: poll(2) would return at once, for nothing.
+    /// Whether nobody has it open, its output does not fit here, and it takes no input: then poll(2) would return at once.
     stuck: bool,
 }
 
 impl Pump {
-    /// Returns at the end of the stage, of exeat's terminal, or when it is cancelled. The master is closed then: whoever is
-    /// left on the stage's terminal gets SIGHUP, and can use it no more.
+    /// Returns at the end of the stage or of the caller's terminal, or when it is canceled. Closing the master sends SIGHUP to processes
+    /// that are left on the stage's terminal, which they cannot use any more.
     fn run(&mut self) -> io::Result<()> {
         loop {
             let Now { reads, writes, foreground, over } = self.settle()?;
@@ -382,7 +382,7 @@ impl Pump {
         }
     }
 
-    /// Makes exeat's terminal what it should be by now, and the stage's as large.
+    /// Updates the state of the caller's terminal, and the size of the stage's.
     fn settle(&mut self) -> io::Result<Now> {
         let foreground = self.caller.is_in_foreground();
         let mut state = self.caller.state();
@@ -397,7 +397,7 @@ impl Pump {
         }
         if std::mem::take(&mut state.resize) {
             let size = size(&self.caller.tty)?;
-            // The stage may have set another one for itself, which stays as long as the window does.
+            // The stage may have set another size, which stays until the window changes.
             if size != self.size {
                 set_size(&self.master, size)?;
                 self.size = size;
@@ -413,7 +413,7 @@ impl Pump {
         if !self.input.is_empty() {
             self.write_typed()?;
         }
-        // The stage's terminal takes no more for now.
+        // The stage's terminal accepts no more input for now.
         let stuck = !self.input.is_empty();
         let mut chunk = [0; CHUNK];
         let room = chunk.len().min(ROOM - self.input.len());
@@ -425,7 +425,7 @@ impl Pump {
         let keys = Keys::of(&self.master)?;
         let typed = match keys.interrupts(typed).filter(|_| stuck) {
             Some((at, signal)) => {
-                // The kernel would come to it when the rest is read, which may be never. It throws away what is before.
+                // The kernel would process the key only after the rest is read, which may be never. It drops the earlier input.
                 self.input.clear();
                 tcflush(&self.master, FlushArg::TCOFLUSH)?;
                 signal_foreground(&self.master, signal)?;
@@ -438,14 +438,14 @@ impl Pump {
             && self.stage.stage_takes_default(Signal::SIGTSTP as libc::c_int)
             && let Some(suspends) = &self.suspends
         {
-            // One that is asked for already is enough.
+            // One pending request is enough.
             let _ = suspends.try_send(());
         }
         self.input.extend(typed);
         Ok(())
     }
 
-    /// Whether anything was taken. A terminal that nobody has open may refuse it, while there is still something to read.
+    /// Returns whether any byte was accepted. A terminal that nobody has open may refuse input while there is still output to read.
     fn write_typed(&mut self) -> io::Result<bool> {
         let (bytes, _) = self.input.as_slices();
         let taken = now(self.master.write(bytes), true)?.unwrap_or(0);
@@ -457,7 +457,7 @@ impl Pump {
         let mut chunk = [0; CHUNK];
         let room = chunk.len().min(ROOM - self.output.len());
         let count = match self.master.read(chunk.get_mut(..room).unwrap_or_default()) {
-            // Nobody has the other side open (drivers/tty/pty.c, TTY_OTHER_CLOSED).
+            // The kernel returns this if nobody has the other side open (drivers/tty/pty.c, TTY_OTHER_CLOSED).
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                 self.closed = true;
                 return Ok(());
@@ -484,7 +484,7 @@ impl Pump {
     }
 }
 
-/// What holds for one round.
+/// The possible actions of one round.
 struct Now {
     reads: bool,
     writes: bool,
@@ -492,8 +492,8 @@ struct Now {
     over: Option<Instant>,
 }
 
-/// What went through; `None` where nothing could, for now. `background`: also where the kernel refuses what is not in the
-/// foreground, or what nobody has open.
+/// Returns the number of bytes, or `None` if nothing was possible for now. With `background`, that includes the kernel's refusal for a
+/// background process, or for a terminal that nobody has open.
 fn now(done: io::Result<usize>, background: bool) -> io::Result<Option<usize>> {
     match done {
         Ok(count) => Ok(Some(count)),
@@ -505,12 +505,12 @@ fn now(done: io::Result<usize>, background: bool) -> io::Result<Option<usize>> {
     }
 }
 
-/// What some characters mean to the stage's terminal at the moment.
+/// The special characters of the stage's terminal.
 struct Keys {
     interrupt: Option<u8>,
     quit: Option<u8>,
     suspend: Option<u8>,
-    /// Nothing that was typed before is thrown away.
+    /// Whether input before the character is kept.
     keeps: bool,
 }
 
@@ -530,7 +530,7 @@ impl Keys {
         })
     }
 
-    /// The last character that interrupts, and throws away what is before it.
+    /// Returns the last character that interrupts, if it drops the input before it.
     fn interrupts(&self, typed: &[u8]) -> Option<(usize, Signal)> {
         let keys = [(self.interrupt, Signal::SIGINT), (self.quit, Signal::SIGQUIT)];
         let last = |key: u8| typed.iter().rposition(|byte| *byte == key);
@@ -543,7 +543,7 @@ impl Keys {
     }
 }
 
-/// The kernel's form of settings.
+/// Returns the settings in the kernel's format.
 fn settings(termios: &Termios) -> TerminalSettings {
     let words = [
         termios.input_flags.bits(),

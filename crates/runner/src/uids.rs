@@ -1,4 +1,4 @@
-//! Uids that nobody has, one for each run of root's.
+//! Assigns an unused uid to each run of root.
 
 use std::fs;
 use std::io;
@@ -14,32 +14,31 @@ use nix::unistd::{Gid, Group, Uid};
 
 use crate::staged::Ids;
 
-/// Above what sssd-ad(5) gives to a directory's users by default (`ldap_idmap_range_min` and `ldap_idmap_range_max`: 200000 to
-/// 2000200000), and below what systemd gives to images of other machines ("Users, Groups, UIDs and GIDs on systemd systems":
-/// 1879048192 to 2147352575 are unused, 2147352576 to 2147418111 foreign). A site may map its users there all the same, so the
-/// user database is asked.
+/// The range is above the default range of sssd-ad(5) for directory users (`ldap_idmap_range_min` and `ldap_idmap_range_max`: 200000 to
+/// 2000200000), and below systemd's ranges for other machines ("Users, Groups, UIDs and GIDs on systemd systems": 1879048192 to
+/// 2147352575 are unused, 2147352576 to 2147418111 foreign). A site may still map its users there, so the user database is asked.
 const UNUSED: RangeInclusive<u32> = 2_000_200_001..=2_147_352_575;
-/// Those for services that have a user for as long as they run (the same document), in a container that has no others.
+/// The range of users for running services (the same document), for a container without the other range.
 const PASSING: RangeInclusive<u32> = 61_184..=65_519;
-/// Numbers that are tried: all of the smaller range.
+/// The number of tried ids, which is more than the smaller range.
 const TRIES: u32 = 5000;
-/// Questions to the user database, which may be far away.
+/// The number of questions to the user database, which may be remote.
 const QUESTIONS: u32 = 16;
 
-/// A user that nobody else is, for as long as this is held.
+/// A user that no other process has while this is held.
 #[derive(Debug)]
 pub(crate) struct Own {
     ids: Ids,
-    /// A name that one process at a time can have, and that the kernel takes back with the process (unix(7), "abstract"). Anybody
-    /// in the network namespace can have it: where all that were tried are taken, one is drawn, and two runs may meet.
+    /// A name that only one process can bind, and that the kernel frees with the process (unix(7), "abstract"). Anybody in the network
+    /// namespace can bind it: if all tried names are taken, an id is used without one, and two runs may share it.
     hold: Option<OwnedFd>,
 }
 
 impl Own {
-    /// A user that is in no database, and of no other run's in this network namespace unless all names are taken.
+    /// Takes an id that is in no database. No other run in this network namespace has it, unless all names are taken.
     ///
     /// # Errors
-    /// Why there is none, as the end of a sentence.
+    /// Returns the reason that there is none, as the end of a sentence.
     pub(crate) fn take() -> Result<Self, String> {
         let known = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
         let range = spare(&known("uid"), &known("gid"))
@@ -48,7 +47,7 @@ impl Own {
         Self::from(&range, start, is_somebody)
     }
 
-    /// The first that is free, from somewhere in the range on.
+    /// Takes the first free id, starting within the range.
     fn from(
         range: &RangeInclusive<u32>,
         start: u32,
@@ -86,18 +85,18 @@ impl Own {
         Err(format!("every uid that was tried from {} to {} is taken", range.start(), range.end()))
     }
 
-    /// Whether no other run has it at the same time.
+    /// Returns whether no other run can have the id at the same time.
     pub(crate) fn is_held(&self) -> bool {
         self.hold.is_some()
     }
 
-    /// Its uid, and its gid.
+    /// Returns the uid and the gid.
     pub(crate) fn ids(&self) -> Ids {
         self.ids
     }
 }
 
-/// The range of a user namespace with these maps.
+/// Returns a range that a user namespace with these maps contains.
 fn spare(uids: &str, gids: &str) -> Option<RangeInclusive<u32>> {
     let has_all = |range: &RangeInclusive<u32>| {
         [uids, gids].iter().all(|map| has(map, *range.start()) && has(map, *range.end()))
@@ -105,10 +104,10 @@ fn spare(uids: &str, gids: &str) -> Option<RangeInclusive<u32>> {
     [UNUSED, PASSING].into_iter().find(has_all)
 }
 
-/// Holds a number, unless somebody does.
+/// Binds the name of an id, unless another process has it.
 fn hold(id: u32) -> nix::Result<Option<OwnedFd>> {
     let name = UnixAddr::new_abstract(format!("exeat-uid-{id}").as_bytes())?;
-    // Nobody can connect to it: it does not listen.
+    // Nobody can connect to the socket because it does not listen.
     let held = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     match bind(held.as_raw_fd(), &name) {
         Ok(()) => Ok(Some(held)),
@@ -117,7 +116,7 @@ fn hold(id: u32) -> nix::Result<Option<OwnedFd>> {
     }
 }
 
-/// Whether the user database has a user or a group of this number.
+/// Returns whether the user database has a user or a group with this id.
 fn is_somebody(id: u32) -> io::Result<bool> {
     if let Some(known) = is_in_files(id, Path::new("/")) {
         return Ok(known);
@@ -125,10 +124,10 @@ fn is_somebody(id: u32) -> io::Result<bool> {
     Ok(user_of(Uid::from_raw(id))?.is_some() || entry(Group::from_gid(Gid::from_raw(id)))?.is_some())
 }
 
-/// Looks for the number in the files alone, where they are all that the user database has. The C library would load nss-systemd and
-/// ask it twice, which takes longer than everything else that root's start asks. `None`: the database has to be asked.
+/// Looks for the id only in the files, if the user database consists of files. The C library would load nss-systemd and ask it twice,
+/// which takes longer than all other checks of root's start. Returns `None` if the database must be asked.
 fn is_in_files(id: u32, root: &Path) -> Option<bool> {
-    /// The sources of nss-systemd(8). Without these it knows root and nobody.
+    /// The sources of nss-systemd(8). Without these it knows only root and nobody.
     const SYSTEMD: [&str; 8] = [
         "run/systemd/system",
         "run/systemd/userdb",
@@ -153,7 +152,7 @@ fn is_in_files(id: u32, root: &Path) -> Option<bool> {
         fs::symlink_metadata(root.join(name)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     };
     SYSTEMD.iter().all(is_absent).then_some(())?;
-    // The third field of passwd(5) and of group(5). Of a line that is not well-formed, nothing is known.
+    // The id is the third field in passwd(5) and group(5). A malformed line makes the answer unknown.
     let mut is_there = false;
     for text in [read("etc/passwd")?, read("etc/group")?] {
         for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -163,7 +162,7 @@ fn is_in_files(id: u32, root: &Path) -> Option<bool> {
     Some(is_there)
 }
 
-/// The ranges of ids, first and end, that a user namespace with this map has (user_namespaces(7)).
+/// Returns the id ranges of a user namespace with this map, as first and end (user_namespaces(7)).
 pub(crate) fn ranges(map: &str) -> impl Iterator<Item = (u64, u64)> {
     map.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -173,12 +172,12 @@ pub(crate) fn ranges(map: &str) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Whether a user namespace with this map has an id.
+/// Returns whether a user namespace with this map has an id.
 fn has(map: &str, id: u32) -> bool {
     ranges(map).any(|(first, end)| (first..end).contains(&id.into()))
 }
 
-/// Whether a user namespace with this map has every id: none is shown as another one then.
+/// Returns whether a user namespace with this map has every id, so that none appears as another one.
 pub(crate) fn has_all(map: &str) -> bool {
     ranges(map).any(|range| range == (0, u32::MAX.into()))
 }
@@ -200,7 +199,7 @@ mod tests {
 
     #[test]
     fn b10_two_runs_at_one_time_have_different_uids() {
-        // Names of this test's own, whatever else runs here.
+        // The names are unique to this process.
         let first = 3_000_000_000 + std::process::id() * 4;
         let range = first..=first + 2;
         let take = || Own::from(&range, 1, |_| Ok(false));
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!((one.ids(), other.ids()), ((first + 1, first + 1), (first + 2, first + 2)));
         let third = take().unwrap();
         assert!([&one, &other, &third].iter().all(|own| own.is_held()));
-        // Anybody can have such names: a run then has a uid that nobody but another run has.
+        // If all names are taken, a run shares its uid with at most another run.
         let fourth = take().unwrap();
         assert!(!fourth.is_held() && fourth.ids() == one.ids());
         let taken = Own::from(&range, 1, |_| Ok(true));
@@ -234,7 +233,7 @@ mod tests {
         assert!(is_somebody(0).unwrap() && !is_somebody(*UNUSED.start()).unwrap());
     }
 
-    /// B10: the files answer only where nothing else could know of a user.
+    /// B10: the files suffice only if no other source could know a user.
     #[test]
     fn b10_the_user_database_is_asked_unless_files_are_all_that_it_has() {
         let root = std::env::temp_dir().join(format!("uids-{}", std::process::id()));

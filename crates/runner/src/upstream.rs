@@ -1,4 +1,4 @@
-//! The upstream proxy of a run: whether the ceilings allow it.
+//! Checks the upstream proxy of a run against the ceilings.
 
 use exeat_policy::{Day, Policy, Target};
 use exeat_proxy::AddressCheckError;
@@ -15,7 +15,7 @@ pub(crate) fn check_ceilings(policy: &Policy, proxy: &Target, today: Day) -> Res
     let denied = |why: String| Error::UpstreamDenied { proxy: proxy.clone(), why };
     let admitted = policy.admit_upstream(proxy.clone(), today);
     match admitted.map_err(|denial| denied(denial.said_outside()))? {
-        // A literal is not looked up, so this does not wait.
+        // A literal address needs no lookup, so this does not wait.
         Some(admitted) if proxy.host.ip().is_some() => match check_addresses(admitted) {
             Ok(_) => Ok(()),
             Err(AddressCheckError::Denied(denial)) => Err(denied(denial.said_outside())),
@@ -83,7 +83,7 @@ mod tests {
             let said = judged(proxy, &[&allow(rules)]);
             assert!(said.contains("not within the ceilings"), "{proxy} {rules}: {said}");
         }
-        // One that names the proxy bounds it itself, and one without `[network]` says nothing about hosts.
+        // A ceiling that names the proxy bounds it itself, and one without `[network]` does not bound hosts.
         for ceiling in ["[network.upstream]\nproxy = \"http://p.test:8080\"", "[limits]\ntimeout = \"1h\""] {
             assert_eq!(judged("http://p.test:8080", &[ceiling]), "", "{ceiling}");
         }

@@ -1,5 +1,4 @@
-//! Somebody else's proxy, as a run finds it before it starts. It is not asked anything: what answers there is trusted by
-//! whoever named the place.
+//! Checks the socket of another proxy before the start of a run. It sends no request: the user who names the socket trusts its proxy.
 
 use std::fs;
 use std::io;
@@ -13,15 +12,15 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use crate::error::Error;
 use exeat_files::walk::{LinkRule, WalkError};
 
-/// What a run gives up that goes through another's proxy.
+/// Describes what a run through another proxy cannot enforce.
 pub(crate) fn missing(socket: &Path) -> String {
     format!("the proxy at unix:{} decides what is reachable", socket.display())
 }
 
-/// The socket by its real path, where somebody listens and no stage can put another.
+/// Returns the real path of the socket, if a proxy listens there and no stage can replace it.
 ///
 /// # Errors
-/// When it is none, nobody answers, or it lies in one of the `writable` trees.
+/// Returns an error when it is not a socket, nobody answers, or it is in one of the `writable` trees.
 pub(crate) fn find(path: &Path, links: &LinkRule, writable: &[PathBuf]) -> Result<PathBuf, Error> {
     let dead = |source| Error::ViaDead { path: path.to_path_buf(), source };
     let real = match links.walk(path) {
@@ -39,12 +38,12 @@ pub(crate) fn find(path: &Path, links: &LinkRule, writable: &[PathBuf]) -> Resul
     Ok(real)
 }
 
-/// Whether a listener is there. A connection that sends nothing leaves no record.
+/// Checks that a listener exists. A connection that sends nothing leaves no record.
 fn answers(path: &Path) -> io::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let client = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     match connect(client.as_raw_fd(), &UnixAddr::new(path)?) {
-        // Its queue is full (unix(7)): somebody listens.
+        // The queue is full (unix(7)), so a listener exists.
         Ok(()) | Err(Errno::EAGAIN) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -60,7 +59,7 @@ mod tests {
         find(path, &LinkRule::from_env(), writable)
     }
 
-    /// K38: what is named has to be a living socket, and not the stage's to replace.
+    /// K38: the path must lead to a socket with a listener that the stage cannot replace.
     #[test]
     fn k38_a_proxy_that_can_be_trusted_to_be_there() {
         let dir = std::env::temp_dir().join(format!("via-{}", std::process::id()));
@@ -78,7 +77,7 @@ mod tests {
         let listener = UnixListener::bind(&place).unwrap();
         assert_eq!(found(&place, &writable).unwrap(), place);
         std::os::unix::fs::symlink(&place, dir.join("tree/link")).unwrap();
-        // L01: a link that a stage could have left leads to no socket.
+        // L01: a link that a stage could have left is refused.
         assert_eq!(found(&dir.join("tree/link"), &writable).unwrap_err().code(), 2);
         let _inside = UnixListener::bind(dir.join("tree/proxy.sock")).unwrap();
         std::os::unix::fs::symlink(dir.join("tree/proxy.sock"), dir.join("link")).unwrap();

@@ -1,7 +1,7 @@
-//! Who inside made a connection: what the sandbox crate finds, given to the proxy crate for the record. Decides nothing, and what is not
-//! found in time is left out.
+//! Finds the process inside that made a connection, for the record. No decision depends on it, and a process that is not found in time is
+//! left out.
 //!
-//! A stage that makes connections must not make this process work: all looks of a run share a [`Budget`].
+//! Connections of a stage must not keep this process busy: all lookups of a run share a [`Budget`].
 
 use std::mem;
 use std::net::SocketAddr;
@@ -16,32 +16,32 @@ use exeat_sandbox::Finder;
 use exeat_sandbox::who::cpu_time;
 use tokio::sync::oneshot;
 
-/// Processor time of one look at most: some three thousand descriptors.
+/// The maximal processor time of one lookup: some three thousand descriptors.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Connections that wait for a look; others are not looked for.
+/// The number of connections that can wait for a lookup; others get none.
 const WAITING: usize = 256;
 
-/// What is asked of the thread that looks.
+/// A question to the thread.
 struct Ask {
     client: SocketAddr,
     server: SocketAddr,
     answer: oneshot::Sender<Process>,
 }
 
-/// Looks for processes on a thread that starts with the first question. Dropping this ends the thread.
+/// Looks up processes on a thread that starts with the first question. Dropping this ends the thread.
 pub(crate) struct Looking {
     state: Mutex<State>,
     budget: Arc<Budget>,
 }
 
-/// The thread that looks.
+/// The state of the thread.
 enum State {
-    /// No question has come yet.
+    /// No question has arrived yet.
     Idle(Box<Finder>),
     /// The thread runs.
     Started(SyncSender<Ask>, JoinHandle<()>),
-    /// There was no thread to be had, or it has ended.
+    /// The thread could not start, or has ended.
     Gone,
 }
 
@@ -86,7 +86,7 @@ impl Drop for Looking {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let State::Started(asks, thread) = mem::replace(state, State::Gone) {
             drop(asks);
-            // It takes one look at most. A panic there has been reported.
+            // The thread takes one lookup at most. A panic there was already reported.
             let _ = thread.join();
         }
     }
@@ -107,26 +107,26 @@ fn look(mut finder: Finder, asked: &Receiver<Ask>, budget: &Budget) {
         budget.spend(took, Instant::now());
         tracing::trace!(?found, ?took, "looked for a process");
         if let Some(exeat_sandbox::Process { pid, ppid, exe }) = found {
-            // Nobody waits for it any more: the decision was written without.
+            // The decision may already be written without an answer.
             let _ = answer.send(Process { pid, ppid, exe: exe.map(Into::into) });
         }
     }
 }
 
-/// Processor time that looks may take: a twentieth of what passes, and so much at once.
+/// The processor time of lookups: a twentieth of the elapsed time, with a bound for bursts.
 #[derive(Debug)]
 struct Budget(Mutex<Credit>);
 
 #[derive(Debug)]
 struct Credit {
-    /// Nanoseconds; below zero where the last look took more than was left.
+    /// Nanoseconds; below zero if the last lookup took more than was left.
     left: i64,
-    /// When it was filled up.
+    /// The time of the last refill.
     at: Instant,
 }
 
 impl Budget {
-    /// 50 ms: enough for what starts a thousand programs at once, of which each connects.
+    /// 50 ms: enough for a thousand programs that start at once and connect.
     const FULL: i64 = 50_000_000;
     const PART: u128 = 20;
 
@@ -157,7 +157,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// R01: whatever a stage does, looks take a twentieth of one processor, and 50 ms.
+    /// R01: lookups take at most a twentieth of one processor plus 50 ms, whatever a stage does.
     #[test]
     fn r01_a_flood_of_looks_takes_a_twentieth_of_the_time() {
         let start = Instant::now();
@@ -171,7 +171,7 @@ mod tests {
             }
         }
         assert!(spent >= Duration::from_millis(545) && spent <= Duration::from_millis(555), "{spent:?}");
-        // What is not used does not add up.
+        // Unused time does not accumulate.
         let later = now + Duration::from_secs(1000);
         let looks = std::iter::repeat(()).take_while(|()| {
             let some = budget.has_some(later);

@@ -13,10 +13,10 @@ use super::*;
 use crate::plan::plan;
 use crate::request::{AuditTo, Request};
 
-/// Changes, each with a word for it.
+/// Changes with their descriptions.
 type Changes<'a, T> = Vec<(&'static str, Box<dyn FnOnce(&mut T) + 'a>)>;
 
-/// A working directory with two files in it.
+/// A working directory with directories for data and HOME beside it.
 struct Dirs(PathBuf);
 
 impl Dirs {
@@ -78,7 +78,7 @@ impl Drop for Dirs {
     }
 }
 
-/// Another user than one of the run's own.
+/// Changes the plan's user to one that is not made for the run.
 fn become_user(plan: &mut Plan, uid: u32, gid: u32) {
     (plan.own, plan.identity) = (None, Identity::Other { uid, gid });
 }
@@ -92,7 +92,7 @@ fn rules(texts: &[&str]) -> exeat_policy::Policy {
     builder.build()
 }
 
-/// A5: whatever the caller opens, closes or weakens is another fingerprint, and no two of them are one.
+/// A5: each option of the caller changes the fingerprint, and all fingerprints differ.
 #[test]
 fn a5_each_change_of_a_request_is_another_fingerprint() {
     let dirs = Dirs::new("request");
@@ -137,7 +137,7 @@ fn a5_each_change_of_a_request_is_another_fingerprint() {
     }
 }
 
-/// A5: and so is what the machine or exeat gives less of.
+/// A5: each part of a plan that the machine or exeat decides changes the fingerprint.
 #[test]
 fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
     let dirs = Dirs::new("plan");
@@ -220,7 +220,7 @@ fn edit(plan: &mut Plan, change: impl FnMut(&mut Mount)) {
     plan.mounts.iter_mut().for_each(change);
 }
 
-/// A5: an approval outlives what does not matter to it.
+/// A5: the fingerprint ignores everything that does not restrict the stage.
 #[test]
 fn a5_what_is_no_wall_changes_nothing() {
     let dirs = Dirs::new("same");
@@ -241,7 +241,7 @@ fn a5_what_is_no_wall_changes_nothing() {
     assert_eq!(seen.len(), 1, "{seen:?}");
 }
 
-/// A5: what is saved can be read back, and nothing else can.
+/// A5: a saved fingerprint parses, and no other text does.
 #[test]
 fn a5_a_fingerprint_is_64_digits() {
     let dirs = Dirs::new("text");
@@ -270,7 +270,7 @@ fn a_value_cannot_look_like_the_next_name() {
     assert_ne!(bytes(&[("a", "b")]), bytes(&[("ab", "")]));
 }
 
-/// A5: another user is another fingerprint, whatever its number. One of the run's own has another number each time.
+/// A5: another user changes the fingerprint, but not another number for a user of the run's own.
 #[test]
 fn a5_another_owner_is_another_fingerprint() {
     let dirs = Dirs::new("owners");

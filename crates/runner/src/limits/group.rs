@@ -1,6 +1,6 @@
-//! A control group whose memory the kernel bounds, where this process may make one.
+//! Makes a control group whose memory the kernel bounds, if this process may.
 //!
-//! Control groups of version 2 alone: `Documentation/admin-guide/cgroup-v2.rst` of the kernel.
+//! Supports only control groups of version 2: `Documentation/admin-guide/cgroup-v2.rst` of the kernel.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -11,22 +11,21 @@ use exeat_policy::Size;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access, geteuid};
 
-/// What the names of these groups begin with.
+/// The prefix of the names of these groups.
 const PREFIX: &str = "exeat-";
 
-/// A control group for one stage. It is removed when this is dropped.
+/// A control group for one stage, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct MemoryGroup {
     path: PathBuf,
-    /// Shows other runs that it is in use.
+    /// The lock that shows other runs that the group is in use.
     _lock: Flock<File>,
 }
 
-/// The group in which this process may make others that the kernel counts memory for: the one above its own, if that is its
-/// user's.
+/// Returns the group in which this process can make groups with counted memory: the one above its own, if it was delegated to its user.
 ///
-/// Never for root of the machine, who may write everywhere: what was delegated to root cannot be told, and systemd expects to be alone in
-/// the rest.
+/// Returns `None` for root of the machine, who may write everywhere: exeat cannot know what was delegated to root, and systemd expects to
+/// be alone in the rest.
 pub(crate) fn delegated() -> Option<PathBuf> {
     let is_the_machines = geteuid().is_root()
         && fs::read_to_string("/proc/self/uid_map").ok()?.split_whitespace().eq(["0", "0", "4294967295"]);
@@ -41,10 +40,10 @@ pub(crate) fn delegated() -> Option<PathBuf> {
     (is_delegated && counted.split_whitespace().any(|name| name == "memory")).then_some(above)
 }
 
-/// The directory of the group above this one, from `/proc/self/cgroup` (cgroups(7)) and `/proc/self/mountinfo`.
+/// Returns the directory of the group above this one, from `/proc/self/cgroup` (cgroups(7)) and `/proc/self/mountinfo`.
 fn above(groups: &str, mounts: &str) -> Option<PathBuf> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    // The root of the mount, its place, and after a dash its type. Only where the whole tree is mounted.
+    // The fields are the root of the mount, its place, and after a dash its type. The whole tree must be mounted.
     let place = mounts.lines().find_map(|line| {
         let (known, kind) = line.split_once(" - ")?;
         let mut fields = known.split(' ').skip(3);
@@ -52,7 +51,7 @@ fn above(groups: &str, mounts: &str) -> Option<PathBuf> {
         (kind.starts_with("cgroup2 ") && root == "/" && !place.contains('\\')).then_some(place)
     })?;
     let own = Path::new(own).strip_prefix("/").ok()?;
-    // A group outside of the group namespace is shown with `..`.
+    // A group outside the group namespace has `..` in its path.
     let is_within = own.components().all(|part| matches!(part, Component::Normal(_)));
     (is_within && own.components().next().is_some())
         .then(|| Path::new(place).join(own.parent().unwrap_or(own)))
@@ -62,7 +61,7 @@ impl MemoryGroup {
     /// Makes a group in this one, whose processes are killed together at the limit.
     ///
     /// # Errors
-    /// What mkdir(2), open(2) and write(2) say.
+    /// Returns errors of mkdir(2), open(2) and write(2).
     pub(crate) fn make(above: &Path, run: &str, limit: Size) -> io::Result<Self> {
         remove_left(above);
         let path = above.join(format!("{PREFIX}{run}"));
@@ -73,7 +72,7 @@ impl MemoryGroup {
         };
         let group = Self { path, _lock: lock };
         group.set("memory.max", &limit.get().to_string())?;
-        // Absent where there is no swap.
+        // The file is missing if there is no swap.
         match group.set("memory.swap.max", "0") {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -82,12 +81,12 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// The file to which the number of a process is written that is to be in it.
+    /// Opens the file that takes the number of a process to add.
     pub(crate) fn processes(&self) -> io::Result<File> {
         File::options().write(true).open(self.path.join("cgroup.procs"))
     }
 
-    /// Whether the kernel has killed somebody there for the limit.
+    /// Returns whether the kernel killed a process in the group at the limit.
     pub(crate) fn has_killed(&self) -> bool {
         let events = fs::read_to_string(self.path.join("memory.events")).unwrap_or_default();
         let killed = events.lines().filter_map(|line| line.strip_prefix("oom_kill "));
@@ -95,14 +94,14 @@ impl MemoryGroup {
     }
 
     fn set(&self, name: &str, value: &str) -> io::Result<()> {
-        // Never made: the kernel makes these.
+        // The kernel creates these files.
         File::options().write(true).open(self.path.join(name))?.write_all(value.as_bytes())
     }
 }
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        /// Milliseconds in which the last process leaves it. What is left then is removed by a later run.
+        /// Milliseconds that the last process may take to leave. A later run removes the group otherwise.
         const ATTEMPTS: u32 = 20;
         for _ in 0..ATTEMPTS {
             match fs::remove_dir(&self.path) {
@@ -115,11 +114,11 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Removes the groups of runs that were killed.
+/// Removes the groups of killed runs.
 fn remove_left(above: &Path) {
-    /// Names that are looked at.
+    /// The maximal number of inspected names.
     const MOST: usize = 1000;
-    /// From when on a group without a lock is nobody's: it is locked as soon as it has been made.
+    /// The age after which a group without a lock is unused: a new one is locked at once.
     const OLD: Duration = Duration::from_secs(60);
     let Ok(names) = fs::read_dir(above) else { return };
     for entry in names.take(MOST).flatten() {

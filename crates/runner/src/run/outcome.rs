@@ -1,4 +1,4 @@
-//! What a run comes to.
+//! Describes the outcome of a run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,52 +12,52 @@ use super::sandbox::Over;
 use crate::ended::Ended;
 use crate::error::{Error, RunLost};
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The run.
+    /// The run's id.
     pub run: RunId,
     /// How the stage ended.
     pub ended: Ended,
-    /// Why it never was, in words; only where it never was. A line of `notes` says the same.
+    /// The reason that the stage never started, if so. A line of `notes` repeats it.
     pub why_not: Option<String>,
-    /// What the proxy saw.
+    /// The proxy's counts.
     pub summary: ConnectionSummary,
-    /// Somebody else's proxy, where the run went through one: `summary` then knows of no host.
+    /// The other proxy that the run went through: `summary` has no hosts then.
     pub through: Option<Through>,
-    /// The record; `None` when it went to a descriptor.
+    /// The record's path; `None` if it went to a descriptor.
     pub audit: Option<PathBuf>,
-    /// What the last checkpoint of the record says; `None` where nothing signs it.
+    /// The last checkpoint of the record; `None` if the record is not signed.
     pub sealed: Option<Sealed>,
-    /// The line that the ledger has of the end of the run; `None` where it has none.
+    /// The ledger's line about the end of the run, if it has one.
     pub ledger: Option<Head>,
-    /// Protected names that the stage has made: moved aside, or still where they were.
+    /// Protected names that the stage made, moved aside or still in place.
     pub found: Leftovers,
-    /// With [`Ended::Uncovered`]: what was hidden or read-only until the host replaced or removed it, or mounted something
-    /// there, by its place inside.
+    /// With [`Ended::Uncovered`]: places inside that were hidden or read-only until the host replaced or removed them, or mounted over
+    /// them.
     pub uncovered: Vec<PathBuf>,
-    /// Why the record is not whole, in words; `None` where it is.
+    /// The reason that the record is incomplete, if so.
     pub record_lost: Option<String>,
-    /// From the beginning of the run to its end.
+    /// The time from the start of the run to its end.
     pub duration: Duration,
     /// The name of the stage.
     pub stage: Option<String>,
-    /// The labels of the run. Of two with one name the later counts.
+    /// The labels of the run. The later of two with the same name counts.
     pub labels: Vec<(String, String)>,
     /// Lines for the caller.
     pub notes: Vec<String>,
 }
 
-/// Somebody else's proxy, through which a run went.
+/// Another proxy that a run went through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Through {
     /// Its Unix socket.
     pub socket: PathBuf,
-    /// Connections for which it was not there.
+    /// Connections for which it did not answer.
     pub lost: LostConnections,
 }
 
-/// The error of a run, with what its stage has left, where that has to be told.
+/// Adds the leftovers of a stage to the error of its run, if there are any.
 pub(crate) fn lost_with(
     error: Error,
     run: RunId,
@@ -72,11 +72,11 @@ pub(crate) fn lost_with(
     }
 }
 
-/// A stage that has come to its end.
+/// The end of a stage.
 pub(super) struct Done {
     /// The end of its sandbox.
     pub(super) over: Over,
-    /// A line on a gateway that could not be had.
+    /// A line about a gateway that was not available.
     pub(super) no_gateway: Option<String>,
     pub(super) summary: ConnectionSummary,
     pub(super) through: Option<Through>,

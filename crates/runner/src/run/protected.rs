@@ -1,4 +1,4 @@
-//! Protected names of one run: those that are held while it goes on, what the stage has made of them, and the lines about it.
+//! Handles the protected names of one run: holds them, moves aside what the stage made, and writes lines about them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -31,7 +31,7 @@ pub(super) fn noted(Found { path, moved }: &Found) -> Note {
     let path = path.display();
     let (what, words) = match moved {
         Ok(_) => (What::Quarantined, path.to_string()),
-        // The reason first: a record cuts long words at their end.
+        // The reason comes first because a record cuts long texts at their end.
         Err(error) => (What::NotQuarantined, format!("{error}: {path}")),
     };
     let mut note = Note::new(what);
@@ -39,8 +39,8 @@ pub(super) fn noted(Found { path, moved }: &Found) -> Note {
     note
 }
 
-/// Holds the names of git's that are missing, and those that a stub of another run's has. Returns a line for each that cannot be
-/// held; what a stage makes there is set aside at the end of the run.
+/// Holds the missing names of git, and those that a stub of another run holds. Returns a line for each that cannot be held: there, the
+/// end of the run moves aside what a stage made.
 pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
     let missing = plan.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
     let missing = missing.filter(|path| Stub::can_hold(path));
@@ -53,7 +53,7 @@ pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String
     let mut lines: Vec<String> = linked_elsewhere(plan, &there).into_iter().collect();
     let names: BTreeSet<_> = missing.chain(there.into_iter().filter(|path| Stub::can_hold(path))).collect();
     if keeper.state.is_none() {
-        // Nobody would know them for ours, and they would be moved as what the stage has made.
+        // Without a state directory nobody would recognize them as exeat's, and they would be moved as made by the stage.
         lines.extend(names.first().map(|name| {
             format!(
                 "`{}` and its like are not held, as there is no state directory of your own: what the stage makes there is moved",
@@ -65,7 +65,7 @@ pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String
     for name in &names {
         match Stub::hold(name, keeper) {
             Ok(stub) => stubs.extend(stub),
-            // Where the caller may not make it, neither may the stage.
+            // A stage cannot create a name that the caller cannot create.
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied
                     && name.parent().is_some_and(|dir| is_callers(dir) == Some(false)) => {}
@@ -78,7 +78,7 @@ pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String
     (stubs, lines)
 }
 
-/// Returns a line on protected files in writable trees that have another name: read-only is the protected one alone.
+/// Returns a line on protected files with a second name in a writable tree: only the protected name is read-only.
 fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
     let is_linked = |name: &&PathBuf| {
         plan.missing.iter().any(|missing| name.starts_with(&missing.tree))
@@ -97,21 +97,21 @@ fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
     ))
 }
 
-/// The writable tree that a path lies in, and its place there.
+/// Returns the writable tree that contains a path, and the path below it.
 pub(super) fn place_of(plan: &Plan, path: &Path) -> Option<(PathBuf, String)> {
     let mut trees = plan.missing.iter().map(|missing| missing.tree.as_path());
     let tree = trees.rfind(|tree| path.starts_with(tree)).or_else(|| path.parent())?;
     Some((tree.to_path_buf(), path.strip_prefix(tree).ok()?.to_str()?.to_owned()))
 }
 
-/// Who sets aside what this run's stage makes under protected names.
+/// Returns the keeper, which moves aside what this run's stage makes under protected names.
 pub(super) fn keeper(plan: &Plan, run: RunId) -> Keeper {
-    // Not in a directory that somebody else may write to.
+    // A directory that other users can write is not used.
     let place = key_place(plan.place.as_ref()).filter(|place| place.prepare().is_ok());
     Keeper { run: run.to_string(), state: place.map(|place| place.state_dir().to_path_buf()) }
 }
 
-/// Writes a file of the host's to its place again, when what was there has been moved. Returns the line that tells.
+/// Writes a file of the host back after its replacement was moved. Returns a line about it.
 pub(super) fn put_back(path: &Path, saved: &SavedFile) -> String {
     let path_shown = path.display();
     match path.symlink_metadata() {
@@ -126,8 +126,8 @@ pub(super) fn put_back(path: &Path, saved: &SavedFile) -> String {
     }
 }
 
-/// Writes down what is watched, for the next start if this process is killed, and for runs that start meanwhile; or a line on why
-/// that cannot be.
+/// Stores what is watched, for the next start if this process is killed, and for runs that start in the meantime. Returns a line if that
+/// fails.
 pub(super) fn journal(keeper: &Keeper, watches: &[Watch]) -> (Option<Journal>, Option<String>) {
     let written = match &keeper.state {
         _ if watches.is_empty() => return (None, None),
@@ -146,7 +146,7 @@ pub(super) fn journal(keeper: &Keeper, watches: &[Watch]) -> (Option<Journal>, O
     }
 }
 
-/// How long a start settles killed runs in trees that are not its own.
+/// The longest time that a start spends on killed runs in other trees than its own.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// Settles runs that were killed.
@@ -157,11 +157,11 @@ pub(super) fn settle_killed(plan: &Plan, keeper: &Keeper) -> Settlement {
     keeper.state.as_deref().map(settle).unwrap_or_default()
 }
 
-/// What is said where that search was ended.
+/// The line for a search that a signal ended.
 pub(super) const CUT: &str =
     "a signal ended the search for what the stage has left: the next start goes on with it";
 
-/// Searches for what the stage has left, in a thread of its own: a signal then ends the search. One of its first second is taken for a
+/// Searches in its own thread for what the stage left, so that a signal can end the search. A signal in the first second counts as a
 /// repetition of the one that ended the stage.
 pub(super) async fn look_until_signal(
     signals: Option<Signals>,
@@ -184,7 +184,7 @@ pub(super) async fn look_until_signal(
     }
 }
 
-/// Adds what runs have left that were killed, and returns a line for each.
+/// Adds the leftovers of killed runs, and returns a line for each run.
 pub(super) fn settled(interrupted: Settlement, found: &mut Leftovers) -> Vec<String> {
     let mut lines = Vec::new();
     if interrupted.waiting > 0 {
@@ -220,7 +220,7 @@ pub(super) fn told(found: &Found) -> String {
             let new = exeat_record::escape(new.as_os_str().as_bytes(), 1024);
             format!("`{path}` was moved to `{new}`: {why}{kept}")
         }
-        // Words of our own say all there is to say.
+        // exeat's own errors need no addition.
         Err(error) if error.get_ref().is_some() => format!("`{path}` is left where it is: {error}"),
         Err(error) => format!(
             "`{path}` could not be moved aside ({error}): if the stage made it, something on the host could run or obey it"
@@ -228,7 +228,7 @@ pub(super) fn told(found: &Found) -> String {
     }
 }
 
-/// Of those that have no line of their own.
+/// Returns notes that count the names without their own note.
 pub(super) fn noted_more(found: &Leftovers) -> impl Iterator<Item = Note> {
     let more = [(What::Quarantined, found.more_moved), (What::NotQuarantined, found.more_left)];
     more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| {
@@ -239,7 +239,7 @@ pub(super) fn noted_more(found: &Leftovers) -> impl Iterator<Item = Note> {
     })
 }
 
-/// Tells of those that have no line of their own, and of what the caller can do about those that have one.
+/// Returns lines that count the names without their own line, and lines on what the caller can do.
 pub(super) fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
     let moved = (found.more_moved > 0).then(|| {
         format!(
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// It comes again and again; the first is taken for a repetition of the one that ended the stage.
+    /// The signal repeats; the first one counts as a repetition of the one that ended the stage.
     #[test]
     fn l18_a_signal_ends_the_search_for_what_is_left() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! The record of a run, and of a proxy alone: how it is opened, kept and ended.
+//! Opens, keeps and ends the record of a run or of a proxy without a sandbox.
 
 use std::convert::Infallible;
 use std::fs;
@@ -37,7 +37,7 @@ pub(super) fn run_end(ended: Ended, summary: &ConnectionSummary) -> RunEnd {
     }
 }
 
-/// The end of a run that came to an error.
+/// Returns the end of a run that failed with an error.
 pub(super) fn lost_end(error: &Error) -> RunEnd {
     let (signal, stopped_by) = error.stopped_by().unzip();
     let cause = if signal.is_some() { Cause::Stopped } else { Cause::Setup };
@@ -45,7 +45,7 @@ pub(super) fn lost_end(error: &Error) -> RunEnd {
     RunEnd { cause, exit, limit: None, signal, stopped_by, connections: 0, dropped: 0 }
 }
 
-/// What the caller is told of connections that the record had no room for.
+/// Returns a line about connections that the record had no room for.
 pub(crate) fn record_full(summary: &ConnectionSummary, no_space: Option<&str>) -> Option<String> {
     let count = summary.record_full;
     let plural = if count == 1 { "" } else { "s" };
@@ -60,8 +60,7 @@ pub(crate) fn record_full(summary: &ConnectionSummary, no_space: Option<&str>) -
     }
 }
 
-/// What the record and the caller are told of connections for which there was no room. A line for each would let a flood of
-/// them fill the disk.
+/// Returns a note about connections beyond the limit. A line for each would let a flood of them fill the disk.
 pub(crate) fn turned_away(summary: &ConnectionSummary) -> Option<Note> {
     let count = Some(summary.turned_away).filter(|count| *count > 0)?;
     let mut note = Note::new(What::TurnedAway);
@@ -84,24 +83,24 @@ pub(super) fn open_log(plan: &Plan, run: RunId) -> Result<Opened, Error> {
     record.open(run)
 }
 
-/// What a record begins with, of a run and of a proxy alone.
+/// The settings of a record.
 pub(crate) struct Record<'a> {
     pub(crate) audit: &'a AuditTo,
-    /// Each line is on the disk before what it tells of is done.
+    /// Whether each line reaches the disk before the action that it describes.
     pub(crate) sync: bool,
     pub(crate) signing: &'a Signing,
     pub(crate) place: Option<&'a exeat_record::place::Place>,
     pub(crate) stage: Option<String>,
-    /// `None` where somebody else's decides.
+    /// The policy; `None` if another proxy decides.
     pub(crate) policy: Option<&'a Policy>,
 }
 
-/// A record that is open.
+/// An open record.
 pub(crate) struct Opened {
     pub(crate) log: Log,
-    /// Where it is, unless it goes to a descriptor.
+    /// The path; `None` for a descriptor.
     pub(crate) path: Option<PathBuf>,
-    /// The ledger that the run is to be in.
+    /// The ledger for the run.
     pub(crate) ledger: RunLedger,
 }
 
@@ -114,9 +113,9 @@ impl Record<'_> {
             sink = sink.synced().map_err(Error::Record)?;
         }
         let canonical = self.policy.map(Policy::canonical_json);
-        // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
+        // Only the default place gets a policy beside the record; elsewhere nobody asked for that file.
         if let (AuditTo::Default, Some(path), Some(canonical)) = (self.audit, &path, &canonical) {
-            // A record without its policy and without a line tells of no run.
+            // A record without its policy and without lines describes no run.
             store_policy(path, canonical, self.sync).map_err(Error::Place).inspect_err(|_| {
                 let _ = fs::remove_file(path);
             })?;
@@ -133,7 +132,7 @@ impl Record<'_> {
     }
 }
 
-/// Runs alongside `work`, has every line of the record signed within a second, and space kept for its end. Returns what `work` does.
+/// Runs alongside `work`: signs every line of the record within a second, and keeps space for its end. Returns the result of `work`.
 pub(crate) async fn keeping<T>(log: &Log, work: impl Future<Output = T>) -> T {
     tokio::select! {
         done = work => done,
@@ -142,10 +141,10 @@ pub(crate) async fn keeping<T>(log: &Log, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// A run that lasts longer than this has space kept for the end of its record, also where its stage attempts nothing.
+/// The duration from which a run gets space for the end of its record, even if its stage attempts nothing.
 const KEEP_SPACE: Duration = Duration::from_secs(1);
 
-/// Keeps space on the disk for the end of a record.
+/// Keeps space on disk for the end of a record.
 async fn reserve_space(log: &Log) -> Infallible {
     tokio::time::sleep(KEEP_SPACE).await;
     log.reserve_space();
@@ -160,7 +159,7 @@ async fn keep_signed(log: &Log) -> Infallible {
     }
 }
 
-/// The sink, and its path where it has one.
+/// Opens the sink, and returns its path if it has one.
 fn open_record(
     audit: &AuditTo,
     place: Option<&exeat_record::place::Place>,

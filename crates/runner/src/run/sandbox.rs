@@ -1,4 +1,4 @@
-//! The sandbox of a run, as the thread sees it that serves the proxy: waiting for its start, and for its end.
+//! Follows the sandbox of a run from the thread that serves the proxy: waits for its start and its end.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::OwnedFd;
@@ -30,16 +30,16 @@ use crate::staged::Staged;
 use crate::stopping::{GRACE, GRACE_UNATTENDED, KILLING, Stopping};
 use crate::terminal::Terminal;
 
-/// From a signal to the word that the command has started, which is on its way when it has.
+/// The longest wait after a signal for a report of the start that may be under way.
 const STARTING: Duration = Duration::from_secs(1);
 
-/// The sandbox's thread, joined at the end.
+/// The sandbox's thread, which is joined at the end.
 pub(super) struct Thread(pub(super) Option<std::thread::JoinHandle<()>>);
 
 impl Thread {
     pub(super) fn join(&mut self) {
         if let Some(thread) = self.0.take() {
-            // It has sent its last word; a panic there has been reported already as a closed channel.
+            // It has sent its last message; a panic was already reported as a closed channel.
             let _ = thread.join();
         }
     }
@@ -51,36 +51,36 @@ impl Drop for Thread {
     }
 }
 
-/// A sandbox that stands.
+/// A sandbox that is ready for its stage.
 pub(super) struct Offered {
     pub(super) bridge: Bridge,
     pub(super) handle: Handle,
-    /// Its network, where that could be entered.
+    /// The network, if it could be entered.
     pub(super) network: Entered,
 }
 
-/// The other thread, as seen from this one.
+/// The channels to the sandbox's thread.
 pub(super) struct Sandbox {
     pub(super) offered: Option<oneshot::Receiver<Result<Offered, exeat_sandbox::Error>>>,
-    /// Dropping it gives up a sandbox that does not stand yet.
+    /// Dropping it cancels a sandbox that is not ready yet.
     pub(super) cancel: Option<PipeWriter>,
-    /// Whether there is a gateway.
+    /// Sends whether there is a gateway, which starts the stage.
     pub(super) go: Option<oneshot::Sender<bool>>,
-    /// With the master of the stage's terminal, where it has one of its own.
+    /// Receives the master of the stage's own terminal, if it has one.
     pub(super) started: oneshot::Receiver<Result<Option<OwnedFd>, exeat_sandbox::Error>>,
-    /// With what the host took away from over the stage.
+    /// Receives the end of the stage, with the changes of the host.
     pub(super) status: oneshot::Receiver<(Result<Status, exeat_sandbox::Error>, Uncovered)>,
-    /// The caller's terminal, where the stage has one of its own.
+    /// The caller's terminal, if the stage has its own.
     pub(super) terminal: Option<Terminal>,
-    /// One of the caller's standard streams is a terminal.
+    /// Whether one of the caller's standard streams is a terminal.
     pub(super) is_attended: bool,
-    /// Counts the output, where that is limited.
+    /// The count of a limited output.
     pub(super) meter: Option<Meter>,
-    /// What is between the stage and its output, where that is limited.
+    /// The pipes for a limited output.
     pub(super) copies: Option<Copies>,
     /// Limits that were reached.
     pub(super) stops: mpsc::Receiver<Stop>,
-    /// Keeps that channel open: not every run has somebody who watches.
+    /// Keeps the channel open, because not every run has a watch.
     pub(super) _stop: mpsc::Sender<Stop>,
 }
 
@@ -89,7 +89,7 @@ fn lost<T>(_: T) -> Error {
 }
 
 impl Sandbox {
-    /// Waits until the sandbox stands. Asked for the end, it is given up: the command is not started at all.
+    /// Waits until the sandbox is ready. A request to end cancels it: the command does not start.
     pub(super) async fn offered(&mut self, asks: &mut Asks) -> Result<Offered, Error> {
         let offered = self.offered.take().ok_or(()).map_err(lost)?;
         tokio::select! {
@@ -101,7 +101,7 @@ impl Sandbox {
         }
     }
 
-    /// Lets the stage start, does what is asked, and waits for the end.
+    /// Starts the stage, handles requests, and waits for the end.
     pub(super) async fn become_stage(
         mut self,
         handle: Handle,
@@ -111,7 +111,7 @@ impl Sandbox {
         on_start: impl FnOnce() -> io::Result<()>,
         (run, refused): (&Run<'_>, &mut UnboundedReceiver<DeniedHost>),
     ) -> Result<Over, Error> {
-        // Asked while the sandbox was made: the stage is not started at all.
+        // After a request during the setup the stage does not start.
         tokio::select! {
             biased;
             (ask, signal) = asks.ending() => return Err(Error::stopped(ask, signal)),
@@ -120,17 +120,17 @@ impl Sandbox {
         self.go.take().and_then(|go| go.send(has_gateway).ok()).ok_or(()).map_err(lost)?;
         let mut early = None;
         let started = tokio::select! {
-            // What has started is not reported as stopped before it did.
+            // A started stage is not reported as stopped before its start.
             biased;
             started = &mut self.started => started.map_err(lost)?,
             (ask, signal) = asks.ending() => match tokio::time::timeout(STARTING, &mut self.started).await {
-                // It had, and the word of it was on its way.
+                // The stage had started, and the report was under way.
                 Ok(started) => {
                     early = Some((ask, signal));
                     started.map_err(lost)?
                 }
                 Err(_) => {
-                    // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
+                    // The command may be on a file system that does not answer. The sandbox is gone, so it cannot report an error.
                     handle.kill();
                     return Err(Error::stopped(ask, signal));
                 }
@@ -148,7 +148,7 @@ impl Sandbox {
                 match ready {
                     Ok(copying) => copying,
                     Err((what, source)) => {
-                        // It runs already, and nobody would hold it to its time.
+                        // The stage runs, but without this thread nobody would enforce its limits.
                         handle.kill();
                         return Err(Error::Prepare { what, source });
                     }
@@ -172,7 +172,7 @@ impl Sandbox {
         let grace = if self.is_attended { GRACE } else { GRACE_UNATTENDED };
         let mut stopping = Stopping::new(handle, limits.grace.map_or(grace, Span::get), terminal);
         let (mut timed_out, mut is_denied) = (false, false);
-        // The first ask for the end.
+        // The first request to end.
         let mut first = None;
         if let Some((ask, signal)) = early {
             first = Some((ask.by(), signal, Instant::now()));
@@ -196,7 +196,7 @@ impl Sandbox {
                 () = stopping.suspend_typed() => stopping.suspend(true).await,
                 () = until(timeout), if stop.is_none() => {
                     timeout = None;
-                    // One that was asked to end before is killed now, and was stopped all the same.
+                    // A stage that was asked to end is killed now, but still counts as stopped.
                     timed_out = first.is_none() && !is_denied;
                     stopping.signal(Signal::SIGTERM);
                 }
@@ -217,8 +217,8 @@ impl Sandbox {
         let over = Instant::now();
         stopping.over();
         if self.copies.is_some() || stopping.terminal.is_some() {
-            // What the stage has written goes on to whoever reads it, for as long as that takes: without a pipe between, it
-            // would have gone there before the stage could end. A stage that was stopped, or a signal, does not wait so long.
+            // The rest of the stage's output goes to its reader without a time limit: without a pipe between them, the stage could not
+            // have ended before. After a stop or a signal the wait is short.
             let by = stopping.deadline.map(|_| Instant::now() + KILLING);
             loop {
                 let copied = async {
@@ -233,7 +233,7 @@ impl Sandbox {
                     }
                 };
                 tokio::select! {
-                    // Restores the caller's terminal, whose keys may be needed while the rest goes on.
+                    // The caller's terminal is restored first, because its keys may be needed during the rest.
                     () = shown => drop(stopping.terminal.take()),
                     () = copied, if stopping.terminal.is_none() => break,
                     ask = asks.next() => match ask {
@@ -250,7 +250,7 @@ impl Sandbox {
             if let Some(copies) = &mut self.copies {
                 copies.cancel();
             }
-            // Restores the caller's terminal.
+            // Dropping it restores the caller's terminal.
             drop(stopping.terminal.take());
         }
         if !timed_out && stop.is_none() {
@@ -284,22 +284,22 @@ impl Sandbox {
     }
 }
 
-/// How the sandbox's thread saw the end.
+/// The end as the sandbox's thread saw it.
 pub(super) struct Over {
     pub(super) ended: Ended,
-    /// The kernel's words, where the command could not be executed.
+    /// The kernel's error if the command could not be executed.
     pub(super) why_not: Option<&'static str>,
-    /// The first signal that came for the stage.
+    /// The first signal for the stage.
     pub(super) signal: Option<Signal>,
-    /// The reason to stop the stage for a limit that it may not have reached.
+    /// The reason to stop the stage because usage could not be measured.
     pub(super) blind: Option<String>,
-    /// A line on a signal that was not passed on.
+    /// A line about a signal that was not passed on.
     pub(super) untold: Option<String>,
-    /// The covers that the host took away.
+    /// The covers that the host removed.
     pub(super) uncovered: Uncovered,
 }
 
-/// Sleeps until then, or for ever.
+/// Sleeps until the deadline, or forever without one.
 async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
@@ -307,10 +307,10 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// How long the stage may outlive its relay without that being a loss: both end with pid 1, in any order.
+/// The time that the stage may outlive its relay normally: both end with pid 1, in any order.
 const TOGETHER: Duration = Duration::from_millis(200);
 
-/// Writes a note when the relay dies before the stage.
+/// Writes a note if the relay ends before the stage.
 pub(super) async fn watch_relay(
     lifeline: OwnedFd,
     handle: Handle,
@@ -322,7 +322,7 @@ pub(super) async fn watch_relay(
     let lifeline = UnixStream::from_std(lifeline)?;
     tokio::select! {
         () = over.cancelled() => return Ok(()),
-        // The relay never writes: readable means end of file.
+        // The relay never writes, so readable means end of file.
         ready = lifeline.readable() => ready?,
     }
     tokio::select! {
@@ -331,13 +331,13 @@ pub(super) async fn watch_relay(
     }
     if !handle.stage_is_over() {
         tracing::warn!("the relay ended before the stage");
-        // The log fails closed by itself.
+        // The log itself stops the run if it cannot write.
         let _ = log.write(Event::Note(Note::new(What::BridgeLost)));
     }
     Ok(())
 }
 
-/// What bubblewrap is to find in the place of the run directory: the trees, and the directory's own files.
+/// Collects the entries that bubblewrap finds at the run directory: the trees and the directory's own files.
 pub(crate) fn staging(staged: Staged, dir: &RunDir) -> io::Result<Staging> {
     let mut staging = Staging::new(dir.path());
     for (name, tree) in staged.into_trees() {

@@ -1,4 +1,4 @@
-//! A stage that has been started, and the thread that serves it.
+//! Controls a started stage, and the thread that serves it.
 
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::sync::mpsc::{self, Receiver};
@@ -16,19 +16,19 @@ use crate::run::streams::Streams;
 use crate::run::{OnDenied, Within, run_on};
 use crate::signals::Ask;
 
-/// A stage that has started. Two threads of this process serve it until it is over.
+/// A started stage. Two threads of this process serve it until its end.
 ///
-/// Dropping it ends the stage: SIGKILL to every process of the sandbox, and the drop waits until none is left and the
-/// record is closed. That takes milliseconds, or up to two seconds where the stage had sent bytes that are still on their
-/// way to an allowed host. Call [`Running::stop`] and then [`Running::wait`] for a polite end.
+/// Dropping it kills every process of the sandbox with SIGKILL, and waits until none is left and the record is closed. That takes
+/// milliseconds, or up to two seconds if bytes of the stage are still under way to an allowed host. For a polite end, call
+/// [`Running::stop`] and then [`Running::wait`].
 #[derive(Debug)]
 pub struct Running {
     run: RunId,
     stopper: Stopper,
     over: Receiver<Result<Outcome, Error>>,
-    /// Its sender goes away, without a value, after the outcome was sent.
+    /// The sender is dropped without a value after the outcome was sent.
     is_over: oneshot::Receiver<()>,
-    /// The outcome, once it was received.
+    /// The received outcome.
     ended: Option<Result<Outcome, Error>>,
     thread: Option<JoinHandle<()>>,
     pub(super) stdin: Option<PipeWriter>,
@@ -36,25 +36,25 @@ pub struct Running {
     pub(super) stderr: Option<PipeReader>,
 }
 
-/// Ends a stage from another thread. When the stage is over it does nothing.
+/// Ends a stage from another thread. It does nothing after the end of the stage.
 #[derive(Debug, Clone)]
 pub struct Stopper(UnboundedSender<Ask>);
 
 impl Stopper {
-    /// See [`Running::stop`].
+    /// Works like [`Running::stop`].
     pub fn stop(&self, grace: Duration) {
-        // Nobody receives it: the run is over.
+        // Without a receiver the run is over.
         let _ = self.0.send(Ask::Stop(grace));
     }
 
-    /// See [`Running::kill`].
+    /// Works like [`Running::kill`].
     pub fn kill(&self) {
         let _ = self.0.send(Ask::Kill);
     }
 }
 
 impl Running {
-    /// Starts the run in a thread of its own, and waits until the stage was executed or could not be.
+    /// Starts the run in its own thread, and waits until the stage was executed or failed to.
     pub(super) fn start(plan: Plan, streams: Streams, on_denied: OnDenied) -> Result<Self, Error> {
         let run = RunId::new();
         let (asks, asked) = unbounded_channel();
@@ -68,7 +68,7 @@ impl Running {
                 notes.append(&mut outcome.notes);
                 Outcome { notes, ..outcome }
             });
-            // Whoever started it may be gone.
+            // The owner may be gone.
             let _ = over_to.send(done);
             drop(is_over_to);
         };
@@ -85,41 +85,39 @@ impl Running {
             stdout: None,
             stderr: None,
         };
-        // The other end goes away unsent when there was no start.
+        // The sender is dropped unsent when the stage did not start.
         if started.recv().is_err() {
             running.ended = Some(Ok(running.receive()?));
         }
         Ok(running)
     }
 
-    /// The run: the name of its record, and `EXEAT_RUN_ID` inside.
+    /// Returns the id of the run: the name of its record, and `EXEAT_RUN_ID` inside.
     #[must_use]
     pub fn id(&self) -> RunId {
         self.run
     }
 
-    /// The pipe to the stage's standard input, if it was [`Stdio::piped`](crate::Stdio::piped); once. Dropping it is the
-    /// end of the input.
+    /// Takes the pipe to the stage's standard input, if it was [`Stdio::piped`](crate::Stdio::piped). Dropping the pipe ends the input.
     pub fn take_stdin(&mut self) -> Option<PipeWriter> {
         self.stdin.take()
     }
 
-    /// The pipe from the stage's standard output, if it was [`Stdio::piped`](crate::Stdio::piped); once.
+    /// Takes the pipe from the stage's standard output, if it was [`Stdio::piped`](crate::Stdio::piped).
     pub fn take_stdout(&mut self) -> Option<PipeReader> {
         self.stdout.take()
     }
 
-    /// The pipe from the stage's standard error, if it was [`Stdio::piped`](crate::Stdio::piped); once.
+    /// Takes the pipe from the stage's standard error, if it was [`Stdio::piped`](crate::Stdio::piped).
     pub fn take_stderr(&mut self) -> Option<PipeReader> {
         self.stderr.take()
     }
 
-    /// Waits until no process of the stage is left and the record is closed. Closes the pipe to standard input first, if
-    /// it was not taken. A stage whose output is piped and not read may wait for its reader for ever: read it first, or
-    /// use [`Stage::output`](crate::Stage::output).
+    /// Waits until no process of the stage is left and the record is closed. Closes the pipe to standard input first, unless it was
+    /// taken. A stage may wait forever for a reader of its piped output: read it first, or use [`Stage::output`](crate::Stage::output).
     ///
     /// # Errors
-    /// When the run was lost after the start; no process of the stage is left then either.
+    /// Returns an error when the run was lost after the start; no process of the stage is left then either.
     pub fn wait(mut self) -> Result<Outcome, Error> {
         drop(self.stdin.take());
         match self.ended.take() {
@@ -128,19 +126,19 @@ impl Running {
         }
     }
 
-    /// Waits as [`wait`](Running::wait) does, and leaves the thread to other futures meanwhile. It needs no particular async runtime.
-    /// Dropping the future drops the `Running`, which ends the stage.
+    /// Waits like [`wait`](Running::wait) without blocking the thread. It needs no particular async runtime. Dropping the future drops
+    /// the `Running`, which ends the stage.
     ///
     /// # Errors
     /// Fails as [`wait`](Running::wait) does.
     pub async fn outcome(mut self) -> Result<Outcome, Error> {
         drop(self.stdin.take());
-        // The sender sends nothing: it only goes away.
+        // The sender is dropped without a value.
         let _ = (&mut self.is_over).await;
         self.wait()
     }
 
-    /// Waits for `limit` at most. `true`: it is over, and [`Running::wait`] returns at once.
+    /// Waits up to `limit`. If it returns true, the run is over and [`Running::wait`] returns at once.
     pub fn wait_timeout(&mut self, limit: Duration) -> bool {
         if self.ended.is_none() {
             self.ended = match self.over.recv_timeout(limit) {
@@ -152,18 +150,18 @@ impl Running {
         true
     }
 
-    /// Asks the stage to end: SIGTERM to its process group now, and SIGKILL to everything in the sandbox when `grace` is
-    /// over. Does not wait. Asked again, the sooner of the two ends counts.
+    /// Asks the stage to end: SIGTERM to its process group now, and SIGKILL to everything in the sandbox after `grace`. Does not wait. Of
+    /// several calls the earliest end counts.
     pub fn stop(&self, grace: Duration) {
         self.stopper.stop(grace);
     }
 
-    /// Ends every process of the sandbox with SIGKILL. Does not wait.
+    /// Kills every process of the sandbox with SIGKILL. Does not wait.
     pub fn kill(&self) {
         self.stopper.kill();
     }
 
-    /// Stops this stage from elsewhere, while [`Running::wait`] waits.
+    /// Returns a handle that ends this stage while [`Running::wait`] waits.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
@@ -178,7 +176,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
         if let Some(thread) = self.thread.take() {
-            // A panic in it is known already: the outcome did not come.
+            // The missing outcome already shows a panic.
             let _ = thread.join();
         }
     }
@@ -188,7 +186,7 @@ fn lost() -> Error {
     Error::Prepare { what: "the run", source: io::Error::other("its thread ended early") }
 }
 
-/// Reads to the end, or until there is more than `most` bytes, which ends the stage.
+/// Reads to the end. More than `most` bytes end the stage.
 pub(super) fn collect(
     pipe: Option<PipeReader>,
     most: usize,

@@ -1,14 +1,14 @@
-//! The standard streams of a stage, as the caller set them.
+//! Defines the standard streams that a caller sets for a stage.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// What one standard stream of a stage is connected to.
+/// The destination of one standard stream of a stage.
 ///
-/// Files, pipes, terminals and connected Unix stream pairs can be given with `Stdio::from`. A directory, or a socket that
-/// could be connected again, would lead out of the sandbox: the stage is then refused ([`Error::Stream`](crate::Error::Stream)).
+/// Use `Stdio::from` for files, pipes, terminals and connected Unix stream pairs. A directory, or a socket that can connect again, would
+/// lead out of the sandbox: then the start fails ([`Error::Stream`](crate::Error::Stream)).
 #[derive(Debug, Clone)]
 pub struct Stdio(Kind);
 
@@ -21,25 +21,25 @@ enum Kind {
 }
 
 impl Stdio {
-    /// This process's own stream. It is copied, and stays open and as it is here.
+    /// Uses a copy of this process's own stream, which stays open here.
     #[must_use]
     pub fn inherit() -> Self {
         Self(Kind::Inherit)
     }
 
-    /// `/dev/null`.
+    /// Uses `/dev/null`.
     #[must_use]
     pub fn null() -> Self {
         Self(Kind::Null)
     }
 
-    /// A pipe, whose other end [`Running`](crate::Running) has.
+    /// Uses a pipe, whose other end [`Running`](crate::Running) has.
     #[must_use]
     pub fn piped() -> Self {
         Self(Kind::Piped)
     }
 
-    /// The stage's end, and the caller's where there is one.
+    /// Opens standard input: returns the stage's end, and the caller's end if there is one.
     pub(super) fn input(&self) -> io::Result<(OwnedFd, Option<PipeWriter>)> {
         if matches!(self.0, Kind::Piped) {
             let (reader, writer) = io::pipe()?;
@@ -48,7 +48,7 @@ impl Stdio {
         Ok((self.copy(io::stdin().as_fd())?, None))
     }
 
-    /// The same for output; `own` is this process's.
+    /// Opens an output: returns the stage's end, and the caller's end if there is one. `own` is this process's stream.
     pub(super) fn output(&self, own: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<PipeReader>)> {
         if matches!(self.0, Kind::Piped) {
             let (reader, writer) = io::pipe()?;
@@ -67,7 +67,7 @@ impl Stdio {
         }
     }
 
-    /// A path that leads to what is open already; `own` is the number of this process's stream.
+    /// Returns a path that leads to the open stream; `own` is the number of this process's stream.
     pub(super) fn path(&self, own: u8) -> Option<String> {
         match &self.0 {
             Kind::Inherit => Some(format!("/proc/self/fd/{own}")),

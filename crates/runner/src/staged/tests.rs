@@ -9,7 +9,7 @@ fn two_users_change_places_and_the_others_stay() {
     assert_eq!(swapped(all, 0, 65534).as_deref(), Some(lines));
     assert_eq!(swapped(all, 65534, 0).unwrap().lines().count(), 4);
     assert_eq!(swapped(all, 7, 7).as_deref(), Some("0 0 4294967295\n"));
-    // A container: what it does not have cannot be mapped.
+    // A container cannot map ids that it does not have.
     let some = "0 100000 1000\n5000 200000 2\n";
     assert_eq!(swapped(some, 0, 65534), None);
     assert_eq!(swapped(some, 0, 1000), None);
@@ -24,7 +24,7 @@ fn the_kernel_takes_such_a_map() {
     map((0, 0), (NOBODY, NOBODY)).unwrap();
 }
 
-/// B10: what an owner may do is the stage's to do in a tree where they have changed places, and only there.
+/// B10: the stage has the owner's permissions only in a tree where they are exchanged.
 #[test]
 fn b10_permissions_are_those_of_the_mount() {
     let dir = std::env::temp_dir().join(format!("staged-bits-{}", std::process::id()));
@@ -37,14 +37,14 @@ fn b10_permissions_are_those_of_the_mount() {
         let who = (owner.0 + 1, owner.1 + 1);
         seen.push([None, Some(owner)].map(|owner| enters(&meta, who, owner)));
         assert!(is_mine(&meta, who, Some(owner)) && !is_mine(&meta, who, None));
-        // Who has changed places with the owner is not the owner any more.
+        // A user who was exchanged with the owner is not the owner any more.
         assert!(!is_mine(&meta, owner, Some(who)));
     }
     assert_eq!(seen, [[false, true], [false, false], [true, false]]);
     fs::remove_dir(&dir).unwrap();
 }
 
-/// B10: root follows no link that another user could have made into a place that is closed to that user.
+/// B10: root follows no link of another user into a place that is closed to that user.
 #[test]
 #[ignore = "needs root"]
 fn b10_a_link_that_another_user_could_have_made_is_doubtful() {
@@ -66,7 +66,7 @@ fn b10_a_link_that_another_user_could_have_made_is_doubtful() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// B10: a link in root's directory is another user's to make where the directory itself is.
+/// B10: another user can make a link in root's directory if that user owns the directory above.
 #[test]
 #[ignore = "needs root"]
 fn b10_a_link_in_a_directory_that_another_user_could_have_put_there_is_doubtful() {
@@ -81,7 +81,7 @@ fn b10_a_link_in_a_directory_that_another_user_could_have_put_there_is_doubtful(
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// B10: a name that led elsewhere when the view looked opens nothing of root's, whatever it is by now.
+/// B10: a name that led elsewhere when the view resolved it opens nothing of root's.
 #[test]
 #[ignore = "needs root"]
 fn b10_a_name_that_has_changed_is_doubtful() {
@@ -100,7 +100,7 @@ fn b10_a_name_that_has_changed_is_doubtful() {
         (taken[0].is_some(), staged.notes().len())
     };
     assert_eq!(taken(&[(tree.clone(), tree.clone())]), (true, 0), "by its own name");
-    // A directory by now, a link to the tree when the view looked.
+    // The name is a directory now, and was a link to the tree before.
     assert_eq!(taken(&[(name.clone(), tree.clone())]), (false, 1));
     fs::remove_dir(&name).unwrap();
     assert_eq!(taken(&[(name.clone(), tree.clone())]), (false, 1), "nothing by now");
@@ -114,7 +114,7 @@ fn b10_a_name_that_has_changed_is_doubtful() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// B10: a mask of what is out of reach is left out, and a closed directory gives way to what is shown in it.
+/// B10: a mask over an unreachable file is left out, and a closed directory is replaced by an empty one with the shown tree.
 #[test]
 #[ignore = "needs root"]
 fn b10_a_closed_directory_is_not_opened() {
