@@ -79,6 +79,7 @@ const NEEDS: &[Need] = &[
     },
     Need { package: "postgresql-client", present: || on_path("psql"), by: TESTS },
     // What a terminal, a completion or a page is tried with.
+    Need { package: "jq", present: || on_path("jq"), by: TESTS },
     Need { package: "vim", present: || on_path("vim"), by: TESTS },
     Need { package: "less", present: || on_path("less"), by: TESTS },
     Need { package: "procps", present: || on_path("top"), by: TESTS },

@@ -1,53 +1,20 @@
 //! Every example of the pages is one that this `exeat` takes: commands by the parser of its arguments, policies by theirs.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use clap::Parser;
 use clap::error::ErrorKind;
 use exeat_policy::{FileRole, PolicyFile};
 
 use super::Cli;
 
-/// README.md and every page of docs/.
-fn pages() -> Vec<(String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let mut pages: Vec<PathBuf> =
-        docs.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
-    pages.push(root.join("README.md"));
-    pages.sort();
-    let read = |path: &PathBuf| {
-        (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read_to_string(path).unwrap())
-    };
-    pages.iter().map(read).collect()
-}
+#[path = "../../tests/support/pages.rs"]
+mod pages;
+
+use pages::{commands, pages};
 
 /// The blocks of a page between fences of this language.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
     let fence = format!("\n```{language}\n");
     page.split(&fence).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
-}
-
-/// The commands of a page: lines of code that begin with `exeat`, a prompt before it or not, which are whole; and code in a sentence,
-/// which may leave out what the sentence is not about.
-fn commands(page: &str) -> Vec<(String, bool)> {
-    let (mut found, mut is_code) = (Vec::new(), false);
-    let joined = page.replace("\\\n", " ");
-    for line in joined.lines() {
-        if line.starts_with("```") {
-            is_code = !is_code;
-        } else if is_code || line.starts_with("    ") {
-            let line = line.trim_start().trim_start_matches("$ ");
-            // `exeat: ...` is what it says.
-            found.extend(line.starts_with("exeat ").then(|| (line.to_owned(), true)));
-        } else {
-            let spans = line.split('`').skip(1).step_by(2);
-            found
-                .extend(spans.filter(|span| span.starts_with("exeat ")).map(|span| (span.to_owned(), false)));
-        }
-    }
-    found
 }
 
 /// The words of a command, up to what is the shell's own: a pipe, a redirection, a comment.

@@ -1,5 +1,7 @@
 //! The `exeat` binary in a directory of its own.
 
+#![allow(dead_code, reason = "each test program uses a part")]
+
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
