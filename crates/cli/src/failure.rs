@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use exeat_compose::{Fault, Place};
+use exeat_compose::{Fault, Position};
 use exeat_runner::RunLost;
 use serde::Serialize;
 
@@ -35,9 +35,9 @@ struct At<'a> {
     meant: Option<&'a str>,
 }
 
-impl<'a> From<&'a Place> for At<'a> {
-    fn from(place: &'a Place) -> Self {
-        let Place { file, line, column, error, meant } = place;
+impl<'a> From<&'a Position> for At<'a> {
+    fn from(place: &'a Position) -> Self {
+        let Position { file, line, column, error, meant } = place;
         Self { file, line: *line, column: *column, error, meant: meant.as_deref() }
     }
 }

@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use exeat_audit::query::last_part;
 use exeat_policy::{printable, shell_word};
 use exeat_record::{Proto, signal_name};
-use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, OnDenied, Outcome, Through};
+use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, OnDenied, OtherProxy, Outcome};
 
 use crate::args::ColorWhen;
 use crate::env_vars;
@@ -100,8 +100,8 @@ pub(crate) fn seal(outcome: &Outcome) -> Option<String> {
 }
 
 /// Where the decisions are of a run through somebody else's proxy; nothing where nothing was asked for.
-pub(crate) fn through(summary: &ConnectionSummary, through: &Through) -> String {
-    let Through { socket, lost } = through;
+pub(crate) fn through(summary: &ConnectionSummary, through: &OtherProxy) -> String {
+    let OtherProxy { socket, lost } = through;
     let place = printable(&format!("unix:{}", socket.display()));
     let exeat = speaker();
     let mut out = String::new();

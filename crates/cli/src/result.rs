@@ -11,7 +11,7 @@ use crate::request;
 
 /// What it says of a run that did not happen, or that was lost.
 pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
-    RunResult::of_failure(failure.cause(), failure.exit().code(), failure.said(), failure.error())
+    RunResult::from_failure(failure.cause(), failure.exit().code(), failure.said(), failure.error())
 }
 
 /// Where the result goes, opened before the stage runs.

@@ -17,12 +17,12 @@ pub struct Fault {
     /// The probable intention, for programs, where the message itself contains it.
     pub meant: Option<String>,
     /// Where the errors are.
-    pub places: Vec<Place>,
+    pub places: Vec<Position>,
 }
 
 /// The position of an error in a file or a flag, for programs. The message contains it as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The file or the flag as the user named it.
     pub file: String,
     /// The line, starting at 1.
@@ -73,7 +73,7 @@ impl Fault {
 
     /// Adds where the errors are.
     #[must_use]
-    pub fn at(self, places: Vec<Place>) -> Self {
+    pub fn at(self, places: Vec<Position>) -> Self {
         Self { places, ..self }
     }
 }

@@ -22,7 +22,7 @@ mod upstream;
 mod via;
 
 pub use credentials::{AuthError, read_credentials_file, read_credentials_variable};
-pub use fault::{Fault, Place};
+pub use fault::{Fault, Position};
 pub use file_state::FileState;
 pub use load::{Composed, compose, read_unnamed};
 pub use machine::{Machine, PlaceError, TakeFd, descriptor_not_open};

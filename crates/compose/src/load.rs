@@ -10,7 +10,7 @@ use exeat_policy::{
 };
 use exeat_record::{Source, SourceRole, today};
 
-use crate::fault::{Fault, Place};
+use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
 use crate::layers::{StoredLayers, UpperLayers, check_hosts_named, check_kinds, terms};
 use crate::machine::Machine;
@@ -361,7 +361,7 @@ fn add(grants: &mut PolicyBuilder, flag: &str, rule: &str, action: Action, note:
 
 fn from_rule(flag: &str, error: &RuleError) -> Fault {
     let before = error.text().get(..error.span().start).unwrap_or_default();
-    let place = Place {
+    let place = Position {
         file: flag.to_owned(),
         line: None,
         column: Some(u32::try_from(before.chars().count() + 1).unwrap_or(u32::MAX)),

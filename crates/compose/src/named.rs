@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{FileError, FileRole, Origin, PolicyFile};
 
-use crate::fault::{Fault, Place};
+use crate::fault::{Fault, Position};
 use crate::machine::PlaceError;
 
 /// The name of the project's policy file. It applies where the caller names it or a ceiling bounds it; otherwise a note mentions
@@ -59,7 +59,7 @@ pub fn preset_fault(error: &PresetError, origin: Option<&Origin>) -> Fault {
 }
 
 pub(crate) fn from_file(error: FileError) -> Fault {
-    let places = error.problems().iter().map(|problem| Place {
+    let places = error.problems().iter().map(|problem| Position {
         file: error.path().to_owned(),
         line: Some(problem.line),
         column: Some(problem.column),

@@ -12,7 +12,7 @@ use exeat_record::lock::{self, Lock};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::fault::{Fault, Place};
+use crate::fault::{Fault, Position};
 use crate::machine::Machine;
 use crate::named::STDIN;
 
@@ -129,7 +129,7 @@ pub(crate) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, 
     machine.open_deciding(path).map_err(|error| {
         let why = format!("cannot read `{}`", printable(shown));
         let whole = format!("{why}: {}", error);
-        let place = Place { file: shown.to_owned(), line: None, column: None, error: whole, meant: None };
+        let place = Position { file: shown.to_owned(), line: None, column: None, error: whole, meant: None };
         let failure = Fault::input(why).because(error).at(vec![place]);
         // `@FILE` is the form of curl and of `--allow`, so users write it here, too.
         match shown.strip_prefix('@') {

@@ -25,21 +25,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain};
 use crate::ledger::begin;
-use crate::limits::{check_audit_size, of_connections};
-use crate::reload::{Load, Reloaded, Reloader};
+use crate::limits::{check_audit_size, proxy_limits};
+use crate::reload::{LoadPolicy, Reloaded, Reloader};
 use crate::request::AuditTo;
-use crate::run::record::{Opened, Record, keeping, turned_away};
+use crate::run::record::{OpenRecord, Record, keep_record, turned_away_note};
 use crate::run::survive_file_limit;
 use crate::signals::Signals;
 use crate::signing::Signing;
 use crate::{caller, upstream};
 
 /// A callback that gets the place where the proxy listens, and the record's path if there is one.
-pub type Ready = Box<dyn FnOnce(&str, Option<&Path>)>;
+pub type ReadyCallback = Box<dyn FnOnce(&str, Option<&Path>)>;
 
 /// A callback for each later reading of the policy. It gets the digest of the new policy with lines for the user, or the reason that the
 /// old one stays.
-pub type Told = Box<dyn Fn(Result<(&str, &[String]), &str>)>;
+pub type ReloadCallback = Box<dyn Fn(Result<(&str, &[String]), &str>)>;
 
 /// The request for a proxy without a sandbox.
 pub struct ProxyRequest {
@@ -56,9 +56,9 @@ pub struct ProxyRequest {
     /// The inspected files. The policy is read again when one of these changes, or at SIGHUP.
     pub inspected: Vec<FileState>,
     /// Reads the policy again on a thread of its own. The result is applied whole or not at all.
-    pub load: Load,
+    pub load: LoadPolicy,
     /// Called after each reading.
-    pub told: Told,
+    pub on_reload: ReloadCallback,
     /// The upstream proxy that connections go through while this proxy serves.
     pub upstream: Option<UpstreamProxy>,
     /// The limits of connections; the other limits need a stage.
@@ -74,7 +74,7 @@ pub struct ProxyRequest {
     /// The caller's environment.
     pub host_env: BTreeMap<OsString, OsString>,
     /// Called once, when connections are accepted.
-    pub ready: Ready,
+    pub on_ready: ReadyCallback,
 }
 
 impl std::fmt::Debug for ProxyRequest {
@@ -94,7 +94,7 @@ pub enum Listen {
 
 /// The result of serving.
 #[derive(Debug)]
-pub struct Served {
+pub struct ProxyOutcome {
     /// The counts of connections.
     pub summary: ConnectionSummary,
     /// The ledger's line about the end; `None` without a ledger.
@@ -108,7 +108,7 @@ pub struct Served {
 ///
 /// # Errors
 /// Returns an error when it cannot listen, or cannot open or end the record.
-pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
+pub fn serve_alone(request: ProxyRequest) -> Result<ProxyOutcome, Error> {
     let prepare = |what| move |source| Error::Prepare { what, source };
     for place in [&request.listen].into_iter().chain(&request.listen_socks5) {
         if let Listen::Tcp(address) = place
@@ -127,7 +127,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
     let room = room.map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(prepare("the runtime"))?.block_on(async {
-        let mut signals = Signals::that_end().map_err(prepare("the signal handlers"))?;
+        let mut signals = Signals::ending().map_err(prepare("the signal handlers"))?;
         // A place that is taken or a thread that cannot start must not leave a record, so both come first.
         let (listener, mut shown, mut socket) = listen_on(&request.listen)?;
         let socks5 = request.listen_socks5.as_ref().map(listen_on).transpose()?;
@@ -145,9 +145,9 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
         let place = Place::from_env(variable("XDG_STATE_HOME"), variable("HOME")).ok();
         let start = RunStart {
             version: env!("CARGO_PKG_VERSION").into(),
-            user: caller::user(),
-            machine: caller::machine(),
-            trace: caller::trace(variable("TRACEPARENT")),
+            user: caller::user_name(),
+            machine: caller::machine_name(),
+            trace: caller::parse_trace(variable("TRACEPARENT")),
             backend: Some("none".into()),
             bridge: Some("proxy".into()),
             gateway: Some("off".into()),
@@ -163,7 +163,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
             policy: Some(&request.policy),
         };
         request.signing.make(place.as_ref())?.keep();
-        let Opened { log, path: audit, ledger } = record.open(run)?;
+        let OpenRecord { log, path: audit, ledger } = record.open(run)?;
         let listed = begin(&log, ledger, start, &request.sources).inspect_err(|_| {
             if let Some(record) = request.audit.in_default_place(audit.as_deref()) {
                 remove_empty(record);
@@ -172,7 +172,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
 
         let context = Context::new(request.policy, log.clone(), run);
         let context =
-            context.with_limits(of_connections(&request.limits, room, false)).with_upstream(request.upstream);
+            context.with_limits(proxy_limits(&request.limits, room, false)).with_upstream(request.upstream);
         let context = Arc::new(context);
         let stop = CancellationToken::new();
         let entries = [Some((listener, Entry::Http)), socks5.map(|listener| (listener, Entry::Socks5))];
@@ -182,7 +182,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
         }
         let serving = tasks.join_all();
         tokio::pin!(serving);
-        (request.ready)(&shown, audit.as_deref());
+        (request.on_ready)(&shown, audit.as_deref());
         // Only a record in the default place has its policy beside it.
         let beside = request.audit.in_default_place(audit.as_deref());
         let served = async {
@@ -208,20 +208,20 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
                     }
                 };
                 match done.and_then(|reloaded| adopt(reloaded, &context, &log, beside, request.audit_sync)) {
-                    Ok((digest, notes)) => (request.told)(Ok((&digest, &notes))),
+                    Ok((digest, notes)) => (request.on_reload)(Ok((&digest, &notes))),
                     Err(why) => {
                         let mut note = Note::new(What::PolicyReload);
                         note.error = Some(why.clone());
                         // The log itself stops the run if it cannot write.
                         let _ = log.write(Event::Note(note));
-                        (request.told)(Err(&why));
+                        (request.on_reload)(Err(&why));
                     }
                 }
             }
         };
-        keeping(&log, served).await;
+        keep_record(&log, served).await;
         let summary = context.summary();
-        if let Some(note) = turned_away(&summary) {
+        if let Some(note) = turned_away_note(&summary) {
             // The log itself stops the run if it cannot write, and the next line reports that.
             let _ = log.write(Event::Note(note));
         }
@@ -236,7 +236,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
         };
         log.write(Event::RunEnd(end)).map_err(Error::Log)?;
         let (ledger, unlisted) = listed.end(&log, Cause::Stopped);
-        Ok(Served { summary, ledger, notes: unlisted.into_iter().collect() })
+        Ok(ProxyOutcome { summary, ledger, notes: unlisted.into_iter().collect() })
     })
 }
 

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::dirs::{self, RunDir};
 use crate::error::{Error, chain};
-use crate::identity::Who;
+use crate::identity::StageUser;
 use crate::run::sandbox::staging;
 use crate::signals;
-use crate::staged::{Fault, Ids, Staged};
+use crate::staged::{Ids, Staged, TreeFault};
 
 /// A sandbox that can hold a stage.
 ///
@@ -76,7 +76,7 @@ impl BackendError {
 /// The result of trying a back end on this machine, as this user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct BackendReport {
     /// The back end's name: `bwrap`, `none`.
     pub backend: &'static str,
     /// Whether a sandbox was built, now or earlier in this process.
@@ -133,15 +133,15 @@ impl Backend {
     /// Takes about as long as a start. A success is remembered for the life of this process. A failure is tried again because the user
     /// may have fixed it.
     #[must_use]
-    pub fn check(&self) -> Report {
-        static STOOD: Stood = Stood(Mutex::new(Vec::new()));
+    pub fn check(&self) -> BackendReport {
+        static BUILT: BuiltSandboxes = BuiltSandboxes(Mutex::new(Vec::new()));
         let looked = match self {
-            Self::Bwrap { path } => {
-                Who::here(Path::new(".")).map_err(|error| unavailable(&error)).and_then(|who| {
-                    let standing = (path.clone(), Sort::of(&who));
-                    STOOD.look(&standing, || stand(path, &who).map(drop))
-                })
-            }
+            Self::Bwrap { path } => StageUser::for_directory(Path::new("."))
+                .map_err(|error| unavailable(&error))
+                .and_then(|who| {
+                    let built_for = (path.clone(), UserKind::from_user(&who));
+                    BUILT.check_once(&built_for, || build_sandbox(path, &who).map(drop))
+                }),
             Self::None => Err(BackendError::Unavailable {
                 backend: self.name().into(),
                 reason: "this version runs no command without a sandbox".into(),
@@ -153,7 +153,7 @@ impl Backend {
             Err(BackendError::Unavailable { reason, fix, .. }) => (Some(reason), fix),
             Err(error) => (Some(error.to_string()), None),
         };
-        Report { backend: self.name(), available: reason.is_none(), reason, fix }
+        BackendReport { backend: self.name(), available: reason.is_none(), reason, fix }
     }
 
     /// Returns the path of bubblewrap.
@@ -165,7 +165,7 @@ impl Backend {
     }
 }
 
-impl Report {
+impl BackendReport {
     fn into_result(self) -> Result<(), BackendError> {
         if self.available { Ok(()) } else { Err(self.into_error()) }
     }
@@ -180,13 +180,13 @@ impl Report {
 }
 
 /// Remembers the executables and users whose sandbox could be built.
-struct Stood(Mutex<Vec<Standing>>);
+struct BuiltSandboxes(Mutex<Vec<BuiltFor>>);
 
-type Standing = (PathBuf, Sort);
+type BuiltFor = (PathBuf, UserKind);
 
 /// The kind of user that a sandbox is for, as far as it changes the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sort {
+enum UserKind {
     /// The caller.
     Caller,
     /// A fresh user for each run.
@@ -195,24 +195,28 @@ enum Sort {
     Owner(Ids),
 }
 
-impl Sort {
-    fn of(who: &Who) -> Self {
+impl UserKind {
+    fn from_user(who: &StageUser) -> Self {
         match who {
-            Who::Caller | Who::Kept(_) => Self::Caller,
-            Who::Own(_) => Self::Own,
-            Who::Owner(ids, _) => Self::Owner(*ids),
+            StageUser::Caller | StageUser::Kept(_) => Self::Caller,
+            StageUser::Own(_) => Self::Own,
+            StageUser::Owner(ids, _) => Self::Owner(*ids),
         }
     }
 }
 
-impl Stood {
-    fn look(&self, it: &Standing, stand: impl FnOnce() -> Result<(), Error>) -> Result<(), BackendError> {
+impl BuiltSandboxes {
+    fn check_once(
+        &self,
+        it: &BuiltFor,
+        build: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), BackendError> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known().contains(it) {
             return Ok(());
         }
         // The lock is not held here: a sandbox that hangs takes its whole deadline.
-        stand().map_err(|error| unavailable(&error))?;
+        build().map_err(|error| unavailable(&error))?;
         known().push(it.clone());
         Ok(())
     }
@@ -223,7 +227,7 @@ fn unavailable(error: &Error) -> BackendError {
 }
 
 /// Builds the smallest sandbox with this bubblewrap for this user, and waits for the helper's offer.
-pub(crate) fn stand(bwrap: &Path, who: &Who) -> Result<Offer, Error> {
+pub(crate) fn build_sandbox(bwrap: &Path, who: &StageUser) -> Result<Offer, Error> {
     /// Bytes of the file system in memory that contains the helper.
     const RUN_SIZE: u64 = 16 << 20;
     /// Bytes of `/dev/shm`, which stays empty.
@@ -239,12 +243,14 @@ pub(crate) fn stand(bwrap: &Path, who: &Who) -> Result<Offer, Error> {
     let dir = RunDir::create(&base).map_err(prepare("the run directory"))?;
     let listener = dir.listen().map_err(prepare("the proxy's socket"))?;
     let staged = match who {
-        Who::Own(own) => Some(Staged::new(own.ids()).map_err(|why| Error::from(Fault::Refused(why)))?),
-        Who::Caller | Who::Owner(..) | Who::Kept(_) => None,
+        StageUser::Own(own) => {
+            Some(Staged::new(own.ids()).map_err(|why| Error::from(TreeFault::Refused(why)))?)
+        }
+        StageUser::Caller | StageUser::Owner(..) | StageUser::Kept(_) => None,
     };
     let staging = staged.map(|staged| staging(staged, &dir)).transpose();
     let staging = staging.map_err(prepare("the trees of the view"))?;
-    if let Who::Owner((uid, gid), _) = who {
+    if let StageUser::Owner((uid, gid), _) = who {
         dir.give_to(*uid, *gid).map_err(prepare("the run directory"))?;
     }
     // Nothing cancels the start: the write end lives until the offer arrives.
@@ -333,17 +339,17 @@ mod tests {
 
     /// K24: a success is remembered, a failure is not.
     #[test]
-    fn k24_what_stood_once_is_not_built_again() {
-        let stood = Stood(Mutex::default());
-        let it = (PathBuf::from("/x"), Sort::Own);
+    fn k24_a_sandbox_that_was_built_is_not_built_again() {
+        let stood = BuiltSandboxes(Mutex::default());
+        let it = (PathBuf::from("/x"), UserKind::Own);
         let fails = || Err(Error::NoCommand);
-        assert!(stood.look(&it, fails).is_err());
-        assert!(stood.look(&it, || Ok(())).is_ok());
-        assert!(stood.look(&it, fails).is_ok(), "not remembered");
-        assert!(stood.look(&("/y".into(), Sort::Own), fails).is_err(), "another executable");
-        for other in [Sort::Caller, Sort::Owner((1, 1)), Sort::Owner((2, 2))] {
-            assert!(stood.look(&("/x".into(), other), fails).is_err(), "another user");
-            assert!(stood.look(&("/x".into(), other), || Ok(())).is_ok());
+        assert!(stood.check_once(&it, fails).is_err());
+        assert!(stood.check_once(&it, || Ok(())).is_ok());
+        assert!(stood.check_once(&it, fails).is_ok(), "not remembered");
+        assert!(stood.check_once(&("/y".into(), UserKind::Own), fails).is_err(), "another executable");
+        for other in [UserKind::Caller, UserKind::Owner((1, 1)), UserKind::Owner((2, 2))] {
+            assert!(stood.check_once(&("/x".into(), other), fails).is_err(), "another user");
+            assert!(stood.check_once(&("/x".into(), other), || Ok(())).is_ok());
         }
     }
 }

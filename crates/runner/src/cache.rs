@@ -21,7 +21,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, unlinkat};
 
 use crate::dirs::is_private;
 use crate::lists::CACHE_SETTINGS;
-use crate::staged::{Ids, way_to};
+use crate::staged::{Ids, resolve_links};
 
 /// The path to a cache, of which the last components may not exist yet.
 #[derive(Debug)]
@@ -41,7 +41,9 @@ impl Steps {
     pub(crate) fn toward(cache: &Path) -> io::Result<Self> {
         let mut above = cache.ancestors().skip(2);
         let above = above.find(|path| fs::symlink_metadata(path).is_ok()).ok_or(Errno::ENOENT)?;
-        let (None, place) = way_to(above).ok_or(Errno::ELOOP)? else { return Err(Errno::ELOOP.into()) };
+        let (None, place) = resolve_links(above).ok_or(Errno::ELOOP)? else {
+            return Err(Errno::ELOOP.into());
+        };
         let at = enter(AT_FDCWD, &place, ResolveFlag::empty())?;
         let below = cache.strip_prefix(above).unwrap_or(Path::new(""));
         let mut left: Vec<OsString> = below.iter().map(OsString::from).collect();

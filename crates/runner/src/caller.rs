@@ -11,7 +11,7 @@ use nix::sys::utsname::uname;
 use nix::unistd::{geteuid, getuid};
 
 /// Returns the user who runs this program by name or number, followed by `as` and the effective user if that is another one.
-pub fn user() -> Option<String> {
+pub fn user_name() -> Option<String> {
     let name = |uid| user_of(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
     let (real, effective) = (getuid(), geteuid());
     Some(if real == effective { name(real) } else { format!("{} as {}", name(real), name(effective)) })
@@ -25,13 +25,13 @@ pub(crate) fn is_callers(path: &Path) -> Option<bool> {
 }
 
 /// Returns the machine's host name.
-pub fn machine() -> Option<String> {
+pub fn machine_name() -> Option<String> {
     let own = uname().ok()?;
     own.nodename().to_str().map(str::to_owned)
 }
 
 /// Parses a `TRACEPARENT` (W3C Trace Context, section 3.2.2). A malformed one gives `None`.
-pub(crate) fn trace(value: Option<&OsStr>) -> Option<Trace> {
+pub(crate) fn parse_trace(value: Option<&OsStr>) -> Option<Trace> {
     let mut parts = value?.to_str()?.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let hex = |text: &str, digits| {
@@ -51,7 +51,7 @@ mod tests {
     fn a_trace_is_taken_only_as_the_standard_has_it() {
         let (id, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
         let good = format!("00-{id}-{span}-01");
-        let found = trace(Some(OsStr::new(&good))).unwrap();
+        let found = parse_trace(Some(OsStr::new(&good))).unwrap();
         assert_eq!((found.trace_id.as_str(), found.span_id.as_str()), (id, span));
         let zeros = "0".repeat(32);
         for bad in [
@@ -63,7 +63,7 @@ mod tests {
             format!("00-{zeros}-{span}-01"),
             format!("00-{id}-{}-01", "0".repeat(16)),
         ] {
-            assert_eq!(trace(Some(OsStr::new(&bad))), None, "{bad}");
+            assert_eq!(parse_trace(Some(OsStr::new(&bad))), None, "{bad}");
         }
     }
 }

@@ -102,17 +102,17 @@ pub(crate) struct Uncovered {
 
 impl Uncovered {
     /// Returns pairs of a text for the record and a line for the caller.
-    pub(crate) fn told(&self) -> Vec<(String, String)> {
+    pub(crate) fn lines(&self) -> Vec<(String, String)> {
         let rewritten = self.rewritten.iter().map(|place| {
             let line = format!(
                 "`{}` was replaced on the host, as programs there do: the stage could read what is there now",
-                shown(place)
+                display_path(place)
             );
             (place.display().to_string(), line)
         });
         let replaced = |(place, times): (&PathBuf, &u64), what: &str| {
             let times = if *times == 1 { String::new() } else { format!(" {times} times") };
-            let line = format!("`{}` was replaced on the host{times}, and {what}", shown(place));
+            let line = format!("`{}` was replaced on the host{times}, and {what}", display_path(place));
             (place.display().to_string(), line)
         };
         let restored = self.restored.iter().map(|it| replaced(it, "is read-only for the stage again"));
@@ -125,7 +125,7 @@ impl Uncovered {
         });
         let removed = self.removed.iter().map(|place| {
             let line = "was removed on the host meanwhile: what has come there since is moved aside";
-            (place.display().to_string(), format!("`{}` {line}", shown(place)))
+            (place.display().to_string(), format!("`{}` {line}", display_path(place)))
         });
         let no_remounts = self.no_remounts.iter().map(|why| {
             let line = "protected names could not be watched while the stage ran: what it made there was moved at its end, and no file \
@@ -145,7 +145,7 @@ impl Uncovered {
         let not_held = self.not_held.iter().map(|path| {
             let line = format!(
                 "`{}` could not be held: git on the host obeyed what the stage made there, until its end",
-                shown(path)
+                display_path(path)
             );
             (format!("not held: {}", path.display()), line)
         });
@@ -167,7 +167,7 @@ impl Uncovered {
     }
 }
 
-fn shown(place: &Path) -> String {
+fn display_path(place: &Path) -> String {
     exeat_record::escape(place.as_os_str().as_bytes(), 1024)
 }
 
@@ -188,7 +188,7 @@ impl Change {
     }
 
     fn line(&self) -> String {
-        let place = shown(self.place());
+        let place = display_path(self.place());
         let what = match self {
             Self::Gone(_) => {
                 "was replaced, renamed or removed on the host. What has that name now could be the stage's"
@@ -259,7 +259,7 @@ impl Covers {
         };
         let text = covers.text().map_err(watch)?;
         covers.known = rows(&text).map(|row| row.id.to_vec()).collect();
-        if let Some(gone) = covers.gone(&text).next() {
+        if let Some(gone) = covers.missing_places(&text).next() {
             let words =
                 format!("`{}` was replaced, renamed or removed on the host meanwhile", gone.display());
             return Err(watch(io::Error::new(io::ErrorKind::NotFound, words)));
@@ -417,7 +417,7 @@ impl Covers {
         let mut in_vain = 0;
         for _ in 0..RENAMES {
             let may_stand = |place: PathBuf| self.remounts.as_ref().is_ok_and(|it| it.knows(&place));
-            if in_vain == IN_VAIN || !self.gone(&text).any(may_stand) {
+            if in_vain == IN_VAIN || !self.missing_places(&text).any(may_stand) {
                 break;
             }
             let count = |it: &Self| it.restored.values().chain(it.put_back.values()).sum::<u64>();
@@ -437,7 +437,7 @@ impl Covers {
         let ours: Vec<_> = rows(&text).filter(is_ours).map(|row| row.id.to_vec()).collect();
         self.known.extend(ours);
         let new = rows(&text).filter(|row| !self.known.contains(row.id) && self.opens(row));
-        let found = self.gone(&text).map(Change::Gone).chain(new.map(|row| Change::Came(row.at())));
+        let found = self.missing_places(&text).map(Change::Gone).chain(new.map(|row| Change::Came(row.at())));
         changes.extend(found);
         self.judged = text;
         Ok(changes)
@@ -464,7 +464,7 @@ impl Covers {
         Ok(lost)
     }
 
-    fn gone(&self, text: &[u8]) -> impl Iterator<Item = PathBuf> {
+    fn missing_places(&self, text: &[u8]) -> impl Iterator<Item = PathBuf> {
         let there: BTreeSet<OsString> = rows(text).map(|row| row.at().into_os_string()).collect();
         self.places.iter().filter(move |place| !there.contains(*place)).map(PathBuf::from)
     }

@@ -85,7 +85,7 @@ pub struct Discovery<'a> {
     times: Times,
     home: PathBuf,
     /// Trees that belong to the project or that the stage may write.
-    theirs: Vec<PathBuf>,
+    untrusted: Vec<PathBuf>,
     /// PATH without directories in those trees.
     path: OsString,
     /// This host's addresses, which no client's settings permit.
@@ -96,14 +96,14 @@ pub struct Discovery<'a> {
 /// The reason that a client did not report its hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unasked {
+pub enum DiscoveryError {
     /// The program is not on PATH.
     Absent {
         /// The program.
         program: &'static str,
     },
     /// The program is on PATH in a tree of the project, or in one that the stage may write.
-    Theirs {
+    InUntrustedTree {
         /// The tree.
         tree: PathBuf,
     },
@@ -149,11 +149,11 @@ pub enum Unasked {
 }
 
 /// Completes the sentence "asks pip which hosts it uses, and ...".
-impl fmt::Display for Unasked {
+impl fmt::Display for DiscoveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent { program } => write!(f, "{program} is not on PATH"),
-            Self::Theirs { tree } => {
+            Self::InUntrustedTree { tree } => {
                 write!(f, "the one on PATH lies in `{}`, where the stage could change it", tree.display())
             }
             Self::Failed { ended, said } => {
@@ -210,8 +210,8 @@ impl Services for Clients<'_> {
             let client = preset.from_client.map(|client| client.as_str()).unwrap_or_default();
             let line = format!("preset {}: asking {client} which hosts it uses", preset.name);
             let say = || (self.say)(&line);
-            match waiting::saying(waiting::PATIENCE, say, || discovery.ask(preset)) {
-                Err(Error::Preset { why: Unasked::Absent { .. }, .. }) if !is_named => Ok(None),
+            match waiting::call_if_slow(waiting::PATIENCE, say, || discovery.ask(preset)) {
+                Err(Error::Preset { why: DiscoveryError::Absent { .. }, .. }) if !is_named => Ok(None),
                 found => found.map(Some),
             }
         };
@@ -227,14 +227,14 @@ impl<'a> Discovery<'a> {
     pub fn start(ask: Ask<'a>, times: Times) -> Result<Self, Error> {
         let by = Instant::now() + times.all;
         let home = home_of(ask.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
-        let theirs = theirs(&ask, &home)?;
+        let untrusted = untrusted_trees(&ask, &home)?;
         let dirs = ask.host_env.get(OsStr::new("PATH")).map(env::split_paths).into_iter().flatten();
-        let ours = dirs.filter(|dir| dir.is_absolute() && lies_in(dir, &theirs).is_none());
+        let ours = dirs.filter(|dir| dir.is_absolute() && lies_in(dir, &untrusted).is_none());
         // A name from PATH cannot contain a colon.
         let path = env::join_paths(ours).unwrap_or_default();
         let addrs = own_addresses()
             .map_err(|source| Error::Prepare { what: "the list of this host's addresses", source })?;
-        Ok(Self { ask, times, home, theirs, path, addrs, by })
+        Ok(Self { ask, times, home, untrusted, path, addrs, by })
     }
 
     /// Asks the client of a preset. A preset without a client has no hosts.
@@ -246,7 +246,7 @@ impl<'a> Discovery<'a> {
     pub fn ask(&self, preset: &Preset) -> Result<Discovered, Error> {
         let Some(client) = preset.from_client else { return Ok(Discovered::default()) };
         self.hosts(preset).map_err(|error| match error {
-            Failure::Unasked(why) => {
+            Failure::DiscoveryError(why) => {
                 Error::Preset { preset: preset.name.clone(), client: client.as_str(), why }
             }
             Failure::Run(error) => error,
@@ -254,7 +254,7 @@ impl<'a> Discovery<'a> {
     }
 
     fn hosts(&self, preset: &Preset) -> Result<Discovered, Failure> {
-        let question = preset.from_client.and_then(question).ok_or(Unasked::Unknown)?;
+        let question = preset.from_client.and_then(question).ok_or(DiscoveryError::Unknown)?;
         let program = self.program(question)?;
         let asked = self.question(preset, question, &program)?;
         let answers = self.answers();
@@ -271,7 +271,7 @@ impl<'a> Discovery<'a> {
         for round in 0..ROUNDS {
             let limit = self.by.saturating_duration_since(Instant::now()).saturating_sub(GRACE);
             if limit.is_zero() && round == 0 {
-                return Err(Unasked::NoTime { limit: self.times.all }.into());
+                return Err(DiscoveryError::NoTime { limit: self.times.all }.into());
             }
             if limit.is_zero() {
                 break;
@@ -286,8 +286,8 @@ impl<'a> Discovery<'a> {
                 let special = found.special.into_iter().next();
                 return Err(match (special, seen.ended) {
                     (Some(special), _) => special,
-                    (None, Ended::Timeout) => Unasked::Late { limit },
-                    (None, ended) => Unasked::Failed { ended, said: seen.said },
+                    (None, Ended::Timeout) => DiscoveryError::Late { limit },
+                    (None, ended) => DiscoveryError::Failed { ended, said: seen.said },
                 }
                 .into());
             }
@@ -307,7 +307,7 @@ impl<'a> Discovery<'a> {
                 notes.push(format!("preset `{name}`: {programs} needs no host{beside}"));
             }
             Some(seen) if seen.ended != Ended::Exit(0) => {
-                let why = found.stuck(&seen.summary).unwrap_or(seen.said);
+                let why = found.stop_reason(&seen.summary).unwrap_or(seen.said);
                 let why = if why.is_empty() { why } else { format!(": {why}") };
                 doubt = Some(format!(
                     "preset `{name}`: hosts may be missing, as the client stopped before it had asked for all of them{why}"
@@ -399,7 +399,7 @@ impl<'a> Discovery<'a> {
         found: &[PresetRule],
         limit: Duration,
         notes: &mut Vec<String>,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<RoundResult, Failure> {
         let request = Request {
             command: ["/bin/sh", "-c", question.script]
                 .map(Into::into)
@@ -411,7 +411,7 @@ impl<'a> Discovery<'a> {
             files: Files {
                 view: View::Project,
                 ro: self.settings(question, notes),
-                mask: self.theirs.iter().filter(|tree| can_be_masked(tree, &self.home)).cloned().collect(),
+                mask: self.untrusted.iter().filter(|tree| can_be_masked(tree, &self.home)).cloned().collect(),
                 cache: Cache::None,
                 bounds: self.masks(),
                 ..Files::default()
@@ -431,7 +431,7 @@ impl<'a> Discovery<'a> {
         let null = File::open("/dev/null").map_err(prepare)?;
         let (reader, writer) = io::pipe().map_err(prepare)?;
         let output = writer.try_clone().map_err(prepare)?;
-        let streams = Streams::made([null.into(), output.into(), writer.into()]);
+        let streams = Streams::for_stage([null.into(), output.into(), writer.into()]);
         // The write ends close with the run, so reading ends with it.
         let tail =
             std::thread::Builder::new().name("said".into()).spawn(|| last_words(reader)).map_err(prepare)?;
@@ -441,7 +441,7 @@ impl<'a> Discovery<'a> {
         if let Some(signal) = signal {
             return Err(Error::Stopped { signal: signal as i32, by: StoppedBy::Signal }.into());
         }
-        Ok(Seen { ended: outcome.ended, summary: outcome.summary, said: telling_line(&said) })
+        Ok(RoundResult { ended: outcome.ended, summary: outcome.summary, said: telling_line(&said) })
     }
 
     /// Returns the limits of one round of this duration.
@@ -468,20 +468,22 @@ impl<'a> Discovery<'a> {
     }
 
     /// Finds the program in a directory of the user's or the system's.
-    fn program(&self, question: &Question) -> Result<PathBuf, Unasked> {
+    fn program(&self, question: &Question) -> Result<PathBuf, DiscoveryError> {
         let on = |path: &OsStr| {
             let dirs: Vec<PathBuf> = env::split_paths(path).filter(|dir| dir.is_absolute()).collect();
             let named = question.programs.iter().flat_map(|name| dirs.iter().map(move |dir| dir.join(name)));
             named.filter(|path| is_executable(path)).collect::<Vec<_>>()
         };
-        let ours = on(&self.path).into_iter().find(|path| lies_in(path, &self.theirs).is_none());
+        let ours = on(&self.path).into_iter().find(|path| lies_in(path, &self.untrusted).is_none());
         if let Some(program) = ours {
             return Ok(program);
         }
         let all = self.ask.host_env.get(OsStr::new("PATH")).map(|path| on(path)).unwrap_or_default();
-        match all.iter().find_map(|path| lies_in(path, &self.theirs)) {
-            Some(tree) => Err(Unasked::Theirs { tree: tree.to_path_buf() }),
-            None => Err(Unasked::Absent { program: question.programs.first().copied().unwrap_or_default() }),
+        match all.iter().find_map(|path| lies_in(path, &self.untrusted)) {
+            Some(tree) => Err(DiscoveryError::InUntrustedTree { tree: tree.to_path_buf() }),
+            None => Err(DiscoveryError::Absent {
+                program: question.programs.first().copied().unwrap_or_default(),
+            }),
         }
     }
 
@@ -498,7 +500,7 @@ impl<'a> Discovery<'a> {
             if !host.is_file() || binds.iter().any(|bind| bind.guest == guest) {
                 continue;
             }
-            if lies_in(&host, &self.theirs).is_none() {
+            if lies_in(&host, &self.untrusted).is_none() {
                 binds.push(Bind { host, guest });
                 continue;
             }
@@ -511,14 +513,14 @@ impl<'a> Discovery<'a> {
     }
 
     fn environment(&self, question: &Question) -> Vec<EnvRule> {
-        let theirs = |value: &OsStr| lies_in(Path::new(value), &self.theirs).is_some();
+        let untrusted = |value: &OsStr| lies_in(Path::new(value), &self.untrusted).is_some();
         let passed = self.ask.host_env.iter().filter(|(name, value)| {
             let name = name.to_str().unwrap_or_default();
             let listed = question.pass.iter().any(|pattern| match pattern.strip_suffix('*') {
                 Some(start) => name.starts_with(start),
                 None => name == *pattern,
             });
-            listed || (question.named.contains(&name) && !theirs(value))
+            listed || (question.named.contains(&name) && !untrusted(value))
         });
         let passed = passed.map(|(name, _)| EnvRule::Pass(name.clone()));
         let set = question.set.iter().map(|(name, value)| EnvRule::Set(name.into(), value.into()));
@@ -532,7 +534,7 @@ impl<'a> Discovery<'a> {
         let mut vars = self.ask.host_env.clone();
         for name in lists::TOOLCHAIN_VARIABLES.iter().chain(lists::CERTIFICATES) {
             let name = OsStr::new(name);
-            if vars.get(name).is_some_and(|value| lies_in(Path::new(value), &self.theirs).is_some()) {
+            if vars.get(name).is_some_and(|value| lies_in(Path::new(value), &self.untrusted).is_some()) {
                 vars.remove(name);
             }
         }
@@ -543,19 +545,19 @@ impl<'a> Discovery<'a> {
 
 impl fmt::Debug for Discovery<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Discovery").field("theirs", &self.theirs).finish_non_exhaustive()
+        f.debug_struct("Discovery").field("untrusted", &self.untrusted).finish_non_exhaustive()
     }
 }
 
 /// Joins the two kinds of failure before they become [`Error`].
 enum Failure {
-    Unasked(Unasked),
+    DiscoveryError(DiscoveryError),
     Run(Error),
 }
 
-impl From<Unasked> for Failure {
-    fn from(why: Unasked) -> Self {
-        Self::Unasked(why)
+impl From<DiscoveryError> for Failure {
+    fn from(why: DiscoveryError) -> Self {
+        Self::DiscoveryError(why)
     }
 }
 
@@ -566,7 +568,7 @@ impl From<Error> for Failure {
 }
 
 /// The result of one round.
-struct Seen {
+struct RoundResult {
     ended: Ended,
     summary: ConnectionSummary,
     /// The most telling line of the client's output, escaped.
@@ -579,13 +581,13 @@ struct Hosts {
     targets: Vec<Target>,
     /// The ports of the first round, which the user configured, and the port of https.
     ports: Vec<Port>,
-    /// Configured targets that a preset does not permit, each as an [`Unasked::Special`].
-    special: Vec<Unasked>,
+    /// Configured targets that a preset does not permit, each as a [`DiscoveryError::Special`].
+    special: Vec<DiscoveryError>,
     notes: Vec<String>,
 }
 
 /// The verdict on one refused target.
-enum Taken {
+enum Verdict {
     /// The target becomes a host of the client.
     Yes,
     /// The policy denies the target for another reason.
@@ -598,19 +600,24 @@ enum Taken {
 
 impl Hosts {
     /// Adds the targets that one round was refused. Returns whether any is new.
-    fn learn(&mut self, summary: &ConnectionSummary, first: bool, own: &OwnAddrs) -> Result<bool, Unasked> {
+    fn learn(
+        &mut self,
+        summary: &ConnectionSummary,
+        first: bool,
+        own: &OwnAddrs,
+    ) -> Result<bool, DiscoveryError> {
         let before = self.targets.len();
         for denied in &summary.denied {
             let shown = format!("{}:{}", denied.host, denied.port);
-            let target = Target::parse(shown.as_bytes()).map_err(|_| Unasked::Malformed)?;
+            let target = Target::parse(shown.as_bytes()).map_err(|_| DiscoveryError::Malformed)?;
             if denied.reason == Reason::Malformed {
-                return Err(Unasked::Malformed);
+                return Err(DiscoveryError::Malformed);
             }
             if self.targets.contains(&target) || self.special.iter().any(|it| it.is_about(&shown)) {
                 continue;
             }
-            match self.taken(&target, denied.reason, first, own) {
-                Taken::Yes => {
+            match self.judge(&target, denied.reason, first, own) {
+                Verdict::Yes => {
                     if target.port.get() == 80 {
                         self.note(format!(
                             "`{shown}` is asked by plain http: nothing proves who answers, and what it sends"
@@ -618,12 +625,12 @@ impl Hosts {
                     }
                     self.targets.push(target);
                 }
-                Taken::Special(class) => self.special(shown, class, denied),
-                Taken::Refused if first => {
-                    return Err(Unasked::Denied { target: shown, said: denied.said.clone() });
+                Verdict::Special(class) => self.special(shown, class, denied),
+                Verdict::Refused if first => {
+                    return Err(DiscoveryError::Denied { target: shown, said: denied.said.clone() });
                 }
-                Taken::Refused => self.note(format!("`{shown}` is not among its hosts: {}", denied.said)),
-                Taken::OtherPort => self.note(format!(
+                Verdict::Refused => self.note(format!("`{shown}` is not among its hosts: {}", denied.said)),
+                Verdict::OtherPort => self.note(format!(
                     "`{shown}` is not among its hosts: an index leads to ports that its user has set, and to 443"
                 )),
             }
@@ -632,29 +639,29 @@ impl Hosts {
             self.ports = self.targets.iter().map(|target| target.port).chain([Port::HTTPS]).collect();
         }
         if summary.denied_more > 0 || self.targets.len() > HOSTS {
-            return Err(Unasked::TooMany);
+            return Err(DiscoveryError::TooMany);
         }
         Ok(self.targets.len() > before)
     }
 
     /// Judges one target. In the first round it comes from the user's settings. Later it comes from an index: that permits no address,
     /// and no new port, where another service may listen.
-    fn taken(&self, target: &Target, reason: Reason, first: bool, own: &OwnAddrs) -> Taken {
+    fn judge(&self, target: &Target, reason: Reason, first: bool, own: &OwnAddrs) -> Verdict {
         match (&target.host, reason) {
             (Host::Name(_), Reason::Default | Reason::Port | Reason::Scheme) => {
-                if first || self.ports.contains(&target.port) { Taken::Yes } else { Taken::OtherPort }
+                if first || self.ports.contains(&target.port) { Verdict::Yes } else { Verdict::OtherPort }
             }
             (Host::Ip(ip), Reason::IpLiteral | Reason::PrivateIp | Reason::Port | Reason::Scheme)
                 if first =>
             {
-                special(*ip, own).map_or(Taken::Yes, Taken::Special)
+                special(*ip, own).map_or(Verdict::Yes, Verdict::Special)
             }
-            _ => Taken::Refused,
+            _ => Verdict::Refused,
         }
     }
 
     fn special(&mut self, target: String, class: AddrClass, denied: &DeniedHost) {
-        let special = Unasked::Special { target, class, flag: denied.flag.clone() };
+        let special = DiscoveryError::Special { target, class, flag: denied.flag.clone() };
         self.note(special.to_string());
         self.special.push(special);
     }
@@ -666,7 +673,7 @@ impl Hosts {
     }
 
     /// Returns why a client that failed stopped, if a connection explains it.
-    fn stuck(&self, summary: &ConnectionSummary) -> Option<String> {
+    fn stop_reason(&self, summary: &ConnectionSummary) -> Option<String> {
         let denied = summary.denied.first().map(|denied| {
             let flag = denied.flag.as_ref().map(|flag| format!("; {flag}")).unwrap_or_default();
             format!("{}:{} {}{flag}", denied.host, denied.port, denied.said)
@@ -676,7 +683,7 @@ impl Hosts {
     }
 }
 
-impl Unasked {
+impl DiscoveryError {
     /// Returns whether it reports this target.
     fn is_about(&self, shown: &str) -> bool {
         matches!(self, Self::Special { target, .. } if target == shown)
@@ -696,14 +703,14 @@ fn special(ip: IpAddr, own: &OwnAddrs) -> Option<AddrClass> {
 }
 
 /// Returns the rules for these targets, in the preset's name.
-fn rules(preset: &Preset, targets: &[Target]) -> Result<Vec<PresetRule>, Unasked> {
+fn rules(preset: &Preset, targets: &[Target]) -> Result<Vec<PresetRule>, DiscoveryError> {
     let rule = |target: &Target| {
         let text = match &target.host {
             Host::Name(name) if target.port == Port::HTTPS => name.to_string(),
             _ => target.to_string(),
         };
         let spec = RuleSpec::parse(&text, Action::Allow, Allowances::default());
-        let spec = spec.map_err(|_| Unasked::Malformed)?;
+        let spec = spec.map_err(|_| DiscoveryError::Malformed)?;
         Ok(PresetRule { origin: preset.origin(&text), spec, text })
     };
     targets.iter().map(rule).collect()
@@ -711,7 +718,7 @@ fn rules(preset: &Preset, targets: &[Target]) -> Result<Vec<PresetRule>, Unasked
 
 /// Returns the trees whose programs and settings do not count: those that the stage may write, its working directory, and each repository
 /// around it.
-fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
+fn untrusted_trees(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
     let plan = plan(Request {
         command: vec!["true".into()],
         cwd: ask.cwd.clone(),

@@ -11,10 +11,10 @@ pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
 use exeat_sandbox::{Held, Identity, Layer, is_nested};
 use nix::unistd::{AccessFlags, access};
 
-use crate::backend::stand;
+use crate::backend::build_sandbox;
 use crate::dirs;
 use crate::error::{Error, chain};
-use crate::identity::Who;
+use crate::identity::StageUser;
 use crate::limits::delegated;
 
 /// The id of the only finding inside a run: no other step is tried there.
@@ -40,7 +40,7 @@ pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
     }
     let cwd = Path::new(".");
     // Root's stage becomes another user first, with that user's rights to namespaces. A missing directory is reported below.
-    let who = Who::here(cwd).unwrap_or(Who::Caller);
+    let who = StageUser::for_directory(cwd).unwrap_or(StageUser::Caller);
     let identity = who.identity().0;
     let (mut findings, bwrap) = exeat_sandbox::doctor::examine(identity);
     if let Some(bwrap) = &bwrap {
@@ -71,9 +71,9 @@ fn nested() -> Finding {
 }
 
 /// Tries a whole sandbox with its helper, and its network from the host.
-fn whole(bwrap: &Path, who: &Who) -> Vec<Finding> {
+fn whole(bwrap: &Path, who: &StageUser) -> Vec<Finding> {
     let (id, step) = ("sandbox", "a whole sandbox, up to the helper's hello");
-    match stand(bwrap, who) {
+    match build_sandbox(bwrap, who) {
         Ok(offer) => {
             let (gateway, way) = ("gateway", "the gateway: the sandbox's network, configured from the host");
             let gateway = match offer.network(&offer.inside_process(None), true) {
@@ -96,7 +96,7 @@ fn whole(bwrap: &Path, who: &Who) -> Vec<Finding> {
 }
 
 /// Reports whether root's stage gets its own user here.
-fn another_user(who: &Who) -> Finding {
+fn another_user(who: &StageUser) -> Finding {
     let (id, step) = ("identity", "root's files, mounted for another user");
     let Held::Partial { missing } = who.identity().1 else {
         return Finding::held(id, step, "here, in the working directory");

@@ -63,10 +63,10 @@ impl Ended {
         match self {
             Self::Exit(code) | Self::Stopped(Stopped { how: StoppedHow::Exit(code), .. }) => code,
             Self::Signal(signal) | Self::Stopped(Stopped { how: StoppedHow::Signal(signal), .. }) => {
-                of_signal(signal)
+                signal_code(signal)
             }
             // The code is that of a process that the kernel kills for lack of memory.
-            Self::Stopped(_) | Self::Limit(_) | Self::Uncovered => of_signal(SIGKILL),
+            Self::Stopped(_) | Self::Limit(_) | Self::Uncovered => signal_code(SIGKILL),
             Self::Denied => 123,
             Self::Timeout => 124,
             Self::NotFound => 127,
@@ -109,7 +109,7 @@ impl Ended {
 }
 
 /// The sum fits because signals end at 64 (SIGRTMAX); any other number gives 255.
-fn of_signal(signal: i32) -> u8 {
+fn signal_code(signal: i32) -> u8 {
     u8::try_from(signal).ok().and_then(|signal| signal.checked_add(128)).unwrap_or(255)
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn says_who_stopped_a_stage_and_what_it_made_of_it() {
+    fn describes_who_stopped_a_stage_and_how_it_ended() {
         let stopped = |by, millis, how| {
             Stopped { signal: 15, by, after: Duration::from_millis(millis), how }.to_string()
         };

@@ -26,13 +26,13 @@ pub struct Variable {
     pub name: OsString,
     /// The value, which can be a secret.
     pub value: OsString,
-    /// Why the stage has it.
-    pub why: Why,
+    /// The reason that the stage has it.
+    pub why: VariableReason,
 }
 
 /// The reason that a stage has a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Why {
+pub enum VariableReason {
     /// It is always passed if the caller has it.
     Listed,
     /// The user asked to pass it.
@@ -51,7 +51,7 @@ pub enum Why {
     Certificate,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for VariableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Listed => "passed to every stage",
@@ -68,7 +68,7 @@ impl fmt::Display for Why {
 
 /// A variable of the caller that the stage lacks, although programs expect it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DroppedVariable {
     /// The name.
     pub name: &'static str,
     /// The effect that it would have, such as `host socket`.
@@ -83,7 +83,7 @@ pub struct Environment {
     /// Variables that are added or replaced in a run without a gateway.
     pub without_gateway: Vec<Variable>,
     /// Variables of the caller that lead around the sandbox or into the host. Other dropped ones are not listed.
-    pub dropped: Vec<Dropped>,
+    pub dropped: Vec<DroppedVariable>,
     /// Lines about variables that a ceiling refuses or that only exeat sets.
     pub notes: Vec<String>,
 }
@@ -101,9 +101,9 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     let rules = &expand(&request.env, host, &mut notes);
     let mut env = Variables::default();
     let passed = [
-        (lists::PASSED, Why::Listed),
-        (lists::CERTIFICATES, Why::Certificate),
-        (lists::TOOLCHAIN_VARIABLES, Why::Toolchain),
+        (lists::PASSED, VariableReason::Listed),
+        (lists::CERTIFICATES, VariableReason::Certificate),
+        (lists::TOOLCHAIN_VARIABLES, VariableReason::Toolchain),
     ];
     for (names, why) in passed {
         for name in names {
@@ -112,17 +112,17 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             }
         }
     }
-    env.set("HOME", home, Why::Identity);
+    env.set("HOME", home, VariableReason::Identity);
     for (name, value) in [("USER", "nobody"), ("LOGNAME", "nobody"), ("SHELL", "/bin/sh")] {
-        env.set(name, value, Why::Identity);
+        env.set(name, value, VariableReason::Identity);
     }
     if host.contains_key(OsStr::new(TMPDIR)) {
-        env.set(TMPDIR, TMP, Why::Identity);
+        env.set(TMPDIR, TMP, VariableReason::Identity);
     }
     if files.cache != Cache::None {
         for (name, dir) in lists::CACHES {
             let place = if dir.is_empty() { CACHE.into() } else { format!("{CACHE}/{dir}") };
-            env.set(name, place, Why::Cache);
+            env.set(name, place, VariableReason::Cache);
         }
         let callers = match files.home {
             Home::Caller => home.to_path_buf(),
@@ -130,14 +130,14 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
         };
         // CARGO_HOME moves the place where rustup looks for its settings.
         if !env.0.contains_key(OsStr::new("RUSTUP_HOME")) {
-            env.set("RUSTUP_HOME", callers.join(".rustup"), Why::Toolchain);
+            env.set("RUSTUP_HOME", callers.join(".rustup"), VariableReason::Toolchain);
         }
         let path = host.get(OsStr::new("PATH")).cloned().unwrap_or_default();
         for (name, dir) in lists::HOME_VARIABLES.iter().filter(|_| files.home == Home::Private) {
             let place = callers.join(dir);
             let is_on_path = std::env::split_paths(&path).any(|on_path| on_path.starts_with(&place));
             if is_on_path && !env.0.contains_key(OsStr::new(name)) {
-                env.set(name, place, Why::Toolchain);
+                env.set(name, place, VariableReason::Toolchain);
             }
         }
     }
@@ -154,14 +154,14 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             continue;
         }
         match rule {
-            EnvRule::Set(name, value) => env.set(name, value, Why::Set),
+            EnvRule::Set(name, value) => env.set(name, value, VariableReason::Set),
             // A stage with its own directory runs as nobody there, whoever the caller is.
             EnvRule::Pass(name) if files.work.is_some() && IDENTITY.iter().any(|known| name == known) => {}
             // The stage does not see the caller's directory; it uses /tmp.
             EnvRule::Pass(name) if name == TMPDIR => {}
             EnvRule::Pass(name) => {
                 if let Some(value) = host.get(name) {
-                    env.set(name, value, Why::Passed);
+                    env.set(name, value, VariableReason::Passed);
                 }
             }
             EnvRule::Remove(name) => drop(env.0.remove(name)),
@@ -169,8 +169,8 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     }
     // The proxy's variables come last, so that no rule leads a client elsewhere. There is no other route.
     proxy(&mut env, request.socks5);
-    let java = for_java(env.0.get(OsStr::new(JAVA_OPTIONS)).map(|(given, _)| given.as_os_str()));
-    let java = Variable { name: JAVA_OPTIONS.into(), value: java, why: Why::Proxy };
+    let java = java_value(env.0.get(OsStr::new(JAVA_OPTIONS)).map(|(given, _)| given.as_os_str()));
+    let java = Variable { name: JAVA_OPTIONS.into(), value: java, why: VariableReason::Proxy };
     let mut without_gateway = Vec::new();
     if request.may_have_gateway() {
         without_gateway.push(java);
@@ -180,7 +180,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     env.0.remove(OsStr::new(RUN_ID));
     for rule in rules {
         let (EnvRule::Set(name, _) | EnvRule::Pass(name)) = rule else { continue };
-        let is_ours = env.0.get(name).is_some_and(|(_, why)| *why == Why::Proxy) || name == RUN_ID;
+        let is_ours = env.0.get(name).is_some_and(|(_, why)| *why == VariableReason::Proxy) || name == RUN_ID;
         // The caller's value of this variable is kept, followed by exeat's.
         let line = format!("the variable `{}` stays exeat's own", name.display());
         if is_ours && name != JAVA_OPTIONS && !notes.contains(&line) {
@@ -190,7 +190,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     let is_dropped =
         |name: &str| host.contains_key(OsStr::new(name)) && !env.0.contains_key(OsStr::new(name));
     let dropped = lists::DROPPED.iter().filter(|(name, _)| is_dropped(name));
-    let dropped = dropped.map(|(name, why)| Dropped { name, why }).collect();
+    let dropped = dropped.map(|(name, why)| DroppedVariable { name, why }).collect();
     let variables = env.0.into_iter().map(|(name, (value, why))| Variable { name, value, why });
     Environment { variables: variables.collect(), without_gateway, dropped, notes }
 }
@@ -247,10 +247,10 @@ fn allows(bound: &Bounds, name: &OsStr) -> bool {
 }
 
 #[derive(Default)]
-struct Variables(BTreeMap<OsString, (OsString, Why)>);
+struct Variables(BTreeMap<OsString, (OsString, VariableReason)>);
 
 impl Variables {
-    fn set(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>, why: Why) {
+    fn set(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>, why: VariableReason) {
         self.0.insert(name.as_ref().to_owned(), (value.as_ref().to_owned(), why));
     }
 }
@@ -260,16 +260,16 @@ fn proxy(env: &mut Variables, socks5: bool) {
     let names =
         ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY"];
     for name in names {
-        env.set(name, &url, Why::Proxy);
+        env.set(name, &url, VariableReason::Proxy);
     }
     if socks5 {
         // With `h` the proxy resolves names: there is no name server inside.
         for name in ["ALL_PROXY", "all_proxy"] {
-            env.set(name, format!("socks5h://127.0.0.1:{SOCKS5_PORT}"), Why::Proxy);
+            env.set(name, format!("socks5h://127.0.0.1:{SOCKS5_PORT}"), VariableReason::Proxy);
         }
     }
     for name in ["NO_PROXY", "no_proxy"] {
-        env.set(name, "localhost,127.0.0.1,::1", Why::Proxy);
+        env.set(name, "localhost,127.0.0.1,::1", VariableReason::Proxy);
     }
     let port = PROXY_PORT.to_string();
     let fixed = [
@@ -281,7 +281,7 @@ fn proxy(env: &mut Variables, socks5: bool) {
         ("EXEAT_DENIALS", DENIALS),
     ];
     for (name, value) in fixed {
-        env.set(name, value, Why::Proxy);
+        env.set(name, value, VariableReason::Proxy);
     }
 }
 
@@ -289,7 +289,7 @@ fn proxy(env: &mut Variables, socks5: bool) {
 const JAVA_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
 
 /// Returns its value, after the given one.
-fn for_java(given: Option<&OsStr>) -> OsString {
+fn java_value(given: Option<&OsStr>) -> OsString {
     let java = format!(
         "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={PROXY_PORT} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={PROXY_PORT} \
          -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_passes_what_begins_so_and_nothing_that_is_held_back() {
+    fn a_pattern_passes_matching_variables_except_withheld_ones() {
         let host = [
             ("SLURM_JOB_ID", "7"),
             ("SLURM_NTASKS", "2"),
@@ -394,7 +394,7 @@ mod tests {
         env.variables.iter().find(|variable| variable.name == name)?.value.to_str()
     }
 
-    fn why(env: &Environment, name: &str) -> Option<Why> {
+    fn why(env: &Environment, name: &str) -> Option<VariableReason> {
         env.variables.iter().find(|variable| variable.name == name).map(|variable| variable.why)
     }
 
@@ -462,14 +462,14 @@ mod tests {
         let rules = [EnvRule::Pass("CI".into()), EnvRule::Set("TZ".into(), "CET".into())];
         let env = build(&request(&host, &rules, Files::default()), Path::new("/home/u"));
         for (name, expected) in [
-            ("LANG", Why::Listed),
-            ("CI", Why::Passed),
-            ("TZ", Why::Set),
-            ("GOCACHE", Why::Cache),
-            ("USER", Why::Identity),
-            ("https_proxy", Why::Proxy),
-            ("JAVA_HOME", Why::Toolchain),
-            ("SSL_CERT_FILE", Why::Certificate),
+            ("LANG", VariableReason::Listed),
+            ("CI", VariableReason::Passed),
+            ("TZ", VariableReason::Set),
+            ("GOCACHE", VariableReason::Cache),
+            ("USER", VariableReason::Identity),
+            ("https_proxy", VariableReason::Proxy),
+            ("JAVA_HOME", VariableReason::Toolchain),
+            ("SSL_CERT_FILE", VariableReason::Certificate),
         ] {
             assert_eq!(why(&env, name), Some(expected), "{name}");
         }
@@ -507,7 +507,7 @@ mod tests {
         for name in ["ALL_PROXY", "all_proxy"] {
             assert_eq!(
                 (get(&with, name), why(&with, name)),
-                (Some("socks5h://127.0.0.1:1080"), Some(Why::Proxy))
+                (Some("socks5h://127.0.0.1:1080"), Some(VariableReason::Proxy))
             );
         }
         assert_eq!(

@@ -12,8 +12,8 @@ use exeat_record::{RunId, StoppedBy, signal_name};
 use exeat_sandbox::shell_word;
 use nix::sys::signal::Signal;
 
-use crate::discover::Unasked;
-use crate::signals::Ask;
+use crate::discover::DiscoveryError;
+use crate::signals::RunRequest;
 
 /// The reason that a run did not happen, or that it was lost after its start.
 #[derive(Debug, thiserror::Error)]
@@ -197,7 +197,7 @@ pub enum Error {
         /// Its client.
         client: &'static str,
         /// The reason.
-        why: Unasked,
+        why: DiscoveryError,
     },
     /// The plan's fingerprint differs from the approved one.
     #[error("what would hold this stage is not what was approved")]
@@ -372,8 +372,8 @@ impl Error {
     pub(crate) const READ_ONLY: &str = "the read-only path";
 
     /// Reports a request to end the run before the stage started.
-    pub(crate) fn stopped(ask: Ask, signal: Signal) -> Self {
-        Self::Stopped { signal: signal as i32, by: ask.by() }
+    pub(crate) fn stopped(ask: RunRequest, signal: Signal) -> Self {
+        Self::Stopped { signal: signal as i32, by: ask.requester() }
     }
 
     /// Reports why a path cannot be used.
@@ -530,7 +530,7 @@ impl Error {
             Self::Stream { .. } => {
                 Some("put a pipe between: `cat |` before exeat, or `| cat` after it".into())
             }
-            Self::Preset { why: Unasked::Denied { .. } | Unasked::Special { .. }, .. } => None,
+            Self::Preset { why: DiscoveryError::Denied { .. } | DiscoveryError::Special { .. }, .. } => None,
             Self::Preset { .. } => Some("name its hosts instead: --allow HOST".into()),
             Self::MemoryTooSmall(size) => {
                 memory_meant(*size).map(|meant| format!("probably meant: \"{meant}\""))

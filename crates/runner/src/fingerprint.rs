@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::of_any_run;
 use crate::plan::{FILTERS, Plan};
-use crate::staged::{Staged, Taken, Told};
+use crate::staged::{MountSource, Staged, TreeSummary};
 use crate::view::scratch::TMP;
 
 /// The first field of the hash. It changes with the format.
@@ -135,9 +135,9 @@ impl Plan {
             it.mount(mount);
         }
         // These are the trees with mapped users, and mounts whose source is not their path.
-        let trees: Vec<_> = self.staged.iter().flat_map(Staged::told).collect();
+        let trees: Vec<_> = self.staged.iter().flat_map(Staged::summaries).collect();
         it.number("trees", length(trees.len()));
-        for Told { name, host, owner } in &trees {
+        for TreeSummary { name, host, owner } in &trees {
             let is_cache = self.cache.as_ref() == Some(host);
             it.text("tree", name).path(
                 "host",
@@ -148,7 +148,7 @@ impl Plan {
             }
         }
         for (number, source) in self.taken.iter().enumerate() {
-            if let Some(Taken { name, below }) = source {
+            if let Some(MountSource { name, below }) = source {
                 it.number("taken", length(number)).text("from", name).path("below", below);
             }
         }

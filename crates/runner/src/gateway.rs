@@ -16,14 +16,14 @@ use crate::plan::Plan;
 
 /// The parts of the sandbox's network that a run needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct NetworkNeeds {
     gateway: Transparent,
     host_ports: bool,
     /// Whether the proxy accepts the stage's connections in it.
     handoff: bool,
 }
 
-impl Entered {
+impl EnteredNetwork {
     /// Takes the finder of the processes behind connections.
     pub(crate) fn take_finder(&mut self) -> Option<Finder> {
         self.finder.take()
@@ -31,7 +31,7 @@ impl Entered {
 }
 
 /// The result of entering the network.
-pub(crate) struct Entered {
+pub(crate) struct EnteredNetwork {
     network: Result<Network, exeat_sandbox::Error>,
     /// The error that prevented a requested gateway.
     unavailable: Option<exeat_sandbox::Error>,
@@ -39,8 +39,8 @@ pub(crate) struct Entered {
     finder: Option<Finder>,
 }
 
-impl Wanted {
-    pub(crate) fn of(plan: &Plan) -> Self {
+impl NetworkNeeds {
+    pub(crate) fn from_plan(plan: &Plan) -> Self {
         // The processes are for exeat's own record, which has no decisions of another proxy.
         let handoff = plan.bridge == BridgeKind::Handoff && plan.via.is_none();
         Self { gateway: plan.transparent, host_ports: !plan.host_ports.is_empty(), handoff }
@@ -52,7 +52,7 @@ impl Wanted {
     }
 
     /// Enters the network. Ports of this machine need less than a gateway, and work without one.
-    pub(crate) fn enter(self, offer: &Offer, process: &InsideProcess) -> Entered {
+    pub(crate) fn enter(self, offer: &Offer, process: &InsideProcess) -> EnteredNetwork {
         let (mut network, unavailable) = match offer.network(process, self.has_gateway()) {
             Err(error) if self.gateway == Transparent::Auto && (self.host_ports || self.handoff) => {
                 (offer.network(process, false), Some(error))
@@ -66,13 +66,13 @@ impl Wanted {
                 None
             }
         });
-        Entered { network, unavailable, finder }
+        EnteredNetwork { network, unavailable, finder }
     }
 }
 
 /// The exits of the stage's network other than the proxy's listener, before the stage starts.
 #[derive(Default)]
-pub(crate) struct Ways {
+pub(crate) struct NetworkExits {
     /// The error that prevented a requested gateway.
     unavailable: Option<exeat_sandbox::Error>,
     /// The sockets of a gateway.
@@ -81,23 +81,23 @@ pub(crate) struct Ways {
     pub(crate) forwards: Vec<(TcpListener, Arc<Target>)>,
 }
 
-impl Ways {
+impl NetworkExits {
     /// Opens the exits.
     ///
     /// # Errors
     /// Returns an error if a required one is not available.
-    pub(crate) fn new(plan: &Plan, entered: Entered) -> Result<Self, Error> {
+    pub(crate) fn new(plan: &Plan, entered: EnteredNetwork) -> Result<Self, Error> {
         let demanded = match (plan.transparent, plan.host_ports.first()) {
             (Transparent::On, _) => Some("--set sandbox.transparent=on"),
             (_, Some(_)) => Some("--host-port"),
             _ => None,
         };
         let (Network { open, inside, .. }, unavailable) = match (entered, demanded) {
-            (Entered { network: Ok(network), unavailable, .. }, _) => (network, unavailable),
-            (Entered { network: Err(source), .. }, Some(flag)) => {
+            (EnteredNetwork { network: Ok(network), unavailable, .. }, _) => (network, unavailable),
+            (EnteredNetwork { network: Err(source), .. }, Some(flag)) => {
                 return Err(Error::Gateway { flag, source });
             }
-            (Entered { network: Err(error), .. }, None) => {
+            (EnteredNetwork { network: Err(error), .. }, None) => {
                 // Only the processes behind connections were wanted otherwise.
                 let unavailable = Some(error).filter(|_| plan.transparent != Transparent::Off);
                 return Ok(Self { unavailable, ..Self::default() });
@@ -116,7 +116,7 @@ impl Ways {
                 Err(error) => return Err(refused(error)),
             }
         }
-        let inside: Arc<dyn ListenerFactory> = Arc::new(Doors(inside));
+        let inside: Arc<dyn ListenerFactory> = Arc::new(InsideListeners(inside));
         Ok(Self { unavailable, open: open.map(|open| (open, inside)), forwards })
     }
 
@@ -126,8 +126,8 @@ impl Ways {
     }
 
     /// Returns the gateway's state for the record.
-    pub(crate) fn word(&self) -> String {
-        if self.open.is_some() { "on".into() } else { off(self.unavailable.as_ref()) }
+    pub(crate) fn state(&self) -> String {
+        if self.open.is_some() { "on".into() } else { off_state(self.unavailable.as_ref()) }
     }
 
     /// Returns a line for the caller if the gateway is missing.
@@ -148,7 +148,7 @@ impl Ways {
 }
 
 /// Describes for the record that there is no gateway, and why.
-pub(crate) fn off(why: Option<&exeat_sandbox::Error>) -> String {
+pub(crate) fn off_state(why: Option<&exeat_sandbox::Error>) -> String {
     why.map_or_else(|| "off".into(), |error| format!("off: {}", chain(error)))
 }
 
@@ -158,9 +158,9 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Adapts the process in the stage's network to the proxy crate.
-struct Doors(InsideNetwork);
+struct InsideListeners(InsideNetwork);
 
-impl ListenerFactory for Doors {
+impl ListenerFactory for InsideListeners {
     fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         self.0.listen(at)
     }

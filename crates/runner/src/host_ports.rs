@@ -15,7 +15,7 @@ const MOST: usize = 64;
 ///
 /// # Errors
 /// Returns an error when two services need one port inside, when exeat uses it, and when the policy does not grant one.
-pub(crate) fn checked(
+pub(crate) fn check(
     asked: &[HostPort],
     socks5: bool,
     policy: &Policy,
@@ -86,7 +86,7 @@ mod tests {
     fn says(asked: &[&str], socks5: bool, deny: &[&str], ceiling: Option<&str>) -> String {
         let asked = ports(asked);
         let policy = policy(&asked, deny, ceiling);
-        match checked(&asked, socks5, &policy, Day::from_unix(0)) {
+        match check(&asked, socks5, &policy, Day::from_unix(0)) {
             Ok(all) => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
             Err(error) => {
                 assert_eq!(error.code(), 2);

@@ -26,16 +26,16 @@ use crate::cache::Steps;
 use crate::dirs;
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::plan::{certificates, named_trees, stage_home, to_be};
+use crate::plan::{certificates, future_path, named_trees, stage_home};
 use crate::request::Request;
 use crate::signing::key_place;
-use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
+use crate::staged::{Ids, MountSource, Staged, TreeFault, is_root_s_to_make};
 use crate::uids::{Own, has_all};
 use crate::view;
 
 /// The kernel user of a stage.
 #[derive(Debug)]
-pub(crate) enum Who {
+pub(crate) enum StageUser {
     /// The caller, an ordinary user.
     Caller,
     /// A fresh user for this run, which root prefers.
@@ -46,17 +46,17 @@ pub(crate) enum Who {
     Kept(String),
 }
 
-impl Who {
+impl StageUser {
     /// Returns the preferred user.
     ///
     /// # Errors
     /// Returns the reason that there is no fresh user, as the end of a sentence.
-    pub(crate) fn first() -> Result<Self, String> {
+    pub(crate) fn preferred() -> Result<Self, String> {
         if geteuid().is_root() { Own::take().map(Self::Own) } else { Ok(Self::Caller) }
     }
 
     /// Returns the user to use instead of a fresh one, for this reason. `dir` is where the stage starts or must write.
-    pub(crate) fn instead(why: String, dir: &Path) -> Result<Self, Error> {
+    pub(crate) fn fallback(why: String, dir: &Path) -> Result<Self, Error> {
         let meta = fs::metadata(dir).map_err(|source| Error::Path {
             what: "the working directory",
             path: dir.to_path_buf(),
@@ -78,12 +78,12 @@ impl Who {
     }
 
     /// Returns the user for this directory, as far as it is known without a view.
-    pub(crate) fn here(dir: &Path) -> Result<Self, Error> {
-        let first = Self::first().and_then(|who| match &who {
+    pub(crate) fn for_directory(dir: &Path) -> Result<Self, Error> {
+        let first = Self::preferred().and_then(|who| match &who {
             Self::Own(own) => mounted_in(dir, own.ids()).map(|()| who),
             _ => Ok(who),
         });
-        first.or_else(|why| Self::instead(why, dir))
+        first.or_else(|why| Self::fallback(why, dir))
     }
 
     /// Returns the user for the sandbox, and whether it isolates fully.
@@ -194,12 +194,12 @@ fn anothers(place: &Path) -> Option<&Path> {
 /// Returns the reason, as the end of a sentence.
 pub(crate) fn mounted_in(dir: &Path, ids: Ids) -> Result<(), String> {
     Staged::new(ids)?
-        .takes(dir)
+        .check_mappable(dir)
         .map_err(|error| format!("the file system of the working directory does not take it: {error}"))
 }
 
 /// The input of a view, independent of the stage's user.
-pub(crate) struct Base<'a> {
+pub(crate) struct ViewInput<'a> {
     pub(crate) request: &'a Request,
     pub(crate) environment: &'a Environment,
     /// The working directory without links.
@@ -212,9 +212,9 @@ pub(crate) struct Base<'a> {
 }
 
 /// The view of one user.
-pub(crate) struct Seen {
+pub(crate) struct UserView {
     pub(crate) built: view::Built,
-    pub(crate) taken: Vec<Option<Taken>>,
+    pub(crate) taken: Vec<Option<MountSource>>,
     pub(crate) staged: Option<Staged>,
     pub(crate) cache: Option<PathBuf>,
     pub(crate) cache_maker: Option<Ids>,
@@ -224,20 +224,20 @@ pub(crate) struct Seen {
     pub(crate) notes: Vec<String>,
 }
 
-impl Base<'_> {
+impl ViewInput<'_> {
     /// Builds the view of this user.
     ///
     /// # Errors
-    /// Returns [`Fault::Refused`] only if trees cannot be mounted for [`Who::Own`].
-    pub(crate) fn view(&self, who: &Who) -> Result<Seen, Fault> {
+    /// Returns [`TreeFault::Refused`] only if trees cannot be mounted for [`StageUser::Own`].
+    pub(crate) fn view(&self, who: &StageUser) -> Result<UserView, TreeFault> {
         let Self { request, environment, cwd, home, links, place } = *self;
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
         let other = who.other();
         let mut notes = Vec::new();
         let mut staged = match who {
             // Other processes of the owner could look into trees that are mounted for it.
-            Who::Caller | Who::Kept(_) | Who::Owner(..) => None,
-            Who::Own(own) => Some(Staged::new(own.ids()).map_err(Fault::Refused)?),
+            StageUser::Caller | StageUser::Kept(_) | StageUser::Owner(..) => None,
+            StageUser::Own(own) => Some(Staged::new(own.ids()).map_err(TreeFault::Refused)?),
         };
         let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
@@ -257,7 +257,7 @@ impl Base<'_> {
                 None
             });
         // A limit of its size is enforced only in memory.
-        let tmp = request.limits.tmpfs_size.is_none() && matches!(who, Who::Caller);
+        let tmp = request.limits.tmpfs_size.is_none() && matches!(who, StageUser::Caller);
         let tmp = tmp.then(|| view::scratch::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
@@ -273,7 +273,7 @@ impl Base<'_> {
         own.push(run_base.clone());
         // Real paths are used because they are compared with the working directory, which has no links.
         let own: Vec<PathBuf> =
-            own.iter().map(|path| true_name(path).unwrap_or_else(|_| to_be(path))).collect();
+            own.iter().map(|path| true_name(path).unwrap_or_else(|_| future_path(path))).collect();
         // The user's own key is hidden even if another key signs this run, because it signs other runs.
         let places = place.into_iter().chain(&usual_place);
         let binds = request.files.ro.iter().chain(&request.files.rw).map(|bind| bind.host.as_path());
@@ -293,7 +293,7 @@ impl Base<'_> {
         let (named, asked) = named_trees(environment);
         let by_descriptor = staged.is_some();
         // A user for one run has no home.
-        let owner = other.filter(|_| matches!(who, Who::Owner(..)));
+        let owner = other.filter(|_| matches!(who, StageUser::Owner(..)));
         let home_words = variable("HOME").map(Path::new).filter(|home| home.is_absolute());
         let state = state.as_ref().map(Place::state_dir);
         let mut live = Live::default();
@@ -324,7 +324,7 @@ impl Base<'_> {
             tmp: request.limits.tmpfs_size,
         };
         let mut built = loop {
-            let built = view::build(&request.files, &facts).map_err(Fault::Failed)?;
+            let built = view::build(&request.files, &facts).map_err(TreeFault::Failed)?;
             let known = facts.owners.len();
             // The stage reads another user's trees that root shows as that user may.
             facts.owners.extend(view::owners(&built.mounts).filter(|_| facts.root));
@@ -342,13 +342,13 @@ impl Base<'_> {
                 // The kernel resolves relative paths in the same way.
                 *name = std::path::absolute(&*name).unwrap_or_else(|_| cwd.join(&*name));
             }
-            staged.named(&names);
+            staged.check_names(&names);
             let mounts = std::mem::take(&mut built.mounts);
-            (built.mounts, taken) = staged.arrange(mounts, cwd, matches!(who, Who::Own(_)))?;
+            (built.mounts, taken) = staged.arrange(mounts, cwd, matches!(who, StageUser::Own(_)))?;
             notes.extend(staged.notes().iter().cloned());
         }
         notes.append(&mut built.notes);
-        Ok(Seen { built, taken, staged, cache, cache_maker, tmp, run_base, notes })
+        Ok(UserView { built, taken, staged, cache, cache_maker, tmp, run_base, notes })
     }
 }
 
@@ -366,22 +366,23 @@ mod tests {
 
     /// B10: the owner of a directory is used unless the number may stand for another user.
     #[test]
-    fn b10_nobody_s_directory_is_nobody_s_where_every_uid_is_there() {
+    fn b10_the_owner_of_a_directory_is_used_unless_the_number_is_ambiguous() {
         let whole = "0 0 4294967295\n";
-        let owner = |uid, map| Who::owner(uid, map, "why".into());
-        assert!(matches!(owner(NOBODY, whole), Who::Owner((NOBODY, _), _)));
-        assert!(matches!(owner(NOBODY, "0 100000 65536\n"), Who::Kept(_)));
-        assert!(matches!(owner(0, whole), Who::Kept(_)));
-        assert!(matches!(owner(54_321, ""), Who::Owner((54_321, NOBODY), _)));
+        let owner = |uid, map| StageUser::owner(uid, map, "why".into());
+        assert!(matches!(owner(NOBODY, whole), StageUser::Owner((NOBODY, _), _)));
+        assert!(matches!(owner(NOBODY, "0 100000 65536\n"), StageUser::Kept(_)));
+        assert!(matches!(owner(0, whole), StageUser::Kept(_)));
+        assert!(matches!(owner(54_321, ""), StageUser::Owner((54_321, NOBODY), _)));
     }
 
     /// B10: a stage that shares its uid is only partly isolated, and the report says why.
     #[test]
     fn b10_another_user_s_uid_holds_in_part() {
-        for who in [Who::Owner((1, 1), "no such thing".into()), Who::Kept("no such thing".into())] {
+        for who in [StageUser::Owner((1, 1), "no such thing".into()), StageUser::Kept("no such thing".into())]
+        {
             let Held::Partial { missing } = who.identity().1 else { panic!("{who:?}") };
             assert!(missing.ends_with(": no such thing") && who.fix().is_some(), "{missing}");
         }
-        assert_eq!(Who::Caller.identity(), (Identity::Caller, Held::Full));
+        assert_eq!(StageUser::Caller.identity(), (Identity::Caller, Held::Full));
     }
 }

@@ -88,15 +88,17 @@ mod via;
 mod view;
 mod who;
 
-pub use alone::{Listen, ProxyRequest, Ready, Served, Told, check_addresses, serve_alone};
-pub use backend::{Backend, BackendError, Report};
+pub use alone::{
+    Listen, ProxyOutcome, ProxyRequest, ReadyCallback, ReloadCallback, check_addresses, serve_alone,
+};
+pub use backend::{Backend, BackendError, BackendReport};
 pub use cache::{PrivateCache, PrivateCaches};
-pub use caller::{machine as machine_name, user as user_name};
+pub use caller::{machine_name, user_name};
 pub use ended::{Ended, Stopped, StoppedHow};
-pub use environment::{Dropped, Environment, Variable, Why, environment};
+pub use environment::{DroppedVariable, Environment, Variable, VariableReason, environment};
 pub use error::{Error, RunLost};
 pub use exeat_compose::{
-    AuthError, EnvRule, Fault, FileState, Place, Site, read_credentials_file, read_credentials_variable,
+    AuthError, EnvRule, Fault, FileState, Position, Site, read_credentials_file, read_credentials_variable,
 };
 pub use exeat_files::protected::{LetThrough, NoName};
 pub use exeat_files::quarantine::{Found, Leftovers};
@@ -117,10 +119,10 @@ pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use parent::Parent;
 pub use plan::{Plan, plan};
-pub use reload::{Load, Reloaded};
+pub use reload::{LoadPolicy, Reloaded};
 pub use request::{AuditTo, Hardening, Request};
 pub use result::{RESULT_SCHEMA, RunResult, result_schema};
-pub use run::outcome::{Outcome, Through};
-pub use run::{Live, OnDenied, Oversight, notice_children, run};
+pub use run::outcome::{OtherProxy, Outcome};
+pub use run::{LineCallback, OnDenied, Oversight, notice_children, run};
 pub use signing::{NewKey, Signing, key_place, prepare_key};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

@@ -75,7 +75,7 @@ impl fmt::Display for Reached {
 
 /// The way in which a limit is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum EnforcedBy {
     /// The kernel refuses what goes beyond (setrlimit(2)).
     Rlimit,
     /// The kernel bounds the memory of a control group.
@@ -90,7 +90,7 @@ pub(crate) enum By {
     Proxy,
 }
 
-impl fmt::Display for By {
+impl fmt::Display for EnforcedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rlimit => "rlimit",
@@ -105,7 +105,7 @@ impl fmt::Display for By {
 
 /// The limits of one run on this machine.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Held {
+pub(crate) struct RunLimits {
     pub(crate) limits: Limits,
     /// Whether the stage keeps root's uid. Then the kernel ignores RLIMIT_NPROC, so exeat counts the processes.
     root: bool,
@@ -113,7 +113,7 @@ pub(crate) struct Held {
     delegated: Option<PathBuf>,
 }
 
-impl Held {
+impl RunLimits {
     /// Checks the limits. With `root` the stage keeps root's kernel uid.
     pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, Error> {
         for (key, value, least) in [
@@ -134,17 +134,17 @@ impl Held {
     }
 
     /// Returns the key, the value and the enforcement of each limit.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, String, By)> {
-        let pids = if self.root { By::Watch } else { By::Rlimit };
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, String, EnforcedBy)> {
+        let pids = if self.root { EnforcedBy::Watch } else { EnforcedBy::Rlimit };
         self.limits.set().map(move |(key, value)| {
             let by = match key {
-                "cpu_time" | "open_files" | "file_size" => By::Rlimit,
-                "tmpfs_size" => By::Mount,
-                "memory" if self.delegated.is_some() => By::Group,
-                "memory" => By::Watch,
+                "cpu_time" | "open_files" | "file_size" => EnforcedBy::Rlimit,
+                "tmpfs_size" => EnforcedBy::Mount,
+                "memory" if self.delegated.is_some() => EnforcedBy::Group,
+                "memory" => EnforcedBy::Watch,
                 "pids" => pids,
-                "connections" | "connections_per_host" | "audit_size" => By::Proxy,
-                _ => By::Supervision,
+                "connections" | "connections_per_host" | "audit_size" => EnforcedBy::Proxy,
+                _ => EnforcedBy::Supervision,
             };
             (key, value, by)
         })
@@ -161,7 +161,7 @@ impl Held {
 
     /// Returns the kernel's limits. `own` is the number of tasks in the sandbox that do not belong to the stage.
     fn rlimits(&self, own: u64) -> Vec<Rlimit> {
-        // stage2 itself sets `open_files` after it has passed its descriptors: see `Held::descriptors`.
+        // stage2 itself sets `open_files` after it has passed its descriptors: see `RunLimits::descriptors`.
         let Limits { cpu_time, memory, pids, file_size, .. } = self.limits;
         let same = |what, resource, value: u64| Rlimit { what, resource, soft: value, hard: value };
         let mut list = Vec::new();
@@ -259,11 +259,7 @@ const DESCRIPTORS_KEPT: u64 = 256;
 /// Returns the limits of the proxy. Each connection needs two descriptors, and there are only as many connections as `descriptors`
 /// suffice for, so that a client beyond the limit gets an answer and does not wait. With a gateway, a quarter of the descriptors is for
 /// its listeners, so that neither side uses up the other's.
-pub(crate) fn of_connections(
-    limits: &Limits,
-    descriptors: u64,
-    has_gateway: bool,
-) -> exeat_proxy::ProxyLimits {
+pub(crate) fn proxy_limits(limits: &Limits, descriptors: u64, has_gateway: bool) -> exeat_proxy::ProxyLimits {
     let mut of_proxy = exeat_proxy::ProxyLimits::default();
     let number = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok());
     if let Some(connections) = number(limits.connections) {
@@ -387,7 +383,7 @@ impl Watcher {
         let mut wait = self.pause(Duration::ZERO);
         while is_over.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             let began = Instant::now();
-            let blind = match self.look(is_over) {
+            let blind = match self.is_reached(is_over) {
                 Ok(false) => {
                     seen = began;
                     wait = self.pause(began.elapsed());
@@ -409,7 +405,7 @@ impl Watcher {
     }
 
     /// Returns whether the limit is exceeded.
-    fn look(&mut self, is_over: &mpsc::Receiver<()>) -> io::Result<bool> {
+    fn is_reached(&mut self, is_over: &mpsc::Receiver<()>) -> io::Result<bool> {
         match self.what {
             Watched::Pids { all, .. } => self.inside.has_more_tasks_than(all),
             Watched::Memory(limit) => Ok(self.is_over_memory(limit)?
@@ -466,7 +462,7 @@ mod tests {
     #[test]
     fn a_memory_in_which_no_command_starts_is_refused() {
         let held = |text: &str| {
-            Held::new(Limits { memory: text.parse().ok(), ..Limits::default() }, false).map(|_| ())
+            RunLimits::new(Limits { memory: text.parse().ok(), ..Limits::default() }, false).map(|_| ())
         };
         assert!(held("1MiB").is_ok());
         let error = held("100").unwrap_err();
@@ -475,7 +471,7 @@ mod tests {
 
     /// K11: the kernel's limits and their descriptions.
     #[test]
-    fn each_limit_and_what_holds_it() {
+    fn k11_lists_each_limit_with_its_enforcement() {
         let limits = Limits {
             timeout: "10m".parse().ok(),
             grace: "90s".parse().ok(),
@@ -490,10 +486,10 @@ mod tests {
             connections_per_host: Some(64),
             audit_size: "1MiB".parse().ok(),
         };
-        let of_proxy = of_connections(&limits, 1 << 20, true);
+        let of_proxy = proxy_limits(&limits, 1 << 20, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host, of_proxy.audit_size), (512, 64, 1 << 20));
         let usual = exeat_proxy::ProxyLimits::default();
-        let of_proxy = of_connections(&Limits::default(), u64::MAX, true);
+        let of_proxy = proxy_limits(&Limits::default(), u64::MAX, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (usual.connections, usual.per_host));
         // R01: there are no more connections than descriptors suffice for.
         for (descriptors, alone, beside, listeners) in [
@@ -503,19 +499,19 @@ mod tests {
             (64, 16, 12, 8),
             (0, 1, 1, 0),
         ] {
-            let of = |gateway| of_connections(&Limits::default(), descriptors, gateway);
+            let of = |gateway| proxy_limits(&Limits::default(), descriptors, gateway);
             assert_eq!((of(false).connections, of(false).listeners), (alone, 0));
             assert_eq!((of(true).connections, of(true).listeners), (beside, listeners));
         }
-        let lines = |root| Held::new(limits, root).unwrap().lines().join(", ");
+        let lines = |root| RunLimits::new(limits, root).unwrap().lines().join(", ");
         let expect = "timeout=10m (supervised), grace=1m30s (supervised), cpu_time=1s500ms (rlimit), memory=1GiB (watched), pids=7 (rlimit), \
                       open_files=64 (rlimit), file_size=10MB (rlimit), tmpfs_size=1MiB (mount), \
                       output_size=1kB (supervised), connections=512 (proxy), connections_per_host=64 (proxy), \
                       audit_size=1MiB (proxy)";
         assert_eq!(lines(false), expect);
         assert_eq!(lines(true), expect.replace("pids=7 (rlimit)", "pids=7 (watched)"));
-        assert_eq!(Held::new(limits, false).unwrap().descriptors(1024, 20_000), (64, 64));
-        let rlimits = Held::new(limits, false).unwrap().rlimits(2);
+        assert_eq!(RunLimits::new(limits, false).unwrap().descriptors(1024, 20_000), (64, 64));
+        let rlimits = RunLimits::new(limits, false).unwrap().rlimits(2);
         let found: Vec<_> = rlimits.iter().map(|one| (one.what, one.soft, one.hard)).collect();
         assert_eq!(
             found,
@@ -537,10 +533,10 @@ mod tests {
             Limits { connections_per_host: Some(0), ..Limits::default() },
             Limits { open_files: Some(LEAST_OPEN_FILES - 1), ..Limits::default() },
         ] {
-            assert_eq!(Held::new(limits, false).unwrap_err().code(), 2, "{limits:?}");
+            assert_eq!(RunLimits::new(limits, false).unwrap_err().code(), 2, "{limits:?}");
         }
         assert!(
-            Held::new(
+            RunLimits::new(
                 Limits { pids: Some(1), open_files: Some(LEAST_OPEN_FILES), ..Limits::default() },
                 true
             )

@@ -27,12 +27,12 @@ use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::cache::{self, Steps, UsedCache};
-use crate::environment::{Environment, Variable, Why};
+use crate::environment::{Environment, Variable, VariableReason};
 use crate::error::Error;
-use crate::identity::{Base, Seen, Who};
+use crate::identity::{StageUser, UserView, ViewInput};
 use crate::request::{AuditTo, Hardening, Request};
 use crate::signing::{Signing, key_place, state_place};
-use crate::staged::{Fault, Ids, Staged, Taken};
+use crate::staged::{Ids, MountSource, Staged, TreeFault};
 use crate::uids::Own;
 use crate::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
 use crate::view::work::WORK_PATH;
@@ -48,7 +48,7 @@ pub struct Plan {
     pub(crate) links: LinkRule,
     pub(crate) mounts: Vec<Mount>,
     /// The source of each mount, if it is not the tree's own path.
-    pub(crate) taken: Vec<Option<Taken>>,
+    pub(crate) taken: Vec<Option<MountSource>>,
     /// Trees that are mapped for another user than root.
     pub(crate) staged: Option<Staged>,
     /// The directory inside where the stage starts.
@@ -101,7 +101,7 @@ pub struct Plan {
     pub(crate) stage: Option<String>,
     pub(crate) sources: Vec<Source>,
     pub(crate) labels: Vec<(String, String)>,
-    pub(crate) limits: limits::Held,
+    pub(crate) limits: limits::RunLimits,
     notes: Vec<String>,
     /// Lines on why rules may be missing.
     pub(crate) doubts: Vec<String>,
@@ -109,7 +109,7 @@ pub struct Plan {
 
 /// Returns a line if a crash of the stage gives its memory to a program on the host. A limit of 1 byte prevents that. A limit of 0 does
 /// not, and cannot be raised (do_coredump, fs/coredump.c; setrlimit(2)).
-fn core_to_host() -> Option<String> {
+fn core_dump_note() -> Option<String> {
     let (_, hard) = getrlimit(Resource::RLIMIT_CORE).ok()?;
     let is_piped =
         || fs::read("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with(b"|"));
@@ -153,7 +153,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     let place = state_place(&request.host_env)?;
     let stage_home = stage_home(&request);
     let environment = environment::build(&request, &stage_home);
-    let base = Base {
+    let base = ViewInput {
         request: &request,
         environment: &environment,
         cwd: &cwd,
@@ -161,15 +161,15 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         links: &links,
         place: place.as_ref(),
     };
-    let view = |who: Who| base.view(&who).map(|seen| (who, seen));
-    let (who, seen) = match Who::first().map_err(Fault::Refused).and_then(view) {
-        Err(Fault::Refused(why)) => view(Who::instead(why, work.as_deref().unwrap_or(&cwd))?),
+    let view = |who: StageUser| base.view(&who).map(|seen| (who, seen));
+    let (who, seen) = match StageUser::preferred().map_err(TreeFault::Refused).and_then(view) {
+        Err(TreeFault::Refused(why)) => view(StageUser::fallback(why, work.as_deref().unwrap_or(&cwd))?),
         other => other,
     }
     .map_err(Error::from)?;
-    let Seen { built, taken, staged, cache, cache_maker, tmp, run_base, notes: said } = seen;
+    let UserView { built, taken, staged, cache, cache_maker, tmp, run_base, notes: said } = seen;
     let (identity, identity_held) = who.identity();
-    let limits = limits::Held::new(request.limits, matches!(who, Who::Kept(_)))?;
+    let limits = limits::RunLimits::new(request.limits, matches!(who, StageUser::Kept(_)))?;
 
     if let Held::Partial { missing } = &identity_held {
         notes.push(format!("{missing} ({})", who.fix().unwrap_or_default()));
@@ -179,29 +179,29 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     notes.extend(environment.notes.iter().cloned());
     notes.extend(said);
     if let Some(state) = key_place(place.as_ref()) {
-        notes.extend(remedy::of_absent(
+        notes.extend(remedy::absent_lines(
             state.state_dir(),
             built.missing.iter().map(|missing| missing.tree.as_path()),
         ));
     }
-    notes.extend(core_to_host());
+    notes.extend(core_dump_note());
     match (&mut request.audit, &place) {
         (AuditTo::Default, None) => {}
-        (AuditTo::Default, Some(place)) => outside(&place.dir().join("record"), &built.writable)?,
+        (AuditTo::Default, Some(place)) => check_outside(&place.dir().join("record"), &built.writable)?,
         (AuditTo::File(record), _) => {
             let what = "the record";
             *record =
                 links.place(&cwd.join(&*record)).map_err(|error| Error::from_walk(what, record, error))?;
-            outside(record, &built.writable)?;
+            check_outside(record, &built.writable)?;
             // Nobody can have a file open that does not exist yet.
             if let Ok(meta) = fs::metadata(&record) {
-                no_stream(record, &meta, streams)?;
+                check_not_stream(record, &meta, streams)?;
             }
         }
-        (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, streams)?,
+        (AuditTo::Fd(fd), _) => check_descriptor_outside(fd.as_fd(), &built.writable, streams)?,
     }
     if let Some(key) = request.signing.path(place.as_ref()) {
-        outside(&key, &built.writable).map_err(|error| match error {
+        check_outside(&key, &built.writable).map_err(|error| match error {
             Error::RecordInside { record: key, tree } => Error::KeyInside { key, tree },
             other => other,
         })?;
@@ -211,7 +211,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     if let Some(place) = &place
         && let Some(beside) = place.key_path().parent()
     {
-        let beside = true_name(beside).unwrap_or_else(|_| to_be(beside));
+        let beside = true_name(beside).unwrap_or_else(|_| future_path(beside));
         if let Some(tree) = built.writable.iter().find(|tree| tree.starts_with(&beside)) {
             return Err(Error::KeyInside { key: place.key_path(), tree: tree.clone() });
         }
@@ -238,7 +238,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     if let Some(proxy) = &request.upstream {
         upstream::check_ceilings(&request.policy, proxy.target(), today())?;
     }
-    let host_ports = host_ports::checked(&request.host_ports, request.socks5, &request.policy, today())?;
+    let host_ports = host_ports::check(&request.host_ports, request.socks5, &request.policy, today())?;
     let transparent = match (request.transparent, hardening.loopback) {
         (Transparent::On, Loopback::Proxy) => return Err(Error::LoopbackAnd("the transparent gateway")),
         (_, Loopback::Proxy) => Transparent::Off,
@@ -274,7 +274,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         via,
         upstream: request.upstream,
         identity,
-        own: if let Who::Own(own) = who { Some(own) } else { None },
+        own: if let StageUser::Own(own) = who { Some(own) } else { None },
         unix_sockets,
         loopback: hardening.loopback,
         debuggable: hardening.debuggable,
@@ -316,7 +316,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
 }
 
 /// Returns a mount with its tree's path in the staging directory.
-fn taken_from(mount: &Mount, dir: &Path, source: Option<&Taken>) -> Mount {
+fn with_source(mount: &Mount, dir: &Path, source: Option<&MountSource>) -> Mount {
     let place = source.map(|source| joined(&dir.join(&source.name), &source.below));
     match (mount, place) {
         (Mount::ReadOnly { at, .. }, Some(host)) => Mount::ReadOnly { host, at: at.clone() },
@@ -352,7 +352,7 @@ impl Plan {
         let dir = socket.parent().unwrap_or(Path::new("/"));
         let mounts = self.mounts.iter().zip(&self.taken);
         let mut mounts: Vec<Mount> =
-            mounts.map(|(mount, source)| taken_from(mount, dir, source.as_ref())).collect();
+            mounts.map(|(mount, source)| with_source(mount, dir, source.as_ref())).collect();
         mounts.push(Mount::ReadOnly { host: socket, at: SOCKET.into() });
         if self.has_socks5_socket() {
             mounts.push(Mount::ReadOnly { host: socks5, at: SOCKS5_SOCKET.into() });
@@ -488,7 +488,7 @@ impl Plan {
         let argv = self.argv();
         let mut out = String::new();
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "command      {}", shown(&self.command));
+        let _ = writeln!(out, "command      {}", shell_words(&self.command));
         let _ = writeln!(out, "starts in    {}", self.cwd.display());
         let socks5 = if self.socks5 { ", with SOCKS5" } else { "" };
         let _ = writeln!(out, "bridge       {}{socks5}", self.bridge.as_str());
@@ -523,7 +523,7 @@ impl Plan {
             let _ = writeln!(out, "{:<12} {}", "limits", limits.join(", "));
         }
         if let Some(staged) = &self.staged {
-            for tree in staged.told() {
+            for tree in staged.summaries() {
                 let host = tree.host.display();
                 let owner = tree.owner.map(|(uid, _)| format!(", where the stage owns what uid {uid} owns"));
                 let _ =
@@ -558,7 +558,7 @@ impl Plan {
             out.push_str(if word.starts_with("--") { " \\\n    " } else { " " });
             out.push_str(&word);
         }
-        let _ = writeln!(out, " \\\n    -- {}", shown(&argv.command));
+        let _ = writeln!(out, " \\\n    -- {}", shell_words(&argv.command));
         out
     }
 
@@ -609,7 +609,7 @@ impl Plan {
                 "net": net.to_string(), "fs": fs.to_string(), "syscalls": syscalls.to_string(), "identity": identity.to_string(),
             },
             "limits": limits.collect::<serde_json::Map<_, _>>(),
-            "trees": self.staged.iter().flat_map(Staged::told).map(|tree| json!({
+            "trees": self.staged.iter().flat_map(Staged::summaries).map(|tree| json!({
                 "name": tree.name, "host": tree.host.to_string_lossy(), "stage_is_uid": tree.owner.map(|(uid, _)| uid),
             })).collect::<Vec<_>>(),
             "bwrap": self.bwrap.to_string_lossy(),
@@ -624,7 +624,7 @@ impl Plan {
 /// The number of seccomp programs of a run, for the dry run.
 pub(crate) const FILTERS: usize = seccomp::BASE;
 
-fn shown(words: &[OsString]) -> String {
+fn shell_words(words: &[OsString]) -> String {
     words.iter().map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
@@ -690,7 +690,7 @@ pub(crate) fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathB
     let names = [lists::TOOLCHAIN_VARIABLES, lists::CERTIFICATES].concat();
     let variables = environment.variables.iter();
     let naming = variables.filter(|variable| names.iter().any(|name| variable.name == *name));
-    let (asked, own): (Vec<_>, Vec<_>) = naming.partition(|variable| variable.why == Why::Set);
+    let (asked, own): (Vec<_>, Vec<_>) = naming.partition(|variable| variable.why == VariableReason::Set);
     let paths =
         |list: Vec<&Variable>| list.into_iter().map(|variable| PathBuf::from(&variable.value)).collect();
     (paths(own), paths(asked))
@@ -712,9 +712,9 @@ pub(crate) fn certificates(request: &Request, environment: &Environment) -> Vec<
 const STREAMS: [&str; 3] = ["/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2"];
 
 /// Refuses a record that the stage could write or replace.
-fn outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
+fn check_outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
     // The real path counts, because `/proc/self/cwd` names a tree, too.
-    let resolved = true_name(record).unwrap_or_else(|_| to_be(record));
+    let resolved = true_name(record).unwrap_or_else(|_| future_path(record));
     // Devices and descriptors of pipes are not replaceable files, but /dev/shm contains such files.
     let device =
         (resolved.starts_with("/dev") && !resolved.starts_with("/dev/shm")) || resolved.starts_with("/proc");
@@ -727,7 +727,7 @@ fn outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
 }
 
 /// Returns the real path of a file that does not exist yet; the directories above it may be missing, too.
-pub(crate) fn to_be(path: &Path) -> PathBuf {
+pub(crate) fn future_path(path: &Path) -> PathBuf {
     let known = path.ancestors().skip(1).find_map(|above| Some((above, true_name(above).ok()?)));
     match known {
         Some((above, resolved)) => resolved.join(path.strip_prefix(above).unwrap_or(path)),
@@ -736,19 +736,23 @@ pub(crate) fn to_be(path: &Path) -> PathBuf {
 }
 
 /// Refuses an open record that the stage could write. Pipes, sockets and terminals have no path.
-fn descriptor_outside(record: BorrowedFd<'_>, writable: &[PathBuf], streams: &[&str]) -> Result<(), Error> {
+fn check_descriptor_outside(
+    record: BorrowedFd<'_>,
+    writable: &[PathBuf],
+    streams: &[&str],
+) -> Result<(), Error> {
     let link = PathBuf::from(format!("/proc/self/fd/{}", record.as_raw_fd()));
     let unreadable = |source| Error::Path { what: "the record", path: link.clone(), source };
     let meta = fs::metadata(&link).map_err(unreadable)?;
     if !meta.is_file() {
         return Ok(());
     }
-    no_stream(&link, &meta, streams)?;
-    outside(&fs::read_link(&link).map_err(unreadable)?, writable)
+    check_not_stream(&link, &meta, streams)?;
+    check_outside(&fs::read_link(&link).map_err(unreadable)?, writable)
 }
 
 /// Refuses a record that is also a stream of the stage, which would write to it.
-fn no_stream(record: &Path, meta: &fs::Metadata, streams: &[&str]) -> Result<(), Error> {
+fn check_not_stream(record: &Path, meta: &fs::Metadata, streams: &[&str]) -> Result<(), Error> {
     let is_record = |stream: &&&str| {
         fs::metadata(stream).is_ok_and(|other| (other.dev(), other.ino()) == (meta.dev(), meta.ino()))
     };
@@ -848,7 +852,7 @@ mod tests {
 
     /// The gateway is refused if it is required and impossible, and otherwise left out.
     #[test]
-    fn the_gateway_is_off_where_there_is_no_place_for_it() {
+    fn the_gateway_is_off_if_it_is_impossible() {
         let dirs = Dirs::new("gateway");
         let socket = dirs.root.join("proxy.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -896,23 +900,23 @@ mod tests {
         symlink(dirs.tree.join("there"), dirs.root.join("file")).unwrap();
         let writable = [dirs.tree.clone()];
         for inside in ["tree/x", "tree/new/dir/x", "link/x", "file"] {
-            assert!(is_refused(outside(&dirs.root.join(inside), &writable)), "{inside}");
+            assert!(is_refused(check_outside(&dirs.root.join(inside), &writable)), "{inside}");
         }
         for beside in ["x", "treex", "new/x"] {
-            assert!(!is_refused(outside(&dirs.root.join(beside), &writable)), "{beside}");
+            assert!(!is_refused(check_outside(&dirs.root.join(beside), &writable)), "{beside}");
         }
         // This is another name of the same tree.
         let magic = Path::new("/proc/self/root").join(dirs.tree.strip_prefix("/").unwrap());
-        assert!(is_refused(outside(&magic.join("x"), &writable)));
+        assert!(is_refused(check_outside(&magic.join("x"), &writable)));
     }
 
     #[test]
-    fn devices_are_no_places_and_names_that_begin_like_one_are() {
+    fn a_device_is_not_a_place_but_a_similar_name_is() {
         let everything = [PathBuf::from("/")];
-        assert!(is_refused(outside(Path::new("/develx/record"), &everything)));
-        assert!(is_refused(outside(Path::new("/procession"), &everything)));
-        assert!(is_refused(outside(Path::new("/dev/shm/record"), &everything)));
-        assert!(!is_refused(outside(Path::new("/dev/null"), &everything)));
+        assert!(is_refused(check_outside(Path::new("/develx/record"), &everything)));
+        assert!(is_refused(check_outside(Path::new("/procession"), &everything)));
+        assert!(is_refused(check_outside(Path::new("/dev/shm/record"), &everything)));
+        assert!(!is_refused(check_outside(Path::new("/dev/null"), &everything)));
     }
 
     #[test]
@@ -921,23 +925,23 @@ mod tests {
         let writable = [dirs.tree.clone()];
         let inside = File::create(dirs.tree.join("x")).unwrap();
         let beside = File::create(dirs.root.join("x")).unwrap();
-        assert!(is_refused(descriptor_outside(inside.as_fd(), &writable, &[])));
-        assert!(!is_refused(descriptor_outside(beside.as_fd(), &writable, &[])));
+        assert!(is_refused(check_descriptor_outside(inside.as_fd(), &writable, &[])));
+        assert!(!is_refused(check_descriptor_outside(beside.as_fd(), &writable, &[])));
         let (_, pipe) = std::io::pipe().unwrap();
         let pipe = OwnedFd::from(pipe);
-        assert!(!is_refused(descriptor_outside(pipe.as_fd(), &[PathBuf::from("/")], &[])));
+        assert!(!is_refused(check_descriptor_outside(pipe.as_fd(), &[PathBuf::from("/")], &[])));
     }
 
     #[test]
-    fn a_file_that_is_also_a_stream_of_the_stage_is_no_record() {
+    fn refuses_a_record_that_is_a_stream_of_the_stage() {
         let dirs = Dirs::new("stream");
         let (file, other) = (dirs.root.join("file"), dirs.root.join("other"));
         let open = File::create(&file).unwrap();
         fs::write(&other, "").unwrap();
         let (stream, other, null) = (file.to_str().unwrap(), other.to_str().unwrap(), "/dev/null");
-        assert!(is_refused(descriptor_outside(open.as_fd(), &[], &[null, stream])));
-        assert!(!is_refused(descriptor_outside(open.as_fd(), &[], &[null, other])));
-        assert!(is_refused(no_stream(&file, &fs::metadata(&file).unwrap(), &[stream])));
-        assert!(!is_refused(no_stream(Path::new(null), &fs::metadata(null).unwrap(), &[null])));
+        assert!(is_refused(check_descriptor_outside(open.as_fd(), &[], &[null, stream])));
+        assert!(!is_refused(check_descriptor_outside(open.as_fd(), &[], &[null, other])));
+        assert!(is_refused(check_not_stream(&file, &fs::metadata(&file).unwrap(), &[stream])));
+        assert!(!is_refused(check_not_stream(Path::new(null), &fs::metadata(null).unwrap(), &[null])));
     }
 }

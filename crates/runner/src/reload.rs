@@ -34,7 +34,7 @@ pub struct Reloaded {
 }
 
 /// Reads the policy again from its sources. An error is the reason for people.
-pub type Load = Box<dyn FnMut() -> Result<Reloaded, String> + Send>;
+pub type LoadPolicy = Box<dyn FnMut() -> Result<Reloaded, String> + Send>;
 
 /// The handle of the thread that reads. Dropping it ends the thread soon; the end of the process does not wait for it.
 pub(crate) struct Reloader {
@@ -44,7 +44,7 @@ pub(crate) struct Reloader {
 
 impl Reloader {
     /// Starts the thread. `inspected` belongs to the current policy.
-    pub(crate) fn start(load: Load, inspected: Vec<FileState>) -> io::Result<Self> {
+    pub(crate) fn start(load: LoadPolicy, inspected: Vec<FileState>) -> io::Result<Self> {
         // One more request can wait than the one in progress: a file may have changed since that began.
         let (asks, asked) = sync_channel(1);
         let (tell, done) = mpsc::channel(1);
@@ -56,7 +56,7 @@ impl Reloader {
                     Err(RecvTimeoutError::Timeout) => false,
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
-                if let Some(done) = watch.look(asked)
+                if let Some(done) = watch.check(asked)
                     && tell.blocking_send(done).is_err()
                 {
                     return;
@@ -82,19 +82,19 @@ impl Reloader {
 }
 
 struct Watch {
-    load: Load,
+    load: LoadPolicy,
     inspected: Vec<FileState>,
 }
 
 impl Watch {
     /// Reads the policy if a file changed or a reading was requested.
-    fn look(&mut self, asked: bool) -> Option<Result<Reloaded, String>> {
+    fn check(&mut self, asked: bool) -> Option<Result<Reloaded, String>> {
         let now = self.now();
         if !asked && now == self.inspected {
             return None;
         }
         self.inspected = now;
-        self.settle();
+        self.wait_until_stable();
         let done = (self.load)();
         if let Ok(Reloaded { inspected, .. }) = &done {
             // The set of files may differ, for example because a ceiling was added.
@@ -103,7 +103,7 @@ impl Watch {
         Some(done)
     }
 
-    fn settle(&mut self) {
+    fn wait_until_stable(&mut self) {
         let by = Instant::now() + RESTLESS;
         loop {
             thread::sleep(SETTLED);
@@ -145,7 +145,7 @@ mod tests {
 
         fn watch(&self) -> Watch {
             let file = self.file.clone();
-            let load: Load = Box::new(move || {
+            let load: LoadPolicy = Box::new(move || {
                 let inspected = vec![FileState::at(&file)];
                 let text = fs::read_to_string(&file).map_err(|error| error.to_string())?;
                 if text == "broken" {
@@ -173,33 +173,33 @@ mod tests {
     fn whatever_changes_at_the_path_is_read_once() {
         let setup = Setup::new("ways");
         let mut watch = setup.watch();
-        assert_eq!(text(watch.look(false)), None);
-        assert_eq!(text(watch.look(true)), Some(Ok("one".into())), "asked, and nothing changed");
+        assert_eq!(text(watch.check(false)), None);
+        assert_eq!(text(watch.check(true)), Some(Ok("one".into())), "asked, and nothing changed");
 
         // The file keeps its inode and its length.
         fs::write(&setup.file, "two").unwrap();
-        assert_eq!(text(watch.look(false)), Some(Ok("two".into())));
-        assert_eq!(text(watch.look(false)), None);
+        assert_eq!(text(watch.check(false)), Some(Ok("two".into())));
+        assert_eq!(text(watch.check(false)), None);
 
         let beside = setup.dir.join("beside");
         fs::write(&beside, "new").unwrap();
         fs::rename(&beside, &setup.file).unwrap();
-        assert_eq!(text(watch.look(false)), Some(Ok("new".into())));
+        assert_eq!(text(watch.check(false)), Some(Ok("new".into())));
 
         fs::write(&beside, "led").unwrap();
         fs::remove_file(&setup.file).unwrap();
         std::os::unix::fs::symlink(&beside, &setup.file).unwrap();
-        assert_eq!(text(watch.look(false)), Some(Ok("led".into())));
+        assert_eq!(text(watch.check(false)), Some(Ok("led".into())));
         fs::write(&beside, "far").unwrap();
-        assert_eq!(text(watch.look(false)), Some(Ok("far".into())), "behind a link");
+        assert_eq!(text(watch.check(false)), Some(Ok("far".into())), "behind a link");
 
         fs::remove_file(&setup.file).unwrap();
-        assert!(matches!(watch.look(false), Some(Err(_))));
-        assert_eq!(text(watch.look(false)), None, "told once");
+        assert!(matches!(watch.check(false), Some(Err(_))));
+        assert_eq!(text(watch.check(false)), None, "told once");
         fs::write(&setup.file, "broken").unwrap();
-        assert!(matches!(watch.look(false), Some(Err(_))));
+        assert!(matches!(watch.check(false), Some(Err(_))));
         fs::write(&setup.file, "mended").unwrap();
-        assert_eq!(text(watch.look(false)), Some(Ok("mended".into())));
+        assert_eq!(text(watch.check(false)), Some(Ok("mended".into())));
     }
 
     /// A change during a reading is noticed by the next check.
@@ -217,8 +217,8 @@ mod tests {
             }
             done
         });
-        assert_eq!(text(watch.look(true)), Some(Ok("one".into())));
-        assert_eq!(text(watch.look(false)), Some(Ok("later".into())));
-        assert_eq!(text(watch.look(false)), None);
+        assert_eq!(text(watch.check(true)), Some(Ok("one".into())));
+        assert_eq!(text(watch.check(false)), Some(Ok("later".into())));
+        assert_eq!(text(watch.check(false)), None);
     }
 }

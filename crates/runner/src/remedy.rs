@@ -11,7 +11,7 @@ use exeat_files::quarantine::{DIRECTORY, Found, absent};
 const NAMED: usize = 5;
 
 /// Returns a line for each run that moved names: how to restore them, and what git does in the meantime.
-pub(crate) fn of_moved(found: &[Found]) -> Vec<String> {
+pub(crate) fn moved_lines(found: &[Found]) -> Vec<String> {
     let mut runs: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
     for Found { path, moved } in found {
         if let Some(run) = moved.as_deref().ok().and_then(run_of) {
@@ -29,7 +29,7 @@ pub(crate) fn of_moved(found: &[Found]) -> Vec<String> {
 }
 
 /// Returns a line for each run that moved files which git tracks in these trees, if they are still missing.
-pub(crate) fn of_absent<'a>(state: &Path, trees: impl Iterator<Item = &'a Path>) -> Vec<String> {
+pub(crate) fn absent_lines<'a>(state: &Path, trees: impl Iterator<Item = &'a Path>) -> Vec<String> {
     let all = trees.flat_map(|tree| absent(state, tree));
     let line = |(run, paths): (String, Vec<PathBuf>)| {
         let names = deleted(paths.iter().map(PathBuf::as_path).collect())?;

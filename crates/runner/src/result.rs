@@ -144,10 +144,10 @@ struct Left {
 impl<'a> RunResult<'a> {
     /// Creates the result of a run whose stage started or could not be executed.
     #[must_use]
-    pub fn of(outcome: &'a Outcome) -> Self {
+    pub fn from_outcome(outcome: &'a Outcome) -> Self {
         let ended = outcome.ended;
         let Outcome { found, sealed, ledger, .. } = outcome;
-        let (quarantined, left) = of_found(found);
+        let (quarantined, left) = split_leftovers(found);
         Self {
             schema: RESULT_SCHEMA,
             run: Some(outcome.run),
@@ -166,7 +166,7 @@ impl<'a> RunResult<'a> {
             stage: outcome.stage.as_deref(),
             labels: outcome.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
             via: outcome.through.as_ref().map(|through| format!("unix:{}", through.socket.display())),
-            hosts: Hosts::of(&outcome.summary),
+            hosts: Hosts::from_summary(&outcome.summary),
             quarantined,
             quarantined_more: found.more_moved,
             left,
@@ -184,14 +184,14 @@ impl<'a> RunResult<'a> {
 
     /// Creates the result of a run that did not start or was lost. `run_error` is the error of the run itself.
     #[must_use]
-    pub fn of_failure(cause: &'static str, code: u8, error: String, run_error: Option<&Error>) -> Self {
+    pub fn from_failure(cause: &'static str, code: u8, error: String, run_error: Option<&Error>) -> Self {
         let none = Leftovers::default();
         let lost: Option<&RunLost> = match run_error {
             Some(Error::RunLost(lost)) => Some(lost),
             _ => None,
         };
         let found = lost.map_or(&none, |lost| &lost.found);
-        let (quarantined, left) = of_found(found);
+        let (quarantined, left) = split_leftovers(found);
         let (signal_number, stopped_by) = run_error.and_then(Error::stopped_by).unzip();
         Self {
             schema: RESULT_SCHEMA,
@@ -224,19 +224,19 @@ impl<'a> RunResult<'a> {
 /// Serializes it as [`RunResult`].
 impl Serialize for Outcome {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        RunResult::of(self).serialize(serializer)
+        RunResult::from_outcome(self).serialize(serializer)
     }
 }
 
 impl<'a> Hosts<'a> {
-    fn of(summary: &'a ConnectionSummary) -> Self {
+    fn from_summary(summary: &'a ConnectionSummary) -> Self {
         let failed = summary.failed.iter();
         Self {
-            reached: summary.reached_hosts.iter().map(Reached::of).collect(),
+            reached: summary.reached_hosts.iter().map(Reached::from_host).collect(),
             reached_more: summary.reached.saturating_sub(summary.reached_hosts.len() as u64),
-            denied: summary.denied.iter().map(Denied::of).collect(),
+            denied: summary.denied.iter().map(Denied::from_host).collect(),
             denied_more: summary.denied_more,
-            would_deny: summary.would_deny.iter().map(Denied::of).collect(),
+            would_deny: summary.would_deny.iter().map(Denied::from_host).collect(),
             would_deny_more: summary.would_deny_more,
             failed: failed
                 .map(|it| Failed {
@@ -252,7 +252,7 @@ impl<'a> Hosts<'a> {
 }
 
 impl<'a> Reached<'a> {
-    fn of(host: &'a ReachedHost) -> Self {
+    fn from_host(host: &'a ReachedHost) -> Self {
         let ReachedHost { host, port, connections, bytes_up, bytes_down, open } = host;
         Self {
             host,
@@ -266,14 +266,14 @@ impl<'a> Reached<'a> {
 }
 
 impl<'a> Denied<'a> {
-    fn of(host: &'a DeniedHost) -> Self {
+    fn from_host(host: &'a DeniedHost) -> Self {
         Self {
             host: &host.host,
             port: host.port,
             proto: (host.proto != Proto::Tcp).then(|| host.proto.to_string()),
             reason: host.reason.as_str(),
             count: host.count,
-            allow: rules_of(host.flag.as_deref()),
+            allow: split_rules(host.flag.as_deref()),
             programs: &host.programs,
         }
     }
@@ -285,7 +285,7 @@ fn is_none(count: &u64) -> bool {
 }
 
 /// Splits the protected names that the stage made into moved and remaining ones.
-fn of_found(found: &Leftovers) -> (Vec<Quarantined>, Vec<Left>) {
+fn split_leftovers(found: &Leftovers) -> (Vec<Quarantined>, Vec<Left>) {
     let (mut quarantined, mut left) = (Vec::new(), Vec::new());
     for Found { path, moved } in &found.named {
         let path = path.display().to_string();
@@ -298,7 +298,7 @@ fn of_found(found: &Leftovers) -> (Vec<Quarantined>, Vec<Left>) {
 }
 
 /// Splits `--allow A --allow B` into its rules.
-fn rules_of(flags: Option<&str>) -> Vec<&str> {
+fn split_rules(flags: Option<&str>) -> Vec<&str> {
     let rules = flags.into_iter().flat_map(|flags| flags.split("--allow "));
     rules.map(str::trim).filter(|rule| !rule.is_empty()).collect()
 }

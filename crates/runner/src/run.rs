@@ -42,17 +42,17 @@ use crate::dirs::RunDir;
 use crate::ended::Ended;
 use crate::environment::RUN_ID;
 use crate::error::{Error, chain};
-use crate::gateway::{Wanted, Ways, off};
+use crate::gateway::{NetworkExits, NetworkNeeds, off_state};
 use crate::ledger::{Listed, RunLedger, begin};
 use crate::limits;
 use crate::output::{Copies, Meter};
 use crate::parent::Parent;
 use crate::plan::Plan;
-use crate::signals::{Ask, Asks, Signals};
+use crate::signals::{RunRequest, RunRequests, Signals};
 use crate::staged::Staged;
 use crate::terminal::Terminal;
 use crate::view::mount_point;
-use crate::who::Looking;
+use crate::who::ProcessLookup;
 
 pub(crate) mod outcome;
 mod protected;
@@ -60,13 +60,13 @@ pub(crate) mod record;
 pub(crate) mod sandbox;
 pub(crate) mod streams;
 
-use outcome::{Done, Outcome, Through, lost_with};
+use outcome::{Done, OtherProxy, Outcome, with_leftovers};
 use protected::{
-    CUT, hold_stubs, journal, keeper, look_until_signal, noted, noted_more, place_of, put_back,
-    settle_killed, settled, told, told_more,
+    CUT, hold_stubs, journal, keeper, look_until_signal, place_of, put_back, quarantine_line,
+    quarantine_more_lines, quarantine_more_notes, quarantine_note, settle_killed, settlement_lines,
 };
-use record::{Opened, holds, keeping, lost_end, open_log, record_full, run_end, turned_away};
-use sandbox::{Offered, Over, Sandbox, Thread, staging, watch_relay};
+use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
+use sandbox::{Offered, Sandbox, SandboxEnd, Thread, staging, watch_relay};
 use streams::{Flags, STREAMS, Streams, leads_out, null, release_streams};
 
 /// The number of limits that can be reached before one is handled: of each output stream, and of the watch.
@@ -78,7 +78,7 @@ const STOPS: usize = 4;
 /// # Errors
 /// Returns an error when the stage did not start: then no untrusted code ran. The record says so, too, if it could be opened.
 pub fn run(plan: Plan, oversight: Oversight) -> Result<Outcome, Error> {
-    run_here(plan, Streams::of_the_caller()?, oversight).map(|(outcome, _)| outcome)
+    run_here(plan, Streams::from_process()?, oversight).map(|(outcome, _)| outcome)
 }
 
 /// Additional control over a run of exeat's own executable.
@@ -89,11 +89,11 @@ pub struct Oversight {
     /// The effect of a refusal on the run.
     pub on_denied: OnDenied,
     /// Receives lines that should not wait for the end of the run. It must not block.
-    pub live: Option<Live>,
+    pub live: Option<LineCallback>,
 }
 
 /// A callback for a line.
-pub type Live = Box<dyn Fn(&str)>;
+pub type LineCallback = Box<dyn Fn(&str)>;
 
 impl fmt::Debug for Oversight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -176,11 +176,11 @@ pub(crate) fn run_on(
         let (asks, started, on_denied, live) = match within {
             Within::Exeat(Oversight { parent, on_denied, live }) => {
                 // From here on a signal does not end this process, so that it can end the stage first.
-                let signals = Signals::of_a_run().map_err(prepare("the signal handlers"))?;
-                (Asks::of_signals(signals, parent), None, on_denied, live)
+                let signals = Signals::for_run().map_err(prepare("the signal handlers"))?;
+                (RunRequests::from_signals(signals, parent), None, on_denied, live)
             }
             Within::Program { asks, on_denied, started } => {
-                (Asks::of_owner(asks), Some(started), on_denied, None)
+                (RunRequests::from_owner(asks), Some(started), on_denied, None)
             }
         };
         let keeper = keeper(&plan, run);
@@ -188,10 +188,10 @@ pub(crate) fn run_on(
         let watches = plan.missing.iter().cloned().map(|missing| Watch::start(missing, keeper.clone()));
         let watches = watches.collect::<io::Result<Vec<_>>>();
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
-        let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
+        let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         // This is the last step that can fail without a line in the record.
-        let Opened { log, path: audit, ledger } = open_log(&plan, run)?;
+        let OpenRecord { log, path: audit, ledger } = open_log(&plan, run)?;
         let (journal, no_journal) = journal(&keeper, &watches);
         let descriptors = plan.limits.descriptors(soft, hard);
         let held = journal.as_ref().map(Journal::keep_locked).transpose();
@@ -212,14 +212,14 @@ pub(crate) fn run_on(
             on_denied,
             live,
         };
-        let mut outcome = keeping(&log, this.carry_out(staged, streams, asks, started)).await;
+        let mut outcome = keep_record(&log, this.carry_out(staged, streams, asks, started)).await;
         if !this.has_begun() {
             // The sandbox was not created as required. The log itself stops the run if it cannot write.
             let why = match &outcome {
                 Err(Error::Gateway { source, .. }) => Some(source),
                 _ => None,
             };
-            let _ = this.begin(&off(why));
+            let _ = this.begin(&off_state(why));
         }
         // The flags are restored for the following lines and for the next user of these streams.
         drop(flags);
@@ -236,7 +236,7 @@ pub(crate) fn run_on(
         let looked_at = Arc::clone(&watches);
         let look =
             move |is_over: &dyn Fn() -> bool| finish_until(looked_at.iter().chain(&remade), is_over);
-        let signals = is_own.then(|| Signals::that_end().ok()).flatten();
+        let signals = is_own.then(|| Signals::ending().ok()).flatten();
         let mut found = look_until_signal(signals, look).await;
         let cut = found.is_cut.then(|| CUT.to_owned());
         let put_back: Vec<_> = doubtful.iter().map(|(path, saved)| put_back(path, saved)).collect();
@@ -251,24 +251,24 @@ pub(crate) fn run_on(
             let place = plan.tmp.as_deref().unwrap_or(Path::new("")).display();
             format!("the temporary files of the run are left at `{place}` ({error})")
         });
-        let settled = settled(interrupted, &mut found);
-        for note in found.named.iter().map(noted).chain(noted_more(&found)) {
+        let settled = settlement_lines(interrupted, &mut found);
+        for note in found.named.iter().map(quarantine_note).chain(quarantine_more_notes(&found)) {
             // The log itself stops the run if it cannot write, and a line below reports that.
             let _ = log.write(Event::Note(note));
         }
         // The record contains these since they were found.
         found.extend(mem::take(&mut lost.found));
-        let told = found.named.iter().map(told).chain(told_more(&found));
+        let told = found.named.iter().map(quarantine_line).chain(quarantine_more_lines(&found));
         let before = no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
         let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(cache_left).chain(tmp_left).collect();
-        for (words, line) in lost.told() {
+        for (words, line) in lost.lines() {
             let mut note = Note::new(What::Uncovered);
             note.error = Some(words);
             let _ = log.write(Event::Note(note));
             notes.push(line);
         }
         let uncovered = lost.into_places();
-        if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away(&done.summary)) {
+        if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away_note(&done.summary)) {
             notes.extend(note.error.clone());
             let _ = log.write(Event::Note(note));
         }
@@ -293,11 +293,11 @@ pub(crate) fn run_on(
                 if let Some(record) = plan.audit.in_default_place(audit.as_deref()) {
                     remove_empty(record);
                 }
-                return Err(lost_with(error, run, audit, found, notes));
+                return Err(with_leftovers(error, run, audit, found, notes));
             }
         };
         let Done { over, no_gateway, summary, through } = done;
-        let Over { ended: how, why_not, signal, blind, untold, .. } = over;
+        let SandboxEnd { ended: how, why_not, signal, blind, untold, .. } = over;
         notes.extend(no_gateway);
         // The stage ran and its code is returned; a note reports an incomplete record.
         let record_lost = ended.err().map(|error| chain(&error));
@@ -312,7 +312,7 @@ pub(crate) fn run_on(
             Ended::NotExecutable => Some(why_not.unwrap_or("not executable")),
             _ => None,
         };
-        let why_not = why_not.map(|why| format!("cannot execute `{}`: {why}", shown(&plan)));
+        let why_not = why_not.map(|why| format!("cannot execute `{}`: {why}", command_name(&plan)));
         notes.extend(why_not.clone());
         if how == Ended::NotFound {
             notes.extend(plan.left_out.iter().cloned());
@@ -347,7 +347,7 @@ pub(crate) enum Within {
     /// Another program, which is not changed. It sends requests through a channel.
     Program {
         /// The requests.
-        asks: UnboundedReceiver<Ask>,
+        asks: UnboundedReceiver<RunRequest>,
         /// The effect of a refusal.
         on_denied: OnDenied,
         /// Receives a message when the stage has started.
@@ -355,7 +355,7 @@ pub(crate) enum Within {
     },
 }
 
-fn shown(plan: &Plan) -> String {
+fn command_name(plan: &Plan) -> String {
     plan.command.first().map(|name| exeat_record::escape(name.as_bytes(), 256)).unwrap_or_default()
 }
 
@@ -376,11 +376,11 @@ impl Server {
         }
     }
 
-    fn summary(&self) -> (ConnectionSummary, Option<Through>) {
+    fn summary(&self) -> (ConnectionSummary, Option<OtherProxy>) {
         match self {
             Self::Own(context) => (context.summary(), None),
             Self::Through(forwarder, socket) => {
-                let through = Through { socket: socket.clone(), lost: forwarder.lost() };
+                let through = OtherProxy { socket: socket.clone(), lost: forwarder.lost() };
                 (forwarder.summary(), Some(through))
             }
         }
@@ -403,7 +403,7 @@ struct Run<'a> {
     /// A descriptor that stays open until no process of the sandbox is left.
     held: Cell<Option<OwnedFd>>,
     on_denied: OnDenied,
-    live: Option<Live>,
+    live: Option<LineCallback>,
 }
 
 impl Run<'_> {
@@ -428,10 +428,10 @@ impl Run<'_> {
         let start = RunStart {
             version: env!("CARGO_PKG_VERSION").into(),
             command: self.plan.command.first().cloned(),
-            user: caller::user(),
-            machine: caller::machine(),
+            user: caller::user_name(),
+            machine: caller::machine_name(),
             dir: Some(self.plan.cwd.clone().into_os_string()),
-            trace: caller::trace(self.plan.traceparent.as_deref()),
+            trace: caller::parse_trace(self.plan.traceparent.as_deref()),
             backend: Some("bwrap".into()),
             bridge: Some(self.plan.bridge.as_str().into()),
             proxy: self.plan.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
@@ -466,7 +466,7 @@ impl Run<'_> {
         &self,
         staged: Option<Staged>,
         streams: Streams,
-        mut asks: Asks,
+        mut asks: RunRequests,
         started: Option<Sender<()>>,
     ) -> Result<Done, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
@@ -484,8 +484,11 @@ impl Run<'_> {
             _ => {}
         }
         let (room, _) = descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
-        let limits =
-            limits::of_connections(&self.plan.limits.limits, room, Wanted::of(self.plan).has_gateway());
+        let limits = limits::proxy_limits(
+            &self.plan.limits.limits,
+            room,
+            NetworkNeeds::from_plan(self.plan).has_gateway(),
+        );
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
         let Offered { bridge, handle, mut network } = sandbox.offered(&mut asks).await?;
@@ -494,7 +497,7 @@ impl Run<'_> {
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
-                let who = finder.map(|finder| Arc::new(Looking::new(finder)) as Arc<dyn ProcessFinder>);
+                let who = finder.map(|finder| Arc::new(ProcessLookup::new(finder)) as Arc<dyn ProcessFinder>);
                 let context = context.with_upstream(self.plan.upstream.clone()).with_process_finder(who);
                 let context = context.with_denials(denials).with_watch(refused_to);
                 Server::Own(Arc::new(context.with_limits(limits)))
@@ -505,8 +508,8 @@ impl Run<'_> {
                 Server::Through(Arc::new(forwarder), socket.clone())
             }
         };
-        let mut ways = Ways::new(self.plan, network)?;
-        self.begin(&ways.word())?;
+        let mut ways = NetworkExits::new(self.plan, network)?;
+        self.begin(&ways.state())?;
         let no_gateway = ways.note();
         // All names are mounted now, so nothing is left on the host from here on.
         drop(dir);
@@ -586,7 +589,7 @@ impl Run<'_> {
         }
         let is_attended = own && streams.iter().any(IsTerminal::is_terminal);
         let terminal = if own && self.plan.tty == Tty::Auto {
-            Terminal::of(&streams).map_err(prepare("the terminal"))?
+            Terminal::for_streams(&streams).map_err(prepare("the terminal"))?
         } else {
             None
         };
@@ -623,7 +626,7 @@ impl Run<'_> {
         let again = launch.staging.is_none().then(|| launch.try_clone()).transpose();
         let again = again.map_err(prepare("a descriptor"))?;
         let mut go = self.go(terminal.as_ref())?;
-        let wanted = Wanted::of(self.plan);
+        let wanted = NetworkNeeds::from_plan(self.plan);
         let without_gateway = self.variables(&self.plan.without_gateway);
         let (limits, run) = (self.plan.limits.clone(), self.run);
         let mounts = self.plan.mounts.clone();
@@ -690,7 +693,7 @@ impl Run<'_> {
             drop(streams);
             if started_to.send(Ok(running.take_terminal())).is_ok() {
                 // The log itself stops the run if it cannot write, and a line reports that at the end.
-                let note = |found: &Found| drop(log.write(Event::Note(noted(found))));
+                let note = |found: &Found| drop(log.write(Event::Note(quarantine_note(found))));
                 let status = covers.hold(running, handle, note);
                 if let Some(watch) = &watch {
                     watch.tell();

@@ -21,14 +21,14 @@ const TOLD: [Signal; 4] = [Signal::SIGCONT, Signal::SIGUSR1, Signal::SIGUSR2, Si
 
 /// A request to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum RunRequest {
     /// exeat received a signal: it is passed on, and the second one kills.
     Signal(Signal),
     /// The run must end: SIGTERM now, and SIGKILL after this time.
     Stop(Duration),
     /// The run must end at once.
     Kill,
-    /// The process that started exeat has ended. Like [`Ask::Signal`] with SIGTERM, but never counts as a second signal.
+    /// The process that started exeat has ended. Like [`RunRequest::Signal`] with SIGTERM, but never counts as a second signal.
     ParentEnded,
     /// exeat received a signal that only the stage must get.
     Tell(Signal),
@@ -36,9 +36,9 @@ pub(crate) enum Ask {
     Suspend,
 }
 
-impl Ask {
+impl RunRequest {
     /// Returns the equivalent signal of a request to end.
-    pub(crate) fn ends(self) -> Option<Signal> {
+    pub(crate) fn ending_signal(self) -> Option<Signal> {
         match self {
             Self::Signal(signal) => Some(signal),
             Self::Stop(_) | Self::ParentEnded => Some(Signal::SIGTERM),
@@ -48,7 +48,7 @@ impl Ask {
     }
 
     /// Returns who asks.
-    pub(crate) fn by(self) -> StoppedBy {
+    pub(crate) fn requester(self) -> StoppedBy {
         match self {
             Self::Stop(_) | Self::Kill => StoppedBy::Program,
             Self::ParentEnded => StoppedBy::Parent,
@@ -59,51 +59,51 @@ impl Ask {
 
 /// The requests to a run, in order.
 #[derive(Debug)]
-pub(crate) struct Asks {
-    asker: Asker,
+pub(crate) struct RunRequests {
+    asker: RequestSource,
     /// Requests from before the start of the stage, without duplicates.
-    kept: Vec<Ask>,
+    kept: Vec<RunRequest>,
 }
 
 /// The source of requests.
 #[derive(Debug)]
-enum Asker {
+enum RequestSource {
     /// Signals to this process, and the end of the process that started it.
     Signals(Signals, Option<Parent>),
     /// The part of this program that started the run. When it is gone, the run ends.
-    Owner(UnboundedReceiver<Ask>),
+    Owner(UnboundedReceiver<RunRequest>),
 }
 
-impl Asks {
+impl RunRequests {
     /// Creates requests from signals to this process, and from the end of `parent`.
-    pub(crate) fn of_signals(signals: Signals, parent: Option<Parent>) -> Self {
-        Self { asker: Asker::Signals(signals, parent), kept: Vec::new() }
+    pub(crate) fn from_signals(signals: Signals, parent: Option<Parent>) -> Self {
+        Self { asker: RequestSource::Signals(signals, parent), kept: Vec::new() }
     }
 
     /// Creates requests from the part of this program that started the run.
-    pub(crate) fn of_owner(asks: UnboundedReceiver<Ask>) -> Self {
-        Self { asker: Asker::Owner(asks), kept: Vec::new() }
+    pub(crate) fn from_owner(asks: UnboundedReceiver<RunRequest>) -> Self {
+        Self { asker: RequestSource::Owner(asks), kept: Vec::new() }
     }
 
     /// Returns the next request. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Ask {
+    pub(crate) async fn next(&mut self) -> RunRequest {
         if !self.kept.is_empty() {
             return self.kept.remove(0);
         }
         self.asker.next().await
     }
 
-    /// Returns the next request to end, with its signal. Keeps the others for [`Asks::next`]. Cancel-safe.
-    pub(crate) async fn ending(&mut self) -> (Ask, Signal) {
+    /// Returns the next request to end, with its signal. Keeps the others for [`RunRequests::next`]. Cancel-safe.
+    pub(crate) async fn ending(&mut self) -> (RunRequest, Signal) {
         loop {
             let ask = self.asker.next().await;
-            if let Some(signal) = ask.ends() {
+            if let Some(signal) = ask.ending_signal() {
                 return (ask, signal);
             }
             // Of a stop and its end the later one counts, as for the kernel (signal(7)).
             let undone = match ask {
-                Ask::Suspend => Some(Ask::Tell(Signal::SIGCONT)),
-                Ask::Tell(Signal::SIGCONT) => Some(Ask::Suspend),
+                RunRequest::Suspend => Some(RunRequest::Tell(Signal::SIGCONT)),
+                RunRequest::Tell(Signal::SIGCONT) => Some(RunRequest::Suspend),
                 _ => None,
             };
             self.kept.retain(|kept| *kept != ask && Some(*kept) != undone);
@@ -112,24 +112,24 @@ impl Asks {
     }
 }
 
-impl Asker {
-    async fn next(&mut self) -> Ask {
+impl RequestSource {
+    async fn next(&mut self) -> RunRequest {
         match self {
             Self::Signals(signals, parent) => {
                 let signal = tokio::select! {
                     signal = signals.next() => signal,
                     () = ended(parent.as_mut()) => {
                         *parent = None;
-                        return Ask::ParentEnded;
+                        return RunRequest::ParentEnded;
                     }
                 };
                 match signal {
-                    Signal::SIGTSTP => Ask::Suspend,
-                    told if TOLD.contains(&told) => Ask::Tell(told),
-                    signal => Ask::Signal(signal),
+                    Signal::SIGTSTP => RunRequest::Suspend,
+                    told if TOLD.contains(&told) => RunRequest::Tell(told),
+                    signal => RunRequest::Signal(signal),
                 }
             }
-            Self::Owner(asks) => asks.recv().await.unwrap_or(Ask::Kill),
+            Self::Owner(asks) => asks.recv().await.unwrap_or(RunRequest::Kill),
         }
     }
 }
@@ -157,12 +157,12 @@ pub(crate) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
     /// Handles the signals that end a process. Needs a runtime.
-    pub(crate) fn that_end() -> io::Result<Self> {
+    pub(crate) fn ending() -> io::Result<Self> {
         Self::listen(&ENDING)
     }
 
     /// Handles all signals that affect a run. Needs a runtime.
-    pub(crate) fn of_a_run() -> io::Result<Self> {
+    pub(crate) fn for_run() -> io::Result<Self> {
         Self::listen(&[&ENDING[..], &TOLD, &[Signal::SIGTSTP]].concat())
     }
 

@@ -28,7 +28,7 @@ use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, plan_with};
 use crate::request::{AuditTo, Hardening, Request};
 use crate::run::OnDenied;
-use crate::run::outcome::{Outcome, lost_with};
+use crate::run::outcome::{Outcome, with_leftovers};
 use crate::run::streams::Streams;
 use crate::signals;
 use crate::signing::{Signing, prepare_key};
@@ -528,7 +528,7 @@ impl Stage {
                 (Ok(stdout), Ok(stderr), Ok(outcome)) => Ok(Output { outcome, stdout, stderr }),
                 (Err(error), _, Ok(outcome)) | (Ok(_), Err(error), Ok(outcome)) => {
                     let Outcome { run, audit, found, notes, .. } = outcome;
-                    Err(lost_with(error, run, audit, found, notes))
+                    Err(with_leftovers(error, run, audit, found, notes))
                 }
                 // This error contains what the stage left.
                 (_, _, Err(error @ Error::RunLost(_))) => Err(error),
@@ -564,7 +564,7 @@ impl Stage {
         let (output, from_output) =
             stdout.output(io::stdout().as_fd()).map_err(prepare("standard output"))?;
         let (error, from_error) = stderr.output(io::stderr().as_fd()).map_err(prepare("standard error"))?;
-        let mut running = Running::start(plan, Streams::made([input, output, error]), self.on_denied)?;
+        let mut running = Running::start(plan, Streams::for_stage([input, output, error]), self.on_denied)?;
         (running.stdin, running.stdout, running.stderr) = (to_stage, from_output, from_error);
         Ok(running)
     }

@@ -40,7 +40,7 @@ pub(crate) struct Staged {
     /// The stage's kernel user.
     who: Ids,
     maps: BTreeMap<Ids, UserMap>,
-    held: Vec<Held>,
+    held: Vec<HeldTree>,
     /// Trees whose names lead through a link that another user could have made.
     doubtful: Vec<PathBuf>,
     /// Lines for the caller.
@@ -49,7 +49,7 @@ pub(crate) struct Staged {
 
 /// A tree that is held by its descriptor.
 #[derive(Debug)]
-struct Held {
+struct HeldTree {
     /// The path on the host without links.
     host: PathBuf,
     /// The owner on disk whose files the stage owns, if that is another user.
@@ -67,7 +67,7 @@ enum Source {
 
 /// The source of a mount's tree, instead of its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct MountSource {
     /// The name of a tree in the staging directory.
     pub(crate) name: String,
     /// The path below that tree.
@@ -76,7 +76,7 @@ pub(crate) struct Taken {
 
 /// The facts about a tree for the dry run and the fingerprint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct TreeSummary {
     pub(crate) name: String,
     pub(crate) host: PathBuf,
     pub(crate) owner: Option<Ids>,
@@ -84,7 +84,7 @@ pub(crate) struct Told {
 
 /// The reason that a stage cannot have its trees as another user.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum TreeFault {
     /// The machine does not allow it; the text is the end of a sentence.
     Refused(String),
     /// An operation failed.
@@ -98,7 +98,9 @@ impl Staged {
     /// Returns the reason that nothing can be mounted by its descriptor here, as the end of a sentence.
     pub(crate) fn new(who: Ids) -> Result<Self, String> {
         let known = |name| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
-        if swapped(&known("uid"), 0, who.0).is_none() || swapped(&known("gid"), 0, who.1).is_none() {
+        if exchange_lines(&known("uid"), 0, who.0).is_none()
+            || exchange_lines(&known("gid"), 0, who.1).is_none()
+        {
             return Err(format!("the users of this container have no uid {}", who.0));
         }
         Tree::open(Path::new("/dev/null")).map_err(|error| match error.raw_os_error() {
@@ -117,9 +119,9 @@ impl Staged {
     /// Checks the names that the caller gave to trees, each with the place that the view resolved. If a name leads through a link that
     /// another user could have made, the tree keeps that user's rights: otherwise root would open the link's target for the stage. The
     /// same applies if a name now leads elsewhere, because there was such a link when the view resolved it.
-    pub(crate) fn named(&mut self, names: &[(PathBuf, PathBuf)]) {
+    pub(crate) fn check_names(&mut self, names: &[(PathBuf, PathBuf)]) {
         for (name, host) in names {
-            let why = match way_to(name) {
+            let why = match resolve_links(name) {
                 Some((Some(link), _)) => format!(
                     "the way there leads through the link `{}`, which root alone should be able to make",
                     link.display()
@@ -145,7 +147,7 @@ impl Staged {
         let owner = self.other(if steps.is_made() { owner_of(tree.uid()) } else { ROOT });
         self.exchange(&tree, steps.place(), owner)?;
         let tree = if steps.is_made() { Source::Tree(tree) } else { Source::ToMake(steps) };
-        self.held.push(Held { host: host.clone(), owner, tree });
+        self.held.push(HeldTree { host: host.clone(), owner, tree });
         Ok(host)
     }
 
@@ -172,7 +174,7 @@ impl Staged {
     ///
     /// # Errors
     /// Returns an error when it cannot.
-    pub(crate) fn takes(&mut self, dir: &Path) -> io::Result<()> {
+    pub(crate) fn check_mappable(&mut self, dir: &Path) -> io::Result<()> {
         self.open(&true_name(dir)?, self.other(ROOT)).map(drop)
     }
 
@@ -191,14 +193,14 @@ impl Staged {
         mounts: Vec<Mount>,
         start: &Path,
         must: bool,
-    ) -> Result<(Vec<Mount>, Vec<Option<Taken>>), Fault> {
+    ) -> Result<(Vec<Mount>, Vec<Option<MountSource>>), TreeFault> {
         let mut out: Vec<Mount> = Vec::new();
-        let mut taken: Vec<Option<Taken>> = Vec::new();
+        let mut taken: Vec<Option<MountSource>> = Vec::new();
         for mount in mounts {
-            match self.way(&out, &taken, &mount) {
-                Way::Open => {}
-                Way::Useless => continue,
-                Way::Cover(at) => {
+            match self.access(&out, &taken, &mount) {
+                Access::Open => {}
+                Access::Useless => continue,
+                Access::Cover(at) => {
                     out.push(Mount::Tmpfs { at, size: view::MASK_SIZE, mode: 0o555 });
                     taken.push(None);
                 }
@@ -221,8 +223,8 @@ impl Staged {
     }
 
     /// Describes the trees in order.
-    pub(crate) fn told(&self) -> Vec<Told> {
-        let told = |(number, held): (usize, &Held)| Told {
+    pub(crate) fn summaries(&self) -> Vec<TreeSummary> {
+        let told = |(number, held): (usize, &HeldTree)| TreeSummary {
             name: name_of(number),
             host: held.host.clone(),
             owner: held.owner,
@@ -239,14 +241,14 @@ impl Staged {
     }
 
     /// Returns the source of a tree; `None` for its own path.
-    fn source(&mut self, host: &Path, writable: bool, must: bool) -> Result<Option<Taken>, Fault> {
+    fn source(&mut self, host: &Path, writable: bool, must: bool) -> Result<Option<MountSource>, TreeFault> {
         let failed = |source| {
-            Fault::Failed(Error::Path { what: "a tree that is shown", path: host.to_path_buf(), source })
+            TreeFault::Failed(Error::Path { what: "a tree that is shown", path: host.to_path_buf(), source })
         };
         // The cache of a user with a home may be missing: that user makes it.
         let Ok(meta) = fs::metadata(host) else { return Ok(self.held_with(host)) };
         // Links are followed once here. A later link is not opened.
-        let (link, real) = way_to(host).ok_or(Errno::ELOOP).map_err(|errno| failed(errno.into()))?;
+        let (link, real) = resolve_links(host).ok_or(Errno::ELOOP).map_err(|errno| failed(errno.into()))?;
         let owner = self.other(owner_of(meta.uid()));
         if let Some(source) = self.held_with(&real) {
             // In a tree of another user the stage would not own what it must write.
@@ -274,7 +276,7 @@ impl Staged {
                     host.display()
                 );
                 if must {
-                    return Err(Fault::Refused(why));
+                    return Err(TreeFault::Refused(why));
                 }
                 if writable {
                     self.notes.push(format!("{why}; the stage writes there what permissions let it"));
@@ -287,16 +289,16 @@ impl Staged {
             Err(error) => return Err(failed(error)),
         };
         let name = name_of(self.held.len());
-        self.held.push(Held { host: real, owner, tree: Source::Tree(tree) });
-        Ok(Some(Taken { name, below: PathBuf::new() }))
+        self.held.push(HeldTree { host: real, owner, tree: Source::Tree(tree) });
+        Ok(Some(MountSource { name, below: PathBuf::new() }))
     }
 
     /// Returns the innermost held tree that contains a path.
-    fn held_with(&self, host: &Path) -> Option<Taken> {
+    fn held_with(&self, host: &Path) -> Option<MountSource> {
         let trees = self.held.iter().enumerate().filter(|(_, held)| host.starts_with(&held.host));
         let (number, held) = trees.max_by_key(|(_, held)| held.host.components().count())?;
         let below = host.strip_prefix(&held.host).ok()?.to_path_buf();
-        Some(Taken { name: name_of(number), below })
+        Some(MountSource { name: name_of(number), below })
     }
 
     fn open(&mut self, real: &Path, owner: Option<Ids>) -> io::Result<Tree> {
@@ -323,27 +325,27 @@ impl Staged {
     }
 
     /// Returns whether the stage can reach a place, and otherwise what to do about the mount.
-    fn way(&self, before: &[Mount], taken: &[Option<Taken>], mount: &Mount) -> Way {
-        let Some(place) = view::mount_point(mount) else { return Way::Open };
-        let Some(above) = place.parent() else { return Way::Open };
+    fn access(&self, before: &[Mount], taken: &[Option<MountSource>], mount: &Mount) -> Access {
+        let Some(place) = view::mount_point(mount) else { return Access::Open };
+        let Some(above) = place.parent() else { return Access::Open };
         let top = before.iter().rposition(|it| view::mount_point(it).is_some_and(|at| above.starts_with(at)));
         let Some((number, tree)) = top.and_then(|number| Some((number, before.get(number)?))) else {
-            return Way::Open;
+            return Access::Open;
         };
-        let (Mount::ReadOnly { host, at } | Mount::Writable { host, at }) = tree else { return Way::Open };
+        let (Mount::ReadOnly { host, at } | Mount::Writable { host, at }) = tree else { return Access::Open };
         let owner = taken.get(number).and_then(Option::as_ref).and_then(|source| self.owner(source));
-        let Ok(below) = above.strip_prefix(at) else { return Way::Open };
+        let Ok(below) = above.strip_prefix(at) else { return Access::Open };
         // The check starts at the tree's own directory.
         let mut steps: Vec<&Path> = below.ancestors().collect();
         steps.reverse();
         if is_mask(mount) && owner.is_none() && self.keeps_its_own(tree, place) {
-            return Way::Useless;
+            return Access::Useless;
         }
         let closed = steps.into_iter().find(|step| {
             fs::metadata(host.join(step))
                 .is_ok_and(|meta| !is_mine(&meta, self.who, owner) && !enters(&meta, self.who, owner))
         });
-        let Some(closed) = closed else { return Way::Open };
+        let Some(closed) = closed else { return Access::Open };
         let is_cover = match mount {
             Mount::Tmpfs { .. } => true,
             Mount::ReadOnly { host: other, .. } | Mount::Writable { host: other, .. } => {
@@ -353,7 +355,7 @@ impl Staged {
             }
             _ => false,
         };
-        if is_cover { Way::Useless } else { Way::Cover(at.join(closed)) }
+        if is_cover { Access::Useless } else { Access::Cover(at.join(closed)) }
     }
 
     /// Returns whether credentials already keep the stage out by their permissions. A mount over such a file lasts only until a program
@@ -367,17 +369,17 @@ impl Staged {
             && fs::symlink_metadata(place).is_ok_and(|meta| is_closed(&meta, self.who))
     }
 
-    fn owner(&self, source: &Taken) -> Option<Ids> {
+    fn owner(&self, source: &MountSource) -> Option<Ids> {
         let (_, held) = self.held.iter().enumerate().find(|(number, _)| name_of(*number) == source.name)?;
         held.owner
     }
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
+impl From<TreeFault> for Error {
+    fn from(fault: TreeFault) -> Self {
         match fault {
-            Fault::Failed(error) => error,
-            Fault::Refused(why) => {
+            TreeFault::Failed(error) => error,
+            TreeFault::Refused(why) => {
                 Self::Prepare { what: "the trees of the view", source: io::Error::other(why) }
             }
         }
@@ -385,7 +387,7 @@ impl From<Fault> for Error {
 }
 
 /// The answer to whether the stage can reach a place.
-enum Way {
+enum Access {
     Open,
     /// It cannot, and the mount would only hide something from it.
     Useless,
@@ -409,13 +411,13 @@ fn owner_of(uid: u32) -> Ids {
 /// Creates a map that exchanges two users.
 fn map(one: Ids, other: Ids) -> io::Result<UserMap> {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map"));
-    let uids = swapped(&read("uid")?, one.0, other.0).ok_or(Errno::EINVAL)?;
-    let gids = swapped(&read("gid")?, one.1, other.1).ok_or(Errno::EINVAL)?;
+    let uids = exchange_lines(&read("uid")?, one.0, other.0).ok_or(Errno::EINVAL)?;
+    let gids = exchange_lines(&read("gid")?, one.1, other.1).ok_or(Errno::EINVAL)?;
     UserMap::new(&uids, &gids)
 }
 
 /// Returns the lines of a map that exchanges two ids, in a user namespace with the map `known`; `None` if it lacks one of them.
-fn swapped(known: &str, one: u32, other: u32) -> Option<String> {
+fn exchange_lines(known: &str, one: u32, other: u32) -> Option<String> {
     let ranges: Vec<(u64, u64)> = ranges(known).collect();
     let (one, other) = (u64::from(one), u64::from(other));
     let has = |id: u64| ranges.iter().any(|(first, end)| (*first..*end).contains(&id));
@@ -443,11 +445,11 @@ fn swapped(known: &str, one: u32, other: u32) -> Option<String> {
 
 /// Returns a symbolic link on the path that another user than root could have made or changed.
 pub(crate) fn doubtful_link(path: &Path) -> Option<PathBuf> {
-    way_to(path).map_or_else(|| Some(path.to_path_buf()), |(link, _)| link)
+    resolve_links(path).map_or_else(|| Some(path.to_path_buf()), |(link, _)| link)
 }
 
 /// Returns the first such link, and the target of the path; `None` if there are more links than the kernel follows.
-pub(crate) fn way_to(path: &Path) -> Option<(Option<PathBuf>, PathBuf)> {
+pub(crate) fn resolve_links(path: &Path) -> Option<(Option<PathBuf>, PathBuf)> {
     let (links, end) = follow(path)?;
     Some((links.into_iter().find(|link| !is_root_s_to_make(link)), end))
 }
@@ -469,11 +471,12 @@ pub(crate) fn is_open_to(who: Ids, path: &Path) -> bool {
 
 /// Returns whether a user may enter one directory, in a tree in which an owner and this user are exchanged.
 fn enters(meta: &Metadata, who: Ids, owner: Option<Ids>) -> bool {
-    let bit = match (is_mine(meta, who, owner), changed(meta.gid(), who.1, owner.map(|ids| ids.1)) == who.1) {
-        (true, _) => 0o100,
-        (false, true) => 0o010,
-        (false, false) => 0o001,
-    };
+    let bit =
+        match (is_mine(meta, who, owner), exchanged_id(meta.gid(), who.1, owner.map(|ids| ids.1)) == who.1) {
+            (true, _) => 0o100,
+            (false, true) => 0o010,
+            (false, false) => 0o001,
+        };
     !meta.is_dir() || meta.mode() & bit != 0
 }
 
@@ -494,11 +497,11 @@ fn is_mask(mount: &Mount) -> bool {
 
 /// Returns whether a file belongs to this user in a tree with an exchanged owner.
 fn is_mine(meta: &Metadata, who: Ids, owner: Option<Ids>) -> bool {
-    changed(meta.uid(), who.0, owner.map(|ids| ids.0)) == who.0
+    exchanged_id(meta.uid(), who.0, owner.map(|ids| ids.0)) == who.0
 }
 
 /// Maps an id in an exchange of two.
-fn changed(id: u32, one: u32, other: Option<u32>) -> u32 {
+fn exchanged_id(id: u32, one: u32, other: Option<u32>) -> u32 {
     match other {
         Some(other) if id == one => other,
         Some(other) if id == other => one,

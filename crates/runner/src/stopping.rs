@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
 
-use crate::signals::Ask;
+use crate::signals::RunRequest;
 use crate::terminal::Copying;
 
 /// The time from a polite signal to SIGKILL if a user waits at a terminal: enough for a package manager to remove its lock file.
@@ -49,7 +49,7 @@ pub(crate) struct Stopping {
     /// Whether the stage was continued with this process, whose SIGCONT is still to be received.
     continued: bool,
     /// A line for the caller on why the last signal was not passed on.
-    pub(crate) untold: Option<String>,
+    pub(crate) not_passed_on: Option<String>,
     /// The copying between the stage's own terminal and the caller's.
     pub(crate) terminal: Option<Copying>,
 }
@@ -63,7 +63,7 @@ impl Stopping {
             signalled: false,
             killed: false,
             continued: false,
-            untold: None,
+            not_passed_on: None,
             terminal,
         }
     }
@@ -77,26 +77,26 @@ impl Stopping {
     }
 
     /// Notes that no process of the stage is left.
-    pub(crate) fn over(&mut self) {
+    pub(crate) fn note_end(&mut self) {
         if let Some(terminal) = &mut self.terminal {
             terminal.end();
         }
     }
 
-    /// Handles every request except [`Ask::Suspend`], for which [`Stopping::suspend`] waits.
-    pub(crate) fn asked(&mut self, ask: Ask) {
+    /// Handles every request except [`RunRequest::Suspend`], for which [`Stopping::suspend`] waits.
+    pub(crate) fn handle_request(&mut self, ask: RunRequest) {
         match ask {
-            Ask::Signal(signal) => self.signal(signal),
-            Ask::Stop(grace) => self.end_by(grace, Signal::SIGTERM),
+            RunRequest::Signal(signal) => self.signal(signal),
+            RunRequest::Stop(grace) => self.end_by(grace, Signal::SIGTERM),
             // The program that ends the parent may also send a signal here, before or after.
-            Ask::ParentEnded => self.end_by(self.grace, Signal::SIGTERM),
-            Ask::Kill => self.kill(),
-            Ask::Tell(signal) => self.told(signal),
-            Ask::Suspend => {}
+            RunRequest::ParentEnded => self.end_by(self.grace, Signal::SIGTERM),
+            RunRequest::Kill => self.kill(),
+            RunRequest::Tell(signal) => self.pass_on(signal),
+            RunRequest::Suspend => {}
         }
     }
 
-    fn told(&mut self, signal: Signal) {
+    fn pass_on(&mut self, signal: Signal) {
         match (signal, &mut self.terminal) {
             // The kernel signals the foreground processes if the size differs.
             (Signal::SIGWINCH, Some(terminal)) => return terminal.resized(),
@@ -132,7 +132,7 @@ impl Stopping {
         match self.handle.signal(signal as i32) {
             // A stage that is over needs no signal.
             Err(error) if error.raw_os_error() != Some(Errno::ESRCH as i32) => {
-                self.untold = Some(format!("{signal} could not be passed on to the stage: {error}"));
+                self.not_passed_on = Some(format!("{signal} could not be passed on to the stage: {error}"));
             }
             _ => {}
         }
@@ -167,11 +167,11 @@ impl Stopping {
         }
         // Meanwhile another thread moves away the names that it made last.
         sleep(LAST_LOOK).await;
-        let watch = match self.settle().await {
+        let watch = match self.wait_until_stopped().await {
             Ok(watch) => Some(watch),
             Err(Unsettled::Over) => None,
             Err(Unsettled::GoesOn) => {
-                self.untold = Some(WENT_ON.to_owned());
+                self.not_passed_on = Some(WENT_ON.to_owned());
                 return self.kill();
             }
             Err(Unsettled::Unknown(error)) => return self.not_suspended(&error),
@@ -189,20 +189,20 @@ impl Stopping {
         }
         // A watch that does not answer has ended, and what it missed is unknown.
         if watch.is_some_and(|watch| watch.end().unwrap_or(true)) {
-            self.untold = Some(WENT_ON.to_owned());
+            self.not_passed_on = Some(WENT_ON.to_owned());
             return self.kill();
         }
         if let Err(error) = self.handle.signal_all(Signal::SIGCONT as i32)
             && !is_over(&error)
         {
-            self.untold = Some(format!("the stage could not be continued, and was ended: {error}"));
+            self.not_passed_on = Some(format!("the stage could not be continued, and was ended: {error}"));
             self.kill();
         }
     }
 
     /// Waits until every process of the sandbox has stopped. Returns a watch that ends the sandbox if one continues: a stage may get the
     /// kernel to continue it, while nobody checks the names that it makes.
-    async fn settle(&self) -> Result<StopWatch, Unsettled> {
+    async fn wait_until_stopped(&self) -> Result<StopWatch, Unsettled> {
         let by = Instant::now() + SETTLING;
         let mut last = None;
         loop {
@@ -229,7 +229,7 @@ impl Stopping {
     /// Continues the stage, and reports why it was not suspended.
     fn not_suspended(&mut self, error: &io::Error) {
         tracing::warn!(%error, "the stage could not be suspended");
-        self.untold = Some(format!("the stage could not be suspended, and went on: {error}"));
+        self.not_passed_on = Some(format!("the stage could not be suspended, and went on: {error}"));
         // The stage may be stopped nevertheless.
         if self.handle.signal_all(Signal::SIGCONT as i32).is_err_and(|error| !is_over(&error)) {
             self.kill();

@@ -60,7 +60,7 @@ impl Terminal {
     ///
     /// # Errors
     /// Returns an error when that terminal cannot be opened again or inspected.
-    pub(crate) fn of(streams: &[OwnedFd; 3]) -> io::Result<Option<Self>> {
+    pub(crate) fn for_streams(streams: &[OwnedFd; 3]) -> io::Result<Option<Self>> {
         let [input, output, _] = streams;
         if !is_controlling(output) || !is_controlling(input) || tcgetpgrp(input) != Ok(getpgrp()) {
             return Ok(None);
@@ -150,7 +150,7 @@ impl Copying {
     pub(crate) fn suspend(&mut self) {
         let mut state = self.caller.state();
         state.suspended = true;
-        self.caller.leave(&mut state);
+        self.caller.restore(&mut state);
     }
 
     /// Continues, in the foreground or not.
@@ -190,7 +190,7 @@ impl Drop for Copying {
             // The thread never blocks. A panic in it was already reported.
             let _ = thread.join();
         }
-        self.caller.leave(&mut self.caller.state());
+        self.caller.restore(&mut self.caller.state());
     }
 }
 
@@ -281,7 +281,7 @@ impl Caller {
     }
 
     /// Restores the settings in the foreground; in the background the terminal belongs to others.
-    fn leave(&self, state: &mut State) {
+    fn restore(&self, state: &mut State) {
         let Some(raw) = state.raw.take() else { return };
         let old = job_control_signals().thread_swap_mask(SigmaskHow::SIG_BLOCK);
         if self.is_in_foreground() {
@@ -422,7 +422,7 @@ impl Pump {
             return Ok(());
         };
         let typed = chunk.get(..count).unwrap_or_default();
-        let keys = Keys::of(&self.master)?;
+        let keys = Keys::read(&self.master)?;
         let typed = match keys.interrupts(typed).filter(|_| stuck) {
             Some((at, signal)) => {
                 // The kernel would process the key only after the rest is read, which may be never. It drops the earlier input.
@@ -515,7 +515,7 @@ struct Keys {
 }
 
 impl Keys {
-    fn of(master: &File) -> io::Result<Self> {
+    fn read(master: &File) -> io::Result<Self> {
         let found = tcgetattr(master)?;
         let signals = found.local_flags.contains(LocalFlags::ISIG);
         let key = |which: SpecialCharacterIndices| {

@@ -30,7 +30,7 @@ struct Ask {
 }
 
 /// Looks up processes on a thread that starts with the first question. Dropping this ends the thread.
-pub(crate) struct Looking {
+pub(crate) struct ProcessLookup {
     state: Mutex<State>,
     budget: Arc<Budget>,
 }
@@ -45,7 +45,7 @@ enum State {
     Gone,
 }
 
-impl Looking {
+impl ProcessLookup {
     /// Keeps the finder until the first question.
     pub(crate) fn new(finder: Finder) -> Self {
         let budget = Arc::new(Budget::new(Instant::now()));
@@ -56,7 +56,7 @@ impl Looking {
         let (asks, asked) = sync_channel(WAITING);
         let budget = Arc::clone(&self.budget);
         let thread = std::thread::Builder::new().name("who".into());
-        match thread.spawn(move || look(finder, &asked, &budget)) {
+        match thread.spawn(move || look_up(finder, &asked, &budget)) {
             Ok(thread) => State::Started(asks, thread),
             Err(error) => {
                 tracing::debug!(%error, "the record will not say who connects");
@@ -66,7 +66,7 @@ impl Looking {
     }
 }
 
-impl ProcessFinder for Looking {
+impl ProcessFinder for ProcessLookup {
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<oneshot::Receiver<Process>> {
         self.budget.has_some(Instant::now()).then_some(())?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl ProcessFinder for Looking {
     }
 }
 
-impl Drop for Looking {
+impl Drop for ProcessLookup {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let State::Started(asks, thread) = mem::replace(state, State::Gone) {
@@ -92,7 +92,7 @@ impl Drop for Looking {
     }
 }
 
-fn look(mut finder: Finder, asked: &Receiver<Ask>, budget: &Budget) {
+fn look_up(mut finder: Finder, asked: &Receiver<Ask>, budget: &Budget) {
     if let Err(error) = finder.take_rights() {
         tracing::debug!(%error, "cannot look at the sandbox's processes");
         return;

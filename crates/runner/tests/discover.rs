@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use exeat_compose::{Ask, Discovered};
 use exeat_policy::preset::{self, Found, Preset};
 use exeat_policy::{Action, Limits, Note, Origin, Policy, PolicyBuilder, RuleSpec};
-use exeat_runner::discover::{Discovery, Times, Unasked};
+use exeat_runner::discover::{Discovery, DiscoveryError, Times};
 use exeat_runner::{Bind, Bounds, Error, Files};
 
 /// A name that no resolver knows.
@@ -175,7 +175,7 @@ fn texts(found: &Discovered) -> Vec<String> {
     found.rules.iter().map(|rule| rule.text.clone()).collect()
 }
 
-fn why(result: Result<Discovered, Error>) -> Unasked {
+fn why(result: Result<Discovered, Error>) -> DiscoveryError {
     match result {
         Err(Error::Preset { why, .. }) => why,
         other => panic!("{other:?}"),
@@ -291,14 +291,14 @@ fn h23_programs_in_the_project_have_no_say() {
     symlink(venv.join("bin"), place.root.join("linked")).unwrap();
     place.env.insert("PATH".into(), format!("{0}/bin:{0}/linked:/usr/bin:/bin", place.root.display()).into());
     if !Path::new("/usr/bin/pip").exists() && !Path::new("/usr/bin/pip3").exists() {
-        assert_eq!(why(place.ask("pypi")), Unasked::Theirs { tree: place.project.clone() });
+        assert_eq!(why(place.ask("pypi")), DiscoveryError::InUntrustedTree { tree: place.project.clone() });
     }
     // Any tree that the stage may write is as good as the project.
     let other = place.root.join("other");
     place.program("other/bin", "npm", evil);
     place.files.rw.push(Bind { host: other.clone(), guest: other.clone() });
     place.env.insert("PATH".into(), other.join("bin").into());
-    assert_eq!(why(place.ask("npm")), Unasked::Theirs { tree: other });
+    assert_eq!(why(place.ask("npm")), DiscoveryError::InUntrustedTree { tree: other });
 }
 
 /// H23: settings that the stage could have written are not the user's word, and that is said.
@@ -363,7 +363,7 @@ fn a_slow_client_is_cut() {
     assert_eq!(place.hosts("npm"), [MIRROR]);
     // One deadline for all of them.
     place.times.all = Duration::from_secs(5);
-    assert_eq!(why(place.ask("npm")), Unasked::NoTime { limit: Duration::from_secs(5) });
+    assert_eq!(why(place.ask("npm")), DiscoveryError::NoTime { limit: Duration::from_secs(5) });
 }
 
 /// A line of shell that asks the proxy for a target.
@@ -396,7 +396,9 @@ fn addresses_of_other_kinds_are_not_opened() {
     ] {
         let place = Place::with_program("npm", &asks_for(&[target]));
         let why = why(place.ask("npm"));
-        let Unasked::Special { class: found, flag: shown, .. } = &why else { panic!("{target}: {why:?}") };
+        let DiscoveryError::Special { class: found, flag: shown, .. } = &why else {
+            panic!("{target}: {why:?}")
+        };
         assert_eq!(found.as_str(), class, "{target}");
         assert_eq!(shown.is_some(), flag, "{target}: {why}");
         drop(place);
@@ -512,7 +514,7 @@ fn limits_hold_in_every_round() {
     place.limits.pids = Some(16);
     place.program("bin", "npm", "for n in {1..100}; do sleep 5 & done; exit 9");
     let start = Instant::now();
-    assert!(matches!(why(place.ask("npm")), Unasked::Failed { .. } | Unasked::Late { .. }));
+    assert!(matches!(why(place.ask("npm")), DiscoveryError::Failed { .. } | DiscoveryError::Late { .. }));
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
@@ -521,22 +523,22 @@ fn limits_hold_in_every_round() {
 fn odd_targets_are_errors() {
     let connect = |target: &str| asks_for(&[target]);
     let place = Place::with_program("npm", &connect("a..b:443"));
-    assert_eq!(why(place.ask("npm")), Unasked::Malformed);
+    assert_eq!(why(place.ask("npm")), DiscoveryError::Malformed);
     drop(place);
     let place = Place::with_program("npm", &connect("metadata.google.internal:443"));
-    assert!(matches!(why(place.ask("npm")), Unasked::Denied { .. }));
+    assert!(matches!(why(place.ask("npm")), DiscoveryError::Denied { .. }));
     drop(place);
     let place = Place::with_program("npm", &connect("169.254.169.254:443"));
-    assert!(matches!(why(place.ask("npm")), Unasked::Denied { .. }));
+    assert!(matches!(why(place.ask("npm")), DiscoveryError::Denied { .. }));
     drop(place);
     let mut place = Place::with_program("npm", &connect("mirror.invalid:443"));
     let mut own = PolicyBuilder::new();
     own.add("*.invalid", Action::Deny, Origin::Flag { flag: "--deny".into() }, Note::default()).unwrap();
     place.own = own.build().rules().to_vec();
-    assert!(matches!(why(place.ask("npm")), Unasked::Denied { .. }));
+    assert!(matches!(why(place.ask("npm")), DiscoveryError::Denied { .. }));
     drop(place);
     let many = "for n in {1..20}; do curl -s https://h$n.invalid; done; exit 1";
-    assert_eq!(why(Place::with_program("npm", many).ask("npm")), Unasked::TooMany);
+    assert_eq!(why(Place::with_program("npm", many).ask("npm")), DiscoveryError::TooMany);
 }
 
 /// An index names the host of its files: that is learnt in the next round, and only names are.

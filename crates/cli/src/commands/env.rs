@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use exeat_policy::printable;
-use exeat_runner::{Dropped, Variable};
+use exeat_runner::{DroppedVariable, Variable};
 use serde_json::json;
 
 use crate::args::EnvArgs;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: EnvArgs) -> Result<Exit, Failure> {
             let _ =
                 writeln!(text, "# not in it: the upstream proxy {upstream}, through which exeat connects");
         }
-        for Dropped { name, why, .. } in &environment.dropped {
+        for DroppedVariable { name, why, .. } in &environment.dropped {
             let _ = writeln!(text, "# not passed: {name} ({why})");
         }
     }

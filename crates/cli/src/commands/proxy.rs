@@ -7,7 +7,7 @@ use std::rc::Rc;
 use exeat_compose::Machine;
 use exeat_compose::{Composed, FileState, PolicyRequest};
 use exeat_policy::{Mode, Terms, printable, shell_word};
-use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Served};
+use exeat_runner::{Listen, LoadPolicy, ProxyOutcome, ProxyRequest, Reloaded};
 
 use crate::args::audit::KeyFrom;
 use crate::args::{ListenAt, ProxyArgs};
@@ -73,7 +73,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let told = Rc::clone(&record);
     let load = again(args.policy.request(), machine.clone(), &loaded);
     let quiet = args.quiet;
-    let Served { summary, notes, .. } = exeat_runner::serve_alone(ProxyRequest {
+    let ProxyOutcome { summary, notes, .. } = exeat_runner::serve_alone(ProxyRequest {
         listen,
         listen_socks5,
         listen_anywhere: args.listen_anywhere,
@@ -83,7 +83,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         sources: loaded.sources,
         inspected: loaded.inspected,
         load,
-        told: Box::new(move |done| match done {
+        on_reload: Box::new(move |done| match done {
             Ok((digest, notes)) => {
                 let weaker = Terms { mode: Mode::Report, ..Terms::default() }.note();
                 for note in notes.iter().filter(|note| !quiet || Some(note.as_str()) == weaker) {
@@ -105,7 +105,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         signing,
         stage,
         host_env: machine.env,
-        ready: Box::new(move |at: &str, record: Option<&Path>| {
+        on_ready: Box::new(move |at: &str, record: Option<&Path>| {
             let place = record.map(|path| format!("; record: {}", shell_word(&path.display().to_string())));
             let (exeat, place) = (stdio::speaker(), place.unwrap_or_default());
             stdio::say(&format!("{exeat}: listening on {}{place}\n", printable(at)));
@@ -136,7 +136,7 @@ pub(crate) fn without_stage(composed: &Composed) -> Option<String> {
 }
 
 /// Reads the policy again as a fresh start with the same arguments would.
-fn again(policy: PolicyRequest, machine: Machine, first: &Composed) -> Load {
+fn again(policy: PolicyRequest, machine: Machine, first: &Composed) -> LoadPolicy {
     let (once, inspected, next_hop) = (first.once.clone(), first.inspected.clone(), first.next_hop.clone());
     Box::new(move || {
         if let Some(what) = &once {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue};
 use exeat_compose::Machine;
 use exeat_policy::{HostPort, Limits, Policy};
-use exeat_runner::{Ended, Live, OnDenied, Outcome, Oversight, Parent, RunResult};
+use exeat_runner::{Ended, LineCallback, OnDenied, Outcome, Oversight, Parent, RunResult};
 use nix::libc::{SIGXCPU, SIGXFSZ};
 use nix::unistd::Pid;
 
@@ -101,7 +101,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     let mut no_result = false;
     if let Some(sink) = sink {
         let result = match &done {
-            Ok(Done { outcome, .. }) => RunResult::of(outcome),
+            Ok(Done { outcome, .. }) => RunResult::from_outcome(outcome),
             Err(failure) => result::of_failure(failure),
         };
         if let Err(error) = sink.write(&result) {
@@ -262,7 +262,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
             "`--on-denied`: with `--via` somebody else's proxy refuses, and this run does not know",
         ));
     }
-    let live: Option<Live> = if quiet { None } else { Some(Box::new(stdio::say_now)) };
+    let live: Option<LineCallback> = if quiet { None } else { Some(Box::new(stdio::say_now)) };
     let oversight = Oversight { parent, on_denied, live };
     let Asked { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;

@@ -72,11 +72,11 @@ fn b12_what_was_moved_and_what_was_left_are_told_apart() {
         Found { path: "/w/.envrc".into(), moved: Ok("/w/.exeat-quarantine/RUN/.envrc".into()) },
         Found { path: "/w/.vscode".into(), moved: Err(error) },
     ];
-    let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
+    let text = serde_json::to_string(&RunResult::from_outcome(&outcome)).unwrap();
     let told = r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.exeat-quarantine/RUN/.envrc"}],"left":[{"path":"/w/.vscode","error":"Operation not permitted (os error 1)"}],"audit""#;
     assert!(text.contains(told), "{text}");
     (outcome.found.more_moved, outcome.found.more_left) = (7, 3);
-    let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
+    let text = serde_json::to_string(&RunResult::from_outcome(&outcome)).unwrap();
     assert!(
         text.contains(r#"],"quarantined_more":7,"left":["#) && text.contains(r#"],"left_more":3,"#),
         "{text}"
@@ -113,14 +113,14 @@ fn an_attempt_without_the_proxy_has_its_protocol() {
     for denied in &mut outcome.summary.denied {
         (denied.port, denied.proto) = (0, Proto::Other(132));
     }
-    let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
+    let text = serde_json::to_string(&RunResult::from_outcome(&outcome)).unwrap();
     assert!(text.contains(r#""host":"wiki.corp.example","port":0,"proto":"132","reason""#), "{text}");
 }
 
 #[test]
 fn the_object_of_the_reference() {
     let text = |result: &RunResult<'_>| serde_json::to_string(result).unwrap();
-    insta::assert_snapshot!(text(&RunResult::of(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"duration_ms":1500,"stage":"train","labels":{"task":"7"},"reached":[{"host":"b.example","port":443,"connections":3,"bytes_up":10,"bytes_down":2000}],"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"reason":"resolve_error","error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
+    insta::assert_snapshot!(text(&RunResult::from_outcome(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"duration_ms":1500,"stage":"train","labels":{"task":"7"},"reached":[{"host":"b.example","port":443,"connections":3,"bytes_up":10,"bytes_down":2000}],"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"reason":"resolve_error","error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
     insta::assert_snapshot!(text(&of_failure(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"x","reached":[],"denied":[],"failed":[],"audit":null,"checkpoint":null,"ledger":null}"#);
     for (ended, expect) in [
         (Ended::Signal(9), r#""cause":"signal","signal":"SIGKILL","signal_number":9,"code":137,"#),
@@ -129,7 +129,7 @@ fn the_object_of_the_reference() {
         (Ended::NotFound, r#""cause":"setup","code":127,"error":"no such command","#),
         (Ended::NotExecutable, r#""cause":"setup","code":126,"error":"no such command","#),
     ] {
-        assert!(text(&RunResult::of(&outcome(ended))).contains(expect), "{ended:?}");
+        assert!(text(&RunResult::from_outcome(&outcome(ended))).contains(expect), "{ended:?}");
     }
     assert!(text(&of_failure(&Failure::could("x"))).contains(r#""cause":"setup","code":125,"#));
 }

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_branch_follows_may_be_added_changed_and_removed() {
+    fn sections_of_branches_may_change() {
         let main = "[branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n";
         let other = "[branch \"a/b\"]\n\tremote = .\n\tmerge = refs/heads/main\n\trebase = true\n";
         assert!(differs(OLD));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_may() {
+    fn other_sections_must_not_change() {
         for more in [
             "[core]\n\tfsmonitor = sh x\n",
             "[branch \"x\"]\n\tremote = https://evil.test/\n",

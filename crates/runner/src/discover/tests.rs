@@ -55,7 +55,7 @@ fn d06_special_addresses() {
 }
 
 #[test]
-fn only_the_end_of_what_is_said_is_kept() {
+fn keeps_the_end_of_the_output() {
     let (reader, mut writer) = io::pipe().unwrap();
     let said = std::thread::spawn(|| last_words(reader));
     for _ in 0..100 {
@@ -69,7 +69,7 @@ fn only_the_end_of_what_is_said_is_kept() {
 
 /// docs/presets.md names every file and variable that a client sees.
 #[test]
-fn the_page_names_what_clients_are_shown() {
+fn the_page_names_the_files_and_variables_of_clients() {
     use exeat_policy::preset::groups;
     let page = include_str!("../../../../docs/presets.md");
     let clients = groups().iter().filter_map(|group| group.from_client);

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Does the work on this thread. Another thread calls `say` if the work takes longer than `patience`.
-pub(super) fn saying<T>(patience: Duration, say: impl FnOnce() + Send, work: impl FnOnce() -> T) -> T {
+pub(super) fn call_if_slow<T>(patience: Duration, say: impl FnOnce() + Send, work: impl FnOnce() -> T) -> T {
     let (working, over) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let wait = move || {
@@ -31,15 +31,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_takes_long_is_said() {
+    fn reports_only_slow_work() {
         let said = AtomicU32::new(0);
         let say = || {
             said.fetch_add(1, Ordering::Relaxed);
         };
-        assert_eq!(saying(Duration::from_secs(60), say, || 7), 7);
+        assert_eq!(call_if_slow(Duration::from_secs(60), say, || 7), 7);
         assert_eq!(said.load(Ordering::Relaxed), 0);
         let wait = || thread::sleep(Duration::from_millis(200));
-        saying(Duration::from_millis(10), say, wait);
+        call_if_slow(Duration::from_millis(10), say, wait);
         assert_eq!(said.load(Ordering::Relaxed), 1);
     }
 }

@@ -222,7 +222,7 @@ fn edit(plan: &mut Plan, change: impl FnMut(&mut Mount)) {
 
 /// A5: the fingerprint ignores everything that does not restrict the stage.
 #[test]
-fn a5_what_is_no_wall_changes_nothing() {
+fn a5_ignores_everything_that_does_not_restrict_the_stage() {
     let dirs = Dirs::new("same");
     let before = dirs.of_request(|_| ());
     let mut seen = BTreeSet::from([before]);

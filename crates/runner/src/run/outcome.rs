@@ -8,7 +8,7 @@ use exeat_proxy::{ConnectionSummary, LostConnections};
 use exeat_record::ledger::Head;
 use exeat_record::{RunId, Sealed};
 
-use super::sandbox::Over;
+use super::sandbox::SandboxEnd;
 use crate::ended::Ended;
 use crate::error::{Error, RunLost};
 
@@ -24,7 +24,7 @@ pub struct Outcome {
     /// The proxy's counts.
     pub summary: ConnectionSummary,
     /// The other proxy that the run went through: `summary` has no hosts then.
-    pub through: Option<Through>,
+    pub through: Option<OtherProxy>,
     /// The record's path; `None` if it went to a descriptor.
     pub audit: Option<PathBuf>,
     /// The last checkpoint of the record; `None` if the record is not signed.
@@ -50,7 +50,7 @@ pub struct Outcome {
 
 /// Another proxy that a run went through.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Through {
+pub struct OtherProxy {
     /// Its Unix socket.
     pub socket: PathBuf,
     /// Connections for which it did not answer.
@@ -58,7 +58,7 @@ pub struct Through {
 }
 
 /// Adds the leftovers of a stage to the error of its run, if there are any.
-pub(crate) fn lost_with(
+pub(crate) fn with_leftovers(
     error: Error,
     run: RunId,
     audit: Option<PathBuf>,
@@ -75,9 +75,9 @@ pub(crate) fn lost_with(
 /// The end of a stage.
 pub(super) struct Done {
     /// The end of its sandbox.
-    pub(super) over: Over,
+    pub(super) over: SandboxEnd,
     /// A line about a gateway that was not available.
     pub(super) no_gateway: Option<String>,
     pub(super) summary: ConnectionSummary,
-    pub(super) through: Option<Through>,
+    pub(super) through: Option<OtherProxy>,
 }

@@ -27,7 +27,7 @@ use crate::remedy;
 use crate::signals::Signals;
 use crate::signing::key_place;
 
-pub(super) fn noted(Found { path, moved }: &Found) -> Note {
+pub(super) fn quarantine_note(Found { path, moved }: &Found) -> Note {
     let path = path.display();
     let (what, words) = match moved {
         Ok(_) => (What::Quarantined, path.to_string()),
@@ -185,7 +185,7 @@ pub(super) async fn look_until_signal(
 }
 
 /// Adds the leftovers of killed runs, and returns a line for each run.
-pub(super) fn settled(interrupted: Settlement, found: &mut Leftovers) -> Vec<String> {
+pub(super) fn settlement_lines(interrupted: Settlement, found: &mut Leftovers) -> Vec<String> {
     let mut lines = Vec::new();
     if interrupted.waiting > 0 {
         lines.push(format!(
@@ -209,7 +209,7 @@ pub(super) fn settled(interrupted: Settlement, found: &mut Leftovers) -> Vec<Str
     lines
 }
 
-pub(super) fn told(found: &Found) -> String {
+pub(super) fn quarantine_line(found: &Found) -> String {
     let path = exeat_record::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage may have made it, and something on the host could run or obey it";
     let kept = let_through(&found.path)
@@ -229,7 +229,7 @@ pub(super) fn told(found: &Found) -> String {
 }
 
 /// Returns notes that count the names without their own note.
-pub(super) fn noted_more(found: &Leftovers) -> impl Iterator<Item = Note> {
+pub(super) fn quarantine_more_notes(found: &Leftovers) -> impl Iterator<Item = Note> {
     let more = [(What::Quarantined, found.more_moved), (What::NotQuarantined, found.more_left)];
     more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| {
         let mut note = Note::new(what);
@@ -240,7 +240,7 @@ pub(super) fn noted_more(found: &Leftovers) -> impl Iterator<Item = Note> {
 }
 
 /// Returns lines that count the names without their own line, and lines on what the caller can do.
-pub(super) fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
+pub(super) fn quarantine_more_lines(found: &Leftovers) -> impl Iterator<Item = String> {
     let moved = (found.more_moved > 0).then(|| {
         format!(
             "{} more were moved aside, which the stage made as well: look into `{DIRECTORY}`",
@@ -262,7 +262,7 @@ pub(super) fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
         let more = if more > 0 { format!(" and {more} more directories") } else { String::new() };
         format!("`{dir}`{more} let other users write since the start of the run, and no longer: protected names are in there")
     });
-    moved.into_iter().chain(left).chain(unlisted).chain(closed).chain(remedy::of_moved(&found.named))
+    moved.into_iter().chain(left).chain(unlisted).chain(closed).chain(remedy::moved_lines(&found.named))
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(crate) fn record_full(summary: &ConnectionSummary, no_space: Option<&str>) -
 }
 
 /// Returns a note about connections beyond the limit. A line for each would let a flood of them fill the disk.
-pub(crate) fn turned_away(summary: &ConnectionSummary) -> Option<Note> {
+pub(crate) fn turned_away_note(summary: &ConnectionSummary) -> Option<Note> {
     let count = Some(summary.turned_away).filter(|count| *count > 0)?;
     let mut note = Note::new(What::TurnedAway);
     note.count = Some(count);
@@ -71,7 +71,7 @@ pub(crate) fn turned_away(summary: &ConnectionSummary) -> Option<Note> {
 }
 
 /// Opens the record.
-pub(super) fn open_log(plan: &Plan, run: RunId) -> Result<Opened, Error> {
+pub(super) fn open_log(plan: &Plan, run: RunId) -> Result<OpenRecord, Error> {
     let record = Record {
         audit: &plan.audit,
         sync: plan.audit_sync,
@@ -96,7 +96,7 @@ pub(crate) struct Record<'a> {
 }
 
 /// An open record.
-pub(crate) struct Opened {
+pub(crate) struct OpenRecord {
     pub(crate) log: Log,
     /// The path; `None` for a descriptor.
     pub(crate) path: Option<PathBuf>,
@@ -106,7 +106,7 @@ pub(crate) struct Opened {
 
 impl Record<'_> {
     /// Opens the record.
-    pub(crate) fn open(self, run: RunId) -> Result<Opened, Error> {
+    pub(crate) fn open(self, run: RunId) -> Result<OpenRecord, Error> {
         let key = self.signing.load(self.place)?;
         let (mut sink, path) = open_record(self.audit, self.place, run)?;
         if self.sync {
@@ -128,12 +128,12 @@ impl Record<'_> {
             Some(key) => Log::start_signed(sink, header, key),
             None => Log::start(sink, header),
         };
-        Ok(Opened { log: log.map_err(Error::Log)?, path, ledger })
+        Ok(OpenRecord { log: log.map_err(Error::Log)?, path, ledger })
     }
 }
 
 /// Runs alongside `work`: signs every line of the record within a second, and keeps space for its end. Returns the result of `work`.
-pub(crate) async fn keeping<T>(log: &Log, work: impl Future<Output = T>) -> T {
+pub(crate) async fn keep_record<T>(log: &Log, work: impl Future<Output = T>) -> T {
     tokio::select! {
         done = work => done,
         never = keep_signed(log) => match never {},

@@ -22,10 +22,10 @@ use crate::cover::Uncovered;
 use crate::dirs::{RunDir, names};
 use crate::ended::{Ended, Stopped, StoppedHow};
 use crate::error::Error;
-use crate::gateway::Entered;
+use crate::gateway::EnteredNetwork;
 use crate::limits::Stop;
 use crate::output::{Copies, Meter};
-use crate::signals::{Ask, Asks, may_suspend};
+use crate::signals::{RunRequest, RunRequests, may_suspend};
 use crate::staged::Staged;
 use crate::stopping::{GRACE, GRACE_UNATTENDED, KILLING, Stopping};
 use crate::terminal::Terminal;
@@ -56,7 +56,7 @@ pub(super) struct Offered {
     pub(super) bridge: Bridge,
     pub(super) handle: Handle,
     /// The network, if it could be entered.
-    pub(super) network: Entered,
+    pub(super) network: EnteredNetwork,
 }
 
 /// The channels to the sandbox's thread.
@@ -84,16 +84,16 @@ pub(super) struct Sandbox {
     pub(super) _stop: mpsc::Sender<Stop>,
 }
 
-fn lost<T>(_: T) -> Error {
+fn thread_ended<T>(_: T) -> Error {
     Error::Prepare { what: "the sandbox", source: io::Error::other("its thread ended early") }
 }
 
 impl Sandbox {
     /// Waits until the sandbox is ready. A request to end cancels it: the command does not start.
-    pub(super) async fn offered(&mut self, asks: &mut Asks) -> Result<Offered, Error> {
-        let offered = self.offered.take().ok_or(()).map_err(lost)?;
+    pub(super) async fn offered(&mut self, asks: &mut RunRequests) -> Result<Offered, Error> {
+        let offered = self.offered.take().ok_or(()).map_err(thread_ended)?;
         tokio::select! {
-            offered = offered => offered.map_err(lost)?.map_err(Error::Sandbox),
+            offered = offered => offered.map_err(thread_ended)?.map_err(Error::Sandbox),
             (ask, signal) = asks.ending() => {
                 drop(self.cancel.take());
                 Err(Error::stopped(ask, signal))
@@ -106,28 +106,28 @@ impl Sandbox {
         mut self,
         handle: Handle,
         has_gateway: bool,
-        asks: &mut Asks,
+        asks: &mut RunRequests,
         limits: &Limits,
         on_start: impl FnOnce() -> io::Result<()>,
         (run, refused): (&Run<'_>, &mut UnboundedReceiver<DeniedHost>),
-    ) -> Result<Over, Error> {
+    ) -> Result<SandboxEnd, Error> {
         // After a request during the setup the stage does not start.
         tokio::select! {
             biased;
             (ask, signal) = asks.ending() => return Err(Error::stopped(ask, signal)),
             () = std::future::ready(()) => {}
         }
-        self.go.take().and_then(|go| go.send(has_gateway).ok()).ok_or(()).map_err(lost)?;
+        self.go.take().and_then(|go| go.send(has_gateway).ok()).ok_or(()).map_err(thread_ended)?;
         let mut early = None;
         let started = tokio::select! {
             // A started stage is not reported as stopped before its start.
             biased;
-            started = &mut self.started => started.map_err(lost)?,
+            started = &mut self.started => started.map_err(thread_ended)?,
             (ask, signal) = asks.ending() => match tokio::time::timeout(STARTING, &mut self.started).await {
                 // The stage had started, and the report was under way.
                 Ok(started) => {
                     early = Some((ask, signal));
-                    started.map_err(lost)?
+                    started.map_err(thread_ended)?
                 }
                 Err(_) => {
                     // The command may be on a file system that does not answer. The sandbox is gone, so it cannot report an error.
@@ -157,7 +157,7 @@ impl Sandbox {
             Err(exeat_sandbox::Error::Exec(errno)) => {
                 let absent = errno as i32 == libc::ENOENT;
                 let ended = if absent { Ended::NotFound } else { Ended::NotExecutable };
-                return Ok(Over {
+                return Ok(SandboxEnd {
                     ended,
                     why_not: Some(errno.desc()),
                     signal: None,
@@ -175,22 +175,22 @@ impl Sandbox {
         // The first request to end.
         let mut first = None;
         if let Some((ask, signal)) = early {
-            first = Some((ask.by(), signal, Instant::now()));
-            stopping.asked(ask);
+            first = Some((ask.requester(), signal, Instant::now()));
+            stopping.handle_request(ask);
         }
         let mut stop: Option<Stop> = None;
         let (status, uncovered) = loop {
             let deadline = stopping.deadline;
             tokio::select! {
                 over = &mut self.status => {
-                    let (status, uncovered) = over.map_err(lost)?;
+                    let (status, uncovered) = over.map_err(thread_ended)?;
                     break (status.map_err(Error::Sandbox)?, uncovered);
                 }
                 ask = asks.next() => {
-                    first = first.or_else(|| Some((ask.by(), ask.ends()?, Instant::now())));
+                    first = first.or_else(|| Some((ask.requester(), ask.ending_signal()?, Instant::now())));
                     match ask {
-                        Ask::Suspend => stopping.suspend(false).await,
-                        ask => stopping.asked(ask),
+                        RunRequest::Suspend => stopping.suspend(false).await,
+                        ask => stopping.handle_request(ask),
                     }
                 }
                 () = stopping.suspend_typed() => stopping.suspend(true).await,
@@ -215,7 +215,7 @@ impl Sandbox {
             }
         };
         let over = Instant::now();
-        stopping.over();
+        stopping.note_end();
         if self.copies.is_some() || stopping.terminal.is_some() {
             // The rest of the stage's output goes to its reader without a time limit: without a pipe between them, the stage could not
             // have ended before. After a stop or a signal the wait is short.
@@ -237,9 +237,9 @@ impl Sandbox {
                     () = shown => drop(stopping.terminal.take()),
                     () = copied, if stopping.terminal.is_none() => break,
                     ask = asks.next() => match ask {
-                        Ask::Suspend => stopping.suspend(false).await,
-                        ask if ask.ends().is_some() => break,
-                        ask => stopping.asked(ask),
+                        RunRequest::Suspend => stopping.suspend(false).await,
+                        ask if ask.ending_signal().is_some() => break,
+                        ask => stopping.handle_request(ask),
                     },
                     () = until(by.or(timeout)) => {
                         timed_out |= by.is_none();
@@ -273,19 +273,19 @@ impl Sandbox {
             (None, None, Status::Signal(signal)) => Ended::Signal(signal),
         };
         let blind = stop.and_then(|stop| stop.blind);
-        Ok(Over {
+        Ok(SandboxEnd {
             ended,
             why_not: None,
             signal: first.map(|(_, signal, _)| signal),
             blind,
-            untold: stopping.untold,
+            untold: stopping.not_passed_on,
             uncovered,
         })
     }
 }
 
 /// The end as the sandbox's thread saw it.
-pub(super) struct Over {
+pub(super) struct SandboxEnd {
     pub(super) ended: Ended,
     /// The kernel's error if the command could not be executed.
     pub(super) why_not: Option<&'static str>,

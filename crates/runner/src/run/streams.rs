@@ -30,7 +30,7 @@ pub(super) struct Flags(Vec<(OwnedFd, OFlag)>);
 impl Flags {
     /// Saves the flags of standard error, and of input and output unless they are pipes or sockets: their other side must see when the
     /// stage closes them, and exeat does not write there.
-    pub(super) fn of([input, output, error]: &[OwnedFd; 3]) -> io::Result<Self> {
+    pub(super) fn save([input, output, error]: &[OwnedFd; 3]) -> io::Result<Self> {
         let mut kept = Vec::new();
         for stream in [input, output] {
             let kind = SFlag::from_bits_truncate(fstat(stream)?.st_mode) & SFlag::S_IFMT;
@@ -61,7 +61,7 @@ pub(super) const STREAMS: [&str; 3] = ["standard input", "standard output", "sta
 
 impl Streams {
     /// Copies exeat's own streams.
-    pub(super) fn of_the_caller() -> Result<Self, Error> {
+    pub(super) fn from_process() -> Result<Self, Error> {
         let [input, output, error] = STREAMS;
         let copy = |fd: BorrowedFd<'_>, what| {
             fd.try_clone_to_owned().map_err(|source| Error::Prepare { what, source })
@@ -75,7 +75,7 @@ impl Streams {
     }
 
     /// Wraps streams that were opened or copied for the stage.
-    pub(crate) fn made(fds: [OwnedFd; 3]) -> Self {
+    pub(crate) fn for_stage(fds: [OwnedFd; 3]) -> Self {
         Self { fds, own: false }
     }
 }

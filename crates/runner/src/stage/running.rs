@@ -14,7 +14,7 @@ use crate::plan::Plan;
 use crate::run::outcome::Outcome;
 use crate::run::streams::Streams;
 use crate::run::{OnDenied, Within, run_on};
-use crate::signals::Ask;
+use crate::signals::RunRequest;
 
 /// A started stage. Two threads of this process serve it until its end.
 ///
@@ -38,18 +38,18 @@ pub struct Running {
 
 /// Ends a stage from another thread. It does nothing after the end of the stage.
 #[derive(Debug, Clone)]
-pub struct Stopper(UnboundedSender<Ask>);
+pub struct Stopper(UnboundedSender<RunRequest>);
 
 impl Stopper {
     /// Works like [`Running::stop`].
     pub fn stop(&self, grace: Duration) {
         // Without a receiver the run is over.
-        let _ = self.0.send(Ask::Stop(grace));
+        let _ = self.0.send(RunRequest::Stop(grace));
     }
 
     /// Works like [`Running::kill`].
     pub fn kill(&self) {
-        let _ = self.0.send(Ask::Kill);
+        let _ = self.0.send(RunRequest::Kill);
     }
 }
 
@@ -144,7 +144,7 @@ impl Running {
             self.ended = match self.over.recv_timeout(limit) {
                 Ok(ended) => Some(ended),
                 Err(mpsc::RecvTimeoutError::Timeout) => return false,
-                Err(mpsc::RecvTimeoutError::Disconnected) => Some(Err(lost())),
+                Err(mpsc::RecvTimeoutError::Disconnected) => Some(Err(thread_ended())),
             };
         }
         true
@@ -168,7 +168,7 @@ impl Running {
     }
 
     fn receive(&self) -> Result<Outcome, Error> {
-        self.over.recv().unwrap_or_else(|_| Err(lost()))
+        self.over.recv().unwrap_or_else(|_| Err(thread_ended()))
     }
 }
 
@@ -182,7 +182,7 @@ impl Drop for Running {
     }
 }
 
-fn lost() -> Error {
+fn thread_ended() -> Error {
     Error::Prepare { what: "the run", source: io::Error::other("its thread ended early") }
 }
 

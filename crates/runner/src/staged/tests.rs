@@ -6,16 +6,19 @@ use super::*;
 fn two_users_change_places_and_the_others_stay() {
     let all = "         0          0 4294967295\n";
     let lines = "0 65534 1\n65534 0 1\n1 1 65533\n65535 65535 4294901760\n";
-    assert_eq!(swapped(all, 0, 65534).as_deref(), Some(lines));
-    assert_eq!(swapped(all, 65534, 0).unwrap().lines().count(), 4);
-    assert_eq!(swapped(all, 7, 7).as_deref(), Some("0 0 4294967295\n"));
+    assert_eq!(exchange_lines(all, 0, 65534).as_deref(), Some(lines));
+    assert_eq!(exchange_lines(all, 65534, 0).unwrap().lines().count(), 4);
+    assert_eq!(exchange_lines(all, 7, 7).as_deref(), Some("0 0 4294967295\n"));
     // A container cannot map ids that it does not have.
     let some = "0 100000 1000\n5000 200000 2\n";
-    assert_eq!(swapped(some, 0, 65534), None);
-    assert_eq!(swapped(some, 0, 1000), None);
-    assert_eq!(swapped(some, 999, 5001).as_deref(), Some("999 5001 1\n5001 999 1\n0 0 999\n5000 5000 1\n"));
-    assert_eq!(swapped("0 1000 1\n", 0, 65534), None);
-    assert_eq!(swapped("", 0, 0), None);
+    assert_eq!(exchange_lines(some, 0, 65534), None);
+    assert_eq!(exchange_lines(some, 0, 1000), None);
+    assert_eq!(
+        exchange_lines(some, 999, 5001).as_deref(),
+        Some("999 5001 1\n5001 999 1\n0 0 999\n5000 5000 1\n")
+    );
+    assert_eq!(exchange_lines("0 1000 1\n", 0, 65534), None);
+    assert_eq!(exchange_lines("", 0, 0), None);
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn b10_a_name_that_has_changed_is_doubtful() {
     std::os::unix::fs::chown(dir.join("users"), Some(1), None).unwrap();
     let taken = |names: &[(PathBuf, PathBuf)]| {
         let mut staged = Staged::new((NOBODY, NOBODY)).unwrap();
-        staged.named(names);
+        staged.check_names(names);
         let mount = Mount::ReadOnly { host: tree.clone(), at: "/seen".into() };
         let (_, taken) = staged.arrange(vec![mount], Path::new("/"), true).unwrap();
         (taken[0].is_some(), staged.notes().len())
@@ -109,7 +112,7 @@ fn b10_a_name_that_has_changed_is_doubtful() {
     fs::remove_file(&name).unwrap();
     symlink(&name, &name).unwrap();
     let mut staged = Staged::new((NOBODY, NOBODY)).unwrap();
-    staged.named(&[(name, tree.clone())]);
+    staged.check_names(&[(name, tree.clone())]);
     assert!(staged.notes()[0].contains("more links are on the way there"), "{:?}", staged.notes());
     fs::remove_dir_all(&dir).unwrap();
 }
@@ -133,8 +136,8 @@ fn b10_a_closed_directory_is_not_opened() {
     let (mounts, taken) = staged.arrange(mounts, &tree, true).unwrap();
     let cover = Mount::Tmpfs { at: closed, size: view::MASK_SIZE, mode: 0o555 };
     assert_eq!(mounts, [all, cover, shown, inside]);
-    let own = Taken { name: "0".into(), below: PathBuf::new() };
+    let own = MountSource { name: "0".into(), below: PathBuf::new() };
     assert_eq!(taken, [None, None, Some(own), None]);
-    assert_eq!(staged.told(), [Told { name: "0".into(), host: tree, owner: Some(ROOT) }]);
+    assert_eq!(staged.summaries(), [TreeSummary { name: "0".into(), host: tree, owner: Some(ROOT) }]);
     fs::remove_dir_all(&root).unwrap();
 }
