@@ -30,24 +30,26 @@ pub struct Attempt {
 
 impl Attempt {
     /// Whether the rules let it through, as far as this line knows: also in report mode, and where it then failed.
-    ///
-    /// What is [`Attempt::late`] takes one of these back.
     pub fn is_let_through(&self) -> bool {
-        match self.verdict {
-            Verdict::Allow | Verdict::WouldDeny => true,
-            Verdict::Error => matches!(
-                self.reason,
-                Reason::DnsEmpty | Reason::ResolveError | Reason::ConnectError | Reason::Timeout
-            ),
-            Verdict::Deny => false,
-        }
+        is_let_through(self.verdict, self.reason)
     }
+}
 
-    /// Whether what came over the connection shows that it was not for this host, so that letting it through was in vain. A
-    /// budget that ran out shows nothing of the kind.
-    pub fn is_taken_back(&self) -> bool {
-        self.late && self.verdict == Verdict::Deny && self.reason != Reason::BudgetBytes
+/// Whether the rules let an attempt with this decision through. One that is taken back later was let through as well.
+pub(crate) fn is_let_through(verdict: Verdict, reason: Reason) -> bool {
+    match verdict {
+        Verdict::Allow | Verdict::WouldDeny => true,
+        Verdict::Error => {
+            matches!(reason, Reason::DnsEmpty | Reason::ResolveError | Reason::ConnectError | Reason::Timeout)
+        }
+        Verdict::Deny => false,
     }
+}
+
+/// Whether what came over the connection shows that it was not for this host, so that letting it through was in vain. A
+/// budget that ran out shows nothing of the kind.
+pub(crate) fn is_taken_back(late: bool, verdict: Verdict, reason: Reason) -> bool {
+    late && verdict == Verdict::Deny && reason != Reason::BudgetBytes
 }
 
 impl Record {
@@ -76,12 +78,15 @@ impl Record {
 
     /// The host that it is about, if that is one.
     pub fn asked_host(&self) -> Option<Host> {
-        let host = self.host.as_deref()?;
-        // An IPv6 address stands without its brackets.
-        match host.parse::<IpAddr>() {
-            Ok(ip) => Some(Host::Ip(ip)),
-            Err(_) => Host::parse(host).ok(),
-        }
+        asked_host(self.host.as_deref()?)
+    }
+}
+
+/// Reads a host as a record spells it: an IPv6 address stands without its brackets.
+pub(crate) fn asked_host(host: &str) -> Option<Host> {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => Some(Host::Ip(ip)),
+        Err(_) => Host::parse(host).ok(),
     }
 }
 
@@ -153,7 +158,7 @@ mod tests {
                 r#""event":"decision","via":"connect","verdict":"{verdict}","reason":"{reason}","host":"a.example","port":443{more}"#
             );
             let attempt = record(&fields).attempt().unwrap();
-            (attempt.is_let_through(), attempt.is_taken_back())
+            (attempt.is_let_through(), is_taken_back(attempt.late, attempt.verdict, attempt.reason))
         };
         let ip = r#","ip":"192.0.2.1""#;
         assert_eq!(check("allow", "rule", ""), (true, false));

@@ -89,7 +89,7 @@ impl<'a> Diff<'a> {
                 diff.new.push(host);
                 continue;
             };
-            let vias: Vec<_> = host.vias.difference(&old.vias).copied().collect();
+            let vias: Vec<_> = host.vias().difference(&old.vias()).copied().collect();
             let (was, is) = (verdicts(old), verdicts(host));
             let verdicts: Vec<_> = is.into_iter().filter(|verdict| !was.contains(verdict)).collect();
             if vias.is_empty() && verdicts.is_empty() {
@@ -254,7 +254,7 @@ fn joined(verdicts: &[Verdict]) -> String {
 fn said(host: &HostSummary) -> String {
     let reasons: Vec<_> = host.reasons().into_keys().map(exeat_policy::Reason::as_str).collect();
     let reasons = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
-    let vias: Vec<_> = host.vias.iter().copied().collect();
+    let vias: Vec<_> = host.vias().into_iter().collect();
     format!("{}{reasons} [{}]", joined(&verdicts(host)), vias.join(" "))
 }
 
@@ -264,7 +264,7 @@ fn of_host(host: &HostSummary) -> Value {
         "host": host.host,
         "port": host.port,
         "proto": match host.proto { Proto::Tcp => None, proto => Some(proto.to_string()) },
-        "via": host.vias,
+        "via": host.vias(),
         "verdicts": verdicts(host),
         "reasons": reasons,
     })

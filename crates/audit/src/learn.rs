@@ -6,17 +6,16 @@
 //! Records are a stranger's text. A rule is made of a [`Target`] that was parsed again, never of text, and what was printed is
 //! read back as a policy file before anybody gets it: it grants exactly those targets, or there is none.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use exeat_policy::file::stage_fault;
-use exeat_policy::{
-    AddrClass, Day, Host, HostName, HostPort, Policy, Port, Reason, Target, TlsCheck, classify,
-};
-use exeat_record::{RunId, Via};
+use exeat_policy::{Day, Host, HostName, HostPort, Policy, Port, Reason, Target, TlsCheck, Verdict};
+use exeat_record::Via;
 
-use crate::Attempt;
-use crate::query::{Kind, Record};
+use crate::attempt::asked_host;
+use crate::query::Record;
+use crate::summary::{Cited, HostSummary, Sightings, Summary};
 
 mod print;
 
@@ -32,14 +31,7 @@ const MAX_REFUSED: usize = 300;
 /// Names that were only asked for.
 const MAX_NAMES: usize = 300;
 
-/// Runs that are named.
-const MAX_RUNS: usize = 8;
-
-/// Lines of its first run that are named by their `seq` as evidence for a rule.
-const MAX_LINES: usize = 6;
-
-/// Addresses of one name that are not public, and of all names together.
-const MAX_SPECIAL: usize = 16;
+/// Addresses of all names together that are not public.
 const MAX_SPECIAL_ALL: usize = 256;
 
 /// Services of this machine: as many as a run may have.
@@ -49,35 +41,23 @@ const MAX_HOST_PORTS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Learned {
     targets: BTreeMap<Target, Seen>,
-    names: BTreeMap<HostName, Evidence>,
+    names: BTreeMap<HostName, Cited>,
     host_ports: BTreeMap<Port, Forwarded>,
-    runs: Vec<Run>,
+    starts: Vec<Record>,
     more_runs: u64,
-    /// The run that the last line belonged to, and how many there were.
-    run: Option<String>,
-    run_count: u64,
-    stages: BTreeSet<Option<String>>,
+    /// The stage of all runs, if it is one and has a name.
+    stage: Option<String>,
     socks5: bool,
-    refused: usize,
-    special: usize,
     /// Attempts that have no place above.
     beyond: u64,
     /// Runs whose attempts another proxy has on record.
     elsewhere: u64,
 }
 
-/// One run, for the head of the file.
-#[derive(Debug)]
-struct Run {
-    name: String,
-    command: Option<String>,
-    started: String,
-    mode: Option<String>,
-}
-
 /// What became of a target.
 #[derive(Debug, Default)]
 struct Seen {
+    attempts: u64,
     let_through: u64,
     /// Of these: what enforcing would have refused, what failed, and what came to nothing for what the connection carried.
     would_deny: u64,
@@ -85,7 +65,7 @@ struct Seen {
     taken_back: BTreeMap<Reason, u64>,
     /// By reason, and whether somebody above the grants refused.
     refused: BTreeMap<(Reason, Option<String>), u64>,
-    evidence: Evidence,
+    evidence: Cited,
     bytes_up: u64,
     bytes_down: u64,
     /// Addresses that it led to and that are not public.
@@ -97,25 +77,13 @@ struct Seen {
     unseen: bool,
 }
 
-/// Where it stands.
-#[derive(Debug, Default)]
-struct Evidence {
-    run: Option<RunId>,
-    first: String,
-    lines: Vec<u64>,
-    more_lines: bool,
-    /// In how many runs, and the number of the last of them.
-    runs: u64,
-    last_run: u64,
-}
-
 /// A service of this machine that was used.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Forwarded {
     /// Where the stage found it; `None`: the record does not say.
     inner: Option<Port>,
     count: u64,
-    evidence: Evidence,
+    evidence: Cited,
 }
 
 /// What is known besides the records.
@@ -132,24 +100,51 @@ pub struct Known<'a> {
 }
 
 impl Learned {
-    /// Takes in one line.
-    pub fn take(&mut self, record: &Record) {
-        if self.run.as_ref() != Some(&record.run) {
-            self.run = Some(record.run.clone());
-            self.run_count += 1;
+    /// Takes from a summary for grants what a policy can be made of.
+    pub fn new(summary: &Summary) -> Learned {
+        let mut learned = Learned {
+            starts: summary.starts.clone(),
+            more_runs: summary.more_starts,
+            elsewhere: summary.elsewhere,
+            beyond: summary.others.tally.attempts(),
+            ..Learned::default()
+        };
+        if let (1, Some((stage, _))) = (summary.started.len(), summary.started.first_key_value()) {
+            let named = summary.stage_numbers.iter().find(|(_, number)| *number == stage);
+            learned.stage = named.and_then(|(name, _)| name.clone());
         }
-        match record.event {
-            Kind::RunStart => self.start(record),
-            // Malformed requests and other protocols are nobody's to grant.
-            Kind::Decision => {
-                if let Some(attempt) = record.attempt() {
-                    self.attempt(record, attempt);
-                }
+        // A record that exeat has not written may spell one host in several ways.
+        let mut rows: BTreeMap<Target, HostSummary> = BTreeMap::new();
+        let mut cited: Vec<&HostSummary> = summary.all_hosts().filter(|row| row.cited.runs > 0).collect();
+        cited.sort_unstable_by_key(|row| row.cited.since);
+        for row in cited {
+            match row.target().map(|target| rows.entry(target)) {
+                None => learned.ask(row),
+                Some(Entry::Vacant(place)) => drop(place.insert(row.clone())),
+                Some(Entry::Occupied(mut place)) => place.get_mut().merge(row.clone()),
             }
-            Kind::Dns => self.question(record),
-            Kind::Close => self.close(record),
-            _ => {}
         }
+        let mut rows: Vec<(Target, HostSummary)> = rows.into_iter().collect();
+        rows.sort_by_key(|(_, row)| row.cited.since);
+        let (mut refused, mut special) = (0, 0);
+        for (target, row) in rows {
+            learned.forward(&row, target.port);
+            let Some(mut seen) = Seen::new(&row) else { continue };
+            let socks5 = Some(Via::Socks5.as_str());
+            learned.socks5 |= row.outcomes.keys().any(|it| it.via == socks5 && it.is_let_through());
+            let is_refused = seen.let_through == 0;
+            if learned.targets.len() >= MAX_TARGETS || is_refused && refused >= MAX_REFUSED {
+                add(&mut learned.beyond, seen.attempts);
+                continue;
+            }
+            refused += usize::from(is_refused);
+            let room = MAX_SPECIAL_ALL.saturating_sub(special);
+            seen.special_more |= seen.special.len() > room;
+            seen.special = seen.special.into_iter().take(room).collect();
+            special += seen.special.len();
+            learned.targets.insert(target, seen);
+        }
+        learned
     }
 
     /// Whether nothing was let through.
@@ -157,131 +152,36 @@ impl Learned {
         self.host_ports.is_empty() && !self.targets.values().any(Seen::is_granted)
     }
 
-    fn start(&mut self, record: &Record) {
-        let stage = record.stage.clone().filter(|stage| stage_fault(stage).is_none());
-        // Two are as good as many: then the file names none.
-        if self.stages.len() < 2 {
-            self.stages.insert(stage);
-        }
-        if record.proxy.is_some() {
-            self.elsewhere += 1;
-        }
-        if self.runs.len() == MAX_RUNS {
-            self.more_runs += 1;
-            return;
-        }
-        self.runs.push(Run {
-            name: record.run.clone(),
-            command: record.command.clone(),
-            started: record.ts.clone(),
-            mode: record.mode.clone(),
-        });
-    }
-
-    fn attempt(&mut self, record: &Record, attempt: Attempt) {
-        let run = self.run_count;
-        if attempt.via == Via::Forward {
-            if attempt.is_let_through() {
-                self.forwarded(record, &attempt);
-            }
-            return;
-        }
-        self.socks5 |= attempt.via == Via::Socks5 && attempt.is_let_through();
-        let room = MAX_SPECIAL_ALL.saturating_sub(self.special);
-        let Some(seen) = self.seen(&attempt) else {
-            self.beyond = self.beyond.saturating_add(attempt.count);
-            return;
-        };
-        let count = attempt.count;
-        if attempt.is_let_through() {
-            add(&mut seen.let_through, count);
-            match attempt.verdict {
-                exeat_policy::Verdict::WouldDeny => add(&mut seen.would_deny, count),
-                exeat_policy::Verdict::Error => add(&mut seen.failed, count),
-                _ => {}
-            }
-            seen.upstream |= record.upstream.is_some();
-            seen.unseen |= record.rule_src.as_deref() == Some("--tls-off");
-        } else if attempt.is_taken_back() {
-            add(seen.taken_back.entry(attempt.reason).or_default(), count);
-        } else if !attempt.late {
-            let by = record.refused_by.as_ref().map(|by| by.chars().take(80).collect::<String>());
-            // Who refused is a stranger's text as well: a few are told apart.
-            let by = by
-                .filter(|_| seen.refused.len() < 8)
-                .or_else(|| record.refused_by.as_ref().map(|_| "a bound".into()));
-            add(seen.refused.entry((attempt.reason, by)).or_default(), count);
-        }
-        let before = seen.special.len();
-        let most = MAX_SPECIAL.min(before + room);
-        for ip in record.ips.iter().filter(|ip| classify(**ip) != AddrClass::Public) {
-            if seen.special.len() < most {
-                seen.special.insert(*ip);
-            } else {
-                seen.special_more |= !seen.special.contains(ip);
-            }
-        }
-        seen.evidence.add(record, run);
-        let more = seen.special.len() - before;
-        self.special += more;
-    }
-
-    fn forwarded(&mut self, record: &Record, attempt: &Attempt) {
-        let run = self.run_count;
-        let port = attempt.target.port;
-        if self.host_ports.len() >= MAX_HOST_PORTS && !self.host_ports.contains_key(&port) {
-            add(&mut self.beyond, attempt.count);
-            return;
-        }
-        let typed = record.rule_src.as_deref().and_then(|src| src.strip_prefix("--host-port "));
-        let inner = typed.and_then(|text| text.parse::<HostPort>().ok()).filter(|typed| typed.port == port);
-        let known = self.host_ports.entry(port).or_insert_with(|| Forwarded {
-            inner: None,
-            count: 0,
-            evidence: Evidence::default(),
-        });
-        known.inner = known.inner.or(inner.map(|typed| typed.inner));
-        add(&mut known.count, attempt.count);
-        known.evidence.add(record, run);
-    }
-
-    fn question(&mut self, record: &Record) {
-        let run = self.run_count;
-        let (Some(Host::Name(name)), Some(exeat_policy::Verdict::Deny)) =
-            (record.asked_host(), record.verdict())
-        else {
-            return;
-        };
+    /// Takes in a name that was only asked for.
+    fn ask(&mut self, row: &HostSummary) {
+        let name = row.host.as_deref().filter(|_| row.port.is_none()).and_then(asked_host);
+        let Some(Host::Name(name)) = name else { return };
+        let denied = row.outcomes.iter().filter(|(it, _)| it.verdict == Some(Verdict::Deny));
         if self.names.len() >= MAX_NAMES && !self.names.contains_key(&name) {
-            add(&mut self.beyond, record.count.unwrap_or(1));
+            denied.for_each(|(_, seen)| add(&mut self.beyond, seen.count));
             return;
         }
-        self.names.entry(name).or_default().add(record, run);
+        self.names.entry(name).or_default().merge(row.cited.clone());
     }
 
-    /// A close has its own host and port. One of a target that has no place was counted with its decision.
-    fn close(&mut self, record: &Record) {
-        let (Some(host), Some(port)) = (record.asked_host(), record.port.and_then(Port::new)) else { return };
-        let Some(seen) = self.targets.get_mut(&Target { host, port }) else { return };
-        if record.is_failed() {
-            add(&mut seen.failed, 1);
+    /// Takes in a service of this machine.
+    fn forward(&mut self, row: &HostSummary, port: Port) {
+        let of = row
+            .outcomes
+            .iter()
+            .filter(|(it, _)| it.via == Some(Via::Forward.as_str()) && it.is_let_through());
+        let count = of.fold(0, |sum: u64, (_, seen)| sum.saturating_add(seen.count));
+        if count == 0 {
+            return;
         }
-        let (up, down) = (record.bytes_up.unwrap_or(0), record.bytes_down.unwrap_or(0));
-        add(&mut seen.bytes_up, up);
-        add(&mut seen.bytes_down, down);
-        // Where the name is checked, nothing passes before a hello that was read.
-        seen.unseen |= port == Port::HTTPS && record.sni_ok.is_none() && up > 0 && down > 0;
-    }
-
-    fn seen(&mut self, attempt: &Attempt) -> Option<&mut Seen> {
-        if !self.targets.contains_key(&attempt.target) {
-            let refused = !attempt.is_let_through();
-            if self.targets.len() >= MAX_TARGETS || refused && self.refused >= MAX_REFUSED {
-                return None;
-            }
-            self.refused += usize::from(refused);
+        if self.host_ports.len() >= MAX_HOST_PORTS && !self.host_ports.contains_key(&port) {
+            add(&mut self.beyond, count);
+            return;
         }
-        Some(self.targets.entry(attempt.target.clone()).or_default())
+        let known = self.host_ports.entry(port).or_default();
+        known.inner = known.inner.or(row.inner.and_then(Port::new));
+        add(&mut known.count, count);
+        known.evidence.merge(row.cited.clone());
     }
 }
 
@@ -290,6 +190,42 @@ fn add(to: &mut u64, count: u64) {
 }
 
 impl Seen {
+    /// Adds up the attempts of a row; `None` where it has none.
+    fn new(row: &HostSummary) -> Option<Seen> {
+        let [up, down] = row.so_far;
+        let mut seen = Seen {
+            evidence: row.cited.clone(),
+            failed: row.traffic.tally.failed,
+            bytes_up: row.traffic.bytes_up.saturating_sub(up),
+            bytes_down: row.traffic.bytes_down.saturating_sub(down),
+            special: row.special.kept.clone(),
+            special_more: row.special.more,
+            upstream: row.upstream,
+            unseen: row.tls_unseen,
+            ..Seen::default()
+        };
+        for (outcome, Sightings { count, .. }) in &row.outcomes {
+            let Some((via, verdict, reason)) = outcome.known() else { continue };
+            if via == Via::Forward || via == Via::Dns {
+                continue;
+            }
+            add(&mut seen.attempts, *count);
+            if outcome.is_let_through() {
+                add(&mut seen.let_through, *count);
+                match verdict {
+                    Verdict::WouldDeny => add(&mut seen.would_deny, *count),
+                    Verdict::Error => add(&mut seen.failed, *count),
+                    _ => {}
+                }
+            } else if outcome.is_taken_back() {
+                add(seen.taken_back.entry(reason).or_default(), *count);
+            } else if !outcome.late {
+                add(seen.refused.entry((reason, outcome.refused_by.clone())).or_default(), *count);
+            }
+        }
+        (seen.attempts > 0).then_some(seen)
+    }
+
     fn is_granted(&self) -> bool {
         self.let_through > self.taken_back.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
     }
@@ -315,24 +251,6 @@ impl Seen {
 /// Whether a rule for the host and port is all that was missing.
 fn wants_a_rule(reason: Reason) -> bool {
     matches!(reason, Reason::Default | Reason::Port | Reason::IpLiteral | Reason::Direct)
-}
-
-impl Evidence {
-    fn add(&mut self, record: &Record, run: u64) {
-        if self.last_run != run {
-            self.runs += 1;
-            self.last_run = run;
-        }
-        if self.runs == 1 && self.lines.is_empty() {
-            self.run = record.run.parse().ok();
-            self.first = record.ts.clone();
-        }
-        if self.runs == 1 && self.lines.len() < MAX_LINES {
-            self.lines.push(record.seq);
-        } else {
-            self.more_lines = true;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,19 +6,23 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead};
 
+use exeat_policy::file::stage_fault;
 use exeat_policy::{Host, Reason, Verdict};
-use exeat_record::Proto;
-use exeat_record::lock::Lock;
+use exeat_record::lock::{Lock, MAX_ENTRIES, MAX_STAGES as MAX_STAGES_OF_LOCK, Stage};
+use exeat_record::{Proto, Via};
 
 use crate::Moment;
 use crate::query::{Filter, Flaw, Kind, Reader, Record};
 
 mod hosts;
+mod outcome;
 mod rules;
 mod tally;
 mod write;
 
 pub use hosts::{Few, HostSummary, Sightings};
+pub(crate) use outcome::Cited;
+pub use outcome::Outcome;
 pub use rules::{Approved, Effect, PolicyOf, RuleSummary, Unused, UnusedRules, Used};
 pub use tally::{Sort, Tally, Traffic};
 pub use write::{Form, write};
@@ -34,6 +38,10 @@ pub const MAX_HOSTS: usize = 10_000;
 /// Stages that are told apart.
 const MAX_STAGES: usize = 100;
 
+/// Stages of attempts that are told apart: as many as a lock may have.
+const MAX_STAGE_NUMBERS: usize = MAX_STAGES_OF_LOCK;
+/// Runs of which it is kept how they began.
+const MAX_STARTS: usize = 8;
 /// Files of one run's policy that are kept.
 const MAX_FILES: usize = 100;
 
@@ -78,6 +86,13 @@ pub struct Summary {
     program: Option<String>,
     /// There was another one.
     has_programs: bool,
+    /// The first lines of the first runs.
+    pub(crate) starts: Vec<Record>,
+    pub(crate) more_starts: u64,
+    /// The stages by their numbers, those first that were read first.
+    pub(crate) stage_numbers: BTreeMap<Stage, usize>,
+    /// The numbers of stages with a run that began, and whether one of them decided for itself.
+    pub(crate) started: BTreeMap<usize, bool>,
 }
 
 /// A record that is being added line by line.
@@ -149,12 +164,44 @@ impl Summary {
             others: Traffic::default(),
             other_hosts: 0,
             flaws: 0,
-            hosts: Hosts::new(most),
+            hosts: Hosts::new(most, &Sort::PRINTED),
             rules: Rules::default(),
             policies: Policies::default(),
             narrowed: false,
             program: None,
             has_programs: false,
+            starts: Vec::new(),
+            more_starts: 0,
+            stage_numbers: BTreeMap::new(),
+            started: BTreeMap::new(),
+        }
+    }
+
+    /// Makes one for a policy or a lock: of many hosts it keeps those that were let through, as many as a lock may have.
+    pub fn for_grants() -> Summary {
+        Summary { hosts: Hosts::new(MAX_ENTRIES, &[Sort::Allowed]), ..Summary::new(MAX_ENTRIES) }
+    }
+
+    /// Returns the number of a line's stage; [`MAX_STAGE_NUMBERS`] stands for all beyond. A name that no run can have is none.
+    fn stage_number(&mut self, record: &Record) -> usize {
+        let stage = record.stage.clone().filter(|stage| stage_fault(stage).is_none());
+        let next = self.stage_numbers.len();
+        match self.stage_numbers.get(&stage) {
+            Some(number) => *number,
+            None if next >= MAX_STAGE_NUMBERS => MAX_STAGE_NUMBERS,
+            None => *self.stage_numbers.entry(stage).or_insert(next),
+        }
+    }
+
+    /// Notes how a run began.
+    fn start(&mut self, record: &Record) {
+        let stage = self.stage_number(record);
+        *self.started.entry(stage).or_default() |= record.proxy.is_none();
+        self.elsewhere += u64::from(record.proxy.is_some());
+        if self.starts.len() < MAX_STARTS {
+            self.starts.push(record.clone());
+        } else {
+            self.more_starts += 1;
         }
     }
 
@@ -173,7 +220,9 @@ impl Summary {
             summary.total.tally.allowed += 1;
             let row = summary.hosts.row(Some(&host), Some(entry.target.port.get()), Proto::Tcp)?;
             row.traffic.tally.allowed += 1;
-            row.vias.insert(via_word(entry.via.as_str()));
+            let via = via_word(entry.via.as_str());
+            let outcome = Outcome::new(Verdict::Allow, Reason::Rule, Some(via));
+            row.outcomes.entry(outcome).or_default().add(1, None);
         }
         summary.finish()?;
         Ok(summary)
@@ -248,7 +297,11 @@ impl Summary {
                 bytes_down: conn.bytes_down,
                 ..Traffic::default()
             };
-            self.hosts.row(conn.host.as_deref(), conn.port, conn.proto)?.traffic.merge(&so_far);
+            let row = self.hosts.row(conn.host.as_deref(), conn.port, conn.proto)?;
+            row.traffic.merge(&so_far);
+            for (sum, more) in row.so_far.iter_mut().zip([conn.bytes_up, conn.bytes_down]) {
+                *sum = sum.saturating_add(more);
+            }
             self.rules.ended(conn.rule, conn.bytes_up, false);
             traffic.merge(&so_far);
         }
@@ -291,6 +344,11 @@ impl Summary {
     /// The text is no stored policy.
     pub fn add_policy(&mut self, canonical_json: &str, of: PolicyOf<'_>) -> Result<(), serde_json::Error> {
         self.policies.add(canonical_json, of)
+    }
+
+    /// The hosts in no order.
+    pub(crate) fn all_hosts(&self) -> impl Iterator<Item = &HostSummary> {
+        self.hosts.all()
     }
 
     /// The hosts in an order.
@@ -367,7 +425,21 @@ impl Summary {
                 self.policies.open(record);
                 let rule = self.rules.number(record);
                 let proto = spoken(record.proto.as_deref());
-                self.hosts.row(record.host.as_deref(), record.port, proto)?.decided(record, at, rule);
+                let outcome = Outcome::from_decision(record, self.stage_number(record));
+                let (attempt, number) = (record.attempt(), (self.runs, self.lines));
+                let row = self.hosts.row(record.host.as_deref(), record.port, proto)?;
+                row.decided(record, at, rule, outcome);
+                if let Some(attempt) = &attempt {
+                    row.attempted(record, attempt);
+                }
+                // A service of this machine that was refused is nothing that a policy could grant.
+                let is_cited = match &attempt {
+                    Some(attempt) => attempt.via != Via::Forward || attempt.is_let_through(),
+                    None => record.event == Kind::Dns && record.verdict() == Some(Verdict::Deny),
+                };
+                if is_cited {
+                    row.cited.add(record, number.0, number.1);
+                }
                 reading.open(record, rule);
             }
             Kind::Progress => {
@@ -381,7 +453,7 @@ impl Summary {
                 self.unseen = self.unseen.saturating_add(record.count.unwrap_or(1));
             }
             Kind::RunEnd => self.unrecorded = self.unrecorded.saturating_add(record.dropped.unwrap_or(0)),
-            Kind::RunStart if record.proxy.is_some() => self.elsewhere += 1,
+            Kind::RunStart => self.start(record),
             _ => {}
         }
         Ok(())
@@ -416,8 +488,14 @@ impl Summary {
         row.traffic.merge(&ended);
         widen(&mut row.first, &mut row.last, at);
         if failed {
-            row.evidence.entry((Verdict::Error, Some(failure(record)))).or_default().add(1, at);
+            let outcome = Outcome::new(Verdict::Error, failure(record), None);
+            row.outcomes.entry(outcome).or_default().add(1, at);
         }
+        // Where the name is checked, nothing passes before a hello that was read.
+        row.tls_unseen |= record.port == Some(443)
+            && record.sni_ok.is_none()
+            && record.bytes_up.unwrap_or(0) > 0
+            && record.bytes_down.unwrap_or(0) > 0;
         if let (Some(conn), Some(ip)) = (&conn, record.ip)
             && !conn.through
         {

@@ -3,7 +3,7 @@
 
 use exeat_audit::export::{Exporter, export, ocsf};
 use exeat_audit::learn::{Known, Learned};
-use exeat_audit::lock::Seen;
+use exeat_audit::lock::lock;
 use exeat_audit::query::{Filter, Reader};
 use exeat_audit::summary::{self, Form, Sort, Summary};
 use exeat_audit::{table, verify::verify};
@@ -40,13 +40,10 @@ pub fn check(data: &[u8]) {
         }
     }
 
-    let mut learned = Learned::default();
-    let mut seen = Seen::default();
-    for record in reader() {
-        let record = record.unwrap();
-        learned.take(&record);
-        let _ = seen.take(&record);
-    }
+    let mut reached = Summary::for_grants();
+    reached.read(&mut reader(), &filter).unwrap();
+    reached.finish().unwrap();
+    let learned = Learned::new(&reached);
     for denied in [false, true] {
         let today = "2026-01-01".parse().unwrap();
         let known = Known { policy: None, host_ports: &[], denied, today };
@@ -55,8 +52,7 @@ pub fn check(data: &[u8]) {
             learned.policy_file(&known).unwrap_or_else(|_| panic!("a policy that grants something else"));
         printable(text.as_bytes());
     }
-    let lock = seen.lock();
-    let text = lock.render();
+    let text = lock(&reached).unwrap().render();
     printable(text.as_bytes());
     assert_eq!(Lock::parse(&text).unwrap().render(), text);
 }

@@ -9,8 +9,10 @@ use exeat_policy::{
     PolicyBuilder, PolicyFile, Port, PortSet, RuleSpec, Target, TlsCheck, classify, platform_of,
     printable_ascii,
 };
+use exeat_record::RunId;
 
-use super::{Evidence, Known, Learned, Seen};
+use super::{Known, Learned, Seen};
+use crate::summary::Cited;
 use crate::table::bytes;
 
 /// Presets that are suggested at most.
@@ -28,7 +30,7 @@ pub struct Faulty(String);
 struct Rule<'a> {
     notes: Vec<String>,
     seen: Option<&'a Seen>,
-    evidence: &'a Evidence,
+    evidence: &'a Cited,
 }
 
 type Rules<'a> = BTreeMap<Target, (TlsCheck, Rule<'a>)>;
@@ -44,7 +46,7 @@ impl Learned {
         let host_ports = self.offered(known);
         let mut text = self.head();
         text.push_str("schema = 1\n");
-        if let (1, Some(Some(stage))) = (self.stages.len(), self.stages.first()) {
+        if let Some(stage) = &self.stage {
             let _ = writeln!(text, "stage = {}", toml(stage));
         }
         text.push_str("\n[network]\n");
@@ -108,12 +110,12 @@ impl Learned {
             "# Learned from what runs did, so as wide as they were: read it before it is used.\n\
              # `exeat policy lint FILE` points out what is risky, `exeat audit replay --policy FILE RUN` what it would have refused.\n",
         );
-        for run in &self.runs {
+        for run in &self.starts {
             let command =
                 run.command.as_deref().map(|word| format!(" ({})", comment(word))).unwrap_or_default();
             let mode =
                 run.mode.as_deref().map(|mode| format!(", mode {}", comment(mode))).unwrap_or_default();
-            let _ = writeln!(text, "# run {}{command}, {}{mode}", comment(&run.name), comment(&run.started));
+            let _ = writeln!(text, "# run {}{command}, {}{mode}", comment(&run.run), comment(&run.ts));
         }
         if self.more_runs > 0 {
             let _ = writeln!(text, "# and {} more runs", self.more_runs);
@@ -399,8 +401,9 @@ fn print_presets(rules: &Rules<'_>, text: &mut String) {
 }
 
 /// Where it stands: the first run, its lines, and when.
-fn shown(evidence: &Evidence) -> String {
-    let run = evidence.run.map_or_else(|| "an unnamed run".to_owned(), |run| format!("run {run}"));
+fn shown(evidence: &Cited) -> String {
+    let run =
+        evidence.run.parse().map_or_else(|_| "an unnamed run".to_owned(), |run: RunId| format!("run {run}"));
     let lines: Vec<_> = evidence.lines.iter().map(ToString::to_string).collect();
     let more = if evidence.more_lines { ", ..." } else { "" };
     let others = match evidence.runs {

@@ -1,6 +1,8 @@
 use exeat_policy::{Action, FileRole, Note, Origin, OwnAddrs, PolicyBuilder, PolicyFile};
 
 use super::*;
+use crate::query::Filter;
+use crate::summary::Reading;
 
 const RUN: &str = "01JD8Z3V5QABCDEFGHJKMNPQRS";
 
@@ -33,11 +35,20 @@ fn known<'a>() -> Known<'a> {
     Known { policy: None, host_ports: &[], denied: false, today: today() }
 }
 
+fn summary(records: &[Record]) -> Summary {
+    let mut summary = Summary::for_grants();
+    let mut reading = Reading::default();
+    for record in records {
+        summary.take(&mut reading, record, &Filter::default()).unwrap();
+    }
+    summary.end_run(&mut reading).unwrap();
+    summary.finish().unwrap();
+    summary
+}
+
 fn learned(records: &[Record]) -> Learned {
-    let mut learned = Learned::default();
-    learned.take(&line(0, r#""event":"run_start","command":"npm","mode":"report""#));
-    records.iter().for_each(|record| learned.take(record));
-    learned
+    let start = line(0, r#""event":"run_start","command":"npm","mode":"report""#);
+    Learned::new(&summary(&[&[start], records].concat()))
 }
 
 /// The file, and the policy that it makes.
@@ -218,17 +229,14 @@ fn what_else_a_run_needs() {
 fn a_hostile_record_grants_nothing_of_its_own() {
     let evil = "x\"]\nallow=[\"evil.example";
     let hostile = serde_json::to_string(evil).unwrap();
-    let mut learned = Learned::default();
+    let mut records = Vec::new();
     for stage in [evil, "s\"\nallow=[\"evil.example\"]\n[network]\n#"] {
         let stage = serde_json::to_string(stage).unwrap();
-        learned.take(&line(
+        records.push(line(
             0,
             &format!(r#""event":"run_start","command":{hostile},"stage":{stage},"mode":{hostile}"#),
         ));
     }
-    let start = learned.runs.first_mut().unwrap();
-    start.name = evil.to_owned();
-    start.started = evil.to_owned();
     for (seq, host) in (1..).zip([
         evil,
         "*.example",
@@ -239,18 +247,22 @@ fn a_hostile_record_grants_nothing_of_its_own() {
         "10.0.0.0/8",
         "a.example\",\"evil.example",
     ]) {
-        learned.take(&decided(seq, "allow", "rule", host, 443, ""));
-        learned.take(&decided(seq, "deny", "default", host, 443, ""));
+        records.push(decided(seq, "allow", "rule", host, 443, ""));
+        records.push(decided(seq, "deny", "default", host, 443, ""));
     }
     for more in [format!(r#","refused_by":{hostile}"#), format!(r#","rule":{hostile},"rule_src":{hostile}"#)]
     {
-        learned.take(&decided(20, "deny", "default", "ok.example", 443, &more));
+        records.push(decided(20, "deny", "default", "ok.example", 443, &more));
     }
     let mut record = decided(21, "allow", "rule", "fine.example", 443, "");
     record.ts = evil.to_owned();
-    learned.take(&record);
+    records.push(record.clone());
     record.run = evil.to_owned();
-    learned.take(&record);
+    records.push(record);
+    let mut learned = Learned::new(&summary(&records));
+    let start = learned.starts.first_mut().unwrap();
+    start.run = evil.to_owned();
+    start.ts = evil.to_owned();
     let (text, policy) = policy_of(&learned, &Known { denied: true, ..known() });
     assert_eq!(granted(&policy), ["fine.example:443", "ok.example:443"], "{text}");
     for line in text.lines().filter(|line| line.contains("evil")) {
@@ -261,8 +273,8 @@ fn a_hostile_record_grants_nothing_of_its_own() {
 
 #[test]
 fn the_name_of_a_stage_is_quoted() {
-    let mut learned = Learned::default();
-    learned.take(&line(0, r#""event":"run_start","stage":"a \"b\" \\ \u00e9\u202e""#));
+    let start = line(0, r#""event":"run_start","stage":"a \"b\" \\ \u00e9\u202e""#);
+    let learned = Learned::new(&summary(&[start]));
     let (text, _) = policy_of(&learned, &known());
     let file = PolicyFile::parse(&text, "learned", FileRole::Policy, &Vec::new).unwrap();
     assert_eq!(file.stage.as_deref(), Some("a \"b\" \\ \u{e9}\u{202e}"));
@@ -271,17 +283,18 @@ fn the_name_of_a_stage_is_quoted() {
 
 #[test]
 fn targets_are_bounded_and_the_rest_is_counted() {
-    let mut learned = learned(&[]);
+    let mut records = Vec::new();
     let long = "l".repeat(60);
     let ips = (0..32).map(|n| format!("\"10.0.0.{n}\"")).collect::<Vec<_>>().join(",");
     for n in 0..MAX_REFUSED + 1 {
-        learned.take(&decided(1, "deny", "default", &format!("d{n}.{long}.{long}.{long}.example"), 443, ""));
+        records.push(decided(1, "deny", "default", &format!("d{n}.{long}.{long}.{long}.example"), 443, ""));
     }
     let granted = MAX_TARGETS - MAX_REFUSED;
     for n in 0..granted + 3 {
         let host = format!("h{n}.{long}.{long}.{long}.github.io");
-        learned.take(&decided(1, "allow", "rule", &host, 80, &format!(r#","ips":[{ips}]"#)));
+        records.push(decided(1, "allow", "rule", &host, 80, &format!(r#","ips":[{ips}]"#)));
     }
+    let learned = learned(&records);
     let (text, policy) = policy_of(&learned, &known());
     assert_eq!(policy.rules().len(), granted + 16);
     assert!(text.contains("# 4 attempts have no line here"), "{text}");
@@ -289,13 +302,14 @@ fn targets_are_bounded_and_the_rest_is_counted() {
 
 #[test]
 fn runs_are_told_apart() {
-    let mut learned = Learned::default();
+    let mut records = Vec::new();
     for (n, stage) in [(0, "a"), (1, "b"), (2, "b")] {
         let run = format!("01JD8Z3V5QABCDEFGHJKMNPQR{n}");
-        learned.take(&line_of(&run, 0, &format!(r#""event":"run_start","stage":"{stage}""#)));
+        records.push(line_of(&run, 0, &format!(r#""event":"run_start","stage":"{stage}""#)));
         let fields = r#""event":"decision","via":"connect","verdict":"allow","reason":"rule","host":"a.example","port":443"#;
-        learned.take(&line_of(&run, 4, fields));
+        records.push(line_of(&run, 4, fields));
     }
+    let learned = Learned::new(&summary(&records));
     let (text, _) = policy_of(&learned, &known());
     assert!(text.contains("run 01JD8Z3V5QABCDEFGHJKMNPQR0 seq 4, ... and 2 more runs"), "{text}");
     assert!(!text.contains("stage ="), "two stages: {text}");

@@ -1,4 +1,17 @@
 use super::*;
+use crate::query::{Filter, Record};
+use crate::summary::Reading;
+
+fn locked(records: &[Record]) -> Result<Lock, Full> {
+    let mut summary = Summary::for_grants();
+    let mut reading = Reading::default();
+    for record in records {
+        summary.take(&mut reading, record, &Filter::default()).unwrap();
+    }
+    summary.end_run(&mut reading).unwrap();
+    summary.finish().unwrap();
+    lock(&summary)
+}
 
 fn shown(lock: &Lock) -> String {
     lock.render().split_once("schema 1\n").unwrap().1.to_owned()
@@ -24,10 +37,9 @@ fn decision(stage: Option<&str>, verdict: &str, reason: &str, host: &str, via: &
 
 #[test]
 fn what_was_let_through_is_locked() {
-    let mut seen = Seen::default();
     let a = Some("a");
     let ip = r#","ip":"192.0.2.1""#;
-    for record in [
+    let lock = locked(&[
         line(Some("idle"), r#""event":"run_start""#),
         line(Some("elsewhere"), r#""event":"run_start","proxy":"unix:/x""#),
         decision(a, "allow", "rule", "ok.example", "connect", ""),
@@ -42,11 +54,9 @@ fn what_was_let_through_is_locked() {
         decision(a, "allow", "rule", "x\"]\nallow=[\"evil", "connect", ""),
         decision(a, "allow", "rule", "*.example", "connect", ""),
         decision(None, "allow", "rule", "10.2.3.4", "connect", ""),
-    ] {
-        seen.take(&record).unwrap();
-    }
+    ]);
     assert_eq!(
-        shown(&seen.lock()),
+        shown(&lock.unwrap()),
         "- 10.2.3.4:443 connect\na down.example:443 connect\na ok.example:443 connect\na ok.example:443 transparent\n\
          a once.example:443 connect\na report.example:443 connect\nidle\n"
     );
@@ -55,11 +65,11 @@ fn what_was_let_through_is_locked() {
 /// A record may say what it likes: a line of the lock is one line, and its stage is the record's.
 #[test]
 fn a_hostile_stage_makes_no_line_of_its_own() {
-    let mut seen = Seen::default();
+    let mut records = Vec::new();
     for stage in ["x\na evil.example:443 connect", "\" a", "- evil.example:443 connect", "\u{202e}x", "#x"] {
-        seen.take(&decision(Some(stage), "allow", "rule", "ok.example", "connect", "")).unwrap();
+        records.push(decision(Some(stage), "allow", "rule", "ok.example", "connect", ""));
     }
-    let lock = seen.lock();
+    let lock = locked(&records).unwrap();
     assert!(lock.entries().all(|entry| entry.target.to_string() == "ok.example:443"));
     let again = Lock::parse(&lock.render()).unwrap();
     assert_eq!(again.stages().collect::<Vec<_>>(), lock.stages().collect::<Vec<_>>());
@@ -69,10 +79,10 @@ fn a_hostile_stage_makes_no_line_of_its_own() {
 
 #[test]
 fn a_lock_has_a_bound() {
-    let mut seen = Seen::default();
-    for n in 0..MAX_ENTRIES {
-        seen.take(&decision(None, "allow", "rule", &format!("h{n}.example"), "connect", "")).unwrap();
-    }
-    seen.take(&decision(None, "allow", "rule", "h0.example", "connect", "")).unwrap();
-    assert_eq!(seen.take(&decision(None, "allow", "rule", "more.example", "connect", "")), Err(Full));
+    let of = |host: &str| decision(None, "allow", "rule", host, "connect", "");
+    let mut records: Vec<_> = (0..MAX_ENTRIES).map(|n| of(&format!("h{n}.example"))).collect();
+    records.push(of("h0.example"));
+    assert_eq!(locked(&records).unwrap().entries().count(), MAX_ENTRIES);
+    records.push(of("more.example"));
+    assert_eq!(locked(&records).unwrap_err(), Full);
 }

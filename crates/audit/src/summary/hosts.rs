@@ -11,16 +11,21 @@ use std::io::{self, BufRead as _, BufReader, BufWriter, Lines, Seek as _, Write 
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use exeat_policy::{Reason, Verdict};
-use exeat_record::{Proto, RunId};
+use exeat_policy::{AddrClass, HostPort, Port, Reason, Target, Verdict, classify};
+use exeat_record::{Proto, RunId, Via};
 use serde::{Deserialize, Serialize};
 
+use super::outcome::{Cited, Outcome, SOME_BOUND};
 use super::tally::{MAX_NAME, Sort, Tally, Traffic, via_word, widen};
 use crate::Moment;
+use crate::attempt::{Attempt, asked_host};
 use crate::query::Record;
 
 /// Addresses and programs that are kept of one host.
 const MAX_FEW: usize = 8;
+
+/// Addresses of one host that are not public and that are kept.
+const MAX_SPECIAL: usize = 16;
 
 /// Rules that are kept of one host.
 pub(super) const MAX_RULES_OF_HOST: usize = 16;
@@ -41,13 +46,9 @@ pub struct HostSummary {
     pub proto: Proto,
     /// What is counted.
     pub traffic: Traffic,
-    /// What was not let through, would not have been, or failed: by verdict and reason. The reason is `None` where the record has a
-    /// word that this version does not know. A connection that was let through and not reached is under `error`.
-    #[serde(with = "evidence")]
-    pub evidence: BTreeMap<(Verdict, Option<Reason>), Sightings>,
-    /// The ways it came in, in the words of the record.
-    #[serde(with = "words")]
-    pub vias: BTreeSet<&'static str>,
+    /// What became of the attempts. A connection that was let through and not reached is also under `error`, with no way.
+    #[serde(with = "outcomes")]
+    pub outcomes: BTreeMap<Outcome, Sightings>,
     /// The addresses that connections were made to.
     pub addresses: Few<IpAddr, MAX_FEW>,
     /// The programs that asked, by path. Not printable as they are.
@@ -58,6 +59,18 @@ pub struct HostSummary {
     pub last: Option<Moment>,
     /// The rules that decided; see [`super::Summary::rules`].
     pub(super) rules: Few<usize, MAX_RULES_OF_HOST>,
+    /// The lines that say so.
+    pub(crate) cited: Cited,
+    /// Addresses that it led to and that are not public.
+    pub(crate) special: Few<IpAddr, MAX_SPECIAL>,
+    /// It was left to another proxy, so that its addresses are not known.
+    pub(crate) upstream: bool,
+    /// The TLS name was not looked at where it usually is.
+    pub(crate) tls_unseen: bool,
+    /// Where the stage found a service of this machine.
+    pub(crate) inner: Option<u16>,
+    /// Bytes, among those of the traffic, that connections without an end sent and received.
+    pub(crate) so_far: [u64; 2],
 }
 
 /// How often something was seen, and when.
@@ -122,13 +135,18 @@ impl HostSummary {
             port,
             proto,
             traffic: Traffic::default(),
-            evidence: BTreeMap::new(),
-            vias: BTreeSet::new(),
+            outcomes: BTreeMap::new(),
             addresses: Few::default(),
             programs: Few::default(),
             first: None,
             last: None,
             rules: Few::default(),
+            cited: Cited::default(),
+            special: Few::default(),
+            upstream: false,
+            tls_unseen: false,
+            inner: None,
+            so_far: [0; 2],
         }
     }
 
@@ -137,12 +155,28 @@ impl HostSummary {
         (self.host.as_deref(), self.port, self.proto)
     }
 
+    /// What was not let through, would not have been, or failed: by verdict and reason.
+    pub fn evidence(&self) -> BTreeMap<(Verdict, Option<Reason>), Sightings> {
+        let mut all: BTreeMap<_, Sightings> = BTreeMap::new();
+        for (outcome, seen) in &self.outcomes {
+            if let Some(verdict) = outcome.verdict.filter(|verdict| *verdict != Verdict::Allow) {
+                all.entry((verdict, outcome.reason)).or_default().merge(seen);
+            }
+        }
+        all
+    }
+
+    /// The ways it came in, in the words of the record.
+    pub fn vias(&self) -> BTreeSet<&'static str> {
+        self.outcomes.keys().filter_map(|outcome| outcome.via).collect()
+    }
+
     /// Why it was not let through, would not have been, or failed: attempts by reason, of all verdicts together.
     pub fn reasons(&self) -> BTreeMap<Reason, u64> {
         let mut reasons: BTreeMap<Reason, u64> = BTreeMap::new();
-        for ((_, reason), seen) in &self.evidence {
+        for ((_, reason), seen) in self.evidence() {
             if let Some(reason) = reason {
-                let count = reasons.entry(*reason).or_default();
+                let count = reasons.entry(reason).or_default();
                 *count = count.saturating_add(seen.count);
             }
         }
@@ -153,11 +187,17 @@ impl HostSummary {
     pub fn sightings(&self, verdict: Verdict) -> (Sightings, Vec<Option<Reason>>) {
         let mut all = Sightings::default();
         let mut reasons = Vec::new();
-        for ((_, reason), seen) in self.evidence.iter().filter(|((of, _), _)| *of == verdict) {
-            all.merge(seen);
-            reasons.push(*reason);
+        for ((_, reason), seen) in self.evidence().into_iter().filter(|((of, _), _)| *of == verdict) {
+            all.merge(&seen);
+            reasons.push(reason);
         }
         (all, reasons)
+    }
+
+    /// The host and port, if what was asked for is both, in its one canonical spelling.
+    pub(crate) fn target(&self) -> Option<Target> {
+        let port = Port::new(self.port?).filter(|_| self.proto == Proto::Tcp)?;
+        Some(Target { host: asked_host(self.host.as_deref()?)?, port })
     }
 
     /// Whether there were more rules than are kept.
@@ -165,36 +205,73 @@ impl HostSummary {
         self.rules.more
     }
 
-    pub(super) fn decided(&mut self, record: &Record, at: Option<Moment>, rule: Option<usize>) {
+    pub(super) fn decided(
+        &mut self,
+        record: &Record,
+        at: Option<Moment>,
+        rule: Option<usize>,
+        outcome: Outcome,
+    ) {
         self.traffic.decided(record);
         widen(&mut self.first, &mut self.last, at);
-        let (verdict, count) = (record.verdict(), record.count.unwrap_or(1));
-        if let Some(verdict) = verdict.filter(|verdict| *verdict != Verdict::Allow) {
-            self.evidence.entry((verdict, record.reason())).or_default().add(count, at);
-        }
-        if let Some(via) = record.via.as_deref() {
-            self.vias.insert(via_word(via));
-        }
         if let Some(exe) = &record.exe {
             self.programs.add(cut(exe).to_owned());
         }
         if let Some(rule) = rule {
             self.rules.add(rule);
         }
+        self.outcomes.entry(self.bounded(outcome)).or_default().add(record.count.unwrap_or(1), at);
+    }
+
+    /// Notes what a policy that is learned from the record has to know of an attempt.
+    pub(super) fn attempted(&mut self, record: &Record, attempt: &Attempt) {
+        if attempt.via == Via::Forward {
+            let typed = record.rule_src.as_deref().and_then(|src| src.strip_prefix("--host-port "));
+            let typed = typed.and_then(|text| text.parse::<HostPort>().ok());
+            let typed = typed.filter(|typed| attempt.is_let_through() && typed.port == attempt.target.port);
+            self.inner = self.inner.or(typed.map(|typed| typed.inner.get()));
+            return;
+        }
+        if attempt.is_let_through() {
+            self.upstream |= record.upstream.is_some();
+            self.tls_unseen |= record.rule_src.as_deref() == Some("--tls-off");
+        }
+        for ip in record.ips.iter().filter(|ip| classify(**ip) != AddrClass::Public) {
+            self.special.add(*ip);
+        }
+    }
+
+    /// Who refused is a stranger's text: a few are told apart.
+    fn bounded(&self, mut outcome: Outcome) -> Outcome {
+        if outcome.refused_by.is_some() && outcome.is_refused() {
+            let refused = self.outcomes.keys().filter(|it| it.is_refused());
+            let kinds: BTreeSet<_> = refused.map(|it| (it.reason, &it.refused_by)).collect();
+            if kinds.len() >= MAX_FEW {
+                outcome.refused_by = Some(SOME_BOUND.to_owned());
+            }
+        }
+        outcome
     }
 
     /// Adds another row about the same host.
-    fn merge(&mut self, other: HostSummary) {
+    pub(crate) fn merge(&mut self, other: HostSummary) {
         self.traffic.merge(&other.traffic);
-        for (key, seen) in other.evidence {
-            self.evidence.entry(key).or_default().merge(&seen);
+        for (outcome, seen) in other.outcomes {
+            self.outcomes.entry(outcome).or_default().merge(&seen);
         }
-        self.vias.extend(other.vias);
         self.addresses.merge(other.addresses);
         self.programs.merge(other.programs);
         widen(&mut self.first, &mut self.last, other.first);
         widen(&mut self.first, &mut self.last, other.last);
         self.rules.merge(other.rules);
+        self.cited.merge(other.cited);
+        self.special.merge(other.special);
+        self.upstream |= other.upstream;
+        self.tls_unseen |= other.tls_unseen;
+        self.inner = self.inner.or(other.inner);
+        for (sum, more) in self.so_far.iter_mut().zip(other.so_far) {
+            *sum = sum.saturating_add(more);
+        }
     }
 
     /// What an order sorts by; the greatest stands first.
@@ -207,6 +284,7 @@ impl HostSummary {
             Sort::Down => (bytes_down, open, bytes_up, allowed),
             Sort::Failed => (tally.not_reached(), denied, would_deny, allowed),
             Sort::Attempts => (tally.attempts(), denied, would_deny, allowed),
+            Sort::Allowed => (allowed.saturating_add(would_deny), tally.errors, bytes_up, 0),
         }
     }
 }
@@ -235,6 +313,7 @@ pub(super) struct Hosts {
     count: usize,
     /// Rows in memory at most, and rows of each order that are kept at the end.
     most: usize,
+    orders: &'static [Sort],
     spilled: Vec<Spilled>,
 }
 
@@ -247,8 +326,8 @@ struct Spilled {
 }
 
 impl Hosts {
-    pub(super) fn new(most: usize) -> Hosts {
-        Hosts { rows: HashMap::new(), count: 0, most, spilled: Vec::new() }
+    pub(super) fn new(most: usize, orders: &'static [Sort]) -> Hosts {
+        Hosts { rows: HashMap::new(), count: 0, most, orders, spilled: Vec::new() }
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &HostSummary> {
@@ -288,7 +367,13 @@ impl Hosts {
     ///
     /// Those of the temporary files.
     pub(super) fn finish(&mut self) -> io::Result<(Traffic, u64)> {
-        let mut kept = Kept { rows: Vec::new(), most: self.most, others: Traffic::default(), dropped: 0 };
+        let mut kept = Kept {
+            rows: Vec::new(),
+            most: self.most,
+            orders: self.orders,
+            others: Traffic::default(),
+            dropped: 0,
+        };
         if self.spilled.is_empty() {
             self.drain().for_each(|row| kept.rows.push(row));
         } else {
@@ -352,6 +437,7 @@ impl Hosts {
 struct Kept {
     rows: Vec<HostSummary>,
     most: usize,
+    orders: &'static [Sort],
     others: Traffic,
     dropped: u64,
 }
@@ -359,7 +445,7 @@ struct Kept {
 impl Kept {
     fn push(&mut self, row: HostSummary) {
         self.rows.push(row);
-        if self.rows.len() > self.most.saturating_mul(2 * Sort::ALL.len()).saturating_add(1024) {
+        if self.rows.len() > self.most.saturating_mul(2 * self.orders.len()).saturating_add(1024) {
             self.prune();
         }
     }
@@ -368,8 +454,8 @@ impl Kept {
     fn prune(&mut self) {
         let mut order: Vec<&HostSummary> = self.rows.iter().collect();
         let mut first: BTreeSet<(Option<String>, Option<u16>, Proto)> = BTreeSet::new();
-        for by in Sort::ALL {
-            sort(&mut order, by);
+        for by in self.orders {
+            sort(&mut order, *by);
             first.extend(order.iter().take(self.most).map(|row| (row.host.clone(), row.port, row.proto)));
         }
         self.rows.retain(|row| {
@@ -436,48 +522,34 @@ fn merge(files: Vec<File>, mut take: impl FnMut(HostSummary) -> io::Result<()>) 
     }
 }
 
-/// Evidence as a list: its keys are no text.
-mod evidence {
+/// Outcomes as a list: their keys are no text.
+mod outcomes {
     use std::collections::BTreeMap;
 
-    use exeat_policy::{Reason, Verdict};
+    use exeat_policy::{Reason, Verdict, WordError};
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use super::Sightings;
+    use super::{Outcome, Sightings, via_word};
 
-    type Map = BTreeMap<(Verdict, Option<Reason>), Sightings>;
+    type Map = BTreeMap<Outcome, Sightings>;
+    type Row<T> = (Option<T>, Option<T>, Option<T>, bool, Option<String>, usize, Sightings);
 
     pub(super) fn serialize<S: Serializer>(map: &Map, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(map.iter().map(|((verdict, reason), seen)| (verdict, reason, seen)))
+        serializer.collect_seq(map.iter().map(|(it, seen)| {
+            let (verdict, reason) = (it.verdict.map(Verdict::as_str), it.reason.map(Reason::as_str));
+            (verdict, reason, it.via, it.late, &it.refused_by, it.stage, seen)
+        }))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map, D::Error> {
-        let rows = Vec::<(String, Option<String>, Sightings)>::deserialize(deserializer)?;
-        let parsed = rows.into_iter().map(|(verdict, reason, seen)| {
-            Ok(((verdict.parse()?, reason.map(|reason| reason.parse()).transpose()?), seen))
+        let rows = Vec::<Row<String>>::deserialize(deserializer)?;
+        let parsed = rows.into_iter().map(|(verdict, reason, via, late, refused_by, stage, seen)| {
+            let verdict = verdict.map(|word| word.parse()).transpose()?;
+            let reason = reason.map(|word| word.parse()).transpose()?;
+            let via = via.as_deref().map(via_word);
+            Ok((Outcome { verdict, reason, via, late, refused_by, stage }, seen))
         });
-        parsed.collect::<Result<_, exeat_policy::WordError>>().map_err(D::Error::custom)
-    }
-}
-
-/// Words of the record's vocabulary.
-mod words {
-    use std::collections::BTreeSet;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        words: &BTreeSet<&'static str>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        words.serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeSet<&'static str>, D::Error> {
-        let words = Vec::<String>::deserialize(deserializer)?;
-        Ok(words.iter().map(|word| super::via_word(word)).collect())
+        parsed.collect::<Result<_, WordError>>().map_err(D::Error::custom)
     }
 }

@@ -43,11 +43,13 @@ pub enum Sort {
     Failed,
     /// By attempts of any kind.
     Attempts,
+    /// By what was let through.
+    Allowed,
 }
 
 impl Sort {
-    /// Every order.
-    pub const ALL: [Sort; 5] = [Sort::Denied, Sort::Up, Sort::Down, Sort::Failed, Sort::Attempts];
+    /// Every order that hosts are printed in.
+    pub const PRINTED: [Sort; 5] = [Sort::Denied, Sort::Up, Sort::Down, Sort::Failed, Sort::Attempts];
 }
 
 impl Traffic {

@@ -107,7 +107,7 @@ fn two_records_are_one_summary() {
     );
     let dns = summary.host(Some("stats.example.net"), None, Proto::Tcp).unwrap();
     assert_eq!(
-        (dns.reasons(), &dns.vias),
+        (dns.reasons(), &dns.vias()),
         (BTreeMap::from([(Reason::Default, 10)]), &std::collections::BTreeSet::from(["dns"]))
     );
     let api = summary.host(Some("api.example.com"), Some(443), Proto::Tcp).unwrap();

@@ -335,7 +335,7 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
             .map(|used| json!({"rule": used.rule, "src": used.src, "approved_by": used.approved_by}))
             .collect();
         let evidence: Vec<_> = host
-            .evidence
+            .evidence()
             .iter()
             .map(|((verdict, reason), seen)| {
                 json!({"verdict": verdict, "reason": reason, "count": seen.count, "first": seen.first, "last": seen.last})
@@ -343,7 +343,7 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
             .collect();
         let mut value = with(place(host), &host.traffic);
         let more = json!({
-            "via": host.vias,
+            "via": host.vias(),
             "addresses": host.addresses.kept,
             "addresses_more": host.addresses.more,
             "programs": host.programs.kept,
@@ -568,10 +568,10 @@ fn why(summary: &Summary, host: &HostSummary, safe: &dyn Fn(&str) -> String) -> 
     let more = host.has_more_rules().then(|| "and others".to_owned());
     let open = (host.traffic.open > 0).then(|| format!("{} without an end", host.traffic.open));
     // Other ways than the proxy variables are worth a word.
-    let vias: Vec<_> = host.vias.iter().copied().filter(|via| *via != "connect").collect();
+    let vias: Vec<_> = host.vias().into_iter().filter(|via| *via != "connect").collect();
     let vias = (!vias.is_empty()).then(|| format!("[{}]", vias.join(" ")));
     // Who asked what was refused, where it was not always the same.
-    let programs = (summary.has_programs && !host.evidence.is_empty()).then(|| {
+    let programs = (summary.has_programs && !host.evidence().is_empty()).then(|| {
         let names = host.programs.kept.iter().map(|path| safe(last_part(path)));
         let more = host.programs.more.then(|| "others".to_owned());
         names.chain(more).collect::<Vec<_>>()

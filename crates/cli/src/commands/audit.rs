@@ -22,7 +22,8 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use exeat_audit::query::{Flaw, Kind, Reader, Record};
+use exeat_audit::query::{Filter, Flaw, Kind, Reader, Record};
+use exeat_audit::summary::{Reading, Summary};
 use exeat_compose::Machine;
 use exeat_files::walk::LinkRule;
 use exeat_record::RunId;
@@ -136,6 +137,17 @@ pub(crate) fn each(
     flawed.finish();
     note_signature();
     Ok(if damaged { Exit::No } else { Exit::Yes })
+}
+
+/// Takes in every line of the records that were named, for a policy or a lock.
+pub(crate) fn summarize(records: &Records) -> Result<(Summary, Exit), Failure> {
+    let no_room = |error| Failure::could("cannot add the records up").because(error);
+    let mut summary = Summary::for_grants();
+    let mut reading = Reading::default();
+    let exit =
+        each(records, |record| summary.take(&mut reading, record, &Filter::default()).map_err(no_room))?;
+    summary.end_run(&mut reading).and_then(|_| summary.finish()).map_err(no_room)?;
+    Ok((summary, exit))
 }
 
 /// Where the records of this user are kept.

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use exeat_audit::learn::{Known, Learned};
-use exeat_audit::query;
+use exeat_audit::query::{self, Filter};
+use exeat_audit::summary::Summary;
 use exeat_files::place;
 use exeat_policy::{Mode, printable};
 use exeat_record::today;
@@ -73,17 +74,16 @@ fn learned(finished: &Finished) -> Result<String, Failure> {
         return Err(Failure::could("the run left no record to learn from"));
     };
     let unreadable = |error| Failure::could(format!("cannot read `{}`", record.display())).because(error);
-    let mut learned = Learned::default();
-    for line in query::read(record).map_err(unreadable)? {
-        learned.take(&line.map_err(unreadable)?);
-    }
+    let mut summary = Summary::for_grants();
+    let mut reader = query::read(record).map_err(unreadable)?;
+    summary.read(&mut reader, &Filter::default()).and_then(|_| summary.finish()).map_err(unreadable)?;
     let known = Known {
         policy: Some(&finished.policy),
         host_ports: &finished.host_ports,
         denied: false,
         today: today(),
     };
-    learned.policy_file(&known).map_err(|error| Failure::could("cannot learn").because(error))
+    Learned::new(&summary).policy_file(&known).map_err(|error| Failure::could("cannot learn").because(error))
 }
 
 /// Where the policy goes, opened before the stage runs.

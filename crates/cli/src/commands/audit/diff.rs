@@ -4,10 +4,8 @@ use std::io::{self, BufRead};
 use std::path::Path;
 
 use exeat_audit::diff::{Diff, Unknown};
-use exeat_audit::lock::Seen;
-use exeat_audit::query::Reader;
+use exeat_audit::query::{Filter, Reader};
 use exeat_audit::summary::{Form, Summary};
-use exeat_policy::Verdict;
 use exeat_record::lock::Lock;
 
 use super::select::{Selected, filter, select};
@@ -34,10 +32,17 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     let (before, now) = match &lock {
         // A lock has what was let through alone.
         Some(lock) => {
+            let reached = read(&new, Summary::for_grants(), &Filter::default())?;
+            refused = reached.total.tally.denied;
+            let reached = exeat_audit::lock::lock(&reached)
+                .map_err(|full| Failure::could(format!("the records have {full}")))?;
             let of = |lock: &Lock| Summary::of_lock(lock, MOST).map_err(too_many);
-            (of(lock)?, of(&reached(&new, &mut refused)?)?)
+            (of(lock)?, of(&reached)?)
         }
-        None => (read(&old)?, read(&new)?),
+        None => {
+            let of = |records: &Records| read(records, Summary::new(MOST), &filter(records));
+            (of(&old)?, of(&new)?)
+        }
     };
     let mut diff = Diff::between(&before, &now);
     if refused > 0 {
@@ -76,23 +81,6 @@ fn read_lock(path: &Path) -> Result<Lock, Failure> {
     lock.ok_or_else(|| {
         Failure::input(format!("there is no `{shown}`")).hint("exeat audit lock -o egress.lock")
     })
-}
-
-/// What the records would lock.
-fn reached(records: &Records, refused: &mut u64) -> Result<Lock, Failure> {
-    let mut seen = Seen::default();
-    for source in chosen(records)?.sources() {
-        let mut reader = source.open()?;
-        for record in reader.by_ref() {
-            let record = record.map_err(|error| source.unreadable(error))?;
-            if record.is_decision() && record.verdict() == Some(Verdict::Deny) {
-                *refused = refused.saturating_add(record.count.unwrap_or(1));
-            }
-            seen.take(&record).map_err(|full| Failure::could(format!("the records have {full}")))?;
-        }
-        look_at_flaws(source, &reader)?;
-    }
-    Ok(seen.lock())
 }
 
 /// What was tampered with proves no absence.
@@ -137,11 +125,10 @@ fn chosen(records: &Records) -> Result<Selected, Failure> {
     }
 }
 
-fn read(records: &Records) -> Result<Summary, Failure> {
-    let mut summary = Summary::new(MOST);
+fn read(records: &Records, mut summary: Summary, filter: &Filter) -> Result<Summary, Failure> {
     for source in chosen(records)?.sources() {
         let mut reader = source.open()?;
-        summary.read(&mut reader, &filter(records)).map_err(|error| source.unreadable(error))?;
+        summary.read(&mut reader, filter).map_err(|error| source.unreadable(error))?;
         look_at_flaws(source, &reader)?;
     }
     summary.finish().map_err(too_many)?;

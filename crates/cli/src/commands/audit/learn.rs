@@ -12,13 +12,11 @@ use crate::stdio;
 /// Prints it.
 pub(crate) fn run(args: &LearnedArgs) -> Result<Exit, Failure> {
     let file = args.output.as_deref().map(|path| output_at(path, args.force)).transpose()?;
-    let mut learned = Learned::default();
-    let exit = super::each(&args.records, |record| {
-        learned.take(record);
-        Ok(())
-    })?;
+    let (summary, exit) = super::summarize(&args.records)?;
     let known = Known { policy: None, host_ports: &[], denied: args.denied, today: today() };
-    let text = learned.policy_file(&known).map_err(|error| Failure::could("cannot learn").because(error))?;
+    let text = Learned::new(&summary)
+        .policy_file(&known)
+        .map_err(|error| Failure::could("cannot learn").because(error))?;
     match file {
         None => stdio::data(text.as_bytes())?,
         Some(file) => file

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use exeat_audit::lock::Seen;
 use exeat_files::place::Output;
 use exeat_policy::printable;
 use exeat_record::lock::{Entry, Lock};
@@ -18,13 +17,10 @@ const NAMED: usize = 5;
 
 /// Writes it.
 pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
-    let mut seen = Seen::default();
-    let exit = super::each(&args.records, |record| {
-        seen.take(record).map_err(|full| {
-            Failure::input(format!("the records have {full}")).hint("lock fewer of them at one time")
-        })
+    let (summary, exit) = super::summarize(&args.records)?;
+    let new = exeat_audit::lock::lock(&summary).map_err(|full| {
+        Failure::input(format!("the records have {full}")).hint("lock fewer of them at one time")
     })?;
-    let new = seen.lock();
     let Some(path) = &args.output else {
         stdio::data(new.render().as_bytes())?;
         return Ok(exit);
