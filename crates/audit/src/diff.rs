@@ -10,18 +10,18 @@ use exeat_policy::{Reason, Verdict};
 use exeat_record::Proto;
 use serde_json::{Value, json};
 
-use crate::summary::{Form, HostSummary, Sort, Summary, code, list, target};
+use crate::summary::{Form, Reached, Sort, Summary, code, list, target};
 use crate::table::{GREEN, RED, YELLOW, paint};
 
 /// What differs between two summaries, each list in the order of [`Summary::hosts`].
 #[derive(Debug)]
 pub struct Diff<'a> {
     /// Hosts that the first does not have.
-    pub new: Vec<&'a HostSummary>,
+    pub new: Vec<&'a Reached>,
     /// Hosts that came in by another way, or got another verdict, than in the first.
     pub changed: Vec<Changed<'a>>,
     /// Hosts that the second does not have.
-    pub gone: Vec<&'a HostSummary>,
+    pub gone: Vec<&'a Reached>,
     /// Hosts of the second with nothing new.
     pub same: usize,
     /// What the records do not say, so that nobody can tell whether it is new.
@@ -59,9 +59,9 @@ impl fmt::Display for Unknown {
 #[derive(Debug)]
 pub struct Changed<'a> {
     /// In the second.
-    pub now: &'a HostSummary,
+    pub now: &'a Reached,
     /// In the first.
-    pub before: &'a HostSummary,
+    pub before: &'a Reached,
     /// Ways it came in that it did not before.
     pub vias: Vec<&'static str>,
     /// Verdicts that it did not get before.
@@ -80,7 +80,7 @@ impl<'a> Diff<'a> {
             same: 0,
             cannot_tell: unknown(before, now),
         };
-        let find = |summary: &'a Summary, host: &HostSummary| {
+        let find = |summary: &'a Summary, host: &Reached| {
             let (name, port, proto) = host.key();
             summary.host(name, port, proto)
         };
@@ -226,7 +226,7 @@ fn unknown(before: &Summary, now: &Summary) -> Vec<Unknown> {
 }
 
 /// Attempts that a record counts without their host, as in a flood of refusals. What was no host at all is told from them.
-fn nameless(host: &HostSummary) -> u64 {
+fn nameless(host: &Reached) -> u64 {
     if host.host.is_some() {
         return 0;
     }
@@ -236,7 +236,7 @@ fn nameless(host: &HostSummary) -> u64 {
 }
 
 /// The verdicts of the policy.
-fn verdicts(host: &HostSummary) -> Vec<Verdict> {
+fn verdicts(host: &Reached) -> Vec<Verdict> {
     let tally = &host.traffic.tally;
     let mut all = Vec::new();
     if tally.allowed > 0 || tally.errors > 0 {
@@ -251,14 +251,14 @@ fn joined(verdicts: &[Verdict]) -> String {
 }
 
 /// What became of a host: words of the vocabulary alone.
-fn said(host: &HostSummary) -> String {
+fn said(host: &Reached) -> String {
     let reasons: Vec<_> = host.reasons().into_keys().map(exeat_policy::Reason::as_str).collect();
     let reasons = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
     let vias: Vec<_> = host.vias().into_iter().collect();
     format!("{}{reasons} [{}]", joined(&verdicts(host)), vias.join(" "))
 }
 
-fn of_host(host: &HostSummary) -> Value {
+fn of_host(host: &Reached) -> Value {
     let reasons: Vec<_> = host.reasons().into_keys().map(exeat_policy::Reason::as_str).collect();
     json!({
         "host": host.host,

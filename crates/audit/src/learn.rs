@@ -15,7 +15,7 @@ use exeat_record::Via;
 
 use crate::attempt::asked_host;
 use crate::query::Record;
-use crate::summary::{Cited, HostSummary, Sightings, Summary};
+use crate::summary::{Cited, Reached, Sightings, Summary};
 
 mod print;
 
@@ -114,8 +114,8 @@ impl Learned {
             learned.stage = named.and_then(|(name, _)| name.clone());
         }
         // A record that exeat has not written may spell one host in several ways.
-        let mut rows: BTreeMap<Target, HostSummary> = BTreeMap::new();
-        let mut cited: Vec<&HostSummary> = summary.all_hosts().filter(|row| row.cited.runs > 0).collect();
+        let mut rows: BTreeMap<Target, Reached> = BTreeMap::new();
+        let mut cited: Vec<&Reached> = summary.all_hosts().filter(|row| row.cited.runs > 0).collect();
         cited.sort_unstable_by_key(|row| row.cited.since);
         for row in cited {
             match row.target().map(|target| rows.entry(target)) {
@@ -124,7 +124,7 @@ impl Learned {
                 Some(Entry::Occupied(mut place)) => place.get_mut().merge(row.clone()),
             }
         }
-        let mut rows: Vec<(Target, HostSummary)> = rows.into_iter().collect();
+        let mut rows: Vec<(Target, Reached)> = rows.into_iter().collect();
         rows.sort_by_key(|(_, row)| row.cited.since);
         let (mut refused, mut special) = (0, 0);
         for (target, row) in rows {
@@ -153,7 +153,7 @@ impl Learned {
     }
 
     /// Takes in a name that was only asked for.
-    fn ask(&mut self, row: &HostSummary) {
+    fn ask(&mut self, row: &Reached) {
         let name = row.host.as_deref().filter(|_| row.port.is_none()).and_then(asked_host);
         let Some(Host::Name(name)) = name else { return };
         let denied = row.outcomes.iter().filter(|(it, _)| it.verdict == Some(Verdict::Deny));
@@ -165,7 +165,7 @@ impl Learned {
     }
 
     /// Takes in a service of this machine.
-    fn forward(&mut self, row: &HostSummary, port: Port) {
+    fn forward(&mut self, row: &Reached, port: Port) {
         let of = row
             .outcomes
             .iter()
@@ -191,7 +191,7 @@ fn add(to: &mut u64, count: u64) {
 
 impl Seen {
     /// Adds up the attempts of a row; `None` where it has none.
-    fn new(row: &HostSummary) -> Option<Seen> {
+    fn new(row: &Reached) -> Option<Seen> {
         let [up, down] = row.so_far;
         let mut seen = Seen {
             evidence: row.cited.clone(),

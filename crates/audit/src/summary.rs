@@ -20,7 +20,7 @@ mod rules;
 mod tally;
 mod write;
 
-pub use hosts::{Few, HostSummary, Sightings};
+pub use hosts::{Few, Reached, Sightings};
 pub(crate) use outcome::Cited;
 pub use outcome::Outcome;
 pub use rules::{Approved, Effect, PolicyOf, RuleSummary, Unused, UnusedRules, Used};
@@ -347,26 +347,26 @@ impl Summary {
     }
 
     /// The hosts in no order.
-    pub(crate) fn all_hosts(&self) -> impl Iterator<Item = &HostSummary> {
+    pub(crate) fn all_hosts(&self) -> impl Iterator<Item = &Reached> {
         self.hosts.all()
     }
 
     /// The hosts in an order.
-    pub fn hosts(&self, sort: Sort) -> Vec<&HostSummary> {
-        let mut hosts: Vec<&HostSummary> = self.hosts.all().collect();
+    pub fn hosts(&self, sort: Sort) -> Vec<&Reached> {
+        let mut hosts: Vec<&Reached> = self.hosts.all().collect();
         hosts::sort(&mut hosts, sort);
         hosts
     }
 
     /// The host that was sent most, if any was sent anything.
-    pub fn most_up(&self) -> Option<&HostSummary> {
+    pub fn most_up(&self) -> Option<&Reached> {
         let key =
-            |host: &&HostSummary| (host.traffic.bytes_up, std::cmp::Reverse(host.key().0.map(str::to_owned)));
+            |host: &&Reached| (host.traffic.bytes_up, std::cmp::Reverse(host.key().0.map(str::to_owned)));
         self.hosts.all().filter(|host| host.traffic.bytes_up > 0).max_by_key(key)
     }
 
     /// One host.
-    pub fn host(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&HostSummary> {
+    pub fn host(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&Reached> {
         self.hosts.get(host, port, proto)
     }
 
@@ -383,7 +383,7 @@ impl Summary {
     }
 
     /// The rules that decided about a host.
-    pub fn rules_of(&self, host: &HostSummary) -> impl Iterator<Item = &Used> {
+    pub fn rules_of(&self, host: &Reached) -> impl Iterator<Item = &Used> {
         host.rules.kept.iter().filter_map(|number| self.rules.all.get(*number)).map(|it| &it.used)
     }
 

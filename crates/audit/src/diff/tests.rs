@@ -28,7 +28,7 @@ fn written(diff: &Diff<'_>, form: Form) -> String {
 
 const TEXT: Form = Form::Text { colour: false };
 
-fn targets(hosts: &[&HostSummary]) -> Vec<String> {
+fn targets(hosts: &[&Reached]) -> Vec<String> {
     hosts.iter().map(|host| target(host)).collect()
 }
 

@@ -10,7 +10,7 @@ use exeat_record::Proto;
 
 use super::data::{MAX_ROWS, MAX_RUNS, Report, Source};
 use crate::query::Record;
-use crate::summary::{Effect, Few, HostSummary, Sort, Tally, Traffic, UnusedRules, without_end};
+use crate::summary::{Effect, Few, Reached, Sort, Tally, Traffic, UnusedRules, without_end};
 use crate::table::{bytes, day_and_time};
 use crate::verify::Standing;
 
@@ -285,7 +285,7 @@ fn runs(report: &Report, out: &mut String) {
     table.finish(report.more_runs, out);
 }
 
-fn name_of(host: &HostSummary) -> String {
+fn name_of(host: &Reached) -> String {
     let Some(name) = host.host.as_deref() else { return "(no readable name)".to_owned() };
     let name = if name.contains(':') {
         format!("[{}]", printable_ascii(name))
@@ -306,7 +306,7 @@ fn name_of(host: &HostSummary) -> String {
 /// What got one of some verdicts: each row is about one verdict alone.
 fn evidence(report: &Report, title: &str, verdicts: &[Verdict], sort: Sort, out: &mut String) {
     let all = report.summary.hosts(sort);
-    let has = |host: &&&HostSummary| verdicts.iter().any(|verdict| host.sightings(*verdict).0.count > 0);
+    let has = |host: &&&Reached| verdicts.iter().any(|verdict| host.sightings(*verdict).0.count > 0);
     let hosts: Vec<_> = all.iter().filter(has).collect();
     if hosts.is_empty() {
         return;

@@ -36,7 +36,7 @@ const FAN: usize = 16;
 /// What became of one host, on one port, in one protocol.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct HostSummary {
+pub struct Reached {
     /// As the record has it, and cut where it is longer than any name; `None`: what was asked for was no host, or the line stands for
     /// many. Not printable as it is.
     pub host: Option<String>,
@@ -128,9 +128,9 @@ impl Sightings {
     }
 }
 
-impl HostSummary {
-    fn new(host: Option<String>, port: Option<u16>, proto: Proto) -> HostSummary {
-        HostSummary {
+impl Reached {
+    fn new(host: Option<String>, port: Option<u16>, proto: Proto) -> Reached {
+        Reached {
             host,
             port,
             proto,
@@ -254,7 +254,7 @@ impl HostSummary {
     }
 
     /// Adds another row about the same host.
-    pub(crate) fn merge(&mut self, other: HostSummary) {
+    pub(crate) fn merge(&mut self, other: Reached) {
         self.traffic.merge(&other.traffic);
         for (outcome, seen) in other.outcomes {
             self.outcomes.entry(outcome).or_default().merge(&seen);
@@ -290,8 +290,8 @@ impl HostSummary {
 }
 
 /// Sorts rows; equal ones by name.
-pub(super) fn sort<'a>(hosts: &mut [&'a HostSummary], by: Sort) {
-    hosts.sort_by_cached_key(|host: &&'a HostSummary| (Reverse(host.weight(by)), (*host).key()));
+pub(super) fn sort<'a>(hosts: &mut [&'a Reached], by: Sort) {
+    hosts.sort_by_cached_key(|host: &&'a Reached| (Reverse(host.weight(by)), (*host).key()));
 }
 
 /// Text cut to the length of a name.
@@ -304,7 +304,7 @@ fn cut(text: &str) -> &str {
 }
 
 /// The rows of one host. Boxed: a map has room for eleven values, and most hosts are asked for on one port.
-type Ports = BTreeMap<(Option<u16>, Proto), Box<HostSummary>>;
+type Ports = BTreeMap<(Option<u16>, Proto), Box<Reached>>;
 
 /// Rows by host, port and protocol.
 #[derive(Debug)]
@@ -330,11 +330,11 @@ impl Hosts {
         Hosts { rows: HashMap::new(), count: 0, most, orders, spilled: Vec::new() }
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &HostSummary> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Reached> {
         self.rows.values().flat_map(BTreeMap::values).map(Box::as_ref)
     }
 
-    pub(super) fn get(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&HostSummary> {
+    pub(super) fn get(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&Reached> {
         self.rows.get(host.unwrap_or_default())?.get(&(port, proto)).map(Box::as_ref)
     }
 
@@ -348,7 +348,7 @@ impl Hosts {
         host: Option<&str>,
         port: Option<u16>,
         proto: Proto,
-    ) -> io::Result<&mut HostSummary> {
+    ) -> io::Result<&mut Reached> {
         let host = host.map(cut);
         if self.get(host, port, proto).is_none() {
             if self.count >= self.most {
@@ -357,7 +357,7 @@ impl Hosts {
             self.count += 1;
         }
         let rows = self.rows.entry(host.unwrap_or_default().to_owned()).or_default();
-        let new = || Box::new(HostSummary::new(host.map(str::to_owned), port, proto));
+        let new = || Box::new(Reached::new(host.map(str::to_owned), port, proto));
         Ok(rows.entry((port, proto)).or_insert_with(new))
     }
 
@@ -395,7 +395,7 @@ impl Hosts {
         Ok((kept.others, kept.dropped))
     }
 
-    fn drain(&mut self) -> impl Iterator<Item = HostSummary> + use<> {
+    fn drain(&mut self) -> impl Iterator<Item = Reached> + use<> {
         self.count = 0;
         std::mem::take(&mut self.rows).into_values().flat_map(BTreeMap::into_values).map(|row| *row)
     }
@@ -410,7 +410,7 @@ impl Hosts {
             );
             io::Error::new(error.kind(), what)
         };
-        let mut rows: Vec<HostSummary> = self.drain().collect();
+        let mut rows: Vec<Reached> = self.drain().collect();
         rows.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         let mut out = Out::new().map_err(said)?;
         rows.iter().try_for_each(|row| out.write(row)).map_err(said)?;
@@ -435,7 +435,7 @@ impl Hosts {
 
 /// Rows that may stand first in one of the orders.
 struct Kept {
-    rows: Vec<HostSummary>,
+    rows: Vec<Reached>,
     most: usize,
     orders: &'static [Sort],
     others: Traffic,
@@ -443,7 +443,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn push(&mut self, row: HostSummary) {
+    fn push(&mut self, row: Reached) {
         self.rows.push(row);
         if self.rows.len() > self.most.saturating_mul(2 * self.orders.len()).saturating_add(1024) {
             self.prune();
@@ -452,7 +452,7 @@ impl Kept {
 
     /// Drops what `most` others stand before in every order: it never gets to the front again.
     fn prune(&mut self) {
-        let mut order: Vec<&HostSummary> = self.rows.iter().collect();
+        let mut order: Vec<&Reached> = self.rows.iter().collect();
         let mut first: BTreeSet<(Option<String>, Option<u16>, Proto)> = BTreeSet::new();
         for by in self.orders {
             sort(&mut order, *by);
@@ -481,7 +481,7 @@ impl Out {
         Ok(Out(BufWriter::new(file)))
     }
 
-    fn write(&mut self, row: &HostSummary) -> io::Result<()> {
+    fn write(&mut self, row: &Reached) -> io::Result<()> {
         serde_json::to_writer(&mut self.0, row)?;
         self.0.write_all(b"\n")
     }
@@ -494,8 +494,8 @@ impl Out {
 }
 
 /// Gives all rows of sorted files in their order, those of one host added up.
-fn merge(files: Vec<File>, mut take: impl FnMut(HostSummary) -> io::Result<()>) -> io::Result<()> {
-    fn next(lines: &mut Lines<BufReader<File>>) -> io::Result<Option<HostSummary>> {
+fn merge(files: Vec<File>, mut take: impl FnMut(Reached) -> io::Result<()>) -> io::Result<()> {
+    fn next(lines: &mut Lines<BufReader<File>>) -> io::Result<Option<Reached>> {
         Ok(lines.next().transpose()?.map(|line| serde_json::from_str(&line)).transpose()?)
     }
     let mut heads = Vec::new();
@@ -504,11 +504,11 @@ fn merge(files: Vec<File>, mut take: impl FnMut(HostSummary) -> io::Result<()>) 
         heads.push((next(&mut lines)?, lines));
     }
     loop {
-        let mut least: Option<HostSummary> = None;
+        let mut least: Option<Reached> = None;
         for (head, _) in &heads {
             let Some(head) = head else { continue };
             if least.as_ref().is_none_or(|least| head.key() < least.key()) {
-                least = Some(HostSummary::new(head.host.clone(), head.port, head.proto));
+                least = Some(Reached::new(head.host.clone(), head.port, head.proto));
             }
         }
         let Some(mut row) = least else { return Ok(()) };

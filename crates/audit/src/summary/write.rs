@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use exeat_record::{Proto, ascii_json};
 use serde_json::{Value, json};
 
-use super::{Effect, HostSummary, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
+use super::{Effect, Reached, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
 use crate::Moment;
 use crate::query::last_part;
 use crate::table::{GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
@@ -277,7 +277,7 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
         }
         value
     };
-    let place = |host: &HostSummary| {
+    let place = |host: &Reached| {
         json!({
             "host": host.host,
             "port": host.port,
@@ -441,17 +441,17 @@ fn markdown(summary: &Summary, sort: Sort, out: &mut dyn Write, github: bool) ->
     }
     // What was refused is what people look for; the rest is folded away. A host that was refused and reached is in both tables, so that
     // neither order hides what the other has.
-    let bad = |host: &&HostSummary| {
+    let bad = |host: &&Reached| {
         let tally = &host.traffic.tally;
         tally.denied > 0 || tally.would_deny > 0 || tally.not_reached() > 0
     };
-    let good = |host: &&HostSummary| {
+    let good = |host: &&Reached| {
         let Traffic { tally, bytes_up, bytes_down, open, .. } = host.traffic;
         [tally.reached(), bytes_up, bytes_down, open].into_iter().any(|count| count > 0)
     };
     let bad: Vec<_> = summary.hosts(sort).into_iter().filter(bad).collect();
     let good: Vec<_> = summary.hosts(Sort::Up).into_iter().filter(good).collect();
-    let table = |out: &mut dyn Write, hosts: &[&HostSummary]| {
+    let table = |out: &mut dyn Write, hosts: &[&Reached]| {
         writeln!(
             out,
             "\n| Target | Denied | Allowed | Would be denied | Failed | Up | Down | First (UTC) | Last | Why |"
@@ -544,7 +544,7 @@ pub(crate) fn code(text: &str) -> String {
 }
 
 /// `host:port`, printable.
-pub(crate) fn target(host: &HostSummary) -> String {
+pub(crate) fn target(host: &Reached) -> String {
     let name = host.host.as_deref().map_or(Cow::Borrowed("(no host)"), cell);
     let name = if name.contains(':') { Cow::Owned(format!("[{name}]")) } else { name };
     let port = host.port.map(|port| format!(":{port}")).unwrap_or_default();
@@ -555,7 +555,7 @@ pub(crate) fn target(host: &HostSummary) -> String {
 }
 
 /// The reasons and the rules of a host.
-fn why(summary: &Summary, host: &HostSummary, safe: &dyn Fn(&str) -> String) -> String {
+fn why(summary: &Summary, host: &Reached, safe: &dyn Fn(&str) -> String) -> String {
     let reasons: Vec<_> = host
         .reasons()
         .into_iter()
