@@ -131,3 +131,38 @@ impl Cited {
         self.last_run = self.last_run.max(other.last_run);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cited(lines: &[(u64, u64, u64)]) -> Cited {
+        let mut all = Cited::default();
+        for (run, number, seq) in lines {
+            let record = Record { run: format!("R{run}"), seq: *seq, ..Record::default() };
+            all.add(&record, *run, *number);
+        }
+        all
+    }
+
+    #[track_caller]
+    fn check(parts: [&[(u64, u64, u64)]; 2]) {
+        let whole = cited(&parts.concat());
+        for [first, second] in [parts, [parts[1], parts[0]]] {
+            let mut merged = cited(first);
+            merged.merge(cited(second));
+            let told = |it: &Cited| (it.since, it.run.clone(), it.lines.clone(), it.more_lines, it.runs);
+            assert_eq!(told(&merged), told(&whole));
+        }
+    }
+
+    #[test]
+    fn parts_of_what_is_cited_add_up_to_the_whole_in_any_order() {
+        check([&[], &[(1, 1, 5)]]);
+        check([&[(1, 1, 5), (1, 2, 6)], &[(1, 3, 7)]]);
+        check([&[(1, 1, 5)], &[(2, 2, 1), (3, 3, 1)]]);
+        check([&[(1, 1, 5), (2, 2, 1)], &[(2, 3, 2), (3, 4, 1)]]);
+        let many: Vec<_> = (1..8).map(|n| (1, n, n)).collect();
+        check([&many[..4], &many[4..]]);
+    }
+}
