@@ -39,7 +39,7 @@ const GO: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(10);
 
 /// The longest wait for a change.
-const A_LOOK: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Everything needed to start a sandbox.
 #[derive(Debug)]
@@ -416,7 +416,7 @@ impl Running {
         events: Option<BorrowedFd<'_>>,
         longest: Duration,
     ) -> io::Result<Change> {
-        change(table.as_fd(), events, self.bwrap.as_fd(), Instant::now() + longest.min(A_LOOK))
+        change(table.as_fd(), events, self.bwrap.as_fd(), Instant::now() + longest.min(MAX_WAIT))
     }
 
     /// Kills the sandbox as [`Handle::kill`] does.

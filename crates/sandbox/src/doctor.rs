@@ -88,7 +88,7 @@ impl Finding {
             because: error.layer().and_then(|layer| layer.as_str()).map(str::to_owned),
             costs: Some(NOTHING_RUNS.into()),
             fix: error.fix(),
-            ..Self::held(id, step, said(error))
+            ..Self::held(id, step, brief_message(error))
         }
     }
 
@@ -100,7 +100,7 @@ impl Finding {
 }
 
 /// Returns an error's message without the prefix that all errors of its kind share.
-fn said(error: &Error) -> String {
+fn brief_message(error: &Error) -> String {
     match error {
         Error::Bwrap { said, .. } => said.clone(),
         other => other.to_string(),
@@ -113,7 +113,7 @@ pub fn examine(identity: Identity) -> (Vec<Finding>, Option<PathBuf>) {
     let (bubblewrap, path) = bubblewrap();
     let mut findings = vec![kernel(), bubblewrap];
     if let Some(path) = &path {
-        findings.extend(ATTEMPTS.iter().map(|attempt| attempt.made(path, identity)));
+        findings.extend(ATTEMPTS.iter().map(|attempt| attempt.report(path, identity)));
     }
     findings.push(landlock());
     (findings, path)
@@ -210,7 +210,7 @@ const ATTEMPTS: [Attempt; 7] = [
 ];
 
 impl Attempt {
-    fn made(&self, bwrap: &Path, identity: Identity) -> Finding {
+    fn report(&self, bwrap: &Path, identity: Identity) -> Finding {
         match self.make(bwrap, identity) {
             Ok(()) => Finding::held(self.id, self.step, "made"),
             Err(error) => Finding::absent(self.id, self.step, &error),

@@ -190,9 +190,9 @@ fn bind(paths: &[u8]) -> Result<Answer, Errno> {
     let text = |bytes| CStr::from_bytes_until_nul(bytes).map_err(|_| Errno::EINVAL);
     let target = text(paths)?;
     let source = text(paths.get(target.count_bytes() + 1..).unwrap_or_default())?;
-    let target = Opened::at(target)?;
+    let target = OpenPath::at(target)?;
     let (over, _) = target.stat()?;
-    let (mounted, number) = place(&Opened::at(source)?, &target, 0)?;
+    let (mounted, number) = place(&OpenPath::at(source)?, &target, 0)?;
     Ok(Answer { status: KeptStatus { mounted, ..KeptStatus::default() }, over, number, ..Answer::default() })
 }
 
@@ -240,7 +240,7 @@ impl Kept {
     fn mount(&self, events: RawFd) -> (Result<(Mounted, u64), Errno>, i32) {
         let mut mounted = Err(Errno::ENOENT);
         for path in &self.places {
-            mounted = Opened::at(path).and_then(|it| place(&it, &it, libc::MOUNT_ATTR_RDONLY));
+            mounted = OpenPath::at(path).and_then(|it| place(&it, &it, libc::MOUNT_ATTR_RDONLY));
             if mounted.is_err() {
                 break;
             }
@@ -302,7 +302,7 @@ fn note_renames(events: RawFd, kept: &mut [Kept]) {
 }
 
 /// Mounts a copy of the mount of one file or directory on another. Returns the id of the new mount too.
-fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<(Mounted, u64), Errno> {
+fn place(source: &OpenPath, target: &OpenPath, attributes: u64) -> Result<(Mounted, u64), Errno> {
     const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
     const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
     let recursive = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
@@ -316,7 +316,7 @@ fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<(Mounted, 
     // SAFETY: each call takes numbers, C strings and pointers to live locals of the size given.
     unsafe {
         let tree = Errno::result(libc::syscall(libc::SYS_open_tree, source.0, c"".as_ptr(), flags))?;
-        let tree = Opened(RawFd::try_from(tree).map_err(|_| Errno::EBADF)?);
+        let tree = OpenPath(RawFd::try_from(tree).map_err(|_| Errno::EBADF)?);
         let size = mem::size_of::<libc::mount_attr>();
         Errno::result(libc::syscall(
             libc::SYS_mount_setattr,
@@ -344,9 +344,9 @@ fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<(Mounted, 
 }
 
 /// A descriptor that is closed on drop. Nothing here allocates.
-struct Opened(RawFd);
+struct OpenPath(RawFd);
 
-impl Opened {
+impl OpenPath {
     /// Opens a path of the sandbox without access to its contents, through no symbolic link.
     fn at(path: &CStr) -> Result<Self, Errno> {
         // SAFETY: all bytes zero are a valid value.
@@ -375,7 +375,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenPath {
     fn drop(&mut self) {
         // SAFETY: nothing else uses this descriptor.
         unsafe { libc::close(self.0) };

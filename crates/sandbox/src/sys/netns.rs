@@ -285,7 +285,7 @@ pub(super) fn enter(helper: Arc<Helper>, open: bool) -> Result<Network, (NetStep
             match (hear(socket)?, number) {
                 ((0, mut passed), 0) => diag = passed.pop(),
                 ((0, passed), _) => sockets.extend(passed),
-                ((told, _), _) => return Ok(Err(failed(told))),
+                ((code, _), _) => return Ok(Err(decode_failure(code))),
             }
         }
         Ok(Ok(sockets.into_iter()))
@@ -307,13 +307,13 @@ pub(super) fn enter(helper: Arc<Helper>, open: bool) -> Result<Network, (NetStep
 const ANSWERS: usize = 3;
 
 /// Encodes a step and an error number as one number that is not 0.
-fn told(step: NetStep, errno: Errno) -> i32 {
+fn encode_failure(step: NetStep, errno: Errno) -> i32 {
     (step as i32) << 16 | (errno as i32 & 0xffff).max(1)
 }
 
-fn failed(told: i32) -> (NetStep, io::Error) {
-    let step = NetStep::ALL.into_iter().find(|step| *step as i32 == told >> 16).unwrap_or(NetStep::Tell);
-    (step, io::Error::from_raw_os_error(told & 0xffff))
+fn decode_failure(code: i32) -> (NetStep, io::Error) {
+    let step = NetStep::ALL.into_iter().find(|step| *step as i32 == code >> 16).unwrap_or(NetStep::Tell);
+    (step, io::Error::from_raw_os_error(code & 0xffff))
 }
 
 /// Enters the network namespace and passes on the sockets that it opens there.
@@ -331,7 +331,7 @@ pub(super) unsafe fn answer_enter(
         match namespaces.and_then(|[net, _]| prepare(net, open)) {
             Ok((diag, opened)) => {
                 let (names, v4, v6) = match &opened {
-                    Some(Opened { names, v4, v6 }) => {
+                    Some(GatewaySockets { names, v4, v6 }) => {
                         (&names[..], &v4[..], v6.as_ref().map_or(&[][..], |v6| v6))
                     }
                     None => (&[][..], &[][..], &[][..]),
@@ -344,7 +344,7 @@ pub(super) unsafe fn answer_enter(
                     }
                 }
             }
-            Err((step, errno)) => answer(control, told(step, errno), &[]),
+            Err((step, errno)) => answer(control, encode_failure(step, errno), &[]),
         }
     }
 }
@@ -397,7 +397,7 @@ unsafe fn answer(control: RawFd, number: i32, fds: &[RawFd]) {
 }
 
 /// Sockets opened in the namespace.
-struct Opened {
+struct GatewaySockets {
     names: [RawFd; 2],
     v4: [RawFd; 2],
     /// `None` if the kernel lacks IPv6.
@@ -408,7 +408,10 @@ struct Opened {
 const NETLINK_SOCK_DIAG: c_int = 4;
 
 /// Enters the namespace and opens its sockets, before the first request.
-unsafe fn prepare(namespace: RawFd, open: bool) -> Result<(Option<RawFd>, Option<Opened>), (NetStep, Errno)> {
+unsafe fn prepare(
+    namespace: RawFd,
+    open: bool,
+) -> Result<(Option<RawFd>, Option<GatewaySockets>), (NetStep, Errno)> {
     let at = |step: NetStep| move |errno: Errno| (step, errno);
     // SAFETY: as in `answer_enter`.
     unsafe {
@@ -430,7 +433,7 @@ unsafe fn prepare(namespace: RawFd, open: bool) -> Result<(Option<RawFd>, Option
             (tcp, udp) => Some([tcp.map_err(at_tap)?, udp.map_err(at_tap)?]),
         };
         let v4 = [tcp4.map_err(at_tap)?, udp4.map_err(at_tap)?];
-        Ok((diag, Some(Opened { names: [udp, tcp], v4, v6 })))
+        Ok((diag, Some(GatewaySockets { names: [udp, tcp], v4, v6 })))
     }
 }
 

@@ -94,10 +94,10 @@ impl Processes {
         let this = PidFd::open(std::process::id().cast_signed())?;
         let lifeline = lifeline.as_raw_fd();
         let kept = [init.as_fd().as_raw_fd(), this.as_fd().as_raw_fd(), lifeline];
-        // SAFETY: `look` only makes system calls.
+        // SAFETY: `watch` only makes system calls.
         let helper = unsafe {
             Helper::start(c"sandbox-suspend", &kept, |control| {
-                look(control, &self.times, init, lifeline, &this);
+                watch(control, &self.times, init, lifeline, &this);
             })
         };
         Ok(StopWatch(helper?))
@@ -128,7 +128,7 @@ impl StopWatch {
 }
 
 /// Checks the processes until a request comes or the other end closes.
-fn look(control: RawFd, times: &[(libc::pid_t, i64)], init: &PidFd, lifeline: RawFd, this: &PidFd) {
+fn watch(control: RawFd, times: &[(libc::pid_t, i64)], init: &PidFd, lifeline: RawFd, this: &PidFd) {
     // Many processes may continue, and must not run before this one.
     super::prefer_this_thread();
     let mut goes_on = false;

@@ -56,9 +56,9 @@ impl Diag {
                 continue;
             }
             match answer(bytes.get(..count)?, self.questions, of, to) {
-                Said::OfAnother => {}
-                Said::Nothing => return None,
-                Said::Inode(inode) => return Some(inode),
+                Answer::Unrelated => {}
+                Answer::NoSocket => return None,
+                Answer::Inode(inode) => return Some(inode),
             }
         }
         None
@@ -67,11 +67,11 @@ impl Diag {
 
 /// The meaning of one message.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum Answer {
     /// It answers another question.
-    OfAnother,
+    Unrelated,
     /// No process has such a socket.
-    Nothing,
+    NoSocket,
     Inode(u32),
 }
 
@@ -107,15 +107,15 @@ fn question(number: u32, of: SocketAddr, to: SocketAddr) -> Option<[u8; QUESTION
 }
 
 /// Reads the state, the addresses and the inode of a `struct inet_diag_msg`.
-fn answer(bytes: &[u8], number: u32, of: SocketAddr, to: SocketAddr) -> Said {
+fn answer(bytes: &[u8], number: u32, of: SocketAddr, to: SocketAddr) -> Answer {
     let at = |from: usize| bytes.get(from..from + 4)?.try_into().ok().map(u32::from_ne_bytes);
     if at(8) != Some(number) {
-        return Said::OfAnother;
+        return Answer::Unrelated;
     }
     let kind = bytes.get(4..6).and_then(|kind| kind.try_into().ok()).map(u16::from_ne_bytes);
     let whole = bytes.len() >= ANSWER && at(0).is_some_and(|length| length as usize >= ANSWER);
     if kind != Some(BY_FAMILY) || !whole {
-        return Said::Nothing;
+        return Answer::NoSocket;
     }
     let family = bytes.get(HEADER).copied();
     let port = |from: usize| bytes.get(from..from + 2)?.try_into().ok().map(u16::from_be_bytes);
@@ -136,9 +136,9 @@ fn answer(bytes: &[u8], number: u32, of: SocketAddr, to: SocketAddr) -> Said {
     let state = bytes.get(HEADER + 1);
     match at(ANSWER - 4) {
         Some(inode) if inode != 0 && same && state.is_some_and(|&state| state != LISTEN) => {
-            Said::Inode(inode)
+            Answer::Inode(inode)
         }
-        _ => Said::Nothing,
+        _ => Answer::NoSocket,
     }
 }
 

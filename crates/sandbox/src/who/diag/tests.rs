@@ -78,20 +78,20 @@ fn an_answer_is_taken_whole_and_of_that_socket_alone() {
         (72, &[2, 6][..], &[0x0f, 0xa0, 0x0c, 0x38][..])
     );
     let whole = answer_to(&asked, 1, 99);
-    assert_eq!((whole.len(), answer(&whole, 7, of, to)), (88, Said::Inode(99)));
-    assert_eq!(answer(&whole, 8, of, to), Said::OfAnother);
+    assert_eq!((whole.len(), answer(&whole, 7, of, to)), (88, Answer::Inode(99)));
+    assert_eq!(answer(&whole, 8, of, to), Answer::Unrelated);
     for (state, inode) in [(LISTEN, 99), (1, 0)] {
-        assert_eq!(answer(&answer_to(&asked, state, inode), 7, of, to), Said::Nothing, "{state} {inode}");
+        assert_eq!(answer(&answer_to(&asked, state, inode), 7, of, to), Answer::NoSocket, "{state} {inode}");
     }
     // Cut short anywhere.
     for length in 0..whole.len() {
-        assert!(!matches!(answer(&whole[..length], 7, of, to), Said::Inode(_)), "{length}");
+        assert!(!matches!(answer(&whole[..length], 7, of, to), Answer::Inode(_)), "{length}");
     }
     // Answers about another socket: each byte of the ports, the addresses, the kind and the family counts.
     for at in (20..28).chain(40..44).chain([4, 5, 16]) {
         let mut other = whole.clone();
         other[at] ^= 1;
-        assert_eq!(answer(&other, 7, of, to), Said::Nothing, "{at}");
+        assert_eq!(answer(&other, 7, of, to), Answer::NoSocket, "{at}");
     }
     // An IPv6 socket connected to the same IPv4 address.
     let mut mapped = whole.clone();
@@ -100,14 +100,14 @@ fn an_answer_is_taken_whole_and_of_that_socket_alone() {
         let v4: [u8; 4] = mapped[at..at + 4].try_into().unwrap();
         mapped[at..at + 16].copy_from_slice(&Ipv4Addr::from(v4).to_ipv6_mapped().octets());
     }
-    assert_eq!(answer(&mapped, 7, of, to), Said::Inode(99));
+    assert_eq!(answer(&mapped, 7, of, to), Answer::Inode(99));
     // A length that is too small, and the kernel's error message.
     let mut short = whole.clone();
     short[..4].copy_from_slice(&20_u32.to_ne_bytes());
-    assert_eq!(answer(&short, 7, of, to), Said::Nothing);
+    assert_eq!(answer(&short, 7, of, to), Answer::NoSocket);
     let mut error = whole;
     error[4..6].copy_from_slice(&2_u16.to_ne_bytes());
-    assert_eq!(answer(&error, 7, of, to), Said::Nothing);
+    assert_eq!(answer(&error, 7, of, to), Answer::NoSocket);
 }
 
 /// Unread answers to earlier questions are skipped.
