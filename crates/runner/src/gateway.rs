@@ -182,6 +182,6 @@ impl PacketSource for Tap {
     }
 
     fn missed(&self) -> io::Result<u64> {
-        self.0.missed()
+        self.0.count_missed()
     }
 }

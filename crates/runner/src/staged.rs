@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use exeat_contract::NOBODY;
 use exeat_files::names::{plain_name, rows, true_name};
 use exeat_files::users::user_of;
-use exeat_sandbox::{Mount, Tree, UserMap};
+use exeat_sandbox::{HostTree, Mount, UserMap};
 use nix::errno::Errno;
 use nix::unistd::Uid;
 
@@ -60,7 +60,7 @@ struct HeldTree {
 #[derive(Debug)]
 enum Source {
     /// The tree exists.
-    Tree(Tree),
+    Tree(HostTree),
     /// The tree is made when the run starts.
     ToMake(Steps),
 }
@@ -103,7 +103,7 @@ impl Staged {
         {
             return Err(format!("the users of this container have no uid {}", who.0));
         }
-        Tree::open(Path::new("/dev/null")).map_err(|error| match error.raw_os_error() {
+        HostTree::open(Path::new("/dev/null")).map_err(|error| match error.raw_os_error() {
             Some(libc) if libc == Errno::EPERM as i32 && !has_sys_admin() => {
                 "exeat has no CAP_SYS_ADMIN here".to_owned()
             }
@@ -142,7 +142,7 @@ impl Staged {
     pub(crate) fn cache(&mut self, cache: &Path) -> io::Result<PathBuf> {
         let steps = Steps::toward(cache)?;
         let host = steps.end();
-        let tree = Tree::of(steps.dir())?;
+        let tree = HostTree::from_descriptor(steps.dir())?;
         // Root makes a missing cache.
         let owner = self.other(if steps.is_made() { owner_of(tree.uid()) } else { ROOT });
         self.exchange(&tree, steps.place(), owner)?;
@@ -158,7 +158,7 @@ impl Staged {
     pub(crate) fn make(&mut self) -> io::Result<()> {
         for held in &mut self.held {
             let Source::ToMake(steps) = &mut held.tree else { continue };
-            let tree = Tree::of(steps.make()?)?;
+            let tree = HostTree::from_descriptor(steps.make()?)?;
             if tree.uid() != ROOT.0 {
                 return Err(io::Error::other("another user has made it since"));
             }
@@ -233,7 +233,7 @@ impl Staged {
     }
 
     /// Returns the trees with their names, to be mounted. Leaves out a cache that could not be made.
-    pub(crate) fn into_trees(self) -> impl Iterator<Item = (String, Tree)> {
+    pub(crate) fn into_trees(self) -> impl Iterator<Item = (String, HostTree)> {
         self.held.into_iter().enumerate().filter_map(|(number, held)| match held.tree {
             Source::Tree(tree) => Some((name_of(number), tree)),
             Source::ToMake(_) => None,
@@ -261,7 +261,7 @@ impl Staged {
         if is_doubtful || (is_open && (!writable || owner.is_none())) {
             return Ok(None);
         }
-        let opened = Tree::open(&real).and_then(|tree| {
+        let opened = HostTree::open(&real).and_then(|tree| {
             // The owner of the opened tree counts, whatever has its name by now.
             let owner = self.other(owner_of(tree.uid()));
             self.exchange(&tree, &real, owner)?;
@@ -284,7 +284,7 @@ impl Staged {
                 if is_open {
                     return Ok(None);
                 }
-                (None, Tree::open(&real).map_err(failed)?)
+                (None, HostTree::open(&real).map_err(failed)?)
             }
             Err(error) => return Err(failed(error)),
         };
@@ -301,14 +301,14 @@ impl Staged {
         Some(MountSource { name: name_of(number), below })
     }
 
-    fn open(&mut self, real: &Path, owner: Option<Ids>) -> io::Result<Tree> {
-        let tree = Tree::open(real)?;
+    fn open(&mut self, real: &Path, owner: Option<Ids>) -> io::Result<HostTree> {
+        let tree = HostTree::open(real)?;
         self.exchange(&tree, real, owner)?;
         Ok(tree)
     }
 
     /// Exchanges an owner and the stage in a tree.
-    fn exchange(&mut self, tree: &Tree, real: &Path, owner: Option<Ids>) -> io::Result<()> {
+    fn exchange(&mut self, tree: &HostTree, real: &Path, owner: Option<Ids>) -> io::Result<()> {
         if let Some(owner) = owner {
             let map = match self.maps.entry(owner) {
                 std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),

@@ -516,7 +516,7 @@ impl Handle {
     /// Returns an error if `/proc` cannot be read or does not show the stage, or if root cannot start a thread (clone(2)).
     pub fn processes(&self) -> io::Result<sys::StoppedProcesses> {
         let Processes { init_pid, identity, .. } = &*self.0;
-        let processes = sys::as_user(*identity, || sys::StoppedProcesses::of(*init_pid))?;
+        let processes = sys::as_user(*identity, || sys::StoppedProcesses::descendants_of(*init_pid))?;
         if !processes.has(self.0.pid) && !self.stage_is_over() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "/proc does not show the stage's process"));
         }

@@ -4,13 +4,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::sys::{Places, Tree};
+use crate::sys::{HostTree, Places};
 
 /// A directory that holds trees for bubblewrap alone.
 #[derive(Debug)]
 pub struct Staging {
     dir: PathBuf,
-    trees: Vec<(String, Tree)>,
+    trees: Vec<(String, HostTree)>,
 }
 
 impl Staging {
@@ -22,7 +22,7 @@ impl Staging {
     }
 
     /// Adds a tree under a name without slashes.
-    pub fn add(&mut self, name: impl Into<String>, tree: Tree) {
+    pub fn add(&mut self, name: impl Into<String>, tree: HostTree) {
         self.trees.push((name.into(), tree));
     }
 

@@ -32,14 +32,14 @@ use crate::spec::Identity;
 pub(crate) use helper::signal_namespace;
 pub use inside::{InsideProcess, KeptFiles};
 pub use lease::Lease;
-pub use mounts::{Bound, InsideMounts, Kept, KeptStatus, Mounted};
-pub use netns::{Inside as InsideNetwork, NetStep, Network, Open as OpenNetwork, Packets};
+pub use mounts::{Bound, InsideMounts, KeptFile, KeptStatus, Mounted};
+pub use netns::{InsideNetwork, NetStep, Network, OpenNetwork, Packets};
 pub use notices::{Next, Notice, Notices};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
-pub use stopped::{Processes as StoppedProcesses, Rest, StopWatch};
+pub use stopped::{Rest, StopWatch, StoppedProcesses};
 pub use touches::{FileHandle, Touch, Touches};
 pub(crate) use trees::Places;
-pub use trees::{Tree, UserMap};
+pub use trees::{HostTree, UserMap};
 
 /// Takes over descriptor `number`, which this program's caller left open for it.
 ///

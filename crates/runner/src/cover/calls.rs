@@ -70,7 +70,7 @@ impl Calls {
                 match notices.next(stopped.as_fd(), longest) {
                     Ok(Next::Call(call)) => {
                         lock(&shared).note(&call);
-                        if notices.let_go(&call).is_err() {
+                        if notices.let_continue(&call).is_err() {
                             break;
                         }
                     }

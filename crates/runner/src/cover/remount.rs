@@ -25,7 +25,7 @@ use exeat_files::names::{open_plain, open_regular};
 use exeat_files::protected::is_obeyed_later;
 use exeat_files::quarantine::{Arrivals, FileId, Found, IN_MASK_ADD, Watch};
 use exeat_sandbox::{
-    FileHandle, InsideMounts, InsideProcess, Kept, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer,
+    FileHandle, InsideMounts, InsideProcess, KeptFile, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer,
     Touch, Touches,
 };
 use nix::errno::Errno;
@@ -223,7 +223,7 @@ struct CoverList {
     /// Bytes that are remembered of them.
     saved: usize,
     /// The same for the helper.
-    kept: Vec<Kept>,
+    kept: Vec<KeptFile>,
     /// Their directories, with the watch in each of the two instances.
     dirs: HashMap<PathBuf, (WatchDescriptor, WatchDescriptor)>,
     touches: Option<Touches>,
@@ -269,13 +269,13 @@ impl CoverList {
             }
             Entry::Vacant(new) => {
                 if !host.is_dir() {
-                    // See `Kept::mount`, which does the same for the file that comes next.
+                    // See `KeptFile::mount`, which does the same for the file that comes next.
                     let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
                     renames.add_watch(host, mask)?;
                 }
                 let watch = of_helper.as_raw();
                 let (name, number) = (CString::new(name.as_bytes())?, self.kept.len());
-                self.kept.push(Kept { watch, name, places: vec![place], current: -1, status });
+                self.kept.push(KeptFile { watch, name, places: vec![place], current: -1, status });
                 let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
                 let (moved, moved_from) = (Vec::new(), None);
                 // The stage has not been started.
@@ -410,7 +410,7 @@ impl Remounts {
     fn may_be_shared(&mut self, file: &File, key: &Name) -> io::Result<bool> {
         self.read_touches();
         let moved = self.covers.get_mut(key).map(|cover| &mut cover.moved);
-        let is_closed_once = FileHandle::of(file).ok().zip(moved).is_some_and(|(file, moved)| {
+        let is_closed_once = FileHandle::from_file(file).ok().zip(moved).is_some_and(|(file, moved)| {
             let known = moved.len();
             moved.retain(|it| *it != file);
             // Whoever could write to it has closed it by now.
@@ -608,7 +608,7 @@ impl Remounts {
         let new = SavedFile::read(lease.file(), MOST)?;
         self.read_touches();
         // Only the run that made it may have closed it. Its lease may have ended with it.
-        let is_closed_again = FileHandle::of(lease.file())
+        let is_closed_again = FileHandle::from_file(lease.file())
             .is_ok_and(|file| self.uses.get(&file).is_some_and(|uses| uses.closed > 1));
         if watch.is_own(lease.file()) && !is_closed_again {
             return Ok(Acceptable::Own(status, lease, new));

@@ -8,7 +8,7 @@ use exeat_policy::{Limits, Span};
 use exeat_proxy::DeniedHost;
 use exeat_record::{Event, Log, Note, What};
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{Bridge, Staging, Status, Tree};
+use exeat_sandbox::{Bridge, HostTree, Staging, Status};
 use nix::libc;
 use nix::sys::signal::Signal;
 use tokio::net::UnixStream;
@@ -344,7 +344,7 @@ pub(crate) fn staging(staged: Staged, dir: &RunDir) -> io::Result<Staging> {
         staging.add(name, tree);
     }
     for (name, path) in names(dir) {
-        staging.add(name, Tree::open(&path)?);
+        staging.add(name, HostTree::open(&path)?);
     }
     Ok(staging)
 }

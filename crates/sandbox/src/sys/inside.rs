@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use super::helper::{Helper, become_owner, enter_user_of};
-use super::mounts::{self, InsideMounts, Kept};
+use super::mounts::{self, InsideMounts, KeptFile};
 use super::netns::{self, NetStep, Network};
 use super::quotas::{self, Quota, quotas};
 use crate::spec::Identity;
@@ -33,7 +33,7 @@ pub struct KeptFiles<'a> {
     /// kernel, and nobody waits for the helper.
     pub others: Vec<BorrowedFd<'a>>,
     /// The files.
-    pub files: Vec<Kept>,
+    pub files: Vec<KeptFile>,
 }
 
 /// Requests, by their first byte. A mount request begins with its path instead.
@@ -124,7 +124,7 @@ unsafe fn serve(
     user: Option<(u32, u32)>,
     quotas: &[Quota],
     events: RawFd,
-    kept: &mut [Kept],
+    kept: &mut [KeptFile],
 ) -> ! {
     // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates. The closed descriptors
     // are this process's copies, which nothing here uses again.

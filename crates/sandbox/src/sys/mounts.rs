@@ -18,7 +18,7 @@ use super::inside::asks;
 
 /// A file whose name stays read-only in the sandbox: when another file is renamed over it, that one is mounted there.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptFile {
     /// The inotify(7) watch on its directory, for `IN_MOVED_TO` and for `IN_CLOSE_WRITE`, which separates two renames. The file has a
     /// watch too, for `IN_ATTRIB`.
     pub watch: i32,
@@ -164,7 +164,7 @@ fn hear(socket: &UnixStream) -> io::Result<Answer> {
 }
 
 /// Handles a request, except for those that [`super::inside`] handles itself.
-pub(super) fn answer_to(asked: &[u8], events: RawFd, kept: &mut [Kept]) -> Result<Answer, Errno> {
+pub(super) fn answer_to(asked: &[u8], events: RawFd, kept: &mut [KeptFile]) -> Result<Answer, Errno> {
     let index = |number: &[u8]| {
         let number = number.try_into().map(u32::from_ne_bytes).map_err(|_| Errno::EINVAL)?;
         usize::try_from(number).map_err(|_| Errno::EINVAL)
@@ -197,7 +197,7 @@ fn bind(paths: &[u8]) -> Result<Answer, Errno> {
 }
 
 /// Mounts the file that has a kept name now, and sets both numbers to the same value.
-fn mount_anew(events: RawFd, kept: &mut [Kept], number: usize) -> Result<Answer, Errno> {
+fn mount_anew(events: RawFd, kept: &mut [KeptFile], number: usize) -> Result<Answer, Errno> {
     let file = kept.get_mut(number).ok_or(Errno::EINVAL)?;
     let (mounted, current) = file.mount(events);
     let (mounted, _) = mounted?;
@@ -209,7 +209,7 @@ fn mount_anew(events: RawFd, kept: &mut [Kept], number: usize) -> Result<Answer,
 }
 
 /// Mounts the files that were renamed over kept ones.
-pub(super) fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
+pub(super) fn mount_renamed(events: RawFd, kept: &mut [KeptFile]) {
     note_renames(events, kept);
     for number in 0..kept.len() {
         let Some(file) = kept.get_mut(number) else { break };
@@ -235,7 +235,7 @@ pub(super) fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
     }
 }
 
-impl Kept {
+impl KeptFile {
     /// Mounts the file that has the name now at each place, and returns its watch.
     fn mount(&self, events: RawFd) -> (Result<(Mounted, u64), Errno>, i32) {
         let mut mounted = Err(Errno::ENOENT);
@@ -260,7 +260,7 @@ const TOUCHED: u32 = libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE;
 const MOUNTED_FILE: u32 =
     libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE | libc::IN_MOVE_SELF | libc::IN_DONT_FOLLOW;
 /// Counts the renames that the kernel reports.
-fn note_renames(events: RawFd, kept: &mut [Kept]) {
+fn note_renames(events: RawFd, kept: &mut [KeptFile]) {
     /// Size of `struct inotify_event` before the name.
     const HEADER: usize = 16;
     let mut buffer = [0_u8; 4096];

@@ -66,16 +66,16 @@ impl NetStep {
 #[derive(Debug)]
 pub struct Network {
     /// The sockets of a gateway, if every address was made local.
-    pub open: Option<Open>,
+    pub open: Option<OpenNetwork>,
     /// Makes listeners.
-    pub inside: Inside,
+    pub inside: InsideNetwork,
     /// A sock_diag(7) socket that reports the sockets there; no process of the sandbox may have one. `None` if the kernel lacks it.
     pub(crate) diag: Option<OwnedFd>,
 }
 
 /// The sockets of a gateway.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenNetwork {
     /// The name server's datagram socket.
     pub udp: UdpSocket,
     /// The name server's stream listener.
@@ -157,7 +157,7 @@ impl Packets {
     ///
     /// # Errors
     /// Returns the error of getsockopt(2).
-    pub fn missed(&self) -> io::Result<u64> {
+    pub fn count_missed(&self) -> io::Result<u64> {
         /// SK_MEMINFO_DROPS and SK_MEMINFO_VARS (include/uapi/linux/sock_diag.h).
         const DROPS: usize = 8;
         const VARS: usize = 9;
@@ -186,7 +186,7 @@ impl AsFd for Packets {
 
 /// Makes listeners in the namespace.
 #[derive(Debug)]
-pub struct Inside(Arc<Helper>);
+pub struct InsideNetwork(Arc<Helper>);
 
 /// `AF_INET` and `AF_INET6` as bytes.
 const AF_INET: u8 = 2;
@@ -236,7 +236,7 @@ impl Ask {
     }
 }
 
-impl Inside {
+impl InsideNetwork {
     /// Makes a listener in the sandbox's network namespace, on an address that no interface needs to have.
     ///
     /// # Errors
@@ -274,7 +274,7 @@ fn hear(socket: &UnixStream) -> io::Result<(i32, Vec<OwnedFd>)> {
 /// Lets the helper enter the network namespace ([`super::InsideProcess::network`]).
 pub(super) fn enter(helper: Arc<Helper>, open: bool) -> Result<Network, (NetStep, io::Error)> {
     let other = |error: io::Error| (NetStep::Tell, error);
-    let inside = Inside(helper);
+    let inside = InsideNetwork(helper);
     let mut diag = None;
     // A failed step is the last answer.
     let entered = inside.0.with(|socket| {
@@ -295,7 +295,7 @@ pub(super) fn enter(helper: Arc<Helper>, open: bool) -> Result<Network, (NetStep
         (Some(udp), Some(tcp)) if open => {
             let taps = sockets.zip(KINDS);
             let taps = taps.map(|(socket, kind)| Packets { socket, kind, missed: AtomicU32::new(0) });
-            Some(Open { udp: udp.into(), tcp: tcp.into(), taps: taps.collect() })
+            Some(OpenNetwork { udp: udp.into(), tcp: tcp.into(), taps: taps.collect() })
         }
         (None, _) if !open => None,
         _ => return Err(other(io::ErrorKind::InvalidData.into())),
@@ -792,9 +792,9 @@ mod tests {
     }
 
     /// Makes a helper whose answers this thread writes, or nobody.
-    fn inside(pid: libc::pid_t) -> (Inside, UnixStream) {
+    fn inside(pid: libc::pid_t) -> (InsideNetwork, UnixStream) {
         let (helper, its) = Helper::played(pid);
-        (Inside(Arc::new(helper)), its)
+        (InsideNetwork(Arc::new(helper)), its)
     }
 
     /// R01: after a moment without free descriptors, the next request works.
@@ -869,10 +869,10 @@ mod tests {
             (0..SENT).for_each(|_| drop(socket.send_to(b"x", "198.51.100.7:9")));
             let tap = &taps[1];
             let read = drained(tap).len();
-            let missed = usize::try_from(tap.missed().unwrap()).unwrap();
+            let missed = usize::try_from(tap.count_missed().unwrap()).unwrap();
             assert!(read > 0 && missed > 0, "{read} {missed}");
             assert_eq!(read + missed, SENT);
-            assert_eq!(tap.missed().unwrap(), 0, "each was counted already");
+            assert_eq!(tap.count_missed().unwrap(), 0, "each was counted already");
         });
     }
 }

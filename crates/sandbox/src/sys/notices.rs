@@ -81,7 +81,7 @@ impl Notices {
     ///
     /// # Errors
     /// Returns the error of ioctl(2), except for a thread that has ended.
-    pub fn let_go(&self, notice: &Notice) -> io::Result<()> {
+    pub fn let_continue(&self, notice: &Notice) -> io::Result<()> {
         let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(1);
         let answer = libc::seccomp_notif_resp { id: notice.number, val: 0, error: 0, flags };
         // SAFETY: the pointer is to a live local of the size that the request names.

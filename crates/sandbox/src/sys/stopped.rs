@@ -33,7 +33,7 @@ pub enum Rest {
 
 /// The processes of a sandbox at one moment, without its first. If two such values are equal, no process ran in between.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Processes {
+pub struct StoppedProcesses {
     /// Each process with the processor time of all its threads, in nanoseconds.
     times: Vec<(libc::pid_t, i64)>,
     rest: Rest,
@@ -43,13 +43,13 @@ pub struct Processes {
 #[derive(Debug)]
 pub struct StopWatch(Helper);
 
-impl Processes {
+impl StoppedProcesses {
     /// Lists the descendants of this process from `/proc`. A process whose parent ends meanwhile may be missing, but not from the
     /// next list.
     ///
     /// # Errors
     /// Returns an error if `/proc` cannot be read.
-    pub(crate) fn of(init: libc::pid_t) -> io::Result<Self> {
+    pub(crate) fn descendants_of(init: libc::pid_t) -> io::Result<Self> {
         let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
         for pid in numbers("/proc")? {
             if let Some(stat) = stat(&format!("/proc/{pid}/stat")) {

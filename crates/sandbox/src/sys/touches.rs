@@ -138,7 +138,7 @@ impl Touch {
 impl FileHandle {
     /// # Errors
     /// Returns the error of name_to_handle_at(2).
-    pub fn of(file: &File) -> io::Result<Self> {
+    pub fn from_file(file: &File) -> io::Result<Self> {
         /// Linux 6.5: a handle that identifies the file but cannot open it, as in events.
         const AT_HANDLE_FID: libc::c_int = libc::AT_REMOVEDIR;
         let ask = |flags: libc::c_int| {

@@ -75,13 +75,13 @@ impl Drop for Sleeper {
 
 /// A host tree as a detached mount. Dropping it unmounts it.
 #[derive(Debug)]
-pub struct Tree {
+pub struct HostTree {
     fd: OwnedFd,
     pub(crate) is_dir: bool,
     uid: u32,
 }
 
-impl Tree {
+impl HostTree {
     /// Copies the file or directory at a path, with the mounts in it. Later mounts in the original do not appear here. Devices in it
     /// do not work, and set-user-ID programs run without their owner's rights.
     ///
@@ -91,14 +91,14 @@ impl Tree {
     pub fn open(path: &Path) -> io::Result<Self> {
         let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
-        Self::of(&openat2(AT_FDCWD, path, how)?)
+        Self::from_descriptor(&openat2(AT_FDCWD, path, how)?)
     }
 
     /// Copies the tree at a descriptor, such as one from `O_PATH`.
     ///
     /// # Errors
-    /// Returns an error as [`Tree::open`] does, except for those of the path.
-    pub fn of(found: &OwnedFd) -> io::Result<Self> {
+    /// Returns an error as [`HostTree::open`] does, except for those of the path.
+    pub fn from_descriptor(found: &OwnedFd) -> io::Result<Self> {
         let about = fstat(found)?;
         let is_dir = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         let flags = libc::OPEN_TREE_CLONE
@@ -175,7 +175,10 @@ pub(crate) struct Places {
 
 impl Places {
     /// Prepares mount points below `dir`, by name. The descriptors remain the caller's, and must be open when the trees are mounted.
-    pub(crate) fn new<'a>(dir: &Path, trees: impl Iterator<Item = (&'a str, &'a Tree)>) -> io::Result<Self> {
+    pub(crate) fn new<'a>(
+        dir: &Path,
+        trees: impl Iterator<Item = (&'a str, &'a HostTree)>,
+    ) -> io::Result<Self> {
         let trees = trees.map(|(name, tree)| {
             Ok((tree.fd.as_raw_fd(), CString::new(dir.join(name).as_os_str().as_bytes())?, tree.is_dir))
         });
