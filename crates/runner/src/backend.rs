@@ -264,7 +264,7 @@ pub(crate) fn build_sandbox(bwrap: &Path, who: &StageUser) -> Result<Offer, Erro
     ];
     let spec =
         SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
-    Launch { bwrap, spec, listener, cancel: cancel.into(), staging, judged: Vec::new(), held: None }
+    Launch { bwrap, spec, listener, cancel: cancel.into(), staging, expected: Vec::new(), held: None }
         .start()
         .map_err(Error::Sandbox)
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{InsideProcess, Mount, Offer, Running, Status};
+use exeat_sandbox::{InsideProcess, Mount, Offer, RunningSandbox, Status};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
@@ -288,7 +288,7 @@ impl Covers {
     /// `note` for each protected name that the stage made, when it is moved away.
     pub(crate) fn hold(
         mut self,
-        mut running: Running,
+        mut running: RunningSandbox,
         handle: Handle,
         note: impl Fn(&Found),
     ) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
@@ -310,16 +310,18 @@ impl Covers {
             };
             let lost = match running.until_change(&self.table, events, longest) {
                 // Also handles changes just before the end.
-                Ok(exeat_sandbox::Change::Ended) => match self.restore(&watchdog) {
+                Ok(exeat_sandbox::SandboxEvent::Ended) => match self.restore(&watchdog) {
                     Ok(lost) if lost.is_empty() => break,
                     lost => lost,
                 },
-                Ok(exeat_sandbox::Change::Events) => {
+                Ok(exeat_sandbox::SandboxEvent::Events) => {
                     // A busy stage makes many events. This thread can wait; the helper that renames files cannot.
                     std::thread::sleep(Duration::from_millis(1));
                     self.restore(&watchdog)
                 }
-                Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(&watchdog),
+                Ok(exeat_sandbox::SandboxEvent::Mounts | exeat_sandbox::SandboxEvent::None) => {
+                    self.changes(&watchdog)
+                }
                 Err(error) => Err(error),
             };
             // Some changes make no event, such as a name in another case on a file system that ignores case.

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use exeat_record::place::Place;
 pub use exeat_sandbox::Fix;
-pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
-use exeat_sandbox::{Held, Identity, Layer, is_nested};
+pub use exeat_sandbox::doctor::{NOTHING_RUNS, StepFinding, StepOutcome};
+use exeat_sandbox::{Enforced, Identity, RefusingLayer, is_nested};
 use nix::unistd::{AccessFlags, access};
 
 use crate::backend::build_sandbox;
@@ -33,7 +33,7 @@ pub struct Variables<'a> {
 
 /// Tries each step on this host, and removes what it made.
 #[must_use]
-pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
+pub fn examine(variables: Variables<'_>) -> Vec<StepFinding> {
     if is_nested() {
         // Each step would fail for this reason, with a fix that does not help.
         return vec![nested()];
@@ -55,98 +55,101 @@ pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
 
 /// Returns whether a run can start here: no required step fails.
 #[must_use]
-pub fn can_run(findings: &[Finding]) -> bool {
-    findings.iter().all(|finding| finding.found != Found::Absent)
+pub fn can_run(findings: &[StepFinding]) -> bool {
+    findings.iter().all(|finding| finding.found != StepOutcome::Absent)
 }
 
 /// Reports that this process is inside a run.
-fn nested() -> Finding {
-    Finding {
-        found: Found::Absent,
-        because: Layer::Nested.as_str().map(str::to_owned),
+fn nested() -> StepFinding {
+    StepFinding {
+        found: StepOutcome::Absent,
+        because: RefusingLayer::Nested.as_str().map(str::to_owned),
         costs: Some(NOTHING_RUNS.into()),
-        fix: Layer::Nested.fix(Path::new("bwrap")),
-        ..Finding::held(NESTED, "no run around this one", "this is the sandbox of a run")
+        fix: RefusingLayer::Nested.fix(Path::new("bwrap")),
+        ..StepFinding::held(NESTED, "no run around this one", "this is the sandbox of a run")
     }
 }
 
 /// Tries a whole sandbox with its helper, and its network from the host.
-fn whole(bwrap: &Path, who: &StageUser) -> Vec<Finding> {
+fn whole(bwrap: &Path, who: &StageUser) -> Vec<StepFinding> {
     let (id, step) = ("sandbox", "a whole sandbox, up to the helper's hello");
     match build_sandbox(bwrap, who) {
         Ok(offer) => {
             let (gateway, way) = ("gateway", "the gateway: the sandbox's network, configured from the host");
             let gateway = match offer.network(&offer.inside_process(None), true) {
-                Ok(_) => Finding::held(gateway, way, "configured"),
+                Ok(_) => StepFinding::held(gateway, way, "configured"),
                 Err(error) => {
                     let costs = "programs that ignore HTTPS_PROXY reach nothing; sandbox.transparent=on and --host-port are refused";
-                    Finding::partial(gateway, way, chain(&error), costs)
+                    StepFinding::partial(gateway, way, chain(&error), costs)
                 }
             };
-            vec![Finding::held(id, step, "made"), gateway]
+            vec![StepFinding::held(id, step, "made"), gateway]
         }
-        Err(Error::Sandbox(error)) => vec![Finding::absent(id, step, &error)],
-        Err(error) => vec![Finding {
-            found: Found::Absent,
+        Err(Error::Sandbox(error)) => vec![StepFinding::absent(id, step, &error)],
+        Err(error) => vec![StepFinding {
+            found: StepOutcome::Absent,
             costs: Some(NOTHING_RUNS.into()),
             fix: error.fix().map(Fix::words),
-            ..Finding::held(id, step, chain(&error))
+            ..StepFinding::held(id, step, chain(&error))
         }],
     }
 }
 
 /// Reports whether root's stage gets its own user here.
-fn another_user(who: &StageUser) -> Finding {
+fn another_user(who: &StageUser) -> StepFinding {
     let (id, step) = ("identity", "root's files, mounted for another user");
-    let Held::Partial { missing } = who.identity().1 else {
-        return Finding::held(id, step, "here, in the working directory");
+    let Enforced::Partial { missing } = who.identity().1 else {
+        return StepFinding::held(id, step, "here, in the working directory");
     };
     let fix = who.fix().map(Fix::words);
-    Finding { fix, ..Finding::partial(id, step, missing, "--require full refuses to run here") }
+    StepFinding { fix, ..StepFinding::partial(id, step, missing, "--require full refuses to run here") }
 }
 
-fn run_directory(variables: Variables<'_>, identity: Identity) -> Finding {
+fn run_directory(variables: Variables<'_>, identity: Identity) -> StepFinding {
     let (id, step) = ("run_directory", "a private place for sockets");
     // A run would make it in the same place.
     let base = dirs::base(variables.runtime.map(Path::new).filter(|_| identity == Identity::Caller));
     let found = writable(id, step, &base, NOTHING_RUNS);
-    let is_held = found.found == Found::Held;
-    Finding { found: if is_held { Found::Held } else { Found::Absent }, ..found }
+    let is_held = found.found == StepOutcome::Held;
+    StepFinding { found: if is_held { StepOutcome::Held } else { StepOutcome::Absent }, ..found }
 }
 
-fn record(variables: Variables<'_>) -> Finding {
+fn record(variables: Variables<'_>) -> StepFinding {
     let (id, step) = ("record", "a place for records");
     let place = Place::from_env(variables.state, variables.home);
     match place.and_then(|place| place.check_home().map(|()| place)) {
         Ok(place) => writable(id, step, place.dir(), "nothing runs without --audit FILE"),
         Err(error) => {
             let fix = Some(Fix::words("set HOME or XDG_STATE_HOME, or name a file with --audit"));
-            Finding { fix, ..Finding::partial(id, step, chain(&error), "nothing runs without --audit FILE") }
+            StepFinding {
+                fix,
+                ..StepFinding::partial(id, step, chain(&error), "nothing runs without --audit FILE")
+            }
         }
     }
 }
 
 /// Reports whether this user can write to a directory, or to its nearest existing parent.
-fn writable(id: &'static str, step: &'static str, dir: &Path, costs: &str) -> Finding {
+fn writable(id: &'static str, step: &'static str, dir: &Path, costs: &str) -> StepFinding {
     let there = dir.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
     match access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
-        Ok(()) => Finding::held(id, step, dir.display().to_string()),
+        Ok(()) => StepFinding::held(id, step, dir.display().to_string()),
         Err(errno) => {
             let seen = format!("{}: {}", there.display(), errno.desc());
             let fix = fs::metadata(there).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw());
             let fix = fix.then(|| Fix::command_on("chmod u+wx", there));
-            Finding { fix, ..Finding::partial(id, step, seen, costs) }
+            StepFinding { fix, ..StepFinding::partial(id, step, seen, costs) }
         }
     }
 }
 
 /// Looks for a control group whose memory the kernel bounds (cgroups(7)), which `--memory` uses.
-fn cgroup() -> Finding {
+fn cgroup() -> StepFinding {
     let (id, step) = ("cgroup", "a control group for --memory");
     match delegated() {
-        Some(above) => Finding {
-            found: Found::Aside,
-            ..Finding::held(id, step, format!("the kernel holds --memory, in {}", above.display()))
+        Some(above) => StepFinding {
+            found: StepOutcome::Aside,
+            ..StepFinding::held(id, step, format!("the kernel holds --memory, in {}", above.display()))
         },
         None => {
             let costs =
@@ -154,10 +157,10 @@ fn cgroup() -> Finding {
             let fix = Some(Fix::words(
                 "a unit of your session, as an ordinary user: systemd-run --user --scope exeat run ...",
             ));
-            Finding {
-                found: Found::Aside,
+            StepFinding {
+                found: StepOutcome::Aside,
                 fix,
-                ..Finding::partial(id, step, "none of yours counts memory here", costs)
+                ..StepFinding::partial(id, step, "none of yours counts memory here", costs)
             }
         }
     }

@@ -464,7 +464,7 @@ impl Error {
     #[must_use]
     pub fn fix(&self) -> Option<String> {
         if self.is_of_nesting() {
-            return exeat_sandbox::Layer::Nested.fix(Path::new("bwrap")).map(|fix| fix.text);
+            return exeat_sandbox::RefusingLayer::Nested.fix(Path::new("bwrap")).map(|fix| fix.text);
         }
         match self {
             Self::RunLost(lost) => lost.error.fix(),
@@ -575,7 +575,7 @@ impl Error {
         match self {
             Self::RunLost(lost) => lost.error.layer(),
             Self::Sandbox(exeat_sandbox::Error::Bwrap { layer, .. }) => layer.as_str(),
-            _ if self.is_of_nesting() => exeat_sandbox::Layer::Nested.as_str(),
+            _ if self.is_of_nesting() => exeat_sandbox::RefusingLayer::Nested.as_str(),
             _ => None,
         }
     }

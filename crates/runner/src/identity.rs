@@ -19,7 +19,7 @@ use exeat_files::request::Work;
 use exeat_files::users::user_of;
 use exeat_files::walk::{LinkRule, WalkError, cwd_by_name};
 use exeat_record::place::Place;
-use exeat_sandbox::{Held, Identity};
+use exeat_sandbox::{Enforced, Identity};
 use nix::unistd::{Uid, geteuid};
 
 use crate::cache::Steps;
@@ -87,22 +87,22 @@ impl StageUser {
     }
 
     /// Returns the user for the sandbox, and whether it isolates fully.
-    pub(crate) fn identity(&self) -> (Identity, Held) {
+    pub(crate) fn identity(&self) -> (Identity, Enforced) {
         let identity = match self.other() {
             Some((uid, gid)) => Identity::Other { uid, gid },
             None => Identity::Caller,
         };
         let held = match self {
-            Self::Own(own) if !own.is_held() => Held::Partial {
+            Self::Own(own) if !own.is_held() => Enforced::Partial {
                 missing: "somebody holds the names of all uids that were tried, and another run may have the same uid".into(),
             },
-            Self::Caller | Self::Own(_) => Held::Full,
-            Self::Owner(_, why) => Held::Partial {
+            Self::Caller | Self::Own(_) => Enforced::Full,
+            Self::Owner(_, why) => Enforced::Partial {
                 missing: format!(
                     "the stage is the owner of the working directory, and no user of its own: {why}"
                 ),
             },
-            Self::Kept(why) => Held::Partial {
+            Self::Kept(why) => Enforced::Partial {
                 missing: format!(
                     "the stage keeps root's kernel uid, and in its view file permissions do not hold it back: {why}"
                 ),
@@ -380,9 +380,9 @@ mod tests {
     fn b10_another_user_s_uid_holds_in_part() {
         for who in [StageUser::Owner((1, 1), "no such thing".into()), StageUser::Kept("no such thing".into())]
         {
-            let Held::Partial { missing } = who.identity().1 else { panic!("{who:?}") };
+            let Enforced::Partial { missing } = who.identity().1 else { panic!("{who:?}") };
             assert!(missing.ends_with(": no such thing") && who.fix().is_some(), "{missing}");
         }
-        assert_eq!(StageUser::Caller.identity(), (Identity::Caller, Held::Full));
+        assert_eq!(StageUser::Caller.identity(), (Identity::Caller, Enforced::Full));
     }
 }

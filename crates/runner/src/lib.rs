@@ -114,7 +114,7 @@ pub use exeat_record::ledger::Head;
 pub use exeat_record::{self as record, RunId, Sealed};
 #[doc(hidden)]
 pub use exeat_sandbox::attempt;
-pub use exeat_sandbox::{Enforcement, Held, is_nested, is_passed, take_fd};
+pub use exeat_sandbox::{Enforced, Enforcement, is_nested, is_passed, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use parent::Parent;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, Limits, Size};
 use exeat_record::RunId;
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{Inside, MemoryFiles, Mount, Offer, Resource, Rlimit};
+use exeat_sandbox::{MemoryFiles, Meter, Mount, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;
 
 use crate::error::Error;
@@ -223,7 +223,7 @@ impl RunLimits {
             offer.limit(&self.rlimits(0))?;
             return Ok(group.map(|group| Watch { group: Some(group), threads: Vec::new() }));
         }
-        let inside = offer.inside(&in_memory(mounts))?;
+        let inside = offer.meter(&in_memory(mounts))?;
         let usage = inside.usage().map_err(exeat_sandbox::Error::Watch)?;
         // The stage counts as one of the tasks, as stage2 does now.
         let own = usage.tasks().saturating_sub(1);
@@ -352,7 +352,7 @@ impl Drop for Watch {
 }
 
 struct Watcher {
-    inside: Arc<Inside>,
+    inside: Arc<Meter>,
     files: MemoryFiles,
     handle: Handle,
     what: Watched,

@@ -21,7 +21,7 @@ use exeat_proxy::UpstreamProxy;
 use exeat_record::place::Place;
 use exeat_record::{Source, today};
 use exeat_sandbox::bwrap::Argv;
-use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp, shell_word};
+use exeat_sandbox::{Enforced, Enforcement, Identity, Mount, SandboxSpec, seccomp, shell_word};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use serde_json::json;
@@ -171,7 +171,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     let (identity, identity_held) = who.identity();
     let limits = limits::RunLimits::new(request.limits, matches!(who, StageUser::Kept(_)))?;
 
-    if let Held::Partial { missing } = &identity_held {
+    if let Enforced::Partial { missing } = &identity_held {
         notes.push(format!("{missing} ({})", who.fix().unwrap_or_default()));
     }
     notes.extend(request.policy.terms().note().map(str::to_owned));
@@ -246,8 +246,8 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         (asked, Loopback::Own) => asked,
     };
     let net = match &via {
-        None => Held::Full,
-        Some(socket) => Held::Partial { missing: via::missing(socket) },
+        None => Enforced::Full,
+        Some(socket) => Enforced::Partial { missing: via::missing(socket) },
     };
 
     let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));
@@ -464,7 +464,7 @@ impl Plan {
         let lacks: Vec<String> =
             [("network", net), ("files", fs), ("system calls", syscalls), ("identity", identity)]
                 .into_iter()
-                .filter(|(_, held)| **held != Held::Full)
+                .filter(|(_, held)| **held != Enforced::Full)
                 .map(|(aspect, held)| format!("{aspect}: {held}"))
                 .collect();
         if lacks.is_empty() { Ok(()) } else { Err(Error::NotHeld(lacks.join("; "))) }
@@ -637,9 +637,9 @@ fn unix_sockets(
     asked: UnixSockets,
     is_bounded: bool,
     exposed: bool,
-    held: Held,
+    held: Enforced,
     notes: &mut Vec<String>,
-) -> (bool, Held) {
+) -> (bool, Enforced) {
     match asked {
         UnixSockets::Off => (false, held),
         UnixSockets::Auto => (!exposed, held),
@@ -655,10 +655,10 @@ fn unix_sockets(
             let lost = "the stage can connect to sockets of the host that are in sight (--set sandbox.unix_sockets=on)";
             notes.push(lost.into());
             let missing = match held {
-                Held::Partial { missing } => format!("{missing}; {lost}"),
-                Held::Full | Held::Absent => lost.into(),
+                Enforced::Partial { missing } => format!("{missing}; {lost}"),
+                Enforced::Full | Enforced::Absent => lost.into(),
             };
-            (true, Held::Partial { missing })
+            (true, Enforced::Partial { missing })
         }
     }
 }

@@ -27,7 +27,7 @@ use exeat_proxy::{
 use exeat_record::place::remove_empty;
 use exeat_record::{Event, Log, Note, RunId, RunStart, What};
 use exeat_sandbox::{
-    Bridge, Identity, Judged, Launch, Mount, Staging, descriptor_limit, raise_descriptor_limit, seccomp,
+    Bridge, ExpectedFile, Identity, Launch, Mount, Staging, descriptor_limit, raise_descriptor_limit, seccomp,
 };
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -618,7 +618,7 @@ impl Run<'_> {
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),
             listener,
             cancel: cancelled.into(),
-            judged: judge(&self.plan.mounts),
+            expected: judge(&self.plan.mounts),
             staging,
             held: self.held.take(),
         };
@@ -646,7 +646,7 @@ impl Run<'_> {
                 // Programs on the host rename files while they work: one replacement is not an attack.
                 (Err(exeat_sandbox::Error::Replaced(place)), Some(again)) => {
                     tracing::debug!(place = %place.display(), "the start is made anew");
-                    Launch { judged: judge(&mounts), ..again }.start()
+                    Launch { expected: judge(&mounts), ..again }.start()
                 }
                 (started, _) => started,
             };
@@ -750,7 +750,7 @@ impl Run<'_> {
 
 /// Returns the file that each host mount must show, unless a later mount covers it. The paths had no links in the plan: one that appeared
 /// since then matches no file.
-fn judge(mounts: &[Mount]) -> Vec<Judged> {
+fn judge(mounts: &[Mount]) -> Vec<ExpectedFile> {
     let points: HashMap<&Path, usize> =
         mounts.iter().enumerate().filter_map(|(number, mount)| Some((mount_point(mount)?, number))).collect();
     let shown = mounts.iter().enumerate().filter_map(|(number, mount)| match mount {
@@ -760,5 +760,5 @@ fn judge(mounts: &[Mount]) -> Vec<Judged> {
     let shown = shown.filter(|(number, _, at)| {
         !at.ancestors().any(|above| points.get(above).is_some_and(|later| later > number))
     });
-    shown.map(|(_, host, at)| Judged { at: at.clone(), file: id_of_plain(host).ok() }).collect()
+    shown.map(|(_, host, at)| ExpectedFile { at: at.clone(), file: id_of_plain(host).ok() }).collect()
 }

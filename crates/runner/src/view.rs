@@ -24,7 +24,7 @@ use exeat_files::request::Files;
 use exeat_files::users::user_of;
 use exeat_files::walk::{End, LinkRule, clean};
 use exeat_policy::{Nested, Size, View};
-use exeat_sandbox::{Held, Mount};
+use exeat_sandbox::{Enforced, Mount};
 use nix::unistd::{Uid, geteuid};
 
 use crate::bounds::{Extent, Found, Limit, existing};
@@ -144,7 +144,7 @@ pub(crate) struct Built {
     pub(crate) notes: Vec<String>,
     /// Those of them on what PATH and variables name that is not shown: a missing command may lie there.
     pub(crate) left_out: Vec<String>,
-    pub(crate) held: Held,
+    pub(crate) held: Enforced,
     /// A socket of the host may be reachable by path: no Unix sockets for the stage.
     pub(crate) sockets_exposed: bool,
     /// Host paths that the stage can write below.
@@ -192,8 +192,11 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     view.check_declared()?;
     let start = view.start(is_cut);
     let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed || view.tools_expose_sockets();
-    let held =
-        if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
+    let held = if view.lost.is_empty() {
+        Enforced::Full
+    } else {
+        Enforced::Partial { missing: view.lost.join("; ") }
+    };
     let cache = facts.cache.filter(|_| files.cache.is_on_disk()).map(Path::to_path_buf);
     let writable = writable.into_iter().map(|(host, _)| host).chain(cache);
     let writable = writable.chain(facts.tmp_dir.map(Path::to_path_buf)).collect();

@@ -106,7 +106,7 @@ fn look_up(mut finder: Finder, asked: &Receiver<Ask>, budget: &Budget) {
         let took = cpu_time().saturating_sub(start);
         budget.spend(took, Instant::now());
         tracing::trace!(?found, ?took, "looked for a process");
-        if let Some(exeat_sandbox::Process { pid, ppid, exe }) = found {
+        if let Some(exeat_sandbox::SocketOwner { pid, ppid, exe }) = found {
             // The decision may already be written without an answer.
             let _ = answer.send(Process { pid, ppid, exe: exe.map(Into::into) });
         }

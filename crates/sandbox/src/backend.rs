@@ -1,7 +1,7 @@
 //! Runs a sandbox on bubblewrap, from its description to its end.
 //!
 //! The calls block. [`Launch::start`] returns once stage2 has offered the bridge, [`Offer::go`] once the stage is executed,
-//! [`Running::wait`] once it has ended. A caller that serves connections meanwhile uses a thread.
+//! [`RunningSandbox::wait`] once it has ended. A caller that serves connections meanwhile uses a thread.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -24,7 +24,7 @@ use crate::bwrap::Argv;
 use crate::child::{Bwrap, Lifeline};
 use crate::control::{self, Control, Ready, wait};
 use crate::error::Error;
-use crate::inside::Inside;
+use crate::inside::Meter;
 use crate::seccomp;
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
@@ -57,12 +57,12 @@ pub struct Launch {
     /// Descriptor that stays open until the sandbox has no process left, even if this process is killed.
     pub held: Option<OwnedFd>,
     /// Files that the mounts of the spec must show: names can be exchanged between the plan and the mount.
-    pub judged: Vec<Judged>,
+    pub expected: Vec<ExpectedFile>,
 }
 
 /// A file that the plan checked for a mount. The start fails if the sandbox has another one at that path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Judged {
+pub struct ExpectedFile {
     /// Path inside the sandbox, without links.
     pub at: PathBuf,
     /// Device and inode on the host. `None` matches no file.
@@ -116,7 +116,7 @@ pub struct Rlimit {
 
 /// A sandbox whose stage runs.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningSandbox {
     handle: Handle,
     bwrap: Bwrap,
     terminal: Option<OwnedFd>,
@@ -125,7 +125,7 @@ pub struct Running {
 
 /// An event in a running sandbox that ends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum SandboxEvent {
     /// The sandbox's table of mounts changed.
     Mounts,
     /// The caller's descriptor is readable.
@@ -176,7 +176,7 @@ impl Launch {
             cancel: self.cancel.try_clone()?,
             staging: None,
             held: self.held.as_ref().map(OwnedFd::try_clone).transpose()?,
-            judged: self.judged.clone(),
+            expected: self.expected.clone(),
         })
     }
 
@@ -220,11 +220,11 @@ impl Launch {
             None => return Err(bwrap.explain()),
             Some(_) => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
         };
-        let root = compare(init, &self.judged);
+        let root = compare(init, &self.expected);
         match root {
             // Root without CAP_SYS_PTRACE may not inspect a process of another user.
             Err(Error::Watch(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                sys::as_user(self.spec.identity, || Ok(compare(init, &self.judged)))
+                sys::as_user(self.spec.identity, || Ok(compare(init, &self.expected)))
                     .map_err(Error::Watch)??;
             }
             compared => compared?,
@@ -280,9 +280,9 @@ impl Offer {
     ///
     /// # Errors
     /// Returns [`Error::Watch`] if its `/proc` or one of these file systems cannot be opened.
-    pub fn inside(&self, tmpfs: &[PathBuf]) -> Result<Inside, Error> {
+    pub fn meter(&self, tmpfs: &[PathBuf]) -> Result<Meter, Error> {
         let Processes { init, init_pid, .. } = &*self.handle.0;
-        let inside = sys::as_user(self.identity, || Inside::open(*init_pid, tmpfs)).map_err(Error::Watch)?;
+        let inside = sys::as_user(self.identity, || Meter::open(*init_pid, tmpfs)).map_err(Error::Watch)?;
         stands(init)?;
         Ok(inside)
     }
@@ -321,7 +321,7 @@ impl Offer {
     pub fn finder(&self, network: &mut Network) -> Result<Finder, Error> {
         let absent = || Error::Watch(io::ErrorKind::Unsupported.into());
         let diag = network.diag.take().ok_or_else(absent)?;
-        Ok(Finder::new(diag, self.inside(&[])?, self.identity))
+        Ok(Finder::new(diag, self.meter(&[])?, self.identity))
     }
 
     /// Lets stage2 become the stage, on these standard streams, and waits until it has.
@@ -329,7 +329,7 @@ impl Offer {
     /// # Errors
     /// Returns [`Error::Exec`] if the command cannot be executed, [`Error::Stage2`] if an earlier step failed, and [`Error::Control`]
     /// if the sandbox ended. The sandbox has ended then, and nothing untrusted has run.
-    pub fn go(mut self, go: Go, streams: [BorrowedFd<'_>; 3]) -> Result<Running, Error> {
+    pub fn go(mut self, go: Go, streams: [BorrowedFd<'_>; 3]) -> Result<RunningSandbox, Error> {
         self.control.set_deadline(GO).map_err(Error::Control)?;
         let (has_terminal, may_tell) = (go.terminal.is_some(), !go.notice_filter.is_empty());
         self.control.send_go(go, streams)?;
@@ -352,7 +352,7 @@ impl Offer {
             return Err(Error::Control(io::ErrorKind::InvalidData.into()));
         }
         match self.control.receive()? {
-            None => Ok(Running { handle: self.handle, bwrap: self.bwrap, terminal, notices }),
+            None => Ok(RunningSandbox { handle: self.handle, bwrap: self.bwrap, terminal, notices }),
             Some((Message::Failed { step, errno }, _)) => Err(failed(step, errno)),
             Some(_) => Err(Error::Control(io::ErrorKind::InvalidData.into())),
         }
@@ -360,14 +360,14 @@ impl Offer {
 }
 
 /// Compares the files at the sandbox's mounts with those that the plan checked.
-fn compare(init: i32, judged: &[Judged]) -> Result<(), Error> {
+fn compare(init: i32, expected: &[ExpectedFile]) -> Result<(), Error> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let root =
         nix::fcntl::open(format!("/proc/{init}/root").as_str(), flags | OFlag::O_DIRECTORY, Mode::empty());
     let root = root.map_err(|errno| Error::Watch(errno.into()))?;
     let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_SYMLINKS;
     let how = OpenHow::new().flags(flags).resolve(resolve);
-    for Judged { at, file } in judged {
+    for ExpectedFile { at, file } in expected {
         let there = openat2(&root, at.as_path(), how).and_then(fstat).map(|stat| (stat.st_dev, stat.st_ino));
         match there {
             Ok(there) if *file == Some(there) => {}
@@ -393,7 +393,7 @@ fn failed(step: Step, errno: i32) -> Error {
     if step == Step::Exec { Error::Exec(source) } else { Error::Stage2 { step, source } }
 }
 
-impl Running {
+impl RunningSandbox {
     /// Returns the master of the stage's terminal, if the go asked for one. Later calls return `None`.
     pub fn take_terminal(&mut self) -> Option<OwnedFd> {
         self.terminal.take()
@@ -415,7 +415,7 @@ impl Running {
         table: &File,
         events: Option<BorrowedFd<'_>>,
         longest: Duration,
-    ) -> io::Result<Change> {
+    ) -> io::Result<SandboxEvent> {
         change(table.as_fd(), events, self.bwrap.as_fd(), Instant::now() + longest.min(MAX_WAIT))
     }
 
@@ -451,13 +451,13 @@ impl Running {
     }
 }
 
-/// Waits as [`Running::until_change`] does, on any table of mounts and any process.
+/// Waits as [`RunningSandbox::until_change`] does, on any table of mounts and any process.
 pub(crate) fn change(
     table: BorrowedFd<'_>,
     events: Option<BorrowedFd<'_>>,
     process: BorrowedFd<'_>,
     by: Instant,
-) -> io::Result<Change> {
+) -> io::Result<SandboxEvent> {
     let mut fds = [
         PollFd::new(table, PollFlags::POLLPRI),
         PollFd::new(process, PollFlags::POLLIN),
@@ -468,16 +468,16 @@ pub(crate) fn change(
         let left = by.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1));
         match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
             Err(Errno::EINTR) if Instant::now() < by => continue,
-            Err(Errno::EINTR) | Ok(0) => return Ok(Change::None),
+            Err(Errno::EINTR) | Ok(0) => return Ok(SandboxEvent::None),
             Err(errno) => return Err(errno.into()),
             Ok(_) => {}
         }
         let [has_table, has_ended, has_events] = fds.each_ref().map(|fd| fd.any().unwrap_or(false));
         // Mounts first, so that the end of the sandbox does not hide a change.
         return Ok(match (has_table, has_events && !has_ended) {
-            (true, _) => Change::Mounts,
-            (false, true) => Change::Events,
-            (false, false) => Change::Ended,
+            (true, _) => SandboxEvent::Mounts,
+            (false, true) => SandboxEvent::Events,
+            (false, false) => SandboxEvent::Ended,
         });
     }
 }

@@ -12,7 +12,7 @@ use exeat_contract::{NOBODY, STAGE2};
 use crate::STAGE2_IMAGE;
 use crate::bwrap::{self, Argv, Word};
 use crate::child::{self, Bwrap};
-use crate::enforce::{self, Held};
+use crate::enforce::{self, Enforced};
 use crate::error::Error;
 use crate::fix::Fix;
 use crate::seccomp;
@@ -27,13 +27,13 @@ const KERNEL: (u32, u32) = (5, 15);
 
 /// The result of one step that a run takes on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct StepFinding {
     /// Identifier for programs.
     pub id: &'static str,
     /// Description of the step, for people.
     pub step: &'static str,
     /// Whether it worked.
-    pub found: Found,
+    pub found: StepOutcome,
     /// Details that the host reported.
     pub seen: String,
     /// The layer that refused, if known.
@@ -46,7 +46,7 @@ pub struct Finding {
 
 /// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum StepOutcome {
     /// It works.
     Held,
     /// Something is missing, and a run reports it.
@@ -57,7 +57,7 @@ pub enum Found {
     Aside,
 }
 
-impl Found {
+impl StepOutcome {
     /// Returns the word used in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -73,18 +73,18 @@ impl Found {
 /// Cost of a failed step that every run needs.
 pub const NOTHING_RUNS: &str = "nothing runs: exit code 125";
 
-impl Finding {
+impl StepFinding {
     /// Reports a step that worked.
     #[must_use]
     pub fn held(id: &'static str, step: &'static str, seen: impl Into<String>) -> Self {
-        Self { id, step, found: Found::Held, seen: seen.into(), because: None, costs: None, fix: None }
+        Self { id, step, found: StepOutcome::Held, seen: seen.into(), because: None, costs: None, fix: None }
     }
 
     /// Reports a failed step that every run needs.
     #[must_use]
     pub fn absent(id: &'static str, step: &'static str, error: &Error) -> Self {
         Self {
-            found: Found::Absent,
+            found: StepOutcome::Absent,
             because: error.layer().and_then(|layer| layer.as_str()).map(str::to_owned),
             costs: Some(NOTHING_RUNS.into()),
             fix: error.fix(),
@@ -95,7 +95,7 @@ impl Finding {
     /// Reports a step of which a part failed.
     #[must_use]
     pub fn partial(id: &'static str, step: &'static str, seen: impl Into<String>, costs: &str) -> Self {
-        Self { found: Found::Partial, costs: Some(costs.into()), ..Self::held(id, step, seen) }
+        Self { found: StepOutcome::Partial, costs: Some(costs.into()), ..Self::held(id, step, seen) }
     }
 }
 
@@ -109,7 +109,7 @@ fn brief_message(error: &Error) -> String {
 
 /// Tries every step of the sandbox itself as this user, in the order of a run. Also returns the bubblewrap to use, if any.
 #[must_use]
-pub fn examine(identity: Identity) -> (Vec<Finding>, Option<PathBuf>) {
+pub fn examine(identity: Identity) -> (Vec<StepFinding>, Option<PathBuf>) {
     let (bubblewrap, path) = bubblewrap();
     let mut findings = vec![kernel(), bubblewrap];
     if let Some(path) = &path {
@@ -119,7 +119,7 @@ pub fn examine(identity: Identity) -> (Vec<Finding>, Option<PathBuf>) {
     (findings, path)
 }
 
-fn kernel() -> Finding {
+fn kernel() -> StepFinding {
     let (id, step) = ("kernel", "Linux 5.15 or later");
     let name = nix::sys::utsname::uname();
     let release = name.as_ref().map(|it| it.release().to_string_lossy().into_owned()).unwrap_or_default();
@@ -127,18 +127,18 @@ fn kernel() -> Finding {
     let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let seen = format!("Linux {release}, {}", std::env::consts::ARCH);
     if version >= KERNEL {
-        Finding::held(id, step, seen)
+        StepFinding::held(id, step, seen)
     } else {
         let costs = "exeat was not tried on it: a step may fail, and then nothing runs";
-        Finding::partial(id, step, seen, costs)
+        StepFinding::partial(id, step, seen, costs)
     }
 }
 
-fn bubblewrap() -> (Finding, Option<PathBuf>) {
+fn bubblewrap() -> (StepFinding, Option<PathBuf>) {
     let (id, step) = ("bubblewrap", "bubblewrap 0.8 or later, where only root can change it");
     let path = match bwrap::find() {
         Ok(path) => path,
-        Err(error) => return (Finding::absent(id, step, &error), None),
+        Err(error) => return (StepFinding::absent(id, step, &error), None),
     };
     let version = child::first_line(&path, "--version", Instant::now() + STEP);
     let version = version.unwrap_or_else(|error| format!("which does not tell its version: {error}"));
@@ -149,24 +149,24 @@ fn bubblewrap() -> (Finding, Option<PathBuf>) {
     let finding = if is_setuid {
         let costs = "it runs as root until it has made the sandbox, which no user namespace needs";
         let fix = Some(Fix::command_on("sudo chmod u-s", &path));
-        Finding { fix, ..Finding::partial(id, step, format!("{seen}, setuid"), costs) }
+        StepFinding { fix, ..StepFinding::partial(id, step, format!("{seen}, setuid"), costs) }
     } else {
-        Finding::held(id, step, seen)
+        StepFinding::held(id, step, seen)
     };
     (finding, Some(path))
 }
 
-fn landlock() -> Finding {
+fn landlock() -> StepFinding {
     let (id, step) = ("landlock", "a Landlock domain with scopes");
     let abi = enforce::landlock_abi();
     let seen = if abi == 0 { "no Landlock".to_owned() } else { format!("ABI {abi}") };
     match enforce::syscalls() {
-        Held::Full => Finding::held(id, step, seen),
-        Held::Partial { missing } => {
+        Enforced::Full => StepFinding::held(id, step, seen),
+        Enforced::Partial { missing } => {
             let ports = if abi < 4 { "; sandbox.loopback=proxy is refused (Linux 6.7)" } else { "" };
-            Finding::partial(id, step, seen, &format!("{missing}{ports}"))
+            StepFinding::partial(id, step, seen, &format!("{missing}{ports}"))
         }
-        Held::Absent => Finding::partial(id, step, seen, "no Landlock domain"),
+        Enforced::Absent => StepFinding::partial(id, step, seen, "no Landlock domain"),
     }
 }
 
@@ -210,10 +210,10 @@ const ATTEMPTS: [Attempt; 7] = [
 ];
 
 impl Attempt {
-    fn report(&self, bwrap: &Path, identity: Identity) -> Finding {
+    fn report(&self, bwrap: &Path, identity: Identity) -> StepFinding {
         match self.make(bwrap, identity) {
-            Ok(()) => Finding::held(self.id, self.step, "made"),
-            Err(error) => Finding::absent(self.id, self.step, &error),
+            Ok(()) => StepFinding::held(self.id, self.step, "made"),
+            Err(error) => StepFinding::absent(self.id, self.step, &error),
         }
     }
 

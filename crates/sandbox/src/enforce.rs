@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The degree to which one aspect of the sandbox is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum Enforced {
     /// All of it.
     Full,
     /// Some of it.
@@ -16,7 +16,7 @@ pub enum Held {
     Absent,
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for Enforced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full => f.write_str("held"),
@@ -30,13 +30,13 @@ impl fmt::Display for Held {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enforcement {
     /// The network namespace: nothing but the bridge leads out.
-    pub net: Held,
+    pub net: Enforced,
     /// The file view.
-    pub fs: Held,
+    pub fs: Enforced,
     /// The seccomp filters, with the Landlock domain as a second layer.
-    pub syscalls: Held,
+    pub syscalls: Enforced,
     /// The kernel identity: an unprivileged uid.
-    pub identity: Held,
+    pub identity: Enforced,
 }
 
 /// Returns the kernel's Landlock ABI (landlock(7)), or 0 without Landlock.
@@ -47,13 +47,13 @@ pub fn landlock_abi() -> u32 {
 
 /// Returns how far this kernel restricts system calls: the filters always work, the Landlock domain depends on its ABI.
 #[must_use]
-pub fn syscalls() -> Held {
+pub fn syscalls() -> Enforced {
     match crate::sys::landlock_abi() {
-        6.. => Held::Full,
-        2..=5 => Held::Partial {
+        6.. => Enforced::Full,
+        2..=5 => Enforced::Partial {
             missing: "no Landlock scopes: pid 1 and the relay may be signalled (Linux 6.12)".into(),
         },
-        _ => Held::Partial {
+        _ => Enforced::Partial {
             missing: "no Landlock domain: pid 1's memory is writable to the stage (Linux 5.19)".into(),
         },
     }

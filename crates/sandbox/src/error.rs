@@ -50,7 +50,7 @@ pub enum Error {
         /// Its error output, or its exit status.
         said: String,
         /// The layer that refused, if known.
-        layer: Layer,
+        layer: RefusingLayer,
     },
     /// stage2 did not report in time.
     #[error("the sandbox did not come up within {} s", .0.as_secs())]
@@ -104,7 +104,7 @@ pub enum Error {
 
 /// The layer that refused a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layer {
+pub enum RefusingLayer {
     /// AppArmor's restriction of unprivileged user namespaces (Ubuntu 23.10 and later).
     AppArmor,
     /// `kernel.unprivileged_userns_clone` (Debian, Arch).
@@ -124,7 +124,7 @@ pub enum Layer {
     Unknown,
 }
 
-impl Layer {
+impl RefusingLayer {
     /// Describes the layer, if known.
     #[must_use]
     pub fn as_str(self) -> Option<&'static str> {
@@ -144,7 +144,7 @@ impl Layer {
 impl Error {
     /// Returns the layer that refused, if bubblewrap failed.
     #[must_use]
-    pub fn layer(&self) -> Option<Layer> {
+    pub fn layer(&self) -> Option<RefusingLayer> {
         match self {
             Self::Bwrap { layer, .. } => Some(*layer),
             _ => None,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::error::Layer;
+use crate::error::RefusingLayer;
 
 /// A remedy for a step that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Fix {
     }
 }
 
-impl Layer {
+impl RefusingLayer {
     /// Returns the remedy that lifts the restriction from this bubblewrap.
     #[must_use]
     pub fn fix(self, bwrap: &Path) -> Option<Fix> {
@@ -163,20 +163,20 @@ mod tests {
     #[test]
     fn only_commands_are_given_to_a_shell() {
         let all = [
-            Layer::AppArmor,
-            Layer::UsernsCloneSysctl,
-            Layer::MaxUserNamespaces,
-            Layer::Container,
-            Layer::Nested,
-            Layer::MaskedProc,
-            Layer::OldBwrap,
+            RefusingLayer::AppArmor,
+            RefusingLayer::UsernsCloneSysctl,
+            RefusingLayer::MaxUserNamespaces,
+            RefusingLayer::Container,
+            RefusingLayer::Nested,
+            RefusingLayer::MaskedProc,
+            RefusingLayer::OldBwrap,
         ];
         let bwrap = Path::new("/usr/local/bin/bwrap");
         for layer in all {
             let fix = layer.fix(bwrap).unwrap();
             assert_eq!(fix.script.is_some(), fix.text.starts_with("sudo "), "{fix:?}");
         }
-        let apparmor = Layer::AppArmor.fix(bwrap).unwrap();
+        let apparmor = RefusingLayer::AppArmor.fix(bwrap).unwrap();
         for text in [Some(&apparmor.text), apparmor.script.as_ref()] {
             assert!(text.unwrap().contains("profile exeat-bwrap /usr/local/bin/bwrap flags"), "{apparmor:?}");
         }
@@ -192,7 +192,7 @@ mod tests {
     /// Both scripts work together when both settings are in the way.
     #[test]
     fn each_setting_has_a_file_of_its_own() {
-        let scripts = [Layer::UsernsCloneSysctl, Layer::MaxUserNamespaces]
+        let scripts = [RefusingLayer::UsernsCloneSysctl, RefusingLayer::MaxUserNamespaces]
             .map(|layer| layer.fix(Path::new("/usr/bin/bwrap")).unwrap().script.unwrap());
         let files = scripts.each_ref().map(|script| script.split_whitespace().last().unwrap());
         assert_ne!(files[0], files[1]);

@@ -23,7 +23,7 @@ const FILE: u64 = 256 << 10;
 
 /// A sandbox opened for measurements. Dropping it releases the sandbox's file systems.
 #[derive(Debug)]
-pub struct Inside {
+pub struct Meter {
     /// The sandbox's `/proc`.
     proc: OwnedFd,
     /// The sandbox's file systems in memory.
@@ -54,7 +54,7 @@ struct Process {
     size: u64,
 }
 
-impl Inside {
+impl Meter {
     /// Opens the sandbox whose pid 1 is `init` on the host. The caller guarantees that `init` is that process before and after this
     /// call, and that nothing untrusted has run.
     pub(crate) fn open(init: i32, tmpfs: &[PathBuf]) -> io::Result<Self> {
@@ -73,7 +73,7 @@ impl Inside {
         Ok(Self { proc, tmpfs, pids, init })
     }
 
-    /// Measures the current usage. Memory that forked processes share counts once for each: see [`Inside::memory`].
+    /// Measures the current usage. Memory that forked processes share counts once for each: see [`Meter::memory`].
     ///
     /// # Errors
     /// Returns an error if the sandbox's `/proc` cannot be read. A process that ends meanwhile is skipped.
@@ -97,10 +97,10 @@ impl Inside {
     }
 
     /// Whether the sandbox has more processes and threads than `most`. Stops counting there, and takes a hundredth of the time of
-    /// [`Inside::usage`].
+    /// [`Meter::usage`].
     ///
     /// # Errors
-    /// Returns an error as [`Inside::usage`] does.
+    /// Returns an error as [`Meter::usage`] does.
     pub fn has_more_tasks_than(&self, most: u64) -> io::Result<bool> {
         let mut tasks = 0_u64;
         for entry in self.entries()?.iter() {
@@ -121,7 +121,7 @@ impl Inside {
     /// after `by`, the rest is counted as in [`Usage::memory_at_most`].
     ///
     /// # Errors
-    /// Returns an error as [`Inside::usage`] does.
+    /// Returns an error as [`Meter::usage`] does.
     pub fn memory(&self, usage: &Usage, files: u64, by: Instant) -> io::Result<u64> {
         let (mut anonymous, mut shared) = (0_u64, 0_u64);
         for process in &usage.processes {
@@ -314,7 +314,7 @@ mod tests {
         // Treats this machine as a sandbox.
         let open = |path: &str| OwnedFd::from(File::open(path).unwrap());
         let inside =
-            Inside { proc: open("/proc"), tmpfs: Vec::new(), pids: open("/proc/self/ns/pid"), init: 1 };
+            Meter { proc: open("/proc"), tmpfs: Vec::new(), pids: open("/proc/self/ns/pid"), init: 1 };
         let mut shell = std::process::Command::new("sh");
         let shell = shell.args(["-c", "sleep 20 & read x; kill $!"]);
         let mut shell = shell.stdin(std::process::Stdio::piped()).spawn().unwrap();

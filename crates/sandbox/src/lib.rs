@@ -20,12 +20,12 @@ pub mod staging;
 mod sys;
 pub mod who;
 
-pub use backend::{Bridge, Change, Judged, Launch, Offer, Rlimit, Running, Status};
+pub use backend::{Bridge, ExpectedFile, Launch, Offer, Rlimit, RunningSandbox, SandboxEvent, Status};
 pub use bwrap::probe::{is_nested, is_passed};
-pub use enforce::{Enforcement, Held};
-pub use error::{Error, Layer};
+pub use enforce::{Enforced, Enforcement};
+pub use error::{Error, RefusingLayer};
 pub use fix::{Fix, shell_word};
-pub use inside::{Inside, Usage};
+pub use inside::{Meter, Usage};
 pub use memory_files::MemoryFiles;
 pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
@@ -40,7 +40,7 @@ pub use sys::{
     open_process, prefer_this_thread, raise_descriptor_limit, survive_file_limit, suspend_this_process,
     take_fd,
 };
-pub use who::{Finder, Process};
+pub use who::{Finder, SocketOwner};
 
 /// The static helper, built with this library.
 pub const STAGE2_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stage2"));

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{Mode, fstat, fstatat};
 
-use crate::inside::Inside;
+use crate::inside::Meter;
 use crate::sys;
 
 /// Most memory files to remember. A stage with more cannot be measured and is stopped.
@@ -56,7 +56,7 @@ impl MemoryFiles {
     ///
     /// # Errors
     /// Returns an error if the sandbox's `/proc` cannot be read, and for more than 65 536 files.
-    pub fn bytes(&mut self, inside: &Inside, by: Instant) -> io::Result<u64> {
+    pub fn bytes(&mut self, inside: &Meter, by: Instant) -> io::Result<u64> {
         let mut pids = inside.pids()?;
         pids.sort_unstable();
         let (first, from) = self.next;
@@ -77,7 +77,7 @@ impl MemoryFiles {
     }
 
     /// Scans one process's descriptors from `from` on. Returns the next descriptor if the time ends before the last one.
-    fn look_into(&mut self, inside: &Inside, pid: i32, from: i32, by: Instant) -> io::Result<Option<i32>> {
+    fn look_into(&mut self, inside: &Meter, pid: i32, from: i32, by: Instant) -> io::Result<Option<i32>> {
         /// Descriptors between two checks of the clock.
         const EACH: usize = 64;
         let place = format!("{pid}/fd");

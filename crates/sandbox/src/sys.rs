@@ -475,7 +475,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::backend::{Change, change};
+    use crate::backend::{SandboxEvent, change};
 
     /// B11: a host program's own signals do not delay the check of the mounts.
     #[test]
@@ -502,7 +502,7 @@ mod tests {
             let seen =
                 change(table.as_fd(), None, process.as_fd(), start + Duration::from_millis(500)).unwrap();
             is_over.store(true, Ordering::Relaxed);
-            assert_eq!(seen, Change::None);
+            assert_eq!(seen, SandboxEvent::None);
             let took = start.elapsed();
             assert!(took >= Duration::from_millis(500) && took < Duration::from_secs(5), "{took:?}");
         });

@@ -20,7 +20,7 @@ use nix::sys::stat::{Mode, fstat};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::control::stat_of;
-use crate::inside::Inside;
+use crate::inside::Meter;
 use crate::spec::Identity;
 use crate::sys;
 use diag::Diag;
@@ -41,7 +41,7 @@ const UNTIMED: u32 = 16;
 #[derive(Debug)]
 pub struct Finder {
     diag: Diag,
-    inside: Inside,
+    inside: Meter,
     /// User that runs the processes.
     identity: Identity,
     /// The process found last, with its descriptor: many clients connect again and again.
@@ -50,7 +50,7 @@ pub struct Finder {
 
 /// A process, as it was at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct SocketOwner {
     /// Its pid on the host.
     pub pid: u32,
     /// Its parent's pid on the host, if known.
@@ -72,7 +72,7 @@ struct Holder {
 
 impl Finder {
     /// Makes a finder from a sock_diag(7) socket of the sandbox's network namespace.
-    pub(crate) fn new(diag: OwnedFd, inside: Inside, identity: Identity) -> Self {
+    pub(crate) fn new(diag: OwnedFd, inside: Meter, identity: Identity) -> Self {
         Self { diag: Diag::new(diag), inside, identity, last: None }
     }
 
@@ -92,7 +92,7 @@ impl Finder {
 
     /// Finds the process that has the client's end of a connection in the sandbox's network, or the first of several. `None` if none
     /// is found within this processor time, whatever the reason.
-    pub fn find(&mut self, client: SocketAddr, server: SocketAddr, longest: Duration) -> Option<Process> {
+    pub fn find(&mut self, client: SocketAddr, server: SocketAddr, longest: Duration) -> Option<SocketOwner> {
         let mut look = Look { by: cpu_time().saturating_add(longest), left: DESCRIPTORS };
         let inode = self.diag.inode(client, server)?;
         let link = format!("socket:[{inode}]");
@@ -103,7 +103,7 @@ impl Finder {
         let exe = readlinkat(&holder.place, "exe").ok().map(PathBuf::from);
         // It still runs and has the socket: all answers above are about this process, not about one that reused its pid.
         holder.has(link.as_ref()).then_some(())?;
-        Some(Process { pid: u32::try_from(pid).ok()?, ppid, exe })
+        Some(SocketOwner { pid: u32::try_from(pid).ok()?, ppid, exe })
     }
 
     fn holder(&self, link: &OsStr, look: &mut Look) -> Option<Holder> {
@@ -143,7 +143,7 @@ impl Look {
     }
 
     /// Searches the descriptors of a process for a socket: from `first` on, then below it.
-    fn through(&mut self, inside: &Inside, pid: i32, first: u32, link: &OsStr) -> Option<Holder> {
+    fn through(&mut self, inside: &Meter, pid: i32, first: u32, link: &OsStr) -> Option<Holder> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let place = openat(inside.proc(), pid.to_string().as_str(), flags, Mode::empty()).ok()?;
         let descriptors = openat(&place, "fd", flags, Mode::empty()).ok()?;

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use exeat_policy::printable;
-use exeat_runner::doctor::{self, Finding, Fix, Found, Variables};
+use exeat_runner::doctor::{self, Fix, StepFinding, StepOutcome, Variables};
 use exeat_runner::notice_children;
 use serde_json::json;
 
@@ -38,30 +38,30 @@ pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
 }
 
 /// Whether the policies can be read that every run here reads unasked.
-fn policies(machine: &exeat_compose::Machine) -> Finding {
+fn policies(machine: &exeat_compose::Machine) -> StepFinding {
     let (id, step) = ("policies", "the ceilings, and the project's policy within them");
     match exeat_compose::read_unnamed(machine) {
-        Ok(files) if files.is_empty() => Finding::held(id, step, "none here"),
-        Ok(files) => Finding::held(id, step, files.join(", ")),
+        Ok(files) if files.is_empty() => StepFinding::held(id, step, "none here"),
+        Ok(files) => StepFinding::held(id, step, files.join(", ")),
         Err(mut fault) => {
             let fix = fault.hint.take().map(Fix::words);
             let costs = Some("nothing runs: exit code 2".to_owned());
             let seen = Failure::from(fault).said();
-            Finding { found: Found::Absent, costs, fix, ..Finding::held(id, step, seen) }
+            StepFinding { found: StepOutcome::Absent, costs, fix, ..StepFinding::held(id, step, seen) }
         }
     }
 }
 
-fn table(findings: &[Finding], paint: Paint) -> String {
+fn table(findings: &[StepFinding], paint: Paint) -> String {
     let width = findings.iter().map(|finding| finding.step.len()).max().unwrap_or(0);
     let mut out = String::new();
-    let mut last: Option<&Finding> = None;
+    let mut last: Option<&StepFinding> = None;
     for finding in findings {
         let word = match finding.found {
-            Found::Held => paint.good("ok   "),
-            Found::Partial => paint.strong("less "),
-            Found::Absent => paint.bad("FAILS"),
-            Found::Aside => "-    ".into(),
+            StepOutcome::Held => paint.good("ok   "),
+            StepOutcome::Partial => paint.strong("less "),
+            StepOutcome::Absent => paint.bad("FAILS"),
+            StepOutcome::Aside => "-    ".into(),
         };
         // Writing to a String cannot fail.
         // What fails for one cause says it once.
@@ -69,7 +69,7 @@ fn table(findings: &[Finding], paint: Paint) -> String {
             let _ = writeln!(out, "{word}  {:<width$}  for the same reason", finding.step);
             continue;
         }
-        if finding.found == Found::Absent {
+        if finding.found == StepOutcome::Absent {
             last = Some(finding);
         }
         let _ = writeln!(out, "{word}  {:<width$}  {}", finding.step, printable(&finding.seen));
@@ -82,11 +82,11 @@ fn table(findings: &[Finding], paint: Paint) -> String {
         }
     }
     out.push('\n');
-    out.push_str(match (doctor::can_run(findings), findings.iter().any(|it| it.found == Found::Partial)) {
+    out.push_str(match (doctor::can_run(findings), findings.iter().any(|it| it.found == StepOutcome::Partial)) {
         (true, false) => "exeat runs here, and everything holds.\n",
         (true, true) => "exeat runs here; what it lacks is said above. `exeat run --require full` refuses to run with less.\n",
         (false, _) if findings.iter().any(|it| it.id == doctor::NESTED) => "exeat cannot run here.\n",
-        (false, _) if findings.iter().all(|it| it.found != Found::Absent || it.id == "policies") => {
+        (false, _) if findings.iter().all(|it| it.found != StepOutcome::Absent || it.id == "policies") => {
             "exeat cannot run here: a policy that every run reads cannot be used.\n"
         }
         (false, _) => "exeat cannot run here. `exeat doctor --fix` prints what to install.\n",
@@ -95,9 +95,10 @@ fn table(findings: &[Finding], paint: Paint) -> String {
 }
 
 /// What to install, as lines for a shell; what is no command is a comment there. Nothing of it is done here.
-fn fixes(findings: &[Finding]) -> String {
+fn fixes(findings: &[StepFinding]) -> String {
     let mut blocks: Vec<(String, String)> = Vec::new();
-    for finding in findings.iter().filter(|it| matches!(it.found, Found::Absent | Found::Partial)) {
+    for finding in findings.iter().filter(|it| matches!(it.found, StepOutcome::Absent | StepOutcome::Partial))
+    {
         let Some(fix) = &finding.fix else { continue };
         let what = match &fix.script {
             Some(script) => printable_lines(script),
@@ -115,8 +116,8 @@ fn fixes(findings: &[Finding]) -> String {
     blocks.into_iter().map(|(why, what)| format!("{why}\n{what}\n")).collect()
 }
 
-fn json(findings: &[Finding]) -> String {
-    let step = |finding: &Finding| {
+fn json(findings: &[StepFinding]) -> String {
+    let step = |finding: &StepFinding| {
         json!({
             "id": finding.id, "step": finding.step, "found": finding.found.as_str(), "seen": finding.seen,
             "because": finding.because, "costs": finding.costs,

@@ -7,7 +7,7 @@ use exeat_compose::EnvRule;
 use exeat_contract::BridgeKind;
 use exeat_files::request::{Bind, Files};
 use exeat_policy::{Action, Bridge, Cache, Limits, Note, Origin, PolicyBuilder, Transparent, Tty, View};
-use exeat_sandbox::Held;
+use exeat_sandbox::Enforced;
 
 use super::*;
 use crate::plan::plan;
@@ -141,7 +141,7 @@ fn a5_each_change_of_a_request_is_another_fingerprint() {
 #[test]
 fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
     let dirs = Dirs::new("plan");
-    let partial = |why: &str| Held::Partial { missing: why.into() };
+    let partial = |why: &str| Enforced::Partial { missing: why.into() };
     let changes: Changes<'_, Plan> = vec![
         ("nothing", Box::new(|_| ())),
         ("the executable", Box::new(|it| it.bwrap = "/opt/bwrap".into())),
@@ -156,9 +156,9 @@ fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
         ("host sockets", Box::new(|it| it.unix_sockets = !it.unix_sockets)),
         ("tracing", Box::new(|it| it.debuggable = true)),
         ("the loopback", Box::new(|it| it.loopback = Loopback::Proxy)),
-        ("the network", Box::new(|it| it.enforcement.net = Held::Absent)),
+        ("the network", Box::new(|it| it.enforcement.net = Enforced::Absent)),
         ("the files", Box::new(|it| it.enforcement.fs = partial("x"))),
-        ("the system calls", Box::new(|it| it.enforcement.syscalls = Held::Absent)),
+        ("the system calls", Box::new(|it| it.enforcement.syscalls = Enforced::Absent)),
         ("what they lack", Box::new(move |it| it.enforcement.syscalls = partial("y"))),
         ("what the identity lacks", Box::new(move |it| it.enforcement.identity = partial("z"))),
         ("the order of mounts", Box::new(|it| it.mounts.reverse())),

@@ -11,7 +11,7 @@ use exeat_policy::Policy;
 use exeat_proxy::ConnectionSummary;
 use exeat_record::place::store_policy;
 use exeat_record::{Cause, Header, Holds, Log, Note, OpenError, RunEnd, RunId, Sink, What, sha256_hex};
-use exeat_sandbox::Held;
+use exeat_sandbox::Enforced;
 use tokio::time::sleep_until;
 
 use crate::ended::Ended;
@@ -186,10 +186,10 @@ fn open_record(
     }
 }
 
-pub(super) fn holds(held: &Held) -> Holds {
+pub(super) fn holds(held: &Enforced) -> Holds {
     match held {
-        Held::Full => Holds::Held,
-        Held::Partial { missing } => Holds::Partial(missing.clone()),
-        Held::Absent => Holds::Absent,
+        Enforced::Full => Holds::Held,
+        Enforced::Partial { missing } => Holds::Partial(missing.clone()),
+        Enforced::Absent => Holds::Absent,
     }
 }

@@ -292,7 +292,7 @@ fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
     assert!(
         is_writable(&built, &project.join(".git/config")) && !is_writable(&built, &project.join(".envrc"))
     );
-    assert!(matches!(built.held, Held::Partial { .. }), "recorded");
+    assert!(matches!(built.held, Enforced::Partial { .. }), "recorded");
 }
 
 fn names(names: &[&str]) -> Vec<LetThrough> {
@@ -327,7 +327,7 @@ fn b12_a_name_that_is_let_through_is_not_watched() {
     };
     assert_eq!(known(&all), BTreeSet::from(["mise.b.toml".into()]));
     assert_eq!(known(&some), BTreeSet::from(["mise.a.toml".into(), "mise.b.toml".into()]));
-    let Held::Partial { missing } = &some.held else { panic!("recorded") };
+    let Enforced::Partial { missing } = &some.held else { panic!("recorded") };
     assert!(missing.contains("`.vscode` is writable"), "{missing}");
     // All names of a pattern, and a name that git's configuration has its hooks in.
     let built =
@@ -413,7 +413,7 @@ fn b13_a_protected_name_behind_a_link_is_followed() {
     assert!(watched.names.iter().any(|it| it.name == "later/env"), "where a dangling link leads");
     // The kernel does not follow it either.
     assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
-    assert!(matches!(built.held, Held::Partial { .. }));
+    assert!(matches!(built.held, Enforced::Partial { .. }));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Layer};
+use crate::error::{Error, RefusingLayer};
 
 /// Paths where distributions install it. PATH is ignored: a stage of an earlier run may have planted a program there.
 const TRUSTED: [&str; 4] =
@@ -97,12 +97,12 @@ fn is_mounted(mountinfo: &str) -> bool {
 
 /// Returns the layer that refused, from bubblewrap's output and the host's settings.
 #[must_use]
-pub fn layer(said: &str) -> Layer {
+pub fn layer(said: &str) -> RefusingLayer {
     if said.contains("Unknown option") || said.contains("nknown option") {
-        return Layer::OldBwrap;
+        return RefusingLayer::OldBwrap;
     }
     if said.contains("mount proc") {
-        return Layer::MaskedProc;
+        return RefusingLayer::MaskedProc;
     }
     let namespaces = [
         "amespace",
@@ -114,25 +114,25 @@ pub fn layer(said: &str) -> Layer {
         "No space left",
     ];
     if !namespaces.iter().any(|word| said.contains(word)) {
-        return Layer::Unknown;
+        return RefusingLayer::Unknown;
     }
     if is_nested() {
-        return Layer::Nested;
+        return RefusingLayer::Nested;
     }
     let setting =
         |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
     if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
-        return Layer::UsernsCloneSysctl;
+        return RefusingLayer::UsernsCloneSysctl;
     }
     if setting("/proc/sys/user/max_user_namespaces") == "0" {
-        return Layer::MaxUserNamespaces;
+        return RefusingLayer::MaxUserNamespaces;
     }
     if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" {
-        return Layer::AppArmor;
+        return RefusingLayer::AppArmor;
     }
     let filtered =
         setting("/proc/self/status").lines().any(|line| line.starts_with("Seccomp:") && line.ends_with('2'));
-    if filtered { Layer::Container } else { Layer::Unknown }
+    if filtered { RefusingLayer::Container } else { RefusingLayer::Unknown }
 }
 
 #[cfg(test)]
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn words_of_bwrap_point_at_a_layer() {
-        assert_eq!(layer("bwrap: Unknown option --disable-userns"), Layer::OldBwrap);
+        assert_eq!(layer("bwrap: Unknown option --disable-userns"), RefusingLayer::OldBwrap);
         assert_eq!(
             layer("bwrap: Can't mount proc on /newroot/proc: Operation not permitted"),
-            Layer::MaskedProc
+            RefusingLayer::MaskedProc
         );
         assert_eq!(
             layer("bwrap: Can't find source path /nonexistent: No such file or directory"),
-            Layer::Unknown
+            RefusingLayer::Unknown
         );
     }
 }

@@ -13,7 +13,7 @@ fn finder() -> Finder {
     let diag =
         socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkSockDiag).unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
-    Finder::new(diag, Inside::open(own, &[]).unwrap(), Identity::Caller)
+    Finder::new(diag, Meter::open(own, &[]).unwrap(), Identity::Caller)
 }
 
 /// Connects to itself. Returns the listener, the client's end, the accepted end, and both addresses as the server sees them.
