@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exeat_policy::Target;
 use exeat_record::Via;
-use exeat_record::lock::{Full, Lock, MAX_ENTRIES, Stage};
+use exeat_record::lock::{Full, Lock, MAX_ENTRIES, StageName};
 
 use crate::summary::{Summary, Traffic};
 
@@ -41,7 +41,7 @@ pub fn lock(summary: &Summary) -> Result<Lock, Full> {
     if entries > MAX_ENTRIES || reached(&summary.others) {
         return Err(Full);
     }
-    let names: BTreeMap<usize, &Stage> =
+    let names: BTreeMap<usize, &StageName> =
         summary.stage_numbers.iter().map(|(name, number)| (*number, name)).collect();
     let mut lock = Lock::default();
     for (stage, times) in stages {

@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 
 use exeat_policy::file::stage_fault;
 use exeat_policy::{Host, Reason, Verdict};
-use exeat_record::lock::{Lock, MAX_ENTRIES, MAX_STAGES as MAX_STAGES_OF_LOCK, Stage};
+use exeat_record::lock::{Lock, MAX_ENTRIES, MAX_STAGES as MAX_STAGES_OF_LOCK, StageName};
 use exeat_record::{Proto, Via};
 
 use crate::Moment;
@@ -90,7 +90,7 @@ pub struct Summary {
     pub(crate) starts: Vec<Record>,
     pub(crate) more_starts: u64,
     /// The stages by their numbers, those first that were read first.
-    pub(crate) stage_numbers: BTreeMap<Stage, usize>,
+    pub(crate) stage_numbers: BTreeMap<StageName, usize>,
     /// The numbers of stages with a run that began, and whether one of them decided for itself.
     pub(crate) started: BTreeMap<usize, bool>,
 }

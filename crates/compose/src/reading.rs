@@ -250,7 +250,7 @@ impl<'a> Reading<'a> {
             });
         }
         let mut rules = PolicyBuilder::new();
-        for entry in lock.of(stage) {
+        for entry in lock.entries_of(stage) {
             let text = entry.target.to_string();
             let origin = Origin::File { path: shown.clone(), line: entry.line };
             rules

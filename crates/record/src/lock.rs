@@ -46,12 +46,12 @@ const HEAD: &str = "# What each stage reached: stage, host and port, how it aske
                     schema 1\n";
 
 /// A stage as a record names it; `None` for runs without a name.
-pub type Stage = Option<String>;
+pub type StageName = Option<String>;
 
 /// The lists of all stages.
 #[derive(Debug, Clone, Default)]
 pub struct Lock {
-    stages: BTreeMap<Stage, Reached>,
+    stages: BTreeMap<StageName, Reached>,
 }
 
 /// The targets that a stage reached, each with the way of the request and its line in the file, or 0 if it was not read from one.
@@ -59,7 +59,7 @@ type Reached = BTreeMap<(Target, Via), u32>;
 
 /// One line of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct LockEntry<'a> {
     /// The stage.
     pub stage: Option<&'a str>,
     /// The target that it reached.
@@ -124,12 +124,12 @@ impl Lock {
     }
 
     /// Returns the sorted entries of a stage, or none for a stage without a list.
-    pub fn of<'a>(&'a self, stage: Option<&str>) -> impl Iterator<Item = Entry<'a>> {
+    pub fn entries_of<'a>(&'a self, stage: Option<&str>) -> impl Iterator<Item = LockEntry<'a>> {
         self.of_stage(stage).into_iter().flat_map(|(stage, reached)| entries(stage, reached))
     }
 
     /// Returns the entries of all stages, sorted.
-    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+    pub fn entries(&self) -> impl Iterator<Item = LockEntry<'_>> {
         self.stages.iter().flat_map(|(stage, reached)| entries(stage, reached))
     }
 
@@ -139,7 +139,7 @@ impl Lock {
     }
 
     /// Sets the list of a stage, and replaces an earlier one.
-    pub fn put(&mut self, stage: Stage, reached: impl IntoIterator<Item = (Target, Via)>) {
+    pub fn put(&mut self, stage: StageName, reached: impl IntoIterator<Item = (Target, Via)>) {
         self.stages.insert(stage, reached.into_iter().map(|entry| (entry, 0)).collect());
     }
 
@@ -174,13 +174,13 @@ impl Lock {
         text
     }
 
-    fn of_stage(&self, stage: Option<&str>) -> Option<(&Stage, &Reached)> {
+    fn of_stage(&self, stage: Option<&str>) -> Option<(&StageName, &Reached)> {
         self.stages.get_key_value(&stage.map(|stage| in_record(stage).into_owned()))
     }
 }
 
-fn entries<'a>(stage: &'a Stage, reached: &'a Reached) -> impl Iterator<Item = Entry<'a>> {
-    reached.iter().map(move |((target, via), line)| Entry {
+fn entries<'a>(stage: &'a StageName, reached: &'a Reached) -> impl Iterator<Item = LockEntry<'a>> {
+    reached.iter().map(move |((target, via), line)| LockEntry {
         stage: stage.as_deref(),
         target,
         via: *via,

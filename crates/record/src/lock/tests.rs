@@ -6,7 +6,7 @@ fn read(lines: &str) -> Lock {
     Lock::parse(&format!("{HEADLESS}{lines}")).unwrap()
 }
 
-fn shown(lock: &Lock) -> String {
+fn rendered(lock: &Lock) -> String {
     lock.render().strip_prefix(HEAD).unwrap().to_owned()
 }
 
@@ -17,19 +17,19 @@ fn what_is_written_is_read_back_and_sorted() {
     let lock = read(lines);
     let mut sorted: Vec<_> = lines.lines().collect();
     sorted.sort_unstable();
-    assert_eq!(shown(&lock), sorted.join("\n") + "\n");
+    assert_eq!(rendered(&lock), sorted.join("\n") + "\n");
     assert_eq!(Lock::parse(&lock.render()).unwrap().render(), lock.render());
     assert!(lock.has(None) && lock.has(Some("idle")) && lock.has(Some("my étage")) && lock.has(Some("-")));
     assert!(!lock.has(Some("other")));
-    assert_eq!(lock.of(Some("idle")).count(), 0);
-    let first = lock.of(None).next().unwrap();
+    assert_eq!(lock.entries_of(Some("idle")).count(), 0);
+    let first = lock.entries_of(None).next().unwrap();
     assert_eq!(
         (first.target.to_string().as_str(), first.via, first.line),
         ("b.example:443", Via::Connect, 2)
     );
     // Comments, empty lines, duplicates, upper case and the line ends of other systems change nothing.
     let other = read("# x\r\n\n- B.example:443 connect\r\n- b.example.:443 connect\n");
-    assert_eq!(shown(&other), "- b.example:443 connect\n");
+    assert_eq!(rendered(&other), "- b.example:443 connect\n");
 }
 
 #[test]
@@ -38,11 +38,11 @@ fn a_stage_is_written_anew_or_added_to() {
     let newer = "new b.example:443 connect\n";
     let mut lock = read(old);
     lock.replace(read(newer));
-    assert_eq!(shown(&lock), "kept a.example:443 connect\nnew b.example:443 connect\n");
+    assert_eq!(rendered(&lock), "kept a.example:443 connect\nnew b.example:443 connect\n");
     let mut lock = read(old);
     lock.add(read(newer));
     assert_eq!(
-        shown(&lock),
+        rendered(&lock),
         "kept a.example:443 connect\nnew a.example:443 connect\nnew b.example:443 connect\n"
     );
 }

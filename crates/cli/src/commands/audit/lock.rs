@@ -5,7 +5,7 @@ use std::io;
 
 use exeat_files::place::Output;
 use exeat_policy::printable;
-use exeat_record::lock::{Entry, Lock};
+use exeat_record::lock::{Lock, LockEntry};
 
 use crate::args::audit::LockArgs;
 use crate::exit::Exit;
@@ -48,7 +48,8 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
 
 /// The entries of a lock, each as its line has it.
 fn entries(lock: &Lock) -> BTreeSet<String> {
-    let line = |entry: Entry<'_>| format!("{} {} {}", entry.stage.unwrap_or("-"), entry.target, entry.via);
+    let line =
+        |entry: LockEntry<'_>| format!("{} {} {}", entry.stage.unwrap_or("-"), entry.target, entry.via);
     lock.entries().map(line).collect()
 }
 
