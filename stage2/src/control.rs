@@ -89,7 +89,7 @@ pub(crate) fn hold_standard_numbers() -> sys::Result<()> {
 }
 
 /// Prints words on standard error, which is bubblewrap's: the host quotes them if the sandbox does not start.
-pub(crate) fn say(parts: &[&str]) {
+pub(crate) fn print(parts: &[&str]) {
     let [_, _, error] = sys::standard_streams();
     for part in parts {
         // If nobody reads it, the error has no recipient either.

@@ -60,14 +60,14 @@ fn run(word: Option<&[u8]>) -> u8 {
         return 1;
     }
     let Some((kind, socks5)) = word.and_then(BridgeKind::from_argument) else {
-        control::say(&["stage2: this program is started by exeat\n"]);
+        control::print(&["stage2: this program is started by exeat\n"]);
         return 2;
     };
     // Without the control socket, the only place for an error is bubblewrap's standard error, which the host reads too.
     let control = match Control::connect(SOCKET) {
         Ok(control) => control,
         Err(errno) => {
-            control::say(&["stage2: cannot connect to ", SOCKET, ": ", control::describe(errno), "\n"]);
+            control::print(&["stage2: cannot connect to ", SOCKET, ": ", control::describe(errno), "\n"]);
             return 1;
         }
     };

@@ -75,13 +75,13 @@ fn report(lifeline: &Descriptor, errno: i32) {
 }
 
 fn serve(listener: Descriptor, socket: &'static str, lifeline: &Descriptor) -> sys::Result<()> {
-    let made = settle(&listener, lifeline).and_then(|()| Relay::new(listener, socket));
+    let made = detach(&listener, lifeline).and_then(|()| Relay::new(listener, socket));
     report(lifeline, made.as_ref().err().map_or(0, |errno| errno.number()));
     made?.run()
 }
 
 /// Gives up everything inherited from bubblewrap.
-fn settle(listener: &Descriptor, lifeline: &Descriptor) -> sys::Result<()> {
+fn detach(listener: &Descriptor, lifeline: &Descriptor) -> sys::Result<()> {
     sys::forbid_dumps()?;
     sys::lead_session()?;
     // The standard numbers stay in use: a connection with such a number would receive a panic's message.

@@ -46,7 +46,7 @@ unsafe fn length(text: *const u8) -> usize {
 fn panic(_: &PanicInfo<'_>) -> ! {
     /// A shell's exit code for a process that abort(3) ended.
     const ABORTED: i32 = 128 + 6;
-    crate::control::say(&["stage2: a fault of its own\n"]);
+    crate::control::print(&["stage2: a fault of its own\n"]);
     super::exit_now(ABORTED)
 }
 
