@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stage2_is_asked_for_what_the_host_meant() {
+    fn stage2_reads_the_argument_that_the_host_writes() {
         for (argument, meant) in [
             ("handoff", Some((BridgeKind::Handoff, false))),
             ("handoff+socks5", Some((BridgeKind::Handoff, true))),

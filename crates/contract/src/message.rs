@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_round_trips_and_no_prefix_of_one_decodes() {
+    fn messages_round_trip_and_their_prefixes_do_not_decode() {
         for message in samples() {
             let frame = message.encode().unwrap();
             let (length, body) = frame.split_at(4);

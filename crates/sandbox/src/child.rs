@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_or_leaves_somebody_holds_nobody_up() {
+    fn does_not_wait_for_a_program_that_hangs_or_leaves_a_child() {
         let dir = std::env::temp_dir().join(format!("exeat-first-line-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         // A shell reads the script: executing a fresh file fails while any forked child holds it open for writing.

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_of_a_shell_is_quoted_where_it_has_to_be() {
+    fn quotes_shell_words_that_need_it() {
         for (text, word) in [
             ("/a/b-c_d.e:1@2%3+4=5,6", "/a/b-c_d.e:1@2%3+4=5,6"),
             ("", "''"),

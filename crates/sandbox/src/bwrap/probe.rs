@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_s_own_mounts_tell_of_it() {
+    fn recognizes_a_run_by_its_mounts() {
         let line = |place: &str| {
             format!("30 1 0:1 / / rw - ext4 /dev/vda rw\n140 131 254:0 /a {place} ro - ext4 /dev/vda rw\n")
         };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_bwrap_point_at_a_layer() {
+    fn finds_the_layer_in_bwraps_words() {
         assert_eq!(layer("bwrap: Unknown option --disable-userns"), RefusingLayer::OldBwrap);
         assert_eq!(
             layer("bwrap: Can't mount proc on /newroot/proc: Operation not permitted"),

@@ -2,7 +2,7 @@ use super::*;
 
 /// Runs the programs, as the kernel does, on every call with the arguments that its cases name.
 #[test]
-fn the_programs_do_what_the_rules_say() {
+fn programs_follow_the_rules() {
     for debuggable in [false, true] {
         check(&base_filters(debuggable), &base(debuggable).unwrap());
     }

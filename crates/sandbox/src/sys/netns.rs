@@ -748,7 +748,7 @@ mod tests {
 
     /// D11, D16: an attempt is refused at once and seen once, with its destination.
     #[test]
-    fn d11_an_attempt_is_refused_and_seen_and_what_stays_inside_is_neither() {
+    fn d11_refuses_and_sees_attempts_but_no_local_traffic() {
         in_network(|taps| {
             let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
             let places: [(IpAddr, usize); 2] = [([198, 51, 100, 7].into(), 0), (v6.into(), 2)];
@@ -799,7 +799,7 @@ mod tests {
 
     /// R01: after a moment without free descriptors, the next request works.
     #[test]
-    fn r01_an_answer_whose_descriptor_finds_no_room_is_not_the_last() {
+    fn r01_answers_again_after_a_shortage_of_descriptors() {
         // SAFETY: the child only ends, which is allowed after fork(2).
         let pid = match unsafe { libc::fork() } {
             // SAFETY: ends the child.

@@ -52,7 +52,7 @@ fn without_processor_time_nothing_is_read() {
 
 /// R01: thousands of descriptors take only the time given, and a second connection of the same process is found at once.
 #[test]
-fn r01_a_crowd_of_descriptors_takes_the_time_given_and_no_more() {
+fn r01_searches_a_crowd_of_descriptors_within_the_time_given() {
     let files: Vec<_> = (0..900).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
     assert!(files.len() > 500, "{}", files.len());
     let mut finder = finder();

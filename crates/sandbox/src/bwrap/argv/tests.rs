@@ -58,7 +58,7 @@ fn b33_a_path_that_looks_like_an_option_stays_a_path() {
 
 /// K22, A7.
 #[test]
-fn the_flags_that_must_never_be_missing() {
+fn always_has_the_flags_of_isolation() {
     let argv = Argv::new(&spec(Vec::new()), 0);
     let text = text(&argv);
     for flag in [
