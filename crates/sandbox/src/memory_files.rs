@@ -56,14 +56,14 @@ impl MemoryFiles {
     ///
     /// # Errors
     /// Returns an error if the sandbox's `/proc` cannot be read, and for more than 65 536 files.
-    pub fn bytes(&mut self, inside: &Meter, by: Instant) -> io::Result<u64> {
-        let mut pids = inside.pids()?;
+    pub fn bytes(&mut self, meter: &Meter, by: Instant) -> io::Result<u64> {
+        let mut pids = meter.pids()?;
         pids.sort_unstable();
         let (first, from) = self.next;
         for pid in pids.into_iter().filter(|pid| *pid >= first) {
             // The descriptor number is only meaningful for that process.
             let start = if pid == first { from } else { 0 };
-            if let Some(next) = self.look_into(inside, pid, start, by)? {
+            if let Some(next) = self.scan_process(meter, pid, start, by)? {
                 self.next = (pid, next);
                 return Ok(self.sum());
             }
@@ -77,12 +77,12 @@ impl MemoryFiles {
     }
 
     /// Scans one process's descriptors from `from` on. Returns the next descriptor if the time ends before the last one.
-    fn look_into(&mut self, inside: &Meter, pid: i32, from: i32, by: Instant) -> io::Result<Option<i32>> {
+    fn scan_process(&mut self, meter: &Meter, pid: i32, from: i32, by: Instant) -> io::Result<Option<i32>> {
         /// Descriptors between two checks of the clock.
         const EACH: usize = 64;
         let place = format!("{pid}/fd");
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut descriptors = match Dir::openat(inside.proc(), place.as_str(), flags, Mode::empty()) {
+        let mut descriptors = match Dir::openat(meter.proc(), place.as_str(), flags, Mode::empty()) {
             Ok(descriptors) => descriptors,
             // The process has ended or made itself unreadable.
             Err(Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM) => return Ok(None),
@@ -98,12 +98,12 @@ impl MemoryFiles {
             }
             let path = format!("{place}/{number}");
             // Check the name first: asking a network file system for a file's size may block for ever.
-            let is_memory_file = readlinkat(inside.proc(), path.as_str())
+            let is_memory_file = readlinkat(meter.proc(), path.as_str())
                 .is_ok_and(|name| name.as_bytes().starts_with(b"/memfd:"));
             if !is_memory_file {
                 continue;
             }
-            let Ok(file) = fstatat(inside.proc(), path.as_str(), AtFlags::empty()) else { continue };
+            let Ok(file) = fstatat(meter.proc(), path.as_str(), AtFlags::empty()) else { continue };
             if file.st_dev != self.device {
                 continue;
             }

@@ -41,7 +41,7 @@ const UNTIMED: u32 = 16;
 #[derive(Debug)]
 pub struct Finder {
     diag: Diag,
-    inside: Meter,
+    meter: Meter,
     /// User that runs the processes.
     identity: Identity,
     /// The process found last, with its descriptor: many clients connect again and again.
@@ -72,8 +72,8 @@ struct Holder {
 
 impl Finder {
     /// Makes a finder from a sock_diag(7) socket of the sandbox's network namespace.
-    pub(crate) fn new(diag: OwnedFd, inside: Meter, identity: Identity) -> Self {
-        Self { diag: Diag::new(diag), inside, identity, last: None }
+    pub(crate) fn new(diag: OwnedFd, meter: Meter, identity: Identity) -> Self {
+        Self { diag: Diag::new(diag), meter, identity, last: None }
     }
 
     /// Takes the rights to inspect the sandbox's processes for the rest of this thread: root without the capabilities becomes their
@@ -98,7 +98,7 @@ impl Finder {
         let link = format!("socket:[{inode}]");
         let holder = self.holder(link.as_ref(), &mut look)?;
         self.last = Some((holder.pid, holder.number));
-        let pid = self.inside.on_host(holder.pid, || look.is_over())?;
+        let pid = self.meter.on_host(holder.pid, || look.is_over())?;
         let ppid = stat_of(pid).and_then(|stat| u32::try_from(stat.parent).ok()).filter(|&parent| parent > 0);
         let exe = readlinkat(&holder.place, "exe").ok().map(PathBuf::from);
         // It still runs and has the socket: all answers above are about this process, not about one that reused its pid.
@@ -107,17 +107,17 @@ impl Finder {
     }
 
     fn holder(&self, link: &OsStr, look: &mut Look) -> Option<Holder> {
-        if let Some(found) = self.last.and_then(|(pid, number)| look.through(&self.inside, pid, number, link))
+        if let Some(found) = self.last.and_then(|(pid, number)| look.through(&self.meter, pid, number, link))
         {
             return Some(found);
         }
         let last = self.last.map(|(pid, _)| pid);
-        let mut pids = self.inside.pids().ok()?;
+        let mut pids = self.meter.pids().ok()?;
         pids.sort_unstable();
         let newest = pids.into_iter().rev().filter(|&pid| Some(pid) != last);
         newest
             .take(PROCESSES)
-            .map_while(|pid| (!look.is_over()).then(|| look.through(&self.inside, pid, 0, link)))
+            .map_while(|pid| (!look.is_over()).then(|| look.through(&self.meter, pid, 0, link)))
             .flatten()
             .next()
     }
@@ -143,9 +143,9 @@ impl Look {
     }
 
     /// Searches the descriptors of a process for a socket: from `first` on, then below it.
-    fn through(&mut self, inside: &Meter, pid: i32, first: u32, link: &OsStr) -> Option<Holder> {
+    fn through(&mut self, meter: &Meter, pid: i32, first: u32, link: &OsStr) -> Option<Holder> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let place = openat(inside.proc(), pid.to_string().as_str(), flags, Mode::empty()).ok()?;
+        let place = openat(meter.proc(), pid.to_string().as_str(), flags, Mode::empty()).ok()?;
         let descriptors = openat(&place, "fd", flags, Mode::empty()).ok()?;
         // Number of open descriptors (since Linux 6.2), or 0.
         let count = fstat(&descriptors).ok().and_then(|about| u32::try_from(about.st_size).ok());

@@ -376,16 +376,16 @@ const KILLED: libc::c_int = 128 + libc::SIGKILL;
 /// # Safety
 /// The caller must be the only thread and block every signal, and every child may be killed.
 unsafe fn kill_children() {
-    /// Rounds of a millisecond in which no child ended. A killed process usually ends within a few. One that the kernel cannot end
+    /// Most rounds of a millisecond in which no child ends. A killed process usually ends within a few. One that the kernel cannot end
     /// now (an uninterruptible wait), or that may not be killed, is left after these.
-    const IN_VAIN: u32 = 2000;
-    /// All rounds: the others each saw a child end.
-    const LOOKS: u32 = 100_000;
+    const MAX_IDLE_ROUNDS: u32 = 2000;
+    /// Most rounds in total, including those in which a child ends.
+    const MAX_ROUNDS: u32 = 100_000;
     /// Pause after a round in which no child ended: a new one may have come.
-    static LOOK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    static PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     let mut list = [0_u8; 512];
-    let mut in_vain = 0;
-    for _ in 0..LOOKS {
+    let mut idle_rounds = 0;
+    for _ in 0..MAX_ROUNDS {
         // SAFETY: as in `guard`; `list` is a live buffer of the length given.
         unsafe {
             let file = libc::open(c"/proc/thread-self/children".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
@@ -416,11 +416,11 @@ unsafe fn kill_children() {
             let mut ended: libc::sigset_t = mem::zeroed();
             libc::sigemptyset(&raw mut ended);
             libc::sigaddset(&raw mut ended, libc::SIGCHLD);
-            if libc::sigtimedwait(&raw const ended, ptr::null_mut(), &raw const LOOK) < 0 {
-                in_vain += 1;
+            if libc::sigtimedwait(&raw const ended, ptr::null_mut(), &raw const PAUSE) < 0 {
+                idle_rounds += 1;
             }
         }
-        if in_vain == IN_VAIN {
+        if idle_rounds == MAX_IDLE_ROUNDS {
             return;
         }
     }
