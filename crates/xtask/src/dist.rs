@@ -1,4 +1,4 @@
-//! What is made for others: one static executable, and the packages of cargo.
+//! Makes what others install: one static executable, and the cargo packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use crate::{needs, steps, tree};
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
 
-/// What can be made on this machine.
+/// The result of a build on this machine.
 pub(crate) enum Made {
     /// The executable.
     At(PathBuf),
-    /// Why this machine cannot make it.
+    /// The reason why this machine cannot make the executable.
     Nothing(String),
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn dist() -> Result<(), String> {
     }
 }
 
-/// Makes one static executable, with its checksum beside it, in `target/dist`.
+/// Makes one static executable and its checksum in `target/dist`.
 pub(crate) fn static_executable() -> Result<Made, String> {
     if !steps::rustup(&["target", "add", MUSL]) {
         return Ok(Made::Nothing(format!("rustup cannot have {MUSL}")));
@@ -56,8 +56,8 @@ pub(crate) fn static_executable() -> Result<Made, String> {
     Ok(Made::At(exeat))
 }
 
-/// Makes a package of every crate that others may use, and builds the command from the packages alone: in a directory outside of the
-/// repository, without the network.
+/// Packages every crate that others may use, and builds the command from the packages alone, outside of the repository
+/// and offline.
 pub(crate) fn packages(place: &Path) -> Result<(), String> {
     let error = |error: std::io::Error| format!("{}: {error}", place.display());
     if place.exists() {
@@ -65,7 +65,7 @@ pub(crate) fn packages(place: &Path) -> Result<(), String> {
     }
     fs::create_dir_all(place).map_err(error)?;
     let sources = place.join("sources");
-    // Without a build: the one below is of all packages at once.
+    // Skips the build of each package: the build below covers all packages at once.
     let mut package = tree::cargo();
     package.args(["package", "--workspace", "--exclude", "xtask", "--exclude", "e2e", "--no-verify"]);
     steps::finish(package.args(["--allow-dirty", "--target-dir"]).arg(place), "the packaging")?;

@@ -1,7 +1,7 @@
-//! Every fuzz target of the tree, for a while, with no more than a stable toolchain and a C++ compiler.
+//! Runs every fuzz target for a while. Needs only a stable toolchain and a C++ compiler.
 //!
-//! A fuzz project is `crates/NAME/fuzz`: a workspace of its own with a program for each target in `src/bin`, seeds in
-//! `corpus/TARGET` and perhaps words in `dictionaries/TARGET.dict`. What a run learns stays below cargo's target directory;
+//! A fuzz project is `crates/NAME/fuzz`: a separate workspace with one program per target in `src/bin`, seeds in
+//! `corpus/TARGET` and optional words in `dictionaries/TARGET.dict`. New inputs stay below cargo's target directory;
 //! the committed seeds change only with `--keep`.
 
 use std::fs;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use crate::steps::finish;
 use crate::tree;
 
-/// How the code is compiled: LLVM's coverage for libFuzzer. `-C passes` and `-C llvm-args` are stable; the address
-/// sanitizer is not, and finds little in crates that forbid unsafe code.
+/// The compiler flags for libFuzzer: LLVM's coverage. `-C passes` and `-C llvm-args` are stable; the address sanitizer
+/// is not, and finds little in crates that forbid unsafe code.
 const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -24,21 +24,21 @@ const FLAGS: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// Seconds for one input before it counts as a finding: the slowest takes milliseconds.
+/// The seconds after which one input counts as a finding: the slowest takes milliseconds.
 const SLOW: u64 = 10;
 
-/// What is to be run.
+/// The targets to run, and how long.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// `rule` or `policy/rule`; `None`: every target.
+    /// `rule` or `policy/rule`; `None` means every target.
     target: Option<String>,
-    /// For each target.
+    /// The time for each target.
     seconds: u64,
     /// Whether inputs that reach new code become seeds.
     keep: bool,
 }
 
-/// One program of one project.
+/// One fuzz program of a project.
 struct Target {
     /// The crate's directory below `crates`.
     project: String,
@@ -95,7 +95,7 @@ impl Plan {
         if findings == 0 { Ok(()) } else { Err(format!("{findings} of the targets failed")) }
     }
 
-    /// Runs one target; false is a finding.
+    /// Runs one target. Returns false if it has a finding.
     fn one(&self, target: &Target, area: &Path) -> Result<bool, String> {
         let learnt = area.join("fuzz-corpus").join(&target.project).join(&target.name);
         let found = area.join("fuzz-findings").join(&target.project);
@@ -114,7 +114,7 @@ impl Plan {
             .arg(format!("-timeout={SLOW}"))
             .arg("-print_final_stats=1")
             .arg(format!("-artifact_prefix={}/{}-", found.display(), target.name))
-            // The place of a panic says enough; the way there is libFuzzer's.
+            // The place of a panic is enough; the rest of the trace is libFuzzer's.
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -166,7 +166,7 @@ impl Target {
     }
 }
 
-/// Every target, in the order of their names.
+/// Lists every target, sorted by name.
 fn targets() -> Result<Vec<Target>, String> {
     let mut targets = Vec::new();
     for project in names(&tree::root().join("crates"))? {
@@ -199,14 +199,14 @@ fn build(home: &Path, area: &Path) -> Result<(), String> {
     command
         .args(["build", "--quiet", "--release", "--bins", "--manifest-path"])
         .arg(home.join("Cargo.toml"))
-        // Naming the machine's own kind keeps the flags away from build scripts and macros.
+        // With an explicit target, cargo keeps the flags away from build scripts and macros.
         .args(["--target", &host()?, "--target-dir"])
         .arg(area.join("fuzz"))
         .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"));
     finish(&mut command, "the build of a fuzz project")
 }
 
-/// The kind of machine that rustc runs on, such as `x86_64-unknown-linux-gnu`.
+/// Returns the target triple of this machine, such as `x86_64-unknown-linux-gnu`.
 fn host() -> Result<String, String> {
     let output = Command::new("rustc")
         .arg("-vV")
@@ -220,12 +220,12 @@ fn host() -> Result<String, String> {
         .ok_or_else(|| "`rustc -vV` names no host".to_owned())
 }
 
-/// Adds to the seeds the fewest inputs that reach code which no seed reaches. Seeds that are there stay.
+/// Adds the fewest inputs that reach code which no seed reaches. Existing seeds stay.
 fn keep(target: &Target, program: &Path, learnt: &Path) -> Result<(), String> {
     let before = names(&target.seeds())?.len();
     let mut command = Command::new(program);
     command
-        // How often code ran is not counted: that would keep hundreds.
+        // Counters of how often code ran would keep hundreds of inputs.
         .args(["-set_cover_merge=1", "-use_counters=0"])
         .arg(target.seeds())
         .arg(learnt)
@@ -247,7 +247,7 @@ fn rate(runs: u64, took: Duration) -> u64 {
     runs / took.as_secs().max(1)
 }
 
-/// What libFuzzer says that matters.
+/// The parts of libFuzzer's output that matter.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Report {
     runs: u64,
@@ -256,12 +256,12 @@ struct Report {
     said: Vec<String>,
     /// The file with the input that failed.
     input: Option<String>,
-    /// Inside a message: it ends where the dump of the process begins.
+    /// Whether the current line belongs to a message; the dump of the process ends it.
     open: bool,
 }
 
 impl Report {
-    /// Lines of one message that are shown, and characters of each.
+    /// The most lines of one message that are shown, and the most characters of each.
     const SAID: (usize, usize) = (20, 1000);
 
     fn add(&mut self, line: &str) {
@@ -276,13 +276,13 @@ impl Report {
             self.open = true;
         } else if line.starts_with("==") || line.starts_with("note: ") {
             self.open = false;
-            // The message of a panic says more than the signal that follows.
+            // The message of a panic explains more than the signal that follows.
             if line.contains("ERROR: libFuzzer") && self.said.is_empty() {
                 self.said.push(line.to_owned());
             }
         }
         if self.open && self.said.len() < Self::SAID.0 {
-            // A message may quote the input, and an input may hold anything.
+            // A message may quote the input, which may contain any character.
             let shown = line.chars().take(Self::SAID.1).map(|c| if c.is_control() { '.' } else { c });
             self.said.push(shown.collect());
         }

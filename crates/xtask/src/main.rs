@@ -1,7 +1,7 @@
 //! `cargo xtask COMMAND`: set-up and checks, for people and for CI.
 //!
-//! Nothing here is shipped, no other crate depends on it, and it uses the standard library only: it is the first thing
-//! that somebody who has just cloned the repository compiles.
+//! This crate is not shipped, no other crate depends on it, and it uses the standard library only, because it is the
+//! first crate that a new contributor compiles.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this program talks to people")]
 #![expect(
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use needs::Needs;
 
-/// What `cargo xtask` can do. README.md and `--help` use these words; a test compares them.
+/// The commands of `cargo xtask`, as README.md and `--help` list them; a test compares the two.
 const COMMANDS: &[(&str, &str)] = &[
     (
         "demo",

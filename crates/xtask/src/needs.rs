@@ -1,6 +1,6 @@
-//! What a machine needs, and how it gets it: Debian's packages, and a kernel that lets people make sandboxes.
+//! Finds and installs what a machine needs: Debian packages, and a kernel that allows sandboxes.
 //!
-//! Nothing is changed that apt-get does not change: kernel settings are named, with the command that sets them, never set.
+//! Only apt-get changes the machine: for a kernel setting, the command that sets it is printed and never run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,45 +8,45 @@ use std::process::{Command, Stdio};
 
 use crate::tree;
 
-/// What is about to be done.
+/// The purpose that the machine is prepared for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
     /// Build exeat, run it against local servers.
     Demo,
-    /// The same, measured.
+    /// Measure exeat against local servers.
     Bench,
-    /// Every client and tool that a test drives.
+    /// Drive clients and tools in tests.
     Test,
-    /// Tests, and the toolchain's formatter and linter.
+    /// Run tests, and the toolchain's formatter and linter.
     Ci,
-    /// The trials of clients, with those that are too large for every run.
+    /// Run the client trials, including those that are too large for every run.
     Matrix,
-    /// Build the fuzz targets with the fuzzer, which is C++, and run them; no sandbox.
+    /// Build the fuzz targets with the fuzzer, which is C++, and run them without a sandbox.
     Fuzz,
 }
 
-/// One thing that must be there.
+/// One package that must be installed.
 struct Need {
-    /// Debian's package.
+    /// The Debian package.
     package: &'static str,
-    /// Whether it is there.
+    /// Checks whether it is installed.
     present: fn() -> bool,
-    /// Who needs it.
+    /// The purposes that need it.
     by: &'static [Needs],
 }
 
-/// Everything that compiles.
+/// The purposes that compile code.
 const COMPILED: &[Needs] = &[Needs::Demo, Needs::Bench, Needs::Test, Needs::Ci, Needs::Matrix, Needs::Fuzz];
-/// Everything that runs exeat.
+/// The purposes that run exeat.
 const RUN: &[Needs] = &[Needs::Demo, Needs::Bench, Needs::Test, Needs::Ci, Needs::Matrix];
-/// The clients and tools that tests drive.
+/// The purposes that drive clients and tools.
 const TESTS: &[Needs] = &[Needs::Test, Needs::Ci, Needs::Matrix];
-/// The large ones.
+/// The purpose that also drives the large clients.
 const MATRIX: &[Needs] = &[Needs::Matrix];
 
 const NEEDS: &[Need] = &[
     Need { package: "gcc", present: || on_path("cc"), by: COMPILED },
-    // What every program is linked with.
+    // Every program is linked with it.
     Need { package: "libc6-dev", present: c_library, by: COMPILED },
     Need { package: "g++", present: || on_path("c++"), by: &[Needs::Fuzz] },
     // exeat itself takes bwrap from these places only.
@@ -71,14 +71,14 @@ const NEEDS: &[Need] = &[
     Need { package: "wget", present: || on_path("wget"), by: TESTS },
     Need { package: "golang-go", present: || on_path("go"), by: TESTS },
     Need { package: "openssh-client", present: || on_path("ssh") && on_path("ssh-keygen"), by: TESTS },
-    // Redis's server too, by another name; the package of its own name starts it.
+    // Contains Redis's server too; the package `redis-server` would also start it.
     Need {
         package: "redis-tools",
         present: || on_path("redis-cli") && on_path("redis-check-rdb"),
         by: TESTS,
     },
     Need { package: "postgresql-client", present: || on_path("psql"), by: TESTS },
-    // What a terminal, a completion or a page is tried with.
+    // Tests of terminals, completions and manual pages use these.
     Need { package: "jq", present: || on_path("jq"), by: TESTS },
     Need { package: "vim", present: || on_path("vim"), by: TESTS },
     Need { package: "less", present: || on_path("less"), by: TESTS },
@@ -91,21 +91,21 @@ const NEEDS: &[Need] = &[
     Need { package: "chromium", present: || on_path("chromium"), by: MATRIX },
 ];
 
-/// Servers that tests talk to: a Debian package, and the program of it. To install one would start it, now and whenever the
-/// machine starts, so it is unpacked below [`clients`] where the machine does not have it.
+/// Servers that tests talk to: a Debian package, and its program. Installing one would start it now and at every boot,
+/// so it is unpacked below [`clients`] if the machine does not have it.
 const SERVERS: &[(&str, &str)] = &[("openssh-server", "sshd"), ("postgresql", "initdb")];
 
-/// Clients and checkers that tests drive and Debian does not have: Python's packages, and a file of each.
+/// Clients and checkers that Debian does not have: Python packages, and one file of each.
 const PYTHON_CLIENTS: &[(&str, &str)] = &[
     ("uv", "bin/uv"),
     ("aiohttp", "aiohttp/__init__.py"),
-    // OCSF as it is published, made into JSON Schemas, and what holds events against those. Pinned: another release may
-    // read the same schema another way.
+    // The published OCSF as JSON Schemas, and a validator for them. Pinned, because another release may read the same
+    // schema another way.
     ("ocsf-json-schema==1.2.0", "ocsf_json_schema-1.2.0.dist-info/METADATA"),
     ("jsonschema==4.26.0", "jsonschema-4.26.0.dist-info/METADATA"),
 ];
 
-/// Installs what is missing, or says which command would; then tries to make a sandbox where one is needed.
+/// Installs what is missing, or prints the command that would. Then tries to make a sandbox if one is needed.
 pub(crate) fn provide(needs: Needs) -> Result<(), String> {
     let missing: Vec<&Need> =
         NEEDS.iter().filter(|need| need.by.contains(&needs)).filter(|need| !(need.present)()).collect();
@@ -142,19 +142,19 @@ pub(crate) fn install_packages(packages: &[&str]) -> Result<(), String> {
         return Err(format!("missing packages. Install them with:\n  sudo sh -c '{by_hand}'"));
     }
     println!("xtask: installing {} with apt-get", packages.join(" "));
-    // An update may fail for one source of several: what counts is whether the packages can be had.
+    // An update may fail for one source of several; what counts is whether the packages are available.
     let _ = apt(&["update"]);
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
     arguments.extend(packages);
     if apt(&arguments) { Ok(()) } else { Err(format!("apt-get failed. By hand:\n  {by_hand}")) }
 }
 
-/// Whether `sudo` asks for no password.
+/// Returns whether `sudo` works without a password.
 pub(crate) fn sudo() -> bool {
     quietly(Command::new("sudo").args(["-n", "true"]))
 }
 
-/// apt-get as root; whether it succeeded.
+/// Runs apt-get as root, and returns whether it succeeded.
 fn apt(arguments: &[&str]) -> bool {
     let mut command = Command::new(if is_root() { "env" } else { "sudo" });
     if !is_root() {
@@ -162,12 +162,12 @@ fn apt(arguments: &[&str]) -> bool {
     }
     command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]);
     command.args(["-o", "Dpkg::Use-Pty=0"]).args(arguments);
-    // Hundreds of lines about packages; errors and warnings stay.
+    // Hides hundreds of lines about packages; errors and warnings stay.
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Where servers and clients are that are no packages of this machine.
+/// Returns the directory for servers and clients that are not installed on this machine.
 fn clients() -> Result<PathBuf, String> {
     Ok(tree::target()?.join("clients"))
 }
@@ -184,7 +184,7 @@ fn unpack_servers() -> Result<(), String> {
     Ok(())
 }
 
-/// PostgreSQL's programs lie in a directory of their version.
+/// Checks for a PostgreSQL program, which lies in a directory named after its version.
 fn in_postgresql(usr: &Path, program: &str) -> bool {
     let versions = fs::read_dir(usr.join("lib/postgresql")).into_iter().flatten().flatten();
     versions.into_iter().any(|version| is_file(version.path().join("bin").join(program)))
@@ -193,16 +193,16 @@ fn in_postgresql(usr: &Path, program: &str) -> bool {
 /// Downloads a package, installs the libraries that it is linked with, and unpacks it.
 fn unpack(package: &str, clients: &Path, system: &Path) -> Result<(), String> {
     fs::create_dir_all(system).map_err(|error| format!("cannot make {}: {error}", system.display()))?;
-    // A new machine knows no package yet, and an old list may name versions that are gone.
+    // A new machine knows no packages yet, and an old list may name versions that no longer exist.
     if is_root() || sudo() {
         let _ = apt(&["update"]);
     }
-    // `postgresql` stands for the version that the distribution has.
+    // `postgresql` depends on the version that the distribution has.
     let known = dependencies(package);
     let version =
         known.iter().find(|name| name.strip_prefix(package).is_some_and(|rest| rest.starts_with('-')));
     let package = version.map_or(package, String::as_str);
-    // PostgreSQL's compiler of queries is loaded where it is there.
+    // PostgreSQL's query compiler is optional.
     let known = dependencies(package);
     let libraries: Vec<&str> = known
         .iter()
@@ -226,7 +226,7 @@ fn unpack(package: &str, clients: &Path, system: &Path) -> Result<(), String> {
     fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))
 }
 
-/// What a package depends on, by name; nothing for one that apt does not know.
+/// Returns the names of a package's dependencies; none for a package that apt does not know.
 fn dependencies(package: &str) -> Vec<String> {
     let said = output(Command::new("apt-cache").args(["depends", "--important", package]).env("LC_ALL", "C"));
     let lines = said.unwrap_or_default();
@@ -238,7 +238,7 @@ fn installed(package: &str) -> bool {
     status.is_ok_and(|status| status.lines().any(|line| line == "installed"))
 }
 
-/// Installed by the system's own Python: some are compiled for one version, and trials see the system alone.
+/// Installs them with the system's own Python: some are compiled for one version, and trials see only the system's.
 fn python_clients() -> Result<(), String> {
     let place = clients()?.join("python");
     let missing: Vec<&str> = PYTHON_CLIENTS
@@ -255,7 +255,7 @@ fn python_clients() -> Result<(), String> {
     output(pip.arg(&place).args(&missing)).map(drop)
 }
 
-/// Runs a command to its end; what it printed, or what it complained of.
+/// Runs a command to its end, and returns what it printed, or its error message.
 fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output =
@@ -266,7 +266,7 @@ fn output(command: &mut Command) -> Result<String, String> {
     Err(format!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// rustfmt and clippy are parts of the toolchain, which is the user's own: they are asked for, not installed.
+/// Checks for rustfmt and clippy. The toolchain is the user's, so missing parts are reported, not installed.
 fn components() -> Result<(), String> {
     let missing: Vec<&str> = [("fmt", "rustfmt"), ("clippy", "clippy")]
         .into_iter()
@@ -279,7 +279,7 @@ fn components() -> Result<(), String> {
     Err(format!("the toolchain lacks parts. Add them with:\n  rustup component add {}", missing.join(" ")))
 }
 
-/// Makes an empty sandbox, as exeat would, and says what stands in the way.
+/// Makes an empty sandbox, as exeat would, and reports what prevents it.
 fn sandboxes() -> Result<(), String> {
     let output = Command::new(if is_file("/usr/bin/bwrap") { "/usr/bin/bwrap" } else { "bwrap" })
         .args([
@@ -297,7 +297,7 @@ fn sandboxes() -> Result<(), String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("cannot start bwrap: {error}"))?;
-    // The tests make a private "host" of their own with unshare; bwrap may be allowed what unshare is not.
+    // The tests make a private "host" with unshare, which may be forbidden where bwrap is allowed.
     let host = quietly(Command::new("unshare").args(["-Urnm", "true"]));
     if output.status.success() && host {
         return Ok(());
@@ -318,7 +318,7 @@ fn sandboxes() -> Result<(), String> {
     Err(format!("this machine refuses to make a user namespace: {said}\n{why}"))
 }
 
-/// Kernel settings that forbid user namespaces: file, the value that does, the command that allows them.
+/// Kernel settings that forbid user namespaces: the file, the value that does, and the command that allows them.
 const OBSTACLES: &[(&str, &str, &str)] = &[
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
@@ -345,7 +345,7 @@ fn c_library() -> bool {
         .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().starts_with('/'))
 }
 
-/// That of the system too, which trials take; another may come first on PATH.
+/// Checks for the system's pip, which trials use; another may come first on PATH.
 fn pip() -> bool {
     ["python3", "/usr/bin/python3"]
         .into_iter()
@@ -353,7 +353,7 @@ fn pip() -> bool {
         .all(|python| quietly(Command::new(python).args(["-m", "pip", "--version"])))
 }
 
-/// The effective uid, as the kernel tells it.
+/// Returns whether the effective uid is 0.
 pub(crate) fn is_root() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| {
         status
@@ -364,7 +364,7 @@ pub(crate) fn is_root() -> bool {
     })
 }
 
-/// Runs a command without input or output: did it succeed?
+/// Runs a command without input or output, and returns whether it succeeded.
 fn quietly(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())

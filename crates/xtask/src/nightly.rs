@@ -1,7 +1,7 @@
-//! `cargo xtask nightly`: what takes too long for every change, part by part, with a total like that of CI.
+//! `cargo xtask nightly`: checks that take too long for every change, with a total like that of CI.
 //!
-//! A part that this machine cannot run (no such toolchain to be had, no emulator) is counted as left out, with the reason, and never as
-//! passed.
+//! A part that this machine cannot run (no such toolchain, no emulator) counts as left out, with the reason, and never
+//! as passed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::dist::{self, Made};
 use crate::steps::rustup;
 use crate::{needs, steps, testing, tree};
 
-/// What came of a part: nothing is said of one that held.
+/// The result of a part. A part that passed prints nothing.
 enum Outcome {
     Held,
     LeftOut(String),
@@ -18,7 +18,7 @@ enum Outcome {
 
 type Part = fn() -> Result<Outcome, String>;
 
-/// The parts by name, what they do, and the code.
+/// The parts: name, description and code.
 const PARTS: &[(&str, &str, Part)] = &[
     (
         "tests",
@@ -39,7 +39,7 @@ const PARTS: &[(&str, &str, Part)] = &[
 /// The target of [`aarch64`].
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
-/// Runs the parts that are named, or all.
+/// Runs the named parts, or all.
 pub(crate) fn run(asked: &[String]) -> Result<(), String> {
     if let Some(unknown) = asked.iter().find(|name| !PARTS.iter().any(|(known, ..)| known == *name)) {
         let known: Vec<&str> = PARTS.iter().map(|(name, ..)| *name).collect();
@@ -93,7 +93,7 @@ fn oldest_rust() -> Result<Outcome, String> {
     if !rustup(&["toolchain", "install", version, "--profile", "minimal"]) {
         return Ok(Outcome::LeftOut(format!("rustup cannot have Rust {version}")));
     }
-    // A target directory of its own: the two would compile everything anew in turns.
+    // Uses a separate target directory: with a shared one, both toolchains would recompile everything in turns.
     let mut cargo = toolchain_cargo(version);
     cargo.args(["check", "--workspace", "--all-targets", "--locked", "--target-dir"]).arg(beside("oldest")?);
     held(&mut cargo, "the check")
@@ -115,12 +115,12 @@ fn aarch64() -> Result<Outcome, String> {
         cargo
     };
     steps::finish(&mut arm(&["check", "--workspace", "--all-targets"]), "the check for aarch64")?;
-    // Without the tests that measure time: an emulator keeps none.
+    // Skips the tests that measure time, because an emulator distorts it.
     steps::finish(
         &mut arm(&["test", "--lib", "-p", "exeat-contract", "-p", "exeat-policy", "--", "--skip", "quickly"]),
         "the tests on aarch64",
     )?;
-    // Not those of `log` and `sink` either.
+    // Skips `log` and `sink` for the same reason.
     let parts = ["--", "line::", "verify::", "tree::", "replay::", "select::", "export::"];
     held(
         arm(&["test", "--lib", "-p", "exeat-record", "-p", "exeat-audit"]).args(parts),
@@ -186,12 +186,12 @@ fn held(command: &mut Command, what: &str) -> Result<Outcome, String> {
     steps::finish(command, what).map(|()| Outcome::Held)
 }
 
-/// A directory of this part's below the target directory.
+/// Returns a directory for this part below the target directory.
 fn beside(name: &str) -> Result<PathBuf, String> {
     Ok(tree::target()?.join("nightly").join(name))
 }
 
-/// The cargo of another toolchain. What this one has set for us is its own.
+/// Returns the cargo of another toolchain, without the variables that this one has set.
 fn toolchain_cargo(version: &str) -> Command {
     let mut cargo = Command::new("rustup");
     cargo.args(["run", version, "cargo"]).current_dir(tree::root());

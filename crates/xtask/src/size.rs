@@ -1,8 +1,8 @@
-//! How large the house is: the lines of each crate, its longest file, and the circles between its files.
+//! Measures the code: the lines of each crate, its longest file, and the circles between its files.
 //!
-//! Reads the sources as the compiler finds them, by `mod NAME;`, and leaves out what `#[cfg(test)]` stands before. Needs no
-//! compiler: a file uses another where a `use`, or a path in its code, names an item of the other one. A re-export is followed to
-//! the file that has the item, and is not itself a use.
+//! Reads the sources as the compiler finds them, by `mod NAME;`, and skips items under `#[cfg(test)]`. Needs no
+//! compiler: a file uses another if a `use`, or a path in its code, names an item of the other. A re-export is followed
+//! to the file that has the item, and does not count as a use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,8 @@ pub(crate) struct Size {
     pub(crate) name: String,
     /// Its product files.
     pub(crate) files: Vec<File>,
-    /// Its circles of more than one file, the largest first: each file of a circle uses every other one, be it through others.
+    /// Its circles of more than one file, the largest first: each file of a circle uses every other one, directly or
+    /// through others.
     pub(crate) circles: Vec<Vec<PathBuf>>,
 }
 
@@ -22,14 +23,14 @@ pub(crate) struct Size {
 pub(crate) struct File {
     /// Its path in the repository.
     pub(crate) path: PathBuf,
-    /// All of its lines.
+    /// The number of all its lines.
     pub(crate) length: usize,
-    /// Its lines that are neither blank nor a comment nor a test.
+    /// The number of lines that are not blank, comments or tests.
     pub(crate) code: usize,
 }
 
 impl Size {
-    /// Returns the lines of all files that are neither blank nor comments nor tests.
+    /// Returns the lines of all files that are not blank, comments or tests.
     pub(crate) fn code(&self) -> usize {
         self.files.iter().map(|file| file.code).sum()
     }
@@ -40,7 +41,7 @@ impl Size {
     }
 }
 
-/// Measures every crate of the repository, in the order of their names.
+/// Measures every crate of the repository, sorted by name.
 pub(crate) fn measure(root: &Path) -> Result<Vec<Size>, String> {
     let listed = fs::read_dir(root.join("crates")).map_err(|error| format!("crates: {error}"))?;
     let mut directories: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
@@ -74,7 +75,7 @@ fn measure_crate(root: &Path, directory: &Path) -> Result<Size, String> {
     Ok(Size { name, files, circles })
 }
 
-/// Finds the circles among nodes that each have edges to others: the largest first, without nodes that are in none.
+/// Finds the circles in a graph, the largest first. Nodes outside of any circle are left out.
 fn circles(edges: &[BTreeSet<usize>]) -> Vec<BTreeSet<usize>> {
     let reach = |from: usize| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
@@ -94,22 +95,22 @@ fn circles(edges: &[BTreeSet<usize>]) -> Vec<BTreeSet<usize>> {
     circles
 }
 
-/// The path of a module or of an item, word by word.
+/// The path of a module or an item, word by word.
 type Words = Vec<String>;
 
 /// The sources of one crate.
 #[derive(Default)]
 struct Sources {
-    /// Each file, and the paths that its code names: the module that names it, and the path.
+    /// Each file, with the paths that its code names: the naming module, and the path.
     files: Vec<(File, Vec<(Words, Words)>)>,
     /// The file of each module.
     modules: BTreeMap<Words, usize>,
-    /// What `use` brings into a module: the path by the module and the name.
+    /// The path that each `use` brings into a module, by the module and the local name.
     names: BTreeMap<(Words, String), Words>,
 }
 
 impl Sources {
-    /// Reads a file that holds this module, and the files of the modules in it, which are below `children`.
+    /// Reads the file of this module, and the files of the modules in it, which are below `children`.
     fn read(&mut self, path: &Path, children: &Path, module: Words) -> Result<(), String> {
         let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let at = self.files.len();
@@ -119,7 +120,7 @@ impl Sources {
         let tokens = tokens(&text);
         let word = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
         let (mut lines, mut named, mut below) = (BTreeSet::new(), Vec::new(), Vec::new());
-        // The modules around a token, each with the number of braces that are open around its body.
+        // The modules around a token, each with the number of open braces around its body.
         let (mut inside, mut open) = (module, Vec::new());
         let (mut depth, mut here) = (0_usize, 0);
         while here < tokens.len() {
@@ -190,7 +191,8 @@ impl Sources {
         uses.filter(|other| *other != file).collect()
     }
 
-    /// Finds the file that has what a path in a module names. `None` for what is of another crate, and after `turns` re-exports.
+    /// Finds the file with the item that a path in a module names. `None` for items of other crates, and after `turns`
+    /// re-exports.
     fn find(&self, module: &[String], path: &[String], turns: u32) -> Option<usize> {
         let (first, mut rest) = path.split_first()?;
         let mut at = module.to_vec();
@@ -207,10 +209,10 @@ impl Sources {
             } else if name != "self" && self.modules.contains_key(&child) {
                 at = child;
             } else if let Some(used) = self.names.get(&(at.clone(), name.clone())) {
-                // `use crate::a::b` below `crate::a` would else be looked up for ever.
+                // Without the limit, `use crate::a::b` below `crate::a` would be looked up forever.
                 return self.find(&at, &[&used[..], after].concat(), turns.checked_sub(1)?);
             } else if rest.len() == path.len() {
-                // Neither a module nor a name of this one.
+                // Neither a module nor a name in this crate.
                 return None;
             } else {
                 break;
@@ -221,7 +223,7 @@ impl Sources {
     }
 }
 
-/// Takes a `use` apart: each path, and the name that it has from then on.
+/// Splits a `use` into paths, each with its local name.
 fn used(tree: &[&str]) -> Vec<(Words, String)> {
     let (mut all, mut stem, mut stems) = (Vec::new(), Words::new(), Vec::new());
     let mut tokens = tree.iter().copied().chain([","]).peekable();
@@ -260,7 +262,7 @@ fn used(tree: &[&str]) -> Vec<(Words, String)> {
     all
 }
 
-/// Returns where the item ends that begins here with its attributes.
+/// Returns the end of the item that starts here with its attributes.
 fn end_of_item(tokens: &[Token], begin: usize) -> usize {
     let mut depth = 0_usize;
     let mut is_attribute = false;
@@ -290,12 +292,12 @@ fn is_word(text: &str) -> bool {
 /// A word, `::`, a literal or another sign of a source.
 struct Token {
     text: String,
-    /// The lines that it begins and ends on.
+    /// The lines on which it starts and ends.
     from: usize,
     to: usize,
 }
 
-/// Takes a source apart. Comments and white space are left out, and a literal is `"`.
+/// Splits a source into tokens, without comments and white space; a literal becomes `"`.
 fn tokens(source: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let (mut rest, mut line) = (source, 1);
@@ -339,7 +341,7 @@ fn tokens(source: &str) -> Vec<Token> {
     tokens
 }
 
-/// Returns how many bytes a literal has up to and with its closing mark, which no backslash stands before.
+/// Returns the length of a literal up to and including its closing mark; a backslash escapes a mark.
 fn end_of_text(text: &str, mark: char) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {

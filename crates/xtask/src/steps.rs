@@ -1,6 +1,7 @@
-//! What each command does once the machine has what it needs.
+//! Runs each command once the machine has what it needs.
 //!
-//! The demonstration and the measurements are programs of the `e2e` package, because they need its servers and namespaces.
+//! The demonstration and the measurements are programs of the `e2e` package, because they need its servers and
+//! namespaces.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,16 +9,16 @@ use std::process::{Command, Stdio};
 use crate::size::{self, Size};
 use crate::tree;
 
-/// The main job, for real.
+/// Runs the demonstration.
 pub(crate) fn demo(arguments: &[String]) -> Result<(), String> {
     let binaries = release()?;
     finish(Command::new(binaries.join("demo")).args(arguments).current_dir(tree::root()), "the demonstration")
 }
 
-/// Arguments of `bench` with which only its own program measures.
+/// The arguments of `bench` that skip criterion's benches.
 const WITHOUT_CRITERION: &[&str] = &["--quick", "--start", "--gateway", "--check"];
 
-/// What exeat costs: criterion's benches, then the program that prints aims and marks.
+/// Measures what exeat costs: criterion's benches, then the program that prints aims and marks.
 pub(crate) fn bench(arguments: &[String]) -> Result<(), String> {
     let binaries = release()?;
     for (package, bench) in [("exeat-policy", "decide"), ("exeat-policy", "load"), ("exeat-proxy", "tunnel")]
@@ -38,13 +39,13 @@ pub(crate) fn bench(arguments: &[String]) -> Result<(), String> {
     finish(Command::new(binaries.join("bench")).args(arguments).current_dir(tree::root()), "the measurement")
 }
 
-/// Load on a real proxy; its table, and whether every bound held.
+/// Puts load on a real proxy, and fails if a bound is broken.
 pub(crate) fn soak(arguments: &[String]) -> Result<(), String> {
     let binaries = release()?;
     finish(Command::new(binaries.join("soak")).args(arguments).current_dir(tree::root()), "the soak")
 }
 
-/// Builds `exeat` and the programs in one go, so that they share every dependency, and returns where they are.
+/// Builds `exeat` and the programs in one step, so that they share every dependency, and returns their directory.
 fn release() -> Result<PathBuf, String> {
     finish(
         tree::cargo().args(["build", "--release", "-p", "exeat-cli", "-p", "e2e", "--bins"]),
@@ -68,14 +69,14 @@ pub(crate) fn docs() -> Result<(), String> {
     finish(Command::new(mdbook).arg("build").current_dir(tree::root()), "the book")
 }
 
-/// Every client of docs/clients.md, those too that only this command installs.
+/// Tries every client of docs/clients.md, including those that only this command installs.
 pub(crate) fn matrix(arguments: &[String]) -> Result<(), String> {
     let mut cargo = tree::cargo_with_all_signals();
     cargo.args(["test", "-p", "e2e", "--test", "e2e", "--", "clients::"]).args(arguments);
     finish(cargo.env("E2E_STRICT", "1").env("E2E_NIGHTLY", "1"), "the matrix")
 }
 
-/// The steps live in `.ci/run`, in the order in which CI takes them.
+/// Runs the steps of CI in their order, from `.ci/run`.
 pub(crate) fn ci() -> Result<(), String> {
     finish(Command::new("bash").arg(".ci/run").current_dir(tree::root()).stdin(Stdio::null()), "CI")
 }
@@ -101,12 +102,12 @@ pub(crate) fn size() -> Result<(), String> {
     Ok(())
 }
 
-/// Runs rustup. Returns whether it could do what it was asked to.
+/// Runs rustup, and returns whether it succeeded.
 pub(crate) fn rustup(words: &[&str]) -> bool {
     Command::new("rustup").args(words).status().is_ok_and(|status| status.success())
 }
 
-/// Runs a command with our own streams.
+/// Runs a command on the same streams, and fails if it does.
 pub(crate) fn finish(command: &mut Command, what: &str) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("cannot start {what}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})")) }

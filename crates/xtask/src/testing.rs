@@ -1,8 +1,8 @@
-//! `cargo xtask test`: every test of the workspace, counted, and who runs them.
+//! `cargo xtask test`: runs and counts every test of the workspace.
 //!
-//! Most tests run for anybody. Those that need root say so (`#[ignore = "needs root"]`, and the end-to-end trials whose
-//! names end in `root_handoff` or `root_relay`): root runs them with the rest; for anybody else `sudo` runs them afterwards,
-//! where it asks for no password. What was not run is counted in the last line.
+//! Most tests need no privileges. Those that need root say so (`#[ignore = "needs root"]`, and the end-to-end trials
+//! whose names end in `root_handoff` or `root_relay`). Root runs them with the rest; otherwise `sudo` runs them
+//! afterwards, if it needs no password. The last line counts the tests that did not run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use std::process::{Command, Stdio};
 
 use crate::{needs, steps, tree};
 
-/// The command that runs what an ordinary user without `sudo` leaves out.
+/// The command that runs the tests which an ordinary user without `sudo` leaves out.
 const AS_ROOT: &str = "cargo xtask test --root";
 
-/// What a test program and the end-to-end harness read. `sudo` passes these on.
+/// The variables that test programs and the end-to-end harness read, which `sudo` passes on.
 const PASSED_ON: &str =
     "--preserve-env=E2E_STRICT,E2E_ROOT,E2E_FULL,E2E_NIGHTLY,EXEAT_BIN,CARGO,CARGO_MANIFEST_DIR,PATH";
 
-/// The user that tests run as, without root. No account has this number, so nothing can depend on one.
+/// The user that runs tests without root. No account has this number, so that no test depends on an account.
 const USER: &str = "54322";
 
-/// The end-to-end trials that CI runs as an ordinary user too: those of the ways out of the sandbox, and of what starts and
-/// ends a run.
+/// The end-to-end trials that CI also runs as an ordinary user: the ways out of the sandbox, and the start and end of a
+/// run.
 const DIFFERENT_TRIALS: [&str; 2] = ["smoke::", "life::"];
 
-/// The parts of the project that `cargo xtask test AREA` tests: the crates, and the modules of the end-to-end trials. A test holds each
-/// module to one area at least.
+/// The areas of `cargo xtask test AREA`: name, crates, and modules of the end-to-end trials. A test checks that each
+/// module is in an area.
 pub(crate) const AREAS: &[(&str, &[&str], &[&str])] = &[
     ("policy", &["exeat-policy", "exeat-compose"], &["policy", "allow", "deny", "terms", "presets"]),
     (
@@ -48,18 +48,19 @@ pub(crate) const AREAS: &[(&str, &[&str], &[&str])] = &[
     ("clients", &[], &["clients"]),
 ];
 
-/// Every test of the workspace, end to end included; a test that cannot run here fails. `--root`: only those that need root,
-/// through `sudo`, which may ask for a password. `--user`: as root, what differs for an ordinary user. The name of an area in front:
-/// only its tests.
+/// Runs every test of the workspace; a test that cannot run here fails. `--root` runs only those that need root,
+/// through `sudo`, which may ask for a password. `--user` runs, as root, those that differ for an ordinary user. The
+/// name of an area as the first argument selects its tests.
 pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
     let (asked, arguments): (Vec<_>, Vec<_>) =
         arguments.iter().map(String::as_str).partition(|argument| ["--root", "--user"].contains(argument));
-    // The binary that end-to-end tests drive, built with the features that the test build uses: nothing is compiled twice.
+    // Builds the binary for the end-to-end tests with the features of the test build, so that nothing is compiled
+    // twice.
     steps::finish(tree::cargo().args(["build", "--workspace", "--bins", "--tests"]), "the build")?;
     let mut total = Total::default();
     let area = arguments.first().and_then(|name| AREAS.iter().find(|(area, ..)| area == name));
     if let Some((_, crates, modules)) = area {
-        // The end-to-end trials as they are built already: a part of the workspace would be built with other features.
+        // Trials select the whole workspace, because a part of it would be built with other features.
         let units = crates.iter().map(|package| vec!["-p".to_owned(), (*package).to_owned()]);
         let trials = modules.iter().map(|module| {
             ["--workspace", "--test", "e2e", "--", &format!("{module}::")].map(str::to_owned).to_vec()
@@ -79,7 +80,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
     if total.failed == 0 && total.passed > 0 { Ok(()) } else { Err("not every test passed".to_owned()) }
 }
 
-/// Runs the tests that these words of `cargo test` select, for the user that was asked for.
+/// Runs the tests that these arguments of `cargo test` select, as the requested user.
 fn run_as_asked(asked: &[&str], arguments: &[String], total: &mut Total) -> Result<(), String> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match *asked {
@@ -101,14 +102,14 @@ fn run_as_asked(asked: &[&str], arguments: &[String], total: &mut Total) -> Resu
     }
 }
 
-/// The same with nothing asked, for everybody who may be had, and with these variables.
+/// Runs every test without asking for a password, with these variables.
 pub(crate) fn run_all(variables: &[(&str, &str)]) -> Result<(), String> {
     let mut cargo = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
     cargo.arg("test").envs(variables.iter().copied()).current_dir(tree::root());
     steps::finish(&mut cargo, "`cargo xtask test`")
 }
 
-/// The words of `cargo test` for what was asked, with one more option for the test programs.
+/// Returns the words of a `cargo test` command, with one more option for the test programs.
 fn words(arguments: &[&str], option: &str) -> Vec<String> {
     let mut words = vec!["test", "--no-fail-fast"];
     words.extend(arguments);
@@ -121,7 +122,7 @@ fn words(arguments: &[&str], option: &str) -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// The tests that need root. As many must run as were left out before: a `sudo` that runs nothing fails.
+/// Runs the tests that need root. As many must run as were left out before, so that a `sudo` which runs nothing fails.
 fn run_as_root(arguments: &[&str], sudo: &str, total: &mut Total) -> Result<(), String> {
     let before = std::mem::take(&mut total.left_out);
     let mut runner: Vec<&str> = if needs::is_root() { Vec::new() } else { sudo.split(' ').collect() };
@@ -129,7 +130,7 @@ fn run_as_root(arguments: &[&str], sudo: &str, total: &mut Total) -> Result<(), 
         runner.push(PASSED_ON);
     }
     let mut own = Total::default();
-    // No test of the documentation needs root, and each would be compiled to find that out.
+    // No documentation test needs root, and each would be compiled to find that out.
     let mut words = words(arguments, "--ignored");
     words.splice(1..1, ["--lib", "--bins", "--tests"].map(str::to_owned));
     run(under(&runner).args(words).env("E2E_ROOT", "1"), &mut own)?;
@@ -142,7 +143,7 @@ fn run_as_root(arguments: &[&str], sudo: &str, total: &mut Total) -> Result<(), 
     Ok(())
 }
 
-/// What differs for an ordinary user, with the test programs that are built already.
+/// Runs the tests that differ for an ordinary user, with the test programs that are already built.
 fn run_as_user(total: &mut Total) -> Result<(), String> {
     if !needs::is_root() {
         return Err("`--user` is for root; anybody else runs `cargo xtask test`".to_owned());
@@ -154,8 +155,8 @@ fn run_as_user(total: &mut Total) -> Result<(), String> {
     let (home_is, temp_is) = (format!("HOME={}", home.display()), format!("TMPDIR={}", home.display()));
     let (uid, gid) = (format!("--reuid={USER}"), format!("--regid={USER}"));
     let runner = ["setpriv", &uid, &gid, "--clear-groups", "--", "env", &home_is, &temp_is];
-    // Of the whole workspace, as it is built already: a part of it would be built with other features. Unit tests write beside their
-    // programs, which are root's here: an ordinary user runs them in a tree of their own.
+    // Covers the whole workspace, because a part of it would be built with other features. Unit tests write next to
+    // their programs, which belong to root here, so an ordinary user runs them in a separate tree.
     let every = DIFFERENT_TRIALS
         .map(|filter| ["test", "--workspace", "--test", "e2e", "--", filter].map(str::to_owned));
     let mut outcome = Ok(());
@@ -167,7 +168,7 @@ fn run_as_user(total: &mut Total) -> Result<(), String> {
     outcome
 }
 
-/// Cargo, which starts each test program with these words in front.
+/// Returns a cargo command that starts each test program with these words in front.
 fn under(runner: &[&str]) -> Command {
     let mut cargo = tree::cargo_with_all_signals();
     if !runner.is_empty() {
@@ -176,8 +177,8 @@ fn under(runner: &[&str]) -> Command {
     cargo
 }
 
-/// The command in a mount namespace of its own, in which everybody can get at the tree and at what is built: nobody but root
-/// comes into `/root`, where a checkout may be.
+/// Runs a command in a private mount namespace in which everybody can read the tree and the build, because only root
+/// may enter `/root`, where a checkout may be.
 fn in_sight(home: &Path, command: &Command) -> Result<Command, String> {
     const SCRIPT: &str = r#"set -e
 mount --make-rprivate /
@@ -210,7 +211,7 @@ exec "$@""#;
     Ok(wrapped)
 }
 
-/// Runs `cargo test` to its end, shows what it prints, and counts.
+/// Runs `cargo test`, shows what it prints, and adds the results to the total.
 fn run(command: &mut Command, total: &mut Total) -> Result<(), String> {
     let debug = tree::target()?.join("debug");
     let mut child = command
@@ -237,14 +238,14 @@ fn run(command: &mut Command, total: &mut Total) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests counted from the lines that each test program prints at its end.
+/// The number of tests, from the lines that each test program prints at its end.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Total {
     passed: u64,
     failed: u64,
-    /// Those that need root, where nobody is.
+    /// The tests that need root and did not run.
     left_out: u64,
-    /// The tests that failed, as their programs name them.
+    /// The names of the tests that failed.
     names: Vec<String>,
 }
 
@@ -273,7 +274,7 @@ impl Total {
         self.names.extend(other.names);
     }
 
-    /// The last line of all.
+    /// Returns the last line of the output.
     fn line(&self) -> String {
         let line = format!("{} passed, {} failed", self.passed, self.failed);
         match self.left_out {

@@ -1,6 +1,6 @@
-//! What comes into the build is what `.deny.toml` lets in: licences, banned crates and sources, as cargo tells them.
+//! Checks the dependencies against `.deny.toml`: licenses, banned crates and sources, from cargo's metadata.
 //!
-//! `cargo deny check` reads the same file and more of it: the advisories, which need the Internet.
+//! `cargo deny check` reads the same file, and also checks the advisories, which needs the Internet.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test's helpers fail the test")]
 #![expect(clippy::disallowed_methods, reason = "asks cargo about the tree")]
 
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// The registry that cargo asks without being told.
+/// The default registry of cargo.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 #[test]
@@ -19,7 +19,7 @@ fn every_dependency_is_one_that_the_lists_let_in() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The check can fail: each kind of fault is planted in what cargo tells of this very tree.
+/// Plants each kind of fault in the real metadata of this tree.
 #[test]
 fn each_fault_is_found() {
     let plant = |change: &dyn Fn(&mut Value)| {
@@ -44,7 +44,7 @@ fn each_fault_is_found() {
     }
 }
 
-/// What is wrong, a line each.
+/// Lists what is wrong, one line each.
 fn faults(metadata: &Value, lists: &toml::Table) -> Vec<String> {
     let allowed: Vec<&str> =
         lists["licenses"]["allow"].as_array().unwrap().iter().filter_map(toml::Value::as_str).collect();
@@ -87,7 +87,8 @@ fn faults(metadata: &Value, lists: &toml::Table) -> Vec<String> {
     faults
 }
 
-/// Whether an SPDX expression can be met with allowed licences: `OR` needs one side, `AND` both, and `/` is an old `OR`.
+/// Returns whether the allowed licenses meet an SPDX expression: `OR` needs one side, `AND` both, and `/` is an old
+/// `OR`.
 fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
     let expression = expression.trim();
     for (operator, needs_both) in [(" OR ", false), ("/", false), (" AND ", true)] {
@@ -102,7 +103,7 @@ fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
     }
 }
 
-/// The two sides of the first operator that stands in no parentheses.
+/// Splits at the first operator that is outside of parentheses.
 fn split<'a>(expression: &'a str, operator: &str) -> Option<(&'a str, &'a str)> {
     expression.match_indices(operator).map(|(at, _)| expression.split_at(at)).find_map(|(left, right)| {
         let is_outside = left.matches('(').count() == left.matches(')').count();

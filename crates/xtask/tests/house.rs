@@ -1,4 +1,4 @@
-//! The shape of the house: who may depend on whom, and what the pages at its door must say.
+//! Tests the structure of the repository: which crate may depend on which, and what the pages must contain.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,8 +20,8 @@ mod size;
 
 use size::Size;
 
-/// The arrows: a crate, and the crates of ours that it may depend on, for any kind of dependency.
-/// ARCHITECTURE.md draws the same picture.
+/// The workspace crates that each crate may depend on, for any kind of dependency. ARCHITECTURE.md draws the same
+/// picture.
 const ARROWS: &[(&str, &[&str])] = &[
     ("exeat-policy", &[]),
     ("exeat-contract", &[]),
@@ -48,7 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "exeat-cli",
         &["exeat-runner", "exeat-compose", "exeat-files", "exeat-audit", "exeat-record", "exeat-policy"],
     ),
-    // The end-to-end tests drive the binary from outside; the seams they may read are data, never the code under test. Of
+    // The end-to-end tests drive the binary from outside; they may read only data, never the code under test. From
     // `exeat-sandbox` the bench takes the seccomp programs, for a bubblewrap without exeat.
     ("e2e", &["exeat-record", "exeat-contract", "exeat-policy", "exeat-sandbox"]),
     ("xtask", &[]),
@@ -81,7 +81,8 @@ fn no_crate_depends_on_one_that_the_table_does_not_give_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The largest circle of files in a crate that has one of more than two. A circle can be broken: then the number here goes down.
+/// The size of the largest circle of files in each crate that has one of more than two. When a circle is broken, lower
+/// its number.
 const CIRCLES: &[(&str, usize)] =
     &[("cli", 9), ("files", 6), ("policy", 9), ("proxy", 12), ("runner", 41), ("sandbox", 7)];
 
@@ -93,7 +94,7 @@ fn no_circle_of_files_is_larger_than_two() {
     assert!(wrong.is_empty(), "`cargo xtask size` names the files of each circle:\n{}", wrong.join("\n"));
 }
 
-/// The lines of a file that has more than 800, rounded up to hundreds. A file can be divided: then its line here goes.
+/// The lines of each file that has more than 800, rounded up to hundreds. When a file is divided, delete its line.
 const LONG: &[(&str, usize)] = &[
     ("crates/runner/src/cover/remount.rs", 1100),
     ("crates/runner/src/plan.rs", 1000),
@@ -111,7 +112,7 @@ fn no_file_has_more_than_800_lines_and_half_of_them_have_fewer_than_200() {
     assert!(median < 200, "half of the files have {median} lines or more");
 }
 
-/// Compares a table of exceptions with what is measured: each must say the same, so that no exception outlives its reason.
+/// Compares a table of exceptions with the measurement: both must be equal, so that no exception outlives its reason.
 fn differences(table: &[(&str, usize)], measured: impl Iterator<Item = (String, usize)>) -> Vec<String> {
     let table: BTreeMap<&str, usize> = table.iter().copied().collect();
     let measured: BTreeMap<String, usize> = measured.collect();
@@ -266,7 +267,7 @@ fn readme_and_xtask_know_the_same_commands() {
     assert!(unknown.is_empty(), "README.md names commands that xtask does not have: {unknown:?}");
 }
 
-/// `cargo xtask test` counts an ignored test as one that needs root, and runs it as root.
+/// `cargo xtask test` treats every ignored test as one that needs root, and runs it as root.
 #[test]
 fn a_test_is_ignored_for_want_of_root_alone() {
     let mut wrong = Vec::new();
@@ -296,7 +297,7 @@ fn links_between_pages_lead_somewhere() {
             let path = if target.is_empty() { page.clone() } else { path };
             let leads = root().join(&path).exists()
                 && (heading.is_empty() || anchors(&read(&path)).contains(heading));
-            // The book has the pages of docs alone.
+            // The book contains only the pages of docs.
             if !leads || page.starts_with("docs") && target.starts_with("..") {
                 wrong.push(format!("{}: {link}", page.display()));
             }
@@ -305,7 +306,7 @@ fn links_between_pages_lead_somewhere() {
     assert!(wrong.is_empty(), "links that lead nowhere:\n{}", wrong.join("\n"));
 }
 
-/// The anchors that the headings of a page get: lower case, `-` for a space, no other punctuation.
+/// Returns the anchors of a page's headings: lower case, `-` for a space, no other punctuation.
 fn anchors(page: &str) -> BTreeSet<String> {
     let (mut anchors, mut is_code) = (BTreeSet::new(), false);
     for line in page.lines() {
@@ -349,7 +350,7 @@ fn the_readme_is_short() {
 
 #[test]
 fn nothing_names_a_place_outside_the_repository() {
-    // Put together here, so that this file does not name them either.
+    // Joined here, so that this file does not contain them either.
     let words = [["..", "/shared"].concat(), ["/work", "/main"].concat(), ["/work", "/shared"].concat()];
     let mut wrong = Vec::new();
     for path in tracked() {
@@ -395,7 +396,7 @@ fn the_pages_list_every_name_that_a_view_is_made_of() {
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
         .flat_map(|line| line.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
-        // Directories inside the private cache are nobody's business.
+        // Names of directories inside the private cache are not documented.
         .filter(|name| {
             name.starts_with(['.', '/']) && !name.ends_with('/')
                 || name.contains('_') && *name == name.to_uppercase()
@@ -405,12 +406,12 @@ fn the_pages_list_every_name_that_a_view_is_made_of() {
     assert!(missing.is_empty(), "docs/files.md does not list {missing:?}");
 }
 
-/// Rows of the three systems that are no sandbox's business, or for other systems than Linux. docs/parity.md says so.
+/// Rows of the three compared systems that do not concern a sandbox, or not one on Linux, as docs/parity.md explains.
 const NO_ROWS: [&str; 6] = ["N32", "K43", "K44", "A6", "A10", "A11"];
 
 #[test]
 fn the_parity_page_has_every_row_and_names_tests_that_are_there() {
-    // K16 to K19 were never given out.
+    // K16 to K19 were never assigned.
     let numbers = [("N", 1..=33), ("K", 1..=15), ("K", 20..=50), ("A", 1..=13)];
     let all = numbers.into_iter().flat_map(|(letter, range)| range.map(move |n| format!("{letter}{n}")));
     let expected: BTreeSet<String> = all.filter(|row| !NO_ROWS.contains(&row.as_str())).collect();
@@ -431,7 +432,7 @@ fn the_parity_page_has_every_row_and_names_tests_that_are_there() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The groups of docs/threats.md, and how many rows each has.
+/// The groups of docs/threats.md, and the number of rows in each.
 const THREATS: [(&str, u32); 10] = [
     ("H", 23),
     ("D", 16),
@@ -464,7 +465,7 @@ fn the_threats_page_has_every_row_once_and_names_tests_that_are_there() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the cells say is held by the trials themselves, which read them (tests/e2e/clients.rs).
+/// The trials themselves read and check the cells (tests/e2e/clients.rs).
 #[test]
 fn the_clients_page_has_a_row_for_each_trial_and_a_trial_for_each_row() {
     let tests = tests();
@@ -481,7 +482,7 @@ fn the_clients_page_has_a_row_for_each_trial_and_a_trial_for_each_row() {
     assert!(difference.is_empty(), "a row without a trial, or a trial without a row: {difference:?}");
 }
 
-/// The cases of tests/e2e by how they are listed, in tens: a new one is not to be counted on a page.
+/// Compares the number of listed cases in tests/e2e, rounded down to tens, so that a new case rarely changes the page.
 #[test]
 fn the_page_counts_the_end_to_end_cases() {
     let page = read("ARCHITECTURE.md");
@@ -511,8 +512,8 @@ fn the_page_counts_the_end_to_end_cases() {
     );
 }
 
-/// The rows of a page's tables with the tests that each names in its last cell; and what is wrong with them: a test that is
-/// not there, and a row that has neither a test nor one of the words that stand for none.
+/// Returns the rows of a page's tables with the tests in each last cell, and the faults: a test that does not exist,
+/// and a row with neither a test nor a word that stands for none.
 fn rows_of(
     page: &str,
     tests: &BTreeMap<String, BTreeSet<String>>,
@@ -530,7 +531,7 @@ fn rows_of(
         for name in named.iter().filter(|name| !tests.contains_key(*name)) {
             wrong.push(format!("{id} names a test that is not there: {name}"));
         }
-        // Tables about no row have other words there.
+        // Tables about other things have other words in this column.
         if !id.ends_with(|c: char| c.is_ascii_digit()) {
             continue;
         }
@@ -542,7 +543,7 @@ fn rows_of(
     (rows, wrong)
 }
 
-/// Rows that have tests, none of which names the row.
+/// Lists the rows that have tests, none of which names the row.
 fn unnamed(rows: &BTreeMap<String, Vec<String>>, tests: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let names_it = |id: &String, name: &String| tests.get(name).is_some_and(|words| words.contains(id));
     rows.iter()
@@ -551,8 +552,8 @@ fn unnamed(rows: &BTreeMap<String, Vec<String>>, tests: &BTreeMap<String, BTreeS
         .collect()
 }
 
-/// Every test of the workspace by its name, those that run end to end by the name that they are listed under; and the words
-/// of its name and its comment.
+/// Finds every test of the workspace, with the words of its name and its comment. An end-to-end test has the name under
+/// which it is listed.
 fn tests() -> BTreeMap<String, BTreeSet<String>> {
     let mut tests: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for path in tracked().iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
@@ -577,7 +578,7 @@ fn tests() -> BTreeMap<String, BTreeSet<String>> {
                 (comment, is_test) = (String::new(), false);
             }
         }
-        // `refuses!(name, ...);`, of a macro that makes a test of each.
+        // `refuses!(name, ...);`, where a macro makes each test.
         for part in text.split("macro_rules! ").skip(1).filter(|part| part.contains("fn $test")) {
             let (name, _) = part.split_once(' ').unwrap();
             for call in text.split(&format!("\n{name}!(")).skip(1) {
@@ -601,13 +602,13 @@ fn tests() -> BTreeMap<String, BTreeSet<String>> {
     tests
 }
 
-/// `N1`, also written `n01`; `A1`, and not `A01`, which is a threat's name.
+/// Collects row names: `N1`, also written `n01`; `A1`, but not `A01`, which names a threat.
 fn words(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_ascii_uppercase);
     words.map(|word| if word.starts_with(['N', 'K']) { word.replacen("N0", "N", 1) } else { word }).collect()
 }
 
-/// The workspace's packages, as cargo tells them.
+/// Returns the workspace's packages from cargo's metadata.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -620,7 +621,7 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// The files that the repository holds; in a tree without git, the pages alone.
+/// Returns the files in the repository; in a tree without git, only the pages.
 fn tracked() -> Vec<PathBuf> {
     let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
     match listed {
