@@ -1,4 +1,4 @@
-//! Records that the library writes, as the commands that read them show them. Nothing here starts a sandbox.
+//! Tests the commands that read records, with records that the library writes. Nothing here starts a sandbox.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
@@ -24,7 +24,7 @@ use home::Home;
 /// The canonical policy of every run here.
 const POLICY: &str = "{}";
 
-/// A run to write a record of.
+/// A run, for which a test writes a record.
 struct Run {
     run: RunId,
     stage: &'static str,
@@ -35,7 +35,7 @@ struct Run {
 impl Run {
     fn new(stage: &'static str) -> Self {
         let start = RunStart { command: Some("sh".into()), ..RunStart::default() };
-        // Runs of one millisecond have no order.
+        // Runs that start in the same millisecond have no order.
         std::thread::sleep(std::time::Duration::from_millis(2));
         Self { run: RunId::new(), stage, start, events: Vec::new() }
     }
@@ -112,7 +112,7 @@ fn own_key(home: &Home) -> SigningKey {
     SigningKey::load_or_make(&runs(home).parent().unwrap().join("audit.key")).unwrap()
 }
 
-/// Runs a command over records, and gives its exit code, what it printed and what it said.
+/// Runs a command on records. Returns its exit code, stdout and stderr.
 fn audit(home: &Home, words: &[&str]) -> (i32, String, String) {
     home.run(&[&["audit"], words].concat())
 }
@@ -123,12 +123,12 @@ fn json(home: &Home, words: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// The objects that a command prints, one a line.
+/// Returns the objects that a command prints, one a line.
 fn objects(home: &Home, words: &[&str]) -> Vec<Value> {
     audit(home, words).1.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Two runs of one stage and one of another, each with a host of its own.
+/// Records two runs of one stage and one of another, each with a different host.
 fn three(home: &Home) -> [PathBuf; 3] {
     let mut import = Run::new("import").reaches("one.example.com:443", 10);
     import.start.labels = vec![("ticket".into(), "OPS-7".into())];
@@ -189,7 +189,7 @@ fn l17_every_command_takes_the_same_selection() {
         assert!(!out.contains("two.example.com"), "{command:?}: {out}");
         if command[0] != "prune" {
             let (exit, out, said) = audit(&home, &[command, &["--stage", "none"]].concat());
-            // Nothing to show is no fault; nothing to prove or to learn from is one.
+            // An empty selection is an error only for a command that proves or learns something.
             let expected = if matches!(command[0], "show" | "export") { 0 } else { 2 };
             assert!(
                 exit == expected && said.contains("no record is of the runs"),
@@ -341,7 +341,7 @@ fn l17_verify_ends_with_totals_and_shows_what_is_not_whole() {
     assert!(out.starts_with(&format!("`{}`: NOT WHOLE\n", two.display())), "{out}");
     assert!(out.contains("\n2 whole, 1 not whole, signed by ") && !out.contains(name_of(&one)), "{out}");
 
-    // A program has the same totals, last of all.
+    // With JSON, the last object has the same totals.
     let values = objects(&home, &["verify", "--all", "--format", "json"]);
     assert_eq!((values.len(), &values[0]["standing"]), (4, &"whole".into()), "{values:?}");
     let (totals, key) = (&values[3]["totals"], vkey.as_str());
@@ -371,7 +371,7 @@ fn l17_an_unknown_key_is_125_whether_or_not_there_are_keys() {
     );
     let (exit, ..) = audit(&other, &["verify", one]);
     assert_eq!(exit, 125);
-    // What is damaged is damaged, whoever signed it.
+    // A damaged record is damaged, whoever signed it.
     let text = fs::read_to_string(one).unwrap();
     fs::write(one, text.replacen("one.example.com", "own.example.com", 1)).unwrap();
     assert_eq!(audit(&home, &["verify", one, "--key", &stranger]).0, 1);
@@ -383,7 +383,7 @@ fn l17_another_key_than_the_own_one_is_said() {
     let [one, two, _] = three(&home);
     let own = own_key(&home);
     let state = home.0.join(".local/state/exeat");
-    // Somebody who can write there has added a key, and signed a record with it.
+    // Somebody with write access has added a key, and signed a record with it.
     let other = Home::new();
     let stranger = own_key(&other);
     let mut run = Run::new("import").reaches("one.example.com:443", 1);
@@ -457,7 +457,7 @@ fn l17_a_run_that_goes_on_has_one_word() {
     words("unfinished");
 }
 
-/// A command that follows records, and what it has printed so far.
+/// A command that follows records, with its output so far.
 struct Following {
     child: std::process::Child,
     printed: Arc<Mutex<String>>,
@@ -482,7 +482,7 @@ impl Following {
         self.printed.lock().unwrap().clone()
     }
 
-    /// Waits for all of these words, and gives what was printed then.
+    /// Waits until the output contains all of these words, and returns it.
     fn until(&self, words: &[&str]) -> String {
         let by = Instant::now() + Duration::from_secs(20);
         while !words.iter().all(|word| self.printed().contains(word)) {
@@ -500,14 +500,14 @@ impl Drop for Following {
     }
 }
 
-/// A run that goes on.
+/// Starts a record of a run that has not ended.
 fn going_on(home: &Home, stage: &str) -> (String, Log) {
     let run = RunId::new();
     let path = runs(home).join(format!("{run}.jsonl"));
     let header = Header { run, stage: Some(stage.into()), policy_sha256: String::new(), mode: Mode::Enforce };
     let log = Log::start_signed(Sink::create_file(&path).unwrap(), header, own_key(home)).unwrap();
     log.write(Event::RunStart(RunStart { command: Some("make".into()), ..RunStart::default() })).unwrap();
-    // Another run's first letters are others.
+    // Otherwise the start of the next run's name could be the same.
     std::thread::sleep(Duration::from_millis(2));
     (run.to_string().chars().take(10).collect(), log)
 }
@@ -542,7 +542,7 @@ fn l17_every_run_is_followed_and_those_that_begin_later() {
     let all = Following::start(&home, &["--all"]);
     let json = Following::start(&home, &["--stage", "import", "--format", "json"]);
     let denied = Following::start(&home, &["--stage", "import", "--verdict", "deny"]);
-    // What begins later, and what is over before anybody can look.
+    // One starts later, and one ends before the reader can see it.
     all.until(&["one.example.com:443", "train.example.com:443"]);
     denied.until(&["one.example.com:443"]);
     json.until(&["one.example.com"]);
@@ -584,7 +584,7 @@ fn l17_every_run_is_followed_and_those_that_begin_later() {
         let value: Value = serde_json::from_str(line).unwrap();
         assert_eq!(value["stage"], "import");
     }
-    // Every line once, and in order.
+    // Every line appears once, and in order.
     let out = all.printed();
     for word in
         ["one.example.com", "two.example.com", "short.example.com", "again.example.com", "stage many7\n"]
@@ -592,14 +592,14 @@ fn l17_every_run_is_followed_and_those_that_begin_later() {
         assert_eq!(out.matches(word).count(), 1, "{word}: {out}");
     }
     assert!(!out.contains('!'), "{out}");
-    // A reader that goes away ends it.
+    // A reader that closes the pipe ends the command.
     let (exit, _, said) = audit(&home, &["show", "-f", "--all", "--until", "1h"]);
     assert!(exit == 2 && said.contains("--until has no place"), "{said}");
     let (exit, ..) = home.run(&["audit", "show", "-f", over.to_str().unwrap(), short.to_str().unwrap()]);
     assert_eq!(exit, 0, "records that are named are followed to their ends");
 }
 
-/// More runs than may be open at one time: the others wait, and nothing is lost.
+/// If more runs are live than may be open at a time, the others wait, and nothing is lost.
 #[test]
 fn l17_runs_beyond_those_that_may_be_open_are_followed_later() {
     let home = Home::new();
@@ -633,7 +633,7 @@ fn l17_a_comparison_takes_many_baselines() {
     let (exit, out, _) =
         diff(&["--baseline", runs(&home).to_str().unwrap(), &path(&three), "--stage", "train"]);
     assert!(exit == 0 && out.starts_with("nothing new: 2 targets as before\n"), "{out}");
-    // The selected runs until a time, and since.
+    // Selects the baselines with `--until`, and the others with `--since`.
     let first: RunId = name_of(&three).parse().unwrap();
     let text = fs::read_to_string(&three).unwrap();
     let start: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
@@ -698,7 +698,7 @@ fn l17_a_replay_says_what_it_cannot_tell() {
         (&1.into(), &Value::Null)
     );
 
-    // What a connection without an end has sent at least: once more than that may be sent, and once less.
+    // A connection without an end has sent at least this: once above the budget, and once below.
     let host = "one.example.com:443";
     let killed = |up: &[u64]| {
         let mut run = Run::new("killed").reaches(host, 100).asks(Verdict::Allow, Reason::Rule, host);
@@ -800,7 +800,7 @@ fn l17_policies_of_records_are_compared() {
     assert!(exit == 2 && said.contains("not as it was stored"), "{said}");
 }
 
-/// Numbers as large as they can be, in every line, and several of each.
+/// Writes the largest numbers into every line, and several of each.
 #[test]
 fn l17_no_number_in_a_record_stops_a_reader() {
     let home = Home::new();
@@ -862,13 +862,14 @@ fn l17_no_number_in_a_record_stops_a_reader() {
     }
 }
 
-/// The same within some seconds.
+/// Runs a command that must end within some seconds.
 fn audit_within(home: &Home, words: &str) -> (i32, String, String) {
     let script = format!("exec timeout 20 {} audit {words}", env!("CARGO_BIN_EXE_exeat"));
     home::said(home.command("sh").args(["-c", &script]).output().unwrap())
 }
 
-/// A pipe, a device and a link are in the place of a record: they are told, nobody waits for them, and the rest is read.
+/// A pipe, a device and a link replace records: each is reported, none blocks the reader, and the other records are
+/// read.
 #[test]
 fn l17_what_is_no_file_in_the_place_of_a_record_is_told() {
     let home = Home::new();
@@ -883,7 +884,7 @@ fn l17_what_is_no_file_in_the_place_of_a_record_is_told() {
     for place in places {
         let path = runs(&home).join(format!("{}.jsonl", RunId::new()));
         place(&path);
-        // A directory is looked into where one is named.
+        // A directory that is named is searched.
         let named = format!("verify {}", runs(&home).display());
         for words in ["verify --all", &named].into_iter().take(if path.is_dir() { 1 } else { 2 }) {
             let (exit, out, said) = audit_within(&home, words);
@@ -914,7 +915,7 @@ fn l17_what_is_no_file_in_the_place_of_a_record_is_told() {
         if !good.exists() {
             Run::new("import").reaches("one.example.com:443", 10).record(&home);
         }
-        // And of the keys that are known.
+        // The file of known keys is checked too.
         let vkeys = state.join("audit.pub");
         let _ = fs::remove_file(&vkeys);
         place(&vkeys);
@@ -927,7 +928,7 @@ fn l17_what_is_no_file_in_the_place_of_a_record_is_told() {
     }
 }
 
-/// What is written goes into a pipe or a device, and never takes its place.
+/// Output goes into a pipe or a device, and never replaces it.
 #[test]
 fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
     use std::os::unix::fs::FileTypeExt as _;
@@ -942,7 +943,7 @@ fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
         assert_eq!(out, "0\n", "{words}: {said}");
         assert!(fs::symlink_metadata(home.0.join("pipe")).unwrap().file_type().is_fifo(), "{words}");
         assert!(fs::metadata(home.0.join("got")).unwrap().len() > 20, "{words}: {said}");
-        // A link to one is the same; and a link to a file is replaced, not followed.
+        // A link to a pipe is treated as a pipe; a link to a file is replaced, not followed.
         let script = format!(
             "cat pipe > got & timeout 20 {exeat} audit {words} -o link; wait; rm pipe link; echo precious > victim; \
              ln -s victim link; {exeat} audit {words} -o link; cat victim",
@@ -951,7 +952,7 @@ fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
         let (_, out, said) = home::said(home.command("sh").args(["-c", &script]).output().unwrap());
         assert_eq!(out, "precious\n", "{words}: {said}");
         fs::remove_file(home.0.join("link")).unwrap();
-        // Who is no superuser makes no device.
+        // Only root can make a device.
         let made = home.command("mknod").args(["null", "c", "1", "3"]).output().unwrap();
         if made.status.success() {
             let (exit, _, said) = audit_within(&home, &format!("{words} -o null"));
@@ -964,7 +965,7 @@ fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
     }
 }
 
-/// What a run leaves that was killed before it began is no tampering, and goes when it is old.
+/// A run that was killed before its first line does not count as tampering, and is pruned when it is old.
 #[test]
 fn l17_a_record_without_a_line_is_of_a_run_that_did_not_begin() {
     use nix::fcntl::{Flock, FlockArg};
@@ -986,11 +987,11 @@ fn l17_a_record_without_a_line_is_of_a_run_that_did_not_begin() {
     assert!(!empty.exists() && out.contains("2 records removed"), "{out}");
 }
 
-/// A record that is many times larger than the memory that a reader may have. Its size in MB is EXEAT_TRIAL_MB: 1024 takes a program
-/// that is released some seconds, and one without optimization minutes.
+/// A record can be much larger than the memory of its reader. EXEAT_TRIAL_MB is its size in MB: 1024 takes a release
+/// build some seconds, and a debug build minutes.
 #[test]
 fn l17_records_of_any_size_are_read_in_constant_memory() {
-    /// What a reader may map, code and stacks included.
+    /// The most that a reader may map, including code and stacks.
     const MOST_KB: u64 = 96 * 1024;
     let mb = std::env::var("EXEAT_TRIAL_MB")
         .ok()

@@ -1,4 +1,4 @@
-//! The `exeat` binary as its callers meet it: exit codes, streams, generated files. Nothing here starts a sandbox.
+//! Tests the `exeat` binary as callers see it: exit codes, streams, generated files. Nothing here starts a sandbox.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
@@ -93,7 +93,7 @@ fn bad_input_is_exit_2_on_stderr_only() {
     }
 }
 
-/// Every fault is an object on a line of its own, with the same fields for a file, a flag and a setting.
+/// Every fault is one JSON object on its line, with the same fields for a file, a flag and a setting.
 #[test]
 fn faults_are_json_where_json_is_asked_for() {
     let home = Home::new();
@@ -196,7 +196,7 @@ fn a_policy_on_stdin() {
     assert_eq!((code, err.as_str()), (2, "exeat: error: `stdin` is larger than 16777216 bytes\n"));
 }
 
-/// K12, H23: nobody is asked whether to trust it.
+/// K12, H23: exeat does not ask whether to trust the file.
 #[test]
 fn a_project_file_that_is_not_named_is_said_and_not_used() {
     let home = Home::new();
@@ -209,7 +209,7 @@ fn a_project_file_that_is_not_named_is_said_and_not_used() {
     assert_eq!(out, "allow  a.example:443  a.example (.exeat.toml:2)\n");
 }
 
-/// The runner knows no file and no line.
+/// The runner does not know the policy's file and line.
 #[test]
 fn a_path_of_a_policy_that_is_missing_is_named_with_its_line() {
     let home = Home::new();
@@ -225,7 +225,7 @@ fn a_path_of_a_policy_that_is_missing_is_named_with_its_line() {
     assert!(home.run(&words).2.contains("p.toml:6: there is no"), "the next one");
     fs::create_dir(home.0.join("more")).unwrap();
     assert_eq!(home.run(&words).0, 0);
-    // Who only asks about hosts needs no path.
+    // A command that only decides about hosts does not need the path.
     fs::remove_dir(home.0.join("more")).unwrap();
     assert_eq!(home.run(&["check", "--policy", "p.toml", "a.example"]).0, 1);
     let (code, _, said) = home.run(&["run", "--rw", "absent", "--", "true"]);
@@ -376,7 +376,7 @@ fn completions_are_for_the_shell_of_the_caller() {
     assert!(said.contains("hint: exeat completions bash"), "{said}");
 }
 
-/// Each with the words that mend it.
+/// Tries each common mistake, with the words that correct it.
 #[test]
 fn what_people_type_first_is_answered_with_what_is_meant() {
     let home = Home::new();

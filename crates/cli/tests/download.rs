@@ -1,7 +1,7 @@
-//! A real package from a real registry: with its host granted it arrives, without it does not.
+//! Downloads a real package from a real registry: it arrives if its host is granted, and not otherwise.
 //!
-//! Which registry is asked of the client's own configuration, so a company mirror serves as well. On a machine that
-//! reaches none there is nothing to try, which is a failure under `E2E_STRICT=1`.
+//! The client's own configuration names the registry, so that a company mirror works as well. A machine that reaches
+//! none cannot run this test, which is a failure under `E2E_STRICT=1`.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A small package that needs no other.
+/// A small package without dependencies.
 const PACKAGE: &str = "is-number@7.0.0";
 
 struct Place {
@@ -29,7 +29,7 @@ impl Place {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.root.join("project"));
         command.env("XDG_STATE_HOME", self.root.join("state")).env("XDG_CACHE_HOME", self.root.join("cache"));
-        // Not once more after a refusal: the answer would be the same.
+        // Does not retry after a refusal, because the answer would be the same.
         command.env("npm_config_fetch_retries", "0").output().unwrap()
     }
 
@@ -72,7 +72,7 @@ fn npm_pack_works_with_its_host_granted_and_not_without() {
     let mut flags = vec!["--allow", &host];
     let mut granted = place.npm_pack(&flags);
     let said = String::from_utf8_lossy(&granted.stderr).into_owned();
-    // A network whose resolver answers with special-use addresses: the summary names the rule that is needed besides.
+    // A resolver may answer with special-use addresses; then the summary names the additional rule.
     let rule =
         said.lines().find(|line| line.contains("resolves to")).and_then(|line| line.split("--allow ").nth(1));
     if let Some(rule) = rule {

@@ -1,5 +1,5 @@
-//! Policies from every source and in every combination, as the commands that look at them say. Nothing here starts a
-//! sandbox.
+//! Tests policies from every source and in every combination, with the commands that read policies. Nothing here starts
+//! a sandbox.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
@@ -17,15 +17,15 @@ fn check(home: &Home, words: &[&str]) -> (i32, String, String) {
     home.run(&[&["check"], words].concat())
 }
 
-/// The promise is 250 ms for the program that is released. One without optimization gets six times that, which still tells a cost
-/// that grows with the square of the names. Processor time, and the least of three, since other tests run beside this one.
+/// The promise is 250 ms for a release build. A debug build gets six times that, which still reveals a quadratic cost.
+/// Takes the least processor time of three tries, since other tests run at the same time.
 #[test]
 fn checks_against_a_hundred_thousand_names_within_its_time() {
     let most = if cfg!(debug_assertions) { 1.5 } else { 0.25 };
     let home = Home::new();
     let names: Vec<String> = (0..100_000).map(|number| format!("  \"host{number}.example.com\"")).collect();
     home.file("names.toml", &format!("[network]\nallow = [\n{}\n]\n", names.join(",\n")));
-    // The second line of `times` is what the shell's children took (POSIX, "times").
+    // The second line of `times` is the time of the shell's children (POSIX, "times").
     let script =
         format!("{} check --policy names.toml host99999.example.com; times", env!("CARGO_BIN_EXE_exeat"));
     let took = |_| {
@@ -73,7 +73,7 @@ fn what_is_declared_and_granted_is_what_is_in_both() {
     assert_eq!((code, out.as_str()), (1, "deny   c.example.com:443  the stage does not declare it\n"));
 }
 
-/// K13: a stage that declares more than it is granted does not start, unless it is told to run with less.
+/// K13: a stage that declares more than it is granted does not start, unless a flag narrows the declaration.
 #[test]
 fn a_declaration_beyond_the_grants_is_refused_or_narrowed() {
     let home = Home::new();
@@ -142,7 +142,7 @@ fn a_ceiling_bounds_and_names_itself() {
     );
     let (code, out, _) = with(&["--allow", "b.example.com", "b.example.com"]);
     assert_eq!((code, out.as_str()), (1, "deny   b.example.com:443  denied by site.toml:4\n"));
-    // It grants nothing by itself.
+    // A ceiling alone grants nothing.
     assert_eq!(with(&["a.example.com"]).0, 1);
     home.file("empty.toml", "");
     assert_eq!(check(&home, &["--ceiling", "empty.toml", "--allow", "a.example.com", "a.example.com"]).0, 1);
@@ -157,7 +157,7 @@ fn the_user_s_ceiling_holds_without_being_named() {
     home.file(".config/exeat/policy.toml", "[network]\nallow = [\"*.example.com\"]\n");
     assert_eq!(check(&home, &["--allow", "a.example.org", "a.example.org"]).0, 1);
     assert_eq!(check(&home, &["--allow", "a.example.com", "a.example.com"]).0, 0);
-    // One that is there and cannot be understood bounds something that is not known.
+    // A ceiling that cannot be parsed would bound an unknown policy.
     home.file(".config/exeat/policy.toml", "[network]\nallow = 3\n");
     assert_eq!(check(&home, &["--allow", "a.example.com", "a.example.com"]).0, 2);
     std::fs::remove_file(home.0.join(".config/exeat/policy.toml")).unwrap();
@@ -165,7 +165,7 @@ fn the_user_s_ceiling_holds_without_being_named() {
     assert_eq!(check(&home, &["--allow", "a.example.com", "a.example.com"]).0, 2);
 }
 
-/// K13: what asks a client stands below the same ceilings as a run: one that cannot be understood stops it.
+/// K13: the same ceilings bound a client that is asked for its hosts; one that cannot be parsed stops it.
 #[test]
 fn a_client_is_asked_within_the_ceilings() {
     let home = Home::new();
@@ -192,7 +192,7 @@ fn the_project_s_file_is_used_within_a_ceiling_only() {
     assert_eq!(check(&home, &["--ceiling", "site.toml", "a.example.org"]).0, 1);
 }
 
-/// N21, N25: the published isolation policy, as it is, from a file and from stdin.
+/// N21, N25: the published isolation policy, unchanged, from a file and from stdin.
 #[test]
 fn the_published_isolation_policy_loads_as_it_is() {
     let home = Home::new();
@@ -233,7 +233,7 @@ fn show_says_what_holds_and_where_it_was_written() {
     assert!(!out.contains("s3cret"), "{out}");
 }
 
-/// What holds for all rules, and what may be sent, is in every answer about a policy.
+/// Every answer about a policy contains the terms for all rules, and the upload budgets.
 #[test]
 fn terms_and_uploads_are_shown_checked_and_compared() {
     let home = Home::new();
@@ -263,7 +263,7 @@ fn terms_and_uploads_are_shown_checked_and_compared() {
         (&"report".into(), &true.into(), &"refuse".into(), &true.into(), &10_000_000.into())
     );
 
-    // One that would pass counts as allowed; a ceiling or a flag makes it another question.
+    // A host that report mode would pass counts as allowed; a ceiling or a flag changes the question.
     let (code, out, said) = check(&home, &["--policy", "a.toml", "b.example"]);
     assert!(
         code == 0 && out.starts_with("would_deny  b.example:443") && said.contains("report mode"),
@@ -328,7 +328,7 @@ fn lint_and_diff_exit_like_questions() {
     assert_eq!(out, "closes   *.example.com:443\nremoves  limits.timeout 1m\n");
 }
 
-/// A wide network opens no special address, so a rule for one beside it is a change, in every kind of file.
+/// A wide network does not open special addresses, so an additional rule for one is a change, in every kind of file.
 #[test]
 fn diff_and_declarations_see_special_addresses_behind_a_wide_network() {
     let home = Home::new();

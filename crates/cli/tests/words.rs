@@ -11,7 +11,7 @@ mod home;
 
 use home::Home;
 
-/// Runs commands, each with its exit code and with what its stderr says.
+/// Runs commands, each with its exit code and the text that its stderr contains.
 fn check(home: &Home, cases: &[(&[&str], i32, &str)]) {
     for (words, code, expect) in cases {
         let (exit, out, said) = home.run(words);
@@ -36,7 +36,7 @@ fn l17_runs_without_a_first_line_are_counted_in_one_line() {
         assert_eq!(said.matches("2 records left out").count(), 1, "{said}");
         assert!(said.contains("exeat audit list shows all") && !said.contains(".jsonl"), "{said}");
     }
-    // Their names tell the time.
+    // The names of records contain the time.
     std::thread::sleep(std::time::Duration::from_millis(20));
     let (_, out, said) = home.run(&["audit", "list", "--since", "1ms"]);
     assert!(out.is_empty() && !said.contains("left out"), "{out}{said}");
@@ -70,13 +70,13 @@ fn a_command_that_looks_at_a_policy_needs_one() {
     assert_eq!(exit, 0, "{said}");
     home.file(".exeat.toml", "[network]\nallow = [\"a.example\"]\n");
     check(&home, &[(&["policy", "show"], 2, "--policy .exeat.toml")]);
-    // A ceiling of the user's is a policy that holds.
+    // The user's ceiling counts as a policy.
     fs::create_dir_all(home.0.join(".config/exeat")).unwrap();
     home.file(".config/exeat/policy.toml", "[network]\nallow = [\"a.example\"]\n");
     check(&home, &[(&["policy", "show"], 0, "")]);
 }
 
-/// A length of time means the same wherever it stands.
+/// A duration means the same in every place.
 #[test]
 fn thirty_m_are_minutes_everywhere() {
     let home = Home::new();

@@ -1,7 +1,7 @@
-//! Ceilings, masks and work directories in a real sandbox, as root and as an ordinary user.
+//! Tests ceilings, masks and work directories in a real sandbox, as root and as an ordinary user.
 //!
-//! A run gives its own standard streams to the stage, so each case is a process of its own: this program again, told by a
-//! variable which request to make.
+//! A run gives its own standard streams to the stage, so each case is a separate process: this program again, with a
+//! variable that names the request.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
 #![expect(clippy::disallowed_methods, reason = "starts itself again")]
@@ -19,7 +19,7 @@ use exeat_runner::{
     AuditTo, Bind, Bounds, Bridge, Cache, Ended, Files, Oversight, Request, View, Work, plan, run,
 };
 
-/// An ordinary user's uid and gid, for when the tests are root's.
+/// The uid and gid of an ordinary user, for tests that root starts.
 const ORDINARY: u32 = 61234;
 const CASE: &str = "BOUNDS_CASE";
 const ROOT: &str = "BOUNDS_ROOT";
@@ -32,7 +32,7 @@ fn ceiling() -> Bounds {
     Bounds { name: "site.toml".into(), ..Bounds::default() }
 }
 
-/// What is asked for, and the script that tries it.
+/// Returns the request of a case, and the script that tries it.
 fn request(case: &str, root: &Path) -> (Files, &'static str) {
     let data = root.join("data");
     let files = match case {
@@ -104,13 +104,13 @@ fn request(case: &str, root: &Path) -> (Files, &'static str) {
     (files, script)
 }
 
-/// What a shell needs, where the view has nothing.
+/// Returns the binds that a shell needs in an empty view.
 fn system() -> Vec<Bind> {
     let trees = ["/usr", "/bin", "/lib", "/lib64"].map(PathBuf::from);
     trees.into_iter().filter(|tree| tree.exists()).map(bind).collect()
 }
 
-/// Not a test of its own: the process that a test starts.
+/// Runs one case. This is the process that the other tests start.
 #[test]
 fn one_case() {
     let (Ok(case), Some(root)) = (env::var(CASE), env::var_os(ROOT)) else { return };
@@ -172,8 +172,8 @@ fn one_case() {
     std::process::exit(code);
 }
 
-/// Runs a case as root and as an ordinary user, or as whoever runs the tests. Gives each what the stage printed and what
-/// the caller was told.
+/// Runs a case as root and as an ordinary user, or as the user who runs the tests. Passes the stage's output and the
+/// notes to `check`.
 fn each(case: &str, check: impl Fn(&Path, &[&str], &str)) {
     let me = fs::metadata("/proc/self").unwrap();
     let users: &[Option<u32>] = if me.uid() == 0 { &[None, Some(ORDINARY)] } else { &[None] };
@@ -197,7 +197,7 @@ fn each(case: &str, check: impl Fn(&Path, &[&str], &str)) {
     }
 }
 
-/// A place on the disk.
+/// A directory on the disk.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -263,7 +263,7 @@ fn k13_a_bind_and_the_working_directory_are_cut_down_to_what_is_listed() {
     });
 }
 
-/// K1, B13: a directory, named again by three binds, and one that the ceiling names by a link.
+/// K1, B13: masks a directory that three binds show again, and one that the ceiling names by a link.
 #[test]
 fn k1_a_mask_of_a_ceiling_is_not_opened() {
     each("ceiling-mask", |_, lines, told| {
@@ -271,7 +271,7 @@ fn k1_a_mask_of_a_ceiling_is_not_opened() {
     });
 }
 
-/// A ceiling that hides the working directory, or what it lies in, leaves a place of its name to start in.
+/// A ceiling may hide the working directory or a parent of it; the stage then starts in an empty one at the same path.
 #[test]
 fn k13_a_stage_starts_where_a_ceiling_hides_the_working_directory() {
     for case in ["start-masked", "start-in-mask"] {
@@ -281,7 +281,7 @@ fn k13_a_stage_starts_where_a_ceiling_hides_the_working_directory() {
     }
 }
 
-/// K2: what is named inside a mask can be reached and read, and nothing else of it.
+/// K2: a path inside a mask that is named can be read, and nothing else in the mask.
 #[test]
 fn k2_a_deeper_bind_opens_part_of_a_mask() {
     each("reopen", |_, lines, told| {
@@ -289,7 +289,7 @@ fn k2_a_deeper_bind_opens_part_of_a_mask() {
     });
 }
 
-/// N9, N16, N17: an empty private directory, which is HOME too; nothing else can be written.
+/// N9, N16, N17: the stage has an empty private directory, which is also HOME; nothing else can be written.
 #[test]
 fn n9_a_scratch_directory_is_where_the_stage_starts() {
     each("scratch", |_, lines, told| {
@@ -297,8 +297,8 @@ fn n9_a_scratch_directory_is_where_the_stage_starts() {
     });
 }
 
-/// N20: a stage in such a directory that may reach a host can tell whom it reached, by the system's certificates and by those
-/// that its variables name; without a host to reach there are none (above).
+/// N20: a stage in a scratch directory that may reach a host can verify certificates, by the system's and by those that
+/// its variables name; a stage without hosts has none (see above).
 #[test]
 fn n20_certificates_come_with_the_hosts() {
     each("certificates", |root, lines, told| {
@@ -306,9 +306,9 @@ fn n20_certificates_come_with_the_hosts() {
         if Path::new("/etc/ssl/certs").exists() {
             expect.push("/etc/ssl/certs");
         }
-        // The file of the variable is shown where it lies, below directories that exeat makes.
+        // The file of the variable keeps its path, below directories that exeat makes.
         expect.extend(["/home", "/root"].into_iter().filter(|above| root.starts_with(above)));
-        // A checkout below /work lies behind the stage's own directory of that name.
+        // A checkout below /work would be hidden by the stage's own /work.
         if !root.starts_with(exeat_runner::WORK) {
             expect.push("secret");
         }
@@ -316,7 +316,7 @@ fn n20_certificates_come_with_the_hosts() {
     });
 }
 
-/// N9: a directory of the host's, with its protected paths.
+/// N9: a work directory on the host, with its protected paths.
 #[test]
 fn n9_a_work_directory_of_the_host_s_is_writable_but_for_protected_paths() {
     each("work", |root, lines, told| {

@@ -1,6 +1,6 @@
-//! Real clients and stand-ins, in the real sandbox, asked which hosts they use. No test needs a network: what a client asks
-//! for first is refused, and that is the answer. Needs bubblewrap and curl; a client that is not
-//! installed is left out, and a failure under `E2E_STRICT=1`.
+//! Asks real clients and stand-ins, in the real sandbox, which hosts they use. No test needs a network: the first
+//! request of a client is refused, and that is the answer. Needs bubblewrap and curl; a client that is not installed is
+//! left out, and fails under `E2E_STRICT=1`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -28,11 +28,11 @@ use exeat_runner::{Bind, Bounds, Error, Files};
 /// A name that no resolver knows.
 const MIRROR: &str = "mirror.invalid";
 
-/// One sandbox at a time: the machine is small, and one test changes the working directory.
+/// Allows one sandbox at a time: the machine is small, and one test changes the working directory.
 static TURN: Mutex<()> = Mutex::new(());
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A home directory, a project in it and a directory of programs beside it.
+/// A home directory, a project in it, and a directory of programs.
 struct Place {
     root: PathBuf,
     home: PathBuf,
@@ -57,7 +57,7 @@ impl Place {
         fs::create_dir(root.join("bin")).unwrap();
         let mut env: BTreeMap<OsString, OsString> =
             std::env::vars_os().filter(|(name, _)| is_kept(name)).collect();
-        // The tools of whoever runs the tests stay where they are, though HOME is another one.
+        // The tester's tools stay usable, although HOME changes.
         let real = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into()));
         for (name, dir) in [("RUSTUP_HOME", ".rustup"), ("PYENV_ROOT", ".pyenv")] {
             if real.join(dir).is_dir() {
@@ -78,7 +78,7 @@ impl Place {
         }
     }
 
-    /// A place where nothing but a stand-in is a client.
+    /// Makes a scene in which the only client is a stand-in.
     fn with_program(name: &str, script: &str) -> Self {
         let mut place = Self::new();
         place.program("bin", name, script);
@@ -115,7 +115,7 @@ impl Place {
         Discovery::start(ask, self.times)?.ask(group(preset))
     }
 
-    /// The rules, or the reason as text.
+    /// Returns the rules, or the reason as text.
     fn hosts(&self, preset: &str) -> Vec<String> {
         let found = self.ask(preset).unwrap_or_else(|error| panic!("{error}"));
         texts(&found)
@@ -131,7 +131,7 @@ impl Place {
         has
     }
 
-    /// What the runs of the discovery have recorded.
+    /// Returns the records of the discovery's runs.
     fn records(&self) -> Vec<String> {
         let dir = self.home.join(".local/state/exeat/runs");
         let mut files: Vec<PathBuf> =
@@ -158,7 +158,7 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
     entries.flatten().flat_map(|entry| of(entry.path())).collect()
 }
 
-/// Nothing of the tester's own settings.
+/// Whether a variable is kept: none with the tester's own settings is.
 fn is_kept(name: &OsStr) -> bool {
     let name = name.to_string_lossy().to_ascii_lowercase();
     !["npm_config_", "pip_", "uv_", "cargo_", "yarn_", "xdg_"].iter().any(|start| name.starts_with(start))
@@ -182,7 +182,7 @@ fn why(result: Result<Discovered, Error>) -> DiscoveryError {
     }
 }
 
-/// Settings of a user's that name a mirror: the preset, the client, a file below HOME and what is in it.
+/// User settings that name a mirror: the preset, the client, a file below HOME and its content.
 const SETTINGS: [(&str, &str, &str, &str); 3] = [
     ("npm", "npm", ".npmrc", "registry=https://HOST/npm/\n"),
     ("pypi", "pip", ".config/pip/pip.conf", "[global]\nindex-url = https://HOST/simple\n"),
@@ -194,7 +194,7 @@ const SETTINGS: [(&str, &str, &str, &str); 3] = [
     ),
 ];
 
-/// K34: without settings a client says its own registry, and the rule names the preset that it was found for.
+/// K34: without settings a client names its default registry, and the rule names the preset.
 #[test]
 fn k34_clients_say_which_registry_they_use() {
     let place = Place::new();
@@ -249,7 +249,7 @@ fn a_mirror_in_the_users_environment_is_honoured() {
     }
 }
 
-/// H23: settings in the working directory, and in every directory above it, have no say.
+/// H23: settings in the working directory, and in every directory above it, are ignored.
 #[test]
 fn h23_the_projects_settings_have_no_say() {
     let place = Place::new();
@@ -270,8 +270,8 @@ fn h23_the_projects_settings_have_no_say() {
     }
 }
 
-/// H23: a program that the stage could have written has no say either, whatever PATH says; nor has one that the view
-/// would show because a variable names its tree.
+/// H23: a program that the stage could have written is ignored too, whatever PATH contains, and so is one that the view
+/// shows only because a variable names its tree.
 #[test]
 fn h23_programs_in_the_project_have_no_say() {
     let evil = "curl -s https://evil.invalid; exit 1";
@@ -285,7 +285,7 @@ fn h23_programs_in_the_project_have_no_say() {
     place.env.insert("PATH".into(), with_venv);
     place.env.insert("VIRTUAL_ENV".into(), venv.clone().into());
     assert_eq!(place.hosts("pypi"), [MIRROR]);
-    // A link to it, and a directory that is one, are it.
+    // A link to it, or a directory that is a link, counts the same.
     fs::remove_file(place.root.join("bin/pip")).unwrap();
     symlink(venv.join("bin/pip"), place.root.join("bin/pip")).unwrap();
     symlink(venv.join("bin"), place.root.join("linked")).unwrap();
@@ -293,7 +293,7 @@ fn h23_programs_in_the_project_have_no_say() {
     if !Path::new("/usr/bin/pip").exists() && !Path::new("/usr/bin/pip3").exists() {
         assert_eq!(why(place.ask("pypi")), DiscoveryError::InUntrustedTree { tree: place.project.clone() });
     }
-    // Any tree that the stage may write is as good as the project.
+    // Any tree that the stage may write counts like the project.
     let other = place.root.join("other");
     place.program("other/bin", "npm", evil);
     place.files.rw.push(Bind { host: other.clone(), guest: other.clone() });
@@ -301,7 +301,7 @@ fn h23_programs_in_the_project_have_no_say() {
     assert_eq!(why(place.ask("npm")), DiscoveryError::InUntrustedTree { tree: other });
 }
 
-/// H23: settings that the stage could have written are not the user's word, and that is said.
+/// H23: settings that the stage could have written do not count as the user's, and a note reports them.
 #[test]
 fn h23_settings_that_the_stage_could_write_have_no_say() {
     let script = r#"for f in "$HOME/.npmrc" "$npm_config_userconfig"; do grep -qs evil "$f" && curl -s https://evil.invalid; done
@@ -313,12 +313,12 @@ fn h23_settings_that_the_stage_could_write_have_no_say() {
     let found = place.ask("npm").unwrap();
     assert_eq!(texts(&found), [MIRROR]);
     assert!(found.notes.iter().any(|note| note.contains(".npmrc` is not asked")), "{:?}", found.notes);
-    // In the repository above the working directory it is the project's too.
+    // In the repository above the working directory, the file belongs to the project too.
     fs::create_dir(place.project.join(".git")).unwrap();
     fs::create_dir(place.project.join("sub")).unwrap();
     place.project.push("sub");
     assert_eq!(place.hosts("npm"), [MIRROR]);
-    // The same file, once nobody but the user writes it.
+    // The same file counts once only the user can write it.
     fs::rename(place.home.join("project/settings"), place.home.join("settings")).unwrap();
     place.env.insert("npm_config_userconfig".into(), place.home.join("settings").into());
     assert_eq!(place.hosts("npm"), ["evil.invalid", MIRROR]);
@@ -333,7 +333,7 @@ fn a_client_that_is_absent_is_named() {
     assert_eq!((error.code(), error.fix().as_deref()), (125, Some("name its hosts instead: --allow HOST")));
 }
 
-/// A01: a client's last word is shown, and cannot move the cursor.
+/// A01: a client's last line is quoted, and cannot move the cursor.
 #[test]
 fn a_client_that_fails_without_asking_is_quoted() {
     let place = Place::with_program("npm", r"printf 'first\nbad \e[2Jword\n\n' >&2; exit 7");
@@ -357,29 +357,30 @@ fn a_slow_client_is_cut() {
     assert_eq!(why(place.ask("npm")).to_string(), "it asked for none in 0.5 s");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     drop(place);
-    // One that has asked before has said enough.
+    // A client that asked before the deadline has given its answer.
     let mut place = Place::with_program("npm", "curl -s https://mirror.invalid; exec sleep 100");
     place.times.round = Duration::from_millis(1500);
     assert_eq!(place.hosts("npm"), [MIRROR]);
-    // One deadline for all of them.
+    // One deadline covers all rounds.
     place.times.all = Duration::from_secs(5);
     assert_eq!(why(place.ask("npm")), DiscoveryError::NoTime { limit: Duration::from_secs(5) });
 }
 
-/// A line of shell that asks the proxy for a target.
+/// Returns a line of shell that asks the proxy for a target.
 fn connect(target: &str) -> String {
     format!(
         "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n' >&3; read -t 5 <&3; exec 3>&-"
     )
 }
 
-/// A client that asks the proxy for these targets and fails.
+/// Returns a client that asks the proxy for these targets and fails.
 fn asks_for(targets: &[&str]) -> String {
     let lines: Vec<String> = targets.iter().map(|target| connect(target)).collect();
     format!("{}; exit 1", lines.join("; "))
 }
 
-/// D06, D09, H08: an address is the user's word only where it may be a mirror's. For the others the user writes the rule.
+/// D06, D09, H08: an address in the settings is opened only if it may be a mirror's. The user must write a rule for
+/// others.
 #[test]
 fn addresses_of_other_kinds_are_not_opened() {
     for (target, class, flag) in [
@@ -402,7 +403,7 @@ fn addresses_of_other_kinds_are_not_opened() {
         assert_eq!(found.as_str(), class, "{target}");
         assert_eq!(shown.is_some(), flag, "{target}: {why}");
         drop(place);
-        // Beside a host that may be taken it is left out, and that is said, once.
+        // If the client also asked for a valid host, the address is left out, with one note.
         let place = Place::with_program("npm", &asks_for(&["mirror.invalid:443", target]));
         let found = place.ask("npm").unwrap();
         assert_eq!(texts(&found), [MIRROR], "{target}");
@@ -411,25 +412,25 @@ fn addresses_of_other_kinds_are_not_opened() {
         assert_eq!(notes.len(), 1, "{target}: {:?}", found.notes);
         assert_eq!(notes[0].contains("; --allow "), flag, "{target}: {notes:?}");
     }
-    // Metadata ends the question, in whatever form, and no flag leads there.
+    // A metadata address ends the discovery, in every form, and no flag permits it.
     for target in ["169.254.169.254:80", "[::ffff:169.254.169.254]:443", "[64:ff9b::a9fe:a9fe]:443"] {
         let place = Place::with_program("npm", &asks_for(&["mirror.invalid:443", target]));
         let error = place.ask("npm").unwrap_err();
         assert!(!format!("{error} {:?}", error.fix()).contains("--allow"), "{error}");
         assert!(!error.to_string().is_empty() && !place.records().concat().contains(r#""verdict":"allow""#));
     }
-    // A mirror's address, with the port that the user has set.
+    // A mirror's address is accepted with the port that the user has set.
     let mirrors = ["10.9.8.7:8443", "[fd12:3456::7]:443", "93.184.215.14:443"];
     let place = Place::with_program("npm", &asks_for(&mirrors));
     assert_eq!(place.hosts("npm"), mirrors);
 }
 
-/// D09: this machine's own address is not a mirror's either.
+/// D09: an address of this machine does not count as a mirror's.
 #[test]
 fn d09_own_addresses_are_not_opened() {
     let addrs = exeat_proxy::own_addresses().unwrap();
     let routed = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Sends nothing: the kernel names the address that it would send from.
+    // Sends nothing: the kernel names the source address that it would use.
     if routed.connect("192.0.2.1:9").is_err() {
         return assert!(!is_strict(), "this machine has no address of its own");
     }
@@ -440,7 +441,7 @@ fn d09_own_addresses_are_not_opened() {
     assert!(why.contains("(this host's own)") && why.contains(&format!("--allow {own}:8443")), "{why}");
 }
 
-/// What a preset does not open, a rule of the user's does, and then it is asked through.
+/// A rule of the user's opens an address that the preset does not, and the client then gets through.
 #[test]
 fn a_rule_opens_what_a_preset_does_not() {
     let place = || {
@@ -460,7 +461,7 @@ fn a_rule_opens_what_a_preset_does_not() {
     );
 }
 
-/// An index leads to names on the ports that the user has set, and on 443: not to somebody's mail server.
+/// An index can add names on the user's ports and on 443, but not on others, such as a mail server's.
 #[test]
 fn an_index_leads_to_no_port_of_its_choice() {
     let script = r#"curl -s https://index.invalid:8443/
@@ -473,7 +474,7 @@ fn an_index_leads_to_no_port_of_its_choice() {
     assert!(found.notes.iter().any(left), "{:?}", found.notes);
 }
 
-/// H23: every repository around the working directory is the project's, not only the nearest one.
+/// H23: every repository around the working directory belongs to the project, not only the nearest one.
 #[test]
 fn h23_enclosing_repositories_have_no_say() {
     let mut place = Place::with_program("pip", "curl -s https://mirror.invalid; exit 1");
@@ -484,7 +485,7 @@ fn h23_enclosing_repositories_have_no_say() {
     fs::create_dir(outer.join(".git")).unwrap();
     fs::write(outer.join("sub/.git"), "gitdir: ../.git/modules/sub\n").unwrap();
     fs::create_dir(place.project.join(".git")).unwrap();
-    // HOME is nobody's project, though some people keep it in a repository.
+    // HOME does not count as a project, although some people keep it in a repository.
     fs::create_dir(place.home.join(".git")).unwrap();
     let ours = place.root.join("bin");
     let path = format!("{}/bin:{}:/usr/bin:/bin", outer.display(), ours.display());
@@ -494,7 +495,7 @@ fn h23_enclosing_repositories_have_no_say() {
     assert!(place.ask("pypi").unwrap().notes.iter().all(|note| !note.contains("is not asked")));
 }
 
-/// The ceilings' limits hold for a client too, and each round has limits of its own.
+/// The ceilings' limits bound a client in each round.
 #[test]
 fn limits_hold_in_every_round() {
     let mut place = Place::with_program("npm", "curl -s https://index.invalid/; exec sleep 100");
@@ -509,7 +510,7 @@ fn limits_hold_in_every_round() {
     place.limits.timeout = Some("200ms".parse().unwrap());
     place.program("bin", "npm", "exec sleep 100");
     assert_eq!(why(place.ask("npm")).to_string(), "it asked for none in 0.2 s");
-    // A client that breeds is stopped, or refused by the kernel, and hangs nothing.
+    // A client that forks without end is stopped, or refused by the kernel, and does not hang the run.
     place.limits.timeout = None;
     place.limits.pids = Some(16);
     place.program("bin", "npm", "for n in {1..100}; do sleep 5 & done; exit 9");
@@ -518,7 +519,7 @@ fn limits_hold_in_every_round() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// What is no host and port ends the question; what is denied cannot be granted by a client's settings.
+/// A target that is not a host and port ends the discovery; a client's settings cannot grant a denied host.
 #[test]
 fn odd_targets_are_errors() {
     let connect = |target: &str| asks_for(&[target]);
@@ -541,7 +542,7 @@ fn odd_targets_are_errors() {
     assert_eq!(why(Place::with_program("npm", many).ask("npm")), DiscoveryError::TooMany);
 }
 
-/// An index names the host of its files: that is learnt in the next round, and only names are.
+/// An index names the host of its files, which the next round finds; only names are accepted.
 #[test]
 fn what_comes_behind_a_found_host_is_found() {
     let script = r#"curl -s https://index.invalid/
@@ -556,12 +557,12 @@ fn what_comes_behind_a_found_host_is_found() {
         found.notes
     );
     assert!(found.doubt.as_ref().unwrap().contains("had asked for all of them"), "{:?}", found.doubt);
-    // Every round has its record, and nothing was let out that was not found before.
+    // Every round has a record, and allowed only hosts that were found before it.
     let records = place.records();
     assert_eq!(records.len(), 3);
     assert!(!records[0].contains(r#""verdict":"allow""#));
     drop(place);
-    // The user's own word may be an address.
+    // The user's own settings may contain an address.
     let place = Place::with_program("npm", "curl -s https://10.9.8.7/; exit 1");
     assert_eq!(place.hosts("npm"), ["10.9.8.7:443"]);
 }
@@ -574,7 +575,7 @@ fn a_mirror_on_plain_http_is_found_and_said() {
     assert!(found.notes.iter().any(|note| note.contains("plain http")), "{:?}", found.notes);
 }
 
-/// A ceiling holds in the later rounds as well.
+/// A ceiling also bounds the later rounds.
 #[test]
 fn the_caller_finishes_each_policy() {
     let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 1");
@@ -601,7 +602,7 @@ fn the_caller_finishes_each_policy() {
     assert!(place.records().iter().all(|record| !record.contains(r#""verdict":"allow""#)));
 }
 
-/// A client takes seconds to say what it said an hour ago.
+/// Asking a client takes seconds, so its answer is kept.
 #[test]
 fn an_answer_is_kept_until_the_settings_change() {
     let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 0");
@@ -613,7 +614,7 @@ fn an_answer_is_kept_until_the_settings_change() {
     fs::write(settings, "registry=https://two.invalid/").unwrap();
     assert_eq!(place.hosts("npm"), ["index.invalid"]);
     assert!(place.records().len() > rounds, "it was not asked");
-    // One that came no further is asked again.
+    // A client that failed is asked again.
     drop(place);
     let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 1");
     assert_eq!(place.hosts("npm"), ["index.invalid"]);
@@ -622,11 +623,11 @@ fn an_answer_is_kept_until_the_settings_change() {
     assert!(place.records().len() > rounds, "it was not asked");
 }
 
-/// The client starts in an empty directory, sees its user's settings and nothing else of the home or the project, and its
-/// output is not exeat's.
+/// The client starts in an empty directory. It sees its user's settings, but nothing else of the home or the project,
+/// and its output is not shown.
 #[test]
 fn the_view_is_empty_but_for_settings() {
-    // The stand-in itself lies in /tmp, and so do the places of what is hidden.
+    // The stand-in itself, and the hidden places, lie in /tmp.
     let script = r#"echo stdout
         printf "%s|" "$(ls -A | grep -vc ^discover-)" $(cd "$HOME" && find . -type f) "$PWD" "$SECRET" >&2
         exit 3"#;
@@ -639,7 +640,7 @@ fn the_view_is_empty_but_for_settings() {
     assert!(why.ends_with("`0|./.npmrc|/tmp||`"), "{why}");
 }
 
-/// K1: what a ceiling hides from every view, a client does not see either; what a ceiling lists is the stage's affair.
+/// K1: a mask of a ceiling hides settings from clients too; a ceiling's list of trees does not concern them.
 #[test]
 fn k1_a_ceilings_mask_hides_settings() {
     let mut place =
@@ -653,20 +654,20 @@ fn k1_a_ceilings_mask_hides_settings() {
     assert!(why.ends_with("without asking for any"), "{why}");
 }
 
-/// The same as somebody else than root: the tests run themselves again.
+/// Runs these tests again as an ordinary user.
 #[test]
 #[ignore = "needs root"]
 fn as_an_ordinary_user() {
     let root = std::env::temp_dir().join(format!("discover-user-{}", std::process::id()));
     fs::create_dir(&root).unwrap();
     chown(&root, Some(1001), Some(1001)).unwrap();
-    // Where the user can execute it, wherever the build is.
+    // Copied, because the user may not be able to execute it where it was built.
     let this = root.join("tests");
     fs::copy(std::env::current_exe().unwrap(), &this).unwrap();
     let mut again = Command::new(&this);
     again.env_clear().uid(1001).gid(1001).current_dir(&root);
     again.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", &root).env("TMPDIR", &root);
-    // A child that another test forked meanwhile may hold the copy open for writing, until it executes: ETXTBSY.
+    // A child that another test forked meanwhile may hold the copy open for writing until it executes: ETXTBSY.
     let busy = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ExecutableFileBusy;
     let mut tries = 0;
     let done = loop {

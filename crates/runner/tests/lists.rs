@@ -1,4 +1,4 @@
-//! docs/files.md lists what the lists hold, and nothing else.
+//! Compares docs/files.md with the lists in the code.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
 
@@ -8,11 +8,11 @@ use std::path::Path;
 
 use exeat_runner::lists;
 
-/// The names in the paragraph that begins with `start`, or in the one after it.
+/// Returns the names in the paragraph that starts with `start`, or in the one after it.
 fn names(page: &str, start: &str) -> BTreeSet<String> {
     let (_, rest) = page.split_once(start).unwrap_or_else(|| panic!("docs/files.md has no `{start}`"));
     let paragraph = rest.trim_start_matches('\n').split("\n\n").find(|text| text.contains('`')).unwrap();
-    // A word in prose behind the list is no name of it.
+    // Words in the prose after the list do not count.
     let list = paragraph.split("; and ").next().unwrap();
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -1,5 +1,5 @@
-//! Stages as a library starts them, through the real bubblewrap. Started by root, every test runs once more as an ordinary
-//! user (`everything_again_as_an_ordinary_user`).
+//! Starts stages as a library user does, through the real bubblewrap. As root, every test runs a second time as an
+//! ordinary user (`everything_again_as_an_ordinary_user`).
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 #![expect(clippy::disallowed_methods, reason = "commands to take over, and this test program once more")]
@@ -28,13 +28,13 @@ use exeat_runner::{
 #[expect(dead_code, reason = "its `main` is for the command line")]
 mod harness;
 
-/// Set in the process that runs the tests again: the directory that its user owns.
+/// The variable of the second run: it names the directory that its user owns.
 const AGAIN: &str = "EXEAT_STAGE_TEST_DIR";
 
-/// An ordinary user, with no name.
+/// An ordinary user without a name.
 const USER: u32 = 54_321;
 
-/// The places of one test, gone with it.
+/// The directories of one test, which its end removes.
 struct Place {
     root: PathBuf,
 }
@@ -62,7 +62,7 @@ impl Place {
         ]
     }
 
-    /// In the working directory of this place, with a record in its home.
+    /// Returns a stage in the working directory of this test, with a record in its home.
     fn stage(&self, program: &str) -> Stage {
         let mut stage = Stage::new(program);
         stage.current_dir(self.path("work")).host_env(self.host_env());
@@ -86,14 +86,15 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// What the stage wrote, which must have ended well.
+/// Returns the output of a stage that must succeed.
 fn said(stage: &Stage) -> String {
     let Output { outcome, stdout, stderr, .. } = stage.output().unwrap();
     assert_eq!(outcome.ended, Ended::Exit(0), "{}{}", text(&stderr), outcome.notes.join("\n"));
     text(&stdout).to_owned()
 }
 
-/// A13, N14: words reach the program as they stand: nothing is an option of bubblewrap's or ours, and `--` is a word.
+/// A13, N14: arguments reach the program unchanged: none counts as an option of bubblewrap or exeat, and `--` is a
+/// word.
 #[test]
 fn a13_arguments_arrive_as_they_stand() {
     let place = Place::new("words");
@@ -104,14 +105,14 @@ fn a13_arguments_arrive_as_they_stand() {
     assert_eq!(said(&stage), expect);
 }
 
-/// A13: a program that is called like the sandbox is a program.
+/// A13: a program that has the sandbox's name is an ordinary program.
 #[test]
 fn a13_a_program_named_bwrap_runs_inside() {
     let place = Place::new("bwrap");
     let mut stage = place.stage("bwrap");
     stage.arg("--version");
     assert!(said(&stage).starts_with("bubblewrap "));
-    // One of our own of that name, found by the stage's PATH.
+    // The stage's PATH finds this one.
     let mine = place.path("work/bwrap");
     fs::write(&mine, "#!/bin/sh\necho mine \"$@\"\n").unwrap();
     fs::set_permissions(&mine, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -120,7 +121,7 @@ fn a13_a_program_named_bwrap_runs_inside() {
     assert_eq!(said(&stage), "mine --version\n");
 }
 
-/// N13, A1, A13: the working directory is kept, also a relative one of a taken-over command.
+/// N13, A1, A13: the working directory is kept, including a relative one of a converted command.
 #[test]
 fn a13_the_working_directory_is_kept() {
     let place = Place::new("cwd");
@@ -135,7 +136,8 @@ fn a13_the_working_directory_is_kept() {
     assert_eq!(said(&stage), format!("{}\n", place.path("data").display()));
 }
 
-/// A1, A13: sets and removals of variables are kept, in order; a removal also takes what a stage gets by itself.
+/// A1, A13: sets and removals of variables apply in order; a removal also covers variables that a stage gets by
+/// default.
 #[test]
 fn a13_environment_sets_and_removals_are_kept() {
     let place = Place::new("env");
@@ -154,7 +156,7 @@ fn a13_environment_sets_and_removals_are_kept() {
     assert_eq!(said(&stage), format!("1||unset|unset|{proxy}|"));
 }
 
-/// A13: nothing in a list is nothing, not everything.
+/// A13: an empty list means nothing, not everything.
 #[test]
 fn a13_empty_lists() {
     let place = Place::new("empty");
@@ -164,7 +166,7 @@ fn a13_empty_lists() {
     assert!(matches!(place.stage("").run(), Ok(Outcome { ended: Ended::NotFound, .. })));
 }
 
-/// N29: piped streams carry both ways; the end of the input is the caller's to give.
+/// N29: piped streams carry both directions; the caller decides when the input ends.
 #[test]
 fn n29_piped_streams() {
     let place = Place::new("piped");
@@ -183,7 +185,7 @@ fn n29_piped_streams() {
     assert_eq!(running.wait().unwrap().ended, Ended::Exit(7));
 }
 
-/// N29: files and pipes that the caller opened, and `/dev/null`; a stage can be started again on the same ones.
+/// N29: files and pipes that the caller opened, and `/dev/null`; a stage can start again on the same ones.
 #[test]
 fn n29_streams_that_the_caller_opened() {
     let place = Place::new("files");
@@ -200,7 +202,7 @@ fn n29_streams_that_the_caller_opened() {
     assert!(matches!(stage.run(), Err(Error::Stream { stream: "standard input", what: "a directory" })));
 }
 
-/// What is collected is bounded; past the bound it is an error, never a part that looks whole.
+/// Collected output has a bound; beyond it the result is an error, never a part that looks complete.
 #[test]
 fn r01_output_has_a_bound() {
     let place = Place::new("bound");
@@ -216,7 +218,7 @@ fn r01_output_has_a_bound() {
     assert_eq!(said(stage.output_most(7)), "1234567");
 }
 
-/// B12: what the stage made is told of where the run ends in an error, too.
+/// B12: an error at the end of the run still lists what was moved aside.
 #[test]
 fn b12_an_error_after_the_start_tells_what_was_moved() {
     let place = Place::new("lost");
@@ -233,7 +235,7 @@ fn b12_an_error_after_the_start_tells_what_was_moved() {
     assert!(lost.notes.iter().any(|note| note.contains(".envrc` was moved to")), "{:?}", lost.notes);
 }
 
-/// K39: dropping ends every process of the stage, also those that left its group and do not listen to signals.
+/// K39: dropping ends every process of the stage, including those that left its group and ignore signals.
 #[test]
 fn k39_drop_leaves_nothing() {
     let place = Place::new("drop");
@@ -250,7 +252,7 @@ fn k39_drop_leaves_nothing() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
-/// The command lines of processes that hold this word.
+/// Finds the processes whose command lines contain this word.
 fn with_argument(word: &str) -> Vec<String> {
     let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("cmdline"));
     let lines = all.filter_map(|path| fs::read(path).ok());
@@ -266,7 +268,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A stage is asked first, and made to when it does not listen; from another thread too.
+/// A stage that ignores a request to end is killed; another thread can do both.
 #[test]
 fn a_stage_is_stopped_politely_and_then_not() {
     let place = Place::new("stop");
@@ -294,7 +296,7 @@ fn a_stage_is_stopped_politely_and_then_not() {
     let mut rest = String::new();
     pipe.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "bye\n");
-    // It is over: nothing happens.
+    // After the end this has no effect.
     stopper.kill();
 
     let mut deaf = place.sh("trap '' TERM; echo up; while :; do sleep 0.05; done");
@@ -310,8 +312,8 @@ fn a_stage_is_stopped_politely_and_then_not() {
     assert_eq!(stopped(running), (9, StoppedHow::Killed));
 }
 
-/// K50: a command that cannot be executed is an outcome, as with the binary; a wrong word of the caller's, such as one with a
-/// NUL, starts nothing.
+/// K50: a command that cannot be executed is an outcome, as with the binary; an invalid word from the caller, such as
+/// one with a NUL, starts nothing.
 #[test]
 fn what_cannot_start_says_why() {
     let place = Place::new("wrong");
@@ -342,7 +344,7 @@ fn what_cannot_start_says_why() {
     assert!(place.sh("true").allow("*x.com").is_err());
 }
 
-/// A ceiling of the policy bounds the upstream proxy of a library's run as it does on the command line.
+/// A ceiling bounds the upstream proxy of a library's run as it does on the command line.
 #[test]
 fn l15_a_ceiling_bounds_the_upstream_proxy_of_a_stage() {
     let place = Place::new("upstream-ceiling");
@@ -368,7 +370,7 @@ fn ceiling(place: &Place, text: &str) {
     fs::write(place.path("home/.config/exeat/policy.toml"), text).unwrap();
 }
 
-/// K13: the ceilings of the site and the user bound a stage of a library as they bound `exeat run`.
+/// K13: the ceilings of the site and the user bound a library's stage as they bound `exeat run`.
 #[test]
 fn k13_bounds_a_stage_by_the_ceilings_unless_they_are_turned_off() {
     let place = Place::new("site");
@@ -430,7 +432,7 @@ fn k13_starts_nothing_that_a_ceiling_forbids() {
     assert!(!place.path("work/ran").exists(), "something ran");
 }
 
-/// A policy file applies to a library's stage as to `exeat run`; a value that the program sets replaces that of the file.
+/// A policy file applies to a library's stage as to `exeat run`; a value that the program sets replaces the file's.
 #[test]
 fn applies_a_policy_file_to_a_stage() {
     let place = Place::new("policy-file");
@@ -462,7 +464,7 @@ fn n28_no_bubblewrap_is_an_error_and_not_a_fallback() {
         assert_eq!(error.code(), 125);
         assert!(matches!(error, Error::Sandbox(_)), "{error:?}");
     }
-    // Belongs to root, starts, and builds no sandbox.
+    // Belongs to root and starts, but builds no sandbox.
     let mut stage = place.sh("touch ran");
     let error = stage.backend(Backend::Bwrap { path: "/bin/true".into() }).run().unwrap_err();
     assert!(matches!(error, Error::Sandbox(_)), "{error:?}");
@@ -475,7 +477,7 @@ fn n28_no_bubblewrap_is_an_error_and_not_a_fallback() {
     assert!(place.path("work/ran").exists());
 }
 
-/// N28: what holds only in part can be refused.
+/// N28: a caller can refuse protection that holds only in part.
 #[test]
 fn n28_everything_can_be_required_to_hold() {
     let place = Place::new("full");
@@ -489,7 +491,7 @@ fn n28_everything_can_be_required_to_hold() {
     }
 }
 
-/// N8, K48, A2, A1, N14: the trees of the host are shown, writable, hidden, as asked.
+/// N8, K48, A2, A1, N14: host trees are visible, writable or hidden as requested.
 #[test]
 fn trees_are_shown_as_asked() {
     let place = Place::new("trees");
@@ -506,11 +508,11 @@ fn trees_are_shown_as_asked() {
     let mut stage = place.sh("echo x > \"$0/r\" || echo refused");
     assert_eq!(text(&stage.arg(&data).ro(&data).output().unwrap().stdout), "refused\n");
     let mut stage = place.stage("/bin/sh");
-    // Only what is named: there is no shell to find.
+    // The view has only named paths, so there is no shell.
     assert_eq!(stage.view(View::Minimal).output().unwrap().outcome.ended, Ended::NotFound);
 }
 
-/// The allow rules of the grants.
+/// Returns the allow rules of the grants.
 fn granted(plan: &exeat_runner::Plan) -> Vec<&str> {
     let policy = plan.policy();
     let grants = policy.layers().iter().filter(|layer| layer.role() == policy::Role::Grants);
@@ -518,7 +520,7 @@ fn granted(plan: &exeat_runner::Plan) -> Vec<&str> {
     rules.filter(|rule| rule.action == Action::Allow).map(|rule| rule.text.as_str()).collect()
 }
 
-/// K48: effects bound the hosts and files that something else grants, as `--effects` does. A deny rule grants nothing.
+/// K48: effects bound the hosts and files that other sources grant, as `--effects` does. A deny rule grants nothing.
 #[test]
 fn k48_bounds_other_grants_by_effects() {
     let place = Place::new("declared");
@@ -542,7 +544,7 @@ fn k48_bounds_other_grants_by_effects() {
     assert_eq!(granted(&alone.plan().unwrap()), ["api.example.com"]);
 }
 
-/// N12, K48: effects grant what they need: hosts, paths below HOME, and nothing that is no path and no host.
+/// N12, K48: effects grant what they need: hosts, and paths below HOME. Other values are errors.
 #[test]
 fn effects_grant_what_they_need() {
     let place = Place::new("effects");
@@ -586,7 +588,7 @@ fn clones_a_stage_with_its_settings() {
     assert_eq!(said, "set too\nset unset\n");
 }
 
-/// A future of an outcome leaves its thread to other futures, and ends its stage when it is dropped.
+/// A future of an outcome does not block its thread, and ends its stage when it is dropped.
 #[test]
 fn waits_for_outcomes_without_blocking_the_thread() {
     let place = Place::new("future");
@@ -616,7 +618,7 @@ fn waits_for_outcomes_without_blocking_the_thread() {
     assert!(asked.elapsed() < Duration::from_secs(30), "the dropped one lives on");
 }
 
-/// A5: a dry run changes nothing and starts nothing, and its fingerprint is that of the next one.
+/// A5: a dry run changes and starts nothing, and its fingerprint equals the next run's.
 #[test]
 fn a5_a_plan_is_dry() {
     let place = Place::new("dry");
@@ -632,7 +634,7 @@ fn a5_a_plan_is_dry() {
     assert_eq!(fs::read_dir(place.path("home")).unwrap().count(), 0, "not even a record");
 }
 
-/// The record has what was given, and no stage can write it through a stream.
+/// The record contains the labels, and a stage cannot have its record as a stream.
 #[test]
 fn a_record_has_labels_and_is_no_stream() {
     let place = Place::new("record");
@@ -653,12 +655,12 @@ fn a_record_has_labels_and_is_no_stream() {
     assert!(matches!(stage.run(), Err(Error::RecordInside { .. })));
 }
 
-/// What the calling process has is its own: signals, streams, limits, directory.
+/// A run does not change the calling process: signals, streams, limits, directory.
 #[test]
 fn a_run_leaves_the_calling_process_as_it_was() {
     let place = Place::new("process");
     let state = || {
-        // This thread's: the first one starts other tests, and pthread_create(3) blocks signals meanwhile.
+        // Reads this thread: the first thread starts other tests, and pthread_create(3) blocks signals meanwhile.
         let status = fs::read_to_string("/proc/thread-self/status").unwrap();
         let signals = status.lines().filter(|line| line.starts_with("Sig") && !line.starts_with("SigQ"));
         let signals: Vec<String> =
@@ -689,15 +691,15 @@ fn a_run_leaves_the_calling_process_as_it_was() {
     assert_eq!(state(), before);
 }
 
-/// The example: 20 tasks at once, each under its own policy. The host answers only when 19 have come, so they must run together. The outcome
-/// of each says who was reached and who was refused.
+/// The example: 20 tasks at once, each under a different policy. The host answers only when 19 have come, so they must
+/// run together. Each outcome lists who was reached and who was refused.
 #[test]
 fn evaluates_twenty_tasks_at_the_same_time() {
     const COUNT: usize = 20;
     let place = Place::new("harness");
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = host.local_addr().unwrap().port();
-    // Ends with the test program if they do not come.
+    // This thread ends with the test program if they do not come.
     thread::spawn(move || {
         let together: Vec<_> = host.incoming().take(COUNT - 1).map(Result::unwrap).collect();
         together.into_iter().for_each(|mut stream| stream.write_all(b"answer\n").unwrap());
@@ -741,7 +743,8 @@ fn evaluates_twenty_tasks_at_the_same_time() {
     }
 }
 
-/// B26, N22: eight at once, each with a policy of its own: each reaches its own origin and no other's, and ends as itself.
+/// B26, N22: eight stages at once, each with a different policy: each reaches its own origin only, and has its own
+/// outcome.
 #[test]
 fn b26_eight_at_once_do_not_meet() {
     const COUNT: usize = 8;
@@ -749,7 +752,7 @@ fn b26_eight_at_once_do_not_meet() {
     let origins: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let ports: Vec<u16> = origins.iter().map(|origin| origin.local_addr().unwrap().port()).collect();
     for (number, origin) in origins.into_iter().enumerate() {
-        // Ends with the test program.
+        // This thread ends with the test program.
         thread::spawn(move || {
             for stream in origin.incoming() {
                 let _ = stream.unwrap().write_all(format!("origin {number}\n").as_bytes());
@@ -799,7 +802,7 @@ fn b26_eight_at_once_do_not_meet() {
     });
 }
 
-/// A wall-clock limit.
+/// A stage ends at its wall-clock limit.
 #[test]
 fn a_time_limit_ends_a_stage() {
     let place = Place::new("limit");
@@ -809,7 +812,7 @@ fn a_time_limit_ends_a_stage() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
-/// K11: the other limits, and that what the stage wrote up to its limit is there.
+/// K11: the other limits, and that output up to its limit is kept.
 #[test]
 fn a_limit_ends_a_stage_or_refuses_it_more() {
     let place = Place::new("limits");
@@ -820,7 +823,7 @@ fn a_limit_ends_a_stage_or_refuses_it_more() {
     assert_eq!(output.stdout.len(), 1000);
 }
 
-/// As `--on-denied` does for the command.
+/// Refusals end or fail the stage, as with `--on-denied`.
 #[test]
 fn a_refusal_ends_or_fails_a_stage_that_is_to() {
     let place = Place::new("denied");
@@ -838,7 +841,7 @@ fn a_refusal_ends_or_fails_a_stage_that_is_to() {
     assert!(matches!(error, Error::ViaAnd(_)), "{error}");
 }
 
-/// A5: an approval is asked of what is started.
+/// A5: the approval concerns exactly what would start.
 #[test]
 fn what_was_not_approved_does_not_start() {
     let place = Place::new("approved");
@@ -851,7 +854,7 @@ fn what_was_not_approved_does_not_start() {
     assert!(marker.exists());
 }
 
-/// A12: rows above, for a caller without privileges: the same test program once more.
+/// A12: runs the tests above for a caller without privileges.
 #[test]
 #[ignore = "needs root"]
 fn everything_again_as_an_ordinary_user() {
@@ -863,7 +866,7 @@ fn everything_again_as_an_ordinary_user() {
     let mut again = Command::new(&program);
     again.env(AGAIN, &dir).env("TMPDIR", &dir).env_remove("XDG_RUNTIME_DIR").uid(USER).gid(USER);
     again.current_dir(&dir);
-    // A child that another test forked meanwhile may hold the copy open for writing, until it executes: ETXTBSY.
+    // A child that another test forked meanwhile may hold the copy open for writing until it executes: ETXTBSY.
     let busy = |error: &io::Error| error.kind() == io::ErrorKind::ExecutableFileBusy;
     let mut tries = 0;
     let output = loop {

@@ -1,4 +1,4 @@
-//! The `exeat` binary in a directory of its own.
+//! Runs the `exeat` binary in a private directory.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory of one test, which is the working directory, HOME and state directory of its commands.
+/// The directory of one test, which is the working directory, HOME and state directory of its commands.
 pub(crate) struct Home(pub(crate) PathBuf);
 
 impl Home {
@@ -46,7 +46,7 @@ impl Home {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The reader may stop early: that is what a cap is.
+        // The reader may stop early, at its cap.
         let _ = child.stdin.take().unwrap().write_all(input);
         said(child.wait_with_output().unwrap())
     }
