@@ -9,7 +9,7 @@ use crate::{needs, steps, tree};
 const MUSL: &str = "x86_64-unknown-linux-musl";
 
 /// The result of a build on this machine.
-pub(crate) enum Made {
+pub(crate) enum Built {
     /// The executable.
     At(PathBuf),
     /// The reason why this machine cannot make the executable.
@@ -19,19 +19,19 @@ pub(crate) enum Made {
 /// Makes the static executable, and prints where it is.
 pub(crate) fn dist() -> Result<(), String> {
     match static_executable()? {
-        Made::At(exeat) => {
+        Built::At(exeat) => {
             let size = fs::metadata(&exeat).map_err(|error| error.to_string())?.len();
-            println!("{} ({:.1} MB); its SHA-256 is beside it", exeat.display(), size as f64 / 1e6);
+            println!("{} ({:.1} MB); its SHA-256 is in the same directory", exeat.display(), size as f64 / 1e6);
             Ok(())
         }
-        Made::Nothing(why) => Err(why),
+        Built::Nothing(why) => Err(why),
     }
 }
 
 /// Makes one static executable and its checksum in `target/dist`.
-pub(crate) fn static_executable() -> Result<Made, String> {
+pub(crate) fn static_executable() -> Result<Built, String> {
     if !steps::rustup(&["target", "add", MUSL]) {
-        return Ok(Made::Nothing(format!("rustup cannot have {MUSL}")));
+        return Ok(Built::Nothing(format!("rustup cannot install {MUSL}")));
     }
     if tree::program("musl-gcc").is_none() {
         needs::install_packages(&["musl-tools"])?;
@@ -53,7 +53,7 @@ pub(crate) fn static_executable() -> Result<Made, String> {
     }
     let sum = Command::new("sha256sum").arg(&name).current_dir(&dist).output().map_err(error)?;
     fs::write(dist.join(format!("{name}.sha256")), sum.stdout).map_err(error)?;
-    Ok(Made::At(exeat))
+    Ok(Built::At(exeat))
 }
 
 /// Packages every crate that others may use, and builds the command from the packages alone, outside of the repository

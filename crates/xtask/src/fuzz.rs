@@ -61,9 +61,9 @@ impl Plan {
                         .filter(|seconds| *seconds > 0)
                         .ok_or("`--seconds` takes a number from 1: seconds for each target")?;
                 }
-                flag if flag.starts_with('-') => return Err(format!("`{flag}` is no option of fuzz")),
+                flag if flag.starts_with('-') => return Err(format!("`{flag}` is not an option of fuzz")),
                 name if plan.target.is_none() => plan.target = Some(name.to_owned()),
-                other => return Err(format!("one target at most, and `{other}` is a second one")),
+                other => return Err(format!("fuzz takes one target, and `{other}` is a second one")),
             }
         }
         Ok(plan)
@@ -74,13 +74,13 @@ impl Plan {
         let wanted: Vec<&Target> = all
             .iter()
             .filter(|target| {
-                self.target.as_ref().is_none_or(|name| *name == target.name || *name == target.full())
+                self.target.as_ref().is_none_or(|name| *name == target.name || *name == target.full_name())
             })
             .collect();
         if wanted.is_empty() {
-            let names: Vec<String> = all.iter().map(Target::full).collect();
+            let names: Vec<String> = all.iter().map(Target::full_name).collect();
             let asked = self.target.as_deref().unwrap_or_default();
-            return Err(format!("`{asked}` is no fuzz target; there are: {}", names.join(", ")));
+            return Err(format!("`{asked}` is not a fuzz target; the targets are: {}", names.join(", ")));
         }
         let area = tree::target()?;
         let mut built: Option<&Path> = None;
@@ -90,20 +90,20 @@ impl Plan {
                 build(&target.home, &area)?;
                 built = Some(target.home.as_path());
             }
-            findings += usize::from(!self.one(target, &area)?);
+            findings += usize::from(!self.run_target(target, &area)?);
         }
         if findings == 0 { Ok(()) } else { Err(format!("{findings} of the targets failed")) }
     }
 
     /// Runs one target. Returns false if it has a finding.
-    fn one(&self, target: &Target, area: &Path) -> Result<bool, String> {
+    fn run_target(&self, target: &Target, area: &Path) -> Result<bool, String> {
         let learnt = area.join("fuzz-corpus").join(&target.project).join(&target.name);
         let found = area.join("fuzz-findings").join(&target.project);
         for directory in [&learnt, &found] {
             fs::create_dir_all(directory)
                 .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
         }
-        println!("{}: {} s", target.full(), self.seconds);
+        println!("{}: {} s", target.full_name(), self.seconds);
         let started = Instant::now();
         let program = area.join("fuzz").join(host()?).join("release").join(&target.name);
         let mut command = Command::new(&program);
@@ -141,7 +141,7 @@ impl Plan {
             }
             return Ok(true);
         }
-        for line in &report.said {
+        for line in &report.message {
             println!("  {line}");
         }
         match &report.input {
@@ -157,7 +157,7 @@ impl Plan {
 }
 
 impl Target {
-    fn full(&self) -> String {
+    fn full_name(&self) -> String {
         format!("{}/{}", self.project, self.name)
     }
 
@@ -253,7 +253,7 @@ struct Report {
     runs: u64,
     new: u64,
     /// The panic's message, or libFuzzer's.
-    said: Vec<String>,
+    message: Vec<String>,
     /// The file with the input that failed.
     input: Option<String>,
     /// Whether the current line belongs to a message; the dump of the process ends it.
@@ -262,7 +262,7 @@ struct Report {
 
 impl Report {
     /// The most lines of one message that are shown, and the most characters of each.
-    const SAID: (usize, usize) = (20, 1000);
+    const SHOWN: (usize, usize) = (20, 1000);
 
     fn add(&mut self, line: &str) {
         let number = |name: &str| -> Option<u64> { line.strip_prefix(name)?.trim().parse().ok() };
@@ -277,14 +277,14 @@ impl Report {
         } else if line.starts_with("==") || line.starts_with("note: ") {
             self.open = false;
             // The message of a panic explains more than the signal that follows.
-            if line.contains("ERROR: libFuzzer") && self.said.is_empty() {
-                self.said.push(line.to_owned());
+            if line.contains("ERROR: libFuzzer") && self.message.is_empty() {
+                self.message.push(line.to_owned());
             }
         }
-        if self.open && self.said.len() < Self::SAID.0 {
+        if self.open && self.message.len() < Self::SHOWN.0 {
             // A message may quote the input, which may contain any character.
-            let shown = line.chars().take(Self::SAID.1).map(|c| if c.is_control() { '.' } else { c });
-            self.said.push(shown.collect());
+            let shown = line.chars().take(Self::SHOWN.1).map(|c| if c.is_control() { '.' } else { c });
+            self.message.push(shown.collect());
         }
     }
 }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_read_whole() {
+    fn parses_every_argument() {
         assert_eq!(plan(&[]), Ok(Plan { target: None, seconds: 60, keep: false }));
         let all = Plan { target: Some("policy/rule".into()), seconds: 5, keep: true };
         assert_eq!(plan(&["--seconds", "5", "policy/rule", "--keep"]), Ok(all));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_told_with_its_message_and_its_input() {
+    fn reports_a_finding_with_its_message_and_input() {
         let mut report = Report::default();
         for line in [
             "#2\tINITED cov: 172",
@@ -323,12 +323,12 @@ mod tests {
         ] {
             report.add(line);
         }
-        let said =
+        let message =
             vec!["thread '<unnamed>' panicked at src/rule.rs:57:5:".into(), "\"!p\" for \"/.!p\"".to_owned()];
         let input = Some("x/rule-crash-53fa".into());
-        assert_eq!(report, Report { runs: 7012, new: 284, said, input, open: false });
+        assert_eq!(report, Report { runs: 7012, new: 284, message, input, open: false });
         let mut slow = Report::default();
         slow.add("==7== ERROR: libFuzzer: timeout after 11 seconds");
-        assert_eq!(slow.said.len(), 1);
+        assert_eq!(slow.message.len(), 1);
     }
 }

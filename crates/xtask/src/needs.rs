@@ -127,7 +127,7 @@ fn install(missing: &[&Need]) -> Result<(), String> {
     let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
     install_packages(&packages)?;
     match missing.iter().find(|need| !(need.present)()) {
-        Some(need) => Err(format!("`{}` is installed and still not found", need.package)),
+        Some(need) => Err(format!("`{}` is installed, but its program is not found", need.package)),
         None => Ok(()),
     }
 }

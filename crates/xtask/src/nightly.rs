@@ -6,13 +6,13 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::dist::{self, Made};
+use crate::dist::{self, Built};
 use crate::steps::rustup;
 use crate::{needs, steps, testing, tree};
 
 /// The result of a part. A part that passed prints nothing.
 enum Outcome {
-    Held,
+    Passed,
     LeftOut(String),
 }
 
@@ -43,7 +43,7 @@ const ARM: &str = "aarch64-unknown-linux-gnu";
 pub(crate) fn run(asked: &[String]) -> Result<(), String> {
     if let Some(unknown) = asked.iter().find(|name| !PARTS.iter().any(|(known, ..)| known == *name)) {
         let known: Vec<&str> = PARTS.iter().map(|(name, ..)| *name).collect();
-        return Err(format!("`{unknown}` is no part; there are {}", known.join(", ")));
+        return Err(format!("`{unknown}` is not a part; the parts are {}", known.join(", ")));
     }
     let (mut passed, mut failed, mut left_out) = (0, Vec::new(), Vec::new());
     for (name, what, part) in
@@ -51,7 +51,7 @@ pub(crate) fn run(asked: &[String]) -> Result<(), String> {
     {
         println!("== {name}: {what}");
         match part() {
-            Ok(Outcome::Held) => {
+            Ok(Outcome::Passed) => {
                 passed += 1;
                 println!("== {name}: ok");
             }
@@ -74,13 +74,13 @@ pub(crate) fn run(asked: &[String]) -> Result<(), String> {
         format!(", {} left out: {}", left_out.len(), left_out.join("; "))
     };
     println!("\n{passed} passed, {} failed{out}", failed.len());
-    if failed.is_empty() { Ok(()) } else { Err("not every part held".to_owned()) }
+    if failed.is_empty() { Ok(()) } else { Err("not every part passed".to_owned()) }
 }
 
 fn every_test() -> Result<Outcome, String> {
     needs::provide(needs::Needs::Matrix)?;
     testing::run_all(&[("E2E_FULL", "1"), ("E2E_NIGHTLY", "1")])?;
-    Ok(Outcome::Held)
+    Ok(Outcome::Passed)
 }
 
 fn oldest_rust() -> Result<Outcome, String> {
@@ -91,17 +91,17 @@ fn oldest_rust() -> Result<Outcome, String> {
         .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'))
         .ok_or("Cargo.toml names no `rust-version`")?;
     if !rustup(&["toolchain", "install", version, "--profile", "minimal"]) {
-        return Ok(Outcome::LeftOut(format!("rustup cannot have Rust {version}")));
+        return Ok(Outcome::LeftOut(format!("rustup cannot install Rust {version}")));
     }
     // Uses a separate target directory: with a shared one, both toolchains would recompile everything in turns.
     let mut cargo = toolchain_cargo(version);
-    cargo.args(["check", "--workspace", "--all-targets", "--locked", "--target-dir"]).arg(beside("oldest")?);
-    held(&mut cargo, "the check")
+    cargo.args(["check", "--workspace", "--all-targets", "--locked", "--target-dir"]).arg(directory_for("oldest")?);
+    run_part(&mut cargo, "the check")
 }
 
 fn aarch64() -> Result<Outcome, String> {
     if !rustup(&["target", "add", ARM]) {
-        return Ok(Outcome::LeftOut(format!("rustup cannot have {ARM}")));
+        return Ok(Outcome::LeftOut(format!("rustup cannot install {ARM}")));
     }
     if !["aarch64-linux-gnu-gcc", "qemu-aarch64"].iter().all(|program| tree::program(program).is_some()) {
         let packages = ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
@@ -122,7 +122,7 @@ fn aarch64() -> Result<Outcome, String> {
     )?;
     // Skips `log` and `sink` for the same reason.
     let parts = ["--", "line::", "verify::", "tree::", "replay::", "select::", "export::"];
-    held(
+    run_part(
         arm(&["test", "--lib", "-p", "exeat-record", "-p", "exeat-audit"]).args(parts),
         "the tests of records on aarch64",
     )
@@ -130,19 +130,19 @@ fn aarch64() -> Result<Outcome, String> {
 
 fn static_binary() -> Result<Outcome, String> {
     let exeat = match dist::static_executable()? {
-        Made::At(exeat) => exeat,
-        Made::Nothing(why) => return Ok(Outcome::LeftOut(why)),
+        Built::At(exeat) => exeat,
+        Built::Nothing(why) => return Ok(Outcome::LeftOut(why)),
     };
     let mut cargo = tree::cargo_with_all_signals();
     cargo.args(["test", "-p", "e2e", "--test", "e2e", "--", "allow::"]);
-    held(cargo.env("E2E_STRICT", "1").env("EXEAT_BIN", exeat), "the trials with the static executable")
+    run_part(cargo.env("E2E_STRICT", "1").env("EXEAT_BIN", exeat), "the trials with the static executable")
 }
 
 fn gigabyte() -> Result<Outcome, String> {
     let mut cargo = tree::cargo();
     cargo.args(["test", "--release", "-p", "exeat-cli", "--test", "audit", "--", "--nocapture"]);
     cargo.arg("l17_records_of_any_size_are_read_in_constant_memory");
-    held(cargo.env("EXEAT_TRIAL_MB", "1024"), "the reading")
+    run_part(cargo.env("EXEAT_TRIAL_MB", "1024"), "the reading")
 }
 
 fn benches() -> Result<Outcome, String> {
@@ -153,23 +153,23 @@ fn benches() -> Result<Outcome, String> {
         )?;
     }
     steps::bench(&["--check".to_owned()])?;
-    Ok(Outcome::Held)
+    Ok(Outcome::Passed)
 }
 
 fn soak() -> Result<Outcome, String> {
     needs::provide(needs::Needs::Bench)?;
     steps::soak(&[])?;
-    Ok(Outcome::Held)
+    Ok(Outcome::Passed)
 }
 
 fn packages() -> Result<Outcome, String> {
-    dist::packages(&beside("packages")?)?;
-    Ok(Outcome::Held)
+    dist::packages(&directory_for("packages")?)?;
+    Ok(Outcome::Passed)
 }
 
 fn book() -> Result<Outcome, String> {
     steps::docs()?;
-    Ok(Outcome::Held)
+    Ok(Outcome::Passed)
 }
 
 fn machine() -> Result<Outcome, String> {
@@ -179,15 +179,15 @@ fn machine() -> Result<Outcome, String> {
     steps::finish(tree::cargo().args(["build", "-p", "exeat-cli"]), "the build")?;
     let exeat = tree::target()?.join("debug/exeat");
     let script = tree::root().join(".ci/machine/run");
-    held(Command::new("bash").arg(script).arg(exeat).arg(beside("machine")?), "the virtual machine")
+    run_part(Command::new("bash").arg(script).arg(exeat).arg(directory_for("machine")?), "the virtual machine")
 }
 
-fn held(command: &mut Command, what: &str) -> Result<Outcome, String> {
-    steps::finish(command, what).map(|()| Outcome::Held)
+fn run_part(command: &mut Command, what: &str) -> Result<Outcome, String> {
+    steps::finish(command, what).map(|()| Outcome::Passed)
 }
 
 /// Returns a directory for this part below the target directory.
-fn beside(name: &str) -> Result<PathBuf, String> {
+fn directory_for(name: &str) -> Result<PathBuf, String> {
     Ok(tree::target()?.join("nightly").join(name))
 }
 

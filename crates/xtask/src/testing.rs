@@ -133,11 +133,11 @@ fn run_as_root(arguments: &[&str], sudo: &str, total: &mut Total) -> Result<(), 
     // No documentation test needs root, and each would be compiled to find that out.
     let mut words = words(arguments, "--ignored");
     words.splice(1..1, ["--lib", "--bins", "--tests"].map(str::to_owned));
-    run(under(&runner).args(words).env("E2E_ROOT", "1"), &mut own)?;
+    run(cargo_with_runner(&runner).args(words).env("E2E_ROOT", "1"), &mut own)?;
     let ran = own.passed + own.failed;
     if own.left_out > 0 || ran < before {
         own.failed += 1;
-        own.names.push(format!("{ran} tests ran as root, and {before} need it"));
+        own.names.push(format!("{ran} tests ran as root, and {before} need root"));
     }
     total.add_all(own);
     Ok(())
@@ -161,7 +161,7 @@ fn run_as_user(total: &mut Total) -> Result<(), String> {
         .map(|filter| ["test", "--workspace", "--test", "e2e", "--", filter].map(str::to_owned));
     let mut outcome = Ok(());
     for words in every {
-        let mut command = in_sight(&home, under(&runner).args(words))?;
+        let mut command = in_readable_tree(&home, cargo_with_runner(&runner).args(words))?;
         outcome = outcome.and(run(&mut command, total));
     }
     let _ = std::fs::remove_dir_all(&home);
@@ -169,7 +169,7 @@ fn run_as_user(total: &mut Total) -> Result<(), String> {
 }
 
 /// Returns a cargo command that starts each test program with these words in front.
-fn under(runner: &[&str]) -> Command {
+fn cargo_with_runner(runner: &[&str]) -> Command {
     let mut cargo = tree::cargo_with_all_signals();
     if !runner.is_empty() {
         cargo.args(["--config", &format!("target.\"cfg(unix)\".runner={runner:?}")]);
@@ -179,7 +179,7 @@ fn under(runner: &[&str]) -> Command {
 
 /// Runs a command in a private mount namespace in which everybody can read the tree and the build, because only root
 /// may enter `/root`, where a checkout may be.
-fn in_sight(home: &Path, command: &Command) -> Result<Command, String> {
+fn in_readable_tree(home: &Path, command: &Command) -> Result<Command, String> {
     const SCRIPT: &str = r#"set -e
 mount --make-rprivate /
 home=$1; shift
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_for_the_test_programs_comes_behind_the_two_dashes() {
+    fn an_option_for_the_test_programs_comes_after_the_two_dashes() {
         let of = |arguments: &[&str], option| words(arguments, option).join(" ");
         assert_eq!(of(&[], ""), "test --no-fail-fast");
         assert_eq!(of(&["-p", "x"], "--ignored"), "test --no-fail-fast -p x -- --ignored");
