@@ -40,7 +40,7 @@ impl Run {
         Self { run: RunId::new(), stage, start, events: Vec::new() }
     }
 
-    fn asks(mut self, verdict: Verdict, reason: Reason, host: &str) -> Self {
+    fn with_decision(mut self, verdict: Verdict, reason: Reason, host: &str) -> Self {
         let conn = ConnId(self.events.len() as u64 + 1);
         let mut decision = Decision::new(conn, Via::Connect, verdict, reason);
         decision.target = Some(Target::parse(host.as_bytes()).unwrap());
@@ -60,7 +60,7 @@ impl Run {
     }
 
     fn reaches(self, host: &str, up: u64) -> Self {
-        let mut run = self.asks(Verdict::Allow, Reason::Rule, host);
+        let mut run = self.with_decision(Verdict::Allow, Reason::Rule, host);
         let mut close = Close::new(ConnId(run.events.len() as u64), End::Client);
         close.target = Some(Target::parse(host.as_bytes()).unwrap());
         close.bytes_up = up;
@@ -70,7 +70,7 @@ impl Run {
     }
 
     fn refuses(self, host: &str) -> Self {
-        self.asks(Verdict::Deny, Reason::Default, host)
+        self.with_decision(Verdict::Deny, Reason::Default, host)
     }
 
     /// Writes the record to the default place, signed with the user's key.
@@ -287,9 +287,11 @@ fn l17_a_list_names_runs_as_short_as_they_are_found() {
 }
 
 #[test]
-fn l17_a_list_shows_what_only_report_mode_let_through() {
+fn l17_a_list_shows_connections_that_only_report_mode_allowed() {
     let home = Home::new();
-    Run::new("reported").asks(Verdict::WouldDeny, Reason::Default, "evil.example.com:443").record(&home);
+    Run::new("reported")
+        .with_decision(Verdict::WouldDeny, Reason::Default, "evil.example.com:443")
+        .record(&home);
     Run::new("clean").reaches("one.example.com:443", 1).record(&home);
     let (_, out, _) = audit(&home, &["list"]);
     let (head, row) =
@@ -322,7 +324,7 @@ fn l17_a_list_says_which_runs_asked_for_a_host() {
 }
 
 #[test]
-fn l17_verify_ends_with_totals_and_shows_what_is_not_whole() {
+fn l17_verify_ends_with_totals_and_lists_damaged_records() {
     let home = Home::new();
     let [one, two, _] = three(&home);
     let vkey = own_key(&home).verifying().to_string();
@@ -378,7 +380,7 @@ fn l17_an_unknown_key_is_125_whether_or_not_there_are_keys() {
 }
 
 #[test]
-fn l17_another_key_than_the_own_one_is_said() {
+fn l17_a_key_other_than_the_users_is_reported() {
     let home = Home::new();
     let [one, two, _] = three(&home);
     let own = own_key(&home);
@@ -439,7 +441,7 @@ fn l17_readers_say_that_they_check_no_signature() {
 }
 
 #[test]
-fn l17_a_run_that_goes_on_has_one_word() {
+fn l17_a_live_run_has_one_word() {
     let home = Home::new();
     let run = RunId::new();
     let path = runs(&home).join(format!("{run}.jsonl"));
@@ -501,7 +503,7 @@ impl Drop for Following {
 }
 
 /// Starts a record of a run that has not ended.
-fn going_on(home: &Home, stage: &str) -> (String, Log) {
+fn start_record(home: &Home, stage: &str) -> (String, Log) {
     let run = RunId::new();
     let path = runs(home).join(format!("{run}.jsonl"));
     let header = Header { run, stage: Some(stage.into()), policy_sha256: String::new(), mode: Mode::Enforce };
@@ -512,13 +514,13 @@ fn going_on(home: &Home, stage: &str) -> (String, Log) {
     (run.to_string().chars().take(10).collect(), log)
 }
 
-fn asked(log: &Log, conn: u64, host: &str) {
+fn write_decision(log: &Log, conn: u64, host: &str) {
     let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Deny, Reason::Default);
     decision.target = Some(Target::parse(host.as_bytes()).unwrap());
     log.write(Event::Decision(decision)).unwrap();
 }
 
-fn ended(log: &Log) {
+fn write_end(log: &Log) {
     let end = RunEnd {
         cause: Cause::Exit,
         exit: Some(0),
@@ -532,13 +534,13 @@ fn ended(log: &Log) {
 }
 
 #[test]
-fn l17_every_run_is_followed_and_those_that_begin_later() {
+fn l17_follows_every_run_and_those_that_start_later() {
     let home = Home::new();
     let over = Run::new("import").reaches("old.example.com:443", 1).record(&home);
-    let (first, one) = going_on(&home, "import");
-    let (_, train) = going_on(&home, "train");
-    asked(&one, 1, "one.example.com:443");
-    asked(&train, 1, "train.example.com:443");
+    let (first, one) = start_record(&home, "import");
+    let (_, train) = start_record(&home, "train");
+    write_decision(&one, 1, "one.example.com:443");
+    write_decision(&train, 1, "train.example.com:443");
     let all = Following::start(&home, &["--all"]);
     let json = Following::start(&home, &["--stage", "import", "--format", "json"]);
     let denied = Following::start(&home, &["--stage", "import", "--verdict", "deny"]);
@@ -546,12 +548,12 @@ fn l17_every_run_is_followed_and_those_that_begin_later() {
     all.until(&["one.example.com:443", "train.example.com:443"]);
     denied.until(&["one.example.com:443"]);
     json.until(&["one.example.com"]);
-    let (second, two) = going_on(&home, "import");
-    asked(&two, 1, "two.example.com:443");
+    let (second, two) = start_record(&home, "import");
+    write_decision(&two, 1, "two.example.com:443");
     let short = Run::new("import").refuses("short.example.com:443").record(&home);
-    asked(&one, 2, "again.example.com:443");
+    write_decision(&one, 2, "again.example.com:443");
     for stage in 0..40 {
-        ended(&going_on(&home, &format!("many{stage}")).1);
+        write_end(&start_record(&home, &format!("many{stage}")).1);
     }
     for following in [&all, &denied] {
         let hosts = ["one.example.com", "two.example.com", "short.example.com", "again.example.com"];
@@ -569,7 +571,7 @@ fn l17_every_run_is_followed_and_those_that_begin_later() {
     }
     all.until(&["make, stage many0", "make, stage many39"]);
     json.until(&["two.example.com", "again.example.com", "short.example.com"]);
-    ended(&two);
+    write_end(&two);
     all.until(&[&format!("{second}  ")]);
     let end = |out: &str| {
         out.lines().any(|line| line.starts_with(&second) && line.contains("exit 0; 0 allowed, 1 denied"))
@@ -601,16 +603,16 @@ fn l17_every_run_is_followed_and_those_that_begin_later() {
 
 /// If more runs are live than may be open at a time, the others wait, and nothing is lost.
 #[test]
-fn l17_runs_beyond_those_that_may_be_open_are_followed_later() {
+fn l17_runs_beyond_the_limit_are_followed_later() {
     let home = Home::new();
-    let logs: Vec<Log> = (0..260).map(|_| going_on(&home, "many").1).collect();
+    let logs: Vec<Log> = (0..260).map(|_| start_record(&home, "many").1).collect();
     for (at, log) in logs.iter().enumerate() {
-        asked(log, 1, &format!("h{at}.example.com:443"));
+        write_decision(log, 1, &format!("h{at}.example.com:443"));
     }
     let all = Following::start(&home, &["--all"]);
     all.until(&["h0.example.com", "h255.example.com"]);
     assert!(!all.printed().contains("h256.example.com"), "{}", all.printed());
-    logs[..4].iter().for_each(ended);
+    logs[..4].iter().for_each(write_end);
     let out = all.until(&["h259.example.com"]);
     for at in 0..260 {
         assert_eq!(out.matches(&format!(" h{at}.example.com")).count(), 1, "{at}");
@@ -651,7 +653,7 @@ fn l17_a_comparison_takes_many_baselines() {
 }
 
 #[test]
-fn l17_a_comparison_says_what_it_cannot_tell() {
+fn l17_a_comparison_lists_what_it_cannot_decide() {
     let home = Home::new();
     let [one, _, three] = three(&home);
     let path = |path: &Path| path.to_str().unwrap().to_owned();
@@ -677,7 +679,7 @@ fn l17_a_comparison_says_what_it_cannot_tell() {
 }
 
 #[test]
-fn l17_a_replay_says_what_it_cannot_tell() {
+fn l17_a_replay_lists_what_it_cannot_decide() {
     let home = Home::new();
     home.file("policy.toml", "[[network.rule]]\nallow = [\"one.example.com\"]\nmax_upload = \"1kB\"\n");
     let replay = |path: &Path| audit(&home, &["replay", "--policy", "policy.toml", path.to_str().unwrap()]);
@@ -687,7 +689,8 @@ fn l17_a_replay_says_what_it_cannot_tell() {
     let more = Run::new("more").reaches("one.example.com:443", 900).reaches("one.example.com:443", 500);
     let (exit, out, _) = replay(&more.record(&home));
     assert!(exit == 1 && out.contains("budget_bytes") && out.contains("1 as before, 1 now denied"), "{out}");
-    let open = Run::new("open").asks(Verdict::Allow, Reason::Rule, "one.example.com:443").record(&home);
+    let open =
+        Run::new("open").with_decision(Verdict::Allow, Reason::Rule, "one.example.com:443").record(&home);
     let (exit, out, _) = replay(&open);
     let said = "cannot tell: 1 attempt without bytes on record, where the policy has a `max_upload`\n";
     assert!(exit == 125 && out.contains("0 as before") && out.contains(said), "{exit} {out}");
@@ -701,7 +704,7 @@ fn l17_a_replay_says_what_it_cannot_tell() {
     // A connection without an end has sent at least this: once above the budget, and once below.
     let host = "one.example.com:443";
     let killed = |up: &[u64]| {
-        let mut run = Run::new("killed").reaches(host, 100).asks(Verdict::Allow, Reason::Rule, host);
+        let mut run = Run::new("killed").reaches(host, 100).with_decision(Verdict::Allow, Reason::Rule, host);
         let target = Target::parse(host.as_bytes()).unwrap();
         let conn = ConnId(run.events.len() as u64);
         let line = |up: &u64| {
@@ -735,7 +738,7 @@ fn l17_a_replay_counts_the_rules_that_decided() {
     let home = Home::new();
     let mut run = Run::new("import");
     for src in ["--allow", "import.toml:6", "import.toml:6"] {
-        run = run.asks(Verdict::Allow, Reason::Rule, "one.example.com:443");
+        run = run.with_decision(Verdict::Allow, Reason::Rule, "one.example.com:443");
         let Some(Event::Decision(decision)) = run.events.last_mut() else { unreachable!() };
         decision.rule.as_mut().unwrap().src = src.into();
     }
@@ -746,10 +749,10 @@ fn l17_a_replay_counts_the_rules_that_decided() {
 }
 
 #[test]
-fn l17_what_was_learned_names_seq_and_what_was_never_reached() {
+fn l17_learned_rules_name_seq_and_unreached_targets() {
     let home = Home::new();
     let mut run = Run::new("import").reaches("one.example.com:443", 10);
-    run = run.asks(Verdict::Allow, Reason::Rule, "down.example.com:443");
+    run = run.with_decision(Verdict::Allow, Reason::Rule, "down.example.com:443");
     let mut close = Close::new(ConnId(run.events.len() as u64), End::Error);
     close.target = Some(Target::parse(b"down.example.com:443").unwrap());
     run.events.push(Event::Close(close));
@@ -865,13 +868,13 @@ fn l17_no_number_in_a_record_stops_a_reader() {
 /// Runs a command that must end within some seconds.
 fn audit_within(home: &Home, words: &str) -> (i32, String, String) {
     let script = format!("exec timeout 20 {} audit {words}", env!("CARGO_BIN_EXE_exeat"));
-    home::said(home.command("sh").args(["-c", &script]).output().unwrap())
+    home::result_of(home.command("sh").args(["-c", &script]).output().unwrap())
 }
 
 /// A pipe, a device and a link replace records: each is reported, none blocks the reader, and the other records are
 /// read.
 #[test]
-fn l17_what_is_no_file_in_the_place_of_a_record_is_told() {
+fn l17_a_record_that_is_not_a_file_is_reported() {
     let home = Home::new();
     let good = Run::new("import").reaches("one.example.com:443", 10).record(&home);
     let state = runs(&home).parent().unwrap().to_owned();
@@ -930,7 +933,7 @@ fn l17_what_is_no_file_in_the_place_of_a_record_is_told() {
 
 /// Output goes into a pipe or a device, and never replaces it.
 #[test]
-fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
+fn l17_an_output_replaces_no_pipe_or_device() {
     use std::os::unix::fs::FileTypeExt as _;
     let home = Home::new();
     Run::new("import").reaches("one.example.com:443", 10).record(&home);
@@ -939,7 +942,7 @@ fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
             "mkfifo pipe; cat pipe > got & timeout 20 {} audit {words} -o pipe; echo $?; wait; ln -s pipe link",
             env!("CARGO_BIN_EXE_exeat")
         );
-        let (_, out, said) = home::said(home.command("sh").args(["-c", &script]).output().unwrap());
+        let (_, out, said) = home::result_of(home.command("sh").args(["-c", &script]).output().unwrap());
         assert_eq!(out, "0\n", "{words}: {said}");
         assert!(fs::symlink_metadata(home.0.join("pipe")).unwrap().file_type().is_fifo(), "{words}");
         assert!(fs::metadata(home.0.join("got")).unwrap().len() > 20, "{words}: {said}");
@@ -949,7 +952,7 @@ fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
              ln -s victim link; {exeat} audit {words} -o link; cat victim",
             exeat = env!("CARGO_BIN_EXE_exeat")
         );
-        let (_, out, said) = home::said(home.command("sh").args(["-c", &script]).output().unwrap());
+        let (_, out, said) = home::result_of(home.command("sh").args(["-c", &script]).output().unwrap());
         assert_eq!(out, "precious\n", "{words}: {said}");
         fs::remove_file(home.0.join("link")).unwrap();
         // Only root can make a device.
@@ -967,7 +970,7 @@ fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
 
 /// A run that was killed before its first line does not count as tampering, and is pruned when it is old.
 #[test]
-fn l17_a_record_without_a_line_is_of_a_run_that_did_not_begin() {
+fn l17_a_record_without_a_line_belongs_to_a_run_that_did_not_start() {
     use nix::fcntl::{Flock, FlockArg};
     let home = Home::new();
     Run::new("import").reaches("one.example.com:443", 10).record(&home);
@@ -1036,7 +1039,7 @@ fn l17_records_of_any_size_are_read_in_constant_memory() {
     ] {
         let script = format!("ulimit -v {MOST_KB}; exec {} audit {words}", env!("CARGO_BIN_EXE_exeat"));
         let began = std::time::Instant::now();
-        let (exit, out, said) = home::said(home.command("sh").args(["-c", &script]).output().unwrap());
+        let (exit, out, said) = home::result_of(home.command("sh").args(["-c", &script]).output().unwrap());
         let took = began.elapsed();
         assert!(
             exit == 0 && out.replace("\": ", "\":").contains(shown),

@@ -10,7 +10,7 @@ use std::process::{Output, Stdio};
 #[path = "support/home.rs"]
 mod home;
 
-use home::{Home, said};
+use home::{Home, result_of};
 
 const ALLOWED: &str = "allow  a.example.com:443  *.example.com (--allow)\n       also opens every other name below example.com, on 443\n";
 const UNCHECKED: &str = "exeat: note: addresses were not checked (--resolve checks them)\n";
@@ -198,7 +198,7 @@ fn a_policy_on_stdin() {
 
 /// K12, H23: exeat does not ask whether to trust the file.
 #[test]
-fn a_project_file_that_is_not_named_is_said_and_not_used() {
+fn an_unnamed_project_file_is_reported_and_not_used() {
     let home = Home::new();
     home.file(".exeat.toml", "[network]\nallow = [\"a.example\"]\n");
     let note = "exeat: note: .exeat.toml was found and not used; --policy .exeat.toml uses it\n";
@@ -233,7 +233,7 @@ fn a_path_of_a_policy_that_is_missing_is_named_with_its_line() {
 }
 
 #[test]
-fn two_rules_in_one_are_told_apart() {
+fn tells_two_rules_in_one_argument_apart() {
     let home = Home::new();
     for rules in ["a.example,b.example", "a.example b.example"] {
         let (code, _, said) = home.run(&["check", "--allow", rules, "a.example"]);
@@ -253,7 +253,7 @@ fn a_failed_start_writes_its_result_too() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let home = Home::new();
     for words in [
         &["check", "--allow", "a.example", "a.example"][..],
@@ -378,7 +378,7 @@ fn completions_are_for_the_shell_of_the_caller() {
 
 /// Tries each common mistake, with the words that correct it.
 #[test]
-fn what_people_type_first_is_answered_with_what_is_meant() {
+fn corrects_common_mistakes() {
     let home = Home::new();
     for (words, expected) in [
         (&["npm", "ci"][..], "to run a command: exeat run -- npm ..."),
@@ -460,7 +460,7 @@ fn diagnostics_are_asked_for_by_rust_log() {
     let home = Home::new();
     let words = ["check", "--allow", "a.example", "a.example"];
     let output = home.exeat(&words).env("RUST_LOG", "exeat=[bad").output().unwrap();
-    let (code, _, err) = said(output);
+    let (code, _, err) = result_of(output);
     assert_eq!(code, 0);
     assert!(err.starts_with("exeat: warning: RUST_LOG"), "{err}");
 }

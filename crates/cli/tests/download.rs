@@ -14,11 +14,11 @@ use std::process::{Command, Output};
 /// A small package without dependencies.
 const PACKAGE: &str = "is-number@7.0.0";
 
-struct Place {
+struct Scene {
     root: PathBuf,
 }
 
-impl Place {
+impl Scene {
     fn new() -> Self {
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("download-{}", std::process::id()));
         std::fs::create_dir_all(root.join("project")).unwrap();
@@ -43,13 +43,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scene {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
-fn registry(place: &Place) -> Option<String> {
+fn registry(place: &Scene) -> Option<String> {
     let asked = place.run("npm", &["config", "get", "registry"]);
     let url = String::from_utf8(asked.stdout).ok()?.trim().to_owned();
     let host = url.strip_prefix("https://")?.split(['/', ':']).next()?.to_owned();
@@ -59,7 +59,7 @@ fn registry(place: &Place) -> Option<String> {
 
 #[test]
 fn npm_pack_works_with_its_host_granted_and_not_without() {
-    let place = Place::new();
+    let place = Scene::new();
     let Some(host) = registry(&place) else {
         println!("not tried: npm's registry cannot be reached from this machine");
         return assert!(std::env::var_os("E2E_STRICT").is_none(), "npm's registry cannot be reached");

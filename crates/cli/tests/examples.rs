@@ -12,7 +12,7 @@ mod home;
 #[path = "support/pages.rs"]
 mod pages;
 
-use home::{Home, said};
+use home::{Home, result_of};
 
 /// Commands of examples that are not run here, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -84,7 +84,7 @@ fn furnished() -> (Home, String) {
     }
     let prepared =
         "exeat audit key > audit.pub && cp audit.pub ci.pub && exeat audit lock --last -o egress.lock";
-    let (exit, out, err) = said(shell(&home, prepared).output().unwrap());
+    let (exit, out, err) = result_of(shell(&home, prepared).output().unwrap());
     assert_eq!(exit, 0, "{out}{err}");
     (home, run)
 }
@@ -122,7 +122,7 @@ fn runs_the_examples_of_the_pages() {
                 continue;
             }
             count += 1;
-            let (exit, out, err) = said(shell(&home, &adapted(&command, &run)).output().unwrap());
+            let (exit, out, err) = result_of(shell(&home, &adapted(&command, &run)).output().unwrap());
             if ![0, 1, 3, 124].contains(&exit) {
                 wrong.push(format!("{page}: `{command}`: {exit}\n{out}{err}"));
             }

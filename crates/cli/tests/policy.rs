@@ -29,7 +29,7 @@ fn checks_against_a_hundred_thousand_names_within_its_time() {
     let script =
         format!("{} check --policy names.toml host99999.example.com; times", env!("CARGO_BIN_EXE_exeat"));
     let took = |_| {
-        let (code, out, said) = home::said(home.command("sh").args(["-c", &script]).output().unwrap());
+        let (code, out, said) = home::result_of(home.command("sh").args(["-c", &script]).output().unwrap());
         assert!(code == 0 && out.starts_with("allow  host99999.example.com:443"), "{out}{said}");
         let words = out.lines().last().unwrap().split_whitespace();
         let seconds = words.map(|word| {
@@ -44,7 +44,7 @@ fn checks_against_a_hundred_thousand_names_within_its_time() {
 
 /// N12: effects alone are the grants.
 #[test]
-fn effects_alone_are_what_is_granted() {
+fn effects_alone_are_the_grants() {
     let home = Home::new();
     home.file("stage.json", HOSTS);
     let (code, out, _) = check(&home, &["--effects", "stage.json", "a.example.com"]);
@@ -62,7 +62,7 @@ fn effects_alone_are_what_is_granted() {
 }
 
 #[test]
-fn what_is_declared_and_granted_is_what_is_in_both() {
+fn grants_the_intersection_of_declaration_and_grants() {
     let home = Home::new();
     let words = ["--effects", HOSTS, "--allow", "*.example.com"];
     let (code, out, _) = check(&home, &[&words[..], &["a.example.com"]].concat());
@@ -167,7 +167,7 @@ fn the_user_s_ceiling_holds_without_being_named() {
 
 /// K13: the same ceilings bound a client that is asked for its hosts; one that cannot be parsed stops it.
 #[test]
-fn a_client_is_asked_within_the_ceilings() {
+fn ceilings_bound_a_client_that_is_asked() {
     let home = Home::new();
     std::fs::create_dir_all(home.0.join(".config/exeat")).unwrap();
     home.file(".config/exeat/policy.toml", "[network]\nallow = 3\n");
@@ -208,7 +208,7 @@ fn the_published_isolation_policy_loads_as_it_is() {
 }
 
 #[test]
-fn show_says_what_holds_and_where_it_was_written() {
+fn show_prints_each_setting_with_its_source() {
     let home = Home::new();
     home.file(
         "p.toml",
@@ -392,11 +392,11 @@ fn presets_are_listed_shown_and_used() {
 
 /// K40, K41, N11, N17.
 #[test]
-fn env_says_what_a_stage_gets_and_why() {
+fn env_lists_the_variables_of_a_stage_with_reasons() {
     let home = Home::new();
     let mut command = home.exeat(&["env", "--env", "TOKEN", "--env", "A=b", "--format", "json"]);
     command.env("TOKEN", "t").env("SSH_AUTH_SOCK", "/run/agent").env("LANG", "C");
-    let (code, out, _) = home::said(command.output().unwrap());
+    let (code, out, _) = home::result_of(command.output().unwrap());
     assert_eq!(code, 0);
     let all: Vec<Value> = serde_json::from_str(&out).unwrap();
     let find = |name: &str| all.iter().find(|variable| variable["name"] == name);

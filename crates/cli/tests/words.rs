@@ -107,7 +107,7 @@ fn names_the_lock_file_or_stage_that_is_missing() {
 }
 
 #[test]
-fn a_lock_that_loses_an_entry_says_which() {
+fn names_the_entry_that_a_lock_loses() {
     let home = Home::new();
     let runs = home.0.join(".local/state/exeat/runs");
     fs::create_dir_all(&runs).unwrap();
@@ -128,7 +128,7 @@ fn a_lock_that_loses_an_entry_says_which() {
 }
 
 #[test]
-fn the_words_that_are_shown_are_taken() {
+fn accepts_the_words_that_it_prints() {
     let home = Home::new();
     empty_record(&home);
     for word in ["deny", "denied", "allow", "allowed", "would_deny", "would deny", "error", "failed"] {
@@ -167,7 +167,7 @@ fn reports_a_mistake_in_an_argument_with_its_fix() {
 }
 
 #[test]
-fn a_flag_that_a_ceiling_leaves_nothing_of_is_named() {
+fn names_a_flag_that_a_ceiling_empties() {
     let home = Home::new();
     home.file("site.toml", "[network]\nallow = [\"a.example\"]\n");
     let words =

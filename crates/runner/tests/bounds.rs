@@ -243,7 +243,7 @@ impl Drop for Tree {
 }
 
 #[test]
-fn k13_a_ceiling_narrows_what_can_be_written() {
+fn k13_a_ceiling_narrows_the_writable_trees() {
     each("narrow", |root, lines, told| {
         let project = root.join("project");
         assert_eq!(lines, [project.to_str().unwrap(), "secretread-only", "read-only", "written"], "{told}");
@@ -254,7 +254,7 @@ fn k13_a_ceiling_narrows_what_can_be_written() {
 }
 
 #[test]
-fn k13_a_bind_and_the_working_directory_are_cut_down_to_what_is_listed() {
+fn k13_narrows_a_bind_and_the_working_directory_to_the_list() {
     each("part", |root, lines, told| {
         let project = root.join("project");
         assert_eq!(lines, [project.to_str().unwrap(), "in", "out", "secretread-only", "written"], "{told}");

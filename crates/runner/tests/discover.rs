@@ -33,7 +33,7 @@ static TURN: Mutex<()> = Mutex::new(());
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A home directory, a project in it, and a directory of programs.
-struct Place {
+struct Scene {
     root: PathBuf,
     home: PathBuf,
     project: PathBuf,
@@ -45,7 +45,7 @@ struct Place {
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Place {
+impl Scene {
     fn new() -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let number = NEXT.fetch_add(1, Ordering::SeqCst);
@@ -141,7 +141,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scene {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
     }
@@ -197,7 +197,7 @@ const SETTINGS: [(&str, &str, &str, &str); 3] = [
 /// K34: without settings a client names its default registry, and the rule names the preset.
 #[test]
 fn k34_clients_say_which_registry_they_use() {
-    let place = Place::new();
+    let place = Scene::new();
     for (preset, client, ..) in SETTINGS {
         if !place.has(client) {
             continue;
@@ -222,7 +222,7 @@ fn k34_clients_say_which_registry_they_use() {
 
 #[test]
 fn a_mirror_in_the_users_settings_is_honoured() {
-    let place = Place::new();
+    let place = Scene::new();
     for (preset, client, file, text) in SETTINGS {
         if place.has(client) {
             place.file(file, &text.replace("HOST", "mirror.invalid:8443"));
@@ -239,7 +239,7 @@ fn a_mirror_in_the_users_environment_is_honoured() {
         ("npm", "npm", "npm_config_userconfig", "HOME/elsewhere"),
         ("pypi", "pip", "PIP_CONFIG_FILE", "HOME/elsewhere"),
     ] {
-        let mut place = Place::new();
+        let mut place = Scene::new();
         let text = if client == "npm" { SETTINGS[0].3 } else { SETTINGS[1].3 };
         place.file("elsewhere", &text.replace("HOST", MIRROR));
         place.env.insert(name.into(), value.replace("HOME", place.home.to_str().unwrap()).into());
@@ -251,8 +251,8 @@ fn a_mirror_in_the_users_environment_is_honoured() {
 
 /// H23: settings in the working directory, and in every directory above it, are ignored.
 #[test]
-fn h23_the_projects_settings_have_no_say() {
-    let place = Place::new();
+fn h23_ignores_the_projects_settings() {
+    let place = Scene::new();
     let before = std::env::current_dir().unwrap();
     for (_, _, file, text) in SETTINGS {
         place.file(file, &text.replace("HOST", MIRROR));
@@ -273,9 +273,9 @@ fn h23_the_projects_settings_have_no_say() {
 /// H23: a program that the stage could have written is ignored too, whatever PATH contains, and so is one that the view
 /// shows only because a variable names its tree.
 #[test]
-fn h23_programs_in_the_project_have_no_say() {
+fn h23_ignores_programs_in_the_project() {
     let evil = "curl -s https://evil.invalid; exit 1";
-    let mut place = Place::with_program("pip", "curl -s https://mirror.invalid; exit 1");
+    let mut place = Scene::with_program("pip", "curl -s https://mirror.invalid; exit 1");
     place.program("home/project/.venv/bin", "pip", evil);
     let venv = place.project.join(".venv");
     let path = place.env[OsStr::new("PATH")].clone();
@@ -303,10 +303,10 @@ fn h23_programs_in_the_project_have_no_say() {
 
 /// H23: settings that the stage could have written do not count as the user's, and a note reports them.
 #[test]
-fn h23_settings_that_the_stage_could_write_have_no_say() {
+fn h23_ignores_settings_that_the_stage_could_write() {
     let script = r#"for f in "$HOME/.npmrc" "$npm_config_userconfig"; do grep -qs evil "$f" && curl -s https://evil.invalid; done
         curl -s https://mirror.invalid; exit 1"#;
-    let mut place = Place::with_program("npm", script);
+    let mut place = Scene::with_program("npm", script);
     place.file("project/settings", "evil\n");
     symlink(place.project.join("settings"), place.home.join(".npmrc")).unwrap();
     place.env.insert("npm_config_userconfig".into(), place.project.join("settings").into());
@@ -326,7 +326,7 @@ fn h23_settings_that_the_stage_could_write_have_no_say() {
 
 #[test]
 fn a_client_that_is_absent_is_named() {
-    let mut place = Place::new();
+    let mut place = Scene::new();
     place.env.insert("PATH".into(), place.root.join("bin").into());
     let error = place.ask("npm").unwrap_err();
     assert_eq!(error.to_string(), "preset `npm` asks npm which hosts it uses, and npm is not on PATH");
@@ -336,7 +336,7 @@ fn a_client_that_is_absent_is_named() {
 /// A01: a client's last line is quoted, and cannot move the cursor.
 #[test]
 fn a_client_that_fails_without_asking_is_quoted() {
-    let place = Place::with_program("npm", r"printf 'first\nbad \e[2Jword\n\n' >&2; exit 7");
+    let place = Scene::with_program("npm", r"printf 'first\nbad \e[2Jword\n\n' >&2; exit 7");
     let why = why(place.ask("npm"));
     assert_eq!(why.to_string(), r"it exited 7 without asking for any: `bad \x1b[2Jword`");
     assert!(place.records()[0].contains(r#""stage":"preset:npm""#));
@@ -344,21 +344,21 @@ fn a_client_that_fails_without_asking_is_quoted() {
 
 #[test]
 fn a_client_that_succeeds_without_asking_needs_no_host() {
-    let place = Place::with_program("npm", "exit 0");
+    let place = Scene::with_program("npm", "exit 0");
     let found = place.ask("npm").unwrap();
     assert_eq!((found.rules.len(), found.notes), (0, vec!["preset `npm`: npm needs no host".to_owned()]));
 }
 
 #[test]
-fn a_slow_client_is_cut() {
-    let mut place = Place::with_program("npm", "exec sleep 100");
+fn stops_a_slow_client() {
+    let mut place = Scene::with_program("npm", "exec sleep 100");
     place.times.round = Duration::from_millis(500);
     let start = Instant::now();
     assert_eq!(why(place.ask("npm")).to_string(), "it asked for none in 0.5 s");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     drop(place);
     // A client that asked before the deadline has given its answer.
-    let mut place = Place::with_program("npm", "curl -s https://mirror.invalid; exec sleep 100");
+    let mut place = Scene::with_program("npm", "curl -s https://mirror.invalid; exec sleep 100");
     place.times.round = Duration::from_millis(1500);
     assert_eq!(place.hosts("npm"), [MIRROR]);
     // One deadline covers all rounds.
@@ -395,7 +395,7 @@ fn addresses_of_other_kinds_are_not_opened() {
         ("0.0.0.0:443", "unspecified", false),
         ("224.0.0.1:443", "multicast", false),
     ] {
-        let place = Place::with_program("npm", &asks_for(&[target]));
+        let place = Scene::with_program("npm", &asks_for(&[target]));
         let why = why(place.ask("npm"));
         let DiscoveryError::Special { class: found, flag: shown, .. } = &why else {
             panic!("{target}: {why:?}")
@@ -404,7 +404,7 @@ fn addresses_of_other_kinds_are_not_opened() {
         assert_eq!(shown.is_some(), flag, "{target}: {why}");
         drop(place);
         // If the client also asked for a valid host, the address is left out, with one note.
-        let place = Place::with_program("npm", &asks_for(&["mirror.invalid:443", target]));
+        let place = Scene::with_program("npm", &asks_for(&["mirror.invalid:443", target]));
         let found = place.ask("npm").unwrap();
         assert_eq!(texts(&found), [MIRROR], "{target}");
         let notes: Vec<_> =
@@ -414,14 +414,14 @@ fn addresses_of_other_kinds_are_not_opened() {
     }
     // A metadata address ends the discovery, in every form, and no flag permits it.
     for target in ["169.254.169.254:80", "[::ffff:169.254.169.254]:443", "[64:ff9b::a9fe:a9fe]:443"] {
-        let place = Place::with_program("npm", &asks_for(&["mirror.invalid:443", target]));
+        let place = Scene::with_program("npm", &asks_for(&["mirror.invalid:443", target]));
         let error = place.ask("npm").unwrap_err();
         assert!(!format!("{error} {:?}", error.fix()).contains("--allow"), "{error}");
         assert!(!error.to_string().is_empty() && !place.records().concat().contains(r#""verdict":"allow""#));
     }
     // A mirror's address is accepted with the port that the user has set.
     let mirrors = ["10.9.8.7:8443", "[fd12:3456::7]:443", "93.184.215.14:443"];
-    let place = Place::with_program("npm", &asks_for(&mirrors));
+    let place = Scene::with_program("npm", &asks_for(&mirrors));
     assert_eq!(place.hosts("npm"), mirrors);
 }
 
@@ -436,16 +436,16 @@ fn d09_own_addresses_are_not_opened() {
     }
     let own = routed.local_addr().unwrap().ip();
     assert!(addrs.contains(own));
-    let place = Place::with_program("npm", &asks_for(&[&format!("{own}:8443")]));
+    let place = Scene::with_program("npm", &asks_for(&[&format!("{own}:8443")]));
     let why = why(place.ask("npm")).to_string();
     assert!(why.contains("(this host's own)") && why.contains(&format!("--allow {own}:8443")), "{why}");
 }
 
 /// A rule of the user's opens an address that the preset does not, and the client then gets through.
 #[test]
-fn a_rule_opens_what_a_preset_does_not() {
+fn a_users_rule_opens_an_address_that_a_preset_does_not() {
     let place = || {
-        let mut place = Place::with_program("npm", &asks_for(&["127.0.0.1:9"]));
+        let mut place = Scene::with_program("npm", &asks_for(&["127.0.0.1:9"]));
         let mut own = PolicyBuilder::new();
         own.add("127.0.0.1:9", Action::Allow, Origin::Flag { flag: "--allow".into() }, Note::default())
             .unwrap();
@@ -467,7 +467,7 @@ fn an_index_leads_to_no_port_of_its_choice() {
     let script = r#"curl -s https://index.invalid:8443/
         grep -q '"default"' "$EXEAT_DENIALS" && exit 1
         for port in 8443 443 25; do curl -s https://files.invalid:$port/; done; exit 1"#;
-    let place = Place::with_program("npm", script);
+    let place = Scene::with_program("npm", script);
     let found = place.ask("npm").unwrap();
     assert_eq!(texts(&found), ["index.invalid:8443", "files.invalid:8443", "files.invalid"]);
     let left = |note: &String| note.contains("`files.invalid:25` is not among its hosts");
@@ -476,8 +476,8 @@ fn an_index_leads_to_no_port_of_its_choice() {
 
 /// H23: every repository around the working directory belongs to the project, not only the nearest one.
 #[test]
-fn h23_enclosing_repositories_have_no_say() {
-    let mut place = Place::with_program("pip", "curl -s https://mirror.invalid; exit 1");
+fn h23_ignores_settings_in_enclosing_repositories() {
+    let mut place = Scene::with_program("pip", "curl -s https://mirror.invalid; exit 1");
     place.program("home/project/bin", "pip", "curl -s https://evil.invalid; exit 1");
     let outer = place.project.clone();
     place.project.push("sub/deep");
@@ -498,7 +498,7 @@ fn h23_enclosing_repositories_have_no_say() {
 /// The ceilings' limits bound a client in each round.
 #[test]
 fn limits_hold_in_every_round() {
-    let mut place = Place::with_program("npm", "curl -s https://index.invalid/; exec sleep 100");
+    let mut place = Scene::with_program("npm", "curl -s https://index.invalid/; exec sleep 100");
     place.times.round = Duration::from_millis(700);
     assert_eq!(place.hosts("npm"), ["index.invalid"]);
     let records = place.records();
@@ -521,34 +521,34 @@ fn limits_hold_in_every_round() {
 
 /// A target that is not a host and port ends the discovery; a client's settings cannot grant a denied host.
 #[test]
-fn odd_targets_are_errors() {
+fn rejects_invalid_targets() {
     let connect = |target: &str| asks_for(&[target]);
-    let place = Place::with_program("npm", &connect("a..b:443"));
+    let place = Scene::with_program("npm", &connect("a..b:443"));
     assert_eq!(why(place.ask("npm")), DiscoveryError::Malformed);
     drop(place);
-    let place = Place::with_program("npm", &connect("metadata.google.internal:443"));
+    let place = Scene::with_program("npm", &connect("metadata.google.internal:443"));
     assert!(matches!(why(place.ask("npm")), DiscoveryError::Denied { .. }));
     drop(place);
-    let place = Place::with_program("npm", &connect("169.254.169.254:443"));
+    let place = Scene::with_program("npm", &connect("169.254.169.254:443"));
     assert!(matches!(why(place.ask("npm")), DiscoveryError::Denied { .. }));
     drop(place);
-    let mut place = Place::with_program("npm", &connect("mirror.invalid:443"));
+    let mut place = Scene::with_program("npm", &connect("mirror.invalid:443"));
     let mut own = PolicyBuilder::new();
     own.add("*.invalid", Action::Deny, Origin::Flag { flag: "--deny".into() }, Note::default()).unwrap();
     place.own = own.build().rules().to_vec();
     assert!(matches!(why(place.ask("npm")), DiscoveryError::Denied { .. }));
     drop(place);
     let many = "for n in {1..20}; do curl -s https://h$n.invalid; done; exit 1";
-    assert_eq!(why(Place::with_program("npm", many).ask("npm")), DiscoveryError::TooMany);
+    assert_eq!(why(Scene::with_program("npm", many).ask("npm")), DiscoveryError::TooMany);
 }
 
 /// An index names the host of its files, which the next round finds; only names are accepted.
 #[test]
-fn what_comes_behind_a_found_host_is_found() {
+fn finds_hosts_that_a_found_host_names() {
     let script = r#"curl -s https://index.invalid/
         grep -q '"default"' "$EXEAT_DENIALS" && exit 1
         curl -s https://files.invalid/; curl -s https://10.9.8.7/; exit 1"#;
-    let place = Place::with_program("npm", script);
+    let place = Scene::with_program("npm", script);
     let found = place.ask("npm").unwrap();
     assert_eq!(texts(&found), ["index.invalid", "files.invalid"]);
     assert!(
@@ -563,13 +563,13 @@ fn what_comes_behind_a_found_host_is_found() {
     assert!(!records[0].contains(r#""verdict":"allow""#));
     drop(place);
     // The user's own settings may contain an address.
-    let place = Place::with_program("npm", "curl -s https://10.9.8.7/; exit 1");
+    let place = Scene::with_program("npm", "curl -s https://10.9.8.7/; exit 1");
     assert_eq!(place.hosts("npm"), ["10.9.8.7:443"]);
 }
 
 #[test]
-fn a_mirror_on_plain_http_is_found_and_said() {
-    let place = Place::with_program("npm", "curl -s http://mirror.invalid/; exit 1");
+fn finds_and_reports_a_mirror_on_plain_http() {
+    let place = Scene::with_program("npm", "curl -s http://mirror.invalid/; exit 1");
     let found = place.ask("npm").unwrap();
     assert_eq!(texts(&found), ["mirror.invalid:80"]);
     assert!(found.notes.iter().any(|note| note.contains("plain http")), "{:?}", found.notes);
@@ -577,8 +577,8 @@ fn a_mirror_on_plain_http_is_found_and_said() {
 
 /// A ceiling also bounds the later rounds.
 #[test]
-fn the_caller_finishes_each_policy() {
-    let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 1");
+fn a_ceiling_bounds_every_round() {
+    let place = Scene::with_program("npm", "curl -s https://index.invalid/; exit 1");
     let rounds = AtomicU32::new(0);
     let finish = |_: PolicyBuilder| -> Policy {
         rounds.fetch_add(1, Ordering::SeqCst);
@@ -605,7 +605,7 @@ fn the_caller_finishes_each_policy() {
 /// Asking a client takes seconds, so its answer is kept.
 #[test]
 fn an_answer_is_kept_until_the_settings_change() {
-    let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 0");
+    let place = Scene::with_program("npm", "curl -s https://index.invalid/; exit 0");
     let settings = place.file(".npmrc", "registry=https://one.invalid/");
     assert_eq!(place.hosts("npm"), ["index.invalid"]);
     let rounds = place.records().len();
@@ -616,7 +616,7 @@ fn an_answer_is_kept_until_the_settings_change() {
     assert!(place.records().len() > rounds, "it was not asked");
     // A client that failed is asked again.
     drop(place);
-    let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 1");
+    let place = Scene::with_program("npm", "curl -s https://index.invalid/; exit 1");
     assert_eq!(place.hosts("npm"), ["index.invalid"]);
     let rounds = place.records().len();
     assert_eq!(place.hosts("npm"), ["index.invalid"]);
@@ -631,7 +631,7 @@ fn the_view_is_empty_but_for_settings() {
     let script = r#"echo stdout
         printf "%s|" "$(ls -A | grep -vc ^discover-)" $(cd "$HOME" && find . -type f) "$PWD" "$SECRET" >&2
         exit 3"#;
-    let mut place = Place::with_program("npm", script);
+    let mut place = Scene::with_program("npm", script);
     place.file(".npmrc", "x");
     place.file(".ssh/id", "x");
     place.file("project/x", "x");
@@ -644,7 +644,7 @@ fn the_view_is_empty_but_for_settings() {
 #[test]
 fn k1_a_ceilings_mask_hides_settings() {
     let mut place =
-        Place::with_program("npm", r#"printf %s "$(cat "$HOME/.npmrc" 2>/dev/null)" >&2; exit 3"#);
+        Scene::with_program("npm", r#"printf %s "$(cat "$HOME/.npmrc" 2>/dev/null)" >&2; exit 3"#);
     let settings = place.file(".npmrc", "x");
     let shown = Bounds { name: "site.toml".into(), ro: Some(Vec::new()), ..Bounds::default() };
     place.files.bounds = vec![shown.clone()];

@@ -19,7 +19,7 @@ fn names(page: &str, start: &str) -> BTreeSet<String> {
 
 /// N23, K46.
 #[test]
-fn the_page_lists_exactly_what_a_view_is_made_of() {
+fn the_page_lists_exactly_the_paths_of_a_view() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/files.md");
     let page = fs::read_to_string(page).unwrap();
     for (start, list) in [

@@ -1,5 +1,5 @@
 //! Starts stages as a library user does, through the real bubblewrap. As root, every test runs a second time as an
-//! ordinary user (`everything_again_as_an_ordinary_user`).
+//! ordinary user (`runs_every_test_again_as_an_ordinary_user`).
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 #![expect(clippy::disallowed_methods, reason = "commands to take over, and this test program once more")]
@@ -35,11 +35,11 @@ const AGAIN: &str = "EXEAT_STAGE_TEST_DIR";
 const USER: u32 = 54_321;
 
 /// The directories of one test, which its end removes.
-struct Place {
+struct Scene {
     root: PathBuf,
 }
 
-impl Place {
+impl Scene {
     fn new(name: &str) -> Self {
         let base = std::env::var_os(AGAIN).map_or_else(std::env::temp_dir, PathBuf::from);
         let root = base.join(format!("stage-{name}-{}", std::process::id()));
@@ -76,7 +76,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scene {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
     }
@@ -87,7 +87,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// Returns the output of a stage that must succeed.
-fn said(stage: &Stage) -> String {
+fn stdout_of(stage: &Stage) -> String {
     let Output { outcome, stdout, stderr, .. } = stage.output().unwrap();
     assert_eq!(outcome.ended, Ended::Exit(0), "{}{}", text(&stderr), outcome.notes.join("\n"));
     text(&stdout).to_owned()
@@ -97,79 +97,79 @@ fn said(stage: &Stage) -> String {
 /// word.
 #[test]
 fn a13_arguments_arrive_as_they_stand() {
-    let place = Place::new("words");
+    let place = Scene::new("words");
     let words = ["--", "--bind", "/", "-c", "", "a b", "$HOME", "'", "--unshare-net", "\u{fc}\n"];
     let mut stage = place.stage("printf");
     stage.arg("[%s]").args(words);
     let expect: String = words.iter().map(|word| format!("[{word}]")).collect();
-    assert_eq!(said(&stage), expect);
+    assert_eq!(stdout_of(&stage), expect);
 }
 
 /// A13: a program that has the sandbox's name is an ordinary program.
 #[test]
 fn a13_a_program_named_bwrap_runs_inside() {
-    let place = Place::new("bwrap");
+    let place = Scene::new("bwrap");
     let mut stage = place.stage("bwrap");
     stage.arg("--version");
-    assert!(said(&stage).starts_with("bubblewrap "));
+    assert!(stdout_of(&stage).starts_with("bubblewrap "));
     // The stage's PATH finds this one.
     let mine = place.path("work/bwrap");
     fs::write(&mine, "#!/bin/sh\necho mine \"$@\"\n").unwrap();
     fs::set_permissions(&mine, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let mut stage = place.stage("./bwrap");
     stage.arg("--version");
-    assert_eq!(said(&stage), "mine --version\n");
+    assert_eq!(stdout_of(&stage), "mine --version\n");
 }
 
 /// N13, A1, A13: the working directory is kept, including a relative one of a converted command.
 #[test]
 fn a13_the_working_directory_is_kept() {
-    let place = Place::new("cwd");
+    let place = Scene::new("cwd");
     let work = place.path("work");
-    assert_eq!(said(&place.sh("pwd; echo x > made")), format!("{}\n", work.display()));
+    assert_eq!(stdout_of(&place.sh("pwd; echo x > made")), format!("{}\n", work.display()));
     assert_eq!(fs::read_to_string(work.join("made")).unwrap(), "x\n");
 
     let mut command = Command::new("pwd");
     command.current_dir(place.path("data"));
     let mut stage = Stage::from_command(&command);
     stage.host_env(place.host_env());
-    assert_eq!(said(&stage), format!("{}\n", place.path("data").display()));
+    assert_eq!(stdout_of(&stage), format!("{}\n", place.path("data").display()));
 }
 
 /// A1, A13: sets and removals of variables apply in order; a removal also covers variables that a stage gets by
 /// default.
 #[test]
 fn a13_environment_sets_and_removals_are_kept() {
-    let place = Place::new("env");
+    let place = Scene::new("env");
     let show = "printf '%s|' ${A-unset} \"${B-unset}\" ${CI-unset} ${LANG-unset} ${HTTPS_PROXY-unset}";
     let proxy = "http://127.0.0.1:3128";
     let mut stage = place.sh(show);
-    assert_eq!(said(&stage), format!("unset|unset|unset|C.UTF-8|{proxy}|"));
+    assert_eq!(stdout_of(&stage), format!("unset|unset|unset|C.UTF-8|{proxy}|"));
     stage.env("A", "1").env("B", "2").env_remove("A").env_pass("CI").env_remove("LANG");
     stage.env_remove("HTTPS_PROXY").env("B", "b c").env_pass("NOT_THERE");
-    assert_eq!(said(&stage), format!("unset|b c|yes|unset|{proxy}|"));
+    assert_eq!(stdout_of(&stage), format!("unset|b c|yes|unset|{proxy}|"));
 
     let mut command = Command::new("sh");
     command.args(["-c", show]).env("A", "1").env("B", "").env_remove("LANG").current_dir(place.path("work"));
     let mut stage = Stage::from_command(&command);
     stage.host_env(place.host_env());
-    assert_eq!(said(&stage), format!("1||unset|unset|{proxy}|"));
+    assert_eq!(stdout_of(&stage), format!("1||unset|unset|{proxy}|"));
 }
 
 /// A13: an empty list means nothing, not everything.
 #[test]
 fn a13_empty_lists() {
-    let place = Place::new("empty");
+    let place = Scene::new("empty");
     let mut stage = place.stage("true");
     stage.args([] as [&str; 0]).envs([] as [(&str, &str); 0]).policy(PolicyBuilder::new().build());
-    assert_eq!(said(&stage), "");
+    assert_eq!(stdout_of(&stage), "");
     assert!(matches!(place.stage("").run(), Ok(Outcome { ended: Ended::NotFound, .. })));
 }
 
 /// N29: piped streams carry both directions; the caller decides when the input ends.
 #[test]
 fn n29_piped_streams() {
-    let place = Place::new("piped");
+    let place = Scene::new("piped");
     let mut stage = place.sh("read line; echo out $line; echo err $line >&2; cat; exit 7");
     stage.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = stage.spawn().unwrap();
@@ -188,7 +188,7 @@ fn n29_piped_streams() {
 /// N29: files and pipes that the caller opened, and `/dev/null`; a stage can start again on the same ones.
 #[test]
 fn n29_streams_that_the_caller_opened() {
-    let place = Place::new("files");
+    let place = Scene::new("files");
     fs::write(place.path("data/in"), "input\n").unwrap();
     let mut stage = place.sh("cat; echo gone >&2");
     stage.stdin(File::open(place.path("data/in")).unwrap());
@@ -205,7 +205,7 @@ fn n29_streams_that_the_caller_opened() {
 /// Collected output has a bound; beyond it the result is an error, never a part that looks complete.
 #[test]
 fn r01_output_has_a_bound() {
-    let place = Place::new("bound");
+    let place = Scene::new("bound");
     let mut stage = place.sh("printf 12345678; printf abcd >&2; exec tail -f /dev/null");
     stage.output_most(7);
     let began = Instant::now();
@@ -215,13 +215,13 @@ fn r01_output_has_a_bound() {
     assert!(matches!(stage.output(), Err(Error::OutputTooLong(7, "its standard error"))));
     assert!(began.elapsed() < Duration::from_secs(20));
     let mut stage = place.sh("printf 1234567");
-    assert_eq!(said(stage.output_most(7)), "1234567");
+    assert_eq!(stdout_of(stage.output_most(7)), "1234567");
 }
 
 /// B12: an error at the end of the run still lists what was moved aside.
 #[test]
-fn b12_an_error_after_the_start_tells_what_was_moved() {
-    let place = Place::new("lost");
+fn b12_an_error_after_the_start_lists_moved_names() {
+    let place = Scene::new("lost");
     let mut stage = place.sh("echo evil >.envrc; printf 12345678; exec tail -f /dev/null");
     let error = stage.output_most(7).output().unwrap_err();
     assert_eq!(
@@ -238,7 +238,7 @@ fn b12_an_error_after_the_start_tells_what_was_moved() {
 /// K39: dropping ends every process of the stage, including those that left its group and ignore signals.
 #[test]
 fn k39_drop_leaves_nothing() {
-    let place = Place::new("drop");
+    let place = Scene::new("drop");
     let mark = format!("86400.{}", std::process::id());
     let mut stage = place.sh("trap '' TERM HUP INT; setsid sleep \"$0\" & sleep \"$0\" & echo up; wait");
     stage.arg(&mark).stdout(Stdio::piped());
@@ -270,8 +270,8 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// A stage that ignores a request to end is killed; another thread can do both.
 #[test]
-fn a_stage_is_stopped_politely_and_then_not() {
-    let place = Place::new("stop");
+fn kills_a_stage_that_ignores_a_stop() {
+    let place = Scene::new("stop");
     let ready = |stage: &mut Stage| {
         let mut running = stage.stdout(Stdio::piped()).spawn().unwrap();
         let mut pipe = running.take_stdout().unwrap();
@@ -315,8 +315,8 @@ fn a_stage_is_stopped_politely_and_then_not() {
 /// K50: a command that cannot be executed is an outcome, as with the binary; an invalid word from the caller, such as
 /// one with a NUL, starts nothing.
 #[test]
-fn what_cannot_start_says_why() {
-    let place = Place::new("wrong");
+fn reports_why_a_command_cannot_start() {
+    let place = Scene::new("wrong");
     let absent = place.stage("no-such-command").spawn().unwrap().wait().unwrap();
     assert_eq!(absent.ended, Ended::NotFound);
     assert!(absent.notes.iter().any(|note| note.contains("no-such-command")));
@@ -347,7 +347,7 @@ fn what_cannot_start_says_why() {
 /// A ceiling bounds the upstream proxy of a library's run as it does on the command line.
 #[test]
 fn l15_a_ceiling_bounds_the_upstream_proxy_of_a_stage() {
-    let place = Place::new("upstream-ceiling");
+    let place = Scene::new("upstream-ceiling");
     let mut ceiling = PolicyBuilder::new();
     let origin = Origin::Flag { flag: "--allow".into() };
     ceiling.add("a.example.com", Action::Allow, origin, policy::Note::default()).unwrap();
@@ -365,7 +365,7 @@ fn l15_a_ceiling_bounds_the_upstream_proxy_of_a_stage() {
 }
 
 /// Writes the user's ceiling.
-fn ceiling(place: &Place, text: &str) {
+fn ceiling(place: &Scene, text: &str) {
     fs::create_dir_all(place.path("home/.config/exeat")).unwrap();
     fs::write(place.path("home/.config/exeat/policy.toml"), text).unwrap();
 }
@@ -373,7 +373,7 @@ fn ceiling(place: &Place, text: &str) {
 /// K13: the ceilings of the site and the user bound a library's stage as they bound `exeat run`.
 #[test]
 fn k13_bounds_a_stage_by_the_ceilings_unless_they_are_turned_off() {
-    let place = Place::new("site");
+    let place = Scene::new("site");
     ceiling(&place, "[network]\nallow = [\"a.example.com\"]\n[fs]\nrw = []\n[limits]\npids = 77\n");
     let ask = "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT b.example.com:443 HTTP/1.1\\r\\nHost: b.example.com:443\\r\\n\\r\\n' >&3; head -1 <&3
         (echo x >ran) 2>/dev/null || echo read-only";
@@ -406,7 +406,7 @@ fn k13_bounds_a_stage_by_the_ceilings_unless_they_are_turned_off() {
 /// K13: a stage that a ceiling forbids is an error, and so is a ceiling that cannot be read.
 #[test]
 fn k13_starts_nothing_that_a_ceiling_forbids() {
-    let place = Place::new("forbids");
+    let place = Scene::new("forbids");
     ceiling(
         &place,
         "[network]\nallow = [\"a.example.com\"]\nreport = false\n[effects]\nallow = [\"fs-read\"]\n",
@@ -435,12 +435,12 @@ fn k13_starts_nothing_that_a_ceiling_forbids() {
 /// A policy file applies to a library's stage as to `exeat run`; a value that the program sets replaces the file's.
 #[test]
 fn applies_a_policy_file_to_a_stage() {
-    let place = Place::new("policy-file");
+    let place = Scene::new("policy-file");
     let policy = "stage = \"of-file\"\n[network]\nallow = [\"a.example.com\"]\nsocks5 = true\n[env]\npass = [\"CI\"]\n[limits]\npids = 77\n[sandbox]\nbridge = \"relay\"\n";
     fs::write(place.path("data/policy.toml"), policy).unwrap();
     let mut stage = place.sh("echo $CI");
     stage.policy_file(place.path("data/policy.toml")).ro(place.path("data"));
-    assert_eq!(said(&stage), "yes\n");
+    assert_eq!(stdout_of(&stage), "yes\n");
     let plan = stage.plan().unwrap().to_json();
     assert!(plan.to_string().contains("relay") && plan.to_string().contains("of-file"), "{plan}");
     stage
@@ -454,7 +454,7 @@ fn applies_a_policy_file_to_a_stage() {
 /// N2, N28, A4: without a sandbox there is an error, and never a run.
 #[test]
 fn n28_no_bubblewrap_is_an_error_and_not_a_fallback() {
-    let place = Place::new("none");
+    let place = Scene::new("none");
     let planted = place.path("data/bwrap");
     fs::copy("/bin/true", &planted).unwrap();
     fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
@@ -480,7 +480,7 @@ fn n28_no_bubblewrap_is_an_error_and_not_a_fallback() {
 /// N28: a caller can refuse protection that holds only in part.
 #[test]
 fn n28_everything_can_be_required_to_hold() {
-    let place = Place::new("full");
+    let place = Scene::new("full");
     let mut stage = place.sh("true");
     let all = format!("{:?}", stage.plan().unwrap().enforcement());
     let whole = !all.contains("Partial") && !all.contains("Absent");
@@ -494,7 +494,7 @@ fn n28_everything_can_be_required_to_hold() {
 /// N8, K48, A2, A1, N14: host trees are visible, writable or hidden as requested.
 #[test]
 fn trees_are_shown_as_asked() {
-    let place = Place::new("trees");
+    let place = Scene::new("trees");
     let data = place.path("data");
     fs::create_dir(data.join("secret")).unwrap();
     for name in ["data/a", "data/secret/b", "home/h"] {
@@ -523,7 +523,7 @@ fn granted(plan: &exeat_runner::Plan) -> Vec<&str> {
 /// K48: effects bound the hosts and files that other sources grant, as `--effects` does. A deny rule grants nothing.
 #[test]
 fn k48_bounds_other_grants_by_effects() {
-    let place = Place::new("declared");
+    let place = Scene::new("declared");
     let effects = format!(
         r#"[{{"effect": "NetworkHosts", "hosts": ["api.example.com"]}}, {{"effect": "FsRead", "path": "{}"}}]"#,
         place.path("data").display()
@@ -546,8 +546,8 @@ fn k48_bounds_other_grants_by_effects() {
 
 /// N12, K48: effects grant what they need: hosts, and paths below HOME. Other values are errors.
 #[test]
-fn effects_grant_what_they_need() {
-    let place = Place::new("effects");
+fn grants_the_hosts_and_paths_of_effects() {
+    let place = Scene::new("effects");
     fs::create_dir_all(place.path("home/in")).unwrap();
     fs::write(place.path("home/in/file"), "read\n").unwrap();
     let effects = format!(
@@ -559,7 +559,7 @@ fn effects_grant_what_they_need() {
     let mut stage =
         place.sh("cat ~/in/file; echo x > ~/in/new || echo refused; echo y > \"$0/new\" && echo wrote");
     stage.arg(place.path("data")).effects(&effects);
-    assert_eq!(said(&stage), "read\nrefused\nwrote\n");
+    assert_eq!(stdout_of(&stage), "read\nrefused\nwrote\n");
     let plan = stage.plan().unwrap();
     assert_eq!(granted(&plan), ["api.example.com"]);
     let none = place.stage("true").effects(&EffectSet::new()).plan().unwrap();
@@ -569,7 +569,7 @@ fn effects_grant_what_they_need() {
 /// A clone has the settings of its stage, and changes neither it nor other clones. Descriptors are shared.
 #[test]
 fn clones_a_stage_with_its_settings() {
-    let place = Place::new("clone");
+    let place = Scene::new("clone");
     let (mut reader, writer) = io::pipe().unwrap();
     let mut base = place.stage("sh");
     base.arg("-c").env("FIRST", "set").stdout(writer).allow("api.example.com").unwrap();
@@ -591,7 +591,7 @@ fn clones_a_stage_with_its_settings() {
 /// A future of an outcome does not block its thread, and ends its stage when it is dropped.
 #[test]
 fn waits_for_outcomes_without_blocking_the_thread() {
-    let place = Place::new("future");
+    let place = Scene::new("future");
     let start = |script: &str| {
         let mut stage = place.sh(script);
         stage.timeout(Duration::from_secs(60)).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -621,7 +621,7 @@ fn waits_for_outcomes_without_blocking_the_thread() {
 /// A5: a dry run changes and starts nothing, and its fingerprint equals the next run's.
 #[test]
 fn a5_a_plan_is_dry() {
-    let place = Place::new("dry");
+    let place = Scene::new("dry");
     let mut stage = place.sh("touch ran");
     stage.allow("api.example.com").unwrap();
     let first = stage.plan().unwrap();
@@ -636,8 +636,8 @@ fn a5_a_plan_is_dry() {
 
 /// The record contains the labels, and a stage cannot have its record as a stream.
 #[test]
-fn a_record_has_labels_and_is_no_stream() {
-    let place = Place::new("record");
+fn a_record_has_labels_and_cannot_be_a_stream() {
+    let place = Scene::new("record");
     let record = place.path("data/record.jsonl");
     let mut stage = place.sh("true");
     stage.audit(AuditTo::File(record.clone())).label("build", "42").stage_name("nightly");
@@ -658,7 +658,7 @@ fn a_record_has_labels_and_is_no_stream() {
 /// A run does not change the calling process: signals, streams, limits, directory.
 #[test]
 fn a_run_leaves_the_calling_process_as_it_was() {
-    let place = Place::new("process");
+    let place = Scene::new("process");
     let state = || {
         // Reads this thread: the first thread starts other tests, and pthread_create(3) blocks signals meanwhile.
         let status = fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -696,7 +696,7 @@ fn a_run_leaves_the_calling_process_as_it_was() {
 #[test]
 fn evaluates_twenty_tasks_at_the_same_time() {
     const COUNT: usize = 20;
-    let place = Place::new("harness");
+    let place = Scene::new("harness");
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = host.local_addr().unwrap().port();
     // This thread ends with the test program if they do not come.
@@ -748,7 +748,7 @@ fn evaluates_twenty_tasks_at_the_same_time() {
 #[test]
 fn b26_eight_at_once_do_not_meet() {
     const COUNT: usize = 8;
-    let place = Place::new("parallel");
+    let place = Scene::new("parallel");
     let origins: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let ports: Vec<u16> = origins.iter().map(|origin| origin.local_addr().unwrap().port()).collect();
     for (number, origin) in origins.into_iter().enumerate() {
@@ -805,7 +805,7 @@ fn b26_eight_at_once_do_not_meet() {
 /// A stage ends at its wall-clock limit.
 #[test]
 fn a_time_limit_ends_a_stage() {
-    let place = Place::new("limit");
+    let place = Scene::new("limit");
     let mut stage = place.sh("exec sleep 3600");
     let began = Instant::now();
     assert_eq!(stage.timeout(Duration::from_millis(300)).run().unwrap().ended, Ended::Timeout);
@@ -815,7 +815,7 @@ fn a_time_limit_ends_a_stage() {
 /// K11: the other limits, and that output up to its limit is kept.
 #[test]
 fn a_limit_ends_a_stage_or_refuses_it_more() {
-    let place = Place::new("limits");
+    let place = Scene::new("limits");
     let limits = Limits { output_size: "1000".parse().ok(), open_files: Some(20), ..Limits::default() };
     let output = place.sh("ulimit -n; exec yes").limits(limits).output().unwrap();
     assert!(matches!(output.outcome.ended, Ended::Limit(Reached::OutputSize(_))), "{output:?}");
@@ -825,8 +825,8 @@ fn a_limit_ends_a_stage_or_refuses_it_more() {
 
 /// Refusals end or fail the stage, as with `--on-denied`.
 #[test]
-fn a_refusal_ends_or_fails_a_stage_that_is_to() {
-    let place = Place::new("denied");
+fn a_refusal_ends_or_fails_a_stage_as_requested() {
+    let place = Scene::new("denied");
     let curl = "curl -sS --max-time 20 https://nowhere.invalid/ 2>/dev/null";
     let run = |script: &str, what| place.sh(script).on_denied(what).run().unwrap();
     let outcome = run(&format!("{curl}; exit 0"), OnDenied::Note);
@@ -843,8 +843,8 @@ fn a_refusal_ends_or_fails_a_stage_that_is_to() {
 
 /// A5: the approval concerns exactly what would start.
 #[test]
-fn what_was_not_approved_does_not_start() {
-    let place = Place::new("approved");
+fn does_not_start_without_approval() {
+    let place = Scene::new("approved");
     let approved = place.sh("touch started").plan().unwrap().fingerprint();
     let marker = place.root.join("work/started");
     let error =
@@ -857,7 +857,7 @@ fn what_was_not_approved_does_not_start() {
 /// A12: runs the tests above for a caller without privileges.
 #[test]
 #[ignore = "needs root"]
-fn everything_again_as_an_ordinary_user() {
+fn runs_every_test_again_as_an_ordinary_user() {
     let dir = std::env::temp_dir().join(format!("stage-user-{}", std::process::id()));
     fs::create_dir(&dir).unwrap();
     let program = dir.join("tests");

@@ -21,7 +21,11 @@ pub(crate) fn dist() -> Result<(), String> {
     match static_executable()? {
         Built::At(exeat) => {
             let size = fs::metadata(&exeat).map_err(|error| error.to_string())?.len();
-            println!("{} ({:.1} MB); its SHA-256 is in the same directory", exeat.display(), size as f64 / 1e6);
+            println!(
+                "{} ({:.1} MB); its SHA-256 is in the same directory",
+                exeat.display(),
+                size as f64 / 1e6
+            );
             Ok(())
         }
         Built::Nothing(why) => Err(why),

@@ -95,7 +95,9 @@ fn oldest_rust() -> Result<Outcome, String> {
     }
     // Uses a separate target directory: with a shared one, both toolchains would recompile everything in turns.
     let mut cargo = toolchain_cargo(version);
-    cargo.args(["check", "--workspace", "--all-targets", "--locked", "--target-dir"]).arg(directory_for("oldest")?);
+    cargo
+        .args(["check", "--workspace", "--all-targets", "--locked", "--target-dir"])
+        .arg(directory_for("oldest")?);
     run_part(&mut cargo, "the check")
 }
 
@@ -179,7 +181,10 @@ fn machine() -> Result<Outcome, String> {
     steps::finish(tree::cargo().args(["build", "-p", "exeat-cli"]), "the build")?;
     let exeat = tree::target()?.join("debug/exeat");
     let script = tree::root().join(".ci/machine/run");
-    run_part(Command::new("bash").arg(script).arg(exeat).arg(directory_for("machine")?), "the virtual machine")
+    run_part(
+        Command::new("bash").arg(script).arg(exeat).arg(directory_for("machine")?),
+        "the virtual machine",
+    )
 }
 
 fn run_part(command: &mut Command, what: &str) -> Result<Outcome, String> {

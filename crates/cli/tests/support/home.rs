@@ -35,7 +35,7 @@ impl Home {
     }
 
     pub(crate) fn run(&self, words: &[&str]) -> (i32, String, String) {
-        said(self.exeat(words).output().unwrap())
+        result_of(self.exeat(words).output().unwrap())
     }
 
     pub(crate) fn with_stdin(&self, words: &[&str], input: &[u8]) -> (i32, String, String) {
@@ -48,7 +48,7 @@ impl Home {
             .unwrap();
         // The reader may stop early, at its cap.
         let _ = child.stdin.take().unwrap().write_all(input);
-        said(child.wait_with_output().unwrap())
+        result_of(child.wait_with_output().unwrap())
     }
 
     pub(crate) fn file(&self, name: &str, text: &str) {
@@ -62,7 +62,7 @@ impl Drop for Home {
     }
 }
 
-pub(crate) fn said(output: Output) -> (i32, String, String) {
+pub(crate) fn result_of(output: Output) -> (i32, String, String) {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
