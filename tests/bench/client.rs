@@ -1,8 +1,8 @@
-//! The client: a process of its own, so that it can also run as a stage, inside the sandbox. Takes orders on stdin, one a
+//! The client: a separate process, so that it can also run as a stage, inside the sandbox. Takes orders on stdin, one a
 //! line, and answers each with one line of numbers.
 //!
-//! `bench client ORIGIN` connects to what ORIGIN resolves to; `bench client ORIGIN PROXY` asks PROXY for a tunnel; with `env` for
-//! PROXY it takes the proxy from HTTPS_PROXY, as any client would.
+//! `bench client ORIGIN` connects to what ORIGIN resolves to; `bench client ORIGIN PROXY` asks PROXY for a tunnel; with
+//! `env` for PROXY it takes the proxy from HTTPS_PROXY, as any client would.
 
 use std::env;
 use std::io::{self, BufRead, Read, Write};
@@ -57,12 +57,12 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Downloads at a time in `several`.
+/// The number of parallel downloads in `several`.
 const SEVERAL: usize = 4;
 
 struct Way {
     origin: String,
-    /// What the origin resolved to, where the client connects to it.
+    /// The addresses of the origin, for a client that connects directly.
     known: Vec<SocketAddr>,
     proxy: Option<SocketAddr>,
 }
@@ -95,7 +95,7 @@ impl Way {
         Ok(stream)
     }
 
-    /// Downloads so many bytes.
+    /// Downloads this many bytes.
     fn bulk(&self, bytes: usize) -> io::Result<u64> {
         let mut stream = self.connect(BULK)?;
         stream.write_all(&u64::try_from(bytes).unwrap_or(0).to_be_bytes())?;
@@ -110,7 +110,7 @@ impl Way {
         Ok(0)
     }
 
-    /// Downloads so many bytes in all, in several streams at a time.
+    /// Downloads this many bytes in total, in several parallel streams.
     fn several(&self, bytes: usize) -> io::Result<u64> {
         thread::scope(|scope| {
             let streams: Vec<_> = (0..SEVERAL).map(|_| scope.spawn(|| self.bulk(bytes / SEVERAL))).collect();
@@ -118,7 +118,7 @@ impl Way {
         })
     }
 
-    /// So many round trips of 64 bytes; their median in nanoseconds.
+    /// Makes this many round trips of 64 bytes. Returns their median in nanoseconds.
     fn ping(&self, trips: usize) -> io::Result<u64> {
         let mut stream = self.connect(PING)?;
         let mut message = [7; PING_BYTES];
@@ -133,7 +133,7 @@ impl Way {
         Ok(times.get(trips / 2).copied().unwrap_or(0))
     }
 
-    /// So many connections one after the other, one byte back on each.
+    /// Makes this many connections, one after the other, with one byte back on each.
     fn once(&self, connections: usize) -> io::Result<u64> {
         for _ in 0..connections {
             let mut stream = self.connect(ONCE)?;
@@ -142,7 +142,7 @@ impl Way {
         Ok(0)
     }
 
-    /// The same, and for each the name is resolved anew, as a client does that remembers nothing.
+    /// Connects as often, and resolves the name for each connection, like a client without a cache.
     fn ask(&self, connections: usize) -> io::Result<u64> {
         for _ in 0..connections {
             let way = match self.proxy {
@@ -154,7 +154,7 @@ impl Way {
         Ok(0)
     }
 
-    /// So many connections that moved something and now do nothing.
+    /// Opens this many connections, each of which moves some bytes and then stays idle.
     fn idle(&self, connections: usize) -> io::Result<Vec<TcpStream>> {
         let mut buffer = vec![0; IDLE_BYTES];
         (0..connections)
@@ -167,9 +167,9 @@ impl Way {
     }
 }
 
-/// Reads the answer to CONNECT, byte by byte: what follows belongs to the tunnel.
+/// Reads the answer to CONNECT byte by byte, because the bytes after it belong to the tunnel.
 fn read_head(stream: &mut TcpStream) -> io::Result<()> {
-    // One read takes all of it in practice: the origin says nothing before the client does.
+    // In practice one read takes all of it: the origin sends nothing before the client does.
     let mut head = Vec::new();
     let mut buffer = [0; 1024];
     while !head.ends_with(b"\r\n\r\n") {

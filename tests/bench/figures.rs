@@ -1,37 +1,36 @@
-//! Figures, aims, and the file that remembers the last run.
+//! Figures, aims, and the file that stores the last run.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-/// What a figure should be.
+/// The aim of a figure.
 #[derive(Clone, Copy)]
 pub(crate) enum Aim {
-    /// A figure that is only told.
+    /// The figure is only printed.
     None,
-    /// Not more than this, in this unit.
+    /// At most this, in this unit.
     AtMost(f64, &'static str),
-    /// Not less than this, in this unit.
+    /// At least this, in this unit.
     AtLeast(f64, &'static str),
 }
 
-/// One line of the table.
+/// A line of the table.
 pub(crate) struct Figure {
-    /// What was measured. Also the key in the file, so it stays.
+    /// The name of the measurement. It is also the key in the file, so it must not change.
     pub(crate) name: String,
-    /// What it was with exeat, with its unit.
+    /// The value with exeat, and its unit.
     pub(crate) value: String,
-    /// What it was without, with its unit; empty where there is nothing to compare.
+    /// The value without exeat, and its unit; empty without a comparison.
     pub(crate) base: String,
-    /// What is held against the aim, and remembered.
+    /// The number that is compared with the aim, and stored.
     pub(crate) number: f64,
-    /// The aim.
     pub(crate) aim: Aim,
 }
 
 impl Figure {
-    /// A figure without a base.
+    /// Makes a figure without a comparison.
     pub(crate) fn alone(name: &str, number: f64, unit: &str, aim: Aim) -> Self {
         Self { name: name.into(), value: format!("{number:.2} {unit}"), base: String::new(), number, aim }
     }
@@ -53,12 +52,12 @@ impl Figure {
     }
 }
 
-/// All figures of one run.
+/// The figures of one run.
 #[derive(Default)]
 pub(crate) struct Report {
     figures: Vec<Figure>,
     notes: Vec<String>,
-    /// Lines that `--check` looks at, with the number and the most that it may be.
+    /// The lines that `--check` tests: name, number and maximum.
     checks: Vec<(String, f64, f64)>,
 }
 
@@ -68,8 +67,8 @@ impl Report {
         self.figures.push(figure);
     }
 
-    /// Adds a line for two ways that were measured in turns. Its number is the middle of the rounds' ratios: two that stand beside
-    /// each other had the same machine.
+    /// Adds a line for two lanes that were measured in turns. Its number is the median of the rounds' ratios, because
+    /// two neighboring measurements had the same machine.
     pub(crate) fn beside(&mut self, name: &str, unit: &str, ours: &[f64], theirs: &[f64], aim: Aim) {
         let told = |values| match median(values) {
             value if value < 1.0 => format!("{value:.3} {unit}"),
@@ -80,12 +79,12 @@ impl Report {
         self.add(Figure { name: name.into(), value: told(ours), base: told(theirs), number, aim });
     }
 
-    /// Adds a sentence below the table.
+    /// Adds a sentence after the table.
     pub(crate) fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
-    /// Has `--check` fail if the number of the last line is larger than this.
+    /// Makes `--check` fail if the number of the last line exceeds this.
     pub(crate) fn check(&mut self, most: f64) {
         self.checks.extend(self.figures.last().map(|figure| (figure.name.clone(), figure.number, most)));
     }
@@ -124,7 +123,7 @@ impl Report {
         }
     }
 
-    /// Says what changed by more than a tenth since the last run, and remembers this one.
+    /// Reports what changed by more than a tenth since the last run, and stores this run.
     pub(crate) fn save(&self, file: &Path) {
         let last: Option<Map<String, Value>> =
             fs::read_to_string(file).ok().and_then(|text| serde_json::from_str(&text).ok());
@@ -153,13 +152,13 @@ impl Report {
     }
 }
 
-/// The middle of what the pairs of a list give.
+/// Returns the median of a function of each pair of values.
 pub(crate) fn median_of(ours: &[f64], theirs: &[f64], compare: impl Fn(f64, f64) -> f64) -> f64 {
     let compared: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| compare(*ours, *theirs)).collect();
     median(&compared)
 }
 
-/// The value in the middle.
+/// Returns the median.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

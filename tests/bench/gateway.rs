@@ -1,5 +1,5 @@
-//! The gateway beside explicit CONNECT: clients in sandboxes of their own, which ask for the same name. One takes the proxy from
-//! its environment; another knows of none, and connects to the address that the sandbox's name server gives it.
+//! Compares the gateway with explicit CONNECT. Two clients in two sandboxes ask for the same name: one takes the proxy
+//! from its environment; the other knows no proxy, and connects to the address from the sandbox's name server.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::figures::{Aim, Report};
 use crate::under_test::{Client, UnderTest};
 use crate::{machine, server};
 
-/// What the origin is called: a name of this machine's, see [`machine::name_loopback`].
+/// The name of the origin on this machine, see [`machine::name_loopback`].
 pub(crate) const NAME: &str = "origin.bench.test";
 
-/// Bytes of one download, and of several at a time.
+/// The bytes of one download, and of several parallel ones.
 const BULK: usize = 512 << 20;
-/// Round trips of one ping.
+/// The round trips of one ping.
 const PINGS: usize = 10_000;
-/// Connections of one round.
+/// The connections of one round.
 const CONNECTIONS: usize = 1_000;
 
 /// Measures round trips, streams and connections.
@@ -23,14 +23,14 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
     let lane = |transparent, proxy| Lane::new(under_test.named(origin, NAME, transparent, proxy));
     let mut gateway = lane("on", false);
     let mut connect = lane("on", true);
-    // What the gateway costs whoever does not use it.
+    // Measures what the gateway costs clients that do not use it.
     let mut without = lane("off", true);
     let mut lanes = [&mut gateway, &mut connect, &mut without];
     for _ in 0..rounds {
         for step in [Lane::stream, Lane::streams, Lane::trip, Lane::connections, Lane::questions] {
             lanes.iter_mut().for_each(|lane| step(lane));
         }
-        // Whoever comes first finds another machine than whoever comes last.
+        // The first lane finds another machine than the last.
         lanes.rotate_left(1);
     }
     let (most, least) = (Aim::AtMost(1.1, "x CONNECT"), Aim::AtLeast(0.9, "x CONNECT"));
@@ -43,7 +43,7 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
     report.beside("one stream, CONNECT beside it", "MB/s", &connect.stream, &without.stream, Aim::None);
 }
 
-/// One way to the origin, and what was measured on it.
+/// A path to the origin, and its measurements.
 struct Lane {
     client: Client,
     stream: Vec<f64>,
@@ -83,7 +83,7 @@ impl Lane {
         self.asked.push(each);
     }
 
-    /// Milliseconds of CPU of the exeat process for each connection.
+    /// Returns the milliseconds of CPU that the exeat process uses per connection.
     fn host_cpu_of_each(&mut self, order: &str) -> f64 {
         let host = self.client.pid();
         let before = machine::cpu_of(host);

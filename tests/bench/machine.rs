@@ -1,4 +1,4 @@
-//! The machine: what it is, and what a measuring process asks of it.
+//! The properties of the machine, and what a measuring process needs from it.
 
 use std::fs;
 use std::io;
@@ -12,17 +12,17 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::{Pid, getgid, getuid};
 
-/// The CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 pub(crate) fn cpus() -> CpuSet {
     sched_getaffinity(Pid::from_raw(0)).expect("the CPUs we may use")
 }
 
-/// Lets this thread, and what it starts from now on, use these CPUs.
+/// Restricts this thread, and what it starts from now on, to these CPUs.
 pub(crate) fn use_cpus(cpus: &CpuSet) {
     sched_setaffinity(Pid::from_raw(0), cpus).expect("sched_setaffinity");
 }
 
-/// Puts this process, and so all that it starts, on the first CPU that it may use.
+/// Puts this process, and all that it starts, on the first CPU that it may use.
 pub(crate) fn pin() {
     let allowed = cpus();
     let first =
@@ -32,8 +32,8 @@ pub(crate) fn pin() {
     use_cpus(&one);
 }
 
-/// From here on this name is a loopback address to this process and what it starts: they see a hosts file of their own. Must be
-/// called while there is one thread.
+/// Makes a name resolve to a loopback address, for this process and all that it starts, through a private hosts file.
+/// Must be called while there is one thread.
 pub(crate) fn name_loopback(name: &str, directory: &Path) -> io::Result<()> {
     let (uid, gid) = (getuid(), getgid());
     if unshare(CloneFlags::CLONE_NEWNS).is_err() {
@@ -51,34 +51,34 @@ pub(crate) fn name_loopback(name: &str, directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The clock that every process of the machine shares.
+/// Returns the time of the clock that every process of the machine shares.
 pub(crate) fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).expect("the monotonic clock")
 }
 
-/// Thousands of tunnels need thousands of descriptors.
+/// Raises the limit of descriptors: thousands of tunnels need thousands.
 pub(crate) fn raise_open_files() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("RLIMIT_NOFILE");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("raising RLIMIT_NOFILE to its hard limit");
 }
 
-/// How many files this process may hold open.
+/// Returns how many files this process may open.
 pub(crate) fn open_files() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
 }
 
-/// CPU time of this process, all threads, user and system.
+/// Returns the CPU time of this process: all threads, user and system.
 pub(crate) fn own_cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from).expect("own CPU clock")
 }
 
-/// CPU time of another process, all threads, user and system.
+/// Returns the CPU time of another process: all threads, user and system.
 pub(crate) fn cpu_of(pid: u32) -> Duration {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
     clock_getcpuclockid(pid).and_then(clock_gettime).map(Duration::from).expect("CPU clock of a process")
 }
 
-/// CPU time of every child that has ended, and of theirs.
+/// Returns the CPU time of every ended child and its descendants.
 pub(crate) fn children_cpu() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("getrusage");
     let of = |time: nix::sys::time::TimeVal| {
@@ -88,7 +88,7 @@ pub(crate) fn children_cpu() -> Duration {
     of(usage.user_time()) + of(usage.system_time())
 }
 
-/// Resident memory of a process in bytes, as /proc tells it: code that is mapped in counts too.
+/// Returns the resident memory of a process in bytes, from /proc; mapped code counts too.
 pub(crate) fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("/proc/PID/status");
     let kilobytes: u64 = status
@@ -100,7 +100,7 @@ pub(crate) fn resident(pid: u32) -> u64 {
     kilobytes * 1024
 }
 
-/// One line: commit, kernel, processor, load.
+/// Returns one line with commit, kernel, processor and load.
 pub(crate) fn describe() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let git = |arguments: &[&str]| {

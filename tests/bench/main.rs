@@ -1,11 +1,13 @@
-//! What exeat costs: start-up, one stream, one round trip, one CONNECT, one idle tunnel, itself at rest; and the gateway beside CONNECT.
+//! Measures what exeat costs: start-up, one stream, one round trip, one CONNECT, one idle tunnel, exeat at rest, and
+//! the gateway compared with CONNECT.
 //!
-//! Every figure stands beside the same work done without exeat, by the same client and the same server, in turns and in
-//! one run, with every process on one CPU. A mark says whether the aim is met. Run it with `cargo xtask bench`.
+//! Every figure has a comparison: the same work without exeat, by the same client and server, in turns and in one run,
+//! with every process on one CPU. A mark says whether the aim is met. Run it with `cargo xtask bench`.
 //!
-//! `bench [--rounds N] [--start] [--gateway] [--check]`; `--start` measures starts and ends alone, `--gateway` the gateway's way alone.
-//! `--check` measures starts, and fails if one costs more than a fixed multiple of hardened bubblewrap: not by milliseconds, which
-//! measure the machine and its neighbors. (`bench client ...` is the client that it starts, and `bench stamp` a stage that ends.)
+//! `bench [--rounds N] [--start] [--gateway] [--check]`; `--start` measures only starts and ends, `--gateway` only the
+//! gateway. `--check` measures starts, and fails if one costs more than a fixed multiple of hardened bubblewrap:
+//! milliseconds would measure the machine and its neighbors. (`bench client ...` is the client that it starts, and
+//! `bench stamp` a stage that ends.)
 #![forbid(unsafe_code)]
 
 mod client;
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
             "--check" => (check, only_start) = (true, true),
             "--start" => only_start = true,
             "--gateway" => only_gateway = true,
-            // For `cargo xtask bench --quick`, which leaves criterion out.
+            // For `cargo xtask bench --quick`, which skips criterion.
             "--quick" => rounds = 5,
             other => {
                 eprintln!(
@@ -66,7 +68,7 @@ fn main() -> ExitCode {
         startup::measure(&under_test, rounds * 3, &mut report);
     }
     if !only_start {
-        // Before there is a second thread, and after start-up: it is not to be measured inside further namespaces.
+        // Needs a process with one thread. Runs after the start-up measurement, which further namespaces would distort.
         let named = machine::name_loopback(gateway::NAME, &under_test.directory);
         if !only_gateway {
             paths::measure(&under_test, rounds, &mut report);

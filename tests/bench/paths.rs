@@ -1,5 +1,5 @@
-//! The data path: the same orders given to a client that connects directly, one that goes through `exeat proxy`, and one
-//! inside `exeat run`, in turns.
+//! The data path: gives the same orders in turns to a client that connects directly, one that uses `exeat proxy`, and
+//! one inside `exeat run`.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -9,13 +9,13 @@ use crate::figures::{Aim, Figure, Report, median};
 use crate::under_test::{Client, Took, UnderTest};
 use crate::{machine, server};
 
-/// Bytes of one download: about half a second through a tunnel.
+/// The bytes of one download: about half a second through a tunnel.
 const BULK: usize = 512 << 20;
-/// Round trips of one ping.
+/// The round trips of one ping.
 const PINGS: usize = 10_000;
-/// Connections of one round.
+/// The connections of one round.
 const CONNECTIONS: usize = 1_000;
-/// Tunnels that do nothing.
+/// The number of idle tunnels.
 const IDLE: usize = 5_000;
 
 /// Measures streams, round trips, connections and memory.
@@ -35,7 +35,7 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
     }
 
     for (lane, name) in [(&handoff, "exeat run"), (&explicit, "exeat proxy"), (&relay, "relay")] {
-        // Aims are set for the path that people use: `exeat run` with the default bridge.
+        // Aims apply to the path that people use: `exeat run` with the default bridge.
         let aimed = |aim: Aim| if name == "exeat run" { aim } else { Aim::None };
         let (ours, bare) = (lane.megabytes(), direct.megabytes());
         report.add(Figure {
@@ -46,7 +46,7 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
             aim: aimed(Aim::AtLeast(0.55, "x direct")),
         });
         if name != "relay" {
-            // The relay is a process inside whose CPU cannot be told from here.
+            // The CPU time of the relay, a process inside, is not visible from here.
             let (ours, bare) = (median(&lane.cpu_per_gb), median(&direct.cpu_per_gb));
             report.add(Figure {
                 name: format!("CPU per GB, {name}"),
@@ -79,9 +79,9 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
     memory(&mut explicit.client, proxy.pid(), resting, report);
 }
 
-/// The same stream and round trip with every process on whatever CPU is free: what a person sees.
+/// Measures a stream and a round trip with every process on any free CPU, as in normal use.
 pub(crate) fn measure_free(under_test: &UnderTest, rounds: usize, report: &mut Report) {
-    // Threads keep the CPUs of the one that started them, so the server is a new one too.
+    // Threads inherit CPUs from their creator, so a new server is needed.
     let origin = server::start();
     let mut direct = Lane::new(under_test.direct(origin), None);
     let mut handoff = Lane::inside(under_test, origin, "handoff");
@@ -107,9 +107,9 @@ pub(crate) fn measure_free(under_test: &UnderTest, rounds: usize, report: &mut R
     });
 }
 
-/// What a tunnel holds when nothing moves.
+/// Measures the memory of idle tunnels.
 fn memory(client: &mut Client, proxy: u32, resting: u64, report: &mut Report) {
-    // Client and server live in one process each and need a descriptor per tunnel.
+    // Client and server are one process each, and need a descriptor per tunnel.
     let tunnels = IDLE.min(usize::try_from(machine::open_files()).unwrap_or(IDLE).saturating_sub(200));
     let before = machine::resident(proxy);
     client.order(&format!("idle {tunnels}"));
@@ -134,10 +134,10 @@ fn memory(client: &mut Client, proxy: u32, resting: u64, report: &mut Report) {
     });
 }
 
-/// One way to the origin, and what was measured on it.
+/// A path to the origin, and its measurements.
 struct Lane {
     client: Client,
-    /// The exeat process on the host, where there is one.
+    /// The exeat process on the host, if there is one.
     host: Option<u32>,
     wall: Vec<f64>,
     cpu_per_gb: Vec<f64>,
@@ -156,7 +156,7 @@ impl Lane {
         Self::new(client, Some(host))
     }
 
-    /// Every order once.
+    /// Gives every order once.
     fn round(&mut self) {
         let (took, host) = self.order(&format!("bulk {BULK}"));
         self.wall.push(took.wall.as_secs_f64());
@@ -170,7 +170,7 @@ impl Lane {
         self.host_per_connection.push(host.as_secs_f64() * 1e3 / CONNECTIONS as f64);
     }
 
-    /// One order, and the CPU that the exeat process spent on it.
+    /// Gives one order. Returns its answer, and the CPU time of the exeat process.
     fn order(&mut self, order: &str) -> (Took, Duration) {
         let clock = |pid: Option<u32>| pid.map(machine::cpu_of).unwrap_or_default();
         let before = clock(self.host);

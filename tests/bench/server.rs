@@ -4,18 +4,18 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// `D` and eight bytes of count: that many bytes, then end.
+/// `D` and eight bytes of count: the server sends that many bytes, then closes.
 pub(crate) const BULK: u8 = b'D';
-/// `P`: every 64 bytes come back.
+/// `P`: the server returns every 64 bytes.
 pub(crate) const PING: u8 = b'P';
-/// `1`: one byte back, then end.
+/// `1`: the server sends one byte, then closes.
 pub(crate) const ONCE: u8 = b'1';
-/// `I`: 64 KiB back, then nothing, for as long as the client likes.
+/// `I`: the server sends 64 KiB, then stays idle until the client closes.
 pub(crate) const IDLE: u8 = b'I';
 
-/// What an idle tunnel moved before it fell idle, so that its buffers have been in use.
+/// The bytes that a tunnel moves before it becomes idle, so that its buffers have been used.
 pub(crate) const IDLE_BYTES: usize = 64 * 1024;
-/// Bytes of one round trip.
+/// The bytes of one round trip.
 pub(crate) const PING_BYTES: usize = 64;
 
 /// Listens on a free port of loopback and serves until the process ends.
@@ -23,7 +23,7 @@ pub(crate) fn start() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("its number");
     thread::spawn(move || {
-        // Idle connections are kept here; their peers close them.
+        // Idle connections stay here; the clients close them.
         let mut idle = Vec::new();
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { continue };

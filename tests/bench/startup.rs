@@ -1,8 +1,9 @@
-//! Start-up: `exeat run -- true` against the same bubblewrap run without exeat, in turns; what the protection of files and the
-//! gateway cost in it; and the end of a run.
+//! Start-up: compares `exeat run -- true` in turns with the same bubblewrap run without exeat. Also measures the cost
+//! of file protection and of the gateway, and the end of a run.
 //!
-//! "The same bubblewrap run" is a hardened one: the options come from `exeat run --dry-run --format json`, with every namespace, every mount,
-//! no capability and both seccomp programs. Only the files that belong to a run of exeat are replaced by files of the same size.
+//! The same bubblewrap run is a hardened one: its options come from `exeat run --dry-run --format json`, with every
+//! namespace and mount, no capabilities and both seccomp programs. Only the files that belong to a run of exeat are
+//! replaced by files of the same size.
 
 use std::env;
 use std::fs::{self, File};
@@ -22,28 +23,29 @@ use crate::figures::{Aim, Figure, Report, median, median_of};
 use crate::machine;
 use crate::under_test::UnderTest;
 
-/// `--check` fails above these ratios to hardened bubblewrap. Measured: 2.4 to 2.7 of its CPU. Of its wall time 2.7 in v0.1, 2.3 where
-/// nothing is covered, and 5 to 6 in a work tree, for as long as a run waits until the kernel has closed its inotify instances.
+/// `--check` fails above these ratios to hardened bubblewrap. Measured: 2.4 to 2.7 of its CPU. Of its wall time 2.7 in
+/// v0.1, 2.3 where nothing is covered, and 5 to 6 in a work tree, if a run waits until the kernel has closed its
+/// inotify instances.
 const CPU_AT_MOST: f64 = 3.3;
 const WALL_AT_MOST: f64 = 4.0;
 
-/// Wall time says something of exeat only where bubblewrap alone takes at most this multiple of its own CPU time.
+/// Wall time is only meaningful if bubblewrap alone takes at most this multiple of its own CPU time.
 const QUIET: f64 = 1.25;
 
-/// A plan names the run directory so, and each run replaces the `X`s.
+/// The run directory in a plan; each run replaces the `X`s.
 const RUN_DIRECTORY: &str = "/dev/shm/exeat-";
 
-/// What a mount costs bubblewrap, from measurements with 1 to 41 of them.
+/// The milliseconds that one mount costs bubblewrap, from measurements with 1 to 41 of them.
 const PER_MOUNT: f64 = 0.17;
 
-/// The most that the protection of files may add to a start with its end, besides its mounts, in milliseconds. We planned 0.5. A program in C
-/// that does nothing but the system calls which it takes, in one process, needs 0.6 to 0.75 (docs/costs.md): with checks, locks and
-/// the copy of a process for what is mounted later, half as much again is what can be reached.
+/// The most that file protection may add to the start and end of a run, without its mounts, in milliseconds. We first
+/// planned 0.5. A C program with only the necessary system calls, in one process, needs 0.6 to 0.75 (docs/costs.md).
+/// Checks, locks and the copied process for later mounts need half as much again.
 const WALLS: f64 = 1.0;
 
 /// Measures start-up.
 pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report) {
-    // bubblewrap's first process does not wait for its second: the orphans come to us, and their CPU with them.
+    // bubblewrap's first process does not wait for its second: this process adopts the orphans, with their CPU time.
     set_child_subreaper(true).expect("PR_SET_CHILD_SUBREAPER");
     let places = Places::make();
     let run = |directory: &str, options: &[&str]| {
@@ -53,20 +55,20 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
         timed(&mut command)
     };
     let mut bare = Bare::from_plan(under_test, &places.0.join(GIT), &[]);
-    // As many binds as a repository has, and nothing in them is watched: what is no plain mount is left between the two.
+    // Uses as many binds as a repository has, without any watches, to leave out the cost of plain mounts.
     let unprotected = Bare::from_plan(under_test, &places.0.join(PLAIN), &UNPROTECTED);
     let binds = places.binds(bare.mounts - unprotected.mounts);
     let control: Vec<&str> = UNPROTECTED.into_iter().chain(binds.iter().map(String::as_str)).collect();
     let mut lanes: [Times; LANES] = Default::default();
-    // The first rounds make the caches and fill the page cache. Each round begins with another lane, and after as many as there are lanes
-    // the order turns around: what ran before leaves its traces in the processor's caches.
+    // The first rounds fill the caches. Each round starts with another lane, and after a full turn the order reverses,
+    // because each lane leaves traces in the processor's caches for the next.
     for round in 0..rounds + 3 {
         for number in (0..LANES).map(|lane| (lane + round) % LANES) {
             let number = if (round / LANES).is_multiple_of(2) { number } else { LANES - 1 - number };
             let took = match number {
                 0 => run(GIT, &[]),
-                // Nothing is looked for, held, watched or written down. In a work tree it would be: below a read-only bind, git's names
-                // are covered and watched all the same.
+                // Nothing is searched, held, watched or recorded. A work tree would not do: below a read-only bind,
+                // git's names are still covered and watched.
                 1 => run(PLAIN, &UNPROTECTED),
                 2 => run(PLAIN, &control),
                 3 => run(PLAIN, &[]),
@@ -110,16 +112,17 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
 /// The names of the two directories of [`Places`].
 const GIT: &str = "git";
 const PLAIN: &str = "plain";
-/// The name of the directory with those that are only mounted.
+/// The name of the directory whose subdirectories are only mounted.
 const BOUND: &str = "bound";
 
-/// How the runs differ that are measured side by side.
+/// The number of lanes that are compared.
 const LANES: usize = 5;
 
-/// Has nothing looked for, held or watched in a directory that is no work tree.
+/// Prevents searches and watches in a directory that is not a work tree.
 const UNPROTECTED: [&str; 4] = ["--ro", ".", "--set", "fs.cache=private"];
 
-/// A directory outside of every repository, with a git work tree and an equal directory whose `.git` git does not know. Dropping this removes it.
+/// A directory outside of every repository, with a git work tree and an equal directory whose `.git` git does not
+/// recognize. Dropping this removes it.
 struct Places(PathBuf);
 
 impl Places {
@@ -133,12 +136,12 @@ impl Places {
         }
         let plain = places.0.join(PLAIN);
         fs::rename(plain.join(".git"), plain.join("dot-git")).expect("another name");
-        // Else it would be a bare repository.
+        // With its own name it would be a bare repository.
         fs::rename(plain.join("dot-git/HEAD"), plain.join("dot-git/head")).expect("another name");
         places
     }
 
-    /// Options that show so many directories, beside the others.
+    /// Returns options that bind this many more directories.
     fn binds(&self, number: usize) -> Vec<String> {
         let directories = (0..number).map(|number| self.0.join(BOUND).join(number.to_string()));
         let options = directories.flat_map(|directory| {
@@ -155,7 +158,7 @@ impl Drop for Places {
     }
 }
 
-/// The same run with the gateway and without, in turns.
+/// Measures a run with the gateway and without, in turns.
 fn gateway(under_test: &UnderTest, rounds: usize, report: &mut Report) {
     let run = |transparent: &str, stage: &[&str]| {
         let mut command = under_test.exeat();
@@ -186,7 +189,7 @@ fn gateway(under_test: &UnderTest, rounds: usize, report: &mut Report) {
     line("gateway at the end, wall", &end, &bare_end, Some(1.0));
 }
 
-/// Milliseconds from the last that the stage does to the end of exeat.
+/// Returns the milliseconds from the stage's last action to the end of exeat.
 fn ending(command: &mut Command) -> f64 {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().expect("the command starts");
@@ -213,7 +216,8 @@ impl Times {
     }
 }
 
-/// Runs to the end: wall time, and the CPU of the process and of all its descendants, because orphans come to this process.
+/// Runs to the end. Returns the wall time, and the CPU time of the process and its descendants, whose orphans this
+/// process adopts.
 fn timed(command: &mut Command) -> (Duration, Duration) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let before = machine::children_cpu();
@@ -228,7 +232,7 @@ fn timed(command: &mut Command) -> (Duration, Duration) {
 /// The bubblewrap run of the plan, without exeat.
 struct Bare {
     options: Vec<String>,
-    /// Files that bubblewrap reads from descriptors of these numbers, to their end, each time.
+    /// The files that bubblewrap reads from inherited descriptors, each time to their end.
     data: Vec<File>,
     mounts: usize,
     directory: PathBuf,
@@ -290,7 +294,7 @@ impl Bare {
                     continue;
                 }
                 "--tmpfs" | "--proc" | "--remount-ro" => self.mounts += 1,
-                // The tmpfs, six nodes, devpts and the console's place.
+                // The tmpfs, six nodes, devpts and the console.
                 "--dev" => self.mounts += 9,
                 _ => {}
             }
@@ -299,8 +303,8 @@ impl Bare {
         assert!(filters.next().is_none(), "the plan has fewer filters");
     }
 
-    /// Returns what bubblewrap mounts. A tree that root's run stages in its run directory is taken from its own place, and an empty
-    /// directory replaces one that only a run makes.
+    /// Returns the source of a mount. A tree that root's run prepares in its run directory comes from its original
+    /// path, and an empty directory replaces one that only a run makes.
     fn source(&self, plan: &Value, source: &str) -> PathBuf {
         if Path::new(source).exists() {
             return source.into();
@@ -321,7 +325,7 @@ impl Bare {
         empty
     }
 
-    /// The number of a descriptor that holds these bytes and that a child inherits.
+    /// Returns the number of an inheritable descriptor that contains these bytes.
     fn data_of(&mut self, bytes: &[u8]) -> String {
         let path = self.stand_in.with_extension(self.data.len().to_string());
         fs::write(&path, bytes).expect("a file of them");
@@ -342,7 +346,7 @@ impl Bare {
     }
 }
 
-/// The list of words that holds bubblewrap's options, wherever it is in the plan.
+/// Finds the list of bubblewrap's options anywhere in the plan.
 fn options(value: &Value) -> Option<Vec<String>> {
     match value {
         Value::Array(items) => {

@@ -1,4 +1,4 @@
-//! The processes that are measured: the `exeat` beside this program, and clients with or without it.
+//! The measured processes: the `exeat` binary, and clients with or without it.
 
 use std::env;
 use std::fs;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use crate::machine;
 
-/// Where things are.
+/// The paths of the measurement.
 pub(crate) struct UnderTest {
     /// The release binary.
     pub(crate) exeat: PathBuf,
     /// This program.
     pub(crate) this: PathBuf,
-    /// Figures, records and caches of the measurement: inside cargo's target directory.
+    /// The directory of figures, records and caches, inside cargo's target directory.
     pub(crate) directory: PathBuf,
 }
 
 impl UnderTest {
-    /// The release binary lies beside this program: `cargo xtask bench` builds both.
+    /// Finds the release binary, which `cargo xtask bench` builds in the directory of this program.
     pub(crate) fn find() -> Self {
         let this = env::current_exe().expect("own path");
         let beside = this.parent().expect("a directory");
@@ -32,14 +32,14 @@ impl UnderTest {
         for name in ["work", "state", "cache"] {
             fs::create_dir_all(directory.join(name)).expect("a directory for the measurement");
         }
-        // The sandbox shows the working directory and not the target directory: the client goes along.
+        // The sandbox shows the working directory and not the target directory, so the client is copied there.
         let client = directory.join("work/client");
         let _ = fs::remove_file(&client);
         fs::copy(&this, &client).expect("a copy of the client");
         Self { exeat, this, directory }
     }
 
-    /// `exeat` with state and cache of the measurement's own.
+    /// Returns an `exeat` command with the measurement's own state and cache.
     pub(crate) fn exeat(&self) -> Command {
         let mut command = Command::new(&self.exeat);
         command
@@ -49,40 +49,40 @@ impl UnderTest {
         command
     }
 
-    /// A client without exeat.
+    /// Starts a client without exeat.
     pub(crate) fn direct(&self, origin: SocketAddr) -> Client {
         let mut command = Command::new(&self.this);
         command.args(["client".to_owned(), origin.to_string()]);
         Client::start(command)
     }
 
-    /// A client that asks this proxy for its tunnels.
+    /// Starts a client that asks this proxy for its tunnels.
     pub(crate) fn through(&self, origin: SocketAddr, proxy: SocketAddr) -> Client {
         let mut command = Command::new(&self.this);
         command.args(["client".to_owned(), origin.to_string(), proxy.to_string()]);
         Client::start(command)
     }
 
-    /// A client inside a sandbox. Its process is `exeat run` itself.
+    /// Starts a client inside a sandbox. Its process is `exeat run` itself.
     pub(crate) fn inside(&self, origin: SocketAddr, bridge: &str) -> Client {
         let mut command = self.run(&["--set", &format!("sandbox.bridge={bridge}")], &[&origin.to_string()]);
         command.args(["client", &origin.to_string(), "env"]);
         Client::start(command)
     }
 
-    /// A client inside a sandbox that asks for the origin by this name, through the proxy or with the gateway.
+    /// Starts a client inside a sandbox that asks for the origin by this name, through the proxy or with the gateway.
     pub(crate) fn named(&self, origin: SocketAddr, name: &str, transparent: &str, proxy: bool) -> Client {
         let named = format!("{name}:{}", origin.port());
-        // The stage has a hosts file of exeat's own, without the name.
+        // exeat gives the stage a hosts file without the name.
         let transparent = format!("sandbox.transparent={transparent}");
         let options = ["--set", transparent.as_str()];
-        // The name leads to a loopback address, so that needs a rule of its own.
+        // The name leads to a loopback address, which needs a separate rule.
         let mut command = self.run(&options, &[&named, &origin.to_string()]);
         command.args(["client", &named]).args(proxy.then_some("env"));
         Client::start(command)
     }
 
-    /// `exeat run` with the client as its stage, up to the client's arguments.
+    /// Returns `exeat run` with the client as its stage, without the client's arguments.
     fn run(&self, options: &[&str], rules: &[&str]) -> Command {
         let mut command = self.exeat();
         command.args(["run", "--quiet", "--set", "limits.connections_per_host=20000"]).args(options);
@@ -90,7 +90,7 @@ impl UnderTest {
         command
     }
 
-    /// `exeat proxy` on a free port of loopback.
+    /// Starts `exeat proxy` on a free port of loopback.
     pub(crate) fn proxy(&self, origin: SocketAddr) -> Proxy {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its number");
@@ -120,15 +120,15 @@ impl UnderTest {
     }
 }
 
-/// A proxy that ends with this value.
+/// A proxy. Dropping this ends it.
 pub(crate) struct Proxy {
     child: Child,
-    /// Where it listens.
+    /// The address of its listener.
     pub(crate) address: SocketAddr,
 }
 
 impl Proxy {
-    /// Its process.
+    /// Returns its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -148,16 +148,16 @@ pub(crate) struct Client {
     answers: BufReader<ChildStdout>,
 }
 
-/// What one order took.
+/// The cost of one order.
 #[derive(Clone, Copy)]
 pub(crate) struct Took {
-    /// On the clock of the client.
+    /// The time on the client's clock.
     pub(crate) wall: Duration,
-    /// CPU of the client.
+    /// The CPU time of the client.
     pub(crate) client: Duration,
-    /// CPU of the server: this process.
+    /// The CPU time of the server, which is this process.
     pub(crate) server: Duration,
-    /// What the order counts, if anything: the median of a ping.
+    /// The result of the order, if it has one: the median of a ping.
     pub(crate) number: u64,
 }
 
@@ -167,17 +167,17 @@ impl Client {
         let orders = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut client = Self { child, orders, answers };
-        // The first answer shows that all of the path stands.
+        // The first answer shows that the whole path works.
         client.order("once 1");
         client
     }
 
-    /// The process that was started: the client, or the `exeat run` around it.
+    /// Returns the process id of the client, or of the `exeat run` around it.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Gives an order and waits until it is done.
+    /// Gives an order and waits for its answer.
     pub(crate) fn order(&mut self, order: &str) -> Took {
         let before = machine::own_cpu();
         writeln!(self.orders.as_mut().expect("a pipe"), "{order}").expect("the client takes orders");
@@ -201,7 +201,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // The end of its orders ends it, and with it the sandbox around it.
+        // The end of its orders ends the client, and then the sandbox.
         drop(self.orders.take());
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The second part: a real host, where there is a network. Never fails for lack of one.
+//! The second part: a real host, if there is a network. Never fails without one.
 
 use std::env;
 use std::fs;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::shell::Shell;
 
-/// What is fetched where the network answers for it: a host kept for examples (RFC 2606).
+/// The default URL: a host reserved for examples (RFC 2606).
 const EXAMPLE: &str = "https://example.com/";
 
-/// How long a host may take to answer the question whether it is there.
+/// How long a host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Reaches a real host with a rule, and does not reach it without. False only when exeat did the wrong thing.
+/// Reaches a real host with a rule, and does not reach it without. Returns false only for a fault of exeat.
 pub(crate) fn show(exeat: &Path) -> bool {
     let urls = [Some(EXAMPLE.to_owned()), registry()];
     let Some(url) = urls.into_iter().flatten().find(|url| answers(url)) else {
@@ -49,19 +49,19 @@ pub(crate) fn show(exeat: &Path) -> bool {
     holds
 }
 
-/// The package registry that npm is set to use here, for networks that let nothing else through.
+/// Returns npm's configured registry, for networks that allow nothing else.
 fn registry() -> Option<String> {
     let output =
         Command::new("npm").args(["config", "get", "registry"]).stdin(Stdio::null()).output().ok()?;
     let url = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    // No port and no userinfo: the rule is made of the host alone.
+    // The rule consists of the host alone, so a port or userinfo is not supported.
     let authority = url.strip_prefix("https://")?.split('/').next()?;
-    // The URL stands in a line for a shell.
+    // The URL becomes part of a shell command.
     let plain = !url.contains(|c: char| !c.is_ascii_alphanumeric() && !"/.:-_".contains(c));
     (plain && !authority.is_empty() && !authority.contains([':', '@'])).then_some(url)
 }
 
-/// Whether the host can be reached from here at all, without exeat.
+/// Returns whether this machine reaches the host without exeat.
 fn answers(url: &str) -> bool {
     let child = Command::new("curl")
         .args(["-sS", "-m", "4", "-o", "/dev/null", url])
@@ -76,7 +76,7 @@ fn answers(url: &str) -> bool {
             Ok(Some(status)) => return status.success(),
             Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
             _ => {
-                // A resolver that never answers holds curl longer than its own limit.
+                // A resolver that never answers can block curl beyond its own time limit.
                 let _ = child.kill();
                 let _ = child.wait();
                 return false;
@@ -85,7 +85,7 @@ fn answers(url: &str) -> bool {
     }
 }
 
-/// The flag at the end of a `denied` line of the summary, when it names an address.
+/// Returns the flag at the end of a `denied` line of the summary, if it names an address.
 fn flag(said: &str) -> Option<&str> {
     let line = said.lines().find(|line| line.trim_start().starts_with("denied"))?;
     let (_, flags) = line.split_once("  --allow ")?;

@@ -1,8 +1,9 @@
-//! Shows the main job for real: one host allowed, one refused, one attempt to go around, and the record of all three.
+//! Shows the main job for real: one host allowed, one refused, one attempt around the proxy, and the record of all
+//! three.
 //!
 //! The first part needs no Internet: it makes a private "host" and "internet" in namespaces, as the tests do, so that
-//! public addresses are reached like real ones and nothing is loosened for the show. The second part reaches a real host
-//! where the machine has a network, and is left out, with a word, where it has none. Run it with `cargo xtask demo`.
+//! public addresses work like real ones without any exception. The second part reaches a real host if the machine has a
+//! network; otherwise it prints that it is left out. Run it with `cargo xtask demo`.
 #![forbid(unsafe_code)]
 
 mod internet;
@@ -29,13 +30,13 @@ fn main() -> ExitCode {
     if env::args().nth(1).as_deref() == Some("local") {
         return local(&exeat);
     }
-    // The first part changes its process's namespaces, so it gets a process of its own.
+    // The first part changes its process's namespaces, so it runs in a separate process.
     let local = Command::new(&this).arg("local").status().expect("the first part starts");
     let real = internet::show(&exeat);
     if local.success() && real { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// One server, two names, no Internet.
+/// Shows one server with two names, without the Internet.
 fn local(exeat: &Path) -> ExitCode {
     let bench = Bench::set_up(exeat, None);
     let (granted, other) = (address(1).0, address(2).0);
@@ -46,7 +47,7 @@ fn local(exeat: &Path) -> ExitCode {
     let project = home.join("project");
     fs::create_dir_all(&project).expect("a home and a project");
     fs::write(project.join("ca.pem"), &bench.ca_pem).expect("the certificate of the local authority");
-    // Root shows it as an ordinary user too: that is how most people work.
+    // Root shows it as an ordinary user too, as most people work.
     bench.give(&home, false);
     bench.give(&project, false);
     let mut words = bench.become_user(false);
@@ -96,14 +97,14 @@ fn local(exeat: &Path) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What the servers saw.
+/// The number of connections that the servers have seen.
 struct Seen<'a> {
     bench: &'a Bench,
     last: usize,
 }
 
 impl Seen<'_> {
-    /// Connections to an address since the last question.
+    /// Returns the number of new connections to an address since the last call.
     fn new_at(&mut self, addr: IpAddr) -> usize {
         let internet = &self.bench.internet;
         let new = internet.since(self.last).iter().filter(|visit| visit.to.ip() == addr).count();
@@ -112,7 +113,7 @@ impl Seen<'_> {
     }
 }
 
-/// The runs on record, oldest first: their names sort by time.
+/// Returns the recorded runs, oldest first: their names sort by time.
 fn runs(home: &Path) -> Vec<String> {
     let mut runs: Vec<String> = fs::read_dir(home.join(".local/state/exeat/runs"))
         .into_iter()
@@ -124,7 +125,7 @@ fn runs(home: &Path) -> Vec<String> {
     runs
 }
 
-/// Says what holds, or that it does not.
+/// Prints whether an expectation is met, and returns it.
 fn expect(holds: bool, what: &str) -> bool {
     println!("   {} {what}\n", if holds { "=>" } else { "=> NOT AS IT SHOULD BE:" });
     holds

@@ -1,46 +1,46 @@
-//! Prints a command as a person would type it, runs it as it stands, and shows what it says.
+//! Prints a command as a person would type it, runs it, and shows its output.
 
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where and as whom commands run.
+/// The directory and user of the commands.
 pub(crate) struct Shell {
     directory: PathBuf,
-    /// The words before each command, which make it run as somebody else; not shown.
+    /// Hidden words before each command, which make it run as another user.
     before: Vec<String>,
     environment: Vec<(String, String)>,
-    /// Leave out the caller's own environment.
+    /// Whether the caller's environment is removed.
     clear: bool,
 }
 
 impl Shell {
-    /// Commands in this directory.
+    /// Makes a shell in this directory.
     pub(crate) fn new(directory: &Path, before: Vec<String>) -> Self {
         Self { directory: directory.to_owned(), before, environment: vec![], clear: false }
     }
 
-    /// With this variable.
+    /// Sets a variable.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With these variables and no others.
+    /// Removes all variables that are not set here.
     pub(crate) fn clear(mut self) -> Self {
         self.clear = true;
         self
     }
 
-    /// Runs a command line; its exit code, and 255 when it died of a signal.
+    /// Runs a command line. Returns its exit code, or 255 after a signal.
     pub(crate) fn run(&self, line: &str) -> i32 {
         println!("   $ {line}");
         let _ = std::io::stdout().flush();
         self.shell(line).stderr(our_stdout()).status().expect("sh").code().unwrap_or(255)
     }
 
-    /// The same, and what it said on stderr, which is shown too.
+    /// Runs a command line. Returns its exit code and its stderr, which is also shown.
     pub(crate) fn run_and_read(&self, line: &str) -> (i32, String) {
         println!("   $ {line}");
         let _ = std::io::stdout().flush();
@@ -64,7 +64,7 @@ impl Shell {
     }
 }
 
-/// Both streams in one, so that the story stays in order wherever it goes.
+/// Joins both streams, so that the output stays in order in a pipe.
 fn our_stdout() -> Stdio {
     std::io::stdout().as_fd().try_clone_to_owned().map_or_else(|_| Stdio::inherit(), Stdio::from)
 }

@@ -1,4 +1,4 @@
-//! The clients, honest and hostile.
+//! The honest and hostile clients.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::origin::{BULK, IDLE, ONCE};
 
-/// Longer than this is not served.
+/// A client that waits longer counts as not served.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The way to the origins.
+/// The path to the origins.
 #[derive(Clone)]
 pub(crate) struct Way {
     pub(crate) proxy: PathBuf,
@@ -41,7 +41,7 @@ impl Way {
         Ok(stream)
     }
 
-    /// A tunnel that has moved a byte each way, and does nothing any more.
+    /// Opens a tunnel that has moved a byte each way, and is now idle.
     pub(crate) async fn idle(&self, number: usize) -> io::Result<UnixStream> {
         let mut stream = self.tunnel(number, &[IDLE]).await?;
         stream.read_u8().await?;
@@ -49,7 +49,7 @@ impl Way {
     }
 }
 
-/// Clients that ask for a tunnel, move a byte each way and go; and how long each took.
+/// Clients that open a tunnel, move a byte each way and close; and the time that each took.
 #[derive(Default)]
 pub(crate) struct Honest {
     took: Vec<Duration>,
@@ -57,7 +57,7 @@ pub(crate) struct Honest {
 }
 
 impl Honest {
-    /// So many, one after the other, as far as the time goes.
+    /// Runs this many clients, one after the other, until the time is over.
     pub(crate) async fn run(&mut self, way: &Way, count: usize, time: Duration) {
         let end = Instant::now() + time;
         for number in 0..count {
@@ -77,7 +77,7 @@ impl Honest {
         self.took.len()
     }
 
-    /// Median, and the slowest one of a hundred.
+    /// Returns the median and the 99th percentile.
     pub(crate) fn quantiles(&self) -> Option<(Duration, Duration)> {
         let mut took = self.took.clone();
         took.sort_unstable();
@@ -85,7 +85,7 @@ impl Honest {
     }
 }
 
-/// The kinds of hostile clients, how many of each there are at a time, and how often each came.
+/// The kinds of hostile clients: name, number at a time, and count so far.
 static KINDS: [(&str, usize, AtomicU64); 7] = [
     ("heads byte by byte", 200, AtomicU64::new(0)),
     ("half hellos", 200, AtomicU64::new(0)),
@@ -96,13 +96,13 @@ static KINDS: [(&str, usize, AtomicU64); 7] = [
     ("half-closed", 100, AtomicU64::new(0)),
 ];
 
-/// What they have tried so far.
+/// Describes the attempts so far.
 pub(crate) fn tried() -> String {
     let kinds = KINDS.iter().map(|(name, _, came)| format!("{} {name}", came.load(Ordering::Relaxed)));
     kinds.collect::<Vec<_>>().join(", ")
 }
 
-/// All kinds at the same time, each anew when it ends, for as long as the future lives.
+/// Runs all kinds in parallel, and restarts each that ends, until the future is dropped.
 pub(crate) async fn hostile(way: &Way) -> String {
     let mut tasks = JoinSet::new();
     for (kind, (_, count, came)) in KINDS.iter().enumerate() {
@@ -111,7 +111,7 @@ pub(crate) async fn hostile(way: &Way) -> String {
             tasks.spawn(async move {
                 loop {
                     came.fetch_add(1, Ordering::Relaxed);
-                    // How it ends is its own affair; a short rest leaves the honest ones a processor.
+                    // How it ends does not matter; a short rest leaves the honest clients a processor.
                     let _ = attack(kind, number, &way).await;
                     sleep(Duration::from_millis(2)).await;
                 }
@@ -147,7 +147,7 @@ async fn attack(kind: usize, number: usize, way: &Way) -> io::Result<()> {
             stream.read_exact(&mut [0; 1024]).await?;
             sleep(Duration::from_millis(200)).await;
         },
-        // To be cut by the proxy, or by the origin.
+        // Waits until the proxy or the origin closes the connection.
         1 | 6 => {
             if kind == 6 {
                 stream.shutdown().await?;

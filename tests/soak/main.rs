@@ -1,8 +1,8 @@
-//! Load on a real `exeat proxy`, on loopback: tunnels that do nothing, connections one after the other, and hostile clients
-//! beside honest ones. Prints what each cost, and fails where a bound is broken. Run it with `cargo xtask soak`.
+//! Puts load on a real `exeat proxy`, on loopback: idle tunnels, sequential connections, and hostile clients with
+//! honest ones. Prints what each costs, and fails if a bound is broken. Run it with `cargo xtask soak`.
 //!
-//! `soak [--idle N] [--sequential N] [--minutes N]`: 10000, 100000, and 5 minutes for all of it: what is not done by then is
-//! left out, and the table has the number that was.
+//! `soak [--idle N] [--sequential N] [--minutes N]`: by default 10000, 100000, and 5 minutes in total. The table has
+//! the number that was done in time.
 #![forbid(unsafe_code)]
 
 mod clients;
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 use clients::{Honest, Way, hostile};
 use watched::Watched;
 
-/// Resident bytes of one idle tunnel, at most: two sockets' state and a future, and no buffer.
+/// The most resident bytes of one idle tunnel: the state of two sockets and a future, without a buffer.
 const IDLE_BYTES: f64 = 10_000.0;
-/// What the resident size may be larger afterwards than before, in kB: the allocator keeps some of what was in use.
+/// The most that the resident size may grow, in kB: the allocator keeps some of the memory.
 const KEPT_KB: u64 = 8 * 1024;
-/// What hostile clients may make it hold, in kB: a buffer or a head each, and what was in use before.
+/// The most memory for hostile clients, in kB: a buffer or a head each, and what was already in use.
 const HOSTILE_KB: u64 = 64 * 1024;
-/// The slowest one of a hundred honest connections beside hostile ones.
+/// The longest time of the 99th percentile of honest connections during attacks.
 const HONEST_P99: Duration = Duration::from_millis(500);
-/// The largest share of one processor that a proxy uses when nobody speaks.
+/// The largest share of one processor that an idle proxy uses.
 const AT_REST: f64 = 0.02;
 
 struct Plan {
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Everything in turn; what broke.
+/// Runs every part in turn. Returns the bounds that were broken.
 async fn soak(plan: &Plan) -> Vec<String> {
     let began = Instant::now();
     let origins = origin::start().await;
@@ -86,7 +86,7 @@ async fn soak(plan: &Plan) -> Vec<String> {
             broken.push(what);
         }
     };
-    // What is made once, and the first pages of every path.
+    // Fills one-time caches, and touches every path once.
     let mut warm = Honest::default();
     warm.run(&way, 500, Duration::from_secs(20)).await;
     let rest = proxy.settled(None).await;
@@ -95,7 +95,7 @@ async fn soak(plan: &Plan) -> Vec<String> {
         "", "served", "failed", "p50", "p99", "descriptors", "RSS before/peak/after kB", "CPU"
     );
 
-    // Tunnels that do nothing, and honest clients beside them.
+    // Idle tunnels, with honest clients.
     proxy.reset_peak();
     let before = proxy.now();
     let mut held = Vec::new();
@@ -126,7 +126,7 @@ async fn soak(plan: &Plan) -> Vec<String> {
         format!("descriptors leak: {} and then {}", rest.descriptors, after.descriptors),
     );
 
-    // One after the other.
+    // Sequential connections.
     proxy.reset_peak();
     let before = proxy.now();
     let mut sequential = Honest::default();
@@ -150,7 +150,7 @@ async fn soak(plan: &Plan) -> Vec<String> {
         format!("memory grows: {} kB and then {}", before.rss_kb, after.rss_kb),
     );
 
-    // Hostile ones, and honest ones beside them.
+    // Hostile clients, with honest ones.
     proxy.reset_peak();
     let before = proxy.now();
     let time = (plan.time / 5).min(Duration::from_secs(40));

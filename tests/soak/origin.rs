@@ -1,15 +1,15 @@
-//! The origins: a few ports of loopback, so that there are addresses enough for everybody.
+//! The origins: a few ports of loopback, so that there are enough addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// `1`: one byte back, then the end.
+/// `1`: the origin sends one byte, then closes.
 pub(crate) const ONCE: u8 = b'1';
-/// `I`: one byte back, and then nothing until the client ends.
+/// `I`: the origin sends one byte, then stays idle until the client closes.
 pub(crate) const IDLE: u8 = b'I';
-/// `D`: bytes without end.
+/// `D`: the origin sends bytes without end.
 pub(crate) const BULK: u8 = b'D';
 
 const PORTS: usize = 8;

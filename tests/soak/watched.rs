@@ -1,4 +1,4 @@
-//! The proxy under load, and what it holds of the machine.
+//! The proxy under load, and its use of resources.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use tokio::time::sleep;
 
-/// Raises our own limit, which the proxy inherits; what it is then.
+/// Raises this process's limit of descriptors, which the proxy inherits, and returns it.
 pub(crate) fn raise_open_files() -> u64 {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("RLIMIT_NOFILE");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("raising RLIMIT_NOFILE to its hard limit");
     hard
 }
 
-/// An `exeat proxy` that ends with this value, and its files with it.
+/// An `exeat proxy` with its files. Dropping this ends it.
 pub(crate) struct Watched {
     child: Child,
     directory: PathBuf,
     socket: PathBuf,
 }
 
-/// What it holds at a moment.
+/// The resources that it uses at a moment.
 pub(crate) struct Look {
     pub(crate) descriptors: usize,
     pub(crate) rss_kb: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Look {
 }
 
 impl Watched {
-    /// The release binary lies beside this program: `cargo xtask soak` builds both.
+    /// Starts the release binary, which `cargo xtask soak` builds in the directory of this program.
     pub(crate) fn start(origins: &[SocketAddr], connections: usize) -> Self {
         let this = std::env::current_exe().expect("own path");
         let exeat = this.with_file_name("exeat");
@@ -83,13 +83,13 @@ impl Watched {
         Look { descriptors, rss_kb: field("VmRSS"), peak_kb: field("VmHWM"), cpu }
     }
 
-    /// Begins a new peak (proc(5), `clear_refs`).
+    /// Resets the peak of the memory (proc(5), `clear_refs`).
     pub(crate) fn reset_peak(&self) {
         let _ = fs::write(self.proc("clear_refs"), "5");
     }
 
-    /// Once it holds no more descriptors than these, or their number rests; at most half a minute, which is longer than any
-    /// deadline that a client can make it wait for.
+    /// Waits until it has at most this many descriptors, or their number is stable; at most half a minute, which is
+    /// longer than any deadline of a client.
     pub(crate) async fn settled(&self, descriptors: Option<usize>) -> Look {
         let end = Instant::now() + Duration::from_secs(30);
         loop {

@@ -1,4 +1,4 @@
-//! Reads the record that a run leaves, and holds it to its promises: every line whole, in order, chained.
+//! Reads the record of a run, and checks its promises: every line complete, in order, chained.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::Path;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// The SHA-256 of some bytes in lower-case hexadecimal.
+/// Returns the SHA-256 of some bytes in lower-case hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The lines of one run.
+/// The record of one run.
 #[derive(Debug, Clone)]
 pub struct AuditLog {
     lines: Vec<String>,
@@ -26,7 +26,7 @@ impl AuditLog {
         Self::parse(&text)
     }
 
-    /// The same from bytes that were read elsewhere (`--audit fd:N`).
+    /// Reads a record from memory, for `--audit fd:N`.
     pub fn parse(text: &[u8]) -> Self {
         assert!(
             text.iter().all(|byte| matches!(byte, b'\n' | 0x20..=0x7e)),
@@ -41,42 +41,42 @@ impl AuditLog {
         Self { lines, records }
     }
 
-    /// The records of one event.
+    /// Returns the records of one event.
     pub fn events(&self, event: &str) -> Vec<&Value> {
         self.records.iter().filter(|record| record["event"] == event).collect()
     }
 
-    /// All records.
+    /// Returns all records.
     pub fn records(&self) -> &[Value] {
         &self.records
     }
 
-    /// The decisions about one host.
+    /// Returns the decisions about one host.
     pub fn decisions(&self, host: &str) -> Vec<&Value> {
         self.events("decision").into_iter().filter(|record| record["host"] == host).collect()
     }
 
-    /// The questions for one name that were refused.
+    /// Returns the refused questions for one name.
     pub fn questions(&self, host: &str) -> Vec<&Value> {
         self.events("dns").into_iter().filter(|record| record["host"] == host).collect()
     }
 
-    /// The only decision about a host.
+    /// Returns the only decision about a host.
     pub fn decision(&self, host: &str) -> &Value {
         let decisions = self.decisions(host);
         assert_eq!(decisions.len(), 1, "one decision about {host} in {:#?}", self.records);
         decisions[0]
     }
 
-    /// The `close` that belongs to a decision.
+    /// Returns the `close` that belongs to a decision.
     pub fn close_of(&self, decision: &Value) -> &Value {
         let closes = self.events("close");
         let close = closes.into_iter().find(|close| close["conn"] == decision["conn"]);
         close.unwrap_or_else(|| panic!("no close for {decision}"))
     }
 
-    /// Holds a finished record to everything that must be true of any: gapless `seq`, an unbroken chain, start first,
-    /// end last, and for each connection its decision before its close. Gives itself back.
+    /// Checks what must be true of any finished record: gapless `seq`, an unbroken chain, start first, end last, and
+    /// for each connection its decision before its close.
     pub fn sound(&self) -> &Self {
         assert!(!self.records.is_empty(), "an empty record");
         self.chained();
@@ -97,7 +97,8 @@ impl AuditLog {
         self
     }
 
-    /// `prev` is the SHA-256 of the line before with its line feed, so no line can be taken out or changed.
+    /// Checks that `prev` is the SHA-256 of the line before with its line feed, so that no line can be removed or
+    /// changed.
     fn chained(&self) {
         assert_eq!(self.records[0]["prev"], "0".repeat(64).as_str(), "the first line hangs on nothing");
         let pairs = self.lines.iter().zip(&self.records[1..]);
@@ -112,7 +113,7 @@ impl AuditLog {
         let Some(end) = ends.first() else { return };
         let verdicts = |verdict: &str| -> u64 {
             let all = self.events("decision").into_iter().chain(self.events("dns"));
-            // A line that stands for several says for how many.
+            // An aggregated line has the number of its events.
             all.filter(|record| record["verdict"] == verdict)
                 .map(|record| record["count"].as_u64().unwrap_or(1))
                 .sum()
@@ -128,9 +129,9 @@ impl AuditLog {
         for record in &self.records {
             let conn = record["conn"].as_u64();
             match record["event"].as_str() {
-                // Nobody accepted it: there is nothing to close.
+                // Nobody accepted a direct attempt, so there is no connection to close.
                 Some("decision") if record["via"] == "direct" => assert_eq!(conn, None, "{record}"),
-                // Of a flood of refusals.
+                // An aggregate of a flood of refusals.
                 Some("decision") if conn.is_none() => {
                     assert!(record["verdict"] == "deny" || record["verdict"] == "error", "{record}");
                 }

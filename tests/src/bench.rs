@@ -1,9 +1,9 @@
-//! The machine that the tests run on: a private network and mount namespace ("host") and a second network namespace
-//! ("internet") tied to it by a veth pair.
+//! Makes the machine of the tests: a private network and mount namespace ("host") and a second network namespace
+//! ("internet"), connected by a veth pair.
 //!
-//! The internet side answers for every address, so that public addresses are reached like real ones and the guard
-//! against special addresses stays as it ships. All of it works offline, as real root and as an ordinary user (who
-//! becomes root of a user namespace). Nothing outside these namespaces is changed.
+//! The internet side answers for every address, so that public addresses work like real ones and the address guard
+//! stays as it ships. Everything works offline, as real root and as an ordinary user (who becomes root of a user
+//! namespace). Nothing outside these namespaces changes.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,19 +21,19 @@ use nix::unistd::{getgid, gettid, getuid};
 use crate::dns::Dns;
 use crate::origin::{Ca, Internet};
 
-/// The host's own address of each family: public space, so that only the own-address guard can refuse it.
+/// The host's own address of each family. It is public, so that only the own-address guard can refuse it.
 pub const OWN4: Ipv4Addr = Ipv4Addr::new(93, 184, 200, 1);
 /// See [`OWN4`].
 pub const OWN6: Ipv6Addr = Ipv6Addr::new(0x2606, 0x2800, 0x200, 0, 0, 0, 0, 1);
-/// Where the harness keeps binaries and homes: a private bind mount on `/home`.
+/// The directory of binaries and homes: a private bind mount on `/home`.
 pub const HOME: &str = "/home";
-/// Clients that are no packages of the system, where the set-up put them: `cargo xtask` installs into `target/clients`.
+/// The clients that the set-up unpacks: `cargo xtask` installs them into `target/clients`.
 pub const CLIENTS: &str = "/home/clients";
 /// The Rust toolchain that runs the tests.
 pub const TOOLCHAIN: &str = "/home/toolchain";
-/// An ordinary user that exists nowhere: no passwd entry, so nothing can depend on one.
+/// The uid of an ordinary user without a passwd entry, so that no test depends on one.
 pub const ORDINARY: u32 = 54321;
-/// The search path that every run of a trial gets: system directories alone, whatever the developer has.
+/// The search path of every trial's run: only system directories, independent of the developer's.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 const RESOLV: &str =
@@ -42,7 +42,7 @@ const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
 const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n\
                      93.184.216.1 hosts-file.test\n10.0.0.9 hosts-private.test\n";
 
-/// Who the process is.
+/// The privileges of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Powers {
     /// Real root: trials run as root and as [`ORDINARY`].
@@ -56,25 +56,25 @@ pub enum Powers {
     },
 }
 
-/// The set-up machine; lives as long as the process.
+/// The machine, which lives as long as the process.
 pub struct Bench {
-    /// What the process may do.
+    /// The privileges of the process.
     pub powers: Powers,
     /// The stub resolver of the host.
     pub dns: Dns,
     /// The origins.
     pub internet: Internet,
-    /// The authority that every origin's certificate comes from, as PEM.
+    /// The certificate authority of every origin, as PEM.
     pub ca_pem: String,
-    /// The copies of the binaries.
+    /// The directory with copies of the binaries.
     pub bin: PathBuf,
     scratch: PathBuf,
 }
 
 impl Bench {
-    /// Makes the machine. Call it first thing in `main`: it needs a process with one thread.
+    /// Makes the machine. Call it first in `main`: it needs a process with one thread.
     ///
-    /// `probe` is where cargo put the probe binary; the sandbox sees a copy.
+    /// `probe` is the probe binary that cargo built; the sandbox sees a copy.
     pub fn set_up(exeat: &Path, probe: Option<&Path>) -> Self {
         let threads = fs::read_dir("/proc/self/task").expect("/proc").count();
         assert_eq!(threads, 1, "namespaces are made before any thread");
@@ -104,7 +104,7 @@ impl Bench {
         Self { powers, dns, internet, ca_pem, bin, scratch }
     }
 
-    /// The words that make a command run as the ordinary user, and nothing for root.
+    /// Returns the words that make a command run as the ordinary user; none for root.
     pub fn become_user(&self, root: bool) -> Vec<String> {
         match self.powers {
             _ if root => vec![],
@@ -125,7 +125,7 @@ impl Bench {
         }
     }
 
-    /// The uid that the user of a trial has, as its own processes and files show it.
+    /// Returns the uid of the trial's user, as its processes and files show it.
     pub fn uid(&self, root: bool) -> u32 {
         match self.powers {
             _ if root => 0,
@@ -141,7 +141,7 @@ impl Bench {
         }
     }
 
-    /// Ends what trials left running, and removes what the bench made outside its namespaces: one directory.
+    /// Ends the processes that trials left, and removes the only directory outside of the namespaces.
     pub fn tear_down(&self) {
         for pid in crate::leftover::everything() {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
@@ -151,8 +151,8 @@ impl Bench {
     }
 }
 
-/// Directories of programs that trials drive: opened before anything is mounted over them, and after the namespaces, as
-/// only a mount of one's own namespace can be bound elsewhere. What is not there is left out.
+/// Opens the directories of programs that trials use. They are opened before a mount covers them, and after the
+/// namespaces are made, because only a mount of the same namespace can be bound. Missing directories are left out.
 fn tools() -> Vec<(&'static str, fs::File)> {
     // target/debug/deps/e2e-HASH, and target/debug/bench.
     let program = std::env::current_exe().expect("this program");
@@ -184,8 +184,8 @@ fn enter_namespaces() -> Powers {
     Powers::Mapped { uid: uid.as_raw(), gid: gid.as_raw() }
 }
 
-/// A private /tmp, /dev/shm and /home, and the files of the resolver. Gives the directory on disk that stands behind /home: a
-/// disk and not a tmpfs, because that is what people work on (and older kernels cannot idmap a tmpfs).
+/// Mounts a private /tmp, /dev/shm and /home, and the resolver's files. Returns the directory on disk for /home: people
+/// work on a disk and not on a tmpfs, which older kernels cannot idmap.
 fn private_mounts() -> PathBuf {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private propagation");
@@ -209,8 +209,8 @@ fn private_mounts() -> PathBuf {
     scratch
 }
 
-/// Where a bind mount over `path` has to go: behind its symbolic links. A dangling link (into a /run that no resolver
-/// has filled) gets a private /run in which its target exists.
+/// Returns the target of a bind mount over `path`, after symbolic links. A dangling link (into a /run without a
+/// resolver) gets a private /run in which its target exists.
 fn real_target(path: &Path) -> PathBuf {
     if let Ok(real) = fs::canonicalize(path) {
         return real;
@@ -228,14 +228,14 @@ fn real_target(path: &Path) -> PathBuf {
     fs::canonicalize(path).expect("the link resolves now")
 }
 
-/// One bind mount.
+/// Makes one bind mount.
 pub fn bind(source: &Path, target: &Path) {
     let none: Option<&str> = None;
     mount(Some(source), target, none, MsFlags::MS_BIND, none)
         .unwrap_or_else(|error| panic!("bind {} on {}: {error}", source.display(), target.display()));
 }
 
-/// The second namespace lives on a thread of its own, and so do all the origins' sockets.
+/// Makes the second namespace on a thread that also has all the origins' sockets.
 fn start_internet(ca: Ca) -> Internet {
     let (tell_namespace, namespace) = mpsc::channel::<String>();
     let (tell_wired, wired) = mpsc::channel::<()>();
@@ -249,7 +249,7 @@ fn start_internet(ca: Ca) -> Internet {
         ip("addr add 93.184.200.2/24 dev inet0");
         ip("-6 addr add 2606:2800:200::2/64 dev inet0 nodad");
         ip("link set inet0 up");
-        // In table main, behind the connected route: in table local it would swallow the replies too.
+        // Table main has it after the connected route; in table local it would also catch the replies.
         ip("route add local default dev lo table main");
         ip("-6 route add local default dev lo table main");
         crate::origin::serve(ca, |internet| {
@@ -271,7 +271,7 @@ fn start_internet(ca: Ca) -> Internet {
     internet
 }
 
-/// No duplicate-address detection and no reverse-path filter: both would only cost a wait or a packet. Best effort,
+/// Turns off duplicate-address detection and reverse-path filters, which would cost time or packets. Ignores failures,
 /// as some containers mount /proc/sys read-only.
 fn without_waits() {
     for (file, value) in [
@@ -290,10 +290,10 @@ fn ip(args: &str) {
     assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The address numbered `n` of the internet: one of each family for every name of every trial.
+/// Returns address number `n` of the internet, in each family: one for every name of every trial.
 pub fn address(n: u32) -> (IpAddr, IpAddr) {
     let [_, more, high, low] = n.to_be_bytes();
-    // 93.185.0.0 and what follows it is one block of public addresses.
+    // 93.185.0.0 and the addresses after it are one block of public addresses.
     let v4 = Ipv4Addr::new(93, 185 + more, high, low);
     let v6 = Ipv6Addr::new(0x2606, 0x2800, 0x21f, 0, 0, u16::from(more), u16::from(high), u16::from(low));
     (v4.into(), v6.into())

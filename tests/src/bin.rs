@@ -1,12 +1,12 @@
-//! The binaries under test: built once per process, copied to where an ordinary user can run them. Does not run them.
+//! Builds the binary under test once per process. Does not run it.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Builds `exeat` in the profile of this test and gives its path. A second call gives the same path, and a stale
-/// binary is never met: cargo decides. `EXEAT_BIN` names a finished one (an installed release, a package).
+/// Builds `exeat` in the profile of this test and returns its path. Cargo rebuilds a stale binary; a second call
+/// returns the same path. `EXEAT_BIN` names a finished binary (an installed release, a package).
 pub fn bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| env::var_os("EXEAT_BIN").map_or_else(build, PathBuf::from))

@@ -1,6 +1,6 @@
-//! What one trial gets (`Cx`), and how trials are listed: once, per user, or per user and bridge.
+//! The context of one trial (`Cx`), and the list of trials: once, per user, or per user and bridge.
 //!
-//! Every trial has names and addresses of its own, so that trials run side by side and still read exact logs.
+//! Every trial has private names and addresses, so that trials run in parallel and still read exact logs.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -18,15 +18,15 @@ use crate::bench::{Bench, HOME, Powers, address};
 use crate::dns::Answer;
 use crate::run::{Done, Run};
 
-/// The machine, once `main` has made it.
+/// The machine, after `main` has made it.
 pub static BENCH: OnceLock<Bench> = OnceLock::new();
 
-/// Trials that count what is left on the whole machine run alone.
+/// Lets trials run alone that count what is left on the whole machine.
 static ALONE: RwLock<()> = RwLock::new(());
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// Who starts exeat.
+/// The user that starts exeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// Uid 0.
@@ -35,19 +35,19 @@ pub enum Who {
     User,
 }
 
-/// The bridge that runs take.
+/// The bridge of a trial's runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bridge {
-    /// The default.
+    /// The default bridge.
     Handoff,
     /// `--set sandbox.bridge=relay`.
     Relay,
 }
 
-/// The spare address with which a trial's logs are settled. A case takes as many before it as the longest table has rows.
+/// The spare address with which a trial settles its logs. The longest table needs as many addresses before it.
 const MARK: u32 = 72;
 
-/// One trial: who runs exeat, over which bridge, in which directories, toward which names.
+/// One trial: its user, bridge, directories and names.
 pub struct Cx {
     who: Who,
     bridge: Bridge,
@@ -86,89 +86,89 @@ impl Cx {
         cx
     }
 
-    /// The machine.
+    /// Returns the machine.
     pub fn bench(&self) -> &'static Bench {
         BENCH.get().expect("main made the bench")
     }
 
-    /// Whether exeat starts as root.
+    /// Returns whether exeat starts as root.
     pub fn is_root(&self) -> bool {
         self.who == Who::Root
     }
 
-    /// Which bridge.
+    /// Returns the bridge.
     pub fn bridge(&self) -> Bridge {
         self.bridge
     }
 
-    /// HOME of the trial's user.
+    /// Returns the HOME of the trial's user.
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// The working directory, below HOME.
+    /// Returns the working directory, below HOME.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What the newest run in a directory of the trial's has moved aside from this name.
+    /// Returns where the newest run in a directory has moved this name.
     pub fn aside_in(&self, dir: &Path, name: &str) -> PathBuf {
         self.find_aside(dir, name)
             .unwrap_or_else(|| panic!("nothing of `{name}` is in the quarantine of {}", dir.display()))
     }
 
-    /// The same, if there is one.
+    /// Returns where the newest run in a directory has moved this name, if it has.
     pub fn find_aside(&self, dir: &Path, name: &str) -> Option<PathBuf> {
         let runs = fs::read_dir(dir.join(".exeat-quarantine")).into_iter().flatten().flatten();
         let there = runs.map(|run| run.path().join(name)).filter(|path| fs::symlink_metadata(path).is_ok());
         there.max()
     }
 
-    /// The same in the working directory.
+    /// Returns where the newest run in the working directory has moved this name.
     pub fn aside(&self, name: &str) -> PathBuf {
         self.aside_in(self.dir(), name)
     }
 
-    /// A name to grant. Resolves to [`Cx::good_addrs`].
+    /// Returns the name to grant. It resolves to [`Cx::good_addrs`].
     pub fn good(&self) -> String {
         format!("allowed-{}.test", self.id)
     }
 
-    /// A name that no trial grants: at its end nobody may have asked for it or spoken to it.
+    /// Returns a name that no trial grants: the end of a trial checks that nobody asked for it or connected to it.
     pub fn evil(&self) -> String {
         format!("evil-{}.test", self.id)
     }
 
-    /// A further name of this trial, with an answer of its own.
+    /// Makes another name for this trial, with this answer.
     pub fn name(&self, word: &str, answer: Answer) -> String {
         let name = format!("{word}.case-{}.test", self.id);
         self.bench().dns.set(&name, answer);
         name
     }
 
-    /// Where [`Cx::good`] is.
+    /// Returns the addresses of [`Cx::good`].
     pub fn good_addrs(&self) -> (IpAddr, IpAddr) {
         address(self.id * 2)
     }
 
-    /// Where [`Cx::evil`] is.
+    /// Returns the addresses of [`Cx::evil`].
     pub fn evil_addrs(&self) -> (IpAddr, IpAddr) {
         address(self.id * 2 + 1)
     }
 
-    /// More addresses of this trial alone, by number below 100.
+    /// Returns more addresses for this trial alone, by number below 100.
     pub fn spare_addrs(&self, n: u32) -> (IpAddr, IpAddr) {
         let number = 0x1000 + self.id * (MARK + 1) + n;
         assert!(n <= MARK && number < 0x10_0000, "70 blocks of 16 bits are ours");
         address(number)
     }
 
-    /// `https://` and the granted name.
+    /// Returns `https://` and the granted name.
     pub fn good_url(&self) -> String {
         format!("https://{}/", self.good())
     }
 
-    /// `https://` and the name that is not granted.
+    /// Returns `https://` and the name that is not granted.
     pub fn evil_url(&self) -> String {
         format!("https://{}/", self.evil())
     }
@@ -181,17 +181,17 @@ impl Cx {
         path
     }
 
-    /// The probe binary, linked into the working directory, as the stage calls it.
+    /// Links the probe binary into the working directory, and returns its path for the stage.
     pub fn probe(&self) -> &'static str {
         let place = self.dir.join("probe");
         if !place.exists() {
-            // A link: a file that was just written cannot be executed while any forked child still holds it open.
+            // A copy could not be executed while any forked child still has it open for writing.
             fs::hard_link(self.bench().bin.join("probe"), &place).expect("link to the probe");
         }
         "./probe"
     }
 
-    /// `exeat` and arguments; `run` gets this trial's bridge and a record of its own, outside the working directory.
+    /// Prepares `exeat ARGS`; `run` gets the trial's bridge, and a record outside the working directory.
     pub fn exeat<S: AsRef<str>>(&self, args: impl IntoIterator<Item = S>) -> Run<'_> {
         let mut words: Vec<String> = args.into_iter().map(|word| word.as_ref().to_string()).collect();
         let mut audit = None;
@@ -214,14 +214,14 @@ impl Cx {
         Run::new(self, words, audit)
     }
 
-    /// `exeat run ARGS` that leaves its record in the default place.
+    /// Prepares `exeat run ARGS` with its record in the default place.
     pub fn exeat_plain<S: AsRef<str>>(&self, args: impl IntoIterator<Item = S>) -> Run<'_> {
         let mut words = vec![self.bench().bin.join("exeat").display().to_string()];
         words.extend(args.into_iter().map(|word| word.as_ref().to_string()));
         Run::new(self, words, None)
     }
 
-    /// `exeat run --allow RULE... -- COMMAND...`
+    /// Prepares `exeat run --allow RULE... -- COMMAND...`.
     pub fn run<S: AsRef<str>>(&self, rules: &[&str], command: impl IntoIterator<Item = S>) -> Run<'_> {
         let mut words = vec!["run".to_string()];
         for rule in rules {
@@ -232,45 +232,45 @@ impl Cx {
         self.exeat(words)
     }
 
-    /// `exeat run --allow RULE... -- sh -c SCRIPT`
+    /// Prepares `exeat run --allow RULE... -- sh -c SCRIPT`.
     pub fn sh(&self, rules: &[&str], script: &str) -> Run<'_> {
         self.run(rules, ["sh", "-c", script])
     }
 
-    /// `exeat run --allow RULE... -- ./probe WORDS`, words split at blanks.
+    /// Prepares `exeat run --allow RULE... -- ./probe WORDS`, with the words split at blanks.
     pub fn probing(&self, rules: &[&str], words: &str) -> Run<'_> {
         let mut command = vec![self.probe()];
         command.extend(words.split(' '));
         self.run(rules, command)
     }
 
-    /// Any command as the trial's user on the host, outside any sandbox: what an attack does without protection.
+    /// Prepares a command as the trial's user on the host, outside any sandbox, to show an attack without protection.
     pub fn outside<S: AsRef<str>>(&self, words: impl IntoIterator<Item = S>) -> Run<'_> {
         self.went_outside.store(true, Ordering::SeqCst);
         Run::new(self, words.into_iter().map(|word| word.as_ref().to_string()).collect(), None)
     }
 
-    /// curl that trusts the bench's authority and shows the status.
+    /// Returns a curl command that trusts the bench's authority and prints the status.
     pub fn curl(&self, url: &str) -> Vec<String> {
         ["curl", "-sS", "--max-time", "20", "--cacert", "ca.pem", url].map(str::to_string).to_vec()
     }
 
-    /// Waits until the logs of the internet have all that was sent so far.
+    /// Waits until the logs of the internet contain everything sent so far.
     pub fn settle(&self) {
-        // Each counts the connections to the same address.
+        // Parallel trials would count each other's connections to the same address.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         self.bench().internet.settle(self.spare_addrs(MARK));
     }
 
-    /// Gives up unless one of these files is there.
+    /// Gives up unless one of these files exists.
     pub fn needs(&self, paths: &[&str]) {
         if !paths.iter().any(|path| Path::new(path).exists()) {
             self.cannot(&format!("none of {paths:?} is there; `cargo xtask setup` installs it"));
         }
     }
 
-    /// Gives up on a trial that this machine cannot run. Under `E2E_STRICT=1` that is a failure.
+    /// Gives up on a trial that this machine cannot run. Under `E2E_STRICT=1` this is a failure.
     pub fn cannot(&self, reason: &str) -> ! {
         panic::panic_any(Cannot(reason.to_string()))
     }
@@ -279,7 +279,7 @@ impl Cx {
         self.transcript.lock().expect("transcript").push(format!("{done:?}"));
     }
 
-    /// What holds at the end of every trial: the evil origin saw no connection and no datagram, no datagram told anybody its
+    /// Checks at the end of every trial: the evil origin got no connection and no datagram, no datagram contains its
     /// name, the resolver was not asked for it, and the search list of resolv.conf was never applied.
     fn nothing_leaked(&self) {
         let internet = &self.bench().internet;
@@ -296,7 +296,7 @@ impl Cx {
         if self.went_outside.load(Ordering::SeqCst) {
             return;
         }
-        // As a DNS message has the name.
+        // The name in the form of a DNS message.
         let datagrams = internet.datagrams.with(format!("evil-{}\x04test", self.id).as_bytes());
         assert!(datagrams.is_empty(), "somebody was told the evil name: {datagrams:?}");
         let searched = self.bench().dns.queries(&format!("-{}.test.evil-search", self.id));
@@ -304,7 +304,7 @@ impl Cx {
     }
 }
 
-/// Why a trial could not run.
+/// The reason why a trial cannot run.
 struct Cannot(String);
 
 /// The list of trials.
@@ -318,61 +318,61 @@ pub struct Cases {
 type Case = fn(&Cx);
 
 impl Cases {
-    /// An empty list for a process with these powers; `None` when the trials are only listed. Trials of root are marked as
-    /// ignored where the process is not root, and where ignored ones are asked for (`--ignored`).
+    /// Makes an empty list for a process with these powers; `None` if the trials are only listed. Trials of root are
+    /// marked as ignored if the process is not root, and if ignored ones are asked for (`--ignored`).
     pub fn new(powers: Option<Powers>, root_is_ignored: bool) -> Self {
         Self { trials: Vec::new(), powers, root_is_ignored, needs_root: false }
     }
 
-    /// For root and the user, over both bridges: see `covering`.
+    /// Adds a trial for root and the user, over both bridges: see `covering`.
     pub fn matrix(&mut self, name: &str, case: Case) {
         for (who, bridge) in covering(name) {
             self.push(name, who, bridge, false, case);
         }
     }
 
-    /// As [`Cases::matrix`], where the users are what the case is about.
+    /// Adds a trial like [`Cases::matrix`], where the users are the subject.
     pub fn users(&mut self, name: &str, case: Case) {
         self.matrix(name, case);
     }
 
-    /// For the user, over both bridges.
+    /// Adds a trial for the user, over both bridges.
     pub fn bridges(&mut self, name: &str, case: Case) {
         for bridge in [Bridge::Handoff, Bridge::Relay] {
             self.push(name, Who::User, bridge, false, case);
         }
     }
 
-    /// For the user over the default bridge: what does not depend on either.
+    /// Adds a trial for the user over the default bridge, for behavior that depends on neither.
     pub fn once(&mut self, name: &str, case: Case) {
         self.push(name, Who::User, Bridge::Handoff, false, case);
     }
 
-    /// For root alone, over the default bridge.
+    /// Adds a trial for root alone, over the default bridge.
     pub fn root(&mut self, name: &str, case: Case) {
         self.push(name, Who::Root, Bridge::Handoff, false, case);
     }
 
-    /// For root alone, over the default bridge, with no other trial beside it.
+    /// Adds a trial for root alone, over the default bridge, which runs alone.
     pub fn root_alone(&mut self, name: &str, case: Case) {
         self.push(name, Who::Root, Bridge::Handoff, true, case);
     }
 
-    /// As [`Cases::matrix`], with no other trial beside it.
+    /// Adds a trial like [`Cases::matrix`], which runs alone.
     pub fn alone(&mut self, name: &str, case: Case) {
         for (who, bridge) in covering(name) {
             self.push(name, who, bridge, true, case);
         }
     }
 
-    /// What is listed here is run by root alone, whoever starts exeat in it: its host is one that only root can make.
+    /// Adds trials that only root can run, because only root can make their host, whoever starts exeat in it.
     pub fn on_a_host_of_root(&mut self, list: impl FnOnce(&mut Self)) {
         self.needs_root = true;
         list(self);
         self.needs_root = false;
     }
 
-    /// The finished list.
+    /// Returns the finished list.
     pub fn into_trials(self) -> Vec<Trial> {
         self.trials
     }
@@ -393,8 +393,8 @@ impl Cases {
     }
 }
 
-/// The users and bridges that a case of the matrix runs with. With `E2E_FULL=1` all four pairs; else two, in which each user
-/// and each bridge is there once. Which two follows from the name, so that it is the same in every run.
+/// Returns the users and bridges of a matrix case: with `E2E_FULL=1` all four pairs; else two, with each user and each
+/// bridge once. The name decides which two, so that every run has the same.
 fn covering(name: &str) -> Vec<(Who, Bridge)> {
     let straight = [(Who::Root, Bridge::Handoff), (Who::User, Bridge::Relay)];
     let crossed = [(Who::Root, Bridge::Relay), (Who::User, Bridge::Handoff)];
@@ -447,7 +447,7 @@ thread_local! {
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Keeps panics of trials quiet: the report of the trial has them, with what the runs said.
+/// Hides panics of trials: the report of the trial contains them, with the output of its runs.
 pub fn quiet_panics() {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();

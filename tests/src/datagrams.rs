@@ -1,5 +1,5 @@
-//! What arrives at the internet and is no connection: every UDP datagram, to whatever address and port, on raw sockets.
-//! Answers nothing: the kernel says that nobody listens.
+//! Logs every UDP datagram that arrives at the internet, to any address and port, on raw sockets. Answers nothing: the
+//! kernel reports that nobody listens.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,17 +12,17 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 
-/// Bytes of a datagram that are kept.
+/// The bytes of a datagram that are kept.
 const KEPT: usize = 512;
-/// What stands before the bytes of a UDP datagram: both ports, a length, a checksum.
+/// The length of the UDP header: both ports, a length, a checksum.
 const UDP_HEADER: usize = 8;
-/// Where an IPv4 header has the address that it goes to.
+/// The offset of the destination address in an IPv4 header.
 const TO: usize = 16;
 
 /// One datagram.
 #[derive(Debug, Clone)]
 pub struct Datagram {
-    /// The address that it was sent to.
+    /// The destination address.
     pub to: IpAddr,
     /// Its first bytes.
     pub bytes: Vec<u8>,
@@ -33,7 +33,7 @@ pub struct Datagram {
 pub struct Datagrams(Arc<Mutex<Vec<Datagram>>>);
 
 impl Datagrams {
-    /// Listens in the network namespace of the calling thread.
+    /// Starts the log in the network namespace of the calling thread.
     pub fn start() -> Self {
         let log = Self::default();
         let open = |family| {
@@ -55,12 +55,12 @@ impl Datagrams {
         log
     }
 
-    /// Those to an address, oldest first.
+    /// Returns the datagrams to an address, oldest first.
     pub fn to(&self, addr: IpAddr) -> Vec<Datagram> {
         self.log(|it| it.to == addr)
     }
 
-    /// Those with these bytes in them, wherever they went.
+    /// Returns the datagrams that contain these bytes, to any address.
     pub fn with(&self, word: &[u8]) -> Vec<Datagram> {
         self.log(|it| it.bytes.windows(word.len()).any(|window| window == word))
     }
@@ -70,7 +70,7 @@ impl Datagrams {
     }
 }
 
-/// The header is there.
+/// Reads a datagram with its IPv4 header.
 fn read_v4(socket: &OwnedFd) -> Option<Datagram> {
     let mut packet = [0; KEPT];
     let count = nix::sys::socket::recv(socket.as_raw_fd(), &mut packet, MsgFlags::empty()).ok()?;
@@ -80,7 +80,7 @@ fn read_v4(socket: &OwnedFd) -> Option<Datagram> {
     Some(Datagram { to: Ipv4Addr::from(to).into(), bytes: packet.get(header + UDP_HEADER..)?.to_vec() })
 }
 
-/// The address comes beside it.
+/// Reads a datagram without its header; the kernel adds the address.
 fn read_v6(socket: &OwnedFd) -> Option<Datagram> {
     let mut packet = [0; KEPT];
     let mut space = nix::cmsg_space!(nix::libc::in6_pktinfo);

@@ -1,5 +1,5 @@
-//! The stub resolver of the bench, on 127.0.0.53:53 over UDP and TCP: it answers from a table and logs every query.
-//! Does not recurse, cache or sign.
+//! The stub resolver of the bench, on 127.0.0.53:53 over UDP and TCP: it answers from a table and logs every query. It
+//! does not recurse, cache or sign.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -7,12 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What a name answers with.
+/// The answer for a name.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// These addresses, by family; a family that is missing is an empty answer.
+    /// These addresses, by family; a missing family gives an empty answer.
     Addrs(Vec<IpAddr>),
-    /// An alias; the final addresses stand in the same answer.
+    /// An alias; the same answer contains the final addresses.
     Cname(String),
     /// The first query of a type gets the first list, the second the second, and so on; the last one stays.
     Sequence(Vec<Vec<IpAddr>>),
@@ -22,14 +22,14 @@ pub enum Answer {
     ServFail,
     /// The name exists, without addresses.
     NoData,
-    /// No answer at all.
+    /// The stub does not answer.
     Silence,
 }
 
-/// One question that came in.
+/// One question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// As asked, lower case, without the last dot.
+    /// The name in lower case, without the last dot.
     pub name: String,
     /// 1 is A, 28 is AAAA.
     pub kind: u16,
@@ -54,7 +54,7 @@ const AAAA: u16 = 28;
 const UDP_MAX: usize = 512;
 
 impl Dns {
-    /// Listens in the network namespace of the caller.
+    /// Starts the stub in the network namespace of the caller.
     pub fn start() -> Self {
         let dns = Self { state: Arc::default() };
         let udp = UdpSocket::bind("127.0.0.53:53").expect("UDP 127.0.0.53:53");
@@ -85,12 +85,12 @@ impl Dns {
         self.state.lock().expect("dns state").zone.insert(name.to_ascii_lowercase(), answer);
     }
 
-    /// Starts every sequence again.
+    /// Restarts every sequence.
     pub fn rewind(&self) {
         self.state.lock().expect("dns state").asked.clear();
     }
 
-    /// Every query so far whose name contains `part`.
+    /// Returns every query so far whose name contains `part`.
     pub fn queries(&self, part: &str) -> Vec<Query> {
         let state = self.state.lock().expect("dns state");
         state.log.iter().filter(|query| query.name.contains(part)).cloned().collect()
@@ -139,7 +139,7 @@ impl Dns {
 }
 
 impl State {
-    /// The response code, with the records appended; `None` is silence.
+    /// Returns the response code and appends the records; `None` is silence.
     fn resolve(&mut self, name: &str, kind: u16, records: &mut Vec<Vec<u8>>) -> Option<u8> {
         let mut name = name.to_string();
         for _ in 0..8 {
@@ -181,7 +181,7 @@ fn push_addrs(name: &str, kind: u16, addrs: &[IpAddr], records: &mut Vec<Vec<u8>
     }
 }
 
-/// A resource record of class IN that lives for 0 seconds (RFC 1035 section 4.1.3).
+/// Encodes a resource record of class IN with a TTL of 0 seconds (RFC 1035 section 4.1.3).
 fn record(name: &str, kind: u16, data: &[u8]) -> Vec<u8> {
     let mut bytes = encode(name);
     bytes.extend_from_slice(&kind.to_be_bytes());
@@ -191,7 +191,7 @@ fn record(name: &str, kind: u16, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A name on the wire.
+/// Encodes a name.
 fn encode(name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for label in name.split('.').filter(|label| !label.is_empty()) {
@@ -202,7 +202,7 @@ fn encode(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Name, type and the bytes of the question.
+/// Returns name, type and the bytes of the question.
 fn parse(query: &[u8]) -> Option<(String, u16, &[u8])> {
     let mut at = 12;
     let mut labels = Vec::new();

@@ -1,5 +1,4 @@
-//! What a run may leave behind: nothing. Counts processes, mounts, sockets and files, so that two counts can be
-//! compared. Removes nothing.
+//! Counts processes, mounts, sockets and files, to show that a run leaves nothing behind. Removes nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,10 +7,10 @@ use std::sync::Mutex;
 
 use nix::unistd::Pid;
 
-/// What a run is there to leave: its record, and where it was killed its journal, which the next start settles.
+/// The files that a run may leave: its record, and if it was killed its journal, which the next start settles.
 const EXPECTED: [&str; 3] = ["/exeat/live/", "/exeat/runs/", "/audit-"];
 
-/// One count. The harness is the reaper of its descendants, so a process of ours that lost its parent is still found.
+/// One count. The harness reaps its descendants, so that it also finds processes that lost their parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
     processes: BTreeSet<String>,
@@ -37,15 +36,15 @@ impl Leftover {
     }
 }
 
-/// Servers of the machine, which are there until its end: no trial's.
+/// The servers of the machine, which run until its end and belong to no trial.
 static SERVICES: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// From here on this process is one of them, with all that it starts.
+/// Marks a process, and all that it starts, as a server.
 pub(crate) fn is_service(pid: u32) {
     SERVICES.lock().expect("services").insert(pid);
 }
 
-/// Living descendants of this process, the machine's servers among them.
+/// Returns the living descendants of this process, including the machine's servers.
 pub(crate) fn everything() -> Vec<Pid> {
     pids(&under(std::process::id(), &BTreeSet::new()))
 }
@@ -54,17 +53,17 @@ fn pids(lines: &BTreeSet<String>) -> Vec<Pid> {
     lines.iter().filter_map(|line| line.split(' ').next()?.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Living descendants of this process, orphans among them, and not the machine's servers.
+/// Returns the living descendants of this process, including orphans, without the machine's servers.
 pub fn living() -> Vec<Pid> {
     pids(&descendants())
 }
 
-/// The same, as `pid name`.
+/// Returns the processes of [`living`] as `pid name`.
 pub fn descendants() -> BTreeSet<String> {
     below(std::process::id())
 }
 
-/// Living descendants of a process, as `pid name`, without the machine's servers.
+/// Returns the living descendants of a process as `pid name`, without the machine's servers.
 pub fn below(root: u32) -> BTreeSet<String> {
     under(root, &SERVICES.lock().expect("services"))
 }
@@ -99,7 +98,7 @@ fn under(root: u32, left_out: &BTreeSet<u32>) -> BTreeSet<String> {
     names
 }
 
-/// Sockets with a name in this network namespace.
+/// Returns the named sockets in this network namespace.
 fn unix_sockets() -> BTreeSet<String> {
     let table = fs::read_to_string("/proc/net/unix").expect("/proc/net/unix");
     table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(7)).map(str::to_string).collect()

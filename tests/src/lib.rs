@@ -1,9 +1,9 @@
 //! The harness of the end-to-end tests: a private "host" and "internet" (`bench`), a stub resolver (`dns`), origins
-//! that log every byte (`origin`) and every datagram (`datagrams`), runs of the real binary (`run`) and readers of what it leaves behind (`audit`,
-//! `leftover`).
+//! that log every byte (`origin`) and every datagram (`datagrams`), runs of the real binary (`run`) and readers of what
+//! it leaves behind (`audit`, `leftover`).
 //!
-//! Nothing here is compiled into `exeat`, and `exeat` has no switch for tests: the bench gives the machine that the
-//! tests need (public addresses that answer, a resolver that lies), so the address guard is never loosened.
+//! None of this is compiled into `exeat`, and `exeat` has no switch for tests: the bench provides the machine that the
+//! tests need (public addresses that answer, a resolver that lies), so that the address guard is never loosened.
 
 pub mod audit;
 pub mod bench;
@@ -19,13 +19,13 @@ pub mod services;
 
 use std::time::{Duration, Instant};
 
-/// How often something is done that chance decides: as often as CI has time for, or by night (`E2E_NIGHTLY=1`).
+/// Returns how often to repeat a random attempt: as often as CI has time for, or more at night (`E2E_NIGHTLY=1`).
 pub fn rounds(by_day: u64, by_night: u64) -> u64 {
     if std::env::var_os("E2E_NIGHTLY").is_some_and(|value| value != "0") { by_night } else { by_day }
 }
 
-/// Waits until `ready` gives a value, for at most `limit`. Tests sleep where they show that nothing happens, or what a process does
-/// meanwhile; what is to happen is waited for here, or by a reader's own deadline.
+/// Waits until `ready` returns a value, for at most `limit`. Tests sleep only to show that nothing happens, or to let a
+/// process run meanwhile; they wait here, or with a reader's deadline, for anything that must happen.
 pub fn wait_for<T>(limit: Duration, what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {

@@ -1,5 +1,5 @@
 //! The origins of the internet: TLS and plain HTTP, echo, a server that speaks first, half-closers and a bulk source,
-//! on every address. Each connection and its bytes are logged under the address that it was made to.
+//! on every address. Logs each connection and its bytes under the address that the client connected to.
 //!
 //! One thread serves them all; they are peers for tests, not models of a server.
 
@@ -29,51 +29,51 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use crate::datagrams::Datagrams;
 use crate::wait_for;
 
-/// HTTP over TLS.
+/// The ports of HTTP over TLS.
 pub const TLS: [u16; 2] = [443, 8443];
-/// Plain HTTP.
+/// The port of plain HTTP.
 pub const HTTP: u16 = 80;
-/// Sends back what it gets; closes its side when the client does.
+/// Returns all bytes; closes its side when the client does.
 pub const ECHO: u16 = 7;
-/// Greets first, then echoes: a database or mail server.
+/// Greets first, then echoes, like a database or mail server.
 pub const SERVER_FIRST: u16 = 5432;
 /// Reads 8 bytes, a big-endian count, and sends that many.
 pub const BULK: u16 = 9001;
-/// Says `bye`, closes its sending side, then reads until the client does the same.
+/// Sends `bye`, closes its sending side, then reads until the client closes too.
 pub const CLOSES_FIRST: u16 = 9002;
-/// Reads until the client has closed its sending side, then says how many bytes that were.
+/// Reads until the client has closed its sending side, then sends the number of bytes.
 pub const COUNTS: u16 = 9003;
-/// Reads 8 bytes, a big-endian count, and sends that many; the next byte that comes, at any time, breaks the connection.
+/// Reads 8 bytes, a big-endian count, and sends that many; the next byte, at any time, breaks the connection.
 pub const RESETS: u16 = 9004;
 /// Reads nothing, and keeps the connection.
 pub const NEVER_READS: u16 = 9005;
-/// Ports with a real server behind them, once [`Internet::open`] named it: SSH, PostgreSQL, Redis.
+/// Real servers: SSH, PostgreSQL and Redis, once [`Internet::open`] has named them.
 pub const SSH: u16 = 22;
-/// Beside [`SERVER_FIRST`], which has PostgreSQL's usual port.
+/// Differs from [`SERVER_FIRST`], which has PostgreSQL's usual port.
 pub const POSTGRES: u16 = 5433;
 /// See [`SSH`].
 pub const REDIS: u16 = 6379;
-/// The ports of the origins that answer for themselves.
+/// The ports of the origins in this module.
 pub const ORIGINS: [u16; 10] =
     [443, 8443, HTTP, ECHO, SERVER_FIRST, BULK, CLOSES_FIRST, COUNTS, RESETS, NEVER_READS];
-/// What the greeting is.
+/// The greeting of [`SERVER_FIRST`].
 pub const GREETING: &[u8] = b"220 origin ready\r\n";
 
-/// The media type of what is served byte for byte.
+/// The media type of files that are served byte for byte.
 pub const BYTES: &str = "application/octet-stream";
 
-/// The longest wait for what has been sent already.
+/// The longest wait for bytes that have been sent.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Bytes of one connection that are kept; more are only counted.
+/// The bytes of one connection that are kept; more are only counted.
 const KEPT: usize = 256 * 1024;
 
-/// One connection that arrived.
+/// One connection.
 #[derive(Debug)]
 pub struct Visit {
     /// The address and port that the client connected to.
     pub to: SocketAddr,
-    /// Bytes that arrived on the wire, TLS included.
+    /// The number of bytes on the wire, including TLS.
     pub bytes: AtomicU64,
     /// Whether the client closed its sending side.
     pub eof: AtomicBool,
@@ -88,32 +88,32 @@ struct VisitState {
 }
 
 impl Visit {
-    /// The first bytes as they came over the wire.
+    /// Returns the first bytes on the wire.
     pub fn wire(&self) -> Vec<u8> {
         self.state.lock().expect("visit").wire.clone()
     }
 
-    /// The name of the TLS hello.
+    /// Returns the name in the TLS hello.
     pub fn sni(&self) -> Option<String> {
         self.state.lock().expect("visit").sni.clone()
     }
 
-    /// The heads of the HTTP requests that came complete, decrypted.
+    /// Returns the heads of complete HTTP requests, decrypted.
     pub fn heads(&self) -> Vec<String> {
         self.state.lock().expect("visit").heads.clone()
     }
 }
 
-/// What stands behind a port of a real server.
+/// A real server for a port.
 #[derive(Clone)]
 pub enum Server {
-    /// It listens on this Unix socket.
+    /// A server that listens on this Unix socket.
     Socket(PathBuf),
     /// One process for each connection, which is its input and output.
     PerConnection(Vec<String>),
 }
 
-/// The log of every origin, and what origins serve beside their usual answers.
+/// The log of every origin, and the published files and servers.
 #[derive(Clone, Default)]
 pub struct Internet {
     /// Every datagram.
@@ -123,23 +123,23 @@ pub struct Internet {
     servers: Arc<Mutex<HashMap<u16, Server>>>,
 }
 
-/// Media type and content of a path that is served as a file.
+/// The media type and content of a published path.
 type File = (&'static str, Vec<u8>);
 
 impl Internet {
-    /// Serves this content at this path of every host; `{host}` in a text is the host that was asked.
+    /// Publishes this content at this path of every host; `{host}` in a text becomes the requested host.
     pub fn publish(&self, path: &str, kind: &'static str, content: impl Into<Vec<u8>>) {
         self.files.lock().expect("files").insert(path.to_string(), (kind, content.into()));
     }
 
-    /// Puts a real server behind its port, on every address.
+    /// Connects a port to a real server, on every address.
     pub fn open(&self, port: u16, server: Server) {
         self.servers.lock().expect("servers").insert(port, server);
     }
 
-    /// What is published at this path; `Some(None)` is nothing, in a directory where something is.
+    /// Returns what is published at this path; `Some(None)` is a missing file in a published directory.
     fn file(&self, path: &str, host: &str) -> Option<Option<File>> {
-        // apt asks for `/./` in the middle.
+        // apt asks for paths with `/./` in the middle.
         let path = path.split('?').next().unwrap_or(path).replace("/./", "/");
         let files = self.files.lock().expect("files");
         let Some((kind, content)) = files.get(&path).cloned() else {
@@ -152,25 +152,25 @@ impl Internet {
         Some(Some((kind, String::from_utf8_lossy(&content).replace("{host}", host).into_bytes())))
     }
 
-    /// The connections that were made to an address, oldest first.
+    /// Returns the connections to an address, oldest first.
     pub fn visits(&self, addr: IpAddr) -> Vec<Arc<Visit>> {
         let visits = self.visits.lock().expect("visits");
         visits.iter().filter(|visit| visit.to.ip() == addr).cloned().collect()
     }
 
-    /// Every connection since the log had `from` entries; see [`Internet::count`].
+    /// Returns every connection after the first `from`; see [`Internet::count`].
     pub fn since(&self, from: usize) -> Vec<Arc<Visit>> {
         self.visits.lock().expect("visits").iter().skip(from).cloned().collect()
     }
 
-    /// How many connections were made so far.
+    /// Returns the number of connections so far.
     pub fn count(&self) -> usize {
         self.visits.lock().expect("visits").len()
     }
 
-    /// Waits until the logs have all that was sent before this call: an origin takes its connections one after the other, and the
-    /// kernel delivers in order. So connections to each, and datagrams, are made that are waited for. `mark` is an address of
-    /// each family that nothing else uses.
+    /// Waits until the logs contain everything that was sent before this call. Makes a connection to each origin, and a
+    /// datagram, and waits for those: an origin accepts connections in turn, and the kernel delivers in order. `mark`
+    /// is an otherwise unused address of each family.
     pub fn settle(&self, mark: (IpAddr, IpAddr)) {
         let before = self.visits(mark.0).len();
         for port in ORIGINS {
@@ -209,14 +209,14 @@ impl Internet {
     }
 }
 
-/// The authority of the bench: mints a certificate for whatever name a client asks for.
+/// The certificate authority of the bench: issues a certificate for any name that a client asks for.
 pub struct Ca {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
 impl Ca {
-    /// A fresh one, for this process alone.
+    /// Makes an authority for this process alone.
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -226,7 +226,7 @@ impl Ca {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// What clients have to trust.
+    /// Returns the certificate that clients have to trust.
     pub fn pem(&self) -> String {
         self.pem.clone()
     }
@@ -266,7 +266,7 @@ impl ResolvesServerCert for Mint {
     }
 }
 
-/// Serves for ever in the network namespace of the calling thread; `ready` gets the log once all ports listen.
+/// Serves forever in the network namespace of the calling thread; `ready` gets the log once all ports listen.
 pub fn serve(ca: Ca, ready: impl FnOnce(Internet)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     runtime.block_on(async move {
@@ -327,8 +327,8 @@ async fn tls(acceptor: TlsAcceptor, stream: Logged, visit: Arc<Visit>, files: In
     http(stream, visit, files).await
 }
 
-/// HTTP/1.1, kept alive: a published path sends its file, `/bytes/N` N bytes, everything else a line that names host,
-/// method and body length.
+/// Serves HTTP/1.1 with keep-alive: a published path sends its file, `/bytes/N` N bytes, everything else a line with
+/// host, method and body length.
 async fn http(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     visit: Arc<Visit>,
@@ -366,7 +366,7 @@ async fn http(
     }
 }
 
-/// The length of the body, or `None` when the client went away in the middle of it.
+/// Returns the length of the body, or `None` if the client closed in the middle of it.
 async fn read_body(
     stream: &mut (impl AsyncRead + Unpin),
     pending: &mut Vec<u8>,
@@ -468,7 +468,7 @@ async fn never_reads(stream: Logged, _: Arc<Visit>) -> io::Result<()> {
     std::future::pending().await
 }
 
-/// Both ways between a client and a real server; a port without one is closed at once.
+/// Relays both directions between a client and a real server; a port without one is closed at once.
 async fn real_server(mut client: Logged, server: Option<Server>) -> io::Result<()> {
     let mut server = match server {
         None => return Ok(()),

@@ -1,4 +1,4 @@
-//! One run of the real binary: a clean environment, a deadline, and everything it said and left.
+//! Runs the real binary: a clean environment, a deadline, and all output.
 
 use std::fmt;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::wait_for;
 
 const DEADLINE: Duration = Duration::from_secs(40);
 
-/// A command that is about to start.
+/// A command that has not started yet.
 pub struct Run<'a> {
     pub(crate) cx: &'a Cx,
     pub(crate) words: Vec<String>,
@@ -61,19 +61,19 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts somewhere else than in the trial's working directory.
+    /// Sets the working directory, which is otherwise the trial's.
     pub fn cwd(mut self, dir: &Path) -> Self {
         self.cwd = dir.to_path_buf();
         self
     }
 
-    /// What the stage reads; without it, standard input is empty.
+    /// Sets standard input, which is otherwise empty.
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(bytes.into());
         self
     }
 
-    /// Keeps standard input open, and empty, until the run is dropped or waited for.
+    /// Keeps standard input open and empty until the run is dropped or waited for.
     pub fn stdin_open(mut self) -> Self {
         self.stdin_open = true;
         self
@@ -85,31 +85,31 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Opens descriptors as a shell would: `3>FILE`, `4<FILE`. Names with no special characters, please.
+    /// Opens descriptors as a shell would: `3>FILE`, `4<FILE`, for names without special characters.
     pub fn redirect(mut self, redirections: &str) -> Self {
         self.redirections = redirections.to_string();
         self
     }
 
-    /// In a process group of its own, as a shell with job control starts a job: it can be stopped and continued.
+    /// Uses a separate process group, like a job of a shell: it can be stopped and continued.
     pub fn own_group(mut self) -> Self {
         self.own_group = true;
         self
     }
 
-    /// Puts words in front of the command: a program that becomes exeat.
+    /// Puts words before the command: a program that becomes exeat.
     pub fn under<S: AsRef<str>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
         self.words.splice(0..0, words.into_iter().map(|word| word.as_ref().to_string()));
         self
     }
 
-    /// Gives more time than the usual 40 s, or less.
+    /// Sets the deadline instead of 40 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Starts, and does not wait.
+    /// Starts the command without waiting for its end.
     pub fn start(self) -> Live<'a> {
         let argv = self.argv();
         let mut command = Command::new(&argv[0]);
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", argv[0]));
         if let Some(bytes) = self.stdin {
             let mut pipe = child.stdin.take().expect("piped");
-            // The stage may stop reading when it likes: that is what a pipe is.
+            // The stage may stop reading at any time.
             thread::spawn(move || drop(pipe.write_all(&bytes)));
         }
         let stdout = collect(child.stdout.take().expect("piped"));
@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Starts and waits for the end.
+    /// Starts the command and waits for its end.
     pub fn run(self) -> Done {
         self.start().wait()
     }
@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A command that runs.
+/// A running command.
 pub struct Live<'a> {
     cx: &'a Cx,
     words: Vec<String>,
@@ -180,7 +180,7 @@ pub struct Live<'a> {
 }
 
 impl Live<'_> {
-    /// The process id of exeat.
+    /// Returns the process id of exeat.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
     }
@@ -191,7 +191,7 @@ impl Live<'_> {
         self
     }
 
-    /// Waits until a line with `text` came out of the stage.
+    /// Waits until the stage has printed a line with `text`.
     pub fn until_prints(&mut self, text: &str) -> &mut Self {
         let left = self.deadline.saturating_duration_since(Instant::now());
         wait_for(left, &format!("`{text}` on stdout"), || {
@@ -201,7 +201,7 @@ impl Live<'_> {
         self
     }
 
-    /// Everything that came out of the stage so far.
+    /// Returns the stage's output so far.
     pub fn printed(&mut self) -> String {
         self.stdout.take_in();
         String::from_utf8_lossy(&self.stdout.bytes).into_owned()
@@ -222,30 +222,30 @@ impl Live<'_> {
         self
     }
 
-    /// The states of all processes below exeat with this name (proc_pid_stat(5)).
+    /// Returns the states of all descendants of exeat with this name (proc_pid_stat(5)).
     pub fn states(&self, name: &str) -> Vec<char> {
         self.pids(name).into_iter().filter_map(|pid| state_of(pid.as_raw().cast_unsigned())).collect()
     }
 
-    /// The processes of that name below exeat.
+    /// Returns the descendants of exeat with this name.
     pub fn pids(&self, name: &str) -> Vec<Pid> {
         let below = below(self.child.id());
         let named = below.iter().filter_map(|line| line.split_once(' ')).filter(|(_, known)| *known == name);
         named.filter_map(|(pid, _)| pid.parse().ok()).map(Pid::from_raw).collect()
     }
 
-    /// Whether it ended.
+    /// Returns whether it has ended.
     pub fn ended(&mut self) -> bool {
         self.status = self.status.or_else(|| self.child.try_wait().expect("wait"));
         self.status.is_some()
     }
 
-    /// A field of `/proc/PID/status` in kB, such as `VmHWM`.
+    /// Returns a field of `/proc/PID/status` in kB, such as `VmHWM`.
     pub fn memory_kb(&self, field: &str) -> u64 {
         memory_kb(self.pid(), field)
     }
 
-    /// Processor time that exeat and everything below it have had, in the ticks of proc(5): hundredths of a second.
+    /// Returns the processor time of exeat and its descendants, in the ticks of proc(5): hundredths of a second.
     pub fn ticks(&self) -> u64 {
         let below = below(self.child.id());
         let pids = below.iter().filter_map(|line| line.split(' ').next()?.parse().ok()).map(Pid::from_raw);
@@ -292,20 +292,21 @@ impl Drop for Live<'_> {
     }
 }
 
-/// A field of a process's `/proc/PID/status` in kB.
+/// Returns a field of a process's `/proc/PID/status` in kB.
 pub fn memory_kb(pid: Pid, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
-/// The state of a process (proc_pid_stat(5)), unless it is gone.
+/// Returns the state of a process (proc_pid_stat(5)), unless it has ended.
 pub(crate) fn state_of(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether a process is in the foreground of its terminal: fields 5 and 8 of `/proc/PID/stat` (proc_pid_stat(5)) are equal.
+/// Returns whether a process is in the foreground of its terminal: fields 5 and 8 of `/proc/PID/stat`
+/// (proc_pid_stat(5)) are equal.
 pub(crate) fn is_in_foreground(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
@@ -313,14 +314,14 @@ pub(crate) fn is_in_foreground(pid: u32) -> bool {
     matches!(groups[..], [own, foreground] if own == foreground)
 }
 
-/// User and system time of a process: fields 14 and 15 of `/proc/PID/stat` (proc(5)); 0 for one that is gone.
+/// Returns the user and system time of a process: fields 14 and 15 of `/proc/PID/stat` (proc(5)); 0 after its end.
 pub fn ticks(pid: Pid) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// A stream that a thread reads, so that nobody blocks on it.
+/// A stream that a thread reads, so that no writer blocks.
 struct Collected {
     chunks: Receiver<Vec<u8>>,
     bytes: Vec<u8>,
@@ -331,7 +332,7 @@ impl Collected {
         self.bytes.extend(self.chunks.try_iter().flatten());
     }
 
-    /// What is there a moment after the end. Not more: a process that outlives exeat would hold the pipe for ever.
+    /// Takes in what arrives shortly after the end. A process that outlives exeat would keep the pipe open forever.
     fn finish(&mut self) -> Vec<u8> {
         let end = Instant::now() + Duration::from_secs(2);
         while let Ok(chunk) = self.chunks.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -354,7 +355,7 @@ fn collect(mut stream: impl Read + Send + 'static) -> Collected {
     Collected { chunks, bytes: Vec::new() }
 }
 
-/// A run that ended.
+/// An ended run.
 pub struct Done {
     words: String,
     /// The exit code, unless a signal ended exeat itself.
@@ -365,71 +366,71 @@ pub struct Done {
     pub raw_stdout: Vec<u8>,
     raw_stderr: Vec<u8>,
     audit: Option<PathBuf>,
-    /// From start to end.
+    /// The time from start to end.
     pub took: Duration,
 }
 
 impl Done {
-    /// Standard output as text.
+    /// Returns standard output as text.
     pub fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.raw_stdout).into_owned()
     }
 
-    /// Standard error as text.
+    /// Returns standard error as text.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.raw_stderr).into_owned()
     }
 
-    /// It ended with this code.
+    /// Checks the exit code.
     #[track_caller]
     pub fn exits(&self, code: i32) -> &Self {
         assert_eq!(self.code, Some(code), "exit code of {self:?}");
         self
     }
 
-    /// Standard output is exactly this.
+    /// Checks that standard output is exactly this.
     #[track_caller]
     pub fn prints(&self, text: &str) -> &Self {
         assert_eq!(self.stdout(), text, "stdout of {self:?}");
         self
     }
 
-    /// Standard output contains this.
+    /// Checks that standard output contains this.
     #[track_caller]
     pub fn shows(&self, text: &str) -> &Self {
         assert!(self.stdout().contains(text), "no `{text}` on stdout of {self:?}");
         self
     }
 
-    /// Standard error contains this.
+    /// Checks that standard error contains this.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Self {
         assert!(self.stderr().contains(text), "no `{text}` on stderr of {self:?}");
         self
     }
 
-    /// Nothing on standard error.
+    /// Checks that standard error is empty.
     #[track_caller]
     pub fn silent(&self) -> &Self {
         assert_eq!(self.stderr(), "", "stderr of {self:?}");
         self
     }
 
-    /// Nothing on standard error but that no signature was checked.
+    /// Checks that standard error contains only the note about unchecked signatures.
     #[track_caller]
     pub fn says_nothing_more(&self) -> &Self {
         assert_eq!(self.stderr(), "exeat: signature: not checked here (verify)\n", "stderr of {self:?}");
         self
     }
 
-    /// Standard output as JSON.
+    /// Parses standard output as JSON.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.raw_stdout)
             .unwrap_or_else(|error| panic!("{error} in stdout of {self:?}"))
     }
 
-    /// The record of the run, which has to be sound.
+    /// Returns the record of the run, and checks it.
     #[track_caller]
     pub fn record(&self) -> AuditLog {
         let log = self.record_so_far();
@@ -437,12 +438,12 @@ impl Done {
         log
     }
 
-    /// The record of a run that was killed: it may lack its end.
+    /// Returns the record of a killed run, which may lack its end.
     pub fn record_so_far(&self) -> AuditLog {
         AuditLog::read(self.audit.as_ref().expect("a run with --audit"))
     }
 
-    /// Where the record is.
+    /// Returns the path of the record.
     pub fn record_path(&self) -> Option<&Path> {
         self.audit.as_deref()
     }

@@ -1,4 +1,4 @@
-//! A command on a terminal: a real pair, whose other side types and reads.
+//! Runs a command on a terminal: a real pair, whose other side types and reads.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -23,20 +23,20 @@ use nix::unistd::Pid;
 use crate::run::{Run, is_in_foreground, state_of};
 use crate::wait_for;
 
-/// Rows and columns at the start.
+/// The rows and columns at the start.
 pub const SIZE: (u16, u16) = (33, 99);
-/// The longest wait for one thing.
+/// The longest wait for one event.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// A command that runs on a terminal of its own, which is its controlling one. Dropping this hangs up and kills.
+/// A command on a private terminal, which controls it. Dropping this hangs up and kills the command.
 pub struct Screen {
     master: Option<File>,
-    /// Keeps the terminal's settings readable when the command is over.
+    /// Keeps the terminal's settings readable after the command.
     slave: Option<OwnedFd>,
     name: PathBuf,
     child: Child,
     bytes: Receiver<Vec<u8>>,
-    /// Ends the thread that reads, which has a copy of the master.
+    /// Ends the reading thread, which has a copy of the master.
     over: Arc<AtomicBool>,
     reader: Option<thread::JoinHandle<()>>,
     shown: String,
@@ -45,9 +45,9 @@ pub struct Screen {
 }
 
 impl Run<'_> {
-    /// Starts on a terminal, in its foreground.
+    /// Starts the command in the foreground of a terminal.
     pub fn on_terminal(self) -> Screen {
-        // Close-on-exec from the start: a copy in some other trial's process would keep a terminal from hanging up.
+        // Close-on-exec from the start: a copy in another trial's process would prevent a hang-up.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let master = posix_openpt(flags).expect("a terminal");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("its other side");
@@ -63,7 +63,7 @@ impl Run<'_> {
         let master = File::from(OwnedFd::from(master));
         fcntl(&master, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("without blocking");
         let mut reader = master.try_clone().expect("a copy");
-        // No more than a few chunks wait here: what is not asked for stays in the terminal.
+        // Keeps few chunks here, so that unread output stays in the terminal.
         let (send, bytes) = mpsc::sync_channel(4);
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
@@ -105,12 +105,12 @@ impl Run<'_> {
 }
 
 impl Screen {
-    /// The process id of the command.
+    /// Returns the process id of the command.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
     }
 
-    /// The terminal's path on the host.
+    /// Returns the terminal's path on the host.
     pub fn name(&self) -> &str {
         self.name.to_str().expect("ASCII")
     }
@@ -133,7 +133,7 @@ impl Screen {
         self
     }
 
-    /// Waits for `text` in what is shown after the last text that was waited for; what came before it.
+    /// Waits for `text` in the output after the last match. Returns the output before it.
     #[track_caller]
     pub fn until(&mut self, text: &str) -> String {
         let end = Instant::now() + WAIT;
@@ -148,7 +148,7 @@ impl Screen {
         }
     }
 
-    /// All that is shown after the last text that was waited for, once nothing more comes for this time.
+    /// Returns the output after the last match, once it has been quiet for this time.
     pub fn rest(&mut self, quiet: Duration) -> String {
         while self.take_in(quiet) {}
         std::mem::take(&mut self.shown)
@@ -164,12 +164,12 @@ impl Screen {
         self.shown.chars().skip(start).collect()
     }
 
-    /// How the terminal is set.
+    /// Returns the terminal's settings.
     pub fn settings(&self) -> Termios {
         tcgetattr(self.master.as_ref().expect("not hung up")).expect("settings")
     }
 
-    /// Waits until the terminal passes every key on as it is, or no longer does.
+    /// Waits until the terminal is in raw mode, or is not.
     #[track_caller]
     pub fn until_raw(&mut self, raw: bool) -> &mut Self {
         let is_raw = || !self.settings().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ISIG);
@@ -177,7 +177,7 @@ impl Screen {
         self
     }
 
-    /// The processes below the command whose names begin so.
+    /// Returns the descendants of the command whose names start with this.
     pub fn pids(&self, name: &str) -> Vec<u32> {
         let below = crate::leftover::below(self.child.id());
         let named =
@@ -185,7 +185,7 @@ impl Screen {
         named.filter_map(|(pid, _)| pid.parse().ok()).collect()
     }
 
-    /// Waits until a process of that name sleeps, for a key or for time to pass: it is no longer starting, and not stopped.
+    /// Waits until a process of that name sleeps, so that it has started and is not stopped.
     #[track_caller]
     pub fn until_waits(&mut self, name: &str) -> &mut Self {
         wait_for(WAIT, &format!("`{name}` to wait"), || {
@@ -195,7 +195,7 @@ impl Screen {
         self
     }
 
-    /// Waits until a process of that name is in the foreground of its terminal: what is typed is for it.
+    /// Waits until a process of that name is in the foreground of its terminal, and gets the keys.
     #[track_caller]
     pub fn until_foreground(&mut self, name: &str) -> &mut Self {
         wait_for(WAIT, &format!("`{name}` in the foreground"), || {
@@ -204,10 +204,10 @@ impl Screen {
         self
     }
 
-    /// Waits until the process of that name writes no more, because nobody takes what it has written.
+    /// Waits until the process of that name stops writing, because nobody reads.
     #[track_caller]
     pub fn until_quiet(&mut self, name: &str) -> &mut Self {
-        /// Looks without a byte more.
+        /// The number of looks without a new byte.
         const LOOKS: u32 = 50;
         let (mut before, mut looks) = (None, 0);
         wait_for(WAIT, &format!("`{name}` to write no more"), || {
@@ -219,20 +219,20 @@ impl Screen {
         self
     }
 
-    /// Sets the size, as a window that is drawn larger.
+    /// Sets the size, as when a window is enlarged.
     pub fn resize(&mut self, rows: u16, columns: u16) -> &mut Self {
         set_size(&self.name, (rows, columns));
         self
     }
 
-    /// Sets the terminal by the words of stty(1), as a shell or a user would.
+    /// Sets the terminal with words of stty(1), as a shell or a user would.
     pub fn set(&mut self, words: &[&str]) -> &mut Self {
         let done = Command::new("stty").arg("-F").arg(&self.name).args(words).status();
         assert!(done.expect("stty").success());
         self
     }
 
-    /// Rows and columns.
+    /// Returns rows and columns.
     pub fn size(&self) -> (u16, u16) {
         let said = Command::new("stty").arg("-F").arg(&self.name).arg("size").output().expect("stty").stdout;
         let said = String::from_utf8(said).expect("ASCII");
@@ -240,7 +240,7 @@ impl Screen {
         (numbers.next().expect("rows"), numbers.next().expect("columns"))
     }
 
-    /// Whether the command has ended; takes nothing off the terminal.
+    /// Returns whether the command has ended, without reading the terminal.
     pub fn ended(&mut self) -> bool {
         self.child.try_wait().expect("wait").is_some()
     }
@@ -251,7 +251,7 @@ impl Screen {
         self
     }
 
-    /// Hangs up, as a window that is closed.
+    /// Hangs up, as when a window is closed.
     pub fn hang_up(&mut self) -> &mut Self {
         self.over.store(true, Ordering::SeqCst);
         if let Some(reader) = self.reader.take() {
@@ -262,7 +262,7 @@ impl Screen {
         self
     }
 
-    /// Waits for the end: the exit code, or the negative number of the signal that ended it.
+    /// Waits for the end. Returns the exit code, or the negative number of the signal.
     #[track_caller]
     pub fn wait(&mut self) -> i32 {
         loop {
@@ -277,7 +277,7 @@ impl Screen {
     }
 }
 
-/// Bytes that a process has written (proc_pid_io(5), `wchar`).
+/// Returns the number of bytes that a process has written (proc_pid_io(5), `wchar`).
 fn written(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("wchar: "))?.parse().ok()

@@ -1,5 +1,5 @@
-//! What real clients talk to: an OpenSSH, a PostgreSQL and a Redis server behind their ports of the internet, and one tiny
-//! package of each kind at every web origin. Made once, by the first trial that asks.
+//! Servers for real clients: OpenSSH, PostgreSQL and Redis on their ports of the internet, and one tiny package of each
+//! kind at every web origin. The first trial that needs one makes it.
 //!
 //! The servers run as an ordinary user on the "host" and listen on Unix sockets: the origins' ports lead to them
 //! (`origin`), so that every address of the internet has them and every connection is logged.
@@ -16,25 +16,25 @@ use crate::bench::{Bench, CLIENTS, HOME, ORDINARY, PATH, Powers};
 use crate::origin::{BYTES, POSTGRES, REDIS, SSH, Server};
 use crate::wait_for;
 
-/// What the tiny packages hold.
+/// The content of the tiny packages.
 pub const CONTENT: &str = "tiny and whole";
-/// The account that SSH lets in.
+/// The account of SSH and PostgreSQL.
 pub const LOGIN: &str = "git";
 
-/// Where the machine's servers keep what they write, and what clients are built into.
+/// Returns a path for the files of servers and built clients.
 fn place(name: &str) -> PathBuf {
     Path::new(HOME).join("services").join(name)
 }
 
-/// The directory, made and given to the ordinary user at first use.
+/// Makes the directory at first use, for the ordinary user.
 fn home(bench: &Bench) {
     static MADE: OnceLock<()> = OnceLock::new();
     MADE.get_or_init(|| {
         let home = Path::new(HOME).join("services");
         fs::create_dir(&home).expect("services directory");
         bench.give(&home, false);
-        // initdb and sshd want an account by name, and the ordinary user has none. The line stands in front of another of
-        // the same number, which the developer may have.
+        // initdb and sshd need an account name, which the ordinary user lacks. The line comes before another of the
+        // same number, which the developer may have.
         let uid = match bench.powers {
             Powers::Root => ORDINARY,
             Powers::Mapped { uid, .. } => uid,
@@ -45,7 +45,7 @@ fn home(bench: &Bench) {
     });
 }
 
-/// The words that run a command as the ordinary user, who has the account [`LOGIN`] there.
+/// Returns the words that run a command as the ordinary user, with the account [`LOGIN`].
 fn as_service(bench: &Bench, words: &[&str]) -> Vec<String> {
     home(bench);
     let script = format!("mount --bind {} /etc/passwd && exec \"$@\"", place("passwd").display());
@@ -78,7 +78,7 @@ fn start(bench: &Bench, words: &[&str]) {
     std::thread::spawn(move || child.wait());
 }
 
-/// A program by its usual places, or where the set-up unpacked it; `None` where it is not.
+/// Finds a program in its usual places, or where the set-up unpacked it.
 pub fn program(name: &str) -> Option<PathBuf> {
     let unpacked = Path::new(CLIENTS).join("system/usr");
     let places = std::env::split_paths(PATH).chain([unpacked.join("sbin")]);
@@ -89,7 +89,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     places.chain(postgresql).map(|place| place.join(name)).find(|file| file.is_file())
 }
 
-/// A real sshd behind [`SSH`]. Gives the private key that lets [`LOGIN`] in.
+/// Starts a real sshd on [`SSH`]. Returns the private key for [`LOGIN`].
 pub fn ssh(bench: &Bench) -> &'static str {
     static KEY: OnceLock<String> = OnceLock::new();
     KEY.get_or_init(|| {
@@ -116,8 +116,8 @@ pub fn ssh(bench: &Bench) -> &'static str {
     })
 }
 
-/// A real PostgreSQL behind [`POSTGRES`], with the user [`LOGIN`] and no password. It also listens on the host's own loopback, on its
-/// usual port, 5432.
+/// Starts a real PostgreSQL on [`POSTGRES`], with the user [`LOGIN`] and no password. It also listens on the host's
+/// loopback, on port 5432.
 pub fn postgresql(bench: &Bench) {
     static STARTED: OnceLock<()> = OnceLock::new();
     STARTED.get_or_init(|| {
@@ -137,13 +137,13 @@ pub fn postgresql(bench: &Bench) {
     });
 }
 
-/// A real Redis behind [`REDIS`], without a password.
+/// Starts a real Redis on [`REDIS`], without a password.
 pub fn redis(bench: &Bench) {
     static STARTED: OnceLock<()> = OnceLock::new();
     STARTED.get_or_init(|| {
         home(bench);
         let server = program("redis-server").unwrap_or_else(|| {
-            // The same program under the name that Debian's redis-tools has it by: it goes by what it is called.
+            // Debian's redis-tools has the same program by another name; the name decides what it does.
             let name = place("redis-server");
             symlink(program("redis-check-rdb").expect("Redis"), &name).expect("a link");
             name
@@ -163,7 +163,8 @@ fn until_it_answers(what: &str, socket: &Path) {
     wait_for(Duration::from_secs(20), what, || std::os::unix::net::UnixStream::connect(socket).ok());
 }
 
-/// One tiny package of each kind, at every web origin. Gives the directory of the same git repository, for SSH.
+/// Publishes one tiny package of each kind at every web origin. Returns the directory of the same git repository, for
+/// SSH.
 ///
 /// `/simple/` is a Python index, `/npm/` an npm registry, `/index/` a sparse cargo index, `/apt/` a Debian repository,
 /// `/maven/` a Maven one and `/repo.git` a repository for git's plain HTTP.
@@ -230,7 +231,7 @@ pub fn packages(bench: &Bench) -> &'static Path {
     })
 }
 
-/// Every file of a bare repository below `/repo.git/`: after `git update-server-info` that is all that git asks for.
+/// Publishes every file of a bare repository below `/repo.git/`: after `git update-server-info` git needs no more.
 fn publish_tree(bench: &Bench, top: &Path, directory: &Path) {
     for entry in fs::read_dir(directory).expect("a repository").flatten() {
         let path = entry.path();
@@ -243,7 +244,7 @@ fn publish_tree(bench: &Bench, top: &Path, directory: &Path) {
     }
 }
 
-/// Builds the packages, with what a Debian machine has: Python for the wheel, tar, dpkg-deb and git.
+/// Builds the packages with what a Debian machine has: Python for the wheel, tar, dpkg-deb and git.
 const MAKE: &str = r#"
 mkdir made && cd made
 python3 - "$1" <<'EOF'
@@ -269,7 +270,7 @@ git -c user.name=n -c user.email=n@example.com commit -qm one
 cd .. && git clone -q --bare work repo.git && git -C repo.git update-server-info
 "#;
 
-/// Builds a program once, as the ordinary user, into the place of its name: `script` makes `$1` out of `source`.
+/// Builds a program once, as the ordinary user: `script` makes `$1` from `source`.
 pub fn built(bench: &Bench, name: &str, source: &str, script: &str) -> PathBuf {
     home(bench);
     let directory = place(&format!("build-{name}"));
