@@ -14,7 +14,7 @@ pub(crate) fn write(path: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Reads a file or lists a directory, and says how much there is.
+/// Reads a file or lists a directory, and prints its size.
 pub(crate) fn read(path: &str) -> Said {
     if Path::new(path).is_dir() {
         return Ok(format!("ok: {} entries", fs::read_dir(path)?.count()));
@@ -28,12 +28,12 @@ pub(crate) fn create(path: &str) -> Said {
     Ok("ok".into())
 }
 
-/// The open descriptors and what they are.
+/// Lists the open descriptors and their targets.
 pub(crate) fn fds() -> Said {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc/self/fd")?.flatten() {
         let target = fs::read_link(entry.path()).unwrap_or_default();
-        // The listing's own descriptor has gone by the time it is looked at, or is this directory.
+        // The listing's own descriptor is gone when its link is read, or is this directory.
         if target.as_os_str().is_empty() || target.to_string_lossy().ends_with("/fd") {
             continue;
         }
@@ -43,7 +43,7 @@ pub(crate) fn fds() -> Said {
     Ok(found.join(" "))
 }
 
-/// Pipe, file, device or socket.
+/// Prints the kind of a descriptor: pipe, file, device or socket.
 pub(crate) fn fd_kind(which: &str) -> Said {
     // SAFETY: borrowed for one fstat; a closed number gives EBADF.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number(which)?) };
@@ -58,7 +58,7 @@ pub(crate) fn fd_kind(which: &str) -> Said {
     .into())
 }
 
-/// Writes at most so many megabytes into a file of this directory, removes it, and says how far it came.
+/// Writes at most this many megabytes into a file of this directory, removes it, and prints how far it came.
 pub(crate) fn fill(place: &str, megabytes: &str) -> Said {
     let path = Path::new(place).join("probe-fill");
     let block = vec![0x5a; 1 << 20];
@@ -76,7 +76,7 @@ pub(crate) fn fill(place: &str, megabytes: &str) -> Said {
     }
 }
 
-/// How many kernel settings can be opened for writing, with the first few.
+/// Counts the kernel settings that can be opened for writing, and prints the first few.
 pub(crate) fn writable_sysctls() -> Said {
     let mut found = Vec::new();
     sysctls(Path::new("/proc/sys"), &mut found)?;

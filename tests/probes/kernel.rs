@@ -9,7 +9,7 @@ use nix::libc;
 
 use crate::{Said, check, number};
 
-/// A socket of any family.
+/// Makes a socket of any family.
 pub(crate) fn socket(family: &str, kind: &str, protocol: &str) -> Said {
     // SAFETY: three integers.
     let fd = unsafe { libc::socket(number(family)?, number(kind)?, number(protocol)?) };
@@ -17,7 +17,7 @@ pub(crate) fn socket(family: &str, kind: &str, protocol: &str) -> Said {
     Ok("ok".into())
 }
 
-/// A ring that would do socket calls behind a filter's back.
+/// Sets up a ring, which would make socket calls without a filter.
 pub(crate) fn io_uring() -> Said {
     let mut params = [0_u8; 120]; // struct io_uring_params
     // SAFETY: the kernel fills at most the struct's 120 bytes.
@@ -25,7 +25,7 @@ pub(crate) fn io_uring() -> Said {
     Ok("ok".into())
 }
 
-/// getpid by the i386 entry: a filter for one architecture alone would not see it.
+/// Calls getpid by the i386 entry, which a filter for one architecture would not see.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn i386() -> Said {
     let pid: i64;
@@ -46,17 +46,17 @@ pub(crate) fn i386() -> Said {
     Ok("ENOSYS".into())
 }
 
-/// getpid by the x32 entry.
+/// Calls getpid by the x32 entry.
 pub(crate) fn x32() -> Said {
     // SAFETY: getpid takes no arguments.
     check(unsafe { libc::syscall(0x4000_0000 + libc::SYS_getpid) })?;
     Ok("ok".into())
 }
 
-/// Types a line into the terminal behind standard input, or any that can be opened.
+/// Types a line into the terminal of standard input, or any that can be opened.
 pub(crate) fn tiocsti() -> Said {
     let byte = b'#';
-    // The request is 32 bits wide to the driver; high bits must not get past a filter.
+    // The driver reads 32 bits of the request; high bits must not deceive a filter.
     for request in [libc::TIOCSTI, libc::TIOCSTI | (1 << 32)] {
         // SAFETY: TIOCSTI reads one byte.
         check(unsafe { libc::syscall(libc::SYS_ioctl, 0, request, &raw const byte) })?;
@@ -80,7 +80,8 @@ pub(crate) fn without(call: libc::c_long, command: &[&str]) -> Said {
     Err(Command::new(command[0]).args(&command[1..]).exec())
 }
 
-/// A request that reaches past a terminal, plainly and with high bits that the driver does not see, on descriptor `fd`.
+/// Makes a request on descriptor `fd` that affects more than its terminal, plainly and with high bits that the driver
+/// ignores.
 pub(crate) fn terminal_request(name: &str, fd: &str) -> Said {
     let request: u64 = match name {
         "TIOCLINUX" => libc::TIOCLINUX,
@@ -98,13 +99,13 @@ pub(crate) fn terminal_request(name: &str, fd: &str) -> Said {
     Ok("ok".into())
 }
 
-/// A nested user namespace.
+/// Makes a nested user namespace.
 pub(crate) fn userns() -> Said {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER)?;
     Ok("ok".into())
 }
 
-/// The session keyring's number.
+/// Prints the number of the session keyring.
 pub(crate) fn keyctl() -> Said {
     const KEYCTL_GET_KEYRING_ID: i64 = 0;
     const KEY_SPEC_SESSION_KEYRING: i64 = -3;
@@ -137,7 +138,7 @@ pub(crate) fn with_key(name: &str, command: &[&str]) -> Said {
     Err(Command::new(command[0]).args(&command[1..]).exec())
 }
 
-/// Looks for that secret and reads it.
+/// Searches for that secret and reads it.
 pub(crate) fn read_key(name: &str) -> Said {
     const KEYCTL_SEARCH: i64 = 10;
     const KEYCTL_READ: i64 = 11;
@@ -160,14 +161,14 @@ pub(crate) fn read_key(name: &str) -> Said {
     Ok(format!("ok: {}", String::from_utf8_lossy(&secret[..count])))
 }
 
-/// A mount, such as would uncover what a mask hides.
+/// Mounts a tmpfs, which could uncover what a mask hides.
 pub(crate) fn mount_tmpfs(place: &str) -> Said {
     let none: Option<&str> = None;
     nix::mount::mount(Some("tmpfs"), place, Some("tmpfs"), nix::mount::MsFlags::empty(), none)?;
     Ok("ok".into())
 }
 
-/// Takes a mask away.
+/// Removes a mask.
 pub(crate) fn unmount(place: &str) -> Said {
     nix::mount::umount2(place, nix::mount::MntFlags::MNT_DETACH)?;
     Ok("ok".into())
@@ -179,7 +180,7 @@ pub(crate) fn setuid(uid: &str) -> Said {
     Ok("ok".into())
 }
 
-/// A BPF map.
+/// Makes a BPF map.
 pub(crate) fn bpf() -> Said {
     let attributes: [u32; 32] =
         [2, 4, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -188,7 +189,7 @@ pub(crate) fn bpf() -> Said {
     Ok("ok".into())
 }
 
-/// A page-fault handler in user space.
+/// Makes a page-fault handler in user space.
 pub(crate) fn userfaultfd() -> Said {
     const UFFD_USER_MODE_ONLY: i64 = 1;
     // SAFETY: one integer.
@@ -196,8 +197,8 @@ pub(crate) fn userfaultfd() -> Said {
     Ok("ok".into())
 }
 
-/// Waits for SIGTSTP, and has a timer send SIGCONT so much later, which continues this process while everything else is stopped.
-/// Then makes a name that is watched, and stops again or goes on.
+/// Waits for SIGTSTP, and starts a timer for SIGCONT, which continues this process while everything else is stopped.
+/// Then makes a watched name, and stops again or continues.
 pub(crate) fn go_on(milliseconds: &str, then: &str) -> Said {
     let milliseconds: i64 = number(milliseconds)?;
     // SAFETY: every structure is a live local, and zeroes are a value of each.

@@ -1,4 +1,4 @@
-//! What takes more of the machine than a stage may have.
+//! Uses more of the machine than a stage may have.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use crate::{Said, check, number};
 const MEGABYTE: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Touches so much memory, and keeps it for so many milliseconds.
+/// Touches this much memory, and keeps it for some milliseconds.
 pub(crate) fn hog(megabytes: &str, millis: &str) -> Said {
     let held = touched(number(megabytes)?);
     thread::sleep(Duration::from_millis(number(millis)?));
@@ -23,7 +23,7 @@ pub(crate) fn hog(megabytes: &str, millis: &str) -> Said {
     Ok("ok".into())
 }
 
-/// So many processes that each touch so much memory of their own.
+/// Starts processes that each touch this much private memory.
 pub(crate) fn hogs(processes: &str, megabytes: &str, millis: &str) -> Said {
     let (megabytes, pause) = (number(megabytes)?, Duration::from_millis(number(millis)?));
     family(number(processes)?, || {
@@ -33,7 +33,7 @@ pub(crate) fn hogs(processes: &str, megabytes: &str, millis: &str) -> Said {
     })
 }
 
-/// Touches so much memory and forks so many processes that share it.
+/// Touches this much memory and forks processes that share it.
 pub(crate) fn hog_shared(processes: &str, megabytes: &str, millis: &str) -> Said {
     let (held, pause) = (touched(number(megabytes)?), Duration::from_millis(number(millis)?));
     let said = family(number(processes)?, || thread::sleep(pause));
@@ -41,7 +41,7 @@ pub(crate) fn hog_shared(processes: &str, megabytes: &str, millis: &str) -> Said
     said
 }
 
-/// Touches so much memory and starts a child that stays in it, as between vfork(2) and execve(2).
+/// Touches this much memory and starts a child that stays in it, as between vfork(2) and execve(2).
 pub(crate) fn hog_vfork(megabytes: &str, millis: &str) -> Said {
     extern "C" fn child(micros: *mut libc::c_void) -> libc::c_int {
         // SAFETY: takes a number.
@@ -62,12 +62,13 @@ pub(crate) fn hog_vfork(megabytes: &str, millis: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Writes so much into memory files that nobody maps, beside so many descriptors of other files, and keeps them for so many milliseconds.
+/// Writes this much into unmapped memory files, next to descriptors of other files, and keeps them for some
+/// milliseconds.
 pub(crate) fn hog_memfd(megabytes: &str, descriptors: &str, millis: &str) -> Said {
     let beside: io::Result<Vec<_>> =
         (0..number(descriptors)?).map(|_: u32| File::open("/dev/null")).collect();
     let file = nix::sys::memfd::memfd_create(c"hog", nix::sys::memfd::MFdFlags::empty())?;
-    // The same file again counts once.
+    // The same file counts once.
     let (mut file, again) = (File::from(file.try_clone()?), file);
     for _ in 0..number(megabytes)? {
         file.write_all(&[1; MEGABYTE])?;
@@ -77,7 +78,7 @@ pub(crate) fn hog_memfd(megabytes: &str, descriptors: &str, millis: &str) -> Sai
     Ok("ok".into())
 }
 
-/// Writes so much into a memory file that is also mapped and touched, as garbage collectors and browsers do.
+/// Writes this much into a memory file that is also mapped and touched, as garbage collectors and browsers do.
 pub(crate) fn hog_mapped_memfd(megabytes: &str, millis: &str) -> Said {
     let file = nix::sys::memfd::memfd_create(c"hog", nix::sys::memfd::MFdFlags::empty())?;
     let length = number::<usize>(megabytes)? * MEGABYTE;
@@ -104,18 +105,18 @@ pub(crate) fn hog_mapped_memfd(megabytes: &str, millis: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Starts processes that sleep, until there are so many or the kernel refuses.
+/// Starts sleeping processes, up to a number or until the kernel refuses.
 pub(crate) fn forks(most: &str, millis: &str) -> Said {
     let (most, pause) = (number(most)?, Duration::from_millis(number(millis)?));
     family(most, || thread::sleep(pause))
 }
 
-/// Forks as fast as it can, and each child too, so many times in all: nothing else bounds it where no limit holds. Each process
-/// leaves a byte in the file `shards` for each of its children; this one ends after so many milliseconds.
+/// Forks as fast as it can, as does each child, up to a total that bounds the bomb without any limit. Each process
+/// writes a byte to the file `shards` for each of its children; this one ends after some milliseconds.
 pub(crate) fn bomb(most: &str, millis: &str) -> Said {
     let end = Instant::now() + Duration::from_millis(number(millis)?);
     let most: usize = number(most)?;
-    // A byte for each fork that may be tried: all processes take from the one pipe, which holds this many.
+    // A byte for each permitted fork: all processes share this pipe, which holds this many.
     if most > 3000 {
         return Err(io::Error::other("a bomb for this machine too"));
     }
@@ -141,7 +142,7 @@ pub(crate) fn bomb(most: &str, millis: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Starts threads that sleep, until there are so many or the kernel refuses.
+/// Starts sleeping threads, up to a number or until the kernel refuses.
 pub(crate) fn threads(most: &str) -> Said {
     let sleep = || thread::sleep(Duration::from_millis(500));
     let mut said = format!("all {most}");
@@ -161,13 +162,13 @@ pub(crate) fn threads(most: &str) -> Said {
     Ok(said)
 }
 
-/// Opens a file so many times.
+/// Opens a file this many times.
 pub(crate) fn open_many(count: &str) -> Said {
     let files: io::Result<Vec<_>> = (0..number(count)?).map(|_: u32| File::open("/dev/null")).collect();
     files.map(|files| format!("ok: {}", files.len()))
 }
 
-/// Computes for so many seconds of processor time, SIGXCPU ignored where that is asked for.
+/// Computes for some seconds of processor time, with SIGXCPU ignored on request.
 pub(crate) fn spin(seconds: &str, ignoring: bool) -> Said {
     use nix::sys::signal::{SigHandler, Signal, signal};
     if ignoring {
@@ -181,7 +182,7 @@ pub(crate) fn spin(seconds: &str, ignoring: bool) -> Said {
     Ok("ok".into())
 }
 
-/// Writes 64 bytes in turns to stdout and stderr, until there are so many.
+/// Writes 64 bytes in turns to stdout and stderr, up to a total.
 pub(crate) fn flood(bytes: &str) -> Said {
     for n in 0..number::<usize>(bytes)? / 64 {
         let line = [if n % 2 == 0 { b'o' } else { b'e' }; 64];
@@ -202,7 +203,7 @@ fn touched(megabytes: usize) -> Vec<u8> {
     held
 }
 
-/// Forks so many children that each do that, and waits for them all.
+/// Forks children that each run `child`, and waits for all.
 fn family(most: usize, child: impl Fn()) -> Said {
     let mut said = format!("all {most}");
     let mut children = 0;

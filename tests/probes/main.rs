@@ -1,7 +1,7 @@
-//! The programs that run inside the sandbox: each tries one thing and prints one line about how it went.
+//! The programs that run inside the sandbox: each tries one thing and prints one line with the result.
 //!
-//! `probe NAME ARGS...`. What the kernel refused prints as the name of the error (`ENETUNREACH`), what worked as `ok`.
-//! A probe never decides whether that is right: the trial does.
+//! `probe NAME ARGS...`. A refusal prints as the name of the error (`ENETUNREACH`), a success as `ok`. A probe never
+//! decides whether that is right: the trial does.
 
 #![allow(unsafe_code, reason = "attacks are raw system calls")]
 
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use nix::errno::Errno;
 
-/// What a probe prints.
+/// The output of a probe.
 type Said = io::Result<String>;
 
 fn main() -> ExitCode {
@@ -127,17 +127,17 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// `ENETUNREACH` rather than words that change with the locale.
+/// Returns the name of an error, such as `ENETUNREACH`, which does not change with the locale.
 fn name_of(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| format!("{error}"), |code| format!("{:?}", Errno::from_raw(code)))
 }
 
-/// The outcome of a raw call: a negative number is an error.
+/// Converts the result of a raw call: a negative number is an error.
 fn check(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Arguments that have to be numbers.
+/// Parses an argument as a number.
 fn number<T: std::str::FromStr>(text: &str) -> io::Result<T> {
     text.parse().map_err(|_| io::Error::other(format!("`{text}` is no number")))
 }

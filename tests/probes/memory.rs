@@ -15,7 +15,7 @@ pub(crate) fn ptrace(pid: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Stops a child of its own, reads its memory and lets it go, as a debugger does.
+/// Stops a child process, reads its memory and lets it continue, as a debugger does.
 pub(crate) fn trace_child() -> Said {
     let mut child = std::process::Command::new("sleep").arg("30").spawn()?;
     let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
@@ -52,7 +52,7 @@ pub(crate) fn steal_fd(pid: &str) -> Said {
     Err(last)
 }
 
-/// Writes one byte back to where it is, in the first writable mapping of a process.
+/// Writes one byte back to its place, in the first writable mapping of a process.
 pub(crate) fn write_memory(pid: &str) -> Said {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let line = maps
@@ -70,7 +70,7 @@ pub(crate) fn write_memory(pid: &str) -> Said {
     Ok("ok".into())
 }
 
-/// The environment of a process, on one line.
+/// Prints the environment of a process, on one line.
 pub(crate) fn environ(pid: &str) -> Said {
     let bytes = fs::read(format!("/proc/{pid}/environ"))?;
     Ok(format!("ok: {}", String::from_utf8_lossy(&bytes).replace('\0', " ")))

@@ -1,4 +1,4 @@
-//! Ways around the proxy: addresses, resolvers and the sockets of others.
+//! Paths around the proxy: addresses, resolvers and other programs' sockets.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,14 +13,14 @@ use crate::{Said, number};
 
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Connects, and says hello so that an origin would see it.
+/// Connects, and sends a hello that an origin would log.
 pub(crate) fn tcp(addr: &str) -> Said {
     let mut stream = TcpStream::connect_timeout(&address(addr)?, PATIENCE)?;
     stream.write_all(b"hello")?;
     Ok("ok".into())
 }
 
-/// Sends one datagram. A refusal comes at once, if one comes.
+/// Sends one datagram. A refusal arrives at once.
 pub(crate) fn udp(addr: &str) -> Said {
     let addr = address(addr)?;
     let socket = UdpSocket::bind(if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
@@ -45,7 +45,7 @@ pub(crate) fn dns_udp(server: &str, name: &str) -> Said {
     Ok(format!("ok: code {}, {count} bytes", reply[3] & 0x0f))
 }
 
-/// The same over TCP.
+/// Asks a resolver for an address over TCP.
 pub(crate) fn dns_tcp(server: &str, name: &str) -> Said {
     let mut stream = TcpStream::connect_timeout(&address(server)?, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -85,7 +85,7 @@ pub(crate) fn listen_abstract(name: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Serves one connection of its own on loopback: a stage may do so.
+/// Serves one connection on loopback, as a stage may.
 pub(crate) fn serve(port: &str) -> Said {
     let listener = TcpListener::bind(("127.0.0.1", number(port)?))?;
     let addr = listener.local_addr()?;
@@ -96,7 +96,7 @@ pub(crate) fn serve(port: &str) -> Said {
     Ok(format!("ok: {heard}"))
 }
 
-/// Takes a port of the loopback, and lets it go.
+/// Binds a port of the loopback, and frees it.
 pub(crate) fn listen(port: &str) -> Said {
     TcpListener::bind(("127.0.0.1", number(port)?))?;
     Ok("ok".into())
@@ -117,7 +117,7 @@ pub(crate) fn fast_open(addr: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Every socket in the file system that can be connected to, blank separated; `none` is what should come.
+/// Lists every socket in the file system that accepts a connection, separated by blanks; `none` is expected.
 pub(crate) fn sockets() -> Said {
     let mut found = Vec::new();
     for place in ["/run", "/tmp", "/var", "/home", "/root", "/dev", "."] {
@@ -142,7 +142,7 @@ fn address(text: &str) -> io::Result<SocketAddr> {
     text.parse().map_err(|_| io::Error::other(format!("`{text}` is no address")))
 }
 
-/// A query for an A record.
+/// Encodes a query for an A record.
 fn question(name: &str) -> Vec<u8> {
     let mut bytes = vec![0x12, 0x34, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {

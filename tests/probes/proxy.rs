@@ -1,4 +1,4 @@
-//! The proxy as a client sees it, with the corners that no ordinary client shows.
+//! The proxy as a client sees it, with cases that no ordinary client shows.
 
 use std::env;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::{Said, name_of, number};
 
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// CONNECT, and everything that came back, on one line.
+/// Sends a CONNECT, and prints everything that came back, on one line.
 pub(crate) fn ask(target: &str) -> Said {
     let mut stream = dial()?;
     stream.write_all(head(target).as_bytes())?;
@@ -25,13 +25,13 @@ pub(crate) fn ask(target: &str) -> Said {
     Ok(format!("{answer}{}", String::from_utf8_lossy(&rest)).replace("\r\n", "\n"))
 }
 
-/// Sends so many bytes and closes its side; all of them have to come back, and then the end.
+/// Sends this many bytes and closes its side; all of them must come back, and then the end.
 pub(crate) fn echo(target: &str, count: &str) -> Said {
     let stream = tunnel(target)?;
     echo_through(stream, number(count)?)
 }
 
-/// The first bytes come right behind the head, in the same segment.
+/// Sends the first bytes in the same segment as the head.
 pub(crate) fn early(target: &str) -> Said {
     let mut stream = dial()?;
     stream.write_all(format!("{}early bird", head(target)).as_bytes())?;
@@ -42,7 +42,7 @@ pub(crate) fn early(target: &str) -> Said {
     Ok(heard)
 }
 
-/// The server speaks first.
+/// Reads the greeting of a server that speaks first.
 pub(crate) fn greeting(target: &str) -> Said {
     let mut stream = tunnel(target)?;
     let mut heard = [0; 64];
@@ -54,7 +54,7 @@ pub(crate) fn greeting(target: &str) -> Said {
     Ok(format!("{} {answer}", heard.trim()))
 }
 
-/// The server closes its side; ours still carries bytes.
+/// Sends more bytes after the server has closed its side.
 pub(crate) fn server_closes(target: &str) -> Said {
     let mut stream = tunnel(target)?;
     let mut heard = String::new();
@@ -67,7 +67,7 @@ pub(crate) fn server_closes(target: &str) -> Said {
     Ok(heard)
 }
 
-/// We close our side; the answer comes after that.
+/// Closes its side, and then reads the answer.
 pub(crate) fn client_closes(target: &str, count: &str) -> Said {
     let mut stream = tunnel(target)?;
     stream.write_all(&vec![b'c'; number(count)?])?;
@@ -77,20 +77,21 @@ pub(crate) fn client_closes(target: &str, count: &str) -> Said {
     Ok(heard.trim().into())
 }
 
-/// Downloads so many bytes.
+/// Downloads this many bytes.
 pub(crate) fn bulk(target: &str, count: &str) -> Said {
     let began = Instant::now();
     let got = download(tunnel(target)?, number(count)?, Duration::ZERO)?;
     Ok(format!("{got} bytes in {} ms", began.elapsed().as_millis()))
 }
 
-/// Asks for many bytes and does not read them for a while: whoever is in between must not collect them.
+/// Asks for many bytes and reads them late: nothing in between may collect them.
 pub(crate) fn slow_reader(target: &str, count: &str) -> Said {
     let got = download(tunnel(target)?, number(count)?, Duration::from_secs(2))?;
     Ok(format!("{got} bytes"))
 }
 
-/// CONNECT; where that is allowed, asks for 3 bytes and then for the end. Says the status and how the stream ended.
+/// Sends a CONNECT; if it is allowed, asks for 3 bytes and then for the end. Prints the status and how the stream
+/// ended.
 pub(crate) fn end_of(target: &str) -> Said {
     let mut stream = dial()?;
     stream.write_all(head(target).as_bytes())?;
@@ -107,13 +108,13 @@ pub(crate) fn end_of(target: &str) -> Said {
     Ok(format!("{} {end}", answer.split(' ').nth(1).unwrap_or("none")))
 }
 
-/// Asks for more than anybody buffers and reads none of it; then the origin breaks the connection. Keeps its side until
-/// standard input ends.
+/// Asks for more than all buffers hold and reads none of it; then the origin breaks the connection. Keeps its side
+/// until standard input ends.
 pub(crate) fn stop_reading(target: &str) -> Said {
     let mut stream = tunnel(target)?;
     stream.write_all(&u64::MAX.to_be_bytes())?;
     thread::sleep(Duration::from_millis(500));
-    // The first makes the origin break off; the second makes the proxy meet that.
+    // The first makes the origin break the connection; the second lets the proxy notice.
     for _ in 0..2 {
         stream.write_all(b"x")?;
         thread::sleep(Duration::from_millis(300));
@@ -121,12 +122,11 @@ pub(crate) fn stop_reading(target: &str) -> Said {
     until_released("stopped")
 }
 
-/// Sends until nobody takes more, then closes without having read the answer, which is a reset. Stays until standard
-/// input ends.
+/// Sends until nobody takes more, then closes with an unread answer, which is a reset. Stays until standard input ends.
 pub(crate) fn break_off(target: &str) -> Said {
     let mut stream = dial()?;
     stream.write_all(head(target).as_bytes())?;
-    // Only what has come when it closes makes the close a reset.
+    // The close is a reset only if bytes have arrived.
     stream.peek(&mut [0])?;
     stream.set_write_timeout(Some(Duration::from_millis(500)))?;
     while stream.write_all(&[b'b'; 64 * 1024]).is_ok() {}
@@ -141,7 +141,7 @@ fn until_released(word: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Tunnels one after the other, in so many threads; each echoes 64 bytes.
+/// Opens tunnels one after the other, in several threads; each echoes 64 bytes.
 pub(crate) fn many(target: &str, each: &str, beside: &str) -> Said {
     let each: usize = number(each)?;
     let workers: Vec<_> = (0..number::<usize>(beside)?)
@@ -169,7 +169,7 @@ pub(crate) fn hold(target: &str, count: &str) -> Said {
     Ok("ok".into())
 }
 
-/// The head arrives byte by byte.
+/// Sends the head byte by byte.
 pub(crate) fn split_head(target: &str) -> Said {
     let mut stream = dial()?;
     stream.set_nodelay(true)?;
@@ -180,7 +180,7 @@ pub(crate) fn split_head(target: &str) -> Said {
     echo_through(stream, 64)
 }
 
-/// The head never ends: a byte a second. Says what came of it, and after how many seconds.
+/// Sends a head without end, a byte a second. Prints the result, and after how many seconds it came.
 pub(crate) fn slow_head(target: &str) -> Said {
     let began = Instant::now();
     let mut stream = dial()?;
@@ -206,19 +206,19 @@ pub(crate) fn slow_head(target: &str) -> Said {
     Ok(format!("{outcome} after {} s: {}", began.elapsed().as_secs(), heard.lines().next().unwrap_or("")))
 }
 
-/// One field of so many bytes.
+/// Sends one field of this many bytes.
 pub(crate) fn huge_head(target: &str, size: &str) -> Said {
     let head = head(target);
     first_line(&format!("{}X-Pad: {}\r\n\r\n", &head[..head.len() - 2], "x".repeat(number(size)?)))
 }
 
-/// So many fields.
+/// Sends this many fields.
 pub(crate) fn many_fields(target: &str, count: &str) -> Said {
     let head = head(target);
     first_line(&format!("{}{}\r\n", &head[..head.len() - 2], "X-Pad: x\r\n".repeat(number(count)?)))
 }
 
-/// A CONNECT for every line of a file (`\xHH` is a byte); the status of each, on lines of their own.
+/// Sends a CONNECT for every line of a file (`\xHH` is a byte), and prints each status on a line.
 pub(crate) fn ask_all(file: &str) -> Said {
     let mut said = Vec::new();
     for line in fs::read_to_string(file)?.lines() {
@@ -227,25 +227,25 @@ pub(crate) fn ask_all(file: &str) -> Said {
     Ok(said.join("\n"))
 }
 
-/// Sends what a script says over TCP and gives what came back; see [`converse`].
+/// Plays a script over TCP and prints what came back; see [`converse`].
 pub(crate) fn bytes(file: &str) -> Said {
     let stream = dial()?;
     converse(stream.try_clone()?, stream, |stream| stream.shutdown(Shutdown::Write), file)
 }
 
-/// The same straight on the proxy's socket.
+/// Plays a script directly on the proxy's socket.
 pub(crate) fn bytes_unix(socket: &str, file: &str) -> Said {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     converse(stream.try_clone()?, stream, |stream| stream.shutdown(Shutdown::Write), file)
 }
 
-/// For the first byte of an answer, in milliseconds: longer than the proxy waits for a head.
+/// The wait for the first byte of an answer, in milliseconds: longer than the proxy waits for a head.
 const FIRST_BYTE: u64 = 13_000;
 
-/// Plays a script: one step a line, `send HEX`, `wait MS`, `shut`. Then reads to the end of the connection, for as long
-/// as bytes come (`quiet MS` says how long that is once the first has come; `until-head` stops at the first empty line).
-/// Says `closed` or `open`, a blank, and the hex of what came.
+/// Plays a script: one step a line, `send HEX`, `wait MS`, `shut`. Then reads to the end of the connection, while bytes
+/// come (`quiet MS` is the longest pause after the first; `until-head` stops at the first empty line). Returns `closed`
+/// or `open`, a blank, and the received bytes in hex.
 fn converse<S: Read + Send + 'static, W: Write>(
     mut reader: S,
     mut writer: W,
@@ -270,7 +270,7 @@ fn converse<S: Read + Send + 'static, W: Write>(
             ("wait", millis) => {
                 let end = Instant::now() + Duration::from_millis(number(millis)?);
                 match listen_until(&chunks, end, &mut heard) {
-                    // The other side has gone: nobody hears the rest.
+                    // The other side has closed: nobody reads the rest.
                     RecvTimeoutError::Disconnected => break,
                     RecvTimeoutError::Timeout => {}
                 }
@@ -284,7 +284,8 @@ fn converse<S: Read + Send + 'static, W: Write>(
         if head_alone && heard.windows(4).any(|window| window == b"\r\n\r\n") {
             break "open";
         }
-        // On a busy machine an answer takes its time, and no row expects silence: the proxy ends what it does not answer.
+        // On a busy machine an answer may be late, and no row expects silence: the proxy closes a connection without an
+        // answer.
         let patience = if heard.is_empty() { FIRST_BYTE.max(quiet) } else { quiet };
         match chunks.recv_timeout(Duration::from_millis(patience)) {
             Ok(chunk) => heard.extend(chunk),
@@ -295,7 +296,7 @@ fn converse<S: Read + Send + 'static, W: Write>(
     Ok(format!("{state} {}", hex(&heard)))
 }
 
-/// Takes in what comes until `end`; says why it stopped.
+/// Reads until `end`. Returns why it stopped.
 fn listen_until(chunks: &Receiver<Vec<u8>>, end: Instant, heard: &mut Vec<u8>) -> RecvTimeoutError {
     loop {
         match chunks.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -318,7 +319,7 @@ fn first_line(request: &str) -> Said {
     let mut stream = dial()?;
     let mut copy = stream.try_clone()?;
     let request = request.to_string();
-    // A refusal may come before all is sent: then the rest of the sending fails, and that is no news.
+    // A refusal may come before everything is sent: then the rest of the sending fails, which does not matter.
     let sender = thread::spawn(move || copy.write_all(request.as_bytes()));
     let answer = read_head(&mut stream)?;
     let _ = sender.join();
@@ -368,7 +369,7 @@ fn head(target: &str) -> String {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")
 }
 
-/// Connects to where `HTTPS_PROXY` points.
+/// Connects to the proxy in `HTTPS_PROXY`.
 fn dial() -> io::Result<TcpStream> {
     let proxy = env::var("HTTPS_PROXY").map_err(|_| io::Error::other("no HTTPS_PROXY"))?;
     let addr: Result<SocketAddr, _> = proxy.trim_start_matches("http://").trim_end_matches('/').parse();
@@ -377,7 +378,7 @@ fn dial() -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Up to the empty line and no further; what comes behind belongs to the tunnel.
+/// Reads up to the empty line and no further, because the bytes after it belong to the tunnel.
 fn read_head(stream: &mut TcpStream) -> io::Result<String> {
     let mut head = Vec::new();
     let mut byte = [0];

@@ -1,4 +1,4 @@
-//! Quotas of the user on the whole machine, taken as far as they go.
+//! Uses up the quotas that the user has on the whole machine.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -13,10 +13,10 @@ use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockTy
 
 use crate::{Said, check, name_of, number};
 
-/// The most that one message takes (SCM_MAX_FD, include/net/scm.h).
+/// The most descriptors in one message (SCM_MAX_FD, include/net/scm.h).
 const AT_ONCE: usize = 253;
 
-/// Puts as many descriptors in flight as the kernel lets it, prints how many, and keeps them for so many milliseconds.
+/// Puts as many descriptors in flight as the kernel allows, prints the number, and keeps them for some milliseconds.
 pub(crate) fn in_flight(millis: &str) -> Said {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -53,7 +53,7 @@ pub(crate) fn pass() -> Said {
     Ok("ok".into())
 }
 
-/// Makes inotify instances until there are so many or the kernel refuses, and keeps them for so many milliseconds.
+/// Makes inotify instances, up to a number or until the kernel refuses, and keeps them for some milliseconds.
 pub(crate) fn inotify_instances(most: &str, millis: &str) -> Said {
     let made = |_: usize| Inotify::init(InitFlags::empty()).map_err(io::Error::from);
     let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! The SOCKS5 port as a client sees it: `ALL_PROXY` says where it is.
+//! The SOCKS5 port as a client sees it, from `ALL_PROXY`.
 
 use std::env;
 use std::io::{self, Read, Write};
@@ -10,30 +10,30 @@ use crate::{Said, number};
 
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// The code of the reply: an address is sent as one, anything else as a name.
+/// Prints the code of the reply: an address is sent as one, anything else as a name.
 pub(crate) fn ask(target: &str) -> Said {
     let (_, code) = send(&request(target)?)?;
     Ok(format!("code {code}"))
 }
 
-/// The same with an address sent as a name.
+/// Asks for an address in the form of a name.
 pub(crate) fn ask_name(name: &str, port: &str) -> Said {
     let (_, code) = send(&named(name, number(port)?)?)?;
     Ok(format!("code {code}"))
 }
 
-/// BIND, UDP ASSOCIATE, or what else the number stands for.
+/// Sends BIND, UDP ASSOCIATE, or another command by its number.
 pub(crate) fn command(number_of: &str) -> Said {
     let (_, code) = send(&[5, number(number_of)?, 0, 1, 0, 0, 0, 0, 0, 0])?;
     Ok(format!("code {code}"))
 }
 
-/// Sends so many bytes and closes its side; all of them have to come back, and then the end.
+/// Sends this many bytes and closes its side; all of them must come back, and then the end.
 pub(crate) fn echo(target: &str, count: &str) -> Said {
     echo_through(tunnel(target)?, number(count)?)
 }
 
-/// What a server says that speaks first.
+/// Prints the greeting of a server that speaks first.
 pub(crate) fn greeting(target: &str) -> Said {
     let mut heard = [0; 64];
     let count = tunnel(target)?.read(&mut heard)?;

@@ -1,4 +1,4 @@
-//! Sockets as standard streams of another program.
+//! Gives another program sockets as standard streams.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ pub(crate) fn with_stream(kind: &str, stream: &str, command: &[&str]) -> Said {
 fn socket_of(kind: &str) -> std::io::Result<OwnedFd> {
     let unix = |kind| socket(AddressFamily::Unix, kind, SockFlag::empty(), None);
     let pair = |kind| socketpair(AddressFamily::Unix, kind, None, SockFlag::empty());
-    // A name that no other trial has.
+    // A unique name among the trials.
     let name = UnixAddr::new_abstract(format!("exeat-probe-{}", std::process::id()).as_bytes())?;
     let listener = |kind| {
         let listener = unix(kind)?;
@@ -61,7 +61,7 @@ fn socket_of(kind: &str) -> std::io::Result<OwnedFd> {
         }
         "vsock" => socket(AddressFamily::Vsock, SockType::Stream, SockFlag::empty(), None)?,
         "alg" => socket(AddressFamily::Alg, SockType::SeqPacket, SockFlag::empty(), None)?,
-        // These are ways for bytes and nothing else.
+        // Pure byte streams.
         "pair" => {
             let (ours, theirs) = pair(SockType::Stream)?;
             std::mem::forget(theirs);

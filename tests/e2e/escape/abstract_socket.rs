@@ -1,4 +1,4 @@
-//! B03: sockets without a file belong to a network namespace. The host's are not in the stage's.
+//! B03: sockets without a file belong to a network namespace, and the stage is not in the host's.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};

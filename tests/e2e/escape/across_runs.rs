@@ -1,4 +1,4 @@
-//! L08 and L10: what one run leaves to the next one, and what runs in one directory do to each other.
+//! L08 and L10: what one run leaves for the next, and how parallel runs in one directory affect each other.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,7 +22,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
 }
 
-/// Another user of the machine would put a configuration of its own in the place of `.git/config`, at any time after the run.
+/// A directory that the stage opened would let another user of the machine replace `.git/config` after the run.
 fn opened(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
     let mode =
@@ -54,7 +54,7 @@ fn opened(cx: &Cx) {
     }
 }
 
-/// SIGKILL, as the kernel sends it when memory runs out: nothing is moved then, and the next start does it before it judges anything.
+/// SIGKILL, as when memory runs out: nothing is moved then, so the next start moves it before it decides anything.
 fn killed(cx: &Cx) {
     let result = cx.home().join("result.json");
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
@@ -64,12 +64,12 @@ fn killed(cx: &Cx) {
     let mut live = cx.sh(&[], plant).start();
     live.until_prints("ready");
     let is_there = |name: &&str| fs::symlink_metadata(cx.dir().join(name)).is_ok();
-    // What is obeyed at once is moved at once, and nobody can tell then.
+    // Files that the host obeys at once are also moved at once, when their maker is unknown.
     let at_once = [".vscode/tasks.json", ".git/info/attributes", ".git/COMMIT_EDITMSG"];
     e2e::wait_for(Duration::from_secs(2), "what is obeyed at once to be moved", || {
         (!at_once.iter().any(is_there)).then_some(())
     });
-    // They have other names first, and are put into the quarantine then.
+    // They are renamed first, and moved to the quarantine afterwards.
     e2e::wait_for(Duration::from_secs(5), "what was moved to be in the quarantine", || {
         at_once.iter().all(|name| cx.find_aside(cx.dir(), name).is_some()).then_some(())
     });
@@ -103,12 +103,13 @@ fn killed(cx: &Cx) {
     for name in [".vscode/tasks.json", ".envrc", ".git/info/attributes", "mise.ci.toml"] {
         assert!(cx.aside(name).exists());
     }
-    // Once, and then it is over.
+    // It happens once.
     let done = cx.sh(&[], "true").run();
     assert!(!done.stderr().contains("killed before its end"), "{done:?}");
 }
 
-/// With `--ro .` the cache ends with the run, unless one that lasts is asked for: what such a stage leaves there meets no later run.
+/// With `--ro .` the cache ends with the run, unless a lasting one is requested, so that its contents do not reach a
+/// later run.
 fn read_only(cx: &Cx) {
     let leave = "mkdir -p $CARGO_HOME; echo code >$CARGO_HOME/data; cat $CARGO_HOME/data";
     let look = || cx.sh(&[], "cat $CARGO_HOME/data 2>/dev/null; echo end").run();
@@ -117,7 +118,7 @@ fn read_only(cx: &Cx) {
         cx.exeat(["run", "--ro", ro, "--", "sh", "-c", leave]).run().exits(0).prints("code\n");
         look().exits(0).prints("end\n");
     }
-    // Shown at another place beside the writable one, it is no read-only stage.
+    // Shown at another path besides the writable one, the tree does not make a read-only stage.
     for words in [&["--ro", ".", "--set", "fs.cache=private"][..], &["--ro", ".:/w"]] {
         let words = [&["run"], words, &["--", "sh", "-c", leave]].concat();
         cx.exeat(words).run().exits(0).prints("code\n");
@@ -126,7 +127,7 @@ fn read_only(cx: &Cx) {
     }
 }
 
-/// Nothing of it is left after the run, and a later one deletes what a killed run has left.
+/// No part of it is left after the run, and a later run deletes what a killed run has left.
 fn cache_of_run(cx: &Cx) {
     let caches = || {
         let done = cx.exeat_plain(["state", "list", "--format", "json"]).run();
@@ -160,20 +161,20 @@ fn cache_of_run(cx: &Cx) {
         (!left.exists()).then_some(())
     });
     assert!(caches().is_empty(), "{:?}", caches());
-    // One that lasts stays.
+    // A lasting one stays.
     start(&["--set", "fs.cache=private"]).wait().exits(0);
     cx.exeat(["run", "--set", "fs.cache=run", "--", "true"]).run().exits(0);
     assert_eq!(caches().len(), 1);
 }
 
-/// Programs that write to HOME start, the next stage of the directory finds it, and nothing of the caller's obeys it: neither the host nor
-/// a client that is asked for its hosts.
+/// Programs that write to HOME start, and the next stage of the directory finds their files. Nothing of the caller's
+/// obeys them: neither the host nor a client that is asked for its hosts.
 fn private_home(cx: &Cx) {
     let home = ["--set", "fs.home=private"];
     let stage = |words: &[&str], script: &str| {
         cx.exeat([&["run"], words, &["--", "sh", "-c", script]].concat()).run()
     };
-    // As aider, codex and npm begin: a directory of their own, and settings.
+    // aider, codex and npm start like this: with a directory and settings.
     let write = "mkdir $HOME/.aider && echo registry=https://evil.test/ >$HOME/.npmrc && echo $HOME && stat -c %a $HOME \
                  && awk -F: '/^nobody/ {print $6}' /etc/passwd";
     assert_ne!(stage(&[], write).code, Some(0), "without it HOME is read-only or absent");
@@ -190,7 +191,7 @@ fn private_home(cx: &Cx) {
     asked.exits(125).says("without asking for any");
     assert!(!asked.stderr().contains("evil.test"), "{asked:?}");
 
-    // One that ends with the run, a link in its place, and no cache.
+    // A home that ends with the run; a link instead of it; no cache.
     stage(&["--set", "fs.home=private", "--set", "fs.cache=run"], "ls -A $HOME; touch $HOME/x")
         .exits(0)
         .prints("");
@@ -203,14 +204,14 @@ fn private_home(cx: &Cx) {
     stage(&[], "rm /run/exeat/cache/home").exits(0);
     stage(&home, "touch $HOME/x").exits(0);
 
-    // Listed and deleted as the cache is.
+    // It is listed and deleted like the cache.
     let list = || cx.exeat_plain(["state", "list"]).run().exits(0).stdout();
     assert!(list().contains("cache with a home of "), "{}", list());
     cx.exeat_plain(["state", "prune", "--caches", "--all"]).run().exits(0).shows("(cache with a home of ");
     stage(&home, "ls -A $HOME").exits(0).prints("");
 }
 
-/// A stage that may change nothing leaves settings for the next one's programs in the cache.
+/// A stage that may change nothing leaves settings in the cache for the next stage's programs.
 fn cached_settings(cx: &Cx) {
     let names = "$CARGO_HOME/config.toml $CARGO_HOME/bin/x $GRADLE_USER_HOME/init.d/x $GOPATH/bin/x";
     let script = format!(
@@ -221,7 +222,8 @@ fn cached_settings(cx: &Cx) {
     done.exits(0).prints("data\nend\n");
 }
 
-/// The second one starts when the stage of the first has made protected names, and goes on when the first has moved them.
+/// The second run starts when the stage of the first has made protected names, and continues when the first has moved
+/// them.
 fn two_runs(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
     let make = "mkdir .vscode; echo x >.vscode/a; echo evil >.envrc; echo x >.RData; echo x >.git/info/attributes; echo x >mise.ci.toml";
@@ -232,13 +234,13 @@ fn two_runs(cx: &Cx) {
     second.until_prints("ready");
     first.wait().exits(3).says(".envrc` was moved to").says(".vscode` was moved to");
     assert!(!cx.dir().join(".envrc").exists() && !cx.dir().join(".vscode").exists());
-    // It may not use the name either: it was never the caller's.
+    // It may not use the name either, which was never the caller's.
     second.wait().exits(4).prints("ready\nit-went-on\n").says(".envrc` was moved to");
     assert!(!cx.dir().join(".envrc").exists());
 }
 
-/// Each has the names taken from the host's sight, and takes none of the empty directories that the others put there. What they made the
-/// host obeys neither meanwhile nor afterwards.
+/// Each run takes the names out of the host's sight, and leaves the empty directories that the others put there. The
+/// host obeys none of the stages' files, neither meanwhile nor afterwards.
 fn same_names(cx: &Cx) {
     for round in 0..3 {
         let script = "for it in .vscode .claude .git/hooks; do mkdir -p $it; echo x >$it/$$; done; \
@@ -262,8 +264,8 @@ fn same_names(cx: &Cx) {
     }
 }
 
-/// The host puts a file in the place of a protected one, and nobody can tell whose it is. One run puts the last one back, and the
-/// others take that as it is.
+/// The host replaces a protected file, and its maker is unknown. One run puts the previous one back, and the others
+/// accept it.
 fn one_puts_back(cx: &Cx) {
     cx.write(".mcp.json", "old");
     fs::create_dir(cx.dir().join("other")).expect("a directory");
@@ -284,7 +286,7 @@ fn one_puts_back(cx: &Cx) {
     assert_eq!(fs::read_to_string(cx.aside(".mcp.json")).expect("a file"), "doubtful");
 }
 
-/// Each makes names of its own and meets those of the others, and they end in another order.
+/// Each run makes its own names and meets those of the others, and they end in another order.
 fn six_runs(cx: &Cx) {
     let names = [".envrc", ".RData", ".npmrc", ".mcp.json", "mise.toml", ".bashrc"];
     let mut runs: Vec<_> = names

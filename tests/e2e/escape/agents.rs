@@ -1,4 +1,5 @@
-//! B31: agents and buses that variables name: ssh, gpg, D-Bus, Wayland, X11, Docker. A program connects to what the variable says.
+//! B31: agents and buses that variables name: ssh, gpg, D-Bus, Wayland, X11, Docker. A program connects to what the
+//! variable names.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

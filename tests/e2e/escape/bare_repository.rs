@@ -1,4 +1,4 @@
-//! B12, B15: the top of a tree as a repository itself. Without a `.git` that it can use, git takes the directory for one.
+//! B12, B15: the top of a tree as a repository. Without a usable `.git`, git takes the directory itself for one.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b15_a_repository_without_a_git_directory", is_there);
 }
 
-/// The stage's words: a repository at a place, whose configuration and hooks are the stage's.
+/// The stage's script: makes a repository with its own configuration and hooks.
 const MAKE: &str =
     "set -e; git init -q --bare .; git config -f config core.bare false; git config -f config core.worktree .
     git config -f config user.email a@example.com; git config -f config user.name a
@@ -17,11 +17,11 @@ const MAKE: &str =
     git config -f config core.fsmonitor 'echo fsmonitor >>$RAN; false'
     printf '#!/bin/sh\\necho hook >>$RAN\\n' >hooks/pre-commit; chmod +x hooks/pre-commit";
 
-/// What a person does afterwards.
+/// The caller's script afterwards.
 const WORK: &str = "git config --get exeat.mark >>$RAN; git status >/dev/null 2>&1; git commit -q --allow-empty -m one >/dev/null 2>&1; exit 0";
 
 fn appears(cx: &Cx) {
-    // What completes a repository is taken away at once, so that mv(1) may miss it.
+    // A completed repository is moved aside at once, so that mv(1) may not find it.
     let aside = |then: &str| {
         let make = MAKE.replace("set -e;", "");
         format!("set -e; mkdir new; cd new; {make}; {then}; cd ..; mv new/* . || :; rm -rf new")
@@ -50,7 +50,7 @@ fn appears(cx: &Cx) {
         assert_eq!(works(), "", "{at}: what the stage has written ran on the host: {done:?}");
         done.exits(0).says("exeat-quarantine");
 
-        // The control: where git's configuration is given up, git obeys it.
+        // The control: with git's protection off, git obeys the configuration.
         let reset = "rm -rf -- * .git .exeat-quarantine";
         cx.outside(["sh", "-c", reset]).cwd(&dir).run().exits(0);
         cx.outside(["sh", "-c", before]).cwd(&dir).run().exits(0);
@@ -64,7 +64,7 @@ fn appears(cx: &Cx) {
     }
 }
 
-/// There at the start: its configuration and hooks are the caller's, wherever `.git` says that they are.
+/// A repository that exists at the start: its configuration and hooks stay the caller's, wherever `.git` locates them.
 fn is_there(cx: &Cx) {
     let separate = "mkdir deep; git init -q --separate-git-dir deep/own .; cd deep/own; git config user.email a@example.com; git config user.name a";
     let bare = "git init -q --bare .; git config core.bare false; git config core.worktree .; git config user.email a@example.com; git config user.name a";

@@ -1,5 +1,5 @@
-//! B25, B26: the bind-mounted socket of the bridge. With handoff it is dead once the stage runs; with a relay it is the
-//! same server with the same policy.
+//! B25, B26: the bind-mounted socket of the bridge. With handoff it is closed once the stage runs; with a relay it is
+//! the same server with the same policy.
 
 use e2e::case::{Bridge, Cases, Cx};
 

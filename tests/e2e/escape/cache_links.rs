@@ -1,4 +1,4 @@
-//! B14: root with another user's HOME, as after `sudo -E`. Where the cache is to be made that user has put a link.
+//! B14: root with another user's HOME, as after `sudo -E`. That user has put a link at the path of the cache.
 
 use std::fs;
 use std::os::unix::fs::{chown, lchown, symlink};
@@ -36,10 +36,10 @@ fn attack(cx: &Cx) {
             fs::remove_dir(home.join(".cache")).expect("the directory");
         }
     }
-    // Without a link nothing is made there either: it would be root's, where the user's own runs look for theirs.
+    // Without a link nothing is made there either: the user's own runs would find a cache that belongs to root.
     run().exits(0).prints("it-ran\n").says("is another user's").says("by XDG_CACHE_HOME");
     assert_eq!(fs::read_dir(&home).expect("theirs").count(), 0, "root made something in another user's home");
-    // In root's own place it is made, and lasts.
+    // In root's own directory it is made, and lasts.
     let own = cx.home().join("roots");
     fs::create_dir(&own).expect("a directory");
     let xdg = own.to_str().expect("ASCII");

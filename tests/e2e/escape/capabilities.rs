@@ -1,4 +1,4 @@
-//! N18, B10: no capability is left, in any set, and none can come back.
+//! N18, B10: the stage has no capability, in any set, and cannot regain one.
 
 use e2e::case::{Cases, Cx};
 

@@ -1,4 +1,4 @@
-//! B13, B15: a directory that the stage of one run closes, for the next one to open: what lies in it is not nothing.
+//! B13, B15: a stage closes a directory, for the next one to open: its contents must stay protected.
 
 use e2e::case::{Cases, Cx};
 
@@ -7,7 +7,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b13_credentials_in_a_closed_directory", credentials);
 }
 
-/// Root's exeat reads through any mode, and protects what it finds there; an ordinary user's says what it cannot see.
+/// Root's exeat reads through any mode, and protects what it finds; an ordinary user's reports what it cannot see.
 fn repositories(cx: &Cx) {
     let made = "git init -q . && git init -q packages/lib && git init -q --bare .git/modules/m";
     let hook = "packages/lib/.git/hooks/pre-commit";
@@ -36,12 +36,12 @@ fn repositories(cx: &Cx) {
         cx.outside(["rm", "-rf", "packages", ".git", ".cargo"]).run().exits(0);
     }
 
-    // It is the protection that kept it out.
+    // The control: without the protection it is written.
     cx.outside(["sh", "-c", made]).run().exits(0);
     let open = |script: &str| cx.exeat(["run", "--allow-write=.git", "--", "sh", "-c", script]).run();
     open(&format!("echo evil >{hook}")).exits(0);
     cx.outside(["cat", hook]).run().prints("evil\n");
-    // Settings of editors may be in it all the same.
+    // It may still contain settings of editors.
     open("chmod 0311 packages").exits(0);
     let done = open(&format!("chmod 755 packages; echo worse >{hook}"));
     cx.outside(["sh", "-c", &format!("chmod 755 packages; cat {hook}")]).run().prints(if cx.is_root() {
@@ -54,12 +54,12 @@ fn repositories(cx: &Cx) {
     }
 }
 
-/// A home that the stage may write, but for what is hidden in it.
+/// A home that the stage may write, except for what is hidden in it.
 fn credentials(cx: &Cx) {
     let home = cx.home().join("inner").display().to_string();
     let key = cx.home().join("audit.key").display().to_string();
     let run =
-        // The own key may not lie where the stage can write.
+        // The audit key may not lie where the stage can write.
         |script: &str| cx.exeat(["run", "--rw", &home, "--audit-key", &key, "--", "sh", "-c", script]).env("HOME", &home).run();
     let outside = |script: &str| cx.outside(["sh", "-c", script]).env("HOME", &home).run();
     outside("mkdir -p ~/.cargo; echo secret >~/.cargo/credentials.toml").exits(0);

@@ -1,4 +1,4 @@
-//! B10: programs of PATH below a home that is closed to everybody but root. They run, and nothing beside them is opened.
+//! B10: programs of PATH below a home that only root may enter. They run, and nothing else becomes visible.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -14,7 +14,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_links_lead_into_no_closed_directory", links);
 }
 
-/// Root's home: all of it made with umask 077.
+/// Makes root's home with umask 077.
 fn home(cx: &Cx) -> PathBuf {
     let home = cx.home().join("closed");
     let bin = home.join(".cargo/bin");
@@ -55,17 +55,17 @@ fn attack(cx: &Cx) {
     for view in ["project", "host"] {
         let done = start(&home.join("project"), view).run();
         done.exits(0).prints("the tool, with its data\nno\nno\nno\n.cargo\nproject\n");
-        // The same for a user whose directory it is.
+        // The same for a user who owns the directory.
         chown(cx.dir(), Some(ORDINARY), Some(ORDINARY)).expect("chown");
         let done = start(cx.dir(), view).run();
         done.exits(0).prints("the tool, with its data\nno\nno\nno\n.cargo\n");
     }
-    // With root's uid the closed directory is no obstacle.
+    // With root's uid the closed directory is not an obstacle.
     let done = kept(start(&home.join("project"), "host")).run();
     done.shows("hunter2").says("keeps root's kernel uid");
 }
 
-/// A user's link, which leads root to what the user cannot reach.
+/// A user's link, which leads root to files that the user cannot reach.
 fn links(cx: &Cx) {
     let secret = home(cx).join("project");
     fs::write(secret.join("key"), "hunter2").expect("a secret");
@@ -85,7 +85,7 @@ fn links(cx: &Cx) {
             done.exits(2).says("a stage could have made");
         }
     }
-    // By its own name, root may show it.
+    // Root may show it by its own name.
     let secret = secret.display().to_string();
     let done = cx.exeat(["run", "--ro", &secret, "--", "cat", &format!("{secret}/key")]).cwd(&start).run();
     done.exits(0).prints("hunter2");

@@ -1,5 +1,5 @@
-//! B10, B29: a pipe in core_pattern runs on the host as root. Started by root, a user namespace alone does not stop the
-//! write: the real uid has to change and /proc/sys has to be read-only.
+//! B10, B29: a pipe in core_pattern runs on the host as root. For root, a user namespace alone does not prevent the
+//! write: the real uid must change and /proc/sys must be read-only.
 
 use e2e::bench::Powers;
 use e2e::case::{Cases, Cx};
@@ -9,7 +9,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_bare_bwrap_lets_root_write", control);
 }
 
-/// The control: the same flags without our measures. Opens the file, and writes nothing.
+/// The control: the same flags without exeat's protection. Opens the file, and writes nothing.
 fn control(cx: &Cx) {
     assert_eq!(cx.bench().powers, Powers::Root);
     let bwrap = "bwrap --unshare-all --unshare-user --uid 65534 --gid 65534 --cap-drop ALL --ro-bind / / --proc /proc";

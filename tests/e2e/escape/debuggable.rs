@@ -1,5 +1,5 @@
-//! B23: `sandbox.debuggable` lets a stage trace what it started, and nothing above it: the Landlock domain is what then keeps pid 1 and
-//! the relay out of reach.
+//! B23: `sandbox.debuggable` lets a stage trace its children, and nothing above it: the Landlock domain then protects
+//! pid 1 and the relay.
 
 use e2e::case::{Cases, Cx};
 
@@ -9,7 +9,7 @@ pub(super) fn cases(list: &mut Cases) {
 
 fn attack(cx: &Cx) {
     let probe = cx.probe();
-    // Of the processes in sight only those of the stage's domain may be traced; the shell itself is one.
+    // Of the visible processes only those of the stage's domain may be traced; the shell itself is one.
     let script = format!(
         "{probe} trace-child; {probe} ptrace $$
          for p in /proc/[0-9]*; do p=${{p#/proc/}}; read -r name </proc/$p/comm

@@ -1,4 +1,5 @@
-//! L09: the files that decided about a run are read-only to its stage: the next run is decided by what the caller wrote.
+//! L09: the files that decided about a run are read-only for its stage, so that the caller's text decides about the
+//! next run.
 
 use std::fs;
 

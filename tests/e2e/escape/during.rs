@@ -1,4 +1,4 @@
-//! L06 and L07: what programs on the host obey at once, while the stage runs.
+//! L06 and L07: files that programs on the host obey at once, while the stage runs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -27,7 +27,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l07_after_kill_9_a_repository_is_given_back", killed);
 }
 
-/// Each says to git what a missing one says.
+/// The content of each of these means the same to git as a missing file.
 const NAMES: [&str; 4] = [
     ".git/commondir",
     ".git/config.worktree",
@@ -35,8 +35,8 @@ const NAMES: [&str; 4] = [
     ".git/modules/sub/config.worktree",
 ];
 
-/// git on the host adopts what a stage has put into `.git/modules` for a submodule that was not initialised; and a worktree that the
-/// host makes during the run is what the stage says.
+/// git on the host adopts what a stage has put into `.git/modules` for an uninitialized submodule, and takes a worktree
+/// that the host makes during the run from the stage's files.
 fn held_by_git(cx: &Cx) {
     repository(cx);
     git(cx, cx.dir(), "submodule --quiet deinit -f sub");
@@ -65,7 +65,7 @@ fn held_by_git(cx: &Cx) {
     assert!(!cx.dir().join("OWNED").exists(), "the host ran the stage's program: {done:?}");
 }
 
-/// What is known of new files is bounded, and the bound is nothing that a harmless stage pays for.
+/// The memory of new files is bounded, and a harmless stage does not reach the bound.
 fn crowd(cx: &Cx) {
     git(cx, cx.dir(), "init -q .");
     fs::write(cx.dir().join(".mcp.json"), "{}").expect("a file that is covered");
@@ -80,7 +80,7 @@ fn crowd(cx: &Cx) {
     }
 }
 
-/// What git on the host writes would go into a file of the user's, or into the configuration that the stage cannot write.
+/// git on the host would write into a file of the user's, or into the configuration that the stage cannot write.
 fn links(cx: &Cx) {
     repository(cx);
     let outside = cx.home().join("outside");
@@ -117,7 +117,7 @@ fn git(cx: &Cx, dir: &Path, words: &str) {
     cx.outside(["sh", "-c", &line]).cwd(dir).run().exits(0);
 }
 
-/// A repository with a commit and a submodule.
+/// Makes a repository with a commit and a submodule.
 fn repository(cx: &Cx) {
     let from = cx.home().join("from");
     cx.outside(["git", "init", "-q", "from"]).cwd(cx.home()).run().exits(0);
@@ -134,7 +134,7 @@ fn absent(cx: &Cx) {
     }
 }
 
-/// A stage that has git on the host take its directory for the repository's.
+/// A stage makes git on the host take its directory for the repository's.
 fn held(cx: &Cx) {
     repository(cx);
     let script = format!(
@@ -155,7 +155,7 @@ fn held(cx: &Cx) {
     absent(cx);
 }
 
-/// git inside, and git on the host while the stage runs, do what they do without exeat.
+/// git works inside, and on the host while the stage runs, as it does without exeat.
 fn git_works(cx: &Cx) {
     repository(cx);
     let options = "-c user.name=a -c user.email=a@b";
@@ -176,7 +176,8 @@ fn git_works(cx: &Cx) {
         "worktree remove ../hostwt",
         "gc -q",
         "fsck --no-progress",
-        // Not `submodule update`: it replaces a configuration twice within milliseconds, and on a loaded machine that ends a run.
+        // Not `submodule update`: it replaces a configuration twice within milliseconds, which ends a run on a loaded
+        // machine.
         "submodule status",
         "clone -q . ../cloned",
         "stash list",
@@ -190,8 +191,8 @@ fn git_works(cx: &Cx) {
     absent(cx);
 }
 
-/// The stage opens git's new configuration before it has its name, in a way that leaves no event (`O_PATH`), and gives it another
-/// name when it is read-only again: the next stage could write to it there.
+/// The stage opens git's new configuration before its rename, without an event (`O_PATH`), and gives it another name
+/// after the rename, which the next stage could use to write to it.
 fn second_name(cx: &Cx) {
     repository(cx);
     let stage = "import os, time
@@ -250,7 +251,7 @@ fn fresh(cx: &Cx, name: &str) -> std::path::PathBuf {
     dir
 }
 
-/// In a directory that is none, and in its `.git`, in every way in which a directory gets there.
+/// In a directory that is not a repository, and in its `.git`, in every way to make a directory.
 fn new_repository(cx: &Cx) {
     let evil = "printf '#!/bin/sh\ntouch \"%s/OWNED\"\n' \"$PWD\" >evil; chmod +x evil";
     let set = "config core.fsmonitor \"$PWD/evil\"";
@@ -278,7 +279,7 @@ fn new_repository(cx: &Cx) {
     }
 }
 
-/// How long the host sees what the stage makes: half of the names less than the promised 20 ms. A machine that is busy just now has
+/// Measures how long the host sees the stage's files: the median is less than the promised 20 ms. A busy machine has
 /// two more tries.
 fn window(cx: &Cx) {
     /// The promise of docs/files.md.
@@ -299,13 +300,13 @@ fn sights(cx: &Cx, dir: &Path) -> Vec<Duration> {
         ".claude/settings.json",
     ];
     let list = names.join(" ");
-    // The directories on the way come with what is in them.
+    // Directories on the way appear together with their contents.
     let script = format!(
         "for it in {list}; do sleep 0.1; d=${{it%/*}}; [ $d = $it ] || mkdir -p $d; echo x >$it; done; sleep 0.2; \
          for it in {list}; do [ -f $it ] && echo $it; done; exit 0"
     );
     let mut live = cx.sh(&[], &script).cwd(dir).start();
-    // First and last sight of each. It may be gone before it is looked at.
+    // First and last sight of each, which may never be seen at all.
     let mut seen = names.map(|_| None);
     while !live.ended() {
         for (name, seen) in names.iter().zip(&mut seen) {
@@ -318,7 +319,7 @@ fn sights(cx: &Cx, dir: &Path) -> Vec<Duration> {
     }
     let done = live.wait();
     done.exits(0);
-    // Directories are the stage's still.
+    // The directories still belong to the stage.
     for name in names.iter().filter(|name| name.contains('/')) {
         assert!(done.stdout().contains(name), "{done:?}");
     }
@@ -335,7 +336,7 @@ fn sights(cx: &Cx, dir: &Path) -> Vec<Duration> {
     seen
 }
 
-/// What makes a repository in an empty directory works, and the stage works on in it.
+/// Programs that make a repository in an empty directory work, and the stage continues in it.
 fn makers(cx: &Cx) {
     let options = "-c user.name=a -c user.email=a@b";
     let origin = cx.home().join("origin");
@@ -376,7 +377,7 @@ fn makers(cx: &Cx) {
     }
 }
 
-/// A configuration and directories that nobody may read are protected, and cannot be watched.
+/// Names below a directory that was unreadable at the start are moved as well.
 fn closed(cx: &Cx) {
     let leave = "mkdir -p sub/.git/objects sub/.git/refs .kiro; echo ref: refs/heads/m >sub/.git/HEAD; echo '[core]' >sub/.git/config; \
                  chmod 0 sub/.git/config .kiro";
@@ -393,7 +394,7 @@ fn closed(cx: &Cx) {
     assert!(!done.stderr().contains("could not be watched"), "{done:?}");
 }
 
-/// Nor does one in a session of its own, which the terminal's signals do not reach.
+/// A suspended run also stops a process in its own session, which the terminal's signals do not reach.
 fn suspended(cx: &Cx) {
     let script = "setsid sh -c 'while :; do echo x >>ticks; echo x >.mcp.json; sleep 0.2; done' 2>/dev/null & \
                   while [ ! -e ticks ]; do sleep 0.05; done; echo ready; while :; do sleep 0.1; done";
@@ -410,7 +411,7 @@ fn suspended(cx: &Cx) {
     live.wait().exits(143);
 }
 
-/// One that a timer continues. It may stop again before anybody can see its state.
+/// A timer continues the stage. It may stop again before its state can be read.
 fn goes_on(cx: &Cx) {
     for then in ["stay", "stop"] {
         let script = format!("sleep 100 & exec {} go-on 4000 {then}", cx.probe());

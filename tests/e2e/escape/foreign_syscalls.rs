@@ -1,4 +1,4 @@
-//! B07: a filter that looks at one architecture alone is passed by the other's numbers.
+//! B07: a filter for one architecture alone misses the other's numbers.
 
 use e2e::case::{Cases, Cx};
 
@@ -6,9 +6,9 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b07_i386_and_x32", attack);
 }
 
-/// Without the filter i386's entry answers, or the kernel was built without it; x32's is built into few kernels. So where the
-/// control says ENOSYS nothing is shown of that entry here: `b07_other_tables_are_refused_by_every_program` interprets the
-/// programs themselves.
+/// Without the filter i386's entry answers, unless the kernel was built without it; few kernels have x32's. If the
+/// control gives ENOSYS, nothing is shown of that entry here: `b07_other_tables_are_refused_by_every_program`
+/// interprets the programs themselves.
 fn attack(cx: &Cx) {
     if cfg!(not(target_arch = "x86_64")) {
         cx.cannot("only x86-64 has two foreign entries");
@@ -20,7 +20,7 @@ fn attack(cx: &Cx) {
         let inside = cx.probing(&[], entry).run();
         let is_killed = inside.code == Some(128 + 31);
         assert!(is_killed || ["ENOSYS\n", "EPERM\n"].contains(&inside.stdout().as_str()), "{inside:?}");
-        // A filter says what the kernel alone would not: it kills, or refuses what was there.
+        // A filter differs from the kernel alone: it kills, or refuses an existing call.
         shown += usize::from(control == "ok\n" || is_killed);
     }
     assert!(shown > 0, "neither entry is there without the filter, so the trial would say nothing");

@@ -1,4 +1,4 @@
-//! B15: repositories of a stage's making that are to take the room of the caller's own.
+//! B15: a stage makes many repositories, to use up the room for the caller's own.
 
 use std::fs;
 
@@ -8,8 +8,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b15_fake_submodules_take_no_room", attack);
 }
 
-/// One run leaves submodules and worktrees in `.git` that are none. What the caller clones afterwards is younger than they are,
-/// and the next run wants its hooks.
+/// One run leaves false submodules and worktrees in `.git`. The caller's later clone is younger than they are, and the
+/// next run attacks its hooks.
 fn attack(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
     let crowd =
@@ -23,7 +23,7 @@ fn attack(cx: &Cx) {
     assert!(fs::symlink_metadata(&hook).is_err(), "a hook in the caller's repository: {done:?}");
     done.prints("").says("submodules and linked worktrees in").says("beyond the first 32");
 
-    // It is the protection that kept it out.
+    // The control: without the protection it is written.
     cx.exeat(["run", "--allow-write=.git", "--", "sh", "-c", write]).run().exits(0);
     assert_eq!(fs::read_to_string(&hook).expect("written"), "evil\n");
 }

@@ -1,4 +1,4 @@
-//! B15: hooks that the user's configuration names, where variables say which file that is (git-config(1), ENVIRONMENT).
+//! B15: hooks of the user's configuration, if variables name its file (git-config(1), ENVIRONMENT).
 
 use std::fs;
 
@@ -8,7 +8,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b15_configuration_that_variables_name", attack);
 }
 
-/// The stage makes the hook, and the caller's git, in the environment that exeat was started with, would run it.
+/// The stage makes the hook, which the caller's git, in exeat's environment, would run.
 fn attack(cx: &Cx) {
     let script = "set -e; mkdir hooks; printf '#!/bin/sh\\necho ran >>$HOOK_RAN\\n' >hooks/pre-commit; chmod +x hooks/pre-commit";
     let ran = cx.home().join("ran");
@@ -48,7 +48,7 @@ fn attack(cx: &Cx) {
         assert!(!commit(), "{name}: the hook of a stage ran");
         fs::remove_dir_all(cx.aside("hooks")).expect("moved aside");
 
-        // Where the protection is given up, it runs.
+        // With the protection off, it runs.
         cx.exeat(["run", "--allow-write=.git", "--", "sh", "-c", script]).env(name, &value).run().exits(0);
         assert!(commit(), "{name}: git takes no hook from there, and the test shows nothing");
         fs::remove_file(&ran).expect("ran");

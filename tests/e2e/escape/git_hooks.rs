@@ -1,5 +1,5 @@
-//! K5, K50, B11, B15, B16: files of the working directory that would run on the host later, written directly or around the
-//! mount.
+//! K5, K50, B11, B15, B16: files of the working directory that would run on the host later, written directly or around
+//! the mount.
 
 use std::fs;
 
@@ -34,7 +34,8 @@ fn attack(cx: &Cx) {
     assert_eq!(fs::read_dir(git.join("hooks")).expect("hooks").count(), 0);
 }
 
-/// A repository further down, a submodule, a linked worktree, hooks that the configuration names, and a file that it includes.
+/// A repository in a subdirectory, a submodule, a linked worktree, hooks that the configuration names, and a file that
+/// it includes.
 fn elsewhere(cx: &Cx) {
     let made = "set -e
         git init -q -b main . ; git config user.email a@example.com; git config user.name a
@@ -68,7 +69,7 @@ fn elsewhere(cx: &Cx) {
     let after = cx.outside(["sh", "-c", status]).run();
     assert!(after.exits(0).stdout().ends_with("inner\nlib\nsub\n"), "{after:?}");
 
-    // The same attack where the protection is given up: everything is written, and the hook runs on the host.
+    // The control: with the protection off, everything is written, and the hook runs on the host.
     let words = ["run", "--allow-write=.git", "--", "sh", "-c"];
     let writes = format!("{hook} >tools/hooks/pre-commit && chmod +x tools/hooks/pre-commit && echo wrote");
     cx.exeat(words.iter().copied().chain([writes.as_str()])).run().exits(0).prints("wrote\n");
@@ -80,7 +81,7 @@ fn elsewhere(cx: &Cx) {
     assert_eq!(fs::read_to_string(&ran).expect("the hook ran"), "ran\n");
 }
 
-/// Missing at the start, made by the stage: moved aside at the end, and said. No stub is left where nothing was made.
+/// Names that the stage makes: moved aside at the end, and reported. No placeholder is left for others.
 fn appear(cx: &Cx) {
     let before: Vec<_> = names(cx);
     cx.sh(&[], "true").run().exits(0).silent();

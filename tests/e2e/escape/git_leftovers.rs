@@ -1,4 +1,4 @@
-//! B14, B15: what a stage leaves in a repository beside its hooks and its configuration, for git on the host to follow.
+//! B14, B15: files of a repository besides hooks and configuration that a stage leaves, and git on the host follows.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,14 +13,15 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b15_a_rebase_that_the_stage_began", rebase);
 }
 
-/// Started and committed to by the caller.
+/// Makes a repository with a commit of the caller.
 fn repository(cx: &Cx) {
     let made = "set -e; rm -rf .git evil; git init -q -b main .; git config user.email a@example.com; git config user.name a
         git config core.logAllRefUpdates true; git commit -q --allow-empty -m one; git branch other";
     cx.outside(["sh", "-c", made]).run().exits(0);
 }
 
-/// Git appends to its logs and writes messages in place: through a link, to any file of the caller's, and words of the stage's.
+/// Git appends to its logs and writes messages in place: through a link, to any file of the caller's, with the stage's
+/// text.
 fn links(cx: &Cx) {
     let victims = ["bashrc", "profile", "rc"].map(|name| cx.home().join(name));
     let [bashrc, profile, rc] = victims.each_ref().map(|path| path.to_str().expect("ASCII"));
@@ -36,7 +37,7 @@ fn links(cx: &Cx) {
     let rewritten = || victims.iter().filter(|path| fs::read(path).expect("a file") != b"mine\n").count();
     for (words, expected) in [(&["--allow-write=.git"][..], 3), (&[], 0)] {
         repository(cx);
-        // The caller's own stay: one that git knows, one that it does not, and the old way to say which branch it is.
+        // The caller's own links stay: one that git knows, one that it does not, and the old form of HEAD.
         symlink("../../excluded", cx.dir().join(".git/info/excluded")).expect("a link");
         symlink("../elsewhere", cx.dir().join(".git/own")).expect("a link");
         fs::remove_file(cx.dir().join(".git/HEAD")).expect("HEAD");
@@ -58,15 +59,15 @@ fn links(cx: &Cx) {
         work();
         assert_eq!(rewritten(), expected, "{done:?}");
     }
-    // The directory of the repository is the tree itself.
+    // The repository's directory is the tree itself.
     let words = ["run", "--rw", ".git:/g", "--", "sh", "-c", "ln -s x /g/logs/later"];
     cx.exeat(words).run().exits(0).says("work/.git/logs/later` was moved");
     let done = cx.sh(&[], "ln -s x logs/more").cwd(&cx.dir().join(".git")).run();
     done.exits(0).says("work/.git/logs/more` was moved to");
 }
 
-/// The graph of commits and the index of packs are made in place, through a link; and objects are written to wherever the first
-/// two digits of their names lead.
+/// Git writes the commit graph and the pack index in place, through links, and follows a link for the first two digits
+/// of an object's name.
 fn objects(cx: &Cx) {
     let victims = ["bashrc", "profile", "rc"].map(|name| cx.home().join(name));
     let [bashrc, profile, rc] = victims.each_ref().map(|path| path.to_str().expect("ASCII"));
@@ -102,8 +103,8 @@ fn objects(cx: &Cx) {
     }
 }
 
-/// An earlier stage leaves more in one directory than is looked at. Links elsewhere are moved all the same, and who wants all to
-/// be held gets no run.
+/// An earlier stage leaves more in one directory than exeat searches. Links in other directories are still moved, and
+/// `--require full` prevents the run.
 fn crowd(cx: &Cx) {
     repository(cx);
     let fill = "import os
@@ -120,13 +121,13 @@ for n in range(65537): os.close(os.open(f'.git/logs/big/{n}', os.O_CREAT | os.O_
         .says("holds more than 65536 names")
         .says("COMMIT_EDITMSG` was moved")
         .says("logs/HEAD` was moved");
-    // Nobody knows whose it is.
+    // Its maker is unknown.
     done.says("logs/big/x` is left where it is");
     assert!(cx.dir().join(".git/logs/big/x").is_symlink());
     let log = done.record();
     let fs = &log.events("run_start")[0]["enforcement"]["fs"];
     assert!(fs.to_string().contains("holds more than 65536 names"), "{fs}");
-    // What is in a directory that is closed is opened for the search, which a plan does not do.
+    // The search opens a closed directory, but a plan does not.
     cx.outside(["sh", "-c", "rm -r .git/logs/big; mkdir .git/logs/shut; chmod 0 .git/logs/shut"])
         .run()
         .exits(0);
@@ -135,7 +136,8 @@ for n in range(65537): os.close(os.open(f'.git/logs/big/{n}', os.O_CREAT | os.O_
     cx.sh(&[], "chmod 0700 .git/logs/shut; ln -s x .git/logs/shut/x").run().says("shut/x` was moved");
 }
 
-/// A remote needs no configuration: git asks `.git/remotes` and `.git/branches`, and a push runs the hooks of where it goes.
+/// A remote needs no configuration: git reads `.git/remotes` and `.git/branches`, and a push runs the hooks of its
+/// target.
 fn remotes(cx: &Cx) {
     let ran = cx.home().join("ran");
     let dir = cx.dir().display();
@@ -143,7 +145,7 @@ fn remotes(cx: &Cx) {
         for name in ["remotes", "branches"] {
             repository(cx);
             let made = cx.dir().join(".git").join(name);
-            // Where a template makes it, it is read-only.
+            // If a template makes it, it is read-only.
             let _ = fs::remove_dir_all(&made);
             let attack = format!(
                 "set -e; git init -q --bare evil; mkdir .git/{name}
@@ -160,7 +162,8 @@ fn remotes(cx: &Cx) {
     }
 }
 
-/// It may be work, and stays; its steps may be commands, and exeat says so. Not of a rebase that is as it was.
+/// A rebase may be work, so it stays, but its steps may be commands, so exeat reports it. An unchanged rebase is not
+/// reported.
 fn rebase(cx: &Cx) {
     repository(cx);
     let begin =
@@ -182,7 +185,7 @@ fn rebase(cx: &Cx) {
             .says("before you have git continue or abort it");
         cx.outside(["chmod", "0755", ".git/rebase-merge"]).run().exits(0);
     }
-    // The caller's cherry-pick, in whose options a program is named.
+    // The caller's cherry-pick, whose options name a program.
     repository(cx);
     let pick = "set -e; echo 1 >f; git add f; git commit -qm 1; git checkout -q other; echo 2 >f; git add f; git commit -qm 2
         git commit -q --allow-empty -m 3; git checkout -q main; ! git cherry-pick main..other; test -d .git/sequencer";
@@ -190,6 +193,6 @@ fn rebase(cx: &Cx) {
     cx.sh(&[], "git status; git diff; echo 3 >f; git add f").run().exits(0).silent();
     let done = cx.sh(&[], "printf '[options]\n\tstrategy = x/../evil\n' >>.git/sequencer/opts").run();
     done.exits(0).says(".git/sequencer` is left where it is");
-    // One that the stage brings to its end is not told.
+    // A cherry-pick that the stage finishes is not reported.
     cx.sh(&[], "git cherry-pick --quit").run().exits(0).silent();
 }

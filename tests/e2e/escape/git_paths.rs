@@ -1,5 +1,5 @@
-//! B15: what a configuration names, where git takes it otherwise than it looks: other line endings, bytes that are no text, `..`
-//! behind a link, the directory of a push, working trees far below, and programs.
+//! B15: paths in a configuration that git reads differently than they look: other line endings, bytes that are not
+//! text, `..` after a link, the directory of a push, working trees far below, and programs.
 
 use std::fs;
 
@@ -9,11 +9,11 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b15_paths_in_a_configuration", attack);
 }
 
-/// Writes the program `$1`, which says that it ran.
+/// Defines `evil`, which writes the program `$1` that reports its own run.
 const EVIL: &str = "evil() { printf '#!/bin/sh\\necho ran >>$HOOK_RAN\\n' >\"$1\" && chmod +x \"$1\"; }";
 const COMMIT: &str = "git commit -q --allow-empty -m x";
 
-/// What the caller has, what a stage does, and what the caller does then.
+/// The caller's setup, the stage's script, and the caller's script afterwards.
 const CASES: &[(&str, &str, &str)] = &[
     (
         "printf '[user]\\r\\n\\tname = a \\\\\\r\\n b\\r\\n[core]\\r\\n\\thooksPath = hk\\r\\n' >>.git/config; mkdir hk",

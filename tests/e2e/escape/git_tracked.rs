@@ -1,4 +1,5 @@
-//! What git tracks and a run has moved aside: said at the end of the run, and by the next one, until it is back.
+//! Tracked files that a run has moved aside are reported at the end of the run, and by the next run, until they are
+//! back.
 
 use std::fs;
 
@@ -41,7 +42,7 @@ fn tracked(cx: &Cx) {
     let run =
         line.split("exeat state restore ").nth(1).and_then(|rest| rest.split('`').next()).expect("a run");
 
-    // The next run says it before its stage could commit that, in a directory below as well.
+    // The next run reports it before its stage could commit the deletion, in a subdirectory as well.
     let told = "has moved aside: a commit would record it as deleted";
     cx.sh(&[], "true").run().exits(0).says(told).says(&format!("`exeat state restore {run}`"));
     fs::write(cx.dir().join(".npmrc"), "mine").expect(".npmrc");
@@ -56,7 +57,7 @@ fn tracked(cx: &Cx) {
     assert!(!last.stderr().contains("git tracks"), "{last:?}");
 }
 
-/// Whoever made it themselves gets it back, and whoever wants a stage to make it has a flag.
+/// A user can restore the file, or allow a stage to make it with a flag.
 fn way_back(cx: &Cx) {
     let done = cx.sh(&[], "touch pyvenv.cfg .npmrc; mkdir .idea").run();
     for name in ["pyvenv.cfg", ".npmrc", ".idea"] {

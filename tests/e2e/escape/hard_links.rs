@@ -1,4 +1,4 @@
-//! B35: another name for the same file, in a place where it can be written. A mount covers a name and not a file.
+//! B35: another name for the same file, in a writable directory. A mount covers a name and not a file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ fn attack(cx: &Cx) {
     for name in [".envrc", "secrets", "secrets/key", "plain"] {
         cx.bench().give(&cx.dir().join(name), cx.is_root());
     }
-    // The same mount for source and target, another one, and the link that Linux makes of an open descriptor.
+    // Source and target on the same mount, on different ones, and the link that Linux makes of an open descriptor.
     let script = "
         ln .envrc alias 2>/dev/null && (echo evil >>alias) 2>/dev/null && echo linked-protected
         ln secrets/key alias2 2>/dev/null && cat alias2
@@ -32,7 +32,7 @@ os.link(\"/proc/self/fd/%d\" % f, \"alias3\", follow_symlinks=True)' 2>/dev/null
         let meta = fs::metadata(cx.dir().join(name)).expect("still there");
         assert_eq!(meta.nlink(), 1, "{name}");
     }
-    // Without the sandbox each of them is linked.
+    // The control: without the sandbox each link is made.
     cx.outside(["sh", "-c", "ln .envrc alias && ln secrets/key alias2 && echo linked"])
         .run()
         .prints("linked\n");

@@ -1,4 +1,4 @@
-//! B28: the host's processes are not there to be seen, signalled or read.
+//! B28: the host's processes are not visible, and cannot be signaled or read.
 
 use e2e::case::{Cases, Cx};
 

@@ -1,4 +1,4 @@
-//! N22: the host's password hashes and the user's keys, in both views that show more than was named.
+//! N22: the host's password hashes and the user's keys, in both views that show more than named paths.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ fn attack(cx: &Cx) {
     }
 }
 
-/// HOME leads elsewhere; the user's home is where passwd(5) has it, whatever the machine's other users have put there.
+/// HOME names another directory; the user's home is the one in passwd(5), whatever other users' entries contain.
 fn registered(cx: &Cx) {
     let home = cx.home().join("registered");
     let key = home.join(".ssh/id_ed25519");
@@ -58,10 +58,10 @@ fn registered(cx: &Cx) {
     };
     let done = read(&[]);
     assert_eq!((done.code, done.stdout()), (Some(1), String::new()), "the key is in sight: {done:?}");
-    // The control: without the entry it is any file.
+    // The control: without the entry it is an ordinary file.
     fs::write(&place, "").expect("passwd");
     read(&[]).prints("hunter2");
-    // Where it cannot be read: said, and in part. No mode keeps root from reading.
+    // An unreadable file is reported, and protection holds in part. Root can read any mode.
     fs::set_permissions(&place, fs::Permissions::from_mode(0o000)).expect("passwd");
     if !cx.is_root() {
         read(&[]).says("the home directory that passwd(5) has for you is not known");

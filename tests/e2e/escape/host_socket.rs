@@ -1,5 +1,5 @@
-//! B01, B02: a socket in the file system is reached through any mount, read-only or not. It must not be in sight, or
-//! the family must be refused.
+//! B01, B02: a socket in the file system is reachable through any mount, read-only or not. It must be hidden, or the
+//! family must be refused.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -43,7 +43,7 @@ fn attack(cx: &Cx) {
     );
 }
 
-/// A server of the host that keeps its socket in the project.
+/// A server of the host has its socket in the project.
 fn in_working_directory(cx: &Cx) {
     let stream = cx.dir().join("server.sock");
     let _listener = UnixListener::bind(&stream).expect("a socket on the host");
@@ -52,7 +52,8 @@ fn in_working_directory(cx: &Cx) {
     super::refused_inside(cx, "unix server.sock", &GONE);
 }
 
-/// A socket in a tree that PATH or a variable names, of which the kernel has no name: it was made under another one.
+/// A socket in a tree that PATH or a variable names, whose name the kernel does not have, because it was made under
+/// another one.
 fn beside_programs(cx: &Cx) {
     let tools = cx.home().join("tools");
     fs::create_dir_all(tools.join("bin")).expect("directories");
@@ -67,7 +68,7 @@ fn beside_programs(cx: &Cx) {
         let done = cx.probing(&[], &words).env(name, value).run();
         assert!(GONE.iter().any(|code| done.stdout().contains(code)), "{name}: {done:?}");
         done.says("the stage gets no Unix sockets of its own").says("run.sock");
-        // Word by word as for the host's own tree.
+        // The setting allows the socket, as with the host's own tree.
         let words = [
             "run",
             "--set",
@@ -104,7 +105,8 @@ fn in_host_view(cx: &Cx) {
     }
 }
 
-/// `sandbox.unix_sockets`: what the view decides can be decided by word, and the word that opens is said and recorded.
+/// `sandbox.unix_sockets`: the setting overrides the view's default, and the value that allows sockets is reported and
+/// recorded.
 fn by_word(cx: &Cx) {
     let stream = cx.home().join("word.sock");
     let _listener = UnixListener::bind(&stream).expect("a socket on the host");

@@ -1,5 +1,5 @@
-//! B14: what the host writes after or while a stage runs: results, records, names that are moved aside. The stage puts a link in
-//! the way.
+//! B14: files that the host writes after or during a stage: results, records, names that are moved aside. The stage
+//! puts a link there.
 
 use std::fs;
 
@@ -27,17 +27,17 @@ fn attack(cx: &Cx) {
          ln -s {target}/result.json .envrc && echo planted"
     );
     let done = cx.exeat(["run", "--result", "out/result.json", "--", "sh", "-c", &script]).run();
-    // The stage was well, and its result could not be written.
+    // The stage succeeded, but its result could not be written.
     done.exits(125).prints("planted\n");
     assert_eq!(fs::read_to_string(victim.join("result.json")).expect("a file"), "mine\n", "{done:?}");
     let names: Vec<_> = fs::read_dir(&victim).expect("victim").flatten().map(|it| it.file_name()).collect();
     assert_eq!(names.len(), 2, "made outside: {names:?}");
     assert_eq!(fs::read_dir(victim.join("hooks")).expect("hooks").count(), 1);
-    // The links themselves are what is moved.
+    // The links themselves are moved.
     for name in [".husky", ".envrc"] {
         assert!(fs::symlink_metadata(cx.dir().join(name)).is_err(), "{name} is in its place: {done:?}");
     }
-    // A record can be named nowhere in the tree.
+    // No path in the tree is allowed for a record.
     let inside = ["run", "--audit", "out/record.jsonl", "--", "true"];
     let _ = fs::remove_file(cx.dir().join("out"));
     fs::create_dir_all(cx.dir().join("out")).expect("a directory");

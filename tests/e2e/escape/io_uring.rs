@@ -1,4 +1,4 @@
-//! B06: a ring does its socket calls in the kernel, where no filter looks.
+//! B06: a ring makes its socket calls in the kernel, where no filter sees them.
 
 use e2e::case::{Cases, Cx};
 
@@ -7,7 +7,7 @@ pub(super) fn cases(list: &mut Cases) {
 }
 
 fn attack(cx: &Cx) {
-    // Where the kernel has it switched off, the sandbox has nothing to show, but nothing to fear either.
+    // If the kernel has it turned off, the trial shows nothing, and there is no risk.
     let open = super::outside(cx, "io-uring").stdout() == "ok\n";
     super::refused_inside(cx, "io-uring", &["ENOSYS", "EPERM"]);
     if !open {

@@ -1,4 +1,4 @@
-//! B10: started by root in another user's directory, the stage runs as that user to the kernel, and not as a root with
+//! B10: started by root in another user's directory, the stage runs as that user for the kernel, and not as root with
 //! another number.
 
 use std::fs;
@@ -36,7 +36,7 @@ fn attack(cx: &Cx) {
     assert_eq!(fs::metadata(cx.dir().join("made")).expect("made").uid(), ORDINARY);
 }
 
-/// Other processes of the owner's may look into the sandbox, so that is said, and refused where all is to hold.
+/// The owner's other processes may look into the sandbox, so this is reported, and refused with `--require full`.
 fn in_part(cx: &Cx) {
     chown(cx.dir(), Some(ORDINARY), Some(ORDINARY)).expect("chown");
     let words = "the stage is the owner of the working directory, and no user of its own: exeat has no CAP_SYS_ADMIN here";
@@ -48,7 +48,7 @@ fn in_part(cx: &Cx) {
     assert_eq!(fs::metadata(cx.dir().join("made")).expect("made").uid(), ORDINARY);
 }
 
-/// Root that may not become another user does not stay root for that.
+/// Root that may not become another user does not run the stage as root instead.
 fn no_other_user(cx: &Cx) {
     chown(cx.dir(), Some(ORDINARY), Some(ORDINARY)).expect("chown");
     for caps in ["-setuid", "-setgid", "-setuid,-kill"] {
@@ -58,7 +58,7 @@ fn no_other_user(cx: &Cx) {
     assert!(!cx.dir().join("started").exists());
 }
 
-/// A container with fewer users than a run of its own needs.
+/// A container with fewer users than a private one needs.
 fn few_uids(cx: &Cx) {
     const OWNER: u32 = 1001;
     chown(cx.dir(), Some(OWNER), Some(OWNER)).expect("chown");

@@ -1,4 +1,4 @@
-//! B29: the caller's session keyring travels with its processes, through every namespace.
+//! B29: the caller's session keyring is inherited through every namespace.
 
 use e2e::case::{Cases, Cx};
 
@@ -13,7 +13,7 @@ fn attack(cx: &Cx) {
     let outside = cx.outside([cx.probe(), "read-key", &name]).under(holder).run();
     if outside.stdout() == "EDQUOT\n" {
         // Keyrings of ended processes count against an ordinary user's quota until the kernel collects them, minutes
-        // later; after some hundred runs there is no room for a key.
+        // later; after some hundred runs no key fits.
         cx.cannot("the user's quota of keys is used up; it is free again some minutes after the last of these trials");
     }
     outside.prints("ok: a-secret-of-the-host\n");

@@ -1,4 +1,4 @@
-//! B24: the stage kills every process that it can see, the relay among them.
+//! B24: the stage kills every visible process, including the relay.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b24_killed_bridge_opens_nothing", killed_bridge);
 }
 
-/// K29: the stage kills everything that it can see: itself, or where the kernel has signals kept apart (Landlock 6) by a hand on the
-/// host. It loses its own network at most, which is then on record.
+/// K29: the stage kills every visible process: itself, or if the kernel restricts signals (Landlock 6) with help from
+/// the host. At most it loses its own network, which is then on record.
 fn killed_bridge(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     let script = format!(
@@ -27,7 +27,7 @@ fn killed_bridge(cx: &Cx) {
     );
     let mut live = cx.sh(&[&cx.good()], &script).stdin_open().start();
     live.until_prints("tried");
-    // The relay is a process in there; with a handoff there is none.
+    // The relay is a process in the sandbox; a handoff has none.
     let relays = live.pids("stage2");
     assert!(relays.len() <= usize::from(cx.bridge() == Bridge::Relay), "{relays:?}");
     for relay in relays {

@@ -1,4 +1,4 @@
-//! B32: exeat is killed, and with it everything that it has started, within two seconds.
+//! B32: when exeat is killed, everything that it has started ends within two seconds.
 
 use std::thread;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn kill_9(cx: &Cx) {
     assert!(!running("7654.5") && !running("7654.75"));
 }
 
-/// Whatever the stage does about it, with a terminal and without.
+/// Whatever the stage does against it, with a terminal and without.
 fn kill_9_ends_all(cx: &Cx) {
     cx.sh(&[&cx.good()], "true").run().exits(0);
     let before = count(cx);
@@ -68,7 +68,7 @@ fn kill_9_ends_all(cx: &Cx) {
     nothing_more_than(cx, &before);
 }
 
-/// Everything on the host side dies at once, as when a terminal or a CI job is torn down by group or by parent.
+/// Every process of the host side dies at once, as when a terminal or a CI job is ended by group or by parent.
 fn kill_9_of_all(cx: &Cx) {
     cx.sh(&[&cx.good()], "true").run().exits(0);
     let before = count(cx);
@@ -84,7 +84,7 @@ fn kill_9_of_all(cx: &Cx) {
     nothing_more_than(cx, &before);
 }
 
-/// What becomes bubblewrap stands still before it executes it, as on a file system that does not answer.
+/// The process that becomes bubblewrap hangs before its execve, as on a file system that does not answer.
 const HELD: &str = r#"
 #define _GNU_SOURCE
 #include <signal.h>
@@ -126,7 +126,7 @@ int execve(const char *path, char *const argv[], char *const envp[])
 }
 "#;
 
-/// The library, for `LD_PRELOAD`.
+/// Builds the library for `LD_PRELOAD`.
 fn held(cx: &Cx) -> String {
     let source = cx.write("held.c", HELD);
     let library = source.with_extension("so").display().to_string();
@@ -161,7 +161,7 @@ fn hanging_start(cx: &Cx) {
     nothing_more_than(cx, &before);
 }
 
-/// Its child has not asked yet to die with it, and must not become bubblewrap then.
+/// The guard's child has not requested a signal for its parent's death yet, and must not become bubblewrap then.
 fn no_guard(cx: &Cx) {
     let library = held(cx);
     cx.sh(&[], "true").run().exits(0);

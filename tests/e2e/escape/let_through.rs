@@ -1,4 +1,4 @@
-//! B12: `--allow-write` lets one protected name through, and nothing beside it.
+//! B12: `--allow-write` lets one protected name through, and nothing else.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn read(cx: &Cx, name: &str) -> Option<String> {
     fs::read_to_string(cx.dir().join(name)).ok()
 }
 
-/// Where each name was missing: it stays, with what the stage wrote. Where it was there: it is changed.
+/// A missing name stays, with the stage's content. An existing one is changed.
 fn through(cx: &Cx) {
     let all = [".vscode/tasks.json", ".idea/x.xml", "mise.local.toml", "mise.other.toml", ".envrc"];
     let write = all.map(|name| format!("mkdir -p $(dirname {name}); echo stage >{name}")).join("; ");
@@ -51,7 +51,7 @@ fn through(cx: &Cx) {
         let moved: Vec<String> = log.events("note").iter().map(|note| note.to_string()).collect();
         assert!(!moved.iter().any(|note| note.contains(".vscode")), "{moved:?}");
     }
-    // Whoever wants all to be held gets no run, and what no name of the table covers is refused.
+    // `--require full` prevents the run, and a name that no table entry covers is refused.
     let strict = ["run", "--require", "full", "--allow-write", ".vscode", "--", "touch", "ran"];
     cx.exeat(strict).run().exits(125).says("`.vscode` is writable");
     for (name, hint) in [
@@ -74,14 +74,14 @@ fn through(cx: &Cx) {
     assert!(!read(cx, ".git/config").expect("git's configuration").contains("stage"));
 }
 
-/// The rest of the directory stays as it is; in what is let through a repository is protected as everywhere.
+/// The other files of the directory stay; in an allowed directory repositories are protected as everywhere.
 fn inside(cx: &Cx) {
     let script = "echo stage >.claude/commands/new; echo stage >.claude/commands/old
         (echo stage >.claude/settings.json; echo stage >.claude/other; rm .claude/settings.json
         mv .claude/commands .claude/moved; mv .claude .away; mkdir .claude; ln -s x .claude/agents
         echo stage >.claude/commands/.git/hooks/pre-commit) 2>/dev/null; echo end";
     let words = ["run", "--allow-write", ".claude/commands", "--", "sh", "-c", script];
-    // A directory that is missing, and one that does not hold the name, have nothing to let through.
+    // A missing directory, and one that cannot contain the name, have nothing to let through.
     cx.exeat(words).run().exits(2).says("`.claude/commands` cannot be let through").says("make it first");
     make(cx, &[".claude/settings.json"]);
     cx.exeat(words).run().exits(2).says("make it first");
@@ -105,7 +105,7 @@ fn inside(cx: &Cx) {
         assert_eq!(read(cx, name).as_deref(), expected, "{name}: {done:?}");
     }
     assert!(!cx.dir().join(".claude/agents").is_symlink() && !cx.dir().join(".away").exists(), "{done:?}");
-    // A single file can be written where it stands.
+    // A single file can be written in place.
     let script = "(echo x >.claude/commands/old) 2>/dev/null; echo stage >.claude/settings.json; (rm .claude/settings.json) 2>/dev/null; echo end";
     let words = ["run", "--allow-write", ".claude/settings.json", "--", "sh", "-c", script];
     let done = cx.exeat(words).run();
@@ -117,8 +117,7 @@ fn inside(cx: &Cx) {
     assert_eq!(read(cx, ".claude/commands/new").as_deref(), Some("stage\n"), "{done:?}");
 }
 
-/// A ceiling lets through what it lists and no more. A project's file that nobody named
-/// lets nothing through where no ceiling speaks about it.
+/// A ceiling lets through only what it lists. An unnamed project file lets nothing through if no ceiling mentions it.
 fn bounded(cx: &Cx) {
     make(cx, &[".vscode/tasks.json", ".envrc", ".claude/commands/old", ".claude/settings.json"]);
     cx.outside(["git", "init", "-q", "."]).run().exits(0);

@@ -1,4 +1,4 @@
-//! B13: a protected name that is a symbolic link, whole or dangling. The stage writes through it, and replaces it.
+//! B13: a protected name that is a symbolic link, valid or dangling. The stage writes through it, and replaces it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -35,7 +35,7 @@ fn attack(cx: &Cx) {
     assert_eq!(notes.iter().filter(|note| note.contains("quarantined")).count(), 2, "{notes:?}");
 }
 
-/// Links out of the tree, to what the view does not have.
+/// Links out of the tree, to paths that the view does not have.
 fn nowhere(cx: &Cx) {
     fs::write(cx.home().join("secret"), "hunter2").expect("secret");
     std::os::unix::fs::symlink(cx.home(), cx.dir().join("up")).expect("link");

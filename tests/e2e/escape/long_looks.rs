@@ -1,4 +1,4 @@
-//! L18: what one run leaves does not hold up the start of the next one, nor its own end.
+//! L18: what one run leaves does not delay the start of the next one, nor its own end.
 
 use std::fs;
 use std::time::Duration;
@@ -10,11 +10,11 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l18_many_links_to_one_directory_hold_up_no_end", ends);
 }
 
-/// Each of these took minutes, or all memory.
+/// Each of these took minutes, or all memory, in an earlier version.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Lines for the configuration of a repository below the tree: links that lead through one another, again and again; more places than
-/// anybody names; paths that no program opens.
+/// Configurations of a nested repository: links that lead through one another again and again; many paths; paths that
+/// no program opens.
 const CONFIGURATIONS: &str = r#"
 mkdir -p lib/.git/objects lib/.git/refs lib/a; echo 'ref: refs/heads/main' > lib/.git/HEAD
 to=$(awk 'BEGIN { for (i = 0; i < 800; i++) printf "a/../" }')
@@ -51,7 +51,7 @@ fn configuration(cx: &Cx) {
     }
 }
 
-/// The stage puts links in the place of directories, all to one that holds much.
+/// The stage replaces directories with links, all to a large one.
 fn ends(cx: &Cx) {
     let make = "for i in $(seq 40); do mkdir p$i; (cd p$i; mkdir $(seq 100)); done";
     cx.exeat(["run", "--", "sh", "-c", make]).run().exits(0);

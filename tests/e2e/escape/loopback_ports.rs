@@ -1,5 +1,5 @@
-//! `sandbox.loopback = "proxy"`: the second layer behind the empty namespace. The stage connects to the proxy and to nothing else, by no
-//! way of connecting, and binds no port.
+//! `sandbox.loopback = "proxy"`: the second layer after the empty namespace. The stage connects only to the proxy, by
+//! any method, and binds no port.
 
 use e2e::case::{Cases, Cx};
 
@@ -24,20 +24,20 @@ fn attack(cx: &Cx) {
         assert!(lines[4].starts_with("HTTP/1.1 200 "), "{done:?}");
         lines[..4].to_vec()
     };
-    // Without the flag the ports are the stage's own.
+    // Without the flag the stage may use all ports.
     assert_eq!(with(&[]), ["ECONNREFUSED", "ECONNREFUSED", "ok", "EOPNOTSUPP"]);
     assert_eq!(with(&["--set", "sandbox.loopback=proxy"]), ["EACCES", "EACCES", "EACCES", "EOPNOTSUPP"]);
     assert_eq!(
         with(&["--set", "sandbox.loopback=proxy", "--set", "network.socks5=true"]),
         ["EACCES", "EACCES", "EACCES", "EOPNOTSUPP"]
     );
-    // On the host each of them reaches the kernel's networking.
+    // On the host each method reaches the kernel's network code.
     let script = format!("{probe} tcp 127.0.0.1:9; {probe} fast-open 127.0.0.1:9");
     let outside = cx.outside(["sh", "-c", &script]).run();
     assert_eq!(outside.stdout(), "ECONNREFUSED\nECONNREFUSED\n", "{outside:?}");
 }
 
-/// Multipath TCP passes the rules of Landlock, and asking for another protocol loads a module into the kernel.
+/// Multipath TCP bypasses Landlock's rules, and a request for another protocol loads a module into the kernel.
 fn protocols(cx: &Cx) {
     // Family, type, protocol: MPTCP of both families, SCTP, DCCP, UDP-Lite, sequenced packets, the old packet socket.
     let odd = ["2 1 262", "10 1 262", "2 1 132", "2 6 33", "2 2 136", "2 5 0", "10 5 132", "2 10 768"];

@@ -1,4 +1,4 @@
-//! A8, B10, B11, B35, K1: taking a mask away, mounting something over it, or giving what it hides another name for the next run.
+//! A8, B10, B11, B35, K1: removing a mask, mounting over it, or giving the hidden file another name for the next run.
 
 use e2e::case::{Cases, Cx};
 
@@ -47,7 +47,7 @@ fn rename(cx: &Cx) {
         |script: &str| cx.exeat(["run", "--mask", "a/m", "--ceiling", &site, "--", "sh", "-c", script]).run();
     let done = run("mv a b; mv c e; mv c/d c/e; echo x >a/x && echo x >c/d/x && echo written");
     done.exits(0).prints("written\n").says("absent` to mask: the ceiling");
-    // In what would be the place of it if the first run had succeeded, too.
+    // The second run would find a file that the first had renamed.
     run("grep -rs hunter2 . || echo nothing").exits(0).prints("nothing\n");
     assert!(cx.dir().join("a/m/key").exists() && cx.dir().join("c/d/key").exists());
 }

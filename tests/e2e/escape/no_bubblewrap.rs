@@ -1,4 +1,4 @@
-//! B34, N26: no sandbox to be had. What runs then would run without one.
+//! B34, N26: no sandbox is available. A command that ran would run without one.
 
 use e2e::case::{Cases, Cx};
 

@@ -1,4 +1,4 @@
-//! B33: words of the caller's that begin like options of bubblewrap.
+//! B33: the caller's arguments that look like options of bubblewrap.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! B37: a second name for what is hidden or not writable. Names of a file system that folds case are one way, bind mounts another:
-//! both give one directory two spellings, of which a comparison of paths knows one.
+//! B37: a second name for what is hidden or read-only. A case-insensitive file system or a bind mount gives one
+//! directory two spellings, and a comparison of paths knows only one.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn attack(cx: &Cx) {
     let words = ["run", "--ro", &shown, "--mask", &token, "--", "sh", "-c", &read];
     let done = cx.exeat(words).in_mounts(&mounts).run();
     assert_eq!(done.stdout(), "there\n", "{done:?}");
-    // The home directory by its other name is no working directory to write in.
+    // The home directory by its other name is not accepted as a writable working directory.
     let done = cx
         .sh(&[], "touch made 2>/dev/null || echo refused; cat .netrc 2>/dev/null")
         .cwd(&alias)
@@ -35,7 +35,7 @@ fn attack(cx: &Cx) {
     let done = done.run();
     assert_eq!(done.stdout(), "refused\n", "{done:?}");
     done.says("it is the home directory");
-    // The control: what is not hidden is read by either name.
+    // The control: a file that is not hidden is readable by either name.
     fs::write(home.join("plain"), "plain\n").expect("a file");
     cx.bench().give(&home.join("plain"), cx.is_root());
     let words = ["run", "--ro", &shown, "--", "cat", &format!("{shown}/plain")];

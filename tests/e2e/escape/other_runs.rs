@@ -6,7 +6,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.bridges("escape::b26_two_at_once_do_not_meet", two_at_once);
 }
 
-/// K50: two sandboxes of one user: no socket of the one is in reach of the other, and policies stay apart.
+/// K50: two sandboxes of one user: neither reaches a socket of the other, and policies stay apart.
 fn two_at_once(cx: &Cx) {
     let (good, other) = (cx.good(), cx.name("other", e2e::dns::Answer::Addrs(vec![cx.good_addrs().0])));
     let hold = format!("hold {good}:7 1");

@@ -1,5 +1,5 @@
-//! B10: started by root in somebody's home directory, the stage has that user's rights there. Their keys are hidden as from a run
-//! of their own, and what only root reads of the system's is hidden where root's rights are the stage's.
+//! B10: started by root in another user's home, the stage has that user's rights there. That user's keys are hidden as
+//! in their own run, and files that only root may read are hidden if the stage has root's rights.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -26,7 +26,7 @@ fn of_owner(cx: &Cx) {
     }
     let passwd = cx.home().join("passwd");
     let line = format!("theirs:x:{ORDINARY}:{ORDINARY}::{}:/bin/sh\n", home.display());
-    // One byte that is not UTF-8, in somebody else's line.
+    // One byte that is not UTF-8, in another user's line.
     let known =
         [b"else:x:7777:7777:Andr\xe9:/:/bin/sh\nroot:x:0:0::/root:/bin/sh\n".as_slice(), line.as_bytes()];
     fs::write(&passwd, known.concat()).expect("passwd");
@@ -37,21 +37,21 @@ fn of_owner(cx: &Cx) {
     let bind = |flag: &str| cx.exeat(["run", flag, &shown, "--", "sh", "-c", &script]);
     for (what, run) in [("cwd", start()), ("--rw", bind("--rw")), ("--ro", bind("--ro"))] {
         let done = run.in_mounts(&known).run();
-        // L03: nothing of a home is shown only because exeat starts there.
+        // L03: no part of a home is shown only because exeat starts there.
         assert_eq!(done.stdout().starts_with("open"), what != "cwd", "{what}: {done:?}");
         assert!(!done.stdout().contains("hunter2"), "{what}: {done:?}");
     }
-    // Who is in no database has no home: what an attack does without the protection.
+    // The control: a user without a database entry has no home to protect.
     for run in [start(), bind("--rw"), bind("--ro")] {
         run.run().exits(0).prints("openhunter2id\n");
     }
-    // By its own name root may show it.
+    // Root may show it by its own name.
     let named = keys.display().to_string();
     let done = cx.exeat(["run", "--ro", &named, "--", "cat", &format!("{named}/id")]).in_mounts(&known).run();
     done.exits(0).prints("hunter2");
 }
 
-/// As that user's own stage would find it: what root's stage wrote there, such as a `.bashrc`, would be the user's to obey.
+/// Root's stage cannot write a file such as `.bashrc`, which that user would obey, as in a run of the user's own.
 fn home_of_owner(cx: &Cx) {
     let home = cx.home().join("theirs");
     let project = home.join("project");
@@ -71,7 +71,7 @@ fn home_of_owner(cx: &Cx) {
         .says("is empty for the stage but for what flags name: it is its owner's home directory");
     assert!(!home.join(".bash_made").exists());
     write(&project).exits(0).prints("wrote\n");
-    // Who is in no database has no home: what the stage does without the protection.
+    // The control: a user without a database entry has no home to protect.
     cx.sh(&[], "echo evil >.bash_made && echo wrote").cwd(&home).run().exits(0).prints("wrote\n");
 }
 
@@ -83,7 +83,7 @@ fn of_system(cx: &Cx) {
     };
     let masked = read("/etc");
     assert!(["EACCES\n", "ok: 0 bytes\n"].contains(&masked.as_str()), "{masked}");
-    // By its own name root may show it; and the stage's rights would do.
+    // Root may show it by its own name, and the stage has the right to read it.
     let control = read("/etc/shadow");
     assert!(control.starts_with("ok: ") && control != "ok: 0 bytes\n", "{control}");
 }

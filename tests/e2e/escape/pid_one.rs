@@ -1,5 +1,5 @@
-//! B23, B38: pid 1 of the sandbox is bubblewrap, and with a relay there is one more process of ours. The stage must not
-//! steer either.
+//! B23, B38: pid 1 of the sandbox is bubblewrap, and a relay is one more process of exeat's. The stage must not control
+//! either.
 
 use e2e::case::{Cases, Cx};
 
@@ -22,7 +22,7 @@ fn attack(cx: &Cx) {
     }
 }
 
-/// The write is what the Landlock domain refuses; without Landlock pid 1 still carries the base filter.
+/// The Landlock domain refuses the write; without Landlock pid 1 still has the base filter.
 fn memory(cx: &Cx) {
     super::works_outside(cx, "write-memory self");
     let done = cx.probing(&[], "write-memory 1").run();

@@ -1,4 +1,4 @@
-//! B17, N19: a `bwrap` that an earlier stage has put on the PATH of the next run.
+//! B17, N19: an earlier stage has put a `bwrap` on the PATH of the next run.
 
 use e2e::case::{Cases, Cx};
 

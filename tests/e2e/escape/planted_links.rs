@@ -1,5 +1,5 @@
-//! K3, N16: a link that one run leaves on the way to a place where the next one mounts something. bubblewrap makes missing
-//! places, and would make this one wherever on the host the link leads.
+//! K3, N16: one run leaves a link on the path where the next one mounts something. bubblewrap makes missing
+//! directories, and would make this one wherever on the host the link leads.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ fn attack(cx: &Cx) {
         assert!(!cx.dir().join("started").exists(), "{target}");
         fs::remove_file(&data).expect("the link");
     }
-    // A link that stays in the directory is followed there, by us.
+    // exeat follows a link that stays in the directory.
     cx.exeat(["run", "--", "sh", "-c", "mkdir real; ln -s real data"]).run().exits(0);
     next().run().exits(0).prints("shown\n");
     assert!(cx.dir().join("real/.created").exists() && cx.dir().join("started").exists());

@@ -1,4 +1,4 @@
-//! B09: bwrap's own environment and arguments can be read at /proc/1, whatever `--clearenv` does to the stage.
+//! B09: the environment and arguments of bwrap are readable at /proc/1, whatever `--clearenv` does for the stage.
 
 use e2e::case::{Cases, Cx};
 
@@ -37,8 +37,8 @@ fn attack(cx: &Cx) {
     );
 }
 
-/// B18: variables that steer the loader, which could as well load code, reach exeat, whose caller set them, and nothing that
-/// it starts on the host: the loader writes a file for each process in which it finds these.
+/// B18: loader variables, which could also load code, reach exeat, whose caller set them, but nothing that it starts on
+/// the host: with these, the loader writes a file for each process.
 fn loader(cx: &Cx) {
     let traces = cx.home().join("loader");
     let asked = |words: &[&str]| {
@@ -57,6 +57,6 @@ fn loader(cx: &Cx) {
     assert!(own > 0, "the control failed: the loader writes nothing");
     let (all, said) = asked(&["run", "--", "sh", "-c", "env | grep ^LD_ || echo none"]);
     assert_eq!(all, own, "bubblewrap has them too");
-    // Where it may not write its file, exeat's own loader writes here.
+    // If it may not write its file, exeat's own loader writes here.
     assert!(said.ends_with("none\n"), "{said}");
 }

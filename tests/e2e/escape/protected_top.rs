@@ -1,4 +1,4 @@
-//! B16: exeat is started in a directory that programs on the host obey, or below one.
+//! B16: exeat starts in a directory that programs on the host obey, or below one.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b16_started_above_a_protected_file", above);
 }
 
-/// All of what the stage could write would be the host's to obey.
+/// The host would obey everything that the stage could write.
 fn attack(cx: &Cx) {
     for (name, file) in [
         (".vscode", "tasks.json"),
@@ -26,7 +26,7 @@ fn attack(cx: &Cx) {
         assert!(!dir.join(file).exists(), "{name}: {done:?}");
         done.prints("").says("is read-only for the stage").says("start exeat above").says("--rw .");
 
-        // The caller's own word.
+        // The caller's explicit choice.
         cx.exeat(["run", "--rw", ".", "--", "sh", "-c", &write]).cwd(&dir).run().exits(0).prints("wrote\n");
         assert_eq!(fs::read_to_string(dir.join(file)).expect("written"), "evil\n");
     }
@@ -53,7 +53,7 @@ fn worktree(cx: &Cx) {
     assert!(dir.join("sub/z").exists());
 }
 
-/// The protected name begins with that of the directory: what is there is read-only, and what the stage makes is moved aside.
+/// The protected name starts with the directory's own name: existing files are read-only, and new ones are moved aside.
 fn above(cx: &Cx) {
     let dir = cx.dir().join(".cargo");
     fs::create_dir(&dir).expect("a directory");

@@ -1,4 +1,4 @@
-//! B12: a stage that keeps what it made in its place, past the move at the end of the run, or keeps exeat from saying so.
+//! B12: a stage prevents the move at the end of the run, or its report.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,7 +20,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b12_many_links_are_few_lines", many);
 }
 
-/// A rename needs the right to write the directory, which the stage takes away from its owner.
+/// A rename needs write permission on the directory, which the stage removes.
 fn closed(cx: &Cx) {
     let script =
         "mkdir -p .git/hooks .vscode; echo evil >.git/hooks/pre-commit; echo '{}' >.vscode/tasks.json
@@ -36,7 +36,7 @@ fn closed(cx: &Cx) {
     }
 }
 
-/// The stage's stderr is exeat's, with its flags: set not to block, and filled, it takes no more words.
+/// The stage's stderr is exeat's, with its flags: nonblocking and full, it takes no messages.
 fn silenced(cx: &Cx) {
     let script = "echo evil >.envrc; exec python3 -c 'import fcntl, os
 fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_NONBLOCK)
@@ -51,8 +51,8 @@ except BlockingIOError: pass'";
     assert!(said.contains("flags: 0\n"), "the flag stays for who comes next");
 }
 
-/// What somebody has mounted over is not moved: the record and the result say that it stands where it was. A link is moved, and
-/// not what is behind it.
+/// A name with a mount over it is not moved: the record and the result report where it stays. A link is moved, but not
+/// its target.
 fn left(cx: &Cx) {
     let result = cx.home().join("result.json");
     let script = "mkdir c .helix; echo '[build]' >c/config.toml; ln -s c .cargo; echo evil >.envrc; echo made; read end";
@@ -86,7 +86,7 @@ fn left(cx: &Cx) {
     assert!(told["left"][0]["error"].as_str().is_some_and(|error| error.contains("busy")), "{told}");
 }
 
-/// A `.git` that is a file or a link has git take hooks and configuration from a directory of the stage's.
+/// A `.git` that is a file or a link makes git take hooks and configuration from a directory of the stage's.
 fn led_elsewhere(cx: &Cx) {
     let ran = cx.home().join("ran");
     for at in [".", "sub"] {
@@ -109,7 +109,7 @@ fn led_elsewhere(cx: &Cx) {
             commit();
             assert!(!ran.exists(), "the stage's hook has run on the host: {done:?}");
 
-            // The control: with git's configuration given up, the same hook runs.
+            // The control: with git's protection off, the same hook runs.
             let words = ["run", "--allow-write=.git", "--rw", at, "--", "sh", "-c", script.as_str()];
             cx.exeat(words).run().exits(0);
             commit().exits(0);
@@ -121,7 +121,7 @@ fn led_elsewhere(cx: &Cx) {
     }
 }
 
-/// The names that it would be moved to are taken.
+/// The names in the quarantine are already in use.
 fn taken(cx: &Cx) {
     let script = "echo evil >.envrc; mkdir -m 0700 -p .exeat-quarantine/$EXEAT_RUN_ID/.envrc; ln -s / .exeat-quarantine/x";
     let done = cx.sh(&[], script).run();
@@ -132,7 +132,7 @@ fn taken(cx: &Cx) {
         cx.aside(".exeat-quarantine/x").is_symlink(),
         "what the stage made under that name is aside, too"
     );
-    // It is not shown to the next stage, which cannot make another one either.
+    // The next stage does not see it, and cannot make another one either.
     let script =
         "ls -A .exeat-quarantine; mv .exeat-quarantine x 2>/dev/null; echo x >.exeat-quarantine/x; echo end";
     cx.sh(&[], script).run().exits(0).prints("end\n");
@@ -143,7 +143,7 @@ fn taken(cx: &Cx) {
         .prints("end\n");
 }
 
-/// Root's run in somebody's directory leaves nothing there that this user could not look at and remove.
+/// Root's run in a user's directory leaves nothing there that this user cannot inspect and remove.
 fn owned(cx: &Cx) {
     std::os::unix::fs::chown(cx.dir(), Some(4242), Some(4243)).expect("chown");
     cx.sh(&[], "mkdir -p .git/info; echo evil >.git/info/attributes").run().exits(0).says("was moved");
@@ -159,7 +159,7 @@ fn owned(cx: &Cx) {
     }
 }
 
-/// A run whose tree is one above does not see it either.
+/// A run in a parent tree does not see it either.
 fn hidden_above(cx: &Cx) {
     let sub = cx.dir().join("sub");
     fs::create_dir(&sub).expect("a directory");
@@ -172,7 +172,7 @@ fn hidden_above(cx: &Cx) {
     assert_eq!(fs::read_to_string(cx.aside_in(&sub, ".envrc")).expect("moved aside"), "evil\n");
 }
 
-/// Programs that go through a whole tree find an empty directory in the place of a quarantine, and no error.
+/// Programs that walk a whole tree find an empty directory instead of a quarantine, and no error.
 fn no_error(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
     let sub = cx.dir().join("sub");
@@ -199,7 +199,7 @@ fn no_error(cx: &Cx) {
     assert_eq!(fs::read_to_string(cx.aside(".envrc")).expect("moved aside"), "evil\n");
 }
 
-/// Nor can the stage of this caller enter it.
+/// The stage of this caller cannot enter it either.
 fn closed_to_the_caller(cx: &Cx) {
     fs::create_dir_all(cx.dir().join("closed/more")).expect("a directory");
     fs::set_permissions(cx.dir().join("closed"), Permissions::from_mode(0o700)).expect("closed");
@@ -207,7 +207,7 @@ fn closed_to_the_caller(cx: &Cx) {
     assert!(!done.exits(0).stderr().contains("could not be moved"), "{done:?}");
 }
 
-/// A `.jj/repo` that is a file has Jujutsu take its configuration from elsewhere.
+/// A `.jj/repo` that is a file makes Jujutsu take its configuration from another directory.
 fn jujutsu(cx: &Cx) {
     let repo = cx.dir().join(".jj/repo");
     fs::create_dir_all(&repo).expect(".jj/repo");
@@ -223,7 +223,7 @@ fn jujutsu(cx: &Cx) {
             .run()
             .exits(0);
     }
-    // Where it is a file, it is the caller's.
+    // A caller's `.jj/repo` that is a file stays.
     cx.outside(["sh", "-c", "mv .jj/repo real; printf ../real >.jj/repo"]).run().exits(0);
     let attack =
         "(printf ../evil >.jj/repo) 2>/dev/null && echo written; rm -f .jj/repo 2>/dev/null && echo removed
@@ -232,7 +232,7 @@ fn jujutsu(cx: &Cx) {
     done.exits(0).prints("end\n").says("real/config.toml` was moved");
 }
 
-/// Their number is the stage's to choose. It costs a second, and not as many lines as there are links.
+/// The stage chooses the number of links. It costs a second, and few lines.
 fn many(cx: &Cx) {
     let result = cx.home().join("result.json");
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
@@ -249,7 +249,7 @@ for n in range(900): os.symlink('x', f'.git/logs/x/{n}')";
     let log = done.record();
     let notes = log.events("note");
     let of = |note: &&serde_json::Value| note["what"] == "quarantined";
-    // Those that were taken away at once have a line each, and one is for the others.
+    // Links that were moved at once have a line each, and one line is for the others.
     let counted: u64 = notes.iter().copied().filter(of).map(|note| note["count"].as_u64().unwrap_or(1)).sum();
     assert_eq!(counted, 901);
     let told: serde_json::Value =

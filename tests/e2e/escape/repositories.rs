@@ -1,5 +1,5 @@
-//! The repository that a working directory belongs to: git works in a subdirectory, a linked worktree and a submodule, what git
-//! obeys there stays protected, and no pointer that a stage wrote shows another repository.
+//! The repository of a working directory: git works in a subdirectory, a linked worktree and a submodule, the files
+//! that git obeys there stay protected, and no pointer from a stage shows another repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(super) fn cases(list: &mut Cases) {
 
 const GIT: &str = "git -c user.name=a -c user.email=a@example.test -c protocol.file.allow=always";
 
-/// On the host, as the trial's user.
+/// Runs a script on the host as the trial's user.
 fn host(cx: &Cx, dir: &Path, script: &str) {
     cx.outside(["sh", "-ec", script]).cwd(dir).run().exits(0);
 }
@@ -23,7 +23,7 @@ fn inside_of(cx: &Cx, dir: &Path, script: &str) -> e2e::run::Done {
     cx.exeat(["run", "--", "sh", "-c", script]).cwd(dir).run()
 }
 
-/// `app` with `app/pkg`, a linked worktree beside it, and a submodule in it.
+/// Makes `app` with `app/pkg`, a linked worktree, and a submodule.
 fn scene(cx: &Cx) -> PathBuf {
     let script = format!(
         "{GIT} init -q app; cd app; mkdir pkg; echo 1 > pkg/f; echo 1 > top; {GIT} add .; {GIT} commit -qm one; \
@@ -45,7 +45,7 @@ fn parts(cx: &Cx) {
         done.exits(0);
         assert!(done.stdout().ends_with("two\n"), "{dir}: {done:?}");
         assert!(!done.stdout().contains(" D "), "the whole working tree is shown: {done:?}");
-        // Nothing that the host's git obeys can be written.
+        // Nothing that the host's git obeys is writable.
         let git = "$(git rev-parse --git-common-dir)";
         let attack = format!(
             "git config core.fsmonitor ./evil; echo x >> {git}/config; mkdir -p {git}/hooks; echo x > {git}/hooks/pre-commit; \
@@ -76,7 +76,7 @@ fn pointers(cx: &Cx) {
     let victim = cx.home().join("victim");
     host(cx, cx.home(), &format!("{GIT} init -q victim; echo secret > victim/secret"));
     let look = format!("cat {0}/secret {0}/.git/HEAD; touch {0}/.git/x {0}/x", victim.display());
-    // As a worktree, as a submodule, with `commondir`, and as a link; in a directory that a later run starts in.
+    // As a worktree, as a submodule, with `commondir`, and as a link; in the directory of a later run.
     let plant = format!(
         "mkdir a b c d e; echo 'gitdir: {0}/.git' > a/.git; mkdir -p b/own; echo {0}/.git > b/own/commondir; \
          echo \"$PWD/b/.git\" > b/own/gitdir; echo 'gitdir: own' > b/.git; ln -s {0}/.git c/.git; \
@@ -90,7 +90,7 @@ fn pointers(cx: &Cx) {
         assert!(!done.stdout().contains("secret") && !done.stdout().contains("ref"), "{dir}: {done:?}");
         assert!(!victim.join(".git/x").exists() && !victim.join("x").exists(), "{dir}");
     }
-    // A repository that is the home directory is not shown for a project in it.
+    // If the home directory is the repository, it is not shown for a project in it.
     host(cx, cx.home(), &format!("{GIT} init -q .; echo secret > letter"));
     let alone = cx.home().join("alone");
     host(cx, cx.home(), "mkdir alone");

@@ -1,4 +1,4 @@
-//! D12, B31: helpers of the host that would resolve, sign or start things when asked by path.
+//! D12, B31: helpers of the host that resolve, sign or start things on request, by path.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::d12_resolver_sockets", attack);
 }
 
-/// Sockets of the helpers that a host may have, and the directories that they lie in.
+/// The sockets of helpers that a host may have, and their directories.
 const SOCKETS: [&str; 8] = [
     "/run/nscd/socket",
     "/run/systemd/resolve/io.systemd.Resolve",
@@ -23,11 +23,11 @@ const SOCKETS: [&str; 8] = [
     "/tmp/.X11-unix/X0",
 ];
 
-/// On a `/run` and a `/tmp` of the trial's own, each of them is there and somebody answers: nobody may inside, in any view.
+/// On a private `/run` and `/tmp`, each socket exists and answers; inside none may, in any view.
 fn attack(cx: &Cx) {
     let helper = cx.home().join("helper");
     let listener = UnixListener::bind(&helper).expect("a socket");
-    // It hears the question and says nothing: who waits for an answer goes on without one.
+    // It reads the question and does not answer: clients continue without an answer.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.read(&mut [0; 64]);

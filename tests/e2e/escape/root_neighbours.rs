@@ -1,5 +1,5 @@
-//! B10: processes of the host that have the stage's kernel uid. They may look into the sandbox (`/proc/PID/root`), where root's
-//! files are mounted so that this uid owns them, and no filter holds them: a setuid file made there is root's on the disk.
+//! B10: host processes with the stage's kernel uid. They may look into the sandbox (`/proc/PID/root`), where this uid
+//! owns root's files, and no filter applies to them: a setuid file made there belongs to root on the disk.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -15,7 +15,7 @@ pub(super) fn cases(list: &mut Cases) {
 }
 
 fn attack(cx: &Cx) {
-    // The directory is root's, and then another user's, with a tree of root's besides.
+    // The directory is root's, and then another user's, with an additional tree of root's.
     for owner in [0, ORDINARY] {
         let trees = cx.home().join(format!("trees-{owner}"));
         fs::create_dir(&trees).expect("a directory");
@@ -38,7 +38,7 @@ fn attack(cx: &Cx) {
             assert!(!plant(other, "planted"), "a process of uid {other} is in");
         }
         assert!(!trees.join("planted").exists());
-        // The control: whoever has that uid is in, and what is made there is root's.
+        // The control: a process with that uid gets in, and its files belong to root.
         assert!(plant(uid, "control"), "the control failed, so the trial would say nothing");
         let meta = fs::metadata(trees.join("control")).expect("made");
         assert_eq!((meta.uid(), meta.permissions().mode() & 0o7777), (0, 0o4755));
@@ -47,7 +47,7 @@ fn attack(cx: &Cx) {
     }
 }
 
-/// The process of the host with this word on its command line that is in another user namespace than this.
+/// Finds the host process with this word on its command line that is in another user namespace.
 fn stage(word: &str) -> Option<i32> {
     let own = fs::read_link("/proc/self/ns/user").expect("a namespace");
     fs::read_dir("/proc").expect("/proc").flatten().find_map(|entry| {

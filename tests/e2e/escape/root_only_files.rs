@@ -1,5 +1,5 @@
-//! B10: started by root in a directory of root's own, with the whole tree of the host in view: what only root may read stays
-//! root's, and so does a directory that is closed to others.
+//! B10: started by root in a directory of root's own, with the whole tree of the host in view: files that only root may
+//! read stay unreadable, and so does a closed directory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_files_of_root_s_alone", attack);
 }
 
-/// Without CAP_SYS_ADMIN the stage keeps root's uid: what an attack does without the protection.
+/// The control: without CAP_SYS_ADMIN the stage keeps root's uid.
 pub(super) fn kept(run: Run<'_>) -> Run<'_> {
     run.under(["setpriv", "--bounding-set", "-sys_admin", "--"])
 }

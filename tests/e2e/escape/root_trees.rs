@@ -1,5 +1,5 @@
-//! B10: started by root in a directory of root's own, the stage is nobody to the kernel, and what it makes there belongs to root
-//! on the disk. It gives nothing away, and leaves no program that runs as root.
+//! B10: started by root in a directory of root's own, the stage is `nobody` for the kernel, and its files belong to
+//! root on the disk. It cannot give files away, or leave a program that runs as root.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -16,7 +16,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_trees_of_several_owners", several);
 }
 
-/// The uid, gid and mode of a file on the disk.
+/// Returns the uid, gid and mode of a file on the disk.
 fn on_disk(path: &Path) -> (u32, u32, u32) {
     let meta = fs::symlink_metadata(path).expect("it was made");
     (meta.uid(), meta.gid(), meta.mode() & 0o7777)
@@ -42,7 +42,7 @@ fn attack(cx: &Cx) {
     assert_eq!(fs::read_to_string(&old).expect("old"), "new\n");
     assert_eq!(on_disk(&cx.dir().join("made")), (uid, gid, 0o644));
     assert_eq!(on_disk(&closed.join("dir")), (uid, gid, 0o755));
-    // The cache lasts, for the next run too.
+    // The cache lasts until the next run.
     cx.sh(&[], "rm /run/exeat/cache/kept").run().exits(0).silent();
 }
 
@@ -66,7 +66,7 @@ fn refused(cx: &Cx) {
     let words = "is on a file system (overlay) that cannot be mounted for another user";
     cx.sh(&[], "echo x >made && stat -c %u made").in_mounts(&overlay).run().exits(0).says(words);
     full().in_mounts(&overlay).run().exits(125).says("identity: partial").says(words);
-    // A tree that is written beside the working directory counts too, and one that is only read does not.
+    // An additional writable tree counts too, and a read-only one does not.
     let beside = format!("{}; cd {}", overlay, cx.dir().display());
     let tree = place.join("here").display().to_string();
     let run = |flag: &str| {

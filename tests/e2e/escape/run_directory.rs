@@ -1,5 +1,5 @@
-//! B27, B36: the directory for the proxy's socket: its name cannot be known before, nobody else gets into it, and what is planted
-//! under such names leads nowhere.
+//! B27, B36: the directory for the proxy's socket has an unpredictable name, nobody else can enter it, and planted
+//! names do not redirect it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,7 +16,7 @@ fn entries(dir: &std::path::Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().into_string().expect("ASCII")).collect()
 }
 
-/// A stage's way to guess: directories and links under likely names, made before the run.
+/// A stage guesses: it makes directories and links under likely names before the run.
 fn names(cx: &Cx) {
     let runtime = cx.home().join("runtime");
     let victim = cx.home().join("victim");
@@ -38,7 +38,7 @@ fn names(cx: &Cx) {
     let mut second = start();
     first.until_prints("ready");
     second.until_prints("ready");
-    // Unlinked at the hello: there is nothing left to find or to replace while the stages run.
+    // Unlinked at the hello: while the stages run there is nothing to find or to replace.
     assert_eq!(entries(&runtime).len(), planted, "{:?}", entries(&runtime));
     assert!(entries(&victim).is_empty(), "{:?}", entries(&victim));
     for live in [first, second] {
@@ -48,14 +48,14 @@ fn names(cx: &Cx) {
     assert_eq!(entries(&runtime).len(), planted);
 }
 
-/// A path that bind(2) would cut or refuse: no run, and words that say so.
+/// A path that bind(2) would cut or refuse prevents the run, with a message.
 fn paths(cx: &Cx) {
     let long = cx.home().join("l".repeat(100));
     fs::create_dir(&long).expect("a directory");
     cx.bench().give(&long, cx.is_root());
     fs::set_permissions(&long, fs::Permissions::from_mode(0o700)).expect("chmod");
     let done = cx.sh(&[], "touch ran").env("XDG_RUNTIME_DIR", long.to_str().expect("ASCII")).run();
-    // Root's stage that becomes another user has its socket in /tmp, whatever the variable says.
+    // Root's stage that becomes another user has its socket in /tmp, whatever the variable contains.
     if done.code == Some(125) {
         done.says("socket");
         assert!(!cx.dir().join("ran").exists(), "{done:?}");

@@ -1,4 +1,4 @@
-//! L08: what was set aside is listed, restored and deleted, and nothing beside it is touched.
+//! L08: names that were set aside are listed, restored and deleted, and nothing else is touched.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l11_private_caches_are_listed_and_deleted", caches);
 }
 
-/// The stage leaves links, a name that paints, and more directories in one another than a path has room for.
+/// The stage leaves links, a name with terminal escapes, and directories nested deeper than the longest path.
 fn commands(cx: &Cx) {
     let outside = cx.home().join("outside");
     fs::create_dir(&outside).expect("outside");
@@ -51,7 +51,7 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
     let run = first["run"].as_str().expect("a run").to_owned();
     assert_eq!((&first["from"], &first["running"]), (&Value::from(path(".envrc")), &Value::from(false)));
 
-    // A place that is taken stays taken.
+    // An existing file is not overwritten.
     fs::write(cx.dir().join(".envrc"), "mine").expect(".envrc");
     let done = state(&["restore", &run, ".envrc"]);
     done.exits(1).says("something else is there now");
@@ -62,7 +62,7 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
     state(&["restore", &run, ".envrc"]).exits(2);
     state(&["restore", "01", "x/../../.."]).exits(2);
     state(&["restore", "nothing"]).exits(2);
-    // Bytes of another quarantine, and a link in its place: neither is the one that the manifest names.
+    // A link or another directory instead of the quarantine: the manifest names neither.
     let (quarantine, hidden) = (cx.dir().join(".exeat-quarantine"), cx.dir().join("q"));
     fs::rename(&quarantine, &hidden).expect("a rename");
     fs::create_dir_all(outside.join(&run).join(".vscode")).expect("a decoy");
@@ -103,18 +103,18 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
     assert_eq!(listed()["set_aside"], Value::Array(Vec::new()));
     state(&["restore", &run]).exits(2);
     state(&["prune"]).exits(2);
-    // The next run sets things aside again.
+    // The next run sets names aside again.
     fs::remove_file(cx.dir().join(".envrc")).expect(".envrc");
     cx.sh(&[], "echo evil >.envrc").run().exits(0);
     let run = listed()["set_aside"][0]["run"].as_str().expect("a run").to_owned();
-    // A link on the way to the place is not followed.
+    // A link on the path to the target is not followed.
     cx.sh(&[], "mkdir .vscode; echo {} >.vscode/tasks.json").run().exits(0);
     state(&["restore", &run]).exits(0);
     assert!(cx.dir().join(".envrc").exists());
     assert_eq!(listed()["set_aside"].as_array().map(Vec::len), Some(1));
 }
 
-/// A run elsewhere keeps none. One in the same directory does, and the next command removes what it has kept.
+/// A live run in the same directory keeps the empty quarantine, and the next command removes it.
 fn empty_directories(cx: &Cx) {
     let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
     let elsewhere = cx.home().join("elsewhere");
@@ -133,7 +133,7 @@ fn empty_directories(cx: &Cx) {
     }
 }
 
-/// It was set aside while the stage ran, and has its place again. What git obeys in it is still aside, and comes back.
+/// It was set aside while the stage ran, and is back. The parts that git obeys are still aside, and can be restored.
 fn given_back(cx: &Cx) {
     let done = cx.sh(&[], "git init -q . && until [ -e .git/config ]; do :; done; sleep 1").run();
     done.exits(0).says(".git/config` was moved");
@@ -148,7 +148,7 @@ fn given_back(cx: &Cx) {
     assert!(!cx.dir().join(".exeat-quarantine").exists());
 }
 
-/// Until the next start its things are in place, and who asks is told so.
+/// After a kill its files stay in place until the next start, and `exeat state` says so.
 fn killed(cx: &Cx) {
     let mut live = cx.sh(&[], "echo evil >.envrc; echo ready; exec sleep 100").start();
     live.until_prints("ready");
@@ -169,7 +169,7 @@ fn killed(cx: &Cx) {
     listed.shows(&cx.dir().join(".envrc").display().to_string());
 }
 
-/// What a live run, or a killed one, has set aside is neither restored nor deleted.
+/// Names that a live or killed run has set aside are neither restored nor deleted.
 fn unsettled(cx: &Cx) {
     let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
     let mut live = cx.sh(&[], "echo evil >.mcp.json; echo evil >.envrc; echo ready; exec sleep 100").start();
@@ -200,7 +200,7 @@ fn unsettled(cx: &Cx) {
     assert!(cx.dir().join(".mcp.json").exists() && !cx.dir().join(".envrc").exists());
 }
 
-/// A rename leads into no other file system, and a copy could be as large as the stage likes.
+/// A rename cannot cross file systems, and a copy could be as large as the stage likes.
 fn elsewhere(cx: &Cx) {
     let at = cx.dir().join(".cargo");
     fs::create_dir(&at).expect("a directory");
@@ -220,7 +220,8 @@ fn elsewhere(cx: &Cx) {
     assert!(cx.aside(".envrc").exists());
 }
 
-/// A cache is named by its working directory, and goes with all that stages have put into it; but not while a run uses it.
+/// A cache is named after its working directory, and deleted with all that stages have put into it, but not while a run
+/// uses it.
 fn caches(cx: &Cx) {
     let outside = cx.home().join("outside");
     fs::create_dir(&outside).expect("outside");
@@ -250,7 +251,7 @@ fn caches(cx: &Cx) {
     state(&["list", "--dir", "."]).shows(", last used ");
     assert!(state(&["list", "--dir", "/usr"]).stdout().is_empty());
     state(&["prune", "--caches", "--older-than", "1d"]).exits(0).prints("0 caches deleted\n");
-    // What is set aside is another matter.
+    // Names that were set aside are listed separately.
     state(&["prune", "--all"]).exits(0).prints("0 names deleted\n");
     state(&["prune", "--caches", "--all", "--dry-run"]).exits(0).shows("1 cache would be deleted\n");
     assert!(at.join("link").is_symlink());
@@ -258,7 +259,7 @@ fn caches(cx: &Cx) {
     done.exits(0).shows(&format!("(cache of {}, ", cx.dir().display())).shows("1 cache deleted\n");
     assert_eq!(fs::read_dir(at.parent().expect("a directory")).expect("caches").count(), 0, "{done:?}");
     assert_eq!(fs::read(outside.join("mine")).expect("mine"), b"mine");
-    // A link in its place is no cache, and leads nowhere.
+    // A link instead of a cache is not one, and is not followed.
     symlink(&outside, &at).expect("a link");
     state(&["prune", "--caches", "--all"]).exits(0);
     assert!(outside.join("mine").exists() && !at.is_symlink());

@@ -1,4 +1,4 @@
-//! B16: settings of shells, editors and agents, which run on the host when somebody opens the project.
+//! B16: settings of shells, editors and agents, which take effect on the host when somebody opens the project.
 
 use std::fs;
 use std::time::Duration;
@@ -119,7 +119,7 @@ fn set(cx: &Cx, name: &str) -> std::path::PathBuf {
     path
 }
 
-/// Written, appended to, cut, removed, renamed, replaced by a rename, and through the directory above.
+/// Written, appended to, truncated, removed, renamed, replaced by a rename, and through the parent directory.
 fn there(cx: &Cx) {
     let set = |name: &str| set(cx, name);
     let inner: Vec<String> = DIRECTORIES.iter().map(|name| format!("{name}/settings")).collect();
@@ -141,7 +141,7 @@ fn there(cx: &Cx) {
     for path in &paths {
         assert_eq!(fs::read_to_string(path).expect("still there"), "mine\n", "{}", path.display());
     }
-    // The control: a name that is not of the list can be had in each of these ways.
+    // The control: each method works for a name outside of the list.
     set("ordinary");
     let control = script.replace(&files.join(" "), "ordinary");
     assert!(cx.sh(&[], &control).run().stdout().contains("appended ordinary"));
@@ -160,8 +160,8 @@ fn made(cx: &Cx) {
     }
 }
 
-/// In directories up to two levels down: what is there is read-only, what the stage makes is moved aside. In a directory of its own
-/// the stage makes what it likes, and in those of what was installed or built.
+/// In directories up to two levels down existing names are read-only, and new ones are moved aside. In new directories,
+/// and in those of installed or built files, the stage makes what it likes.
 fn further_down(cx: &Cx) {
     let there = [
         "pack/.vscode/tasks.json",
@@ -197,7 +197,7 @@ fn further_down(cx: &Cx) {
         "pack/two/.config/mise.x.toml",
         "other/.npmrc",
     ];
-    // The control, beside them.
+    // The control, in the same directories.
     let stays =
         ["pack/new/.vscode/tasks.json", "pack/two/three/.mcp.json", "vendor/.mcp.json", "other/.vimx"];
     let all: Vec<_> = moved.iter().chain(&stays).copied().collect();
@@ -214,7 +214,7 @@ fn further_down(cx: &Cx) {
     }
 }
 
-/// A name that is let through is so in each of these directories.
+/// An allowed name is allowed in each of these directories.
 fn further_down_open(cx: &Cx) {
     for name in ["pack/.vscode/tasks.json", "pack/.envrc", "pack/one/x"] {
         set(cx, name);
@@ -232,7 +232,7 @@ fn further_down_open(cx: &Cx) {
     }
 }
 
-/// exeat is killed, and a start after that moves what the stage has made.
+/// After exeat is killed, the next start moves the stage's names.
 fn further_down_killed(cx: &Cx) {
     set(cx, "pack/one/x");
     let script =
@@ -241,7 +241,7 @@ fn further_down_killed(cx: &Cx) {
     live.until_prints("ready");
     live.signal(Signal::SIGKILL);
     live.wait();
-    // One that starts before all of the sandbox has ended moves the names at its own end.
+    // A start before the sandbox has fully ended moves the names at its own end.
     let mut told = String::new();
     wait_for(Duration::from_secs(20), "the names of a killed run", || {
         told += &cx.sh(&[], "true").run().exits(0).stderr();

@@ -14,7 +14,7 @@ fn attack(cx: &Cx) {
     assert!(said.lines().all(|line| line.ends_with('1')), "{done:?}");
 }
 
-/// A program left behind with its owner's rights would wait for somebody on the host to run it.
+/// A setuid program that the stage leaves would wait for somebody on the host to run it.
 fn planted(cx: &Cx) {
     let script = "cp /bin/true left; chmod 4755 left || chmod 2755 left || chmod 755 left; \
                   mkdir -p ordinary; chmod 1755 ordinary; stat -c %a left";

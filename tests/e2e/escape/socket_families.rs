@@ -15,7 +15,7 @@ fn attack(cx: &Cx) {
     ];
     let probe = cx.probe();
     let script: String = refused.iter().map(|words| format!("{probe} socket {words}\n")).collect();
-    // Without the sandbox, for whoever has the rights: what this kernel has at all.
+    // The control shows which families this kernel has for a user with enough rights.
     let control = cx.outside(["sh", "-c", &script]).run();
     let control = control.stdout();
     let done = cx.sh(&[], &script).run();
@@ -31,7 +31,7 @@ fn attack(cx: &Cx) {
     }
     // The four of NETLINK need neither rights nor a module.
     assert!(shown >= 4, "only {shown} of them can be had without the sandbox: {control}");
-    // What programs need is there: TCP, UDP, and the route family that getifaddrs asks.
+    // Necessary sockets work: TCP, UDP, and the route family that getifaddrs uses.
     let script: String =
         ["2 1 0", "10 1 0", "2 2 0", "16 3 0"].map(|words| format!("{probe} socket {words}\n")).concat();
     cx.sh(&[], &script).run().prints("ok\nok\nok\nok\n");

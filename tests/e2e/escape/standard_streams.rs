@@ -1,4 +1,4 @@
-//! B20: a standard stream is an object of the host's. It must not become a way to the host's network or files.
+//! B20: a standard stream is an object of the host's. It must not become a path to the host's network or files.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -17,7 +17,7 @@ fn directory(cx: &Cx) {
     assert!(!made.exists(), "nothing may have run");
 }
 
-/// A socket that can still be connected, bound or accepted on would do so in the host's network: refused, whichever stream it is.
+/// A socket that can still be connected, bound or accepted on would act in the host's network: refused, on each stream.
 fn sockets(cx: &Cx) {
     let probe = cx.bench().bin.join("probe").display().to_string();
     let with = |kind: &str, stream: &str| {
@@ -51,11 +51,11 @@ fn sockets(cx: &Cx) {
     }
     for kind in ["unconnected", "listener", "datagram-pair"] {
         with(kind, "1").exits(2).says("standard output is a Unix socket");
-        // The words have nowhere to go.
+        // The message cannot be shown.
         with(kind, "2").exits(2);
         assert!(!made.exists(), "{kind}: nothing may have run");
     }
-    // What many programs give their children for a pipe.
+    // Many programs give their children a socketpair as a pipe.
     for (kind, stream) in
         [("pair", "0"), ("pair", "1"), ("pair", "2"), ("pair-without-peer", "0"), ("connected", "0")]
     {
@@ -64,7 +64,7 @@ fn sockets(cx: &Cx) {
     }
 }
 
-/// A9: outside, `/proc/self/fd/0` opens anew for writing what was opened for reading; the control shows it.
+/// A9: outside, `/proc/self/fd/0` reopens a read-only file for writing; the control shows it.
 fn reopened(cx: &Cx) {
     let script = "{ echo changed >/proc/self/fd/0; } 2>/dev/null; cat";
     let file = cx.home().join("kept");

@@ -1,5 +1,5 @@
-//! L01 to L05: a symbolic link that one run left leads no later run anywhere, whoever names it; a name that is exchanged during
-//! the start is not mounted; and the links of ordinary layouts go on working.
+//! L01 to L05: a symbolic link that one run left redirects no later run, whoever names it; a name that is exchanged
+//! during the start is not mounted; and links of ordinary layouts still work.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l01_l02_links_of_ordinary_layouts_are_followed", layouts);
 }
 
-/// A second project, and a directory of the user's that nothing is meant to reach.
+/// Makes a second project, and a directory of the user's that no run may reach.
 fn scene(cx: &Cx) -> (PathBuf, PathBuf) {
     let (other, victim) = (cx.home().join("other"), cx.home().join("victim"));
     for dir in [&other, &victim] {
@@ -78,7 +78,7 @@ fn is_untouched(victim: &Path) -> bool {
     names == ["secret"] && fs::read_to_string(victim.join("secret")).expect("secret") == "top secret\n"
 }
 
-/// What runs did to the victim: first whether any was led there, and then how it was refused.
+/// What runs did to the victim: first whether any reached it, and then how it was refused.
 struct Led<'a> {
     cx: &'a Cx,
     victim: &'a Path,
@@ -91,7 +91,7 @@ impl<'a> Led<'a> {
         Self { cx, victim, astray: Vec::new(), untold: Vec::new() }
     }
 
-    /// Notes what a run read and wrote, and makes the victim anew.
+    /// Checks what a run read and wrote, and restores the victim.
     fn look(&mut self, what: &str, done: &Done, code: i32, says: &[&str]) {
         if done.stdout().contains("secret")
             || done.stderr().contains("top secret")
@@ -134,7 +134,7 @@ fn flags(cx: &Cx) {
             led.refused(&format!("{flag} {name}"), &done);
         }
     }
-    // Places that exeat itself writes.
+    // Paths that exeat itself writes.
     for (flag, value) in
         [("--audit", "out/r.jsonl"), ("--result", "sub/deep/r.json"), ("--audit-key", "out/key.pem")]
     {
@@ -142,7 +142,7 @@ fn flags(cx: &Cx) {
         led.refused(flag, &cx.exeat(["run", flag, &value, "--", "true"]).cwd(&other).run());
     }
     let done = cx.exeat(["run", "--result", &format!("{dir}/new"), "--", "true"]).cwd(&other).run();
-    // A result replaces a link and follows none.
+    // A result replaces a link and does not follow it.
     led.look("--result of a link", &done, 0, &[]);
     // The state directory and the cache that variables name.
     let state = format!("{dir}/out/state");
@@ -151,7 +151,7 @@ fn flags(cx: &Cx) {
     let cache = format!("{dir}/out/c");
     let done = cx.exeat(["run", "--", "true"]).cwd(&other).env("XDG_CACHE_HOME", &cache).run();
     led.look("XDG_CACHE_HOME", &done, 0, &["in memory"]);
-    // What is written of a record.
+    // Files that are written from a record.
     let record = cx.exeat(["run", "--", "true"]).cwd(&other).run();
     let record = record.record_path().expect("a record").display().to_string();
     for (command, name) in [("lock", "egress.lock"), ("report", "r.html")] {
@@ -159,7 +159,7 @@ fn flags(cx: &Cx) {
         let done = cx.exeat_plain(["audit", command, "-o", &to, &record]).cwd(&other).run();
         led.refused(&format!("audit {command}"), &done);
     }
-    // A socket that a program of the host's listens at.
+    // The socket of a program on the host.
     let server = UnixListener::bind(victim.join("s")).expect("socket");
     server.set_nonblocking(true).expect("a socket that does not block");
     fs::set_permissions(victim.join("s"), fs::Permissions::from_mode(0o777)).expect("mode");
@@ -191,7 +191,7 @@ fn files(cx: &Cx) {
     }
     led.refused("@FILE", &run(&["--allow", &format!("@{file}")]));
     led.refused("--locked=FILE", &run(&[&format!("--locked={file}"), "--stage", "x"]));
-    // What they name.
+    // The paths in them.
     for effect in ["FsRead", "FsWrite"] {
         let effects = format!(r#"[{{"effect":"{effect}","path":"{dir}/out"}}]"#);
         led.refused(effect, &run(&["--effects", &effects]));
@@ -217,7 +217,7 @@ fn files(cx: &Cx) {
     led.nowhere();
 }
 
-/// A named pipe in the place of an output waits for nobody: neither for a reader, nor for one that takes nothing.
+/// A named pipe instead of an output never blocks a command, neither without a reader nor with a stuck one.
 fn pipes(cx: &Cx) {
     let made = cx.exeat(["run", "--", "mkfifo", "pipe"]).run();
     let record = made.exits(0).record_path().expect("the record").display().to_string();
@@ -229,14 +229,14 @@ fn pipes(cx: &Cx) {
         &["audit", "lock", "-o", "pipe", &record],
         &["audit", "report", "-o", "pipe", &record],
     ];
-    // Each hung for ever.
+    // Each of these once hung forever.
     let deadline = Duration::from_secs(60);
     for words in outputs {
         let done = cx.exeat(words).deadline(deadline).run();
         done.exits(2).says("a named pipe that nobody reads");
     }
     assert!(!cx.dir().join("started").exists());
-    // With both ends open it never ends, and takes no more than it holds.
+    // With both ends open it never ends, and takes only what it can buffer.
     let mut reader = fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -276,7 +276,7 @@ fn variables(cx: &Cx) {
             if value.ends_with("..") { &[] } else { &["left out", "a stage could have made"] };
         led.look(&format!("{name}={value}"), &done, 0, told);
     }
-    // Links that are followed, since no stage writes in a home: their ends are more than programs.
+    // Links in a home are followed, since no stage writes there: their targets may be any file.
     put(cx, &cx.home().join("letter"), "top secret\n");
     for (target, at) in [(".", "all"), ("/", "machine")] {
         link(cx, target, &cx.home().join(at));
@@ -309,7 +309,7 @@ fn working_directory(cx: &Cx) {
         led.look(&format!("{flags:?}"), &done, 2, &[read_only, &["a stage could have made"]].concat());
     }
     led.nowhere();
-    // Without a shell's word there is no link: the directory is the caller's choice.
+    // Without PWD there is no link: the caller chose the directory.
     cx.exeat(["run", "--", "sh", "-c", "echo x > planted"]).cwd(&victim).run().exits(0);
 }
 
@@ -329,7 +329,7 @@ fn masks(cx: &Cx) {
     for name in [".ssh", ".ssh/id", "other/../.ssh"] {
         assert!(read(name).stdout().contains("top secret"), "{name}: the flag's own words");
     }
-    // Something in a credential, named by a variable.
+    // A path in a credential, named by a variable.
     let done = cx
         .exeat(["run", "--", "sh", "-c", "cat $NODE_EXTRA_CA_CERTS"])
         .cwd(&other)
@@ -338,7 +338,7 @@ fn masks(cx: &Cx) {
     assert!(!done.stdout().contains("top secret"), "{done:?}");
 }
 
-/// Runs that start while a stage exchanges a directory with a link, again and again.
+/// Runs start while a stage exchanges a directory with a link, again and again.
 fn exchange(cx: &Cx) {
     let (other, victim) = scene(cx);
     make(cx, &cx.dir().join("in"));
@@ -372,7 +372,7 @@ fn exchange(cx: &Cx) {
     drop(flipping);
 }
 
-/// A directory whose links are followed as a rule, until a stage may write there.
+/// Links in this directory are followed, until a stage may write there.
 fn written(cx: &Cx) {
     let (other, victim) = scene(cx);
     let bin = cx.home().join(".local/bin");
@@ -402,7 +402,7 @@ fn written(cx: &Cx) {
     done.exits(0).says("left out");
 }
 
-/// Where links of the caller's or root's would be followed, those of another user are not; nor are root's where others can make them.
+/// Links of the caller's or root's are followed, but not those of another user, nor root's where others can make them.
 fn foreign(cx: &Cx) {
     let (other, victim) = scene(cx);
     let home = cx.home();
@@ -419,7 +419,7 @@ fn foreign(cx: &Cx) {
     let (shared, open, closed) = (dir("shared", 0o1777), dir("open", 0o777), dir("closed", 0o755));
     make(cx, &shared.join("versions"));
     put(cx, &shared.join("versions/secret"), "top secret\n");
-    // Below the home such a link may lead, as below any directory.
+    // Below the home such a link may lead anywhere, as below any directory.
     let away = home.with_extension("away");
     make(cx, &away);
     put(cx, &away.join("secret"), "top secret\n");
@@ -432,7 +432,7 @@ fn foreign(cx: &Cx) {
         cx.exeat(["run", "--ro", &ro, "--", "cat", "/in/secret"]).cwd(&other).run()
     };
     let (mut astray, mut untold) = (Vec::new(), Vec::new());
-    // What root's stage makes is root's.
+    // Files that root's stage makes belong to root.
     let of_root: &[&str] = if cx.is_root() { &["closed/link"] } else { &[] };
     for name in ["theirs", "shared/current", "open/link"].iter().chain(of_root) {
         let done = read(name);
@@ -447,7 +447,7 @@ fn foreign(cx: &Cx) {
     }
 }
 
-/// What is below a link may be closed to the stage that made it, and not to root.
+/// Directories below a link may be closed to the stage that made it, but not to root.
 fn closed_below(cx: &Cx) {
     let (other, _) = scene(cx);
     let theirs = cx.dir().join("theirs/sub");
@@ -481,7 +481,7 @@ fn closed_below(cx: &Cx) {
     assert_eq!(fs::read_to_string(theirs.join("secret")).expect("secret"), "top secret\n");
 }
 
-/// From a directory that a stage's link led to, no relative path leads anywhere.
+/// A relative path leads nowhere from a directory behind a stage's link.
 fn relative(cx: &Cx) {
     let (_, victim) = scene(cx);
     plant(cx, &victim);
@@ -532,7 +532,7 @@ fn restricting(cx: &Cx) {
     ] {
         again();
         let run = |script: &str| cx.exeat(["run", flags[0], flags[1], "--", "sh", "-c", script]).run();
-        // One stage puts something else in the place of the link, and the next one is free of what restricted it.
+        // One stage replaces the link, and the next would be free of the restriction.
         let relink = "rm conf && mkdir -p conf/keys && echo 'schema = 1' >conf/p.toml";
         let first = run(relink);
         let second =
@@ -566,7 +566,7 @@ fn restricting(cx: &Cx) {
     done.exits(0).prints("refused\n");
 }
 
-/// Links that people have, each followed; every program says its name.
+/// Follows each link of common layouts; every program prints its name.
 fn layouts(cx: &Cx) {
     let home = cx.home().to_path_buf();
     let (other, _) = scene(cx);

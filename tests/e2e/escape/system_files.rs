@@ -1,4 +1,4 @@
-//! B19: what every program of the host reads: the resolver's and the loader's files.
+//! B19: files that every program of the host reads: the resolver's and the loader's.
 
 use e2e::case::{Cases, Cx};
 
@@ -23,6 +23,6 @@ fn attack(cx: &Cx) {
     for line in said.lines() {
         assert!(["EROFS", "EACCES", "EPERM", "ENOENT"].contains(&line), "{done:?}");
     }
-    // Where it is the caller's own the same write succeeds.
+    // The control: the same write to the caller's own file succeeds.
     cx.outside(["sh", "-c", &format!("{probe} create own; {probe} write own")]).run().prints("ok\nok\n");
 }

@@ -1,5 +1,5 @@
-//! B08: what is typed into the caller's terminal runs in the caller's shell. A stage on a terminal has one of its own, and the
-//! caller's is in no reach of it.
+//! B08: input for the caller's terminal runs in the caller's shell. A stage on a terminal has a private one, and cannot
+//! reach the caller's.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b08_settings_of_the_caller_s_terminal", settings);
 }
 
-/// Pushing input: on a terminal of the stage's own, and where the stage has the caller's.
+/// Pushes input into the stage's private terminal, and into the caller's if the stage has that.
 fn input(cx: &Cx) {
     let probe = format!("{} tiocsti", cx.probe());
     let mut control = cx.outside(["sh", "-c", &probe]).on_terminal();
@@ -34,7 +34,7 @@ fn input(cx: &Cx) {
     }
 }
 
-/// Requests that no stage has a use for are refused whatever they are asked of; outside the kernel looks at the descriptor.
+/// Requests that no stage needs are refused on any descriptor; outside the kernel checks the descriptor.
 fn requests(cx: &Cx) {
     for name in ["TIOCLINUX", "TIOCCONS", "TIOCSETD"] {
         let words = format!("terminal-request {name} 99");
@@ -49,7 +49,7 @@ fn requests(cx: &Cx) {
     screen.wait();
 }
 
-/// No path and no descriptor leads to it. With `sandbox.tty=off` the streams are it, and the same search finds it.
+/// No path and no descriptor leads to it. With `sandbox.tty=off` the streams do, and the same search finds it.
 fn not_there(cx: &Cx) {
     let search = "for it in /proc/self/fd/* /proc/[0-9]*/fd/* /dev/pts/* /dev/tty* /dev/console; do
                     stat -L -c 'is %d:%i' \"$it\" 2>/dev/null; done; echo end; read -r word; exit 0";
@@ -64,7 +64,7 @@ fn not_there(cx: &Cx) {
     }
 }
 
-/// What a stage sets is its own. With `sandbox.tty=off` it is the caller's.
+/// The stage changes the settings of its own terminal. With `sandbox.tty=off` it changes the caller's.
 fn settings(cx: &Cx) {
     let script = "stty -echo -icanon rows 7 cols 8; stty intr ^X; echo set; read -r word; exit 0";
     for (tty, own) in [("auto", true), ("off", false)] {

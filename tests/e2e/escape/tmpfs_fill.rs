@@ -26,7 +26,7 @@ fn attack(cx: &Cx) {
     }
 }
 
-/// In kB.
+/// Returns half of the memory in kB.
 fn half_of_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").expect("meminfo");
     let total = text.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok()).expect("MemTotal");

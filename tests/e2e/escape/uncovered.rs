@@ -1,5 +1,5 @@
-//! B11: what is hidden or read-only is a mount over a name of the host's, and the kernel takes it away when somebody on the host
-//! renames another file over that name, or removes it.
+//! B11: a hidden or read-only file has a mount over its name, and the kernel removes the mount when a program on the
+//! host removes the name, or renames another file over it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -32,12 +32,12 @@ pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b11_files_of_ours_may_be_replaced", ours);
 }
 
-/// By itself, with nothing for it to read.
+/// Checks that the run ends by itself, without input.
 fn ends(live: &mut Live<'_>) {
     wait_for(Duration::from_secs(10), "the end of the run", || live.ended().then_some(()));
 }
 
-/// Waits for the end of the run, or shows that it goes on.
+/// Waits for the end of the run, or shows that it continues.
 #[track_caller]
 fn ends_only_if(is_over: bool, live: &mut Live<'_>, what: &str) {
     if is_over {
@@ -47,7 +47,7 @@ fn ends_only_if(is_over: bool, live: &mut Live<'_>, what: &str) {
     assert!(!live.ended(), "{what}");
 }
 
-/// Programs write so, and many editors. What was hidden, and is open to the stage then, it never reads.
+/// Programs and many editors write like this. The stage never reads a hidden file that becomes visible.
 fn replaced(cx: &Cx) {
     let result = cx.home().join("result.json");
     for (flags, name) in [
@@ -88,7 +88,7 @@ fn replaced(cx: &Cx) {
     }
 }
 
-/// Waits until the name is covered in the sandbox, as the process beside it sees it.
+/// Waits until the name is covered in the sandbox, as the helper sees it.
 fn until_covered(live: &mut Live<'_>, path: &Path) {
     let place = format!(" {} ", path.display());
     wait_for(Duration::from_secs(10), "the cover", || {
@@ -99,7 +99,7 @@ fn until_covered(live: &mut Live<'_>, path: &Path) {
     });
 }
 
-/// Waits until a file says this, or the run has ended.
+/// Waits until a file has this content, or the run has ended.
 fn until_says(live: &mut Live<'_>, path: &Path, words: &str) {
     wait_for(Duration::from_secs(10), words, || {
         (live.ended() || fs::read_to_string(path).is_ok_and(|text| text == words)).then_some(())
@@ -111,13 +111,14 @@ fn git(cx: &Cx, words: &[&str]) {
     cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
 }
 
-/// Writes a file anew as editors do, and git its configuration. Returns its inode.
+/// Replaces a file as editors do, and git its configuration. Returns its inode.
 fn save(cx: &Cx, name: &str, text: &str) -> u64 {
     let new = Path::new(name).with_extension("saved");
     save_as(cx, new.to_str().expect("ASCII"), name, text).expect("a rename")
 }
 
-/// Writes a file under one name, and renames it to another. Fails if a stage has removed the first name. Returns the file's inode.
+/// Writes a file under one name, and renames it to another. Fails if a stage has removed the first name. Returns the
+/// file's inode.
 fn save_as(cx: &Cx, new: &str, name: &str, text: &str) -> io::Result<u64> {
     let (path, new) = (cx.dir().join(name), cx.dir().join(new));
     fs::write(&new, text).expect("a file");
@@ -129,7 +130,8 @@ fn save_as(cx: &Cx, new: &str, name: &str, text: &str) -> io::Result<u64> {
     Ok(inode)
 }
 
-/// git and editors on the host go on while a stage runs, and the stage goes on too. What is new is as read-only as what was there.
+/// git and editors on the host work while a stage runs, and the stage continues. The new file is as read-only as the
+/// old one.
 fn covered_again(cx: &Cx) {
     git(cx, &["init", "-q", "."]);
     fs::create_dir(cx.dir().join(".vscode")).expect("a directory");
@@ -166,8 +168,8 @@ fn covered_again(cx: &Cx) {
     assert_eq!(log.events("run_end")[0]["cause"], "exit");
 }
 
-/// Host programs may replace a configuration twice before the first cover stands again. Whose the second file is cannot be told then, and
-/// need not be where it only says which branch follows which.
+/// Host programs may replace a configuration twice before it is covered again. The maker of the second file is then
+/// unknown, which does not matter if it only says which branch follows which.
 fn tracked(cx: &Cx) {
     git(cx, &["init", "-q", "-b", "main", "."]);
     git(cx, &["config", "remote.origin.url", "https://git.test/a.git"]);
@@ -180,7 +182,7 @@ fn tracked(cx: &Cx) {
         ([["branch.main.remote", "https://evil.test/"], ["branch.main.rebase", "false"]], false),
         ([fake, ["branch.main.remote", "origin"]], false),
     ] {
-        // What git writes, made before: the helper does not stand still for longer than it may.
+        // Copied in advance: the helper stops only for a limited time.
         fs::copy(&config, &next).expect("a file");
         let texts = settings.map(|[key, value]| {
             git(cx, &["config", "--file", "next", key, value]);
@@ -219,7 +221,7 @@ fn tracked(cx: &Cx) {
     }
 }
 
-/// How many files the quarantine of a run has under this name, and what the first one says.
+/// Returns how many files the quarantine of a run has under this name, and the content of the first.
 fn set_aside(cx: &Cx, name: &str) -> (usize, String) {
     let runs = fs::read_dir(cx.dir().join(".exeat-quarantine"));
     let dirs = runs.into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
@@ -233,8 +235,8 @@ fn set_aside(cx: &Cx, name: &str) -> (usize, String) {
     (files.len(), first)
 }
 
-/// Where nobody has been seen to write to the host's new file, and nobody can tell whose it is, the stage goes on, with the file that was
-/// there before. It does so a few times.
+/// If nobody was seen writing the host's new file, and its maker is unknown, the stage continues with the previous
+/// file. This works a few times.
 fn put_back(cx: &Cx) {
     fs::create_dir(cx.dir().join("other")).expect("a directory");
     let at = |name: &str| cx.dir().join(name);
@@ -279,7 +281,7 @@ fn put_back(cx: &Cx) {
         assert!(!live.ended(), "{number}");
         assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n", "{number}");
         assert_eq!(set_aside(cx, ".mcp.json"), (1, "doubtful\n".to_owned()), "{number}");
-        // The same words are nobody's doing. But a read that is under way can still change the file itself, so that a new one replaces it.
+        // Equal content raises no doubt, but a pending open could still change the file, so a new one replaces it.
         let inode = replace("old\n");
         wait_for(Duration::from_secs(10), "a new file with the same words", || {
             fs::metadata(at(".mcp.json")).is_ok_and(|about| about.ino() != inode).then_some(())
@@ -295,7 +297,8 @@ fn put_back(cx: &Cx) {
         assert_eq!(whats.iter().filter(|what| *what == "quarantined").count(), 1, "{whats:?}");
         assert_eq!(whats.iter().filter(|what| *what == "uncovered").count(), 2, "{whats:?}");
     }
-    // The list of exeat's own files cannot be written now, as where files have no time of creation: that alone ends no run.
+    // The list of exeat's own files cannot be written now, as on file systems without creation times: that alone ends
+    // no run.
     let list = cx.home().join(".local/state/exeat/quarantine/.own-files");
     fs::create_dir(&list).expect("a directory");
     cx.bench().give(&list, cx.is_root());
@@ -312,22 +315,23 @@ fn put_back(cx: &Cx) {
     assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n");
 }
 
-/// A stage that waits for the moment between the host's rename and the new cover. What it has written ends the run.
+/// A stage waits for the moment between the host's rename and the new cover. What it has written ends the run.
 fn raced(cx: &Cx) {
     cx.write("evil", "evil");
     let writes = "echo evil >>.mcp.json";
     let renames = "ln -f evil e; mv -f e .mcp.json";
     let links = "ln .mcp.json .git-link && echo evil >>.git-link; rm -f .git-link";
-    // A descriptor for reading opens the file for writing later.
+    // A read-only descriptor can reopen the file for writing.
     let waits = "exec 3<.mcp.json; read -r word <&3; [ \"$word\" = old ] || { sleep 0.2; echo evil >>/proc/self/fd/3; }";
-    // What the host has written, and is about to rename, is exchanged for a file of the stage's.
+    // The stage replaces the host's new file before the host renames it.
     let gives_its_own = "[ -e .mcp.saved ] && sleep 0.02 && rm .mcp.saved && ln evil .mcp.saved && sleep 1";
     let makes_another =
         "[ -e .mcp.saved ] && sleep 0.02 && rm .mcp.saved && echo evil >.mcp.saved && sleep 1";
     let moves_another = "[ -e .mcp.saved ] && sleep 0.02 && cp evil e && mv -f e .mcp.saved && sleep 1";
     let moves_it_away =
         "[ -e .mcp.saved ] && sleep 0.02 && mv .mcp.saved e && echo evil >.mcp.saved && sleep 1";
-    // By a second name, in a directory that nobody watches, it opens the file before the rename, and writes when its maker has closed it.
+    // With a second name, in an unwatched directory, the stage opens the file before the rename, and writes after its
+    // maker has closed it.
     let links_before = "[ -d zz ] || mkdir zz; [ -e .mcp.saved ] && ln .mcp.saved zz/x && { rm zz/x; sleep 0.02; echo evil; } >>zz/x";
     for attack in [
         writes,
@@ -364,10 +368,10 @@ fn raced(cx: &Cx) {
     }
 }
 
-/// A stage that writes to the host's new file while the host does, in ways of which inotify tells nothing, or tells of one process alone.
-/// The processes of exeat stand still meanwhile, as on a machine that is busy with other things.
+/// A stage writes to the host's new file while the host does, in ways that inotify does not report, or reports for one
+/// process only. exeat's processes are stopped meanwhile, as on a busy machine.
 fn written_beside(cx: &Cx) {
-    // Between its steps the stage waits for the name of the next in a directory that nobody watches.
+    // Between its steps the stage waits for the next name in an unwatched directory.
     let prelude = "import os, time\n\
                    os.makedirs('zz', exist_ok=True)\n\
                    def wait(name):\n\
@@ -384,7 +388,7 @@ fn written_beside(cx: &Cx) {
                  say('opened'); wait('zz/wrote')\n\
                  os.write(fd, b'evil'); os.close(fd)\n";
     let cuts = "say('opened'); wait('zz/wrote'); os.truncate('.mcp.saved', 5)\n";
-    // The close of one that was opened for reading is no writer's.
+    // A close after reading is not a writer's.
     let cuts_by_opening =
         "say('opened'); wait('zz/wrote'); os.close(os.open('.mcp.saved', os.O_RDONLY | os.O_TRUNC))\n";
     let mut said = Vec::new();
@@ -399,7 +403,7 @@ fn written_beside(cx: &Cx) {
             wait_for(Duration::from_secs(10), "the stage", || name.exists().then_some(()));
         };
         let helper = live.pids("sandbox-inside")[0];
-        // A call that exeat is told of waits for it.
+        // A call that exeat is notified of waits for it.
         let stopped = if attack == opens { vec![helper, live.pid()] } else { vec![helper] };
         stopped.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).expect("a signal"));
         let saved = cx.dir().join(".mcp.saved");
@@ -412,7 +416,7 @@ fn written_beside(cx: &Cx) {
         until("did");
         drop(file);
         kill(helper, Signal::SIGCONT).expect("a signal");
-        // What looks at new files has the time for it.
+        // Gives the check of new files enough time.
         std::thread::sleep(Duration::from_millis(300));
         fs::rename(&saved, cx.dir().join(".mcp.json")).expect("a rename");
         stopped.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).expect("a signal"));
@@ -430,10 +434,10 @@ fn written_beside(cx: &Cx) {
     assert_eq!(said, ["old\n"; 4], "by a link, by its name, cut, cut by opening");
 }
 
-/// A process can have one filter that tells of calls. Where exeat runs below such a one, it is told of none, and takes every file that is
-/// replaced for one that the stage may have written to.
+/// A process can have only one filter that notifies of calls. Below another one exeat gets no notifications, and treats
+/// every replaced file as one that the stage may have written to.
 fn untold(cx: &Cx) {
-    // The filter lets every call through. Whoever has its descriptor stays.
+    // The filter allows every call. The process with its descriptor stays.
     let filtered = "import ctypes, os, struct, subprocess, sys\n\
                     code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n\
                     program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', 1, ctypes.addressof(code)))\n\
@@ -462,8 +466,8 @@ fn untold(cx: &Cx) {
     assert!(said, "{done:?}");
 }
 
-/// A stage that keeps a way to a file of the host's, and gives it a second name and opens it when it has been covered: what waits for
-/// the lease then may not write, and the same file is not accepted for what it says.
+/// A stage keeps a path to a file of the host's, gives it a second name, and opens it when it is covered: the pending
+/// open may not write after the lease, and the same file is not accepted for its content.
 fn flipped(cx: &Cx) {
     git(cx, &["init", "-q", "-b", "main", "."]);
     cx.write(
@@ -488,12 +492,12 @@ fn flipped(cx: &Cx) {
          time.sleep(9)\n",
     );
     for _ in 0..3 {
-        // A stage that was ended between the two has left it.
+        // A stage that was ended between the two steps has left it.
         let _ = fs::remove_file(cx.dir().join(".git/y"));
         let mut live = cx.sh(&[], "exec python3 flip.py").start();
         live.until_prints("ready");
         save(cx, ".git/config", "[a]\n\tb = c\n");
-        // On a busy machine exeat may have replaced the file by one of its own, and what the stage writes to is nobody's configuration.
+        // On a busy machine exeat may have replaced the file, and the stage writes to one that nobody obeys.
         let written = cx.dir().join("written");
         wait_for(Duration::from_secs(10), "the end of the stage", || {
             (live.ended() || written.exists()).then_some(())
@@ -508,8 +512,8 @@ fn flipped(cx: &Cx) {
     }
 }
 
-/// Another version that is checked out on the host, where nothing obeys the name at once: git removes the file and makes it anew, and
-/// nothing tells whether the stage was faster. The run goes on, and the file is moved at its end.
+/// The host checks out another version, where nothing obeys the name at once: git removes and remakes the file, and
+/// nothing shows whether the stage was faster. The run continues, and the file is moved at its end.
 fn checked_out(cx: &Cx) {
     git(cx, &["init", "-q", "-b", "main", "."]);
     for text in ["one", "two"] {
@@ -522,7 +526,7 @@ fn checked_out(cx: &Cx) {
         let mut live = cx.sh(&[], &script).stdin_open().start();
         live.until_prints("ready");
         git(cx, &["checkout", "-q", "HEAD~1"]);
-        // As long as it takes to see a name in other letters.
+        // As long as it takes to notice a name in other letters.
         std::thread::sleep(Duration::from_millis(700));
         assert!(!live.ended());
         let done = live.wait();
@@ -535,7 +539,7 @@ fn checked_out(cx: &Cx) {
     }
 }
 
-/// A name that the host removes is free. That ends nothing, until the stage takes it.
+/// A name that the host removes is free. The run continues until the stage takes it.
 fn removed(cx: &Cx) {
     for (takes, code) in [(false, 7), (true, 137)] {
         cx.write(".mcp.json", "old");
@@ -554,7 +558,7 @@ fn removed(cx: &Cx) {
     }
 }
 
-/// What is mounted on the host while a stage runs comes into the sandbox where mounts are shared, as systemd makes them.
+/// Mounts that the host makes during a run propagate into the sandbox if mounts are shared, as systemd makes them.
 fn mounts(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).cwd(cx.dir()).run().exits(0);
     for name in ["conf", "conf/below", "sub"] {
@@ -591,7 +595,7 @@ fn mounts(cx: &Cx) {
     }
 }
 
-/// Shells write their histories at any time; a password store or a login does not.
+/// Shells write their histories at any time; a password store or a login does not change.
 fn at_home(cx: &Cx) {
     let routine = [".bash_history", ".python_history", ".Xauthority"];
     let write = |name: &str, mode: u32| {
@@ -602,7 +606,7 @@ fn at_home(cx: &Cx) {
         cx.bench().give(&new, cx.is_root());
         fs::rename(&new, &path).expect("a rename");
     };
-    // Root's stage is kept out of histories that only the owner may read by that alone.
+    // A history with mode 0600 needs no cover against root's stage, which is another user.
     let modes: &[u32] = if cx.is_root() { &[0o600, 0o644] } else { &[0o600] };
     for mode in modes.iter().copied() {
         let is_covered = !cx.is_root() || mode == 0o644;
@@ -634,7 +638,7 @@ fn at_home(cx: &Cx) {
     }
 }
 
-/// A home that is a file system of its own, as systemd-homed and many servers have it, and trees over it.
+/// A home on a separate file system, as with systemd-homed and on many servers, and trees over it.
 fn mounted_home(cx: &Cx) {
     let home = cx.home().display().to_string();
     let secret = cx.home().join(".netrc");
@@ -657,7 +661,7 @@ fn mounted_home(cx: &Cx) {
     }
 }
 
-/// Under our `/etc/passwd` and `/etc/resolv.conf` is what everybody may read: `useradd` and a new lease end nothing.
+/// exeat's `/etc/passwd` and `/etc/resolv.conf` cover public files: `useradd` and a new lease do not end the run.
 fn ours(cx: &Cx) {
     let private = "mount --make-rprivate / && mount -t tmpfs x /mnt && cp -a /etc /mnt && mount --bind /mnt/etc /etc && exec \"$@\"";
     let live = cx.sh(&[], "echo ready; read -r go; echo went-on").stdin_open();
@@ -672,8 +676,8 @@ fn ours(cx: &Cx) {
     live.wait().exits(0).prints("ready\nwent-on\n");
 }
 
-/// A stage of root's is another user. What that user may not read on the host has no mount over it, so that `passwd` on the
-/// host takes nothing away; what everybody may read has one.
+/// Root's stage is another user. A file that this user may not read on the host has no mount over it, so that `passwd`
+/// on the host uncovers nothing; a public file has one.
 fn of_root(cx: &Cx) {
     for (mode, is_covered) in [("0640", false), ("0644", true)] {
         let private = format!(
@@ -700,10 +704,10 @@ fn of_root(cx: &Cx) {
     }
 }
 
-/// Without an inotify instance there is no watch, which is not known when `run_start` is written. The record says so at the end, and a
-/// file that the host replaces ends the stage.
+/// Without an inotify instance there is no watch, which is unknown when `run_start` is written. The record says so at
+/// the end, and a file that the host replaces ends the stage.
 fn unwatched(cx: &Cx) {
-    // Of a user namespace of its own: other trials of this user need theirs.
+    // The limit of a private user namespace: other trials of this user need theirs.
     let none = r#"exec unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_inotify_instances &&
         u=$1 g=$2 && shift 2 && exec unshare --user --map-user=$u --map-group=$g -- "$@"' sh $(id -u) $(id -g) "$@""#;
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
@@ -728,7 +732,7 @@ fn unwatched(cx: &Cx) {
         "read-only all the same"
     );
 
-    // Where everything must hold nothing starts; as root that is never so.
+    // With `--require full` nothing starts, and for root never.
     let words = ["run", "--require", "full", "--", "echo", "started"];
     let full = |done: e2e::run::Done| (done.code, done.stdout(), done.stderr());
     let (with, said, _) = full(cx.exeat(words).run());
@@ -746,7 +750,7 @@ fn unwatched(cx: &Cx) {
     let said = notes(&done);
     let has = |words: &str| said.iter().any(|note| note.contains(words));
     assert!(has("not watched: ") && has(".envrc"), "{said:?}");
-    // With them the run goes on.
+    // With watches the run continues.
     let mut live = cx.sh(&[], "echo ready; read end; true").stdin_open().start();
     live.until_prints("ready");
     save(cx, ".envrc", "newer\n");

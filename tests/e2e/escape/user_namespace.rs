@@ -1,4 +1,4 @@
-//! B22: a namespace of one's own gives capabilities in it, and with them more of the kernel to attack.
+//! B22: a private user namespace gives capabilities in it, and more of the kernel to attack.
 
 use e2e::case::{Cases, Cx};
 

@@ -1,5 +1,5 @@
-//! B32, B11: started by root without CAP_KILL, as in many containers, exeat may not signal its stage, which is another user. It ends
-//! it all the same.
+//! B32, B11: started by root without CAP_KILL, as in many containers, exeat may not signal its stage, which is another
+//! user, but still ends it.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -21,10 +21,10 @@ pub(super) fn cases(list: &mut Cases) {
     list.root_alone("escape::b32_kill_9_without_cap_kill", kill_9);
 }
 
-/// With a user of its own for the stage, and with the owner of the working directory.
+/// Runs a test with a separate user for the stage, and with the owner of the working directory.
 fn each(cx: &Cx, test: impl Fn(&dyn for<'a> Fn(Run<'a>) -> Run<'a>)) {
     for caps in ["-kill", "-kill,-sys_admin,-sys_ptrace,-sys_resource"] {
-        // The record, and what else is root's, is not in the directory.
+        // The record, and other files of root's, are outside of the directory.
         let owner = if caps == "-kill" { 0 } else { ORDINARY };
         chown(cx.dir(), Some(owner), Some(owner)).expect("chown");
         test(&|run| run.under(["setpriv", "--bounding-set", caps, "--inh-caps", caps, "--"]));
@@ -64,8 +64,8 @@ fn uncovered(cx: &Cx) {
     });
 }
 
-/// Of exeat, of the guard, and of everything at once. The kernel, too, asks whether the one that dies may signal its child
-/// (`group_send_sig_info`, kernel/signal.c).
+/// Kills exeat, the guard, and everything at once. The kernel also checks whether the process that dies may signal its
+/// child (`group_send_sig_info`, kernel/signal.c).
 fn kill_9(cx: &Cx) {
     each(cx, |less| {
         less(cx.sh(&[], "true")).run().exits(0);
