@@ -1,4 +1,4 @@
-//! What was granted works, unconfigured and byte for byte.
+//! Granted hosts work, without configuration and byte for byte.
 
 use std::sync::atomic::Ordering;
 
@@ -20,8 +20,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("allow::other_clients", other_clients);
 }
 
-/// The control: without a sandbox every name is reachable, so what the other trials refuse was there to be had. It
-/// also shows that the search list of resolv.conf bites when nobody asks for absolute names.
+/// The control: without a sandbox every name is reachable, so the refusals of other trials mean something. Also shows
+/// that the search list of resolv.conf applies to names that are not absolute.
 fn bench_answers(cx: &Cx) {
     cx.outside(cx.curl(&cx.good_url())).run().exits(0).prints(&format!("hello from {}: GET 0\n", cx.good()));
     assert!(
@@ -63,7 +63,7 @@ fn granted_literal(cx: &Cx) {
     assert!(cx.bench().dns.queries(&v4.to_string()).is_empty(), "a literal is never looked up");
 }
 
-/// The hosts file stands before the resolver, by exact name.
+/// The hosts file comes before the resolver, with exact names.
 fn hosts_file_name(cx: &Cx) {
     cx.probing(&["hosts-file.test:7"], "echo hosts-file.test:7 1000").run().exits(0).prints("ok: 1000\n");
     assert!(cx.bench().dns.queries("hosts-file").is_empty(), "a name of the hosts file is not looked up");
@@ -93,9 +93,9 @@ fn other_ports_when_named(cx: &Cx) {
     assert_eq!(done.record().decision(&good)["reason"], "port");
 }
 
-/// A name that resolves into private space needs an IP rule besides its own.
+/// A name that resolves into private space needs an additional IP rule.
 fn private_address(cx: &Cx) {
-    // The host's own address is "private" to the guard, and it is the only special one that the bench can serve.
+    // The guard treats the host's own address as private; it is the only special address that the bench can serve.
     let name = cx.name("own", Answer::Addrs(vec![OWN4.into()]));
     let listener = std::net::TcpListener::bind((OWN4, 0)).expect("a port on the host");
     let port = listener.local_addr().expect("bound").port();
@@ -143,7 +143,7 @@ fn rules_from_a_file(cx: &Cx) {
     );
 }
 
-/// Clients that people use, with nothing told to them but the authority.
+/// Common clients work with no configuration but the certificate authority.
 fn other_clients(cx: &Cx) {
     let url = cx.good_url();
     let python =

@@ -1,4 +1,4 @@
-//! The record: complete, in order, and written before anything happens.
+//! The record: complete, in order, and written before each action.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -99,7 +99,7 @@ fn descriptors(cx: &Cx) {
     );
 }
 
-/// A record cannot be forged from inside: a line is a line, and bytes that a terminal would act on are text.
+/// A stage cannot forge records: line breaks and control bytes are escaped.
 fn escaped(cx: &Cx) {
     cx.write(
         "targets",
@@ -120,7 +120,7 @@ fn not_inside(cx: &Cx) {
     assert!(!cx.dir().join("started").exists());
 }
 
-/// The disk with the record fills up in the middle of the run: from there on everything is 503.
+/// When the record's disk is full, every further request gets 503.
 fn full_disk(cx: &Cx) {
     let place = cx.home().join("small");
     fs::create_dir(&place).expect("a mount point");
@@ -144,8 +144,8 @@ fn full_disk(cx: &Cx) {
     assert!(dialled <= served, "{dialled} connections for {served} answers");
 }
 
-/// L17: what was allowed and never stood is `failed` in the totals, and not reached at the end of the run; the result has the root of
-/// the record.
+/// L17: an allowed connection that was never established counts as `failed`, and as not reached at the end of the run;
+/// the result contains the root of the record.
 fn failed(cx: &Cx) {
     let (good, result) = (cx.good(), cx.home().join("result.json"));
     let _ = fs::remove_file(&result);
@@ -184,7 +184,7 @@ fn failed(cx: &Cx) {
     done.says(&format!("# root {}", &root.as_str().expect("a root")[..16]));
 }
 
-/// While the tunnel is open its decision can be read.
+/// The decision is in the record while the tunnel is open.
 fn decision_first(cx: &Cx) {
     let good = cx.good();
     let record = cx.home().join("live.jsonl");

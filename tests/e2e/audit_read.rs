@@ -1,4 +1,4 @@
-//! Reading records: through the real binary, from records of real runs and from hostile ones.
+//! Reads records of real runs, and hostile ones, with the real binary.
 
 use std::fs::{self, File, FileTimes};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("audit_read::prune_removes_old_whole_records", prune);
 }
 
-/// Runs that ask for a granted and for another host, with a rule that nothing asks for.
+/// Makes runs that ask for a granted host and for another, with a rule that nothing uses.
 fn two_runs(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     cx.write("targets", &format!("{good}:443\n{evil}:443\n"));
@@ -33,7 +33,7 @@ fn two_runs(cx: &Cx) {
     }
 }
 
-/// The records of the default place, the oldest first.
+/// Returns the records in the default place, oldest first.
 fn records(cx: &Cx) -> Vec<String> {
     let mut records: Vec<_> = fs::read_dir(cx.home().join(".local/state/exeat/runs"))
         .expect("the default place")
@@ -78,7 +78,7 @@ fn summary(cx: &Cx) {
     let cut = fs::read(&records[0]).expect("a record");
     cx.write("cut.jsonl", &String::from_utf8_lossy(&cut[..cut.len() - 9]));
     cx.exeat_plain(["audit", "summary", "cut.jsonl"]).run().exits(1).says("was cut off");
-    // A line for each record that is broken, and none for the last of many.
+    // Each broken record has a line; the last of many has none.
     let broken: Vec<String> =
         (0..9).map(|n| cx.write(&format!("broken-{n}.jsonl"), "{}\n{}\n").display().to_string()).collect();
     for words in [&["audit", "summary"][..], &["audit", "export", "--format", "ecs"]] {
@@ -89,7 +89,7 @@ fn summary(cx: &Cx) {
     }
 }
 
-/// A run that was killed while connections were open, one that reached nothing, and one in report mode.
+/// Tries a run that was killed with open connections, one that reached nothing, and one in report mode.
 fn not_known(cx: &Cx) {
     let good = cx.good();
     let path = |name: &str| cx.home().join(name).display().to_string();
@@ -112,7 +112,7 @@ fn not_known(cx: &Cx) {
         cx.exeat_plain(["audit", "summary", &killed, "--format", form]).run().exits(0).shows(said);
     }
 
-    // Nothing listens there.
+    // Nothing listens on this port.
     let failed = path("failed.jsonl");
     cx.write("targets", &format!("127.0.0.1:9\n{good}:443\n"));
     let rules = ["--allow", "127.0.0.1:9", "--allow", &good];
@@ -144,7 +144,7 @@ fn not_known(cx: &Cx) {
     text.exits(0).shows("1 would be denied").shows("\napproved  by nobody: 1 let through");
 }
 
-/// More hosts than a table has rows, of which the last took most.
+/// Tries more hosts than a table has rows; the last one received most.
 fn took_most(cx: &Cx) {
     let mut text = String::new();
     let mut prev = "0".repeat(64);
@@ -187,12 +187,12 @@ fn took_most(cx: &Cx) {
     text.exits(0)
         .shows("\nmost up   zzz.example.net:443, 9.0 GB\n")
         .shows("and 2000 other hosts: 2000 allowed, 0 denied; 4.0 kB up");
-    // Without a directory for a temporary file it is said, and nothing is left out.
+    // Without a directory for temporary files the command says so, and leaves nothing out.
     let none = cx.exeat_plain(["audit", "summary", "many.jsonl"]).env("TMPDIR", "/nowhere").run();
     none.exits(2).says("TMPDIR");
 }
 
-/// Of which policy a rule is that decided nothing.
+/// Names the policy of each unused rule.
 fn unused_rules(cx: &Cx) {
     let good = cx.good();
     cx.write(
@@ -218,7 +218,7 @@ fn unused_rules(cx: &Cx) {
         part.exits(0);
         assert!(!part.stdout().contains("NEVER USED"), "{part:?}");
     }
-    // The file is another one by now: its lines are not those of that run.
+    // The file has changed since, so its lines are not those of the run.
     cx.write("import.toml", &format!("schema = 1\n[network]\nallow = [\"never.example:22\", \"{good}\"]\n"));
     cx.exeat_plain(["audit", "summary"])
         .run()
@@ -226,7 +226,7 @@ fn unused_rules(cx: &Cx) {
         .shows(&never(" (changed or gone since: its line is not known)"));
 }
 
-/// A record that somebody made: what exeat itself would never write.
+/// A forged record has content that exeat would never write.
 fn hostile(cx: &Cx) {
     let text = "a`|b\u{1b}]0;t\u{7}\u{1b}[2J\r\n# c </details><script>@team\u{202e}";
     let line = json!({
@@ -281,7 +281,7 @@ fn filters(cx: &Cx) {
     cx.exeat_plain(["audit", "show", "--since", "soon"]).run().exits(2).says("a time is written");
 }
 
-/// A stage that asks for a granted host, waits for the end of its standard input, and asks for another one.
+/// Returns a stage that asks for a granted host, waits for the end of its input, and asks for another.
 fn waiting<'a>(cx: &'a Cx, record: &Path) -> e2e::run::Live<'a> {
     let (good, evil) = (cx.good(), cx.evil());
     let probe = cx.probe();
@@ -310,7 +310,7 @@ fn follow(cx: &Cx) {
     );
     stopped.signal(Signal::SIGINT);
     assert_eq!(stopped.wait().signal, Some(2), "as tail(1)");
-    // A reader that goes away while nothing comes ends it too.
+    // The command also ends if its reader closes the pipe while nothing arrives.
     let left = cx.outside(["sh", "-c", &format!("\"$0\" audit show -f {path} | head -1"), &exeat(cx)]).run();
     left.exits(0).shows("run ");
     assert!(left.took < Duration::from_secs(5), "{left:?}");
@@ -402,14 +402,14 @@ fn list_filters(cx: &Cx) {
     live.wait().exits(0);
 }
 
-/// Makes a record of the default place as old as it says.
+/// Sets the age of a record's file to the age in its name.
 fn age(path: &Path, days: u64) {
     let then = SystemTime::now() - Duration::from_secs(days * 86_400);
     let file = File::options().append(true).open(path).expect("a record");
     file.set_times(FileTimes::new().set_modified(then)).expect("times");
 }
 
-/// The record of a run that began so many days ago, signed with the user's key, with its policy.
+/// Makes the record of a run that started so many days ago, signed with the user's key, with its policy.
 fn old(cx: &Cx, record: &Path, days: u64, change: impl Fn(String) -> String) -> PathBuf {
     const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let then = SystemTime::now() - Duration::from_secs(days * 86_400);
@@ -429,7 +429,7 @@ fn old(cx: &Cx, record: &Path, days: u64, change: impl Fn(String) -> String) -> 
         policy_sha256: sha256_hex(&fs::read(&policy).expect("a policy")),
         mode: Mode::Enforce,
     };
-    // The key is the user's, and these tests are root: what checks whose it is has tests of its own.
+    // The tests are root, and the key is the user's; other tests check its ownership.
     let key = fs::read_to_string(cx.home().join(".local/state/exeat/audit.key")).expect("the key");
     let key = SigningKey::from_pem(&key).expect("the key");
     let log = Log::start_signed(Sink::create_file(&path).expect("a record"), header, key).expect("a log");
@@ -459,7 +459,7 @@ fn prune(cx: &Cx) {
     let changed = old(cx, &kept, 201, |text| text.replacen("\"cause\":\"exit\"", "\"cause\":\"stop\"", 1));
     let cut = old(cx, &kept, 202, |text| text.lines().take(1).map(|line| format!("{line}\n")).collect());
     let young = old(cx, &kept, 100, |text| text);
-    // It began long ago, and something was written to it since.
+    // This run started long ago, but wrote recently.
     let long = old(cx, &kept, 203, |text| text);
     age(&long, 1);
     let written = old(cx, &kept, 204, |text| text);

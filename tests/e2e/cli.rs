@@ -1,4 +1,4 @@
-//! The command line: what it answers, and the ways a run can be started.
+//! The command line: its answers, and the ways to start a run.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -111,7 +111,7 @@ fn writable_cwd(cx: &Cx) {
     assert_eq!(owner, directory, "new files belong to whoever owns the directory");
 }
 
-/// Clients do not ask a proxy for loopback, so a rule for it alone comes to nothing. What the note says to do does it.
+/// Clients do not ask a proxy for loopback, so a rule for it alone has no effect. The note's advice works.
 fn loopback(cx: &Cx) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = listener.local_addr().expect("an address").to_string();
@@ -134,7 +134,7 @@ fn loopback(cx: &Cx) {
     assert_eq!(done.exits(0).stderr(), "", "{done:?}");
 }
 
-/// The job's own disk has them during the run and nothing of them afterwards. A run that root starts has them in memory.
+/// Temporary files lie on the job's disk during the run, and are gone after it. Root's runs have them in memory.
 fn temporary(cx: &Cx) {
     let scratch = cx.dir().join("scratch");
     let script = "echo $TMPDIR; mktemp | cut -c1-9; mktemp -d >/dev/null; echo data >/tmp/file; \
@@ -156,14 +156,14 @@ fn temporary(cx: &Cx) {
         fs::read_dir(dir).expect("a directory").flatten().map(|it| it.path()).collect::<Vec<_>>()
     };
     assert!(names(&scratch).iter().all(|base| names(base).is_empty()), "{:?}", names(&scratch));
-    // A limit of them holds in memory, and so does what is everybody's or not there.
+    // With a size limit the files are in memory, and also if TMPDIR is shared or missing.
     assert_eq!(place(&run(&["--set", "limits.tmpfs_size=1MiB"], &dir)).as_deref(), Some("1"));
     for dir in ["/tmp", "/var/tmp", "/nowhere/at/all", "relative"] {
         assert_eq!(place(&run(&[], dir)).as_deref(), Some("1"), "{dir}");
     }
 }
 
-/// What git makes of its own and is moved aside says how to keep it; nothing else does.
+/// A message explains how to keep git's own files that were moved aside; for other files it does not appear.
 fn git_names(cx: &Cx) {
     let done = cx.sh(&[], "mkdir -p .git/hooks; echo x >.git/config; echo y >.envrc").run();
     let said = done.exits(0).stderr();
@@ -205,7 +205,7 @@ fn in_home_or_root(cx: &Cx) {
     done.exits(0).prints("refused\n").says("read-only");
 }
 
-/// A shell line in front of `exeat run -- REST`.
+/// Returns a shell command followed by `exeat run -- REST`.
 fn behind<'a>(cx: &'a Cx, before: &str, rest: &str) -> e2e::run::Run<'a> {
     let exeat = cx.bench().bin.join("exeat");
     cx.exeat_plain(["x"]).under(["sh", "-c", &format!("{before}; exec {} run -- {rest}", exeat.display())])
@@ -222,7 +222,7 @@ fn bytes(cx: &Cx) {
     assert!(odd.join("made").exists());
 }
 
-/// A socket's path holds 107 bytes; directories are longer than that.
+/// A socket path has at most 107 bytes; directories can be longer.
 fn long_paths(cx: &Cx) {
     let deep = cx.home().join("d".repeat(100)).join("e".repeat(100));
     fs::create_dir_all(&deep).expect("a deep directory");
@@ -233,7 +233,7 @@ fn long_paths(cx: &Cx) {
     cx.sh(&[], "echo here").cwd(&deep).run().exits(0).prints("here\n");
 }
 
-/// The host side raises its own limit of descriptors; the stage has the caller's.
+/// The host side raises its own descriptor limit; the stage has the caller's.
 fn caller_limits(cx: &Cx) {
     behind(cx, "ulimit -Sn 333; umask 027", "sh -c 'ulimit -Sn; umask'").run().exits(0).prints("333\n0027\n");
     for few in [18, 40, 63] {
@@ -244,7 +244,7 @@ fn caller_limits(cx: &Cx) {
     behind(cx, "ulimit -n 64", "touch started").run().exits(0);
 }
 
-/// A working directory that is gone is a failure of ours, said in words.
+/// A missing working directory is an error with a message.
 fn no_directory(cx: &Cx) {
     let done = behind(cx, "mkdir gone; cd gone; rmdir ../gone", "echo started").run();
     done.exits(125).prints("").says("directory");
@@ -264,7 +264,7 @@ fn dangling_resolv_conf(cx: &Cx) {
     done.exits(0).prints("ok: 10\n");
 }
 
-/// K27, K30, K40, K50: every spelling of the proxy's variables, and nothing of the caller's or of the host side's.
+/// K27, K30, K40, K50: the stage has every spelling of the proxy variables, and none from the caller or the host side.
 fn environment(cx: &Cx) {
     let run = cx.sh(&[&cx.good()], "env | sort; cat /proc/1/environ | tr '\\0' '\\n'");
     let secrets = [
@@ -291,7 +291,7 @@ fn environment(cx: &Cx) {
         assert!(said.contains(&format!("{name}=http://127.0.0.1:")), "no {name} in {said}");
     }
     assert!(said.contains(&format!("HOME={}\n", cx.home().display())), "{said}");
-    // K30: of ours these three alone, and none of them tells where anything is on the host.
+    // K30: exeat sets only these three, and none names a path on the host.
     let (_, ours): (Vec<_>, Vec<_>) = said
         .lines()
         .filter(|line| line.starts_with("EXEAT"))
@@ -343,7 +343,7 @@ fn files(cx: &Cx) {
     assert_eq!(fs::read_to_string(out.join("made")).expect("made"), "made\n");
 }
 
-/// No interpreter, no libc: a static program runs, and so does our own helper before it.
+/// Without an interpreter or libc, a static program runs, and so does exeat's helper before it.
 fn minimal_view(cx: &Cx) {
     let source = cx.write("small.c", "int main(void) { return 7; }\n");
     let built = std::process::Command::new("gcc")
@@ -361,7 +361,7 @@ fn minimal_view(cx: &Cx) {
     cx.exeat(["run", "--fs", "minimal", "--", "/bin/sh", "-c", "true"]).run().exits(127);
 }
 
-/// K21: a cache of exeat's own, for this directory, and never the host's.
+/// K21: the cache belongs to exeat and this directory, and is never the host's.
 fn cache_persists(cx: &Cx) {
     let host = cx.home().join(".cache");
     fs::create_dir(&host).expect("the host's cache");
@@ -378,7 +378,7 @@ fn cache_persists(cx: &Cx) {
     cx.sh(&[], "cat $XDG_CACHE_HOME/mine 2>/dev/null || echo none").cwd(&other).run().prints("none\n");
 }
 
-/// K38: the host side alone, on a Unix socket and on TCP.
+/// K38: the host side alone serves on a Unix socket and on TCP.
 fn proxy_alone(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let socket = cx.home().join("proxy.sock");
@@ -424,7 +424,7 @@ fn proxy_alone(cx: &Cx) {
     live.wait().exits(0).says("any local user");
 }
 
-/// K49: with port 0 the kernel chooses, and exeat says which.
+/// K49: with port 0 the kernel chooses, and exeat prints the port.
 fn free_port(cx: &Cx) {
     let said = cx.home().join("said");
     let record = cx.home().join("proxy.jsonl").display().to_string();
@@ -443,7 +443,7 @@ fn free_port(cx: &Cx) {
     live.wait().exits(0);
 }
 
-/// K25, K50: the name that a killed proxy left is taken over; a living one's, and any other file, is not.
+/// K25, K50: a new proxy replaces the socket of a killed one, but not a live one's or any other file.
 fn taken_place(cx: &Cx) {
     let socket = cx.home().join("proxy.sock");
     let listen = format!("unix:{}", socket.display());
@@ -469,7 +469,7 @@ fn taken_place(cx: &Cx) {
     assert_eq!(fs::read_to_string(&socket).expect("the file"), "mine");
 }
 
-/// N6, N7, N9, N10, N11, N13, N17, N20: the published JSON, run as it stands.
+/// N6, N7, N9, N10, N11, N13, N17, N20: the published JSON runs unchanged.
 fn isolation_policy(cx: &Cx) {
     let trees = ["/usr", "/bin", "/lib", "/lib64"].map(PathBuf::from);
     let mut ro: Vec<serde_json::Value> = trees
@@ -507,7 +507,7 @@ fn isolation_policy(cx: &Cx) {
     assert_eq!(fs::read_to_string(job.join("made")).expect("made by the stage"), "made\n");
 }
 
-/// N24: a value behind `=` and a value behind a blank.
+/// N24: `--flag=value` and `--flag value` both work.
 fn both_spellings(cx: &Cx) {
     let rule = format!("{}:7", cx.good());
     let script = format!("echo $WORD; {} ask {rule}", cx.probe());
@@ -520,11 +520,11 @@ fn both_spellings(cx: &Cx) {
     }
 }
 
-/// K23: what runs inside is part of the executable; there is nothing else to be found, and nothing to be missing.
+/// K23: the executable contains the helper, so no other file can be missing.
 fn one_file(cx: &Cx) {
     let place = cx.home().join("alone");
     fs::create_dir(&place).expect("a directory");
-    // A link: a file that was just written cannot be executed while any forked child still holds it open.
+    // A copy could not be executed while any forked child still has it open for writing.
     fs::hard_link(cx.bench().bin.join("exeat"), place.join("exeat")).expect("a link to exeat");
     cx.bench().give(&place, cx.is_root());
     let exeat = place.join("exeat").display().to_string();

@@ -1,8 +1,7 @@
-//! Real clients, as people have them: with no proxy variable at all, with those that exeat sets, and toward a host that no
-//! rule grants.
+//! Real clients: without proxy variables, with those that exeat sets, and toward a host that no rule grants.
 //!
-//! docs/clients.md is the table of what is expected: each trial reads its own row there, and fails where the page says
-//! otherwise than what happened. `crates/xtask/tests/house.rs` holds that each row has its trial and each trial its row.
+//! docs/clients.md has the table of expectations: each trial reads its row there, and fails if the page is wrong.
+//! `crates/xtask/tests/house.rs` checks that each row has a trial and each trial a row.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -41,27 +40,27 @@ pub(crate) fn cases(list: &mut Cases) {
     }
 }
 
-/// So much longer than a run that was granted all may one be that was refused: with more, the client waited for something. A
-/// question that nobody answers takes 5 s.
+/// The most that a refused run may take longer than a granted one; more would mean that the client waited. An
+/// unanswered question takes 5 s.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// Everything that exeat sets about a proxy. A trial checks that nothing is left.
+/// Unsets every proxy variable that exeat sets. A trial checks that none is left.
 const VARIABLES: &str = "-u HTTPS_PROXY -u https_proxy -u HTTP_PROXY -u http_proxy -u ALL_PROXY -u all_proxy \
                          -u NO_PROXY -u no_proxy -u NODE_USE_ENV_PROXY -u YARN_HTTP_PROXY -u YARN_HTTPS_PROXY \
                          -u JAVA_TOOL_OPTIONS \
                          -u CLOUDSDK_PROXY_TYPE -u CLOUDSDK_PROXY_ADDRESS -u CLOUDSDK_PROXY_PORT";
 
-/// A client as a trial drives it.
+/// A client of a trial.
 struct Client<'a> {
-    /// Its row in docs/clients.md, by the name of the trial.
+    /// Its row in docs/clients.md, and the name of its trial.
     test: &'static str,
-    /// The port that the rule is about.
+    /// The port in the rule.
     port: u16,
-    /// For sh; `$H` is the host.
+    /// A script for sh; `$H` is the host.
     script: &'a str,
-    /// What standard output holds when the client got through.
+    /// Expected in stdout if the client reached the host.
     shows: &'a str,
-    /// A directory that the stage must see besides.
+    /// An additional directory that the stage must see.
     ro: Option<PathBuf>,
 }
 
@@ -69,7 +68,7 @@ impl Client<'_> {
     fn run<'a>(&self, cx: &'a Cx, host: &str, variables: bool) -> Run<'a> {
         let rule = format!("{}:{}", cx.good(), self.port);
         let unset = if variables { "" } else { VARIABLES };
-        // `printenv` of the stage itself, so that a variable which exeat comes to set fails every trial.
+        // The stage checks with `printenv`, so that a new proxy variable of exeat's fails every trial.
         let check = if variables { "" } else { "printenv | grep -i proxy && exit 99\n" };
         let script = format!(
             "exec env {unset} H={host} sh -c '{}'",
@@ -83,7 +82,7 @@ impl Client<'_> {
         cx.exeat(words)
     }
 
-    /// All that a row of the page says.
+    /// Checks every cell of the row.
     fn held(&self, cx: &Cx) {
         let row = row(self.test);
         for (variables, way) in [(false, &row.nothing_set), (true, &row.variables)] {
@@ -92,7 +91,7 @@ impl Client<'_> {
         }
     }
 
-    /// It gets its answer, by the way that the page tells. How long the run took.
+    /// Checks that the client gets its answer by the documented path. Returns how long the run took.
     fn reaches(&self, cx: &Cx, variables: bool, way: &str) -> Duration {
         let done = self.run(cx, &cx.good(), variables).run();
         done.exits(0).shows(self.shows);
@@ -111,7 +110,7 @@ impl Client<'_> {
         done.took
     }
 
-    /// It fails at once, and the record tells of it.
+    /// Checks that the client fails at once, and that the record contains the refusal.
     fn is_refused(&self, cx: &Cx, variables: bool, granted: Duration) {
         let done = self.run(cx, &cx.evil(), variables).run();
         assert_ne!(done.code, Some(0), "{done:?}");
@@ -121,7 +120,7 @@ impl Client<'_> {
     }
 }
 
-/// A question of the gateway or a request of the proxy, and no answer but no.
+/// Checks that the only outcome for the host is a refusal, by the gateway or the proxy.
 fn refused(done: &Done, host: &str) {
     let log = done.record();
     let lines = [log.decisions(host), log.questions(host)].concat();
@@ -132,7 +131,7 @@ fn refused(done: &Done, host: &str) {
     }
 }
 
-/// What docs/clients.md says of a client.
+/// A row of docs/clients.md.
 struct Row {
     nothing_set: String,
     variables: String,
@@ -148,7 +147,7 @@ fn row(test: &str) -> Row {
     Row { nothing_set: cells[1].to_string(), variables: cells[2].to_string() }
 }
 
-/// A client that gets something over HTTPS.
+/// Tries a client that fetches over HTTPS.
 fn web(cx: &Cx, test: &'static str, script: &str, shows: &str) {
     Client { test, port: 443, script, shows, ro: None }.held(cx);
 }
@@ -157,7 +156,7 @@ fn need(cx: &Cx, name: &str) -> PathBuf {
     program(name).unwrap_or_else(|| cx.cannot(&format!("{name} is not installed")))
 }
 
-/// What an origin says to a GET of `/`.
+/// Returns an origin's answer to a GET of `/`.
 fn hello(cx: &Cx) -> String {
     format!("hello from {}: GET 0", cx.good())
 }
@@ -179,7 +178,7 @@ fn git_https(cx: &Cx) {
     web(cx, "git_https", script, CONTENT);
 }
 
-/// Options without a file of the machine's or the user's, and without questions.
+/// Options that ignore the machine's and the user's files, and ask no questions.
 const SSH_OPTIONS: &str = "-F none -i key -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
                            -o LogLevel=ERROR -o ConnectTimeout=20";
 
@@ -213,7 +212,7 @@ fn pip(cx: &Cx) {
     web(cx, "pip", script, "tiny-1.0-py3-none-any.whl");
 }
 
-/// The directory of what the set-up got for Python.
+/// Returns the directory of the Python clients that the set-up installed.
 fn python_clients(cx: &Cx) -> PathBuf {
     let python = Path::new(CLIENTS).join("python");
     if !python.is_dir() {
@@ -254,7 +253,7 @@ asyncio.run(main())
 fn npm(cx: &Cx) {
     need(cx, "npm");
     services::packages(cx.bench());
-    // A `cafile` in an npmrc of the machine would have NODE_EXTRA_CA_CERTS ignored.
+    // A `cafile` in the machine's npmrc would make npm ignore NODE_EXTRA_CA_CERTS.
     let script = "export npm_config_cafile=$PWD/ca.pem
         npm pack --loglevel=error --registry https://$H/npm/ --fetch-retries 0 --fetch-timeout 20000 --pack-destination /tmp tiny";
     web(cx, "npm", script, "tiny-1.0.0.tgz");
@@ -286,7 +285,8 @@ https.get(`https://${process.env.H}/`, { timeout: 20000 }, answer => answer.pipe
     );
 }
 
-/// The resolver that Node.js brings (c-ares) reads resolv.conf and sends its own questions. What it answers is then dialled.
+/// The built-in resolver of Node.js (c-ares) reads resolv.conf and sends its own questions. The client then connects to
+/// the answer.
 fn node_resolve(cx: &Cx) {
     node(
         cx,
@@ -325,7 +325,7 @@ fn go(cx: &Cx) {
     go_client(cx, "go", "cgo");
 }
 
-/// Without the C library, as static Go programs are.
+/// Uses Go's own resolver, without the C library, like static Go programs.
 fn go_own_resolver(cx: &Cx) {
     go_client(cx, "go_own_resolver", "go");
 }
@@ -413,7 +413,7 @@ fn redis_cli(cx: &Cx) {
     Client { test: "redis_cli", port: REDIS, script: &script, shows: "pong\n", ro: None }.held(cx);
 }
 
-/// A parent that only the repository has: found before any plugin is, so that none is needed.
+/// Fetches a parent that only the repository has: Maven needs it before any plugin, so that no plugin is needed.
 fn maven(cx: &Cx) {
     need(cx, "mvn");
     services::packages(cx.bench());
@@ -429,7 +429,7 @@ EOF
     web(cx, "maven", script, "tiny-1.0.pom");
 }
 
-/// A page and what it says, by the browser itself. Its own requests at the start are refused, and are no part of this.
+/// The browser itself fetches and prints a page. The requests that it makes at its start are refused, and do not count.
 fn chromium(cx: &Cx) {
     need(cx, "chromium");
     let script = "chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync \

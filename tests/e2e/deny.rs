@@ -1,4 +1,4 @@
-//! What was not granted is refused, says why, and leaves nothing at the other end.
+//! Hosts that are not granted: the refusal, its reason, and nothing at the origin.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("deny::refused_connection", refused_connection);
 }
 
-/// K49: the text of the manual, to the letter; the record in its default place.
+/// K49: the exact text of the manual, and the record in its default place.
 fn curl_is_refused(cx: &Cx) {
     let bridge = if cx.bridge() == e2e::case::Bridge::Relay { "relay" } else { "handoff" };
     let bridge = format!("sandbox.bridge={bridge}");
@@ -61,7 +61,7 @@ fn nothing_granted(cx: &Cx) {
     assert!(cx.bench().internet.visits(cx.good_addrs().0).is_empty());
 }
 
-/// A name rule never grants the address behind the name, and the other way round.
+/// A name rule does not grant the address of the name, and an address rule does not grant the name.
 fn literal(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     for target in [format!("{v4}"), format!("[{v6}]")] {
@@ -76,8 +76,8 @@ fn literal(cx: &Cx) {
     }
 }
 
-/// N22, D16: nobody is reached and no resolver answers for what is not granted, of either family; without a gateway there is
-/// no route at all.
+/// N22, D16: direct attempts reach nobody, and no resolver answers, in either family; without a gateway there is no
+/// route at all.
 fn direct_attempts(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     let own = ["dns-udp 127.0.0.53:53", "dns-tcp 127.0.0.53:53"].map(|it| format!("{it} {}", cx.evil()));
@@ -97,7 +97,7 @@ fn direct_attempts(cx: &Cx) {
         .outside(["sh", "-c", &format!("{probe} tcp {v4}:443; {probe} dns-udp 127.0.0.53:53 x.test")])
         .run();
     outside.shows("ok\nok: code 0");
-    // The origin writes its log when it likes.
+    // The origin may write its log later.
     let visits = || cx.bench().internet.visits(v4).len();
     wait_for(Duration::from_secs(5), "the visit from outside", || (visits() == 1).then_some(()));
 
@@ -184,7 +184,7 @@ fn other_port(cx: &Cx) {
     done.says("allowed on 443 only").says(&format!("--allow {good}:8443"));
 }
 
-/// H03, H04, H05, H07, H12, H19: 400 for each, nothing looked up.
+/// H03, H04, H05, H07, H12, H19: each gets 400, without a lookup.
 fn malformed_targets(cx: &Cx) {
     let good = cx.good();
     let targets = [
@@ -221,7 +221,7 @@ fn malformed_targets(cx: &Cx) {
     assert!(cx.bench().dns.queries(&good).is_empty());
 }
 
-/// One line per host, counted, the most important thing last on the screen.
+/// One line per host, with counts, and the most important one last.
 fn summary_counts(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let inner = cx.name("wiki", Answer::Addrs(vec!["10.2.3.4".parse().expect("an address")]));
@@ -270,7 +270,7 @@ fn quiet(cx: &Cx) {
     cx.exeat(words).run().exits(0).shows("403").silent();
 }
 
-/// K42: what a stage may know about its refusals: the target, the reason and the flag, never an address or a path.
+/// K42: the stage may see the target, reason and flag of its refusals, but no address or path.
 fn denials_file(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let inner = cx.name("wiki", Answer::Addrs(vec!["10.2.3.4".parse().expect("an address")]));
@@ -290,7 +290,7 @@ fn denials_file(cx: &Cx) {
     assert!(done.stderr().contains("ead-only file system"), "the stage wrote to the file: {done:?}");
 }
 
-/// Nobody listens there: a failure, and not a refusal.
+/// A port without a listener is a failure, not a refusal.
 fn refused_connection(cx: &Cx) {
     let good = cx.good();
     let done = cx.probing(&[&format!("{good}:9")], &format!("ask {good}:9")).run();

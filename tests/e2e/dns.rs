@@ -1,4 +1,4 @@
-//! Names and addresses: who is asked, when, and what an answer may be.
+//! Names and addresses: which resolver is asked, when, and which answers are accepted.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn private_answer(cx: &Cx) {
     assert!(decision["ips"].to_string().contains("10.2.3.4"), "{decision}");
 }
 
-/// D14: between check and dial nothing is asked again; the next request is judged by the next answer.
+/// D14: nothing is resolved again between check and dial; the next answer decides about the next request.
 fn rebinding(cx: &Cx) {
     let (v4, _) = cx.good_addrs();
     let name = cx.name("turn", Answer::Sequence(vec![vec![v4], vec![addr("127.0.0.1")]]));
@@ -60,7 +60,7 @@ fn rebinding(cx: &Cx) {
     assert_eq!(cx.bench().internet.visits(v4).len(), 1);
 }
 
-/// One bad address spoils the answer, wherever it stands.
+/// One refused address, at any position, refuses the answer.
 fn mixed_answer(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     let answers = [
@@ -91,7 +91,7 @@ fn alias_to_private(cx: &Cx) {
     asked(cx, &loops).shows("HTTP/1.1 502 ");
 }
 
-/// What clouds tell their machines about themselves, at the ends of other addresses too.
+/// The metadata addresses of clouds, also embedded in other addresses.
 const METADATA: [&str; 6] =
     ["169.254.169.254", "fd00:ec2::254", "168.63.129.16", "100.100.100.200", "192.0.0.192", "a9fe:a9fe"];
 
@@ -135,7 +135,7 @@ fn special_addresses(cx: &Cx) {
     let log = done.record();
     for ((text, name), answer) in special.iter().zip(&names).zip(answers.lines()) {
         let decision = log.decision(name);
-        // Those of cloud metadata have a reason of their own, and no rule for an address is offered.
+        // Metadata addresses have a separate reason, and no address rule is suggested.
         let is_metadata = METADATA.iter().any(|it| text.ends_with(it));
         let reason = if is_metadata { "metadata_ip" } else { "private_ip" };
         assert_eq!(
@@ -147,7 +147,7 @@ fn special_addresses(cx: &Cx) {
     assert_eq!(answers.lines().count(), special.len(), "{done:?}");
 }
 
-/// The addresses of the host itself, though public.
+/// The host's own addresses are refused, although they are public.
 fn own_address(cx: &Cx) {
     for (word, own) in [("own4", IpAddr::from(OWN4)), ("own6", IpAddr::from(OWN6))] {
         let name = cx.name(word, Answer::Addrs(vec![own]));
@@ -157,7 +157,7 @@ fn own_address(cx: &Cx) {
     }
 }
 
-/// X04: a lookup is a message to whoever runs the name's servers.
+/// X04: a lookup tells the operator of the name's servers something, so a denied name is not looked up.
 fn denied_names(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let targets =
@@ -167,7 +167,7 @@ fn denied_names(cx: &Cx) {
     assert!(cx.bench().dns.queries(&good).is_empty());
 }
 
-/// `search` and `ndots:5` stand in the resolv.conf of the bench.
+/// The resolv.conf of the bench contains `search` and `ndots:5`.
 fn absolute_names_only(cx: &Cx) {
     let name = cx.name("gone", Answer::NxDomain);
     asked(cx, &name).shows("HTTP/1.1 502 ");
@@ -203,7 +203,7 @@ fn failures(cx: &Cx) {
     }
 }
 
-/// The resolver says nothing: the client hears 504 within the proxy's limit.
+/// The resolver does not answer: the client gets 504 within the proxy's limit.
 fn silence(cx: &Cx) {
     let name = cx.name("silent", Answer::Silence);
     let done = asked(cx, &name);
@@ -211,7 +211,8 @@ fn silence(cx: &Cx) {
     assert!(done.took < Duration::from_secs(20), "{done:?}");
 }
 
-/// R08: more addresses than anybody needs: an error, and nobody is reached, the bad one at their end least of all.
+/// R08: an answer with too many addresses is an error, and no address is used, in particular not the refused one at its
+/// end.
 fn huge_answer(cx: &Cx) {
     let mut many: Vec<IpAddr> = (1..=70).map(|n| addr(&format!("93.186.0.{n}"))).collect();
     many.push(addr("10.9.9.9"));
@@ -222,7 +223,7 @@ fn huge_answer(cx: &Cx) {
     assert!(many.iter().all(|addr| cx.bench().internet.visits(*addr).is_empty()));
 }
 
-/// R08: an answer of 50 kB over TCP, and chains of aliases: bounded, and judged by what stands at their end.
+/// R08: an answer of 50 kB over TCP, and chains of aliases, are bounded, and judged by their last addresses.
 fn chains_and_floods(cx: &Cx) {
     let many: Vec<IpAddr> =
         (0..1000_u16).map(|n| IpAddr::from([93, 187, n.to_be_bytes()[0], n.to_be_bytes()[1]])).collect();

@@ -20,7 +20,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("doctor::inside_a_run", nested);
 }
 
-/// A root without CAP_SYS_ADMIN.
+/// Makes root without CAP_SYS_ADMIN.
 const KEPT: [&str; 4] = ["setpriv", "--bounding-set", "-sys_admin", "--"];
 
 fn everything(cx: &Cx) {
@@ -51,7 +51,7 @@ fn everything(cx: &Cx) {
     assert!(!table.stdout().contains("FAILS"), "{table:?}");
 }
 
-/// Nothing on this side mends it: no step is tried, and no command is offered.
+/// In a nested sandbox nothing can be fixed: no step runs, and no command is suggested.
 fn nested(cx: &Cx) {
     let bin = cx.bench().bin.display().to_string();
     let doctor = |words: &str| {
@@ -71,7 +71,7 @@ fn nested(cx: &Cx) {
     assert!(fix.exits(1).stdout().lines().all(|line| line.starts_with('#')), "{fix:?}");
 }
 
-/// What `doctor` says under a condition, and that a run which fails for it says the same.
+/// Checks the diagnosis of `doctor`, and that a failing run prints the same.
 fn agrees(cx: &Cx, around: &[&str], because: &str, fix: &str, script: &str) {
     let exeat = cx.bench().bin.join("exeat").display().to_string();
     let under = |words: &str| {
@@ -102,7 +102,7 @@ fn setting(cx: &Cx) {
 fn hidden_proc(cx: &Cx) {
     let around = ["unshare", "-Urm", "sh", "-c", "mount -t tmpfs hidden /proc/fs && EXEAT"];
     let fix = "start the container with the whole of /proc";
-    // No line for a shell: a comment.
+    // The fix is a comment, not a shell command.
     let lines = format!("\n# {fix}");
     agrees(cx, &around, "the container around exeat hides parts of /proc", fix, &lines);
 }
@@ -120,7 +120,7 @@ fn no_bubblewrap(cx: &Cx) {
     done.exits(1).shows("FAILS").shows("sudo apt-get install bubblewrap");
 }
 
-/// A root who cannot become somebody else runs nothing in that user's directory.
+/// A root that cannot become another user runs nothing in that user's directory.
 fn as_owner(cx: &Cx) {
     let dir = cx.dir().join("owned");
     fs::create_dir(&dir).expect("a directory");
@@ -132,13 +132,13 @@ fn as_owner(cx: &Cx) {
     cx.exeat_plain(["doctor"]).cwd(&dir).run().exits(0);
 }
 
-/// What a run of root's takes besides: the trees are mounted, and not only looked at.
+/// The additional steps of root's run: the trees are mounted, and not only inspected.
 fn as_own(cx: &Cx) {
     let probe = cx.bench().bin.join("probe").display().to_string();
     let without = [probe.as_str(), "without-move-mount"];
     cx.sh(&[], "echo it-ran").under(without).run().exits(125);
     cx.exeat_plain(["doctor"]).under(without).run().exits(1).shows("exeat cannot run here.");
-    // In part: as the owner of the directory, and as root.
+    // Holds in part: as the owner of the directory, and as root.
     let owned = cx.dir().join("owned");
     fs::create_dir(&owned).expect("a directory");
     cx.bench().give(&owned, false);
@@ -164,7 +164,7 @@ fn as_own(cx: &Cx) {
 }
 
 fn sigchld_ignored(cx: &Cx) {
-    // Not by a shell's trap: dash leaves this signal as it is.
+    // A shell's trap does not work: dash does not change an ignored signal.
     let ignoring = ["env", "--ignore-signal=CHLD"];
     let done = cx.exeat_plain(["doctor"]).under(ignoring).run();
     done.exits(0).shows("everything holds.");

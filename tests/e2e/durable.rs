@@ -1,4 +1,4 @@
-//! The record on its disk: what cannot be written is not dialled, and what was answered is not lost.
+//! The record on its disk: nothing is dialed before it is written, and no answered request is lost.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -27,7 +27,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("durable::a06_the_lock_goes_with_a_run_that_is_killed", killed_writer);
 }
 
-/// A stage that asks for the granted name once, waits, and asks for three more, one of them not granted.
+/// Returns a stage that asks for the granted name once, waits, and makes three more requests, one not granted.
 fn two_parts<'a>(cx: &'a Cx, record: &Path) -> Run<'a> {
     let good = cx.good();
     cx.write("before", &format!("{good}:7\n"));
@@ -39,7 +39,7 @@ fn two_parts<'a>(cx: &'a Cx, record: &Path) -> Run<'a> {
     cx.exeat(["run", "--audit", &record, "--allow", &rule, "--", "sh", "-c", script])
 }
 
-/// Starts it, has something done to its record between the parts, and gives what came of it.
+/// Starts the run, changes its record between the parts, and returns the ended run.
 fn interrupted(cx: &Cx, run: Run<'_>, change: impl FnOnce(u32)) -> Done {
     let _ = fs::remove_file(cx.dir().join("go"));
     let before = cx.bench().internet.count();
@@ -48,7 +48,7 @@ fn interrupted(cx: &Cx, run: Run<'_>, change: impl FnOnce(u32)) -> Done {
     change(live.pid().as_raw().cast_unsigned());
     cx.write("go", "");
     let done = live.wait();
-    // Refused is what is granted, and what is not; the run itself is its stage's.
+    // Granted and other hosts are refused; the run's exit code is its stage's.
     done.exits(0).prints("200\n503\n503\n503\n");
     let (v4, v6) = cx.good_addrs();
     let visits = cx.bench().internet.since(before);
@@ -57,7 +57,8 @@ fn interrupted(cx: &Cx, run: Run<'_>, change: impl FnOnce(u32)) -> Done {
     done
 }
 
-/// Rotated, removed, replaced, emptied, written to: from there on nothing is dialled, and the end of the run says why.
+/// After the record is rotated, removed, replaced, emptied or written to, nothing is dialed, and the end of the run
+/// says why.
 fn moved_record(cx: &Cx) {
     type Change = fn(&Path);
     let aside = |path: &Path| path.with_extension("jsonl.1");
@@ -73,7 +74,7 @@ fn moved_record(cx: &Cx) {
             fs::write(path, "").expect("a new file");
         }),
         (in_its_place, |path| {
-            // As an editor saves: a new file with the same lines.
+            // Editors save like this: a new file with the same lines.
             let copy = path.with_extension("new");
             fs::copy(path, &copy).expect("copy");
             fs::rename(copy, path).expect("rename");
@@ -91,7 +92,7 @@ fn moved_record(cx: &Cx) {
         let record = cx.home().join(format!("record-{number}.jsonl"));
         let mut whole = Vec::new();
         let done = interrupted(cx, two_parts(cx, &record), |_| {
-            // The close of the first connection is the last line for now.
+            // The close of the first connection is the last line so far.
             wait_for(Duration::from_secs(5), "the close", || {
                 whole = fs::read(&record).expect("the record");
                 whole.windows(7).any(|it| it == b"\"close\"").then_some(())
@@ -106,7 +107,8 @@ fn moved_record(cx: &Cx) {
     }
 }
 
-/// A limit on the size of files (`ulimit -f`, in blocks of 512 bytes): its signal would end exeat without a word.
+/// With a limit on the size of files (`ulimit -f`, in blocks of 512 bytes), its signal would end exeat without a
+/// message.
 fn size_limit(cx: &Cx) {
     let good = cx.good();
     cx.write("targets", &format!("{good}:7\n").repeat(200));
@@ -122,7 +124,7 @@ fn size_limit(cx: &Cx) {
     let visits = cx.bench().internet.since(before);
     let dialled = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
     assert!(served < 200 && dialled <= served, "{dialled} connections for {answers:?}");
-    // Not a part of a line: none was begun that had no room.
+    // No line is written in part.
     let text = fs::read(done.record_path().expect("a record")).expect("the record");
     assert!(text.len() <= 131_072 && text.ends_with(b"\n"), "{} bytes", text.len());
     let log = done.record();
@@ -131,12 +133,13 @@ fn size_limit(cx: &Cx) {
     assert_eq!(log.events("run_end")[0]["errors"], 200 - served as u64);
     let record = done.record_path().expect("a record").display().to_string();
     cx.exeat_plain(["audit", "verify", &record]).run().exits(0).shows("whole: ");
-    // So small that no sandbox can be made: said, too.
+    // A limit that is too small even for a sandbox has a message, too.
     let run = cx.probing(&[], "ask-all targets").under(["sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"]);
     run.run().exits(125).says("file too large");
 }
 
-/// L17: the disk fills up while the stage runs: nothing new is let out, and what is open has its close, the record its end.
+/// L17: when the disk fills up during a run, nothing new is let out, but open connections get their close, and the
+/// record its end.
 fn full_disk(cx: &Cx) {
     let (place, copy) = (cx.home().join("small"), cx.home().join("copy.jsonl"));
     fs::create_dir(&place).expect("a mount point");
@@ -169,7 +172,7 @@ fn full_disk(cx: &Cx) {
     assert_eq!((&end["allowed"], &end["errors"]), (&(answered("200") + 20).into(), &answered("503").into()));
     assert_eq!((log.events("close").len() as u64, &end["dropped"]), (answered("200") + 20, &0.into()));
     assert_eq!(log.events("note")[0]["what"], "no_room");
-    // In blocks of 512 bytes: what was kept for the end is given back.
+    // In blocks of 512 bytes: the reserve for the end has been freed.
     let blocks: u64 =
         said.lines().find_map(|line| line.strip_prefix("blocks ")?.parse().ok()).expect("a number");
     let size = fs::metadata(&copy).expect("the copy").len();
@@ -177,8 +180,8 @@ fn full_disk(cx: &Cx) {
     cx.exeat_plain(["audit", "verify", &copy.display().to_string()]).run().exits(0).shows("whole: ");
 }
 
-/// While a record is written its disk cannot be made read-only; where the kernel does it after an error, that is a record
-/// that cannot be written.
+/// A disk with an open record cannot be made read-only; if the kernel does so after an error, the record counts as
+/// unwritable.
 fn read_only(cx: &Cx) {
     let (image, place) = (cx.home().join("image"), cx.home().join("disk"));
     fs::create_dir(&place).expect("a mount point");
@@ -228,7 +231,7 @@ fn synced(cx: &Cx) {
     cx.exeat(proxy).run().exits(2).says("each line is to be synced to the disk");
 }
 
-/// A reader can tell a run that goes on from one that was killed.
+/// A reader can tell a live run from a killed one.
 fn killed_writer(cx: &Cx) {
     for round in 0..5 {
         let record = cx.home().join(format!("record-{round}.jsonl"));
@@ -248,17 +251,17 @@ fn killed_writer(cx: &Cx) {
     assert!(!is_locked(&over));
 }
 
-/// As `exeat_record::is_being_written` asks.
+/// Tests the lock as `exeat_record::is_being_written` does.
 fn is_locked(record: &PathBuf) -> bool {
     let file = fs::File::open(record).expect("the record");
     Flock::lock(file, FlockArg::LockSharedNonblock).is_err()
 }
 
-/// Refused for some reasons, in a stage that asks as fast as it can: the first thousand have lines of their own, what is granted
-/// always has, and the counts of all lines are exact.
+/// A stage asks as fast as it can, and is refused for several reasons: the first thousand refusals and all granted
+/// requests have separate lines, and the counts of all lines are exact.
 fn flood(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
-    // Five each. The answers about one target wait beyond a thousand: no target comes to that.
+    // Five reasons in each round. Answers about one target are delayed after a thousand, which no target reaches.
     let rounds = 950;
     let mut targets = String::new();
     for number in 0..rounds {
@@ -279,13 +282,13 @@ fn flood(cx: &Cx) {
     let refused = answered("403") + answered("400");
     assert_eq!((answered("200"), refused), (rounds / 50, rounds * 5));
 
-    // The sums of the lines are those of `run_end`, too.
+    // The sums of the lines equal those of `run_end`.
     let log = done.record();
     let end = log.events("run_end")[0];
     assert_eq!((&end["denied"], &end["allowed"]), (&(rounds * 5).into(), &(rounds / 50).into()));
     let folded: Vec<_> = log.events("decision").into_iter().filter(|it| it.get("conn").is_none()).collect();
     let counted: u64 = folded.iter().map(|it| it["count"].as_u64().unwrap_or(1)).sum();
-    // A thousand have lines of their own, and a few more for each second that it took.
+    // A thousand have separate lines, and a few more for each second.
     let alone = rounds * 5 - counted;
     let most = 1000 + 20 * done.took.as_secs() + 20;
     assert!((1000..=most).contains(&alone), "{alone} alone in {:?}", done.took);
@@ -301,14 +304,14 @@ fn flood(cx: &Cx) {
     assert!(size < 1_000_000, "{size} bytes");
     let text = fs::read_to_string(&result).expect("the result");
     let result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    // Which has so many entries at most, and their counts are exact whatever was folded.
+    // The number of entries is limited, and their counts are exact even after merging.
     let most: Vec<u64> =
         result["denied"].as_array().into_iter().flatten().filter_map(|it| it["count"].as_u64()).collect();
     assert_eq!((most.len(), most[..4].to_vec()), (1024, vec![rounds, rounds, rounds, 1]), "{text}");
 }
 
-/// L16: a stage that asks for a granted host in a loop: beyond the size of the record nothing more is let out, the run goes on, and the
-/// record ends as any other, within that size.
+/// L16: a stage asks for a granted host in a loop: when the record is full, nothing more is let out, the run continues,
+/// and the record ends normally, within its size.
 fn full_record(cx: &Cx) {
     let good = cx.good();
     cx.write("targets", &format!("{good}:7\n").repeat(1500));
@@ -348,10 +351,10 @@ fn full_record(cx: &Cx) {
     few.exits(2).says("the least is 1MiB");
 }
 
-/// The record goes away in the middle of a flood: a second later every answer is 503.
+/// The record disappears during a flood: a second later every answer is 503.
 fn flood_without_record(cx: &Cx) {
     let record = cx.home().join("flood.jsonl");
-    // Of one target alone the answers would be slower and slower.
+    // Answers about a single target would become slower and slower.
     let targets: String = (0..100).map(|n| format!("n{n}.{}:443\n", cx.evil())).collect();
     cx.write("targets", &targets);
     cx.probe();
@@ -376,14 +379,14 @@ fn flood_without_record(cx: &Cx) {
     assert!(after.len() == 100 && after.iter().all(|line| *line == "503"), "{after:?}");
 }
 
-/// Killed at some moment while its stage asks: what the stage had an answer for is on record, and so is what an origin saw. At
-/// most the last line is cut.
+/// exeat is killed at some moment while its stage asks: the record has every request that was answered, or that an
+/// origin saw. At most the last line is cut.
 fn kill_in_a_loop(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let (v4, v6) = cx.good_addrs();
     cx.write("targets", &format!("{good}:7\n{evil}:443\n").repeat(400));
     cx.probe();
-    // Each answer is out before the next question.
+    // Each answer is printed before the next question.
     let script = "while read -r target; do echo \"$target\" >one; echo \"$(./probe ask-all one) $target\"; done <targets";
     let rule = format!("{good}:7");
     let (mut answers, mut cut) = (0, 0);
@@ -395,7 +398,7 @@ fn kill_in_a_loop(cx: &Cx) {
         let mut live =
             cx.exeat(["run", "--audit", &path, "--allow", &rule, "--", "sh", "-c", script]).start();
         live.until_prints("403");
-        // Of no even spread, and of no pattern that the stage has.
+        // Uneven, and independent of the stage's pattern.
         std::thread::sleep(Duration::from_micros(round * round * 977 % 90_000));
         live.signal(Signal::SIGKILL);
         let done = live.wait();
@@ -430,7 +433,7 @@ fn kill_in_a_loop(cx: &Cx) {
     assert!(answers as u64 > rounds * 2, "{answers} answers in {rounds} rounds, {cut} cut lines");
 }
 
-/// L17: exeat is killed in the middle of an upload: the record has all that was sent but what came since the last line.
+/// L17: exeat is killed during an upload: the record has all sent bytes up to its last line.
 fn kill_in_an_upload(cx: &Cx) {
     let record = cx.home().join("upload.jsonl");
     let path = record.display().to_string();
@@ -454,7 +457,7 @@ fn kill_in_an_upload(cx: &Cx) {
     assert!(log.events("close").is_empty() && log.events("run_end").is_empty());
     let lines = log.events("progress");
     let sent: Vec<u64> = lines.iter().map(|line| line["bytes_up"].as_u64().expect("a number")).collect();
-    // What a busy machine passes on at once may be more than one doubling.
+    // On a busy machine one step may be more than one doubling.
     let doublings: Vec<_> = sent.iter().map(|sent| (sent / 1_000_000).checked_ilog2()).collect();
     assert!(doublings.is_sorted_by(|one, next| one < next) && doublings[0].is_some(), "{sent:?}");
     assert!(sent.last().expect("a line") * 2 > arrived(), "{sent:?}, {} arrived", arrived());

@@ -1,4 +1,4 @@
-//! Exit codes: the stage's own, and never one of ours in its place.
+//! Exit codes: the stage's own, and never one of exeat's instead.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("exit::timeout_is_124", timeout);
 }
 
-/// The limit cannot be raised to the one that a stage has otherwise.
+/// The caller's hard limit is lower than the one that a stage usually has, and cannot be raised.
 fn no_core_file(cx: &Cx) {
     let limited = ["bash", "-c", "ulimit -Hc 0; exec \"$@\"", "-"];
     let done = cx.sh(&[], "ulimit -Hc; exit 3").under(limited).run();
@@ -64,7 +64,7 @@ fn not_executable(cx: &Cx) {
     cx.run(&[], ["/etc"]).run().exits(126);
 }
 
-/// A policy that is wrong never starts anything.
+/// An invalid policy never starts anything.
 fn bad_input(cx: &Cx) {
     let rules = [
         "*",
@@ -100,7 +100,7 @@ fn bad_input(cx: &Cx) {
     assert!(!cx.dir().join("started").exists());
 }
 
-/// N27: the same number from the stage and from exeat are told apart.
+/// N27: the result tells the same exit code of the stage and of exeat apart.
 fn result_cause(cx: &Cx) {
     let result = |name: &str| cx.home().join(name).display().to_string();
     let read = |path: &str| -> serde_json::Value {
@@ -151,7 +151,7 @@ fn on_denied(cx: &Cx) {
         assert_eq!(done.record().events("run_end")[0]["cause"], expect);
     }
     cx.exeat(["run", "--on-denied", "end", "--via", "unix:/x", "--", "true"]).run().exits(2);
-    // Of many runs at one time, each line says whose it is.
+    // With many runs at once, each line names its run.
     for (what, words) in
         [("fail", "the stage exited 0, and the run 123"), ("end", "the refusal ended the run")]
     {
@@ -165,7 +165,7 @@ fn on_denied(cx: &Cx) {
     }
 }
 
-/// Once, and before the end.
+/// The message appears once, and before the end.
 fn storm(cx: &Cx) {
     let asks = format!("for n in $(seq 45); do curl -s --max-time 20 {}; done; echo over >&2", cx.evil_url());
     let done = cx.sh(&[], &asks).run();
@@ -175,7 +175,7 @@ fn storm(cx: &Cx) {
     assert!(said.find(&told) < said.find("over\n"), "{said}");
 }
 
-/// Of results on standard input, one a line, by the published schema on the command line.
+/// Validates results on standard input, one a line, with the published schema on the command line.
 const CHECK: &str = "import json, jsonschema, sys
 schema = json.loads(sys.argv[1])
 jsonschema.Draft202012Validator.check_schema(schema)
@@ -186,7 +186,7 @@ for line in sys.stdin:
     count += 1
 print(count)";
 
-/// Each way in which a run ends, and what was reached, refused, moved and not reached.
+/// Each way to end a run, with the reached, refused, moved and unreached targets.
 fn by_schema(cx: &Cx) {
     let schema = cx.exeat(["policy", "schema", "result"]).run();
     let results = cx.home().join("results");
@@ -235,7 +235,7 @@ fn by_schema(cx: &Cx) {
     assert!(first["quarantined"].is_array() && first["denied"][0]["host"] == cx.evil(), "{first}");
 }
 
-/// The bytes are those of the record.
+/// The byte counts equal those of the record.
 fn reached(cx: &Cx) {
     let result = cx.home().join("reached.json");
     let (good, url) = (cx.good(), cx.good_url());
@@ -254,7 +254,7 @@ fn reached(cx: &Cx) {
     assert!(sum("bytes_down") > 0);
 }
 
-/// Whoever asked for it would take 0 for a run that has one. A code of the stage's own says more.
+/// A run whose result cannot be written does not exit with 0; the stage's own code has priority.
 fn no_result(cx: &Cx) {
     for (code, expect) in [(0, 125), (3, 3)] {
         let name = format!("result-{code}.json");
@@ -265,7 +265,7 @@ fn no_result(cx: &Cx) {
     }
 }
 
-/// A result of an earlier run is not taken for that of one whose arguments are wrong.
+/// A run with invalid arguments replaces an earlier result, so that nobody takes it for its own.
 fn refused(cx: &Cx) {
     let path = cx.home().join("refused.json");
     let place = path.to_str().expect("ASCII");
@@ -297,7 +297,7 @@ fn refused(cx: &Cx) {
         text.contains(r#""cause":"policy","code":2,"error":"invalid value '1' for '--timeout"#),
         "{text}"
     );
-    // What belongs to the command is not ours, and `-` is nobody's name for a file.
+    // The command's arguments are not exeat's, and `-` is not a file name.
     std::fs::write(&path, "the command's").expect("a file");
     cx.exeat(["run", "--timeout", "1", "--", "prog", "--result", place]).run().exits(2);
     assert_eq!(std::fs::read_to_string(&path).expect("a file"), "the command's");
@@ -307,7 +307,7 @@ fn refused(cx: &Cx) {
     assert!(!cx.dir().join("-").exists() && !cx.dir().join("started").exists());
 }
 
-/// `HOME` names a directory that is not there, as for many users of services.
+/// `HOME` names a missing directory, as for many users of services.
 fn no_home(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
     let (home, record) = (cx.home().join("absent"), cx.home().join("record.jsonl").display().to_string());
@@ -315,7 +315,7 @@ fn no_home(cx: &Cx) {
     let done = exeat(&["run", "--", "true"]);
     done.exits(125).says("absent`: no such file or directory").says("XDG_STATE_HOME=DIR");
     exeat(&["doctor"]).shows("absent`: No such file or directory");
-    // Names of git's are not held, and what is not held is not taken for the stage's.
+    // Git's names are not held here, so nothing counts as the stage's.
     let script = "ls .git/commondir; echo evil >.git/commondir; exit 7";
     let done = exeat(&["run", "--audit", &record, "--audit-key", "none", "--", "sh", "-c", script]);
     done.exits(7).says("the package cache is in memory").says(".git/commondir` and its like are not held");
@@ -325,7 +325,7 @@ fn no_home(cx: &Cx) {
     assert!(!home.exists());
 }
 
-/// The kernel ends these itself, and says nothing.
+/// The kernel ends these stages without a message.
 fn process_limits(cx: &Cx) {
     let run = |flags: &[&str], script: &str| {
         let words = [&["run"], flags, &["--", "sh", "-c", script]].concat();
@@ -344,12 +344,12 @@ fn process_limits(cx: &Cx) {
     run(&["--set", "limits.file_size=1MB"], write).exits(153).says("SIGXFSZ: its limit file_size is 1MB");
     let quiet = run(&["--quiet", "--set", "limits.file_size=1MB"], write);
     assert_eq!(quiet.exits(153).stderr(), "", "{quiet:?}");
-    // Without the limit nothing is known of why.
+    // Without the limit the cause is unknown.
     let other = run(&[], "kill -XFSZ $$");
     assert_eq!(other.exits(153).stderr(), "", "{other:?}");
 }
 
-/// The filter that refuses the namespaces is our own, and no container's.
+/// exeat's own filter refuses the namespaces, not a container's.
 fn nested(cx: &Cx) {
     let exeat = cx.bench().bin.join("exeat");
     let bind = exeat.display().to_string();
@@ -364,7 +364,7 @@ fn nested(cx: &Cx) {
     }
 }
 
-/// The command is executed as it is: the outer run's walls hold, and nothing of what the inner one asks for.
+/// The command runs directly: the outer run's protection holds, and the inner run's options do not apply.
 fn passed(cx: &Cx) {
     let exeat = cx.bench().bin.join("exeat");
     let bind = exeat.display().to_string();
@@ -382,11 +382,11 @@ fn passed(cx: &Cx) {
     assert_eq!(done.exits(143).stderr(), "", "{done:?}");
     done.prints("1\n");
     inner(&["--", "/nowhere/at-all"]).exits(127);
-    // What was asked for by name and cannot be kept is no note.
+    // An explicit request that cannot be met is an error, not a note.
     for flag in ["--require=full", "--result=/tmp/r", "--audit=/tmp/a"] {
         inner(&[flag, "--", "true"]).exits(125).says("cannot keep that");
     }
-    // No variable opens it, inside or on the host.
+    // No variable enables it, inside or on the host.
     let host = cx.exeat(["run", "--", "test", "-e", "/run/exeat/nested"]).env("EXEAT_NESTED", "pass").run();
     host.exits(1);
 }
@@ -397,9 +397,10 @@ fn timeout(cx: &Cx) {
     assert!(done.took.as_secs() < 20, "{done:?}");
 }
 
-/// What a daemon's children inherit: with SIGCHLD ignored the kernel reaps children unasked, and nobody learns their end.
+/// A daemon's children may inherit an ignored SIGCHLD: the kernel then reaps children, and nobody learns their exit
+/// status.
 fn sigchld_ignored(cx: &Cx) {
-    // Not by a shell's trap: dash leaves this signal as it is.
+    // A shell's trap does not work: dash does not change an ignored signal.
     let ignoring = ["env", "--ignore-signal=CHLD"];
     cx.sh(&[], "exit 4").under(ignoring).deadline(Duration::from_secs(20)).run().exits(4);
 }

@@ -1,4 +1,4 @@
-//! The record in other people's words: what is exported, held against the schemas that those people publish.
+//! Exports of the record, validated with the schemas that others publish.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -29,7 +29,7 @@ const VERSIONS: [&str; 4] = ["1.1", "1.3", "1.5", "1.8"];
 const KINDS: &str = include_str!("../fixtures/ocsf/kinds.jsonl");
 const CHECK: &str = include_str!("../fixtures/ocsf/check.py");
 
-/// What the published schema of a version says of events: whether it takes them, and its words.
+/// Validates events with the published schema of a version. Returns the verdict and the messages.
 fn checked(cx: &Cx, version: &str, events: &str) -> (bool, String) {
     let packages = Path::new(CLIENTS).join("python");
     if !packages.join("ocsf_json_schema").is_dir() {
@@ -39,7 +39,7 @@ fn checked(cx: &Cx, version: &str, events: &str) -> (bool, String) {
     python.args(["-c", CHECK, version]).env("PYTHONPATH", packages).env("PYTHONDONTWRITEBYTECODE", "1");
     let python = python.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut python = python.expect("python3");
-    // It reads all before it prints much.
+    // The checker reads everything before it prints much.
     python.stdin.take().expect("a pipe").write_all(events.as_bytes()).expect("events");
     let done = python.wait_with_output().expect("python3");
     let said = [done.stdout, done.stderr].concat();
@@ -50,7 +50,7 @@ fn events(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
 }
 
-/// A tunnel, a request, and refusals of each, a question and packets past the proxy.
+/// A tunnel, a request, a refusal of each, a question, and packets around the proxy.
 fn real_run(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     cx.write("targets", &format!("{good}:443\n{evil}:443\n%:1\n"));
@@ -114,7 +114,7 @@ fn real_run(cx: &Cx) {
     raw.exits(0).prints(&std::fs::read_to_string(file.expect("a record")).expect("the record"));
 }
 
-/// A record with every line of the fixture, chained.
+/// Returns a record with every line of the fixture, chained.
 fn kinds() -> String {
     let mut text = String::new();
     let mut prev = "0".repeat(64);
@@ -150,7 +150,7 @@ fn every_kind(cx: &Cx) {
     }
 }
 
-/// The fields that the published schema has, each with its type, and whether it is a list.
+/// Returns the fields of the published schema, each with its type, and whether it is a list.
 fn ecs_fields() -> BTreeMap<&'static str, (&'static str, bool)> {
     let lines = include_str!("../fixtures/ecs/fields.tsv").lines().filter(|line| !line.starts_with('#'));
     let fields = lines.map(|line| {
@@ -161,9 +161,9 @@ fn ecs_fields() -> BTreeMap<&'static str, (&'static str, bool)> {
     fields.collect()
 }
 
-/// What is wrong with a value below `path`.
+/// Lists the faults of a value below `path`.
 fn ecs_wrong(path: &str, value: &Value, fields: &BTreeMap<&str, (&str, bool)>, wrong: &mut Vec<String>) {
-    // Fields of one's own have a name of their own.
+    // Custom fields are below a custom name.
     if path == "exeat" {
         return;
     }
@@ -199,7 +199,7 @@ fn ecs_wrong(path: &str, value: &Value, fields: &BTreeMap<&str, (&str, bool)>, w
     }
 }
 
-/// Every event is held against the published fields and the values that ECS 8.7 has for categories, types and outcomes.
+/// Checks every event against the published fields and the values of ECS 8.7 for categories, types and outcomes.
 fn ecs(cx: &Cx) {
     let done = cx.exeat_plain(["audit", "export", "--format", "ecs", "-"]).stdin(kinds()).run();
     done.exits(0);
@@ -238,7 +238,7 @@ fn ecs(cx: &Cx) {
     for event in &events {
         assert_eq!(wrong_of(event), Vec::<String>::new(), "{event:#}");
     }
-    // What was refused is no success, and the other way round.
+    // A refusal is not a success, and an allowed connection is not a failure.
     let verdicts = KINDS.lines().filter_map(|line| {
         let line: Value = serde_json::from_str(line).expect("a line");
         (line["event"] == "decision").then(|| line["verdict"].as_str().map(str::to_owned)).flatten()
@@ -248,7 +248,7 @@ fn ecs(cx: &Cx) {
         "would_deny" => Some(("connection-would-deny", "success")),
         "deny" => Some(("connection-denied", "failure")),
         "error" => Some(("connection-failed", "failure")),
-        // Of a later version.
+        // These kinds exist only in a later version.
         _ => None,
     });
     let is_decision = |event: &&Value| {
@@ -260,7 +260,7 @@ fn ecs(cx: &Cx) {
         (text("action"), text("outcome"))
     });
     assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
-    // The check sees what is wrong.
+    // The check finds planted faults.
     for (pointer, value) in [
         ("/destination/port", json!("443")),
         ("/destination/host", json!("a.example")),
@@ -292,7 +292,7 @@ fn ecs(cx: &Cx) {
     assert_eq!(denied["process"]["executable"], "/usr/bin/python3.11");
 }
 
-/// The check must not pass what it cannot see.
+/// The check must fail for planted faults.
 fn check_bites(cx: &Cx) {
     let exported =
         |version| cx.exeat_plain(["audit", "export", "--ocsf", version, "-"]).stdin(kinds()).run().stdout();
@@ -334,7 +334,7 @@ fn check_bites(cx: &Cx) {
     for (number, (what, ..)) in wrong.iter().enumerate() {
         assert!(told(number + 1), "{what}: {said}");
     }
-    // What a later version has, an earlier one has not.
+    // An earlier version does not have the fields of a later one.
     let (fits, said) = checked(cx, "1.3", &exported("1.8").replace("\"1.8.0\"", "\"1.3.0\""));
     assert!(!fits && said.contains("'policy' was unexpected"), "{said}");
 }
@@ -373,7 +373,7 @@ fn report(cx: &Cx) {
     assert!(!page.contains("<script"), "{page}");
     let mode = std::fs::metadata(&place).expect("the page").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // It takes the place of what is there, through no link, and leaves nothing beside it.
+    // The export replaces an existing file, follows no link, and leaves no other file.
     let kept = cx.write("kept", "mine");
     std::fs::remove_file(&place).expect("remove");
     std::os::unix::fs::symlink(&kept, &place).expect("link");
@@ -390,7 +390,7 @@ fn report(cx: &Cx) {
     cx.exeat_plain(["audit", "report", "-o", "/nowhere/report.html"]).run().exits(2).says("cannot write");
 }
 
-/// A page says of which files it is, by whom it was made and when, which rules nobody used, and what was not reached.
+/// A page lists its files, its author and date, the unused rules, and the unreached targets.
 fn tied(cx: &Cx) {
     let good = cx.good();
     cx.write(
@@ -434,7 +434,7 @@ fn tied(cx: &Cx) {
     assert_eq!(page.matches("<pre>").count(), 1, "one policy: {page}");
 }
 
-/// A browser shows the page, asks for nothing, and complains of nothing, whatever the record says.
+/// A browser shows the page, requests nothing and reports no error, whatever the record contains.
 fn chromium(cx: &Cx) {
     let evil = cx.evil();
     let markup = format!("</td><img src=http://{evil}/><script src=http://{evil}/></script><b onclick=x>");
@@ -444,7 +444,7 @@ fn chromium(cx: &Cx) {
     assert!(dom.contains("Denied, and why") && dom.contains("&lt;img"), "{dom}");
     assert!(!dom.contains("<img") && !dom.contains("<script"), "{dom}");
     assert!(!said.contains("CONSOLE"), "{said}");
-    // What the page's own policy is for, and that this test would see it.
+    // The page's own policy prevents this; it shows that the test would notice.
     let broken = page.replace("<h2>Hosts</h2>", &format!("<img src=http://{evil}/>"));
     let (dom, said) = rendered(cx, &broken);
     assert!(
@@ -454,7 +454,7 @@ fn chromium(cx: &Cx) {
     assert!(cx.bench().internet.visits(cx.evil_addrs().0).is_empty());
 }
 
-/// The document as Chromium has it once it is loaded, and what Chromium says meanwhile.
+/// Returns the loaded document from Chromium, and Chromium's messages.
 fn rendered(cx: &Cx, page: &str) -> (String, String) {
     let place = cx.write("page.html", page);
     let done = Command::new("timeout")

@@ -1,4 +1,4 @@
-//! Programs that know of no proxy: what is granted works, what is not is refused at once and recorded.
+//! Programs without proxy support: granted hosts work, others are refused at once and recorded.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -46,7 +46,7 @@ pub(crate) fn cases(list: &mut Cases) {
 
 const UNSET: &str = "unset HTTPS_PROXY https_proxy HTTP_PROXY http_proxy NO_PROXY no_proxy; ";
 
-/// A shell script in a run whose gateway has to stand, and without the proxy variables.
+/// Returns a shell script in a run that requires the gateway, without the proxy variables.
 fn bare<'a>(cx: &'a Cx, rules: &[&str], script: &str) -> Run<'a> {
     let mut words: Vec<String> = ["run", "--set", "sandbox.transparent=on"].map(str::to_string).to_vec();
     for rule in rules {
@@ -56,10 +56,10 @@ fn bare<'a>(cx: &'a Cx, rules: &[&str], script: &str) -> Run<'a> {
     cx.exeat(words)
 }
 
-/// The longest time for an attempt that is refused at once, the client's own start with it. A question that nobody answers takes 5 s.
+/// The longest time for an immediate refusal, with the start of the client. An unanswered question takes 5 s.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// The same, and each attempt is refused at once: measured inside, so that a run which starts slowly is none of it.
+/// Runs attempts that are each refused at once. Measures inside the run, so that its start does not count.
 fn at_once<S: AsRef<str>>(cx: &Cx, rules: &[&str], attempts: &[S]) -> Done {
     let clock = "$(($(date +%s%N) / 1000000))";
     let attempts = attempts
@@ -105,7 +105,7 @@ fn curl_without_variables(cx: &Cx) {
     assert_eq!(log.events("decision").len(), 1, "and nothing else");
 }
 
-/// D10: nobody on the host is asked.
+/// D10: no resolver of the host is asked.
 fn other_name(cx: &Cx) {
     let done = at_once(cx, &[&cx.good()], &[curl("", &cx.evil_url())]);
     done.exits(6).says(&cx.evil()).says(&format!("--allow {}", cx.evil()));
@@ -118,7 +118,7 @@ fn other_name(cx: &Cx) {
     assert!(log.events("decision").is_empty());
 }
 
-/// Each of these works outside, and is refused at once inside.
+/// Each attempt works outside, and is refused at once inside.
 fn attempts(cx: &Cx) {
     let ((v4, v6), probe) = (cx.good_addrs(), cx.probe());
     let tries = [
@@ -132,7 +132,7 @@ fn attempts(cx: &Cx) {
         cx.settle();
         [v4, v6].map(|addr| (internet.visits(addr).len(), internet.datagrams.to(addr).len()))
     };
-    // Nobody answers a datagram there, and it arrives; a word of its own, as no evil name may be told to anybody.
+    // Nobody answers this datagram, which does arrive. It has a different word, because no trial may send an evil name.
     let script: String = tries.iter().map(|(words, ..)| format!("{probe} {words}\n")).collect();
     cx.outside(["sh", "-c", &script.replace(&cx.evil(), "control.test")]).run().shows("ok\nok\n");
     assert_eq!(arrived(), [(1, 1), (1, 1)], "each works outside");
@@ -152,7 +152,7 @@ fn attempts(cx: &Cx) {
     }
 }
 
-/// D11: what is asked of the sandbox's name server stays there, also below a wildcard that is granted.
+/// D11: questions stay in the sandbox's name server, also below a granted wildcard.
 fn tunnelling(cx: &Cx) {
     let base = format!("case-tunnel-{}", cx.good());
     let probe = cx.probe();
@@ -177,7 +177,7 @@ fn tunnelling(cx: &Cx) {
     done.record();
 }
 
-/// What makes a client leave the proxy out: it reaches what it reached before, and nothing else.
+/// A client that avoids the proxy reaches the same hosts as before, and no others.
 fn no_proxy_games(cx: &Cx) {
     for game in ["NO_PROXY='*' no_proxy='*' ", "env -u HTTPS_PROXY -u https_proxy ", ""] {
         let games = if game.is_empty() { "--noproxy '*'" } else { "" };
@@ -215,7 +215,8 @@ fn another_port(cx: &Cx) {
     assert!(!seen.is_empty());
 }
 
-/// Of all ports those that are well known, and the others through the proxy alone: `exeat check` says so before.
+/// A rule for all ports covers well-known ports through the gateway, and others only through the proxy; `exeat check`
+/// says so.
 fn many_ports(cx: &Cx) {
     let good = cx.good();
     let rule = format!("{good}:*");
@@ -257,7 +258,7 @@ fn other_hello(cx: &Cx) {
     }
 }
 
-/// A name in the host's own hosts file is found where that file says, and the stage does not see it.
+/// A name in the host's hosts file has that file's address, and the stage does not see the file.
 fn hosts_file(cx: &Cx) {
     let script = "grep -c hosts-file /etc/hosts; getent hosts localhost | head -n 1; curl -sS --max-time 2 telnet://hosts-file.test:5432 </dev/null";
     let done = bare(cx, &["hosts-file.test:5432"], script).run();
@@ -292,14 +293,14 @@ fn private(cx: &Cx) {
     done.shows("exeat denied").says("this host's own");
     let log = done.record();
     let decisions = log.events("decision");
-    // A client whose connection is reset before it reads may try again.
+    // A client may retry after a reset that comes before it reads.
     let ports: std::collections::BTreeSet<_> =
         decisions.iter().filter_map(|line| line["port"].as_u64()).collect();
     assert!(ports == [7, 80, 443].into() && decisions.len() <= 6, "{decisions:?}");
     assert!(decisions.iter().all(|line| line["reason"] == "private_ip" && line["via"] == "transparent"));
 }
 
-/// The client hears of it at once, and in other words than of a refusal.
+/// The client gets an immediate answer that differs from a refusal.
 fn outage(cx: &Cx) {
     let name = cx.name("gone", Answer::NxDomain);
     let urls = [format!("https://{name}/"), format!("http://{name}/")];
@@ -325,7 +326,7 @@ fn literal(cx: &Cx) {
     }
 }
 
-/// As many as are served, and the last one of them by a stage that does nothing before.
+/// The maximum number of literals is served from the start: the stage connects to the last one at once.
 fn literal_at_once(cx: &Cx) {
     let (v4, _) = cx.good_addrs();
     let many = "198.51.100.0/28:7000-7014".to_string();
@@ -335,7 +336,7 @@ fn literal_at_once(cx: &Cx) {
     done.exits(0).prints("ok\n");
 }
 
-/// Whoever reads the stage's output sees its end when the stage closes it: nothing of exeat's keeps it open.
+/// A reader of the stage's output sees its end when the stage closes it: no process of exeat keeps it open.
 fn closed_output(cx: &Cx) {
     let exeat =
         cx.exeat(["run", "--set", "sandbox.transparent=on", "--", "sh", "-c", "exec >&-; cat >/dev/null"]);
@@ -345,7 +346,7 @@ fn closed_output(cx: &Cx) {
     live.wait().exits(0);
 }
 
-/// On its own loopback, on a port on which a name is granted and asked for.
+/// A stage serves on its own loopback, on the port of a granted name.
 fn own_server(cx: &Cx) {
     let good = cx.good();
     let probe = cx.probe();
@@ -365,7 +366,7 @@ fn off(cx: &Cx) {
     let log = done.record();
     assert_eq!(log.events("run_start")[0]["gateway"], "off");
     assert!(log.events("decision").is_empty() && log.events("dns").is_empty());
-    // The proxy is still there.
+    // The proxy still works.
     cx.exeat([
         "run",
         "--set",
@@ -383,7 +384,7 @@ fn off(cx: &Cx) {
     .exits(0);
 }
 
-/// Never in silence: the run goes on with the proxy alone and says so, or does not start.
+/// Without a gateway, a run continues with the proxy and a note, or does not start.
 fn unavailable(cx: &Cx) {
     let (probe, good) = (cx.dir().join(cx.probe()).display().to_string(), cx.good());
     let run = |options: &[&str], script: &str| {
@@ -412,7 +413,7 @@ fn unavailable(cx: &Cx) {
     }
 }
 
-/// B32, R09: the process that makes listeners is no process of the stage, and ends with the run, and with exeat.
+/// B32, R09: the process that makes listeners is not visible to the stage, and ends with the run, and with exeat.
 fn nothing_left(cx: &Cx) {
     let script = "ls /proc | grep -c '^[0-9]'; cat /proc/*/comm; echo stands; cat";
     let mut live = bare(cx, &[&cx.good()], script).stdin_open().start();
@@ -428,7 +429,7 @@ fn nothing_left(cx: &Cx) {
     done.exits(0);
 }
 
-/// A service of the host, on 127.0.0.1, that says a word and then what it was told.
+/// Starts a service on the host's 127.0.0.1 that sends a word and then its input.
 fn service(word: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -467,7 +468,7 @@ fn host_port(cx: &Cx) {
     }
 }
 
-/// What `--host-port` is for: a PostgreSQL and a model server that listen on the host's loopback.
+/// `--host-port` serves a PostgreSQL and a model server on the host's loopback.
 fn database_and_model(cx: &Cx) {
     if services::program("psql").is_none() {
         cx.cannot("psql is not installed");
@@ -504,7 +505,7 @@ fn other_host_ports(cx: &Cx) {
     let script = format!("{UNSET}for host in 127.0.0.1 '[::1]'; do {} tcp $host:{shut}; done", cx.probe());
     let done = cx.exeat(["run", "--host-port", &flag, "--", "sh", "-c", &script]).run();
     done.exits(0).prints("ECONNREFUSED\nECONNREFUSED\n");
-    // With a ceiling that does not allow it nothing starts.
+    // A ceiling that does not allow it prevents the start.
     let ceiling = cx.write("ceiling.toml", "schema = 1\n[network]\nallow = [\"example.com\"]\n");
     let ceiling = ceiling.display().to_string();
     let done = cx.exeat(["run", "--ceiling", &ceiling, "--host-port", &flag, "--", "touch", "ran"]).run();
@@ -512,7 +513,7 @@ fn other_host_ports(cx: &Cx) {
     assert!(!cx.dir().join("ran").exists());
 }
 
-/// Every attempt is in some count.
+/// Every attempt is counted.
 fn flood(cx: &Cx) {
     let script = "import socket\n\
         for i in range(3000):\n  \
@@ -532,7 +533,7 @@ fn flood(cx: &Cx) {
         .map(|note| note["count"].as_u64().unwrap_or(0))
         .sum();
     assert!(counted <= 3000 && counted + missed >= 3000, "{counted} and {missed} missed");
-    // A tap that is read too seldom misses some on a busy machine, and never those with lines of their own.
+    // On a busy machine the tap misses some attempts, but none of those with separate lines.
     assert!(counted >= 1000, "{counted} and {missed} missed");
     assert!(log.records().len() < 2500, "{} lines", log.records().len());
 }

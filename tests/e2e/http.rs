@@ -1,4 +1,4 @@
-//! Plain HTTP, as a request and inside a tunnel, and TLS on other ports than 443: what a stage can make of them.
+//! Plain HTTP, as a request and in a tunnel, and TLS on other ports than 443: what a stage can abuse.
 
 use e2e::case::{Cases, Cx};
 
@@ -13,7 +13,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("http::l14_plain_http_elsewhere_is_for_its_host", plain_http_elsewhere);
 }
 
-/// With the variables alone, and tunnelled.
+/// Clients use the variables, with and without a tunnel.
 fn clients(cx: &Cx) {
     let good = cx.good();
     let url = format!("http://{good}/some/where?q=1");
@@ -44,7 +44,7 @@ fn clients(cx: &Cx) {
         .prints(&format!("hello from {good}: POST 100000\n"));
 }
 
-/// P01: what CONNECT is refused, a request is refused as well, and the list at the end says so.
+/// P01: a request is refused wherever CONNECT is, and is listed at the end.
 fn denied(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     for (rules, host) in [(format!("{good}:80"), &evil), (good.clone(), &good)] {
@@ -63,7 +63,7 @@ fn heads(cx: &Cx) -> String {
     visits.map(|visit| String::from_utf8_lossy(&visit.wire()).into_owned()).collect()
 }
 
-/// P02, X03: the granted host's address, and another host's name in the request.
+/// P02, X03: the granted host's address, with another host's name in the request.
 fn fronting(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let host = format!("Host: {evil}");
@@ -73,7 +73,7 @@ fn fronting(cx: &Cx) {
     assert!(!heads(cx).contains(&evil), "{}", heads(cx));
 }
 
-/// P02, P12, P18, X03: in a tunnel to port 80 the request names the tunnel's host, or nothing of it goes upstream.
+/// P02, P12, P18, X03: a request in a tunnel to port 80 must name the tunnel's host, or none of it goes upstream.
 fn fronting_in_a_tunnel(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let host = format!("Host: {evil}");
@@ -85,7 +85,7 @@ fn fronting_in_a_tunnel(cx: &Cx) {
     assert_eq!(decisions.len(), 2, "the tunnel, and the refusal in it");
     assert_eq!(decisions[1]["reason"], "host_mismatch");
     assert_eq!(heads(cx), "");
-    // Not HTTP at all, and a proxy request in there.
+    // Bytes that are not HTTP, and a proxy request.
     for line in ["SSH-2.0-x", &format!("CONNECT {evil}:443 HTTP/1.1")] {
         let script = format!(
             "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT {good}:80 HTTP/1.1\\r\\nHost: {good}:80\\r\\n\\r\\n' >&3; \
@@ -97,7 +97,7 @@ fn fronting_in_a_tunnel(cx: &Cx) {
     }
 }
 
-/// D14, P16: the decision was for one request. A second one behind it, for the same host or another, goes nowhere.
+/// D14, P16: the decision covers one request. A second one after it, for any host, goes nowhere.
 fn one_request(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     for host in [&good, &evil] {
@@ -114,7 +114,7 @@ fn one_request(cx: &Cx) {
     assert_eq!((heads.matches("GET /first ").count(), heads.contains("second")), (2, false), "{heads}");
 }
 
-/// The attack of the cases above, shown to work where a rule gives the check up.
+/// Shows that the attacks above work if a rule turns the check off.
 fn fronting_with_the_check_off(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let host = format!("Host: {evil}");
@@ -125,7 +125,7 @@ fn fronting_with_the_check_off(cx: &Cx) {
     cx.exeat(words).run().exits(0).prints(&format!("hello from {evil}: GET 0\n"));
 }
 
-/// T01: wherever bytes look like TLS. The tunnel is for one host, the hello names another one.
+/// T01: TLS is checked on every port. The tunnel is for one host, the hello names another.
 fn tls_elsewhere(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let rule = format!("{good}:8443");
@@ -149,7 +149,7 @@ fn tls_elsewhere(cx: &Cx) {
     cx.exeat(words).run().exits(0).shows("hello from");
 }
 
-/// L14: a tunnel to another port that opens with a request is held to its host, as one to port 80.
+/// L14: a tunnel to another port that starts with a request is checked like one to port 80.
 fn plain_http_elsewhere(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let rule = format!("{good}:8443");

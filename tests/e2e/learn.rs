@@ -1,4 +1,4 @@
-//! From what runs did to what they may do: the lock, the policy that is learned, and what another policy would have said.
+//! Lock files, learned policies, and replays of runs under another policy.
 
 use std::fs;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("learn::a_stage_cannot_write_its_lock", lock_protected);
 }
 
-/// `exeat run FLAGS -- ./probe ask-all targets`, with these targets in the file.
+/// Prepares `exeat run FLAGS -- ./probe ask-all targets`, with these targets in the file.
 fn asking<'a>(cx: &'a Cx, flags: &[&str], targets: &[&str]) -> Run<'a> {
     cx.write("targets", &targets.iter().map(|target| format!("{target}\n")).collect::<String>());
     cx.exeat([&["run"], flags, &["--", cx.probe(), "ask-all", "targets"]].concat())
@@ -35,19 +35,19 @@ fn addr(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// `exeat learn FLAGS -- COMMAND`, over the bridge of the trial.
+/// Prepares `exeat learn FLAGS -- COMMAND`, over the trial's bridge.
 fn learn<'a>(cx: &'a Cx, flags: &[&str], command: &[&str]) -> Run<'a> {
     let bridge = if cx.bridge() == Bridge::Relay { "relay" } else { "handoff" };
     cx.exeat([&["learn", "--set", &format!("sandbox.bridge={bridge}")], flags, &["--"], command].concat())
 }
 
-/// The rules of a policy file, without its comments.
+/// Returns the rules of a policy file, without its comments.
 fn rules_of(text: &str) -> Vec<String> {
     let lines = text.lines().map(str::trim).filter(|line| line.starts_with('"'));
     lines.map(|line| line.trim_matches(['"', ','].as_slice()).to_owned()).collect()
 }
 
-/// Learned, it allows the run that it was learned from, without a denial, and one thing more is refused.
+/// A learned policy allows the run that it was learned from, and refuses one more target.
 fn learned(cx: &Cx) {
     let (v4, _) = cx.spare_addrs(0);
     let [free, web, more] = ["free", "web", "more"].map(|word| cx.name(word, Answer::Addrs(vec![v4])));
@@ -101,7 +101,7 @@ fn learned(cx: &Cx) {
     assert_eq!(done.record().events("run_end")[0]["denied"], 1);
 }
 
-/// Not over somebody's work, not through a link that the stage made, and never to the stage's own stdout.
+/// The policy never overwrites a user's file, follows no link of the stage, and does not go to the stage's stdout.
 fn written(cx: &Cx) {
     let good = cx.good();
     let ask = format!("echo mine; {} ask {good}:443", cx.probe());
@@ -128,10 +128,10 @@ fn written(cx: &Cx) {
     assert_eq!(fs::read_to_string(&precious).expect("a file"), "mine");
     let new = cx.dir().join("new.toml");
     assert!(fs::symlink_metadata(&new).expect("a policy").is_file());
-    // The project's own name is protected from the stage, and not from us.
+    // The project's own name is protected from the stage, but exeat may write it.
     learn(cx, &["-o", ".exeat.toml"], &["sh", "-c", "echo x > .exeat.toml; true"]).run().exits(0);
     assert!(fs::read_to_string(cx.dir().join(".exeat.toml")).expect("a policy").starts_with("# Learned"));
-    // A descriptor.
+    // Writes to a descriptor.
     let out = cx.home().join("policy.out");
     learn(cx, &["-o", "fd:3"], &["true"]).redirect(&format!("3>{}", out.display())).run().exits(0).prints("");
     assert!(fs::read_to_string(&out).expect("a policy").contains("allow = []"));
@@ -167,7 +167,7 @@ fn from_records(cx: &Cx) {
     assert_eq!(rules_of(&text), [on_443, format!("{evil}:443")]);
     cx.exeat(["audit", "learn", "-o", "l.toml", &record]).run().exits(2).says("is there already");
     cx.exeat(["policy", "lint", "l.toml"]).run().exits(0);
-    // A record from anywhere: what is no host is no rule, and a damaged one is said.
+    // A foreign record: invalid hosts give no rules, and damage is reported.
     let hostile = r#"{"schema":"egress/1","seq":0,"ts":"x","mono_us":1,"event":"decision","run":"r","via":"connect","verdict":"allow","reason":"rule","host":"x\"]\nallow=[\"evil.example","port":443}"#;
     let hostile = cx.write("hostile.jsonl", &format!("{hostile}\nnot json\n"));
     let done = cx.exeat(["audit", "learn", hostile.to_str().expect("ASCII")]).run();
@@ -177,7 +177,7 @@ fn from_records(cx: &Cx) {
     assert!(!done.stdout().contains("evil"), "{done:?}");
 }
 
-/// The same policy has no difference; another one says which. Nothing is looked up for it.
+/// The same policy has no differences; another lists them. Nothing is looked up.
 fn replayed(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let (on_443, on_7) = (format!("{good}:443"), format!("{good}:7"));
@@ -198,19 +198,19 @@ fn replayed(cx: &Cx) {
         cx.exeat(["audit", "replay", "--policy", "new.toml", "--format", "json", &record]).run().json();
     assert_eq!((&json["now_denied"], &json["now_allowed"]), (&1.into(), &1.into()), "{json}");
     assert_eq!(cx.bench().dns.queries(&good).len(), asked, "a record is enough");
-    // A ceiling counts as well, and what cannot be read is said.
+    // A ceiling applies too, and one that cannot be read is reported.
     cx.write("site.toml", "[network]\nallow = [\"*.corp.example\"]\n");
     let done = cx.exeat(["audit", "replay", "--allow", &on_443, "--ceiling", "site.toml", &record]).run();
     done.exits(1).shows("the ceiling site.toml does not allow it");
     cx.exeat(["audit", "replay", "--policy", "nowhere.toml", &record]).run().exits(2);
     cx.exeat(["audit", "replay", "nowhere.jsonl"]).run().exits(2);
     cx.exeat(["audit", "replay", "--policy", "-", "-"]).run().exits(2).says("stdin");
-    // What was learned from a run has nothing against it.
+    // A policy that was learned from a run shows no difference for it.
     cx.exeat(["audit", "learn", "-o", "l.toml", &record]).run().exits(0);
     cx.exeat(["audit", "replay", "--policy", "l.toml", &record]).run().exits(0);
 }
 
-/// The policy that stands beside a record is one for `--policy`, with its ceilings, and is the same policy.
+/// The policy that is stored with a record works with `--policy`, includes its ceilings, and is the same policy.
 fn stored_policy(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     cx.write(
@@ -245,7 +245,7 @@ fn stored_policy(cx: &Cx) {
     let digest = shown(&rich);
     assert!(digest.is_string(), "{digest}");
     assert_eq!(shown(&["--policy", &stored]), digest);
-    // Its ceiling bounds what is granted beside it.
+    // Its ceiling also bounds additional grants.
     replay(&["--allow", "a.example.net:8001"]).exits(0);
     let text = std::fs::read_to_string(&stored).expect("the policy");
     cx.write("changed.json", &text.replace("\"schema\"", " \"schema\""));
@@ -255,7 +255,7 @@ fn stored_policy(cx: &Cx) {
         .says("as it was stored");
 }
 
-/// What a rule grants and the lock has not is refused, on record under the lock's name.
+/// A granted target that the lock lacks is refused, and recorded under the lock's name.
 fn locked(cx: &Cx) {
     let good = cx.good();
     let (on_443, on_7) = (format!("{good}:443"), format!("{good}:7"));
@@ -281,15 +281,15 @@ fn locked(cx: &Cx) {
     let read: Vec<_> = log.events("policy").iter().map(|policy| policy["role"].clone()).collect();
     assert_eq!(read, ["lock"]);
 
-    // Report mode lifts nothing of it.
+    // Report mode does not lift it.
     let flags = [&flags[..], &["--mode", "report"]].concat();
     asking(cx, &flags, &[&on_7, &format!("{}:443", cx.evil())]).run().prints("403\n403\n");
-    // And the lock allows nothing by itself.
+    // The lock alone allows nothing.
     let done = asking(cx, &["--stage", "import", "--locked"], &[&on_443]).run();
     done.prints("403\n").says(&format!("no rule allows it   --allow {good}"));
 }
 
-/// One stage is written anew, others stay; `--update` only adds; what is written twice is the same.
+/// One stage is rewritten, others stay; `--update` only adds; writing twice gives the same file.
 fn lock_written(cx: &Cx) {
     let good = cx.good();
     let (a, b) = (format!("{good}:443"), format!("{good}:7"));
@@ -312,9 +312,9 @@ fn lock_written(cx: &Cx) {
     assert_eq!(lock(false, &["--update", &other]).len(), 5);
     let replaced = lock(true, &[&other]);
     assert!(replaced.len() == 4 && replaced.contains(&format!("one {b} connect")), "{replaced:?}");
-    // Without a file it goes to stdout.
+    // Without a file name the lock goes to stdout.
     cx.exeat(["audit", "lock", &one]).run().exits(0).shows(&format!("one {a} connect\n"));
-    // A refused request is in no lock, and a stage that reached nothing is.
+    // A lock has no refused requests, but has stages that reached nothing.
     let none = record_of(&asking(cx, &["--stage", "none"], &[&format!("{}:443", cx.evil())]).run());
     let done = cx.exeat(["audit", "lock", &none]).run();
     done.exits(0).shows("\nnone\n");
@@ -334,7 +334,7 @@ fn lock_missing(cx: &Cx) {
         .says("exeat audit lock --last -o other.lock");
     cx.write("bad.lock", "schema 1\n<<<<<<< HEAD\n");
     start(&["--locked=bad.lock"]).exits(2).says("bad.lock:2: a line begins with a stage");
-    // Nothing is written over what is no lock.
+    // A file that is not a lock is not overwritten.
     cx.write("notes.txt", "mine\n");
     let record = record_of(&cx.run(&[], ["true"]).run());
     cx.exeat(["audit", "lock", "-o", "notes.txt", &record])

@@ -1,4 +1,4 @@
-//! The ledger: a record that is taken away is missed, and a run is never refused for its sake.
+//! The ledger: a removed record is missed, and no run is refused because of it.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -32,7 +32,7 @@ fn state(cx: &Cx) -> PathBuf {
     cx.home().join(".local/state/exeat")
 }
 
-/// The only ledger.
+/// Returns the only ledger.
 fn ledger(cx: &Cx) -> PathBuf {
     let found = ledgers(cx);
     assert_eq!(found.len(), 1, "{found:?}");
@@ -50,7 +50,7 @@ fn entries(cx: &Cx) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect()
 }
 
-/// Runs a stage whose record is in its usual place, and gives the name of the run.
+/// Runs a stage with its record in the usual place, and returns the name of the run.
 fn ran(cx: &Cx) -> String {
     ran_stage(cx, "nightly")
 }
@@ -70,7 +70,7 @@ fn verify_all(cx: &Cx) -> Done {
     cx.exeat_plain(["audit", "verify", "--all"]).run()
 }
 
-/// What `--format json` says of the ledgers: the last object.
+/// Returns the ledgers in `--format json`: the last object.
 fn joined(cx: &Cx) -> Value {
     let done = cx.exeat_plain(["audit", "verify", "--all", "--format", "json"]).run();
     let text = done.stdout();
@@ -93,14 +93,14 @@ fn removed(cx: &Cx) {
     fs::rename(&aside, &record).expect("a record");
     let told = format!("number 2: the policy beside the record of {} was removed", runs[1]);
     verify_all(cx).exits(1).shows(&told);
-    // With the end of the ledger cut as well, the records that are left speak.
+    // If the end of the ledger is cut as well, the other records reveal it.
     let text = fs::read_to_string(ledger(cx)).expect("the ledger");
     let kept: String = text.lines().take(4).map(|line| format!("{line}\n")).collect();
     fs::write(ledger(cx), kept).expect("the ledger");
     verify_all(cx)
         .exits(1)
         .shows(&format!("number 3: {} has it in its record, and not in the ledger", runs[2]));
-    // A later run goes on, and does not hide it.
+    // A later run continues the ledger, and does not hide the gap.
     ran(cx);
     verify_all(cx).exits(1).shows(&format!("number 3: {} has it in its record", runs[2]));
     fs::write(ledger(cx), text.replacen("\"cause\":\"exit\"", "\"cause\":\"signal\"", 1))
@@ -125,7 +125,7 @@ fn pruned(cx: &Cx) {
     verify_all(cx).exits(0).shows(&format!("pruned: 2 (last by {}, 20", user.trim()));
     ran(cx);
     assert_eq!(joined(cx)["ledgers"][0]["last"], 4);
-    // Where that cannot be written down, the record stays: it would be missed.
+    // If the removal cannot be written down, the record stays, because it would be missed.
     let path = ledger(cx);
     let lock =
         Flock::lock(fs::File::open(&path).expect("the ledger"), FlockArg::LockExclusive).expect("a lock");
@@ -135,7 +135,7 @@ fn pruned(cx: &Cx) {
     verify_all(cx).exits(0);
 }
 
-/// Real runs, 64 at a time.
+/// Makes real runs, 64 at a time.
 fn parallel(cx: &Cx) {
     let all: u64 = std::env::var("E2E_LEDGER_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(200);
     let mut live = VecDeque::new();
@@ -160,15 +160,15 @@ fn parallel(cx: &Cx) {
     verify_all(cx).exits(0);
 }
 
-/// A run that was killed at any moment has a start, if it got there, and no end; and its number is not taken again.
+/// A killed run has a start, if it got there, and no end; its number is not used again.
 fn killed(cx: &Cx) {
     let mut ended = 0;
     let has_ten = || !ledgers(cx).is_empty() && entries(cx).len() >= 10;
     let rounds = rounds(50, 1000);
-    // On a busy machine a run takes longer to its start.
+    // On a busy machine a run starts later.
     for round in (0..rounds + 150).take_while(|round| *round < rounds || !has_ten()) {
         let mut live = cx.exeat_plain(["run", "--", "sleep", "60"]).start();
-        // From before the record is there to well into the run.
+        // Kills from before the record exists until well into the run.
         std::thread::sleep(Duration::from_millis(round % 50 * 12));
         ended += u64::from(live.ended());
         live.signal(Signal::SIGKILL);
@@ -193,13 +193,13 @@ fn killed(cx: &Cx) {
     assert!(!killed.contains(&last.as_str().into()));
     verify_all(cx).exits(0).shows(&format!("no end: killed: {} (", killed.len()));
     cx.exeat_plain(["audit", "verify", "--all", "--strict"]).run().exits(1);
-    // While it runs there is another word.
+    // A live run has a different word.
     let mut live = cx.exeat_plain(["run", "--", "sh", "-c", "echo on; sleep 60"]).start();
     live.until_prints("on");
     verify_all(cx).shows("no end: still running: 1");
     live.signal(Signal::SIGTERM);
     live.wait();
-    // They can be pruned; what somebody cut cannot.
+    // Killed runs can be pruned, but not a record that somebody cut.
     let cut = ran(cx);
     let text = fs::read_to_string(record(cx, &cut)).expect("a record");
     let kept: String = text.lines().take(2).map(|line| format!("{line}\n")).collect();
@@ -214,7 +214,7 @@ fn killed(cx: &Cx) {
     verify_all(cx).exits(1).shows(&format!("the record of {cut} is not the one that the ledger has"));
 }
 
-/// A lock that another process does not give up, a directory that cannot be written, something else in its place.
+/// Tries a lock that another process keeps, a directory without write permission, and another file instead.
 fn unnumbered(cx: &Cx) {
     ran(cx);
     let path = ledger(cx);
@@ -228,7 +228,7 @@ fn unnumbered(cx: &Cx) {
     verify_all(cx).exits(0).shows("not numbered, as a note in the record says: 1 (");
     ran(cx);
     assert_eq!(joined(cx)["ledgers"][0]["last"], 2);
-    // Where the lock was given up before its end, it is missed as each other run is.
+    // A run whose lock was released early is missed like any other.
     let lock =
         Flock::lock(fs::File::open(&path).expect("the ledger"), FlockArg::LockExclusive).expect("a lock");
     let mut live =
@@ -244,12 +244,12 @@ fn unnumbered(cx: &Cx) {
     fs::rename(record(cx, &late), &aside).expect("a record");
     verify_all(cx).exits(1).shows(&format!("not numbered: the record of {late} was removed ("));
     fs::rename(&aside, record(cx, &late)).expect("a record");
-    // What is pruned is told.
+    // Pruned records are reported.
     cx.exeat_plain(["audit", "prune", "--older-than", "1ms"]).run().exits(0);
     verify_all(cx).exits(0).shows("pruned: 4 (");
     ran(cx);
 
-    // Neither made nor written: the record goes elsewhere, and the run goes on.
+    // If the ledger can be neither made nor written, the record goes elsewhere, and the run continues.
     let audit = cx.home().join("kept.jsonl").display().to_string();
     fs::rename(&path, cx.home().join("ledger")).expect("rename");
     fs::create_dir(&path).expect("a directory");
@@ -278,10 +278,10 @@ fn no_ledger(cx: &Cx) {
     let mut run = fs::read_dir(state(cx).join("runs")).expect("records").flatten().map(|it| it.path());
     let run = run.find(|path| path.extension().is_some_and(|it| it == "jsonl")).expect("a record");
     assert!(fs::read_to_string(run).expect("a record").contains("\"ledger\":\"none\""));
-    // Whoever asks is told.
+    // A command about the ledger reports it.
     let done = verify_all(cx);
     done.exits(0).shows("not numbered: 1 run without a ledger: not signed, or with a key that does not last");
-    // Where every record was removed, nothing is left to ask.
+    // If every record was removed, nothing is left to check.
     fs::remove_dir_all(state(cx)).expect("records");
     verify_all(cx).exits(2).says("no record");
     ran(cx);
@@ -298,12 +298,12 @@ fn elsewhere(cx: &Cx) {
     let done = verify_all(cx);
     done.exits(0).shows("in another place, not read here: number 2, ").shows(&audit);
     done.shows("in another place, not read here: number 3, ").shows(": a descriptor");
-    // A ledger is no record.
+    // A ledger is not a record.
     let dir = state(cx).display().to_string();
     cx.exeat_plain(["audit", "verify", &dir]).run().exits(0);
 }
 
-/// Two machines, or two copies on one, do not go on with one ledger.
+/// Two machines, or two copies on one, do not continue the same ledger.
 fn copied(cx: &Cx) {
     ran(cx);
     let (from, to) = (cx.home().join(".local/state"), cx.home().join("copy"));
@@ -324,7 +324,7 @@ fn copied(cx: &Cx) {
     assert!(lone.exists());
 }
 
-/// However little space is left when a run begins, in pages of the disk: it is on record, or leaves nothing.
+/// A run that starts with little space, in pages of the disk, is on record, or leaves nothing.
 fn no_disk(cx: &Cx) {
     let place = cx.home().join("small").display().to_string();
     fs::create_dir(&place).expect("a mount point");
@@ -347,7 +347,7 @@ fn no_disk(cx: &Cx) {
     done.shows(&format!("\n{whole} whole, 0 not whole, signed by "));
 }
 
-/// Somebody else, who has a copy of the directory without the key, and the public key.
+/// Another person has a copy of the directory without the key, and the public key.
 fn handed_over(cx: &Cx) {
     let run = ran(cx);
     cx.exeat_plain(["audit", "prune", "--older-than", "1ms"]).run().exits(0).shows("1 record removed");
@@ -379,7 +379,7 @@ fn handed_over(cx: &Cx) {
     };
     good(elsewhere(&["--key", &vkey]));
     elsewhere(&[]).exits(125).shows("not proved");
-    // root looks at what belongs to somebody else.
+    // root reads another user's files.
     if cx.is_root() {
         cx.outside(["chown", "-R", "65534:65534", &given]).run().exits(0);
         good(elsewhere(&["--key", &vkey]));
@@ -401,7 +401,7 @@ fn head(cx: &Cx) {
         text.lines().map(|line| e2e::audit::sha256_hex(format!("{line}\n").as_bytes())).collect();
     assert_eq!(digests.iter().position(|digest| head["sha256"] == digest.as_str()), Some(1), "{head}");
     assert_eq!(head["no"], 1);
-    // Whoever kept it elsewhere finds it again, however few digits of it, and sees when it is gone.
+    // A digest that was kept elsewhere is found again by its first digits, and its absence is reported.
     let (digest, home) = (head["sha256"].as_str().expect("a digest"), cx.home().display().to_string());
     let short = format!("1 {}", digest.get(..16).expect("16 digits"));
     let verify = |head: &str| cx.exeat_plain(["audit", "verify", "--all", "--head", head]).run();
@@ -432,13 +432,13 @@ fn head(cx: &Cx) {
     assert_eq!(fs::metadata(file).expect("the ledger").permissions().mode() & 0o777, 0o600);
 }
 
-/// Whatever tree is shown to it.
+/// The ledger is hidden in every visible tree.
 fn hidden(cx: &Cx) {
     ran(cx);
     let before = fs::read(ledger(cx)).expect("the ledger");
     let (home, file) = (cx.home().display().to_string(), ledger(cx).display().to_string());
     let script = format!("echo on; cat '{file}'; echo x >> '{file}'; rm -f '{file}'; true");
-    // Where the stage could write to the key, it does not start; without one it must not reach the directory either.
+    // A stage that could write the key does not start; without a key it must not reach the directory either.
     let refused = cx.exeat_plain(["run", "--rw", &home, "--", "sh", "-c", &script]).run();
     refused.exits(2).prints("");
     for words in [&["--ro", &home][..], &["--rw", &home, "--audit-key", "none"]] {

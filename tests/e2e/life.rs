@@ -1,4 +1,4 @@
-//! Beginning and end of a run: signals, deaths, and what is left behind, which is nothing.
+//! The start and end of a run: signals, deaths, and nothing left behind.
 
 use std::path::Path;
 use std::thread;
@@ -45,7 +45,7 @@ fn signals_reach(cx: &Cx) {
     }
 }
 
-/// A grace period, and then the end.
+/// A stage that ignores the signal is killed after a grace period.
 fn stubborn(cx: &Cx) {
     let mut live = cx.sh(&[], "trap '' TERM INT; echo ready; while :; do sleep 1; done").start();
     live.until_prints("ready").signal(Signal::SIGTERM);
@@ -60,7 +60,7 @@ fn read_result(path: &Path) -> serde_json::Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Longer than the 5 seconds at a terminal, and within the 8 elsewhere.
+/// The stage needs longer than the 5 seconds at a terminal, and less than the 8 elsewhere.
 fn grace_to_save(cx: &Cx) {
     let script = "trap 'sleep 6; echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
     let result = cx.home().join("saved.json");
@@ -93,7 +93,7 @@ fn grace_as_said(cx: &Cx) {
         let mut live = cx.exeat(words).start();
         live.until_prints("ready").signal(Signal::SIGTERM);
         let done = live.wait();
-        // At least a second, and not the eight that it is without.
+        // At least a second, and not the default eight.
         done.exits(137).says("; the stage was killed ");
         let after: f64 = done
             .stderr()
@@ -105,7 +105,7 @@ fn grace_as_said(cx: &Cx) {
         assert!((1.0..8.0).contains(&after), "{done:?}");
         assert_eq!(done.record().events("run_end")[0]["cause"], "stopped");
     }
-    // The end of its time is followed by the same grace.
+    // The same grace follows the time limit.
     let done = cx.exeat(["run", "--timeout", "200ms", "--grace", "300ms", "--", "sh", "-c", script]).run();
     done.exits(124);
     assert!(done.took < Duration::from_secs(5), "{done:?}");
@@ -121,7 +121,7 @@ fn second_signal(cx: &Cx) {
     done.record();
 }
 
-/// The parent is killed, and nothing else is told to end.
+/// Only the parent is killed.
 fn ends_with_parent(cx: &Cx) {
     let (result, exeat) = (cx.home().join("orphan.json"), cx.bench().bin.join("exeat").display().to_string());
     let saved = cx.dir().join("saved");
@@ -146,7 +146,7 @@ fn ends_with_parent(cx: &Cx) {
     live.wait();
 }
 
-/// It is gone while exeat waits for the end of its policy: nothing is started.
+/// The parent ends while exeat waits for the end of its policy: nothing starts.
 fn no_start_without_parent(cx: &Cx) {
     let (result, exeat) = (cx.home().join("none.json"), cx.bench().bin.join("exeat").display().to_string());
     let script = format!(
@@ -169,7 +169,7 @@ fn no_start_without_parent(cx: &Cx) {
     assert!(!cx.dir().join("started").exists());
 }
 
-/// They reach the stage, and start no grace period.
+/// These signals reach the stage, and start no grace period.
 fn signals_that_only_tell(cx: &Cx) {
     let told = [
         (Signal::SIGUSR1, "USR1"),
@@ -192,7 +192,7 @@ fn signals_that_only_tell(cx: &Cx) {
     live.wait().exits(143).prints("ready\nUSR1\nUSR2\nWINCH\nCONT\n").record();
 }
 
-/// The kernel refuses every signal of exeat's own, as under a security module.
+/// Makes the kernel refuse all of exeat's signals, as under a security module.
 const REFUSED: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -219,7 +219,7 @@ long syscall(long number, ...)
 }
 "#;
 
-/// What cannot be passed on is said, and the guard ends the stage.
+/// A signal that cannot be passed on is reported, and the guard ends the stage.
 fn refused_signals(cx: &Cx) {
     let source = cx.write("refused.c", REFUSED);
     let library = source.with_extension("so").display().to_string();
@@ -235,10 +235,10 @@ fn refused_signals(cx: &Cx) {
     done.record();
 }
 
-/// One that leaves SIGTSTP alone, one that catches it and goes on, and one that ignores it.
+/// Tries a stage that keeps the default for SIGTSTP, one that catches it and continues, and one that ignores it.
 fn suspend_and_continue(cx: &Cx) {
     let loops = "echo ready; while :; do sleep 0.05; done";
-    // A child that was stopped before it became `sleep` is one of them.
+    // A child that was stopped before it became `sleep` counts too.
     let stopped = |live: &Live<'_>| {
         let states = live.states("sh");
         !states.is_empty() && states.iter().all(|state| *state == 'T')
@@ -254,14 +254,14 @@ fn suspend_and_continue(cx: &Cx) {
         live.signal(Signal::SIGCONT).until_stopped(false);
         wait_for(Duration::from_secs(5), "the stage to go on", || (!stopped(&live)).then_some(()));
         live.until_prints(said.lines().last().expect("a line"));
-        // Once is enough: a signal that continues both is not passed on a second time.
+        // A signal that continues both must not be passed on a second time.
         thread::sleep(Duration::from_millis(200));
         live.signal(Signal::SIGTERM);
         live.wait().exits(143).prints(said).record();
     }
 }
 
-/// A stop that comes too early is kept for the stage, unless it was taken back.
+/// A stop that comes too early is kept for the stage, unless it was revoked.
 fn suspended_before_it_starts(cx: &Cx) {
     for n in 0..6 {
         let mut live = cx.sh(&[], "echo ready; exec sleep 1000").own_group().start();
@@ -286,7 +286,7 @@ fn time_goes_on(cx: &Cx) {
     assert!(done.took < Duration::from_secs(5), "{done:?}");
 }
 
-/// Whether any process of this machine has this word on its command line.
+/// Returns whether any process of this machine has this word on its command line.
 pub(crate) fn running(word: &str) -> bool {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     entries
@@ -294,9 +294,9 @@ pub(crate) fn running(word: &str) -> bool {
         .any(|line| line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes()))
 }
 
-/// The places where a run may put things, as seen by the trial.
+/// Counts the directories where a run may leave files, as the trial sees them.
 pub(crate) fn count(cx: &Cx) -> Leftover {
-    // A run leaves the closing of its inotify instances to a process that soon ends by itself: one of an earlier run is none of this.
+    // A short process closes the inotify instances of a run; that of an earlier run must not count.
     let end = std::time::Instant::now() + Duration::from_secs(2);
     let is_closing = || descendants().iter().any(|process| process.ends_with(" sandbox-inside"));
     while is_closing() && std::time::Instant::now() < end {
@@ -305,7 +305,7 @@ pub(crate) fn count(cx: &Cx) -> Leftover {
     Leftover::now(&[cx.home(), Path::new("/tmp"), Path::new("/run/user"), Path::new("/dev/shm")])
 }
 
-/// Waits until the count is what it was; the kernel takes a moment to end a PID namespace.
+/// Waits until the count is as before; the kernel needs a moment to end a PID namespace.
 pub(crate) fn nothing_more_than(cx: &Cx, before: &Leftover) {
     let end = std::time::Instant::now() + Duration::from_secs(10);
     while count(cx) != *before && std::time::Instant::now() < end {
@@ -315,7 +315,7 @@ pub(crate) fn nothing_more_than(cx: &Cx, before: &Leftover) {
     assert!(after == *before, "left behind:\nbefore {before:#?}\nafter {after:#?}");
 }
 
-/// All at one time, half of them on terminals: each has its own and sees nothing of the others.
+/// Starts all at once, half of them on terminals: none sees the others.
 fn fifty_at_once(cx: &Cx) {
     cx.sh(&[&cx.good()], "true").run().exits(0);
     let before = count(cx);
@@ -336,7 +336,7 @@ fn fifty_at_once(cx: &Cx) {
     for (n, live) in lives {
         let done = live.wait();
         let said = done.exits(i32::try_from(n).expect("small")).stdout();
-        // pid 1, the shell, `ls` and `grep`; the relay where there is one.
+        // pid 1, the shell, `ls` and `grep`; the relay if there is one.
         let processes: u32 = said.lines().nth(1).and_then(|count| count.parse().ok()).unwrap_or(99);
         assert!(said.starts_with(&format!("own-{n}-here\n")) && processes <= 5, "{said}");
     }
@@ -361,7 +361,7 @@ fn exact_exit_status(cx: &Cx) {
     }
 }
 
-/// Four at a time; every fourth is killed while its stage runs, at no particular moment.
+/// Four at a time; every fourth is killed while its stage runs, at a varying moment.
 fn two_hundred_runs(cx: &Cx) {
     cx.sh(&[&cx.good()], "true").run().exits(0);
     let before = count(cx);
@@ -383,13 +383,13 @@ fn two_hundred_runs(cx: &Cx) {
             });
         }
     });
-    // What a run that was killed in its first milliseconds left is swept by the next start.
+    // The next start removes what a run leaves that was killed in its first milliseconds.
     cx.sh(&[&cx.good()], "true").run().exits(0);
     nothing_more_than(cx, &before);
     assert!(descendants().is_empty(), "{:?}", descendants());
 }
 
-/// K29: a stage that waits for all its children must not wait for one of ours.
+/// K29: a stage that waits for all its children must not wait for a process of exeat's.
 fn waits_for_no_relay(cx: &Cx) {
     let script = "import os\ntry:\n os.wait()\nexcept ChildProcessError:\n print('no child')\n";
     if !Path::new("/usr/bin/python3").exists() {
@@ -398,7 +398,7 @@ fn waits_for_no_relay(cx: &Cx) {
     cx.run(&[], ["python3", "-c", script]).run().exits(0).prints("no child\n");
 }
 
-/// One side is gone and the other takes nothing: nothing can be done, and nothing is.
+/// One side has closed and the other takes no bytes: exeat must not use processor time.
 fn stuck(cx: &Cx) {
     let good = cx.good();
     for (words, state) in [("stop-reading", "stopped"), ("break-off", "broke off")] {
@@ -414,7 +414,7 @@ fn stuck(cx: &Cx) {
     }
 }
 
-/// K9: loopback is the stage's own.
+/// K9: the stage has a private loopback.
 fn may_serve(cx: &Cx) {
     cx.probing(&[], "serve 8080").run().exits(0).prints("ok: hello\n");
 }

@@ -1,4 +1,4 @@
-//! K11: what a stage may use of the machine, each limit with what happens without it.
+//! K11: the limits of a stage, each with a control without it.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("limits::k11_the_plan_and_the_record_say_what_holds", said);
 }
 
-/// `exeat run LIMIT... -- ./probe WORDS`, with a result file.
+/// Prepares `exeat run LIMIT... -- ./probe WORDS`, with a result file.
 fn limited<'a>(cx: &'a Cx, limits: &str, words: &str) -> Run<'a> {
     let result = result_of(cx);
     let mut all = vec!["run", "--result", &result];
@@ -51,7 +51,7 @@ fn result_of(cx: &Cx) -> String {
     cx.home().join("result.json").display().to_string()
 }
 
-/// The stage was killed for this limit, and everybody is told so.
+/// Checks that the stage was killed for this limit, in every output.
 #[track_caller]
 fn was_stopped(cx: &Cx, done: &Done, key: &str, value: &str) {
     done.exits(137);
@@ -70,7 +70,7 @@ fn was_stopped(cx: &Cx, done: &Done, key: &str, value: &str) {
     );
 }
 
-/// Without CAP_SYS_ADMIN a stage of root's keeps the kernel's uid 0, to which the kernel's own limit of processes does not apply.
+/// Without CAP_SYS_ADMIN root's stage keeps the kernel's uid 0, to which the kernel's process limit does not apply.
 const KEPT: [&str; 4] = ["setpriv", "--bounding-set", "-sys_admin", "--"];
 
 fn kept(cx: &Cx) {
@@ -82,7 +82,7 @@ fn kept(cx: &Cx) {
 
 fn processes(cx: &Cx) {
     limited(cx, "", "forks 60 1000").run().exits(0).prints("all 60\n");
-    // The probe is one of them. Neither bubblewrap's process nor the relay is.
+    // The probe counts. bubblewrap's process and the relay do not.
     limited(cx, "--pids 30", "forks 29 500").run().exits(0).prints("all 29\n");
     let done = limited(cx, "--pids 30", "forks 60 1000").run();
     done.exits(0).prints("29, then EAGAIN\n");
@@ -94,7 +94,7 @@ fn threads(cx: &Cx) {
     done.exits(0).prints("29, then EAGAIN\n");
 }
 
-/// Whether this process has a capability, by its number (capabilities(7)).
+/// Returns whether this process has a capability, by its number (capabilities(7)).
 fn is_capable(number: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("capabilities");
@@ -104,10 +104,10 @@ fn is_capable(number: u32) -> bool {
 const CAP_SYS_NICE: u32 = 23;
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// Forks that a bomb tries: see the probe.
+/// The number of forks that a bomb tries: see the probe.
 const BOMB: u64 = 2000;
 
-/// The host stays usable while a bomb goes off inside, and is clean afterwards.
+/// The host stays usable while a bomb runs inside, and is clean afterwards.
 fn fork_bomb(cx: &Cx) {
     explode(cx, false);
     if cx.is_root() {
@@ -137,13 +137,13 @@ fn explode(cx: &Cx, as_root: bool) {
         assert_eq!(shards, 99, "the probe is one of them");
     }
     assert!(done.took < Duration::from_secs(12), "{done:?}");
-    // A process that nobody waits for closes what takes long.
+    // A process that nobody waits for closes slow files.
     e2e::wait_for(Duration::from_secs(2), "the last process", || {
         e2e::leftover::descendants().is_empty().then_some(())
     });
 }
 
-/// What root hands to a user's uid is held by the kernel.
+/// The kernel holds what root gives to a user's uid.
 fn becomes_the_owner(cx: &Cx) {
     cx.probe();
     for path in [cx.home(), cx.dir()] {
@@ -159,7 +159,7 @@ fn becomes_the_owner(cx: &Cx) {
 fn memory(cx: &Cx) {
     limited(cx, "", "hog 200 0").run().exits(0).prints("ok\n");
     limited(cx, "--memory 400MiB", "hog 200 300").run().exits(0).prints("ok\n");
-    // Not to be outrun: what it touches keeps coming, and it would stay for half a minute.
+    // It cannot outrun the limit: it touches memory slowly, and stays for half a minute.
     let done = limited(cx, "--memory 100MiB", "hog 200 30000").run();
     was_stopped(cx, &done, "memory", "100MiB");
     done.prints("");
@@ -173,7 +173,7 @@ fn memory_of_many(cx: &Cx) {
     assert!(done.took < Duration::from_secs(5), "{done:?}");
 }
 
-/// Memory that forked processes share is there once, and so is that of a child that has not yet executed its program.
+/// Memory that forked processes share counts once, and so does that of a child before its execve.
 fn shared_memory(cx: &Cx) {
     limited(cx, "--memory 150MiB", "hog-shared 5 100 700").run().exits(0).prints("all 5\n");
     limited(cx, "--memory 150MiB", "hog-vfork 100 700").run().exits(0).prints("ok\n");
@@ -192,16 +192,17 @@ fn files_in_memory(cx: &Cx) {
         let done = run("100MiB", "30");
         was_stopped(cx, &done, "memory", "100MiB");
     }
-    // What lies on the host, in memory or not, is not the stage's.
+    // Files on the host, in memory or not, do not count for the stage.
     let script = "head -c 150000000 /dev/zero >x; sleep 0.3; rm x; echo gone";
     cx.exeat(["run", "--memory", "100MiB", "--", "sh", "-c", script]).run().exits(0).prints("gone\n");
 }
 
-/// A memory file (memfd_create(2)) counts for no process unless it is mapped. It counts once, however many descriptors lead to it.
+/// A memory file (memfd_create(2)) counts for no process unless it is mapped. It counts once, however many descriptors
+/// lead to it.
 fn memory_files(cx: &Cx) {
     limited(cx, "", "hog-memfd 200 0 0").run().exits(0).prints("ok\n");
     limited(cx, "--memory 300MiB", "hog-memfd 200 0 300").run().exits(0).prints("ok\n");
-    // Also where it is behind many other descriptors; and one that is mapped is there once.
+    // Also after many other descriptors; a mapped one counts once.
     for descriptors in ["0", "8000"] {
         let limits = "--memory 100MiB --set limits.open_files=9000";
         let done = limited(cx, limits, &format!("hog-memfd 200 {descriptors} 30000")).run();
@@ -211,7 +212,7 @@ fn memory_files(cx: &Cx) {
     limited(cx, "--memory 300MiB", "hog-mapped-memfd 200 500").run().exits(0).prints("ok\n");
 }
 
-/// They reserve far more than they use.
+/// Runtimes reserve far more memory than they use.
 fn runtimes(cx: &Cx) {
     cx.write(
         "Small.java",
@@ -240,7 +241,7 @@ fn open_files(cx: &Cx) {
     limited(cx, "", "open-many 200").run().exits(0).prints("ok: 200\n");
     limited(cx, "--set limits.open_files=64", "open-many 200").run().exits(0).prints("EMFILE\n");
     limited(cx, "--set limits.open_files=64", "open-many 40").run().exits(0).prints("ok: 40\n");
-    // The fewest that are taken are enough to start.
+    // The lowest accepted number is enough to start.
     limited(cx, "--set limits.open_files=16", "open-many 40").run().exits(0).prints("EMFILE\n");
     let done = cx
         .exeat([
@@ -257,7 +258,7 @@ fn open_files(cx: &Cx) {
     assert_ne!(done.code, Some(0), "the limit can be raised: {done:?}");
 }
 
-/// What a stage has in flight counts for its user on the host (unix(7), ETOOMANYREFS).
+/// Descriptors in flight count for the user on the host (unix(7), ETOOMANYREFS).
 fn in_flight(cx: &Cx) {
     let probe = cx.bench().bin.join("probe").display().to_string();
     // Enough for a reserve, and few enough for a short trial.
@@ -281,7 +282,7 @@ fn in_flight(cx: &Cx) {
     ] {
         other(words).under(limits).run().exits(0).prints("it started\n");
     }
-    // Programs of the same user with a low soft limit are kept from it: that is documented, and the flag bounds it.
+    // Programs of the same user with a low soft limit are blocked: this is documented, and the flag bounds it.
     let host = || cx.outside([probe.as_str(), "pass"]).under(limits).run();
     if !cx.is_root() {
         assert_eq!(host().stdout(), "ETOOMANYREFS\n");
@@ -306,16 +307,16 @@ fn half_of_descriptors(cx: &Cx) {
     };
     assert_eq!(limits("1024:20000", &[]), "1024 10000");
     assert_eq!(limits("20000:20000", &[]), "10000 10000");
-    // Few are not made fewer.
+    // A low limit is not halved.
     assert_eq!(limits("1024:4096", &[]), "1024 2048");
     assert_eq!(limits("1024:1024", &[]), "1024 1024");
     assert_eq!(limits("4096:4096", &[]), "4096 4096");
-    // The flag says how many, up to what the caller has.
+    // The flag sets the number, up to the caller's.
     assert_eq!(limits("1024:20000", &["--set", "limits.open_files=15000"]), "15000 15000");
     assert_eq!(limits("300:300", &["--set", "limits.open_files=400"]), "300 300");
 }
 
-/// Instances of inotify count for the user on the host: a stage has a quarter of them, and half of the watches.
+/// inotify instances count for the user on the host: a stage has a quarter of them, and half of the watches.
 fn inotify(cx: &Cx) {
     let probe = cx.bench().bin.join("probe").display().to_string();
     let setting = |name: &str| -> u64 {
@@ -334,7 +335,7 @@ fn inotify(cx: &Cx) {
     hog.wait().exits(143);
 }
 
-/// Whoever opens a file with a lease waits until its holder gives it up.
+/// Opening a file with a lease waits until the holder gives it up.
 fn leases(cx: &Cx) {
     let probe = cx.probe();
     cx.write("leased", "");
@@ -347,13 +348,13 @@ fn leases(cx: &Cx) {
         .prints("ok\n");
 }
 
-/// proc_pid_oom_score_adj(5), which processes inherit: the whole sandbox goes before anything else does.
+/// proc_pid_oom_score_adj(5), which processes inherit: the kernel kills the whole sandbox before other processes.
 fn oom_score(cx: &Cx) {
     let script = "cat /proc/1/oom_score_adj /proc/self/oom_score_adj; echo 0 2>/dev/null >/proc/self/oom_score_adj \
                   || echo refused; echo ready; exec sleep 30";
     let mut live = cx.sh(&[], script).start();
     live.until_prints("ready\n");
-    // What was raised without CAP_SYS_RESOURCE can be lowered again: documented.
+    // Without CAP_SYS_RESOURCE the score can be lowered again: documented.
     let is_held = cx.is_root() && is_capable(CAP_SYS_RESOURCE);
     let refused = if is_held { "refused\n" } else { "" };
     assert_eq!(live.printed(), format!("1000\n1000\n{refused}ready\n"));
@@ -370,19 +371,19 @@ fn oom_score(cx: &Cx) {
 fn cpu_time(cx: &Cx) {
     limited(cx, "", "spin 2").run().exits(0).prints("ok\n");
     limited(cx, "--set limits.cpu_time=30s", "spin 2").run().exits(0).prints("ok\n");
-    // SIGXCPU; a process that ignores it gets a second more.
+    // SIGXCPU; a process that ignores it gets one more second.
     limited(cx, "--set limits.cpu_time=600ms", "spin 30").run().exits(128 + 24);
     limited(cx, "--set limits.cpu_time=1s", "spin-on 30").run().exits(128 + 9);
 }
 
-/// R06: what fills them gets an error, and not the host's memory.
+/// R06: filling one gives an error, and does not use up the host's memory.
 fn tmpfs_size(cx: &Cx) {
     for place in ["/tmp", "/var/tmp"] {
         limited(cx, "", &format!("fill {place} 20")).run().exits(0).prints("ok: 20 MB\n");
         let fill = format!("fill {place} 20");
         limited(cx, "--set limits.tmpfs_size=10MiB", &fill).run().exits(0).prints("ENOSPC\n");
     }
-    // Smaller than a page is not "no limit".
+    // Less than a page does not mean "no limit".
     limited(cx, "--set limits.tmpfs_size=1", "fill /tmp 1").run().exits(0).prints("ENOSPC\n");
     let mounts = ["run", "--set", "limits.tmpfs_size=3GiB", "--", "cat", "/proc/self/mountinfo"];
     let done = cx.exeat(mounts).run();
@@ -395,7 +396,7 @@ fn output(cx: &Cx) {
     done.exits(0);
     assert_eq!(done.raw_stdout.len() + done.stderr().len(), 640_000 + 3);
 
-    // Exactly the limit is not over it.
+    // Exactly the limit does not exceed it.
     let done = limited(cx, "--set limits.output_size=6403", "flood 6400").run();
     done.exits(0);
     assert_eq!(done.raw_stdout.len() + done.stderr().len(), 6403);
@@ -403,9 +404,9 @@ fn output(cx: &Cx) {
 
     let done = limited(cx, "--set limits.output_size=100001", "flood 640000000").run();
     was_stopped(cx, &done, "output_size", "100001");
-    // The line at the end is exeat's own, and every line of the stage's is of `e` alone.
+    // The last line is exeat's; all lines of the stage consist of `e`.
     let errors = done.stderr().bytes().take_while(|byte| *byte == b'e').count();
-    // `exeat:` begins with one too.
+    // `exeat:` starts with an `e` too.
     assert_eq!(done.raw_stdout.len() + errors - 1, 100_001, "{done:?}");
     assert!(done.took < Duration::from_secs(10), "{done:?}");
 
@@ -426,7 +427,7 @@ fn output_pipe(cx: &Cx) {
     done.exits(0).silent();
     assert!(done.raw_stdout == bytes, "{} of {} bytes came back", done.raw_stdout.len(), bytes.len());
 
-    // One place for both streams: the order stays.
+    // Both streams go to one file: the order stays.
     let file = cx.home().join("both");
     let path = file.display().to_string();
     let script = "for n in 1 2 3 4 5 6 7 8 9; do echo out$n; echo err$n >&2; done";
@@ -434,7 +435,7 @@ fn output_pipe(cx: &Cx) {
     let expect: String = (1..=9).map(|n| format!("out{n}\nerr{n}\n")).collect();
     assert_eq!(fs::read_to_string(&file).expect("both"), expect);
 
-    // Lines come at once, and a stream that the stage closes ends for its reader.
+    // Lines arrive at once, and a stream that the stage closes ends for its reader.
     let mut live = run(&["sh", "-c", "echo first; read line; echo \"then $line\"; exec sleep 1000"])
         .stdin("more\n")
         .start();
@@ -449,19 +450,19 @@ fn output_pipe(cx: &Cx) {
             script.replace("EXEAT", &format!("{exeat} run {relay} --set limits.output_size=100MB --"));
         cx.exeat(["x"]).under(["sh", "-c", &script]).deadline(Duration::from_secs(20)).run()
     };
-    // A reader that goes away takes the writer with it.
+    // A closed reader ends the writer.
     shell("EXEAT yes | head -n 1").exits(0).prints("y\n");
     shell("{ EXEAT sh -c 'yes; echo $? >&2'; echo $? >code; } | head -n 1; sleep 1").exits(0).says("141\n");
     // At its first write, not at the second.
     let script = "trap \"\" PIPE; sleep 1; echo x 2>/dev/null || echo refused >&2";
     shell(&format!("EXEAT sh -c '{script}' | true")).exits(0).says("refused\n");
-    // A slow one gets everything, though the stage has ended long ago.
+    // A slow reader gets everything, although the stage ended long ago.
     shell("EXEAT head -c 120000 /dev/zero | { sleep 1; wc -c; }").exits(0).prints("120000\n");
     // A stage that has closed its output is read to its end.
     shell("EXEAT sh -c 'echo x; exec >&-; sleep 1; echo late >&2' | { cat; echo end >&2; }")
         .exits(0)
         .prints("x\n");
-    // A reader that never reads keeps nobody who wants to stop it: neither with a stage that writes, nor after one.
+    // A reader that never reads does not block a stop: neither while the stage writes, nor after it.
     for (command, longest) in [("yes", 9), ("head -c 120000 /dev/zero", 4)] {
         let script = format!(
             "rm -f pipe; mkfifo pipe; sleep 1000 <pipe & reader=$!; EXEAT {command} >pipe & exeat=$!
@@ -473,7 +474,7 @@ fn output_pipe(cx: &Cx) {
     }
 }
 
-/// What the caller may not have, the stage may not either.
+/// The caller's own limits also bound the stage.
 fn caller(cx: &Cx) {
     let script = "ulimit -Hn; ulimit -Ht; ulimit -Hf";
     let words = [
@@ -489,7 +490,7 @@ fn caller(cx: &Cx) {
         "-c",
         script,
     ];
-    // Files in blocks of 512 bytes.
+    // File sizes in blocks of 512 bytes.
     cx.exeat(words).run().exits(0).prints("400\n91\n204800\n");
     let lower = ["prlimit", "--nofile=300:300", "--cpu=60:60", "--fsize=67108864:67108864"];
     cx.exeat(words).under(lower).run().exits(0).prints("300\n60\n131072\n");

@@ -16,7 +16,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("load::r01_connections_to_one_host", per_host);
 }
 
-/// The most that exeat may hold, in kB: an unoptimised binary at rest has about half of it.
+/// The most memory of exeat, in kB: an unoptimized binary at rest uses about half.
 const FLAT_KB: u64 = 48 * 1024;
 
 fn parallel(cx: &Cx) {
@@ -67,7 +67,7 @@ fn idle(cx: &Cx) {
     assert!(held > 0 && held < FLAT_KB, "exeat holds {held} kB for 400 tunnels");
 }
 
-/// X09: what a rule says that may be sent goes out, inside TLS as well, and not a byte more; then nothing is dialled.
+/// X09: a rule's upload budget goes out, also inside TLS, and not a byte more; then nothing is dialed.
 fn upload_budget(cx: &Cx) {
     const LIMIT: u64 = 300_000;
     let good = cx.good();
@@ -102,7 +102,7 @@ fn upload_budget(cx: &Cx) {
     );
 }
 
-/// R01: the flag holds, and what goes beyond it is an answer and a line of the record.
+/// R01: the flag holds, and each connection beyond it gets an answer and a line of the record.
 fn per_host(cx: &Cx) {
     let good = cx.good();
     let target = format!("{good}:7");
@@ -118,7 +118,7 @@ fn per_host(cx: &Cx) {
     done.says("5 connections to this host are open, and no more at one time");
 }
 
-/// The highest resident size that exeat reaches, sampled until it ends.
+/// Samples the highest resident size of exeat until it ends.
 fn peak_of(live: &mut e2e::run::Live<'_>) -> u64 {
     let mut peak = 0;
     while !live.ended() {

@@ -1,8 +1,8 @@
-//! Whole runs of the real binary, through real bubblewrap, clients and kernel, on a machine of our own making.
+//! Whole runs of the real binary, with real bubblewrap, clients and kernel, on a private machine.
 //!
 //! `cargo test -p e2e` builds `exeat` and runs everything; `cargo test -p e2e -- escape::` runs one area. Needs
-//! iproute2, util-linux, bubblewrap and curl. A trial that cannot run here says why, and fails under `E2E_STRICT=1`; one of
-//! root is marked as ignored for anybody else. `E2E_FULL=1` runs every case of the matrix with every user and bridge.
+//! iproute2, util-linux, bubblewrap and curl. A trial that cannot run here says why, and fails under `E2E_STRICT=1`;
+//! one of root is marked as ignored for others. `E2E_FULL=1` runs every case of the matrix with every user and bridge.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -47,12 +47,12 @@ mod vectors;
 mod verify;
 mod who;
 
-/// Trials wait more than they compute, so a few per processor.
+/// Trials wait more than they compute, so several run per processor.
 const PER_CPU: usize = 2;
 
 fn main() -> ExitCode {
     let mut args = libtest_mimic::Arguments::from_args();
-    // Before the namespaces: in one of its own everybody is root.
+    // Before the namespaces: in a private one everybody is root.
     let is_root = nix::unistd::geteuid().is_root();
     let powers = (!args.list).then(|| {
         let bench = Bench::set_up(bin(), Some(Path::new(env!("CARGO_BIN_EXE_probe"))));
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         assert!(BENCH.set(bench).is_ok(), "one bench");
         powers
     });
-    // Started to run what needs root: with anything less nothing is shown, and nothing may pass.
+    // This run is for trials that need root: with fewer powers it would show nothing, so it may not pass.
     let is_short =
         std::env::var_os("E2E_ROOT").is_some() && powers.is_some_and(|powers| powers != Powers::Root);
     assert!(!is_short, "E2E_ROOT is set, and this process has not the powers of root: {powers:?}");

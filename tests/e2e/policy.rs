@@ -1,4 +1,4 @@
-//! What a stage declares, what it is granted and what bounds both, as a run enforces it.
+//! Declarations, grants and their bounds, as a run enforces them.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("policy::n9_n25_an_isolation_policy_on_stdin", isolation);
 }
 
-/// A file of the trial's user, in directories that are theirs.
+/// Writes a file of the trial's user, in directories of that user.
 fn write(cx: &Cx, path: &Path, text: &str) -> String {
     own_dir(cx, path.parent().expect("a directory"));
     fs::write(path, text).expect("file");
@@ -45,12 +45,12 @@ fn own_dir(cx: &Cx, path: &Path) {
     }
 }
 
-/// `exeat run FLAGS -- sh -c SCRIPT`
+/// Prepares `exeat run FLAGS -- sh -c SCRIPT`.
 fn sh<'a>(cx: &'a Cx, flags: &[&str], script: &str) -> Run<'a> {
     cx.exeat([&["run"], flags, &["--", "sh", "-c", script]].concat())
 }
 
-/// A script that prints the status of CONNECT for each host.
+/// Returns a script that prints the status of CONNECT for each host.
 fn asks(hosts: &[&str]) -> String {
     let each = hosts.iter().map(|host| {
         format!(
@@ -60,7 +60,7 @@ fn asks(hosts: &[&str]) -> String {
     each.collect()
 }
 
-/// Nothing was started: exit 2, and the file that the stage would have made is not there.
+/// Checks that nothing was started: exit 2, and no file of the stage.
 #[track_caller]
 fn did_not_start(cx: &Cx, done: &Done, why: &str) {
     done.exits(2).says(why);
@@ -90,7 +90,7 @@ fn effects_are_granted(cx: &Cx) {
     let log = done.record();
     assert_eq!(log.decision(&good)["rule_src"], "effect:NetworkHosts");
     assert_eq!(log.decision(&evil)["verdict"], "deny");
-    // What is not declared is not there.
+    // Undeclared paths are not visible.
     let nothing = sh(cx, &["--effects", "[]"], &format!("ls {}; {}", input.display(), asks(&[&good]))).run();
     nothing.shows("403 ").says("No such file");
 }
@@ -103,7 +103,7 @@ fn both(cx: &Cx) {
         sh(cx, &["--effects", &effects, "--allow", &good, "--set", "effects.on_excess=narrow"], &script)
             .run();
     granted.shows("200 403 ").says(&format!("left out: effect:NetworkHosts: `{evil}`"));
-    // What is granted and not declared is not needed, so it is not there either.
+    // A host that is granted but not declared is not needed, so it is refused.
     let effects = json!({"effect": "NetworkHosts", "hosts": [good]}).to_string();
     sh(cx, &["--effects", &effects, "--allow", &good, "--allow", &evil], &script).run().shows("200 403 ");
     // A deny of either side wins.
@@ -128,7 +128,7 @@ fn excess(cx: &Cx) {
     let effects = json!({"effect": "FsRead", "path": cx.home().join("elsewhere")}).to_string();
     let done = sh(cx, &["--effects", &effects, "--allow", &good], "touch started").run();
     did_not_start(cx, &done, "elsewhere");
-    // A fault in what is declared is not passed over.
+    // A fault in the declaration is an error.
     let done = sh(cx, &["--effects", r#"[{"effect": "Netwrok"}]"#], "touch started").run();
     did_not_start(cx, &done, "probably meant: \"Network\"");
 }
@@ -154,7 +154,7 @@ fn ceiling(cx: &Cx) {
         (&json!("--allow"), &json!("deny"))
     );
     assert_eq!(log.decision(&free)["refused_by"], format!("ceiling {site}"));
-    // It grants nothing by itself, and what it denies stays denied.
+    // A ceiling grants nothing, and its deny rules hold.
     sh(cx, &["--ceiling", &site], &script).run().shows("403 403 ");
     let strict = write(
         cx,
@@ -162,9 +162,9 @@ fn ceiling(cx: &Cx) {
         &format!("[network]\nallow = [\"{good}\"]\ndeny = [\"{good}:443\"]\n"),
     );
     sh(cx, &["--allow", &good, "--ceiling", &strict], &script).run().shows("403 403 ");
-    // Without any, both are open: the ceiling was what held.
+    // Without the ceilings, both hosts are open.
     sh(cx, &["--allow", &good, "--allow", &free], &script).run().shows("200 200 ");
-    // The user's holds without being named, and one that cannot be read stops everything.
+    // The user's ceiling holds without being named, and one that cannot be read prevents the start.
     let own = cx.home().join(".config/exeat/policy.toml");
     write(cx, &own, &format!("[network]\nallow = [\"{good}\"]\n"));
     sh(cx, &["--allow", &good, "--allow", &free], &script).run().shows("200 403 ").says("policy.toml");
@@ -197,7 +197,8 @@ fn ceiling_besides_hosts(cx: &Cx) {
     sh(cx, &slow, "sleep 30").run().exits(124);
 }
 
-/// Places that bubblewrap refuses or that take the sandbox away, and the host's processes: exit 2, with the bind's name.
+/// Binds that bubblewrap refuses, that would remove the sandbox, or that contain the host's processes: exit 2, with the
+/// bind's name.
 fn no_place(cx: &Cx) {
     let data = cx.home().join("data");
     let file = write(cx, &data.join("f"), "data\n");
@@ -217,7 +218,7 @@ fn no_place(cx: &Cx) {
             .to_string();
     let done = sh(cx, &["--policy", "-"], "touch started").stdin(policy).run();
     did_not_start(cx, &done, "the work directory `/proc`");
-    // Beside those there is room, and a tree that holds the host's processes does not show them.
+    // Neighboring paths work, and a tree that contains the host's processes does not show them.
     let beside: Vec<String> =
         ["/run/d", "/dev/shm/d", "/sys/d", "/mnt/d"].map(|at| format!("{data}:{at}")).into();
     let flags: Vec<&str> = beside.iter().flat_map(|bind| ["--ro", bind.as_str()]).collect();
@@ -234,12 +235,12 @@ fn no_place(cx: &Cx) {
     done.exits(0).prints("data\n/host/usr\nhidden\n");
 }
 
-/// A stage that starts in the configuration directory does not write the next run's ceiling.
+/// A stage that starts in the configuration directory cannot write the next run's ceiling.
 fn own_ceiling(cx: &Cx) {
     let site = cx.dir().join("exeat/policy.toml");
     let config = cx.dir().display().to_string();
     let script = "mkdir exeat; echo '[network]' > exeat/policy.toml; mv exeat other; echo end";
-    // Where the configuration is elsewhere, it is a directory like any other.
+    // If the configuration is elsewhere, the directory is ordinary.
     sh(cx, &[], script)
         .env("XDG_CONFIG_HOME", &cx.home().join("absent").display().to_string())
         .run()
@@ -253,7 +254,7 @@ fn own_ceiling(cx: &Cx) {
     assert_eq!(fs::read_to_string(&site).expect("still there"), "[network]\nallow = []\n");
 }
 
-/// A file is read once, before the start, and its digest is in the record.
+/// A file is read once, before the start, and the record has its digest.
 fn rewritten(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let text = format!("[network]\nallow = [\"{good}\"]\n");
@@ -267,7 +268,7 @@ fn rewritten(cx: &Cx) {
     assert_eq!(sources(&log), [json!(["policy", cx.dir().join("policy.toml"), sha256_hex(text.as_bytes())])]);
 }
 
-/// The file behind the descriptor decided, so the stage writes it no more than one that was named.
+/// The policy's file on a descriptor is as read-only for the stage as a named one.
 fn on_a_descriptor(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let text = format!("[network]\nallow = [\"{good}\"]\n");
@@ -281,7 +282,7 @@ fn on_a_descriptor(cx: &Cx) {
     assert_eq!(sources(&done.record()), [json!(["policy", "fd:9", sha256_hex(text.as_bytes())])]);
 }
 
-/// The names that a pattern stands for are passed and no others, and the record knows the job.
+/// Only the variables that match a pattern are passed, and the record names the job.
 fn job(cx: &Cx) {
     let script = "env | grep -E 'SLURM|SSH_AUTH' | sort";
     let run = |words: &[&str]| {
@@ -315,7 +316,7 @@ fn project_file(cx: &Cx) {
     assert!(left.contains(&evil), "{left}");
 }
 
-/// Under `sudo -E` the home directory is another user's, and so is its ceiling; a project's file may be anybody's.
+/// Under `sudo -E` the home directory and its ceiling belong to another user; a project's file may belong to anybody.
 fn of_another(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let text = format!("[network]\nallow = [\"{good}\", \"{evil}\"]\n");
@@ -340,7 +341,7 @@ fn of_another(cx: &Cx) {
     done.exits(2).prints("").says(&format!("the ceiling `{}` belongs to uid ", ceiling.display()));
 }
 
-/// A stage of an ordinary user is held wholly; so is one of root's, which becomes another user. Root that stays root is not.
+/// A stage of an ordinary user is held fully; so is root's, which becomes another user. Root that stays root is not.
 fn require_full(cx: &Cx) {
     let run = || sh(cx, &["--require", "full"], "touch started");
     if cx.is_root() {
@@ -352,7 +353,7 @@ fn require_full(cx: &Cx) {
     assert!(cx.dir().join("started").exists());
 }
 
-/// What a shell and curl need, where a policy shows only what it names.
+/// Returns the binds that a shell and curl need, for a policy that shows only named paths.
 fn system(more: Value) -> Vec<Value> {
     let trees =
         ["/usr", "/bin", "/lib", "/lib64", "/etc"].into_iter().filter(|tree| Path::new(tree).exists());
@@ -386,13 +387,13 @@ fn isolation(cx: &Cx) {
     done.shows("/work\n/work\nkept\nend of input\nread-only\n200 403 ");
     let file = |path: &Path| fs::read_to_string(path).expect("written");
     assert_eq!((file(&work.join("here")), file(&out.join("f"))), ("w\n".into(), "o\n".into()));
-    // Without a directory of the host, the work is gone with the run; with no network nothing is reachable.
+    // Without a host directory, the work is gone after the run; without a network nothing is reachable.
     let policy = json!({"ro_binds": system(Value::Null), "network": false, "env_allowlist": []});
     let script = format!("pwd; ls -A; echo x > f; {}", asks(&[&cx.good()]));
     sh(cx, &["--policy", "-"], &script).stdin(policy.to_string()).run().shows("/work\n403 ");
 }
 
-/// Says of each line on standard input, a role and a document, whether the schema of that role takes it.
+/// Reads a role and a document per line of standard input, and prints whether the role's schema accepts it.
 const CHECK: &str = "import json, jsonschema, sys
 schemas = [json.loads(text) for text in sys.argv[1:]]
 for schema in schemas:
@@ -401,7 +402,7 @@ for line in sys.stdin:
     role, document = json.loads(line)
     print(jsonschema.Draft202012Validator(schemas[role]).is_valid(document))";
 
-/// Wrong ones that an editor should see, and right ones beside them.
+/// Invalid documents that an editor should mark, with valid ones.
 fn schemas(cx: &Cx) {
     let roles = ["policy", "ceiling"];
     let texts = roles.map(|role| cx.exeat_plain(["policy", "schema", role]).run().exits(0).stdout());
@@ -449,7 +450,7 @@ fn schemas(cx: &Cx) {
             _ => ["policy", "show", "--ceiling", ceiling.to_str().expect("ASCII")],
         };
         let done = cx.exeat_plain(words).run();
-        // What a place of the file system lacks is no fault of the text.
+        // A missing path in the file system is not a fault of the text.
         let is_read = done.code == Some(0) || done.stderr().contains("no such file");
         assert_eq!(is_read, *expect, "{} {text}: {done:?}", roles[*role]);
     }

@@ -1,4 +1,4 @@
-//! What a preset's client was asked before a run, as the run tells it and pays for it. The client is a stand-in.
+//! A preset's client is asked before a run: the messages and the cost. The client is a stand-in.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("presets::a_second_question_costs_less_than_5_ms", second_question);
 }
 
-/// A directory for PATH with an `npm` that asks for one host and exits so.
+/// Makes a directory for PATH with an `npm` that asks for one host and exits with this code.
 fn client(cx: &Cx, code: u8) -> String {
     let dir = cx.home().join("tools");
     fs::create_dir_all(&dir).expect("a directory");
@@ -30,7 +30,7 @@ fn run(cx: &Cx, path: &str, words: &[&str]) -> Done {
     cx.exeat([&["run"], words].concat()).env("PATH", path).run()
 }
 
-/// The user looks at the end: the line stands behind the refusals, and in the record.
+/// Users look at the end: the line comes after the refusals, and is in the record.
 fn told_last(cx: &Cx) {
     let path = client(cx, 1);
     let script = format!("echo started >&2; curl -sS https://{}/", cx.evil());
@@ -48,21 +48,22 @@ fn told_last(cx: &Cx) {
         "{missing:?}"
     );
 
-    // What it says with `--quiet` stands in the record alone; of a plan it is told with the rest.
+    // With `--quiet` only the record has the message; a plan prints it with the others.
     let done = run(cx, &path, &["--quiet", "-p", "npm", "--", "true"]);
     assert!(done.exits(0).record().events("note").iter().any(|note| note["what"] == "hosts_missing"));
     assert!(!done.stderr().contains("hosts may be missing"), "{done:?}");
     run(cx, &path, &["--dry-run", "-p", "npm", "--", "true"]).exits(0).says("hosts may be missing");
-    // A client that came to its end leaves no doubt.
+    // After a client that succeeds there is no doubt to report.
     let path = client(cx, 0);
     let done = run(cx, &path, &["-p", "npm", "--", "true"]);
     assert!(!done.exits(0).stderr().contains("may be missing"), "{done:?}");
     assert!(done.record().events("note").iter().all(|note| note["what"] != "hosts_missing"));
 }
 
-/// The least of many runs with the preset, against the least of as many without, one after the other: the machine may be busy.
+/// Compares the fastest of many runs with the preset with the fastest of as many without, in turns: the machine may be
+/// busy.
 fn second_question(cx: &Cx) {
-    // What is not optimized takes some four times as long: the same walk of the view once more.
+    // Without optimization the additional walk of the view takes about four times as long.
     const MOST: Duration = Duration::from_millis(if cfg!(debug_assertions) { 20 } else { 5 });
     let path = client(cx, 0);
     let timed = |words: &[&str]| {

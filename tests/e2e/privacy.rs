@@ -1,4 +1,5 @@
-//! A03: secrets are planted wherever a stage, its caller or its policy may have some, and looked for in everything that exeat makes.
+//! A03: plants secrets wherever a stage, its caller or its policy may have some, and searches for them in all output of
+//! exeat.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("privacy::a03_no_output_holds_a_secret", everywhere);
 }
 
-/// What no output may hold. Each of its places has a number behind it, so that a failure says which one leaked.
+/// The secret that no output may contain. A number after it shows which place leaked.
 const SECRET: &str = "hunter2secret";
 
 fn everywhere(cx: &Cx) {
@@ -17,7 +18,7 @@ fn everywhere(cx: &Cx) {
     let secret = |place: &str| format!("{SECRET}-{place}");
     let home = cx.home().display().to_string();
     let proxy = "http://127.0.0.1:3128";
-    // With an argument that is a secret in itself, in each way in that a URL, a field or a body has.
+    // A secret argument appears in each form of a URL, a field and a body.
     let script = format!(
         "curl -sk -m 9 'https://u:{a}@{good}/{b}?token={c}' -H 'Authorization: Bearer {d}' -H 'Cookie: s={e}' -d 'pw={f}' -o /dev/null\n\
          curl -s -m 9 -x {proxy} 'http://u:{a}@{good}:80/{b}?token={c}#{g}' -H 'X-Key: {d}' -o /dev/null\n\
@@ -52,7 +53,7 @@ fn everywhere(cx: &Cx) {
         .env("OTHER", &secret("variable-of-the-caller"))
         .run();
     done.exits(0);
-    // The stage's own words are its own; exeat's are what is left.
+    // The stage may print it; the remaining lines are exeat's.
     let said: String = done.stderr().lines().filter(|line| !line.contains("-output")).collect();
     clean("stderr", said.as_bytes());
     let runs = cx.home().join(".local/state/exeat/runs");
@@ -107,7 +108,7 @@ fn everywhere(cx: &Cx) {
         assert!(!bytes.is_empty(), "{file}");
         clean(file, &bytes);
     }
-    // exeat's own trace is for those who look for a fault, and is a log like any other.
+    // exeat's own trace is for debugging, and a log like any other.
     let words = ["run", "--allow", &allow, "--", "bash", "-c", &script];
     let traced = cx.exeat_plain(words).env("RUST_LOG", "trace").run();
     let said: String = traced.stderr().lines().filter(|line| !line.contains("-output")).collect();

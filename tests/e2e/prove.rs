@@ -1,4 +1,4 @@
-//! `exeat prove`: everything holds, and each attempt is shown to get out where nothing holds it.
+//! `exeat prove`: every attempt is held, and each gets out without its protection.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,11 +32,12 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("prove::its_runs_are_not_the_users", is_not_the_users);
 }
 
-/// What a kernel may lack, or refuse to everybody: other trials have the same attempts, with reasons of their own.
+/// Attempts that a kernel may lack, or refuse to everybody: other trials cover them, with separate reasons.
 const MAY_BE_SKIPPED: [&str; 9] =
     ["protocols", "x32", "i386", "families", "vsock", "io-uring", "keyring", "terminal-input", "userfaultfd"];
 
-/// On a machine that has everything that an attempt needs: a name server, credentials, a runtime directory.
+/// Prepares a proof on a machine with everything that an attempt needs: a name server, credentials, a runtime
+/// directory.
 fn whole<'a>(cx: &'a Cx, options: &[&str]) -> Run<'a> {
     let (v4, v6) = cx.good_addrs();
     cx.bench().dns.set("example.com", Answer::Addrs(vec![v4, v6]));
@@ -92,7 +93,7 @@ fn everything_holds(cx: &Cx) {
         assert!(attempt["held"] == true || may_be_skipped, "{attempt:#}");
         assert_ne!(text(attempt, "why"), "", "{attempt:#}");
     }
-    // The host is asked about the name that its owner's resolver knows anyway, and about nothing that a stage asked for.
+    // The host's resolver is asked for the known name of its owner, and for nothing that a stage asked for.
     assert_eq!(cx.bench().dns.queries("exeat-prove.invalid").len(), 0);
     for secret in ["password", "machine example.com"] {
         assert!(!done.stdout().contains(secret), "a credential was printed");
@@ -108,7 +109,7 @@ fn other_views(cx: &Cx) {
     }
 }
 
-/// Nothing to reach is nothing that was held: what needs a network is skipped, and the rest is tried.
+/// An unreachable target proves nothing: attempts that need a network are skipped, and the others run.
 fn without_a_network(cx: &Cx) {
     let unshare = ["unshare", "--user", "--map-current-user", "--net"];
     let done = cx.exeat_plain(["prove", "--format", "json", "--bridge", "handoff"]).under(unshare).run();
@@ -124,24 +125,24 @@ fn without_a_network(cx: &Cx) {
     }
 }
 
-/// How an attempt is shown to get out.
+/// The way to show that an attempt gets out.
 #[derive(Clone, Copy)]
 enum Without {
-    /// As it stands, on the host: what `exeat prove` does itself, as its control.
+    /// Directly on the host, like the control of `exeat prove` itself.
     Sandbox,
-    /// On the host, where the kernel is asked for what only root may have.
+    /// On the host as root, for attempts that only root may make.
     SandboxAsRoot,
-    /// With the rights of root in namespaces of its own.
+    /// As root of new namespaces.
     Rights,
-    /// In such namespaces, with other processes beside it.
+    /// In new namespaces, with other processes.
     Apart,
     /// Through a proxy that allows everything.
     Policy,
-    /// In a way of its own.
+    /// With a separate function.
     Other(fn(&Cx)),
 }
 
-/// Each attempt, and what shows that it is one. An attempt that is not here fails the test.
+/// Each attempt, and the proof that it can get out. A missing attempt fails the test.
 const SHOWN: &[(&str, Without)] = &[
     ("tcp-v4", Without::Sandbox),
     ("tcp-v6", Without::Sandbox),
@@ -215,7 +216,7 @@ fn every_attempt_can_fail(cx: &Cx) {
         SHOWN.iter().filter(move |(_, how)| kind(how)).map(|(id, _)| *id).collect::<Vec<_>>()
     };
 
-    // Where nothing holds: the controls of a whole proof, but for those that are only a part of their attempt.
+    // The controls of a full proof run without protection, except for those that are only a part of their attempt.
     let found = attempts(&whole(cx, &[]).run());
     let in_part = ["tcp-v4", "tcp-v6", "udp-v4", "udp-v6", "vsock", "netlink", "protocols"];
     let (part, same): (Vec<&str>, _) =
@@ -235,7 +236,7 @@ fn every_attempt_can_fail(cx: &Cx) {
     let ids = of(|how| matches!(how, Without::Rights));
     let apart = json!({"namespaces": host_namespaces()});
     got_out(&cx.outside(inside(cx, &apart, &ids)).under(namespaces.clone()).run(), &ids);
-    // Where nothing says that the mounts are not the host's, none is touched.
+    // Without proof that the mounts are not the host's, no mount is touched.
     for spec in [json!({}), apart] {
         cx.outside(inside(cx, &spec, &["mounts"])).run().exits(0).shows("it would do harm on the host");
     }
@@ -257,7 +258,7 @@ fn every_attempt_can_fail(cx: &Cx) {
     }
 }
 
-/// A name server that answers for every name, and addresses that answer on every port.
+/// Tries a name server that answers for every name, and addresses that answer on every port.
 fn with_an_open_name_server(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     for name in ["granted.exeat-gateway.invalid", "denied.exeat-gateway.invalid"] {
@@ -269,14 +270,14 @@ fn with_an_open_name_server(cx: &Cx) {
 
 const TOKEN: &str = "a-word-that-nobody-knows";
 
-/// The words of the hidden mode.
+/// Returns the arguments of the hidden mode.
 fn inside(cx: &Cx, spec: &Value, ids: &[&str]) -> Vec<String> {
     let exeat = cx.bench().bin.join("exeat").display().to_string();
     let words = [exeat, "prove-inside".into(), "attempts".into(), spec.to_string()];
     words.into_iter().chain(ids.iter().map(|id| (*id).to_owned())).collect()
 }
 
-/// Every one of them said that it got out.
+/// Checks that every attempt reports that it got out.
 #[track_caller]
 fn got_out(done: &Done, ids: &[&str]) {
     let stdout = done.stdout();
@@ -295,7 +296,7 @@ fn host_namespaces() -> Value {
     json!({"pid": number("pid"), "mnt": number("mnt")})
 }
 
-/// A proxy that connects to nothing, allows everything, and answers as an origin of the attempt would.
+/// Starts a proxy that connects to nothing, allows everything, and answers like the attempt's origin.
 fn permissive(token: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -313,7 +314,7 @@ fn permissive(token: &'static str) -> u16 {
     port
 }
 
-/// A stage of a run that is not apart from this one.
+/// A stage of a run without separation.
 fn other_run(cx: &Cx) {
     let exeat = cx.bench().bin.join("exeat").display().to_string();
     let mut other = cx.outside([exeat.as_str(), "prove-inside", "wait", &cx.good()]).stdin_open().start();
@@ -323,7 +324,7 @@ fn other_run(cx: &Cx) {
     other.wait().exits(0);
 }
 
-/// A bridge that answers to whatever it hears.
+/// A bridge that answers every request.
 fn bridge_socket(cx: &Cx) {
     let place = cx.home().join("exeat-run");
     fs::create_dir(&place).expect("a directory");
@@ -343,7 +344,7 @@ fn bridge_socket(cx: &Cx) {
     got_out(&cx.outside(inside(cx, &json!({}), &["bridge-socket"])).under(bwrap).run(), &["bridge-socket"]);
 }
 
-/// A file that is the caller's own.
+/// A file that belongs to the caller.
 fn system_files(cx: &Cx) {
     let nodes: Vec<Value> =
         [cx.write("of-the-host", "x"), cx.dir().to_path_buf()].iter().map(|path| node(path)).collect();
@@ -358,7 +359,7 @@ fn node(path: &Path) -> Value {
     json!({"path": path, "dev": meta.dev(), "ino": meta.ino()})
 }
 
-/// A first process that heeds signals: it ends, and with it the one that would have said so.
+/// A first process that obeys signals: it ends, and so does the process that would have reported it.
 fn signal(cx: &Cx) {
     let run = cx.outside(inside(cx, &json!({"namespaces": host_namespaces()}), &["signal"]));
     let first = ["sh", "-c", "trap 'exit 9' TERM INT HUP; \"$@\" & wait", "sh"];
@@ -366,7 +367,7 @@ fn signal(cx: &Cx) {
     run.under(first).under(namespaces).run().prints("").exits(9);
 }
 
-/// With nothing around it, the survivor survives.
+/// Without a sandbox the survivor survives.
 fn survive(cx: &Cx) {
     let word = format!("survivor-{}", cx.good());
     let exeat = cx.bench().bin.join("exeat").display().to_string();
@@ -374,7 +375,7 @@ fn survive(cx: &Cx) {
     run.until_prints("alive");
     run.signal(Signal::SIGKILL);
     wait_for(Duration::from_secs(10), "the end of its parent", || run.ended().then_some(()));
-    // The parent was its reaper's business; what is left of both is one process, and stays.
+    // The parent has been reaped; only one process is left, and stays.
     let left = wait_for(Duration::from_secs(10), "the survivor alone", || {
         let left = named(&word);
         (left.len() == 1).then_some(left)
@@ -393,7 +394,7 @@ fn named(word: &str) -> Vec<Pid> {
     .collect()
 }
 
-/// What takes a word of bubblewrap's away or adds one, on its way there: Python, run for each sandbox.
+/// A Python program that removes or adds an option of bubblewrap's, for each sandbox.
 const WEAKER: &str = r#"#!/usr/bin/python3
 import glob, os, sys
 strict, words = '/usr/local/sbin/strict', sys.argv[1:]
@@ -420,7 +421,7 @@ os.lseek(file, 0, 0)
 os.execv(strict, [strict, '--args', str(file), *words[2:]])
 "#;
 
-/// Puts such a program in bubblewrap's place. `HOME` in what it does is the user's.
+/// Replaces bubblewrap with such a program. `HOME` in its action is the user's.
 fn weaker(cx: &Cx, edit: &str) -> String {
     let text = WEAKER.replace("EDIT", &edit.replace("HOME", &format!("'{}'", cx.home().display())));
     format!(
@@ -432,21 +433,21 @@ fn weaker(cx: &Cx, edit: &str) -> String {
     )
 }
 
-/// With a bubblewrap that leaves the host's network in reach, a real proof says what does not hold: by what the stage says, and by
-/// what the host's listeners saw. One that mounts something else does not start.
+/// With a bubblewrap that shares the host's network, a real proof reports what does not hold, from the stage's output
+/// and from the host's listeners. One that mounts something else does not start.
 fn a_canary_is_seen(cx: &Cx) {
     let shared = weaker(cx, "args.append('--share-net')");
     let done =
         cx.exeat_plain(["prove", "host-tcp-v4", "vsock", "--bridge", "handoff"]).in_mounts(&shared).run();
     done.exits(1).shows("NOT HELD").shows("2 attempts: 1 held, 1 not held, 0 skipped");
-    // L05: what covers a mount is not what was judged.
+    // L05: the cover of a mount differs from what was judged.
     let other = weaker(cx, "args += ['--bind', '/tmp', '/tmp']");
     let done = cx.exeat_plain(["prove", "unix-tmp", "--bridge", "handoff"]).in_mounts(&other).run();
     done.exits(125).says("was replaced");
 }
 
-/// One wall less, and the attempts that it alone holds: these get out, and all others are held. What is not here is held by two walls, or
-/// by exeat and its helper, whose words nothing changes on the way.
+/// Removes one wall, with the attempts that it alone holds: these get out, and all others are held. Missing attempts
+/// are held by two walls, or by exeat and its helper, whose options nothing changes.
 const ALONE: &[(&str, &[&str])] = &[
     (
         "args.append('--share-net')",
@@ -499,12 +500,12 @@ const ALONE: &[(&str, &[&str])] = &[
     ("[show(path[:-4] + 'host.sock') for path in scratch]", &["unix-tmp"]),
 ];
 
-/// Covers that are missing where the sandbox stands: it does not start.
+/// The missing covers that exeat notices in the sandbox, which then does not start.
 const NOTICED: [&str; 3] = ["uncover('/work/host.sock')", "uncover('.git/config')", "uncover('.git/hooks')"];
 
 fn one_wall_less(cx: &Cx) {
     let all = listed(cx);
-    // Where the network is shared, so is the bridge's port: one run has it.
+    // With a shared network the bridge's port is shared too, so only one run can have it.
     let beside_none = all
         .iter()
         .map(String::as_str)
@@ -532,11 +533,11 @@ fn arguments(cx: &Cx) {
     done.exits(2).says("there is no attempt `no-such-attempt`").says("exeat prove --list");
     let done = cx.exeat_plain(["prove", "--bridge", "relay", "denied-name"]).run();
     done.exits(0).shows("a name that no rule allows").shows("1 attempt: 1 held, 0 not held, 0 skipped");
-    // Nothing that could be tried is no proof.
+    // If no attempt can run, nothing is proved.
     let done = cx.exeat_plain(["prove", "--bridge", "relay", "tcp-v4"]);
     done.under(["unshare", "--user", "--map-current-user", "--net"]).run().exits(125).shows("1 skipped");
     cx.exeat_plain(["prove-inside", "attempts", "no spec"]).run().exits(2);
-    // A ceiling holds for a proof as for any run: what it takes away cannot be tried, and is not counted as held.
+    // A ceiling applies to a proof as to any run: attempts that it prevents cannot run, and do not count as held.
     fs::create_dir_all(cx.home().join(".config/exeat")).expect("a directory");
     let ceiling = cx.home().join(".config/exeat/policy.toml");
     fs::write(&ceiling, "schema = 1\n[network]\nallow = []\n").expect("a ceiling");
@@ -549,7 +550,7 @@ fn arguments(cx: &Cx) {
     cx.exeat_plain(["prove"]).run().exits(125).prints("").says("does not see exeat itself").says("`fs.ro`");
 }
 
-/// In the words of a run.
+/// The message equals that of a run.
 fn no_sandbox(cx: &Cx) {
     let nothing = "mount -t tmpfs none /usr/local/bin; mount --bind /dev/null /usr/bin/bwrap";
     let run = cx.exeat_plain(["run", "true"]).in_mounts(nothing).run();
@@ -561,7 +562,7 @@ fn no_sandbox(cx: &Cx) {
     assert_eq!(first(run.exits(125)), first(&prove));
 }
 
-/// No process, no file, no socket; also after a Ctrl-C in the middle.
+/// No process, file or socket is left, also after a Ctrl-C in the middle.
 fn nothing_is_left(cx: &Cx) {
     let left = || {
         let named = |place: &Path| {
@@ -595,14 +596,14 @@ fn nothing_is_left(cx: &Cx) {
         run.wait();
         gone("everything to be gone after a signal");
     }
-    // What is noted of its runs goes with the rest: they are none of the user's.
+    // The notes about its runs are removed as well, because they do not belong to the user.
     for notes in ["runs", "live"] {
         let noted = fs::read_dir(cx.home().join(".local/state/exeat").join(notes));
         assert_eq!(noted.into_iter().flatten().count(), 0, "{notes}");
     }
 }
 
-/// The run that a proof kills is not told by the user's next run, and no ledger names a record that is gone.
+/// The user's next run does not report the run that a proof kills, and no ledger names a missing record.
 fn is_not_the_users(cx: &Cx) {
     cx.exeat_plain(["prove", "survive", "server-name", "--bridge", "handoff"]).run().exits(0);
     let next = cx.sh(&[], "true").run();

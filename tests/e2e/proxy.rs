@@ -1,4 +1,4 @@
-//! `exeat proxy` as a service: a policy that is read again, and runs that go through it.
+//! `exeat proxy` as a service: a policy that is reloaded, and runs that use it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,10 +32,10 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("proxy::l08_thousands_of_heads_in_little_memory", unfinished_heads);
 }
 
-/// For something that should take a second.
+/// The deadline for something that should take a second.
 const SOON: Duration = Duration::from_secs(15);
 
-/// An `exeat proxy` on a Unix socket, with what it says in a file.
+/// An `exeat proxy` on a Unix socket, with its messages in a file.
 struct Proxy<'a> {
     live: Live<'a>,
     socket: PathBuf,
@@ -43,7 +43,7 @@ struct Proxy<'a> {
 }
 
 impl<'a> Proxy<'a> {
-    /// Starts one, whose record is in the default place, and waits until it listens.
+    /// Starts a proxy with its record in the default place, and waits until it listens.
     fn start(cx: &'a Cx, name: &str, words: &[&str]) -> Self {
         Self::start_fed(cx, name, words, "")
     }
@@ -52,7 +52,7 @@ impl<'a> Proxy<'a> {
         let socket = cx.home().join(format!("{name}.sock"));
         let said = cx.home().join(format!("{name}.said"));
         let listen = format!("unix:{}", socket.display());
-        // What one before it said is not said by this one.
+        // Removes the messages of an earlier proxy.
         let _ = fs::remove_file(&said);
         let words = ["proxy", "--listen", &listen].into_iter().chain(words.iter().copied());
         let live = cx.exeat_plain(words).stdin(stdin).redirect(&format!("2>{}", said.display())).start();
@@ -65,7 +65,7 @@ impl<'a> Proxy<'a> {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
-    /// Waits until it has said this.
+    /// Waits until it has printed this.
     fn says(&self, text: &str) {
         wait_for(SOON, &format!("`{text}`, of the proxy"), || self.said().contains(text).then_some(()));
     }
@@ -76,7 +76,7 @@ impl<'a> Proxy<'a> {
         place.unwrap_or_else(|| panic!("no record in {said}")).1.into()
     }
 
-    /// Asks for a target, and gives the status with the connection.
+    /// Asks for a target. Returns the status and the connection.
     fn connect(&self, target: &str) -> (String, UnixStream) {
         let mut stream = UnixStream::connect(&self.socket).expect("the proxy's socket");
         stream.set_read_timeout(Some(SOON)).expect("a deadline");
@@ -109,13 +109,13 @@ impl<'a> Proxy<'a> {
 }
 
 impl Proxy<'_> {
-    /// The numbers of its open descriptors.
+    /// Returns the numbers of its open descriptors.
     fn descriptors(&self) -> BTreeSet<u64> {
         let open = fs::read_dir(format!("/proc/{}/fd", self.live.pid())).expect("/proc/PID/fd");
         open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// Sets the first number that none of its descriptors may have.
+    /// Sets its descriptor limit: numbers from this one on are forbidden.
     fn may_open_below(&self, cx: &Cx, number: u64) {
         let pid = self.live.pid().to_string();
         let mut words = cx.bench().become_user(cx.is_root());
@@ -124,7 +124,7 @@ impl Proxy<'_> {
         assert!(set.expect("prlimit, from util-linux").success());
     }
 
-    /// A client that has not said anything yet, once it is accepted.
+    /// Returns an accepted client that has sent nothing.
     fn silent(&self) -> UnixStream {
         let before = self.descriptors().len();
         let stream = UnixStream::connect(&self.socket).expect("the proxy's socket");
@@ -134,7 +134,7 @@ impl Proxy<'_> {
     }
 }
 
-/// Sends a request and reads until the proxy closes, or has said yes.
+/// Sends a request and reads until the proxy closes or accepts.
 fn ask_on(stream: &mut UnixStream, target: &str) -> String {
     stream
         .write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
@@ -147,8 +147,8 @@ fn ask_on(stream: &mut UnixStream, target: &str) -> String {
     String::from_utf8(text).expect("ASCII")
 }
 
-/// R01: a proxy without a descriptor says so, waits without spinning, and serves again once there is one. Others do not
-/// notice.
+/// R01: a proxy without free descriptors reports it, waits without spinning, and serves again when one is free. Open
+/// connections do not notice.
 fn no_descriptors(cx: &Cx) {
     let target = format!("{}:7", cx.good_addrs().0);
     let proxy = Proxy::start(cx, "proxy", &["--allow", &target]);
@@ -160,7 +160,7 @@ fn no_descriptors(cx: &Cx) {
     let answer = ask_on(&mut early, &target);
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("\r\nRetry-After: 1\r\n"), "{answer}");
 
-    // Its descriptor comes back when it has gone; these are more.
+    // The closed connection frees a descriptor; these need more.
     let mut waiting: Vec<_> =
         (0..20).map(|_| UnixStream::connect(&proxy.socket).expect("the backlog")).collect();
     drop(early);
@@ -181,16 +181,15 @@ fn no_descriptors(cx: &Cx) {
     beside.end();
 }
 
-/// Peers that do not read, do not finish, or do not begin.
+/// The number of peers that do not read, do not finish, or do not start.
 const PEERS: usize = 60;
 
-/// The most that one of each of the five kinds may cost, in kB: a buffer for a tunnel, four for a plain request, a head, and
-/// what stands beside them. Then what else may come to life meanwhile.
+/// The most memory of one peer of each of the five kinds, in kB: a buffer for a tunnel, four for a plain request, a
+/// head, and their state. Then the most for everything else.
 const EACH_KB: u64 = 2 * 72 + 2 * 320 + 40;
 const BESIDES_KB: u64 = 8 * 1024;
 
-/// R02, P19, P20: what is held for a peer that is slow is one buffer a direction, or one head, whoever it is. Others are
-/// served meanwhile.
+/// R02, P19, P20: a slow peer costs one buffer a direction, or one head. Others are served meanwhile.
 fn slow_peers(cx: &Cx) {
     let good = cx.good();
     let targets = [7, 80, 9001, 9005].map(|port| format!("{good}:{port}"));
@@ -201,17 +200,17 @@ fn slow_peers(cx: &Cx) {
     let rest = proxy.live.memory_kb("VmRSS");
     let mut held = Vec::new();
     for _ in 0..PEERS {
-        // An origin that sends without end, and a client that does not read.
+        // An origin sends without end, and the client does not read.
         let (status, mut stream) = proxy.connect(bulk);
         assert_eq!(status, "200");
         stream.write_all(&(1_u64 << 30).to_be_bytes()).expect("a number");
         held.push(stream);
-        // The same of a plain request.
+        // The same with a plain request.
         let mut stream = UnixStream::connect(&proxy.socket).expect("the proxy's socket");
         let request = format!("GET http://{good}/bytes/2000000 HTTP/1.1\r\nHost: {good}\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("a request");
         held.push(stream);
-        // A client that sends without end, and an origin that does not read; in a tunnel, and in a request.
+        // A client sends without end, and the origin does not read; in a tunnel, and in a request.
         let (_, stream) = proxy.connect(never_reads);
         held.push(stream);
         let mut stream = UnixStream::connect(&proxy.socket).expect("the proxy's socket");
@@ -226,7 +225,7 @@ fn slow_peers(cx: &Cx) {
             .expect("a head");
         held.push(stream);
     }
-    // Whoever may still send does.
+    // Every peer that may still send does.
     let block = vec![b'x'; 64 * 1024];
     for _ in 0..20 {
         for stream in held.chunks(5).flat_map(|chunk| &chunk[2..4]) {
@@ -244,8 +243,8 @@ fn slow_peers(cx: &Cx) {
     proxy.end();
 }
 
-/// L08: 8000 unfinished heads and hellos together take less than 70 MiB: 32 MiB of bytes, and under 3 kB for each connection. An
-/// honest client is served meanwhile.
+/// L08: 8000 unfinished heads and hellos together take less than 70 MiB: 32 MiB of bytes, and under 3 kB for each
+/// connection. An honest client is served meanwhile.
 fn unfinished_heads(cx: &Cx) {
     let good = cx.good();
     let (echo, tls) = (format!("{good}:7"), format!("{good}:8443"));
@@ -256,7 +255,7 @@ fn unfinished_heads(cx: &Cx) {
     let record = [&[22, 3, 1, 0x40, 0, 1, 0, 0xfa, 0, 3, 3][..], &[b'a'; 16_379]].concat();
     let hello = record.repeat(3);
     let mut held = Vec::new();
-    // The first KiB of each, and then 4 KiB more of each at a time: what grows leaves holes behind.
+    // The first KiB of each, and then 4 KiB more of each at a time: growing buffers leave holes behind.
     let bytes = |number: usize| if number.is_multiple_of(8) { &hello[..] } else { head.as_bytes() };
     for number in 0..8000 {
         let mut stream = if number % 8 == 0 {
@@ -268,7 +267,7 @@ fn unfinished_heads(cx: &Cx) {
             UnixStream::connect(&proxy.socket).expect("the proxy's socket")
         };
         stream.set_nonblocking(true).expect("a mode");
-        // What is refused is not read to its end.
+        // A refused head is not read to its end.
         let _ = stream.write(&bytes(number)[..1024]);
         held.push((number, stream));
         if number % 500 == 0 {
@@ -288,7 +287,7 @@ fn unfinished_heads(cx: &Cx) {
     proxy.end();
 }
 
-/// Puts a policy file into HOME, which no stage writes.
+/// Writes a policy file into HOME, which no stage writes.
 fn policy(cx: &Cx, name: &str, rules: &[&str]) -> PathBuf {
     let path = cx.home().join(name);
     fs::write(&path, text(rules)).expect("a policy");
@@ -305,8 +304,8 @@ fn words(path: &Path) -> &str {
     path.to_str().expect("ASCII")
 }
 
-/// H16, K38: a change counts within a bounded time and without a restart, however it came to the disk; SIGHUP does not end
-/// the proxy; the record says from where on which policy held.
+/// H16, K38: a change applies within a bounded time and without a restart, however the file was written; SIGHUP does
+/// not end the proxy; the record says from when each policy held.
 fn changed_file(cx: &Cx) {
     let (one, two) = (format!("{}:7", cx.good()), cx.name("two", Answer::Addrs(vec![cx.spare_addrs(0).0])));
     let two = format!("{two}:7");
@@ -347,7 +346,7 @@ fn changed_file(cx: &Cx) {
         log.events("note").into_iter().filter(|note| note["what"] == "policy_reload").collect();
     assert_eq!(notes.len(), 4, "{notes:#?}");
     assert!(notes.iter().all(|note| note.get("error").is_none()), "{notes:#?}");
-    // Each decision is under the policy that was announced last, and that policy is kept.
+    // Each decision follows the policy that was announced last, and that policy is stored.
     let mut holds = log.records()[0]["policy_sha256"].clone();
     let mut digests = vec![holds.clone()];
     for line in log.records() {
@@ -366,7 +365,7 @@ fn changed_file(cx: &Cx) {
     }
     assert_ne!(digests[0], digests[1]);
     assert_ne!(digests[2], digests[3]);
-    // The last one read what was there already.
+    // The last reload found no change.
     assert_eq!(digests[3], digests[4]);
     let sources = log.events("policy");
     assert_eq!(sources.len(), 2 * 5, "{sources:#?}");
@@ -380,8 +379,8 @@ fn changed_file(cx: &Cx) {
         .shows("from here on");
 }
 
-/// H16: what cannot be read changes nothing, and is said and recorded, down to the line; nor does a file that is gone lift
-/// what it said.
+/// H16: a file that cannot be read changes nothing, and is reported and recorded with its line; a missing file does not
+/// lift its rules either.
 fn faulty_file(cx: &Cx) {
     let (one, two) = (format!("{}:7", cx.good()), format!("{}:8", cx.good()));
     let file = policy(cx, "policy.toml", &[&one]);
@@ -421,8 +420,8 @@ fn faulty_file(cx: &Cx) {
     assert!(!record.with_extension("policy.json").exists(), "nobody asked for it");
 }
 
-/// A07, K38: a proxy that is told to end leaves its place at once, to one that is started while it drains; and a second
-/// signal ends the drain, with the `close` of every connection on record before the end.
+/// A07, K38: a proxy that was told to end gives up its socket at once, to one that starts while it drains; a second
+/// signal ends the drain, with the `close` of every connection on record.
 fn successor(cx: &Cx) {
     let target = format!("{}:7", cx.good_addrs().0);
     let first = Proxy::start(cx, "proxy", &["--allow", &target]);
@@ -464,7 +463,7 @@ fn open_tunnel(cx: &Cx) {
     AuditLog::read(&record).sound();
 }
 
-/// A fresh start would find it, and so does a reload: nothing is reachable for longer than the look takes.
+/// A reload reads a new ceiling as a fresh start would: its hosts become unreachable within the reload's interval.
 fn later_ceiling(cx: &Cx) {
     let one = format!("{}:7", cx.good());
     let proxy = Proxy::start(cx, "proxy", &["--allow", &one]);
@@ -478,7 +477,7 @@ fn later_ceiling(cx: &Cx) {
     proxy.end();
 }
 
-/// What gave its text once says so, and holds; also where another file of the same policy has changed.
+/// A policy from stdin cannot be reloaded: this is reported, and it holds, even if another file of the policy changes.
 fn from_stdin(cx: &Cx) {
     let one = format!("{}:7", cx.good());
     let list = cx.home().join("list");
@@ -499,13 +498,13 @@ fn from_stdin(cx: &Cx) {
     assert_eq!(notes, 2);
 }
 
-/// Where a run finds this proxy.
+/// Returns the proxy's address for a run.
 fn place(proxy: &Proxy<'_>) -> String {
     format!("unix:{}", proxy.socket.display())
 }
 
-/// K38: the other's policy decides and its record tells; what is left of this run's says where that is. The socket itself is
-/// nowhere in the sandbox.
+/// K38: the other proxy's policy decides and its record has the details; the rest of this run's record names it. The
+/// sandbox does not contain the socket.
 fn through_another(cx: &Cx) {
     let good = format!("{}:7", cx.good());
     let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);
@@ -545,7 +544,7 @@ fn through_another(cx: &Cx) {
     shown.exits(0).shows(&format!("proxy     {via} (its record has the decisions)"));
 }
 
-/// K38: with the proxy gone there is no way out at all, and one that takes its place is used.
+/// K38: without the proxy there is no way out, and a proxy that replaces it is used.
 fn ends_in_mid_run(cx: &Cx) {
     let good = format!("{}:7", cx.good());
     let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);
@@ -589,7 +588,7 @@ fn ends_in_mid_run(cx: &Cx) {
     again.end();
 }
 
-/// K38: what is wrong with the place is said before anything runs.
+/// K38: a fault of the proxy's address is reported before anything starts.
 fn not_there(cx: &Cx) {
     let at = |path: &Path| format!("unix:{}", path.display());
     let run = |via: &str| cx.exeat(["run", "--via", via, "--", "touch", "started"]).run();
@@ -617,7 +616,7 @@ fn not_there(cx: &Cx) {
     assert!(!cx.dir().join("started").exists());
 }
 
-/// K38: each run has its own sandbox and record, and both are in the one of the proxy.
+/// K38: each run has a separate sandbox and record, and the proxy's record has both.
 fn two_runs(cx: &Cx) {
     let good = format!("{}:7", cx.good());
     let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);
@@ -645,7 +644,7 @@ fn two_runs(cx: &Cx) {
     assert_eq!(theirs.sound().decisions(&cx.good()).len(), 4);
 }
 
-/// K38, H16: whatever this run would say about hosts could not be held, so it is refused; the rest holds.
+/// K38, H16: this run's own rules about hosts could not be enforced, so they are refused; other settings hold.
 fn only_one_policy(cx: &Cx) {
     let good = format!("{}:7", cx.good());
     let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);
@@ -711,7 +710,7 @@ fn only_one_policy(cx: &Cx) {
         serde_json::from_slice(&fs::read(&result).expect("the result")).expect("JSON");
     assert_eq!(result["via"], via.as_str());
 
-    // The user's ceiling, which nobody names.
+    // The user's ceiling, which is not named.
     let config = cx.home().join(".config/exeat");
     fs::create_dir_all(&config).expect("the configuration directory");
     fs::write(config.join("policy.toml"), text(&[&good])).expect("the user's ceiling");

@@ -1,4 +1,4 @@
-//! What has to go on working inside: programs that use more of the kernel than a download does.
+//! Programs that use more of the kernel than a download, and must work inside.
 //!
 //! Each is the real program, in the default view, with nothing granted.
 
@@ -20,7 +20,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("smoke::a_program_with_a_pty", pty);
 }
 
-/// All four ways to start, and a manager, which is a server on a Unix socket.
+/// All four start methods, and a manager, which is a server on a Unix socket.
 fn python_multiprocessing(cx: &Cx) {
     cx.write(
         "multi.py",
@@ -40,7 +40,7 @@ if __name__ == '__main__':
     done.exits(0).prints("fork [2, 4, 6]\nspawn [2, 4, 6]\nforkserver [2, 4, 6]\nmanager {'a': 1} 7\n");
 }
 
-/// Child processes, threads, a TCP server of its own and a Unix one.
+/// Child processes, threads, a TCP server and a Unix server.
 fn python_asyncio(cx: &Cx) {
     cx.write(
         "aio.py",
@@ -98,7 +98,7 @@ fn tmux(cx: &Cx) {
     cx.sh(&[], script).run().exits(0).prints("seen\nended\n");
 }
 
-/// Worker threads, a child with a channel, and a cluster, which passes a listening socket around.
+/// Worker threads, a child with a channel, and a cluster, which passes a listening socket.
 fn node_workers(cx: &Cx) {
     cx.write(
         "workers.js",
@@ -117,7 +117,7 @@ worker.then(n => { console.log(n); return new Promise(done => fork(__filename, [
     cx.run(&[], ["node", "workers.js"]).run().exits(0).prints("42\nfrom a child\nfrom a cluster\n");
 }
 
-/// A JVM with threads, a child process and a server of its own.
+/// A JVM with threads, a child process and a server.
 fn java(cx: &Cx) {
     cx.needs(&["/usr/bin/java"]);
     cx.write(
@@ -146,7 +146,7 @@ fn gcc_and_make(cx: &Cx) {
     cx.sh(&[], "make -s -j2 && ./prog").run().exits(0).prints("built\n");
 }
 
-/// What people do in a workspace all day, with the hooks and the configuration out of reach.
+/// Everyday work in a repository, with the hooks and the configuration out of reach.
 fn git(cx: &Cx) {
     let init = "git init -q -b main . && git config user.email a@example.com && git config user.name a";
     cx.outside(["sh", "-c", init]).run().exits(0);
@@ -160,7 +160,7 @@ fn git(cx: &Cx) {
     assert_eq!(cx.outside(["git", "config", "user.name"]).run().stdout(), "a\n");
 }
 
-/// A dependency on a directory beside it, and a script of its own: no registry is asked.
+/// A local dependency and a script: no registry is asked.
 fn npm_install(cx: &Cx) {
     cx.write("package.json", r#"{"name":"app","version":"1.0.0","dependencies":{"dep":"file:./dep"},"scripts":{"test":"node -p 'require(\"dep\")'"}}"#);
     let made = "mkdir dep && echo '{\"name\":\"dep\",\"version\":\"1.0.0\",\"main\":\"i.js\",\"scripts\":{\"install\":\"echo ran >ran\"}}' >dep/package.json && echo 'module.exports=6*7' >dep/i.js";
@@ -170,7 +170,7 @@ fn npm_install(cx: &Cx) {
     cx.sh(&[], &script).run().exits(0).prints("42\napp-1.0.0.tgz\n");
 }
 
-/// With the toolchain of whoever runs the tests, wherever it lies.
+/// Uses the tester's toolchain, wherever it is.
 fn cargo_build(cx: &Cx) {
     let Some(cargo) = std::env::var_os("CARGO").map(std::path::PathBuf::from) else {
         cx.cannot("these tests were not started by cargo")
@@ -192,7 +192,7 @@ fn go_build(cx: &Cx) {
     cx.sh(&[], "go build -o app . && ./app").run().exits(0).prints("42\n");
 }
 
-/// A pseudo-terminal of the stage's own, as `script`, expect and test runners make one.
+/// The stage makes a pseudo-terminal, as `script`, expect and test runners do.
 fn pty(cx: &Cx) {
     cx.write(
         "in_a_pty.py",

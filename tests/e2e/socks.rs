@@ -1,4 +1,4 @@
-//! SOCKS5: a second way in on the same rules, where it is asked for, and no way at all where it is not.
+//! SOCKS5: a second entry with the same rules if enabled, and no entry otherwise.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("socks::k37_the_host_side_alone", alone);
 }
 
-/// `exeat run --set network.socks5=true --allow RULE... -- sh -c SCRIPT`
+/// Prepares `exeat run --set network.socks5=true --allow RULE... -- sh -c SCRIPT`.
 fn sh<'a>(cx: &'a Cx, rules: &[&str], script: &str) -> Run<'a> {
     cx.probe();
     let rules = rules.iter().flat_map(|rule| ["--allow", *rule]);
@@ -28,8 +28,8 @@ fn sh<'a>(cx: &'a Cx, rules: &[&str], script: &str) -> Run<'a> {
     )
 }
 
-/// K37, K49, K50: curl told by an option and by `ALL_PROXY`, traffic that is neither TLS nor HTTP, and a server that speaks
-/// first.
+/// K37, K49, K50: curl with an option and with `ALL_PROXY`, traffic that is neither TLS nor HTTP, and a server that
+/// speaks first.
 fn clients(cx: &Cx) {
     let good = cx.good();
     let url = cx.good_url();
@@ -58,7 +58,7 @@ fn clients(cx: &Cx) {
     }
 }
 
-/// Without `network.socks5` nobody listens there, nothing says so, and no second socket is in the sandbox.
+/// Without `network.socks5` nothing listens, no variable names it, and the sandbox has no second socket.
 fn off(cx: &Cx) {
     let probe = cx.probe();
     let done = cx
@@ -72,8 +72,8 @@ fn off(cx: &Cx) {
     assert!(done.record().events("decision").is_empty());
 }
 
-/// The rules are those of CONNECT: a literal needs an IP rule, a name its port, a private address a rule of its own; and
-/// what is refused is told as it is there.
+/// The rules equal those of CONNECT: a literal needs an IP rule, a name its port, a private address a separate rule;
+/// refusals are reported the same way.
 fn rules_hold(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let (v4, v6) = cx.good_addrs();
@@ -102,7 +102,7 @@ fn rules_hold(cx: &Cx) {
     );
     let done = sh(cx, &[&good], &format!("{script}grep -c reason $EXEAT_DENIALS")).run();
     let codes: String = asked.iter().map(|(_, _, code, _)| format!("code {code}\n")).collect();
-    // Malformed ones have no target to name.
+    // Malformed requests have no target to name.
     done.exits(0).prints(&format!("{codes}97\n{}\n", asked.len() - 2 + 1));
     done.says("allowed on 443 only").says(&format!("--allow {good}:22"));
     let log = done.record();
@@ -117,7 +117,7 @@ fn rules_hold(cx: &Cx) {
     }
 }
 
-/// Neither BIND nor UDP ASSOCIATE; HTTP is closed there without an answer, and SOCKS5 refused on the port of HTTP.
+/// BIND and UDP ASSOCIATE are refused; HTTP is closed without an answer, and so is SOCKS5 on the port of HTTP.
 fn nothing_else(cx: &Cx) {
     let good = cx.good();
     let send = |bytes: &[u8]| {
@@ -139,7 +139,7 @@ fn nothing_else(cx: &Cx) {
     assert_eq!(reasons, ["scheme", "scheme", "malformed", "malformed"]);
 }
 
-/// As behind CONNECT: another name in the hello reaches nobody.
+/// As with CONNECT, another name in the hello reaches nobody.
 fn other_name(cx: &Cx) {
     let connect_to = format!("{}:443:{}:443", cx.evil(), cx.good());
     let script = format!(
@@ -157,7 +157,7 @@ fn other_name(cx: &Cx) {
     }
 }
 
-/// As in a tunnel of CONNECT to port 80: requests for the host that was asked for, and for no other.
+/// As in a tunnel of CONNECT to port 80: only requests for the tunnel's host pass.
 fn other_host(cx: &Cx) {
     let good = cx.good();
     let curl = format!("curl -sS --max-time 20 --noproxy '' --socks5-hostname 127.0.0.1:1080 http://{good}/");
@@ -173,7 +173,7 @@ fn other_host(cx: &Cx) {
     assert_eq!((&last["via"], &last["reason"]), (&"socks5".into(), &"host_mismatch".into()), "{last}");
 }
 
-/// Connections of both ports side by side, each judged by its own entry.
+/// Parallel connections on both ports, each judged by its own entry.
 fn many(cx: &Cx) {
     let good = cx.good();
     let script = format!(

@@ -51,7 +51,7 @@ fn kinds(cx: &Cx) {
     assert_eq!(std::fs::read_to_string(&file).expect("out"), "device\nfile\nfile\n");
 }
 
-/// N25: what is the policy is not the stage's input. An empty policy is one that allows nothing.
+/// N25: a policy on stdin is not the stage's input. An empty policy allows nothing.
 fn policy_on_stdin(cx: &Cx) {
     let words =
         |command: &str| ["run", "--policy", "-", "--", "sh", "-c", command].map(str::to_string).to_vec();
@@ -65,7 +65,7 @@ fn policy_on_stdin(cx: &Cx) {
     cx.exeat(["run", "--", "cat"]).stdin(policy.clone()).run().exits(0).prints(&policy);
 }
 
-/// Descriptors that the caller has closed must not become ours, or the record would go to the stage's output.
+/// exeat must not reuse descriptors that the caller has closed, or the record would go to the stage's output.
 fn closed_streams(cx: &Cx) {
     let made = cx.dir().join("made");
     cx.sh(&[&cx.good()], "echo here >made").redirect("0<&- 1>&- 2>&-").run().exits(0);
@@ -86,7 +86,7 @@ fn early_close(cx: &Cx) {
         .prints("y\n");
 }
 
-/// A line is there while the stage still runs.
+/// A line arrives while the stage still runs.
 fn at_once(cx: &Cx) {
     let mut live =
         cx.sh(&[], "echo first; read line; echo \"then $line\"; exec sleep 1000").stdin("more\n").start();
@@ -118,7 +118,7 @@ fn server_closes(cx: &Cx) {
     assert_eq!(visits[0].bytes.load(Ordering::SeqCst), 25, "what the client sent after the server's end");
 }
 
-/// A broken stream must not look like a finished one, and a refusal is no broken stream.
+/// A broken stream must not look finished, and a refusal is not a broken stream.
 fn reset(cx: &Cx) {
     let good = cx.good();
     let probe = cx.probe();
@@ -177,7 +177,7 @@ fn many_fields(cx: &Cx) {
     assert!(lines[0].starts_with("HTTP/1.1 200 ") && lines[1].starts_with("HTTP/1.1 431 "), "{done:?}");
 }
 
-/// One deadline for the whole head, however busy the client looks.
+/// One deadline covers the whole head, even if bytes keep arriving.
 fn slow_head(cx: &Cx) {
     let good = cx.good();
     let done = cx.probing(&[&good], &format!("slow-head {good}:443")).run();

@@ -1,4 +1,4 @@
-//! A stage on a terminal: it feels like the command alone, and has a terminal of its own.
+//! A stage on a terminal: it behaves like the command alone, on a private terminal.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -39,7 +39,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("terminal::programs", programs);
 }
 
-/// `exeat run FLAGS -- sh -c SCRIPT` on a terminal.
+/// Starts `exeat run FLAGS -- sh -c SCRIPT` on a terminal.
 fn on_terminal(cx: &Cx, flags: &[&str], script: &str) -> Screen {
     exeat(cx, flags, &["sh", "-c", script]).on_terminal()
 }
@@ -48,7 +48,7 @@ fn exeat<'a>(cx: &'a Cx, flags: &[&str], command: &[&str]) -> Run<'a> {
     cx.exeat([&["run"], flags, &["--"], command].concat())
 }
 
-/// A shell with job control on a terminal, in which `exeat` is `$E`.
+/// Starts a shell with job control on a terminal, in which `exeat` is `$E`.
 fn shell(cx: &Cx) -> Screen {
     if !Path::new("/bin/bash").exists() {
         cx.cannot("bash is not installed");
@@ -65,10 +65,10 @@ fn its_own(cx: &Cx) {
                   read -r line </dev/tty; echo \"got $line\"; ls -l /proc/self/fd | grep -c /dev/pts; exit 5";
     let mut screen = on_terminal(cx, &[], script);
     screen.until(&format!("/dev/pts/0\r\n{} {}\r\nis 0\r\nis 1\r\nis 2\r\n", SIZE.0, SIZE.1));
-    // Typed once, shown once: it is the stage's terminal that echoes.
+    // Shown once: only the stage's terminal echoes.
     screen.types("word\r");
     assert_eq!(screen.until("got word\r\n"), "word\r\ngot word\r\n");
-    // The two that are left when `ls` writes into a pipe.
+    // The two descriptors that remain when `ls` writes into a pipe.
     screen.until("2\r\n");
     assert_eq!(screen.wait(), 5);
 }
@@ -90,7 +90,7 @@ fn job_control(cx: &Cx) {
     assert_eq!(screen.wait(), 7);
 }
 
-/// `^Z` and `fg`, as with the command alone; nothing that is typed meanwhile is lost to the shell.
+/// `^Z` and `fg` work as with the command alone; no key is lost to the shell meanwhile.
 fn suspends(cx: &Cx) {
     let mut screen = shell(cx);
     let before = screen.settings();
@@ -100,7 +100,7 @@ fn suspends(cx: &Cx) {
     screen.types("stty -a | grep -o ' icanon'; bg; echo typed $((6*7))\r").until(" icanon\r\n");
     screen.until("typed 42\r\n");
     screen.until("host$ ");
-    // In the background it goes on, and reads nothing.
+    // In the background it continues, and reads nothing.
     screen.until_waits("sleep").types("echo still $((7*7)); jobs\r").until("still 49\r\n");
     screen.until("Running");
     screen.until("host$ ");
@@ -114,7 +114,7 @@ fn suspends(cx: &Cx) {
     screen.wait();
 }
 
-/// A script that exeat is a part of stops with it.
+/// A script around exeat stops with it.
 fn suspends_with_its_group(cx: &Cx) {
     let mut screen = shell(cx);
     screen.types("sh -c '$E -- sh -c \"echo ready; exec sleep 1000\"; echo after $?'\r").until("ready\r\n");
@@ -125,7 +125,7 @@ fn suspends_with_its_group(cx: &Cx) {
     screen.types([3]).until("after 130");
 }
 
-/// SIGSTOP gives no chance to put the terminal in order; whoever continues finds it as the shell left it.
+/// SIGSTOP leaves no chance to restore the terminal; after a continue it is as the shell left it.
 fn stopped_from_elsewhere(cx: &Cx) {
     let mut screen = shell(cx);
     screen.types("$E -- sh -c 'echo ready; cat'\r").until("ready\r\n");
@@ -147,7 +147,7 @@ fn stopped_from_elsewhere(cx: &Cx) {
     screen.until(" icanon\r\n");
 }
 
-/// An orphaned process group does not stop, so nothing continues it: the next SIGCONT is not the answer to that.
+/// An orphaned process group does not stop, so nothing continues it: the next SIGCONT does not answer that stop.
 fn stopped_in_an_orphan(cx: &Cx) {
     let script = "trap 'echo continued' CONT; echo ready; while :; do sleep 0.05; done";
     let mut screen = on_terminal(cx, &[], script);
@@ -173,7 +173,7 @@ fn follows_the_window(cx: &Cx) {
     screen.resize(44, 132).until("44 132\r\n");
     screen.types([3]);
     assert_eq!(screen.wait(), 130);
-    // What the stage does to its own changes nothing here.
+    // Changes to the stage's terminal do not affect this one.
     let mut screen = on_terminal(cx, &[], "stty rows 5 cols 6 -echo; stty size; read -r go");
     let before = screen.settings();
     screen.until("5 6\r\n");
@@ -182,7 +182,7 @@ fn follows_the_window(cx: &Cx) {
     assert_eq!((screen.size(), screen.settings()), (SIZE, before));
 }
 
-/// One of the two is not enough: the stage gets the streams, and no session on the caller's terminal.
+/// With only one of the two streams on a terminal, the stage gets the streams, and no session on the caller's terminal.
 fn half(cx: &Cx) {
     let exeat = cx.bench().bin.join("exeat").display().to_string();
     let inside = "test -t 0 && echo in; test -t 1 && echo out; (: </dev/tty) 2>/dev/null || echo no tty";
@@ -206,7 +206,7 @@ fn other_streams(cx: &Cx) {
     assert!(said.ends_with("no terminal\n"), "{said}");
 }
 
-/// A standard error on another terminal stays there; on the same one it is the stage's, by whatever name.
+/// A standard error on another terminal stays there; on the same one it becomes the stage's, by any name.
 fn error_elsewhere(cx: &Cx) {
     let exeat = cx.bench().bin.join("exeat").display().to_string();
     let mut other = cx.outside(["sleep", "1000"]).on_terminal();
@@ -221,7 +221,7 @@ fn error_elsewhere(cx: &Cx) {
     screen.until("/dev/pts/0\r\n/dev/pts/0\r\nelsewhere\r\nover\r\n");
 }
 
-/// Of a pseudo-terminal's master the kernel does not say that it is another terminal.
+/// The kernel does not reveal that a pseudo-terminal's master is another terminal.
 fn error_on_a_master(cx: &Cx) {
     let exeat = cx.bench().bin.join("exeat").display().to_string();
     let script = format!(
@@ -238,8 +238,8 @@ print(\"came:\", os.read(other, 100) if came else None, flush=True)"
     screen.until("b'elsewhere\\n'");
 }
 
-/// In a small container or under chroot(8) the name may be missing, or be no terminal. Where the stream cannot be opened anew
-/// either, the error has the way out.
+/// In a small container or under chroot(8) the name may be missing, or not be a terminal. If the stream cannot be
+/// reopened either, the error names the solution.
 fn without_dev_tty(cx: &Cx) {
     for mount in [
         "mount --bind /dev/tty /dev/tty; mount -o remount,bind,nodev /dev/tty",
@@ -250,7 +250,7 @@ fn without_dev_tty(cx: &Cx) {
         screen.until("EACCES");
         screen.until("--set sandbox.tty=off");
         assert_eq!(screen.wait(), 125, "{mount}");
-        // As a login gives it to its user.
+        // A login gives the terminal to its user.
         let mut screen = run().in_mounts(&format!("chmod 666 $(tty); {mount}")).on_terminal();
         screen.until("/dev/pts/0\r\n");
         screen.types("word\r").until("got word\r\n");
@@ -258,7 +258,7 @@ fn without_dev_tty(cx: &Cx) {
     }
 }
 
-/// What goes through the terminal counts like what goes through a pipe, and the two together.
+/// Output through the terminal and through pipes counts together.
 fn output_is_counted(cx: &Cx) {
     let mut screen = on_terminal(cx, &["--set", "limits.output_size=1000", "--quiet"], "echo ready; yes");
     screen.until("ready\r\n");
@@ -271,7 +271,7 @@ fn output_is_counted(cx: &Cx) {
     assert_eq!(screen.wait(), 3);
 }
 
-/// All of it arrives, in order, and none of it is hoarded.
+/// All output arrives in order, and none is held back.
 fn flood(cx: &Cx) {
     let mut screen = on_terminal(cx, &[], "seq 300000");
     screen.until("\r\n2000\r\n");
@@ -290,8 +290,8 @@ fn flood(cx: &Cx) {
     assert_eq!(screen.wait(), 0);
 }
 
-/// A megabyte for nobody, and an interrupt behind it. Where lines are put together the kernel throws away what is too much;
-/// where they are not, it waits.
+/// A pasted megabyte that nobody reads, and an interrupt after it. In canonical mode the kernel discards the excess; in
+/// raw mode it waits.
 fn paste(cx: &Cx) {
     for (mode, bytes) in [("icanon", 1 << 20), ("-icanon", 60_000)] {
         let mut screen = on_terminal(cx, &[], &format!("stty {mode} -echo; echo ready; exec sleep 1000"));
@@ -304,8 +304,8 @@ fn paste(cx: &Cx) {
     }
 }
 
-/// What a stage has written before it closes its terminal arrives, whatever is typed then, and nothing spins meanwhile. A key
-/// still interrupts it.
+/// Output from before the stage closes its terminal arrives, whatever is typed then, and nothing spins meanwhile. A key
+/// still interrupts the stage.
 fn closed(cx: &Cx) {
     let close = "exec </dev/null >/dev/null 2>&1; touch closed";
     let file = cx.dir().join("closed");
@@ -317,7 +317,7 @@ fn closed(cx: &Cx) {
     );
     let mut screen = on_terminal(cx, &["--quiet"], &script);
     until_closed();
-    // More than the kernel takes for it.
+    // More than the kernel buffers.
     screen.types("key ".repeat(10_000));
     let before = ticks(screen.pid());
     thread::sleep(Duration::from_secs(1));
@@ -335,14 +335,14 @@ fn closed(cx: &Cx) {
     assert_eq!(screen.wait(), 130);
 }
 
-/// The stage is over, and what it wrote waits for a reader: the keys are the caller's again.
+/// The stage has ended, and its output waits for a reader: the keys are the caller's again.
 fn undelivered(cx: &Cx) {
     let mut screen = on_terminal(cx, &["--quiet"], "echo ready; timeout --foreground 1 yes; touch over");
     let over = cx.dir().join("over");
     wait_for(Duration::from_secs(10), "the stage to end", || over.exists().then_some(()));
     screen.until_raw(false).types([3]);
     wait_for(Duration::from_secs(10), "exeat to give up the rest", || screen.ended().then_some(()));
-    // The same where what waits is another stream.
+    // The same while another stream is unread.
     let exeat = cx.bench().bin.join("exeat").display().to_string();
     let script = format!(
         "trap : INT; mkfifo slow; exec 4<>slow; {exeat} run --quiet --set limits.output_size=1MB -- \
@@ -354,7 +354,7 @@ fn undelivered(cx: &Cx) {
     screen.until_raw(false).types([3]).until("left 0\r\n");
 }
 
-/// However it ends, the terminal is as it was.
+/// After any end the terminal is as before.
 fn restored(cx: &Cx) {
     type End = (&'static [&'static str], &'static str, Option<Signal>, i32);
     let ends: [End; 8] = [
@@ -382,7 +382,7 @@ fn restored(cx: &Cx) {
     assert_eq!(screen.settings(), before);
 }
 
-/// Also when a shell has set it otherwise while exeat was stopped.
+/// Also if a shell has changed it while exeat was stopped.
 fn restored_after_a_stop(cx: &Cx) {
     let mut screen = on_terminal(cx, &[], "echo ready; exec sleep 1000");
     screen.until("ready");
@@ -393,7 +393,7 @@ fn restored_after_a_stop(cx: &Cx) {
     screen.until_raw(false);
 }
 
-/// A window that is closed. The stage is told, and is over; one that does not care is ended.
+/// A closed window ends the stage; a stage that ignores the hang-up is killed.
 fn hang_up(cx: &Cx) {
     let told = cx.dir().join("told");
     for (script, tells) in [
@@ -410,7 +410,7 @@ fn hang_up(cx: &Cx) {
     }
 }
 
-/// `/dev/tty` is there for a stage that has closed everything else, as for a program that asks for a password.
+/// `/dev/tty` works in a stage that has closed its streams, as for a program that asks for a password.
 fn by_name(cx: &Cx) {
     let script = "exec </dev/null >/dev/null 2>&1; sleep 0.3; stty -echo </dev/tty
                   printf 'password: ' >/dev/tty; read -r word </dev/tty; stty echo </dev/tty; echo \"got $word\" >/dev/tty";
@@ -435,7 +435,7 @@ fn programs(cx: &Cx) {
         let mut screen = exeat(cx, &[], &["sh", "-c", script]).env("TERM", "xterm").on_terminal();
         screen.until(shown);
         if name == "script" {
-            // It takes the terminal back when it ends, and then the shell reads.
+            // The program restores the terminal when it ends, and then the shell reads.
             let is_over = || screen.pids(name).is_empty().then_some(());
             wait_for(Duration::from_secs(10), "its end", is_over);
             screen.until_waits("sh").types(leave);

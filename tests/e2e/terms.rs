@@ -1,4 +1,4 @@
-//! What a policy says of all rules at once, as a run enforces it: report mode, and addresses behind a translator.
+//! Settings for all rules at once, as a run enforces them: report mode, and addresses after a translator.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
@@ -21,13 +21,13 @@ fn addr(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// `exeat run FLAGS -- ./probe ask-all targets`, with these targets in the file.
+/// Prepares `exeat run FLAGS -- ./probe ask-all targets`, with these targets in the file.
 fn asking<'a>(cx: &'a Cx, flags: &[&str], targets: &[&str]) -> Run<'a> {
     cx.write("targets", &targets.iter().map(|target| format!("{target}\n")).collect::<String>());
     cx.exeat([&["run"], flags, &["--", cx.probe(), "ask-all", "targets"]].concat())
 }
 
-/// Verdict, reason and rule of every decision about a host.
+/// Returns verdict, reason and rule of every decision about a host.
 #[track_caller]
 fn said(log: &AuditLog, host: &str) -> (Value, Value, Value) {
     let decisions = log.decisions(host);
@@ -37,7 +37,7 @@ fn said(log: &AuditLog, host: &str) -> (Value, Value, Value) {
     (verdict, reason, rule)
 }
 
-/// A real client gets through to a host that no rule allows; record, result and summary tell of it.
+/// A real client reaches a host that no rule allows; record, result and summary contain it.
 fn report(cx: &Cx) {
     let (good, v4) = (cx.good(), cx.spare_addrs(0).0);
     let free = cx.name("free", Answer::Addrs(vec![v4]));
@@ -62,21 +62,21 @@ fn report(cx: &Cx) {
     );
     let mut result: Value =
         serde_json::from_slice(&std::fs::read(cx.dir().join("result.json")).expect("result")).expect("JSON");
-    // Who asked is not known on every bridge.
+    // Not every bridge knows who asked.
     if let Some(asked) = result["would_deny"][0].as_object_mut() {
         asked.remove("programs");
     }
     let would = json!([{"host": free, "port": 443, "reason": "default", "count": 2, "allow": [free]}]);
     assert_eq!((&result["denied"], &result["would_deny"]), (&json!([]), &would));
 
-    // The end of the run, where it is not quiet, and the policy file's word for it.
+    // The last line, without `--quiet`, and the policy file's key.
     cx.write("policy.toml", "[network]\nmode = \"report\"\n");
     let done =
         cx.exeat(["run", "--policy", "policy.toml", "--", "sh", "-c", &format!("{}true", curl(&free))]).run();
     done.exits(0)
         .says("1 host would be denied, 1 reached")
         .says(&format!("would deny  1x  {free}:443   no rule allows it   --allow {free}"));
-    // With the flag that it names, it is a rule that lets it through.
+    // With the suggested flag, a rule allows it.
     let done = cx
         .exeat([
             "run",
@@ -96,12 +96,12 @@ fn report(cx: &Cx) {
     let done = cx.exeat(["run", "--policy", "policy.toml", "--", "curl", "-sS", "--fail", &web]).run();
     let log = done.exits(0).says(&format!("{free}:80   no rule allows it   --allow {free}:80")).record();
     assert_eq!(said(&log, &free), (json!("would_deny"), json!("default"), Value::Null));
-    // And a flag has the last word.
+    // A flag has the last word.
     let done = asking(cx, &["--policy", "policy.toml", "--mode", "enforce"], &[&format!("{free}:443")]).run();
     done.prints("403\n");
 }
 
-/// D01, H17, H18: names and ports, deny rules, addresses, ceilings and TLS names are enforced as ever.
+/// D01, H17, H18: names and ports, deny rules, addresses, ceilings and TLS names are still enforced.
 fn enforced(cx: &Cx) {
     let (v4, _) = cx.spare_addrs(0);
     let free = cx.name("free", Answer::Addrs(vec![v4]));
@@ -132,7 +132,7 @@ fn enforced(cx: &Cx) {
         assert_eq!(said(&log, host).0, "deny", "{host}");
         assert_eq!(said(&log, host).1, reason, "{host}");
     }
-    // What is refused by its name or port is not looked up.
+    // A target that is refused by its name or port is not looked up.
     assert!(cx.bench().dns.queries(&shut).is_empty() && cx.bench().dns.queries(&port).is_empty());
 
     // Another name in the hello.
@@ -145,7 +145,7 @@ fn enforced(cx: &Cx) {
     let visits = cx.bench().internet.visits(v4);
     assert!(visits[seen..].iter().all(|visit| visit.bytes.load(Ordering::SeqCst) == 0), "{done:?}");
 
-    // A ceiling is no rule of the grants.
+    // A ceiling is not a rule of the grants.
     let site = cx.home().join("site.toml");
     std::fs::write(&site, format!("[network]\nallow = [\"{free}\"]\n")).expect("file");
     let site = site.display().to_string();
@@ -159,7 +159,7 @@ fn enforced(cx: &Cx) {
     assert_eq!(done.record().decision(&port)["refused_by"], format!("ceiling {site}"));
     assert_eq!(said(&done.record(), &free).0, "would_deny");
     assert!(cx.bench().dns.queries(&port).is_empty());
-    // Nor is what the stage declares.
+    // Neither is a declaration.
     let effects = json!([{"effect": "NetworkHosts", "hosts": [free]}]).to_string();
     let done = asking(
         cx,
@@ -182,7 +182,7 @@ fn forbidden(cx: &Cx) {
     assert!(!cx.dir().join("started").exists());
 }
 
-/// The address by which a translator is asked for another one.
+/// Returns the address by which a translator reaches another one.
 fn behind(ip: Ipv4Addr) -> IpAddr {
     let [a, b, c, d] = ip.octets().map(u16::from);
     Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, a << 8 | b, c << 8 | d).into()
@@ -223,7 +223,7 @@ fn nat64(cx: &Cx) {
     assert_eq!(said(&log, &meta).1, "metadata_ip");
     assert_eq!(said(&log, &own).1, "private_ip");
 
-    // A rule for the address inside opens it, and a deny rule for either form closes.
+    // A rule for the embedded address opens it, and a deny rule for either form closes it.
     let opened = asking(cx, &[&flags[..], &["--allow", "10.2.3.4"]].concat(), &targets).run();
     opened.prints("200\n200\n403\n403\n403\n");
     for form in [public.to_string(), format!("[{outer}]")] {
@@ -231,7 +231,7 @@ fn nat64(cx: &Cx) {
         done.prints("403\n");
         assert_eq!(said(&done.record(), &free).1, "deny_rule");
     }
-    // A real client, all the way.
+    // A real client, end to end.
     let url = format!("https://{free}/");
     let done = cx
         .exeat(
@@ -243,7 +243,7 @@ fn nat64(cx: &Cx) {
         )
         .run();
     done.exits(0);
-    // A bare address needs a rule for it or for the one inside.
+    // A bare address needs a rule for it or for the embedded one.
     let literal = format!("[{outer}]:443");
     asking(cx, &["--set", "network.nat64=true"], &[&literal]).run().prints("403\n");
     asking(cx, &["--set", "network.nat64=true", "--allow", &public.to_string()], &[&literal])

@@ -1,4 +1,4 @@
-//! The name inside TLS: it has to be the one that was asked for, before a byte goes out.
+//! The name inside TLS: it must be the requested name, before a byte goes out.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("tls::l13_a_second_hello_names_the_same_host", second_hello);
 }
 
-/// Nothing of the tunnel may have reached the origin.
+/// Checks that nothing of the tunnel has reached the origin.
 fn origin_heard_nothing(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     for visit in [v4, v6].iter().flat_map(|addr| cx.bench().internet.visits(*addr)) {
@@ -20,7 +20,7 @@ fn origin_heard_nothing(cx: &Cx) {
     }
 }
 
-/// The last word about the only connection.
+/// Returns the last decision about the only connection.
 fn last_decision(done: &e2e::run::Done) -> serde_json::Value {
     let log = done.record();
     let decisions = log.events("decision");
@@ -66,8 +66,8 @@ fn other_ports(cx: &Cx) {
     cx.probing(&[&format!("{good}:7")], &format!("echo {good}:7 100")).run().exits(0).prints("ok: 100\n");
 }
 
-/// L13: the origin asks for a second hello, as it knows none of the curves that the first has a key for. One for the same host goes
-/// through; one for another host is refused before a byte of it goes up.
+/// L13: the origin asks for a second hello, because the first has no key for its curves. One for the same host passes;
+/// one for another host is refused before a byte goes up.
 fn second_hello(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let done =
@@ -85,7 +85,7 @@ fn second_hello(cx: &Cx) {
     }
 }
 
-/// Two hellos by hand: the first has no key, so that any server asks again.
+/// Sends two hellos: the first has no key, so that any server asks again.
 const SECOND_HELLO: &str = r#"
 import os, socket, struct
 def ext(kind, body): return struct.pack(">HH", kind, len(body)) + body

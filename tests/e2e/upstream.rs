@@ -1,4 +1,4 @@
-//! Runs whose next hop is another proxy: a second `exeat proxy` on the host, which looks names up by itself.
+//! Runs with an upstream proxy: a second `exeat proxy` on the host, which looks names up by itself.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,14 +21,14 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("upstream::h16_a_reload_names_no_other_proxy", reloaded);
 }
 
-/// For something that should take a second.
+/// The deadline for something that should take a second.
 const SOON: Duration = Duration::from_secs(15);
 
-/// A password that must be seen nowhere, and what goes over the wire for it.
+/// A password that must not appear anywhere, and its form on the wire.
 const SECRET: &str = "hunter2-of-upstream";
 const CODED: &str = "dXNlcjpodW50ZXIyLW9mLXVwc3RyZWFt";
 
-/// The company's proxy: on loopback of the host, with a policy of its own.
+/// The company's proxy: on the host's loopback, with a separate policy.
 struct Company<'a> {
     live: Live<'a>,
     url: String,
@@ -67,14 +67,14 @@ fn get(url: &str) -> String {
     format!("curl -sS -o /dev/null --max-time 20 --cacert ca.pem {url}")
 }
 
-/// Connections to the granted host, in either family.
+/// Returns the number of connections to the granted host, in either family.
 fn visits(cx: &Cx) -> usize {
     let (v4, v6) = cx.good_addrs();
     [v4, v6].iter().map(|addr| cx.bench().internet.visits(*addr).len()).sum()
 }
 
-/// K36, D10, D15: what the policy allows is reached through that proxy, which alone looks it up; what it denies never comes
-/// near, though that proxy would let it through. The record says of every decision that it went there.
+/// K36, D10, D15: allowed targets go through the upstream proxy, which alone looks them up; denied ones never reach it,
+/// although it would allow them. The record names it in every decision.
 fn through(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let company = Company::start(cx, &["--allow", &format!("{good}:80,443"), "--allow", &evil]);
@@ -109,9 +109,9 @@ fn through(cx: &Cx) {
     assert!(theirs.decisions(&evil).is_empty(), "a denied name reached the upstream proxy");
 }
 
-/// K49: what is excepted goes directly, with every address checked; everything else ends when that proxy is not there.
+/// K49: exceptions go directly, with every address checked; everything else fails if the upstream proxy is unreachable.
 fn exceptions(cx: &Cx) {
-    // Nobody listens on the discard port of the bench.
+    // Nothing listens on the discard port of the bench.
     let gone = ["run", "--upstream-proxy", "http://127.0.0.1:9", "--allow", &cx.good()].map(str::to_owned);
     let run = |more: &[&str]| {
         let script = format!("{}; echo ended $?", get(&cx.good_url()));
@@ -134,7 +134,7 @@ fn exceptions(cx: &Cx) {
     assert!(error.as_str().is_some_and(|error| error.contains("127.0.0.1:9")), "{error}");
 }
 
-/// A03, P13: neither the stage, nor what is printed, nor the record has the password, wherever it is kept.
+/// A03, P13: the stage, the messages and the record do not contain the password, wherever it is stored.
 fn secrets(cx: &Cx) {
     let company = Company::start(cx, &["--allow", &cx.good()]);
     let auth = cx.write("auth", &format!("user:{SECRET}\n"));
@@ -158,7 +158,7 @@ fn secrets(cx: &Cx) {
         &["--upstream-proxy", "env", "--env", "https_proxy", "--env", "HTTPS_PROXY"],
     ] {
         if !flags.contains(&"network.upstream.auth=file:auth") {
-            // What a stage may see of files that have no part in this is another matter.
+            // The visibility of unrelated files is tested elsewhere.
             let _ = fs::remove_file(&auth);
         }
         let run = |command: &[&str], tail: &[&str]| {
@@ -191,7 +191,7 @@ fn secrets(cx: &Cx) {
             hides(&done.stderr());
         }
     }
-    // In the wrong place, it is refused and not repeated.
+    // A password in the wrong place is refused and not repeated.
     cx.write("auth", &format!("user:{SECRET}\n"));
     mode(0o640);
     for flags in [
@@ -210,7 +210,7 @@ fn secrets(cx: &Cx) {
     assert!(!format!("{:?}", log.records()).contains(SECRET));
 }
 
-/// K36: the looking commands know what is left to another proxy; nothing is looked up for them.
+/// K36: commands that read policies know which names the upstream proxy resolves; nothing is looked up for them.
 fn policies(cx: &Cx) {
     let text = format!(
         "[network]\nallow = [{:?}]\ndeny = [\"10.0.0.0/8\"]\n[network.upstream]\nproxy = \"http://proxy.test:3128\"\n",
@@ -227,7 +227,7 @@ fn policies(cx: &Cx) {
     check.exits(0).says("names are left to the upstream proxy proxy.test:3128");
     assert!(cx.bench().dns.queries(&cx.good()).is_empty(), "{:?}", cx.bench().dns.queries(&cx.good()));
 
-    // H16: what a ceiling says holds.
+    // H16: a ceiling's upstream proxy holds.
     cx.write("ceiling.toml", &text);
     let run = |flags: &[&str]| {
         let words =
@@ -240,7 +240,7 @@ fn policies(cx: &Cx) {
     }
 }
 
-/// H16: a changed file cannot send what is served elsewhere.
+/// H16: a changed file cannot redirect a running proxy.
 fn reloaded(cx: &Cx) {
     let file = cx.home().join("policy.toml");
     let text = |proxy: &str| format!("[network]\nallow = []\n[network.upstream]\nproxy = \"{proxy}\"\n");
@@ -255,7 +255,7 @@ fn reloaded(cx: &Cx) {
     assert!(notes.events("note")[0]["error"].as_str().is_some_and(|error| error.contains("upstream")));
 }
 
-/// L15: what a run names as its upstream proxy must be allowed by every ceiling; otherwise nothing is sent there.
+/// L15: every ceiling must allow a run's upstream proxy; otherwise nothing is sent there.
 fn bounded(cx: &Cx) {
     let company = Company::start(cx, &["--allow", &cx.good()]);
     let good = cx.good();
@@ -287,7 +287,7 @@ fn bounded(cx: &Cx) {
     assert_eq!(company.end().decisions(&good).len(), 6, "only what the ceilings allow came there");
 }
 
-/// L15: where a ceiling stops allowing the upstream proxy, the policy is not taken and says why.
+/// L15: if a ceiling stops allowing the upstream proxy, the new policy is rejected with a reason.
 fn narrowed(cx: &Cx) {
     let ceiling = cx.home().join("ceiling.toml");
     let allow = |more: &str| format!("[network]\nallow = [\"a.test\"{more}]\n");

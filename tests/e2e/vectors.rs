@@ -1,5 +1,5 @@
-//! The tables of `fixtures/` against the real binary: decisions through `exeat check`, through the bridge of a sandbox
-//! and straight on the socket of `exeat proxy`; raw bytes through both of the latter.
+//! The tables of `fixtures/` with the real binary: decisions through `exeat check`, through the bridge of a sandbox and
+//! directly on the socket of `exeat proxy`; raw bytes through the latter two.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +43,7 @@ impl Row<'_> {
         self.reason.contains("[policy-error]")
     }
 
-    /// The status that the decision gives on the wire; for an allowed target, whatever comes of the dial.
+    /// Returns whether a status on the wire fits the decision; an allowed target may have any outcome of the dial.
     fn takes(&self, status: &str) -> bool {
         match self.expected {
             "allow" => ["200", "502", "504"].contains(&status),
@@ -61,7 +61,7 @@ fn rows() -> Vec<Row<'static>> {
         .collect()
 }
 
-/// Rows that share their rules share a run. Rows whose rules must not load stand apart.
+/// Groups the rows by their rules, so that each group shares a run. Leaves out rows whose rules must not load.
 fn loadable_by_rules() -> BTreeMap<&'static str, Vec<Row<'static>>> {
     let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for row in rows().into_iter().filter(|row| !row.is_policy_error()) {
@@ -70,7 +70,7 @@ fn loadable_by_rules() -> BTreeMap<&'static str, Vec<Row<'static>>> {
     groups
 }
 
-/// Flags for the rules of a row. A rule with bytes that no argument can hold comes from a file.
+/// Returns the flags for a row's rules. A rule with bytes that no argument can contain comes from a file.
 fn flags(cx: &Cx, rules: &str) -> Vec<String> {
     let mut flags = Vec::new();
     for rule in rules.split(' ').filter(|rule| !rule.is_empty()) {
@@ -104,7 +104,7 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Puts `dns.tsv` into the zone. The names are the table's own, so they disturb no other trial.
+/// Adds `dns.tsv` to the zone. The table has unique names, so that no other trial is affected.
 fn fill_zone(cx: &Cx) {
     let mut zone: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
     for line in DNS.lines().skip(1) {
@@ -133,11 +133,11 @@ fn fill_zone(cx: &Cx) {
     }
 }
 
-/// `check` looks nothing up, so rows about answers are left to the others.
+/// `check` looks nothing up, so other trials cover rows about answers.
 fn hosts_by_check(cx: &Cx) {
     let mut wrong = Vec::new();
     for row in rows().iter().filter(|row| !row.id.starts_with("dns-")) {
-        // People may leave the port out; a CONNECT may not.
+        // A person may omit the port; a CONNECT may not.
         if ["port-001", "ip6-050"].contains(&row.id) {
             continue;
         }
@@ -153,7 +153,8 @@ fn hosts_by_check(cx: &Cx) {
         let right = match row.expected {
             _ if row.is_policy_error() => code == Some(2),
             "allow" => code == Some(0),
-            // Only an answer denies `localhost` with both its rules, and so on: not for check to know.
+            // These rows are denied because of an answer, such as `localhost` with both its rules, which check cannot
+            // know.
             "deny" => {
                 code == Some(1)
                     || (row.reason.contains("bad-request is fine") && code == Some(2))
@@ -234,14 +235,14 @@ fn hosts_through_the_bridge(cx: &Cx) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What one script of `raw_http.jsonl` came to.
+/// The outcome of one script of `raw_http.jsonl`.
 struct Outcome {
     closed: bool,
     heard: String,
     visits: Vec<(u16, String, usize)>,
 }
 
-/// What plays a row: its own name stands for the table's `allowed.test`, so that rows run side by side.
+/// A row with its own name instead of the table's `allowed.test`, so that rows run in parallel.
 struct Play<'a> {
     cx: &'a Cx,
     row: &'a Value,
@@ -254,7 +255,7 @@ impl Play<'_> {
         format!("{}:80,443", self.name)
     }
 
-    /// The script for `probe bytes`, and the name of its file.
+    /// Writes the script for `probe bytes`, and returns its file name.
     fn script(&self) -> String {
         let file = format!("script-{}", self.n);
         fs::write(self.cx.dir().join(&file), script(self.row, &self.name)).expect("script");
@@ -280,7 +281,7 @@ fn raw_through_the_bridge(cx: &Cx) {
     });
 }
 
-/// Plays every row, four at a time, and fails with the list of those that came out wrong.
+/// Plays every row, four at a time, and fails with the list of wrong outcomes.
 fn raw_rows(cx: &Cx, play: impl Fn(Play<'_>) -> (String, AuditLog) + Sync) {
     let evil = e2e::bench::address(0x3f_ffff);
     cx.bench().dns.set("evil.test", Answer::Addrs(vec![evil.0, evil.1]));
@@ -308,12 +309,12 @@ fn play_row(cx: &Cx, row: &Value, n: usize, play: impl Fn(Play<'_>) -> (String, 
     let (v4, _) = cx.spare_addrs(u32::try_from(n).expect("few rows"));
     let name = cx.name(&format!("allowed-r{n}"), Answer::Addrs(vec![v4]));
     let (heard, log) = play(Play { cx, row, name, n });
-    // A client that ends at once is sooner than the origin.
+    // A client that ends at once is faster than the origin's log.
     cx.settle();
     let (state, bytes) = heard.split_once(' ').unwrap_or((heard.as_str(), ""));
     let outcome = Outcome {
         closed: state == "closed",
-        // A client that waits for it is told to go on, and then gets its answer.
+        // A client that waits for 100 Continue gets it, and then its answer.
         heard: String::from_utf8_lossy(&unhex(bytes)).replace("HTTP/1.1 100 Continue\r\n\r\n", ""),
         visits: cx
             .bench()
@@ -372,7 +373,7 @@ fn asks_to_close(row: &Value) -> bool {
 fn happened(kind: &str, row: &Value, outcome: &Outcome) -> bool {
     let status: u32 = outcome.heard.get(9..12).and_then(|digits| digits.parse().ok()).unwrap_or(0);
     let complete: usize = outcome.visits.iter().map(|(_, _, heads)| heads).sum();
-    // The head of a bad body may be upstream already, where the row says so; a complete request may not.
+    // The head of a bad body may already be upstream, if the row says so; a complete request may not.
     let head_is_fine =
         row["note"].as_str().is_some_and(|note| note.contains("head may already have reached"));
     let untouched = outcome.visits.is_empty() || (head_is_fine && complete == 0);
@@ -394,7 +395,7 @@ fn happened(kind: &str, row: &Value, outcome: &Outcome) -> bool {
 fn judge_record(row: &Value, log: &AuditLog) -> Vec<String> {
     let decisions = log.events("decision").len();
     let most = row["bytes"].as_str().map_or(1, |bytes| bytes.matches("HTTP/1.").count()).max(1);
-    // A refusal that comes after the 200 is a second decision.
+    // A refusal after the 200 is a second decision.
     let late = log
         .events("decision")
         .iter()
@@ -403,9 +404,9 @@ fn judge_record(row: &Value, log: &AuditLog) -> Vec<String> {
     if decisions - late > most { vec![format!("{decisions} decisions for {most} heads")] } else { vec![] }
 }
 
-/// The steps that `probe bytes` plays, with `name` in the place of `allowed.test`.
+/// Returns the steps that `probe bytes` plays, with `name` instead of `allowed.test`.
 fn script(row: &Value, name: &str) -> String {
-    // A request that may stay open after its answer is not waited for.
+    // If a request may stay open after its answer, the script does not wait for its end.
     let may_stay = row["must_close"] != true || !asks_to_close(row);
     let mut steps = format!("quiet {}\n", if may_stay { 1_500 } else { 13_000 });
     let bytes = |value: &Value| hex(&renamed(&bytes_of(value), name));
@@ -427,7 +428,7 @@ fn bytes_of(value: &Value) -> Vec<u8> {
     }
 }
 
-/// No row carries the name in a body, so lengths stay true.
+/// Replaces the name. No body contains it, so that lengths stay correct.
 fn renamed(bytes: &[u8], name: &str) -> Vec<u8> {
     const TABLE: &[u8] = b"allowed.test";
     let mut out = Vec::new();
@@ -465,7 +466,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// `exeat proxy` on a Unix socket.
+/// An `exeat proxy` on a Unix socket.
 struct Alone<'a> {
     live: Live<'a>,
     socket: PathBuf,
@@ -480,7 +481,7 @@ impl<'a> Alone<'a> {
         words.extend(["--audit".to_string(), record.display().to_string()]);
         words.extend(flags.iter().cloned());
         let mut live = cx.exeat_plain(words).deadline(Duration::from_secs(120)).start();
-        // The name is there before anybody answers.
+        // The socket exists before anybody answers.
         wait_for(Duration::from_secs(60), "the proxy's socket", || {
             (live.errors().contains("listening on") || live.ended()).then_some(())
         });

@@ -1,4 +1,4 @@
-//! Whether a record is whole: records of real runs, edited as somebody would who wants to hide something.
+//! Verification of records: records of real runs, changed by somebody who wants to hide something.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("verify::a_proxy_signs_too", proxy);
 }
 
-/// A run that asks for a granted and for another host, and its record.
+/// Makes a run that asks for a granted host and for another, and returns its record.
 fn ran(cx: &Cx) -> PathBuf {
     let (good, evil) = (cx.good(), cx.evil());
     cx.write("targets", &format!("{good}:443\n{evil}:443\n{good}:443\n"));
@@ -50,7 +50,7 @@ fn whole(cx: &Cx) {
     assert_eq!(json["lines"], json["covered"], "{json}");
 }
 
-/// A06. Each line changed, taken out, doubled, moved; with the chain as it was, and made anew by somebody without the key.
+/// A06. Each line changed, removed, doubled, moved; with the old chain, and with a new one by somebody without the key.
 fn edited(cx: &Cx) {
     let path = ran(cx);
     let text = fs::read_to_string(&path).expect("the record");
@@ -83,7 +83,7 @@ fn edited(cx: &Cx) {
         }
     }
     assert!(tried > 50, "{tried}");
-    // What a chain alone cannot see: a tail that was cut off between two lines, and a record that ends without its checkpoint.
+    // A chain alone cannot reveal a tail that was cut between two lines, or a missing checkpoint at the end.
     for kept in 1..lines.len() {
         let at = cx.write("cut.jsonl", &lines[..kept].concat());
         verify(cx, &at.display().to_string()).exits(1).shows("not finished: ");
@@ -133,8 +133,8 @@ fn crash(cx: &Cx) {
     verify(cx, &at).exits(1).shows("ends in the middle: its writer was stopped there");
 }
 
-/// L17: a run that is killed has its lines signed but for those of the last second, and a short record that was cut and chained anew
-/// is told from it.
+/// L17: the lines of a killed run are signed, except for those of the last second, and a record that was shortened and
+/// rechained is told apart from it.
 fn killed(cx: &Cx) {
     let audit = cx.home().join("killed-later.jsonl").display().to_string();
     cx.write("one", &format!("{}:443\n", cx.evil()));
@@ -164,7 +164,7 @@ fn killed(cx: &Cx) {
     };
     verify(cx, &audit).exits(1).shows("not finished: ").shows(&tail);
 
-    // A line is signed whether or not another one follows.
+    // A line is signed even if no other follows.
     let audit = cx.home().join("quiet.jsonl");
     let words = ["run", "--audit", &audit.display().to_string(), "--", "sh", "-c"];
     let script = "./probe ask-all one; exec sleep 60";
@@ -178,11 +178,11 @@ fn killed(cx: &Cx) {
     live.signal(Signal::SIGKILL);
     live.wait();
 
-    // Where nothing happens, nothing is signed.
+    // Without new lines nothing is signed.
     let idle = cx.sh(&[], "sleep 2.2").run();
     assert_eq!(idle.exits(0).record().events("checkpoint").len(), 2);
 
-    // The refusals of a second were taken out, and all but the first checkpoint.
+    // The refusals of a second were removed, and all checkpoints except the first.
     let mut at = 0;
     let less: Vec<String> = lines
         .into_iter()
@@ -202,7 +202,7 @@ fn killed(cx: &Cx) {
     verify(cx, &path).exits(1).shows("NOT WHOLE").shows(&said);
 }
 
-/// The signature by OpenSSL, the root by the definition of RFC 6962 section 2.1.
+/// Checks the signature with OpenSSL, and the root with the definition of RFC 6962 section 2.1.
 fn foreign(cx: &Cx) {
     let path = ran(cx);
     let text = fs::read_to_string(&path).expect("the record");
@@ -232,7 +232,7 @@ fn foreign(cx: &Cx) {
     let done = Command::new("sh").args(["-c", &script]).output().expect("sh");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(String::from_utf8_lossy(&done.stdout).contains("Verified Successfully"), "{done:?}");
-    // The same key in PEM, for those who have no vkey.
+    // The same key in PEM, for those without a vkey.
     let pem = at("key.pem");
     let path = path.display().to_string();
     cx.exeat_plain(["audit", "verify", "--key", &pem, &path]).run().exits(0).shows("whole: ");
@@ -250,7 +250,7 @@ fn root(entries: &[&[u8]]) -> [u8; 32] {
     }
 }
 
-/// From the first run on, and where it is asked for by name.
+/// The key is hidden from the first run on, and if it is named.
 fn hidden(cx: &Cx) {
     let state = cx.home().join(".local/state/exeat");
     let key = state.join("audit.key").display().to_string();
@@ -267,7 +267,7 @@ fn hidden(cx: &Cx) {
         done.exits(0);
         assert!(!done.stdout().contains(&secret), "{done:?}");
     }
-    // Whatever signs this run, and wherever it has its record.
+    // The user's key is hidden whichever key signs the run, and wherever its record is.
     let mine = cx.home().join("mine.pem").display().to_string();
     let elsewhere = cx.home().join("elsewhere").display().to_string();
     for tree in [&state.display().to_string(), &key, &home] {
@@ -282,19 +282,19 @@ fn hidden(cx: &Cx) {
         done.exits(0);
         assert!(!done.stdout().contains(&secret), "{done:?}");
     }
-    // Nor is what stands beside it the stage's to write: the next run's key, and the one to check it with.
+    // The stage cannot write the neighboring key of the next run, or the one to verify with.
     let record = cx.home().join("outside.jsonl").display().to_string();
     let rw = state.display().to_string();
     let words = ["run", "--audit-key", "none", "--audit", &record, "--rw", &rw, "--", "true"];
     cx.exeat_plain(words).run().exits(2).says("which the stage can write");
-    // A hard link would be another name of it; a key that was put where the stage can write is refused.
+    // A hard link would be another name of the key; a key in a directory that the stage can write is refused.
     let done = cx.exeat_plain(["run", "--rw", &state.display().to_string(), "--", "true"]).run();
     assert_ne!(done.code, Some(0), "{done:?}");
     cx.exeat_plain(["run", "--audit-key", "k.pem", "--", "true"])
         .run()
         .exits(2)
         .says("which the stage can write");
-    // A run that was refused leaves no key behind, here least of all.
+    // A refused run leaves no key, in particular not here.
     for name in ["k.pem", "k.pub"] {
         assert!(!cx.dir().join(name).exists(), "{name}");
     }
@@ -308,18 +308,18 @@ fn hidden(cx: &Cx) {
 fn elsewhere(cx: &Cx) {
     let pem = cx.home().join("mine.pem");
     let name = pem.display().to_string();
-    // A file that is not there yet is made.
+    // A missing key file is made.
     let made = cx.exeat_plain(["run", "--audit-key", &name, "--ro", &name, "--", "cat", &name]).run();
     let text = fs::read_to_string(&pem).expect("the key");
     assert!(!made.stdout().contains("PRIVATE"), "{made:?}");
-    // Verified with its own vkey, and not with the user's.
+    // Verifies with the vkey of this key, and not with the user's.
     let vkey = cx.exeat_plain(["audit", "key", "--audit-key", &name]).run().stdout();
     let vkey = vkey.trim();
     cx.exeat_plain(["audit", "verify", "--key", vkey]).run().exits(0).shows(vkey);
-    // Who has no key is made none to check with.
+    // A user without a key gets none from a command that verifies.
     cx.exeat_plain(["audit", "key"]).run().exits(2).says("the first run makes it");
     cx.exeat_plain(["audit", "verify"]).run().exits(125).shows("not proved: signed by ");
-    // From a variable, which the stage does not have; and which it may not be given.
+    // A key from a variable, which the stage does not have, and which it may not be given.
     let script = "env; cat /proc/1/environ; exit 0";
     let from_env = ["run", "--audit-key", "env:KEY"];
     let done = cx.exeat_plain([&from_env[..], &["--", "sh", "-c", script]].concat()).env("KEY", &text).run();
@@ -329,13 +329,13 @@ fn elsewhere(cx: &Cx) {
     let given =
         cx.exeat_plain([&from_env[..], &["--env", "KEY", "--", "env"]].concat()).env("KEY", &text).run();
     given.exits(2).says("the stage may not have it").prints("");
-    // From a descriptor, which the stage does not inherit.
+    // A key from a descriptor, which the stage does not inherit.
     let words = ["run", "--audit-key", "fd:7", "--", "sh", "-c", "cat <&7; exit 0"];
     let done = cx.exeat_plain(words).redirect(&format!("7<{name}")).run();
     done.exits(0);
     assert!(!done.stdout().contains("PRIVATE"), "{done:?}");
     cx.exeat_plain(["audit", "verify", "--key", vkey]).run().exits(0);
-    // From nowhere: said, and not passed off as whole.
+    // A run without a key says so, and does not count as complete.
     cx.exeat_plain(["run", "--audit-key", "none", "--", "true"]).run().exits(0);
     cx.exeat_plain(["audit", "verify"]).run().exits(1).shows("nothing signs it");
 }
@@ -359,7 +359,7 @@ fn unusable(cx: &Cx) {
     cx.exeat_plain(words).run().exits(2).prints("").says("descriptor 9 is not open");
 }
 
-/// Makes a file that root has written the trial's user's.
+/// Gives the trial's user a file that root has written.
 fn own(cx: &Cx, path: &Path) {
     use std::os::unix::fs::{MetadataExt, chown};
     let home = fs::metadata(cx.home()).expect("the home");

@@ -1,4 +1,4 @@
-//! Who inside made a connection, as the record tells it: best effort, and never more than what is true.
+//! The process that made a connection, as the record names it: best effort, and never wrong.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("who::curl_through_the_proxy", curl_through_the_proxy);
     list.matrix("who::a_child_has_its_parent", child);
     list.matrix("who::curl_through_the_gateway", curl_through_the_gateway);
-    // Through the relay nobody is told of.
+    // Nothing is known of connections through the relay.
     list.once("who::socks5_and_plain_http", other_entries);
     list.root("who::socks5_and_plain_http", other_entries);
     list.once("who::without_a_gateway", without_gateway);
@@ -24,14 +24,14 @@ pub(crate) fn cases(list: &mut Cases) {
     list.root("who::a03_arguments_are_never_told", arguments);
 }
 
-/// A machine that is busy may leave one out, and not all of so many.
+/// A busy machine may miss one process, but not all of so many.
 const TRIES: usize = 8;
 
 fn repeated(script: &str) -> String {
     format!("{script}\n").repeat(TRIES)
 }
 
-/// The decisions that say who it was. Of those that do not, no part is said.
+/// Returns the decisions that name a process. Checks that the others have no part of it.
 fn told(done: &Done) -> Vec<Value> {
     let log = done.record();
     let decisions = log.events("decision").into_iter().cloned();
@@ -56,7 +56,7 @@ fn curl(url: &str) -> String {
     format!("curl -sS --max-time 20 --cacert ca.pem {url}")
 }
 
-/// Allowed and refused alike; through the relay nobody is told of.
+/// Allowed and refused connections name the process; through the relay none does.
 fn curl_through_the_proxy(cx: &Cx) {
     for url in [cx.good_url(), cx.evil_url()] {
         let done = cx.sh(&[&cx.good()], &repeated(&curl(&url))).run();
@@ -69,7 +69,7 @@ fn curl_through_the_proxy(cx: &Cx) {
         for line in &told {
             assert_eq!(name(line), "curl", "{line}");
             assert!(line["exe"].as_str().is_some_and(|exe| exe.starts_with('/')), "{line}");
-            // Each has a number of its own, and all have one shell.
+            // The processes have different numbers, and one shell.
             assert_eq!(line["ppid"], told[0]["ppid"], "{line}");
             assert!(told.iter().filter(|other| other["pid"] == line["pid"]).count() == 1, "{line}");
         }
@@ -78,7 +78,7 @@ fn curl_through_the_proxy(cx: &Cx) {
     }
 }
 
-/// The agent's own and what others asked for are told apart in the lines, the result and the summary of the record.
+/// Lines, result and summary tell the agent's own requests and those of other programs apart.
 fn by_program(cx: &Cx) {
     cx.needs(&[PYTHON]);
     let (other, third) =
@@ -111,7 +111,7 @@ fn by_program(cx: &Cx) {
     }
     let record = done.record_path().expect("a record").to_str().expect("ASCII").to_owned();
     cx.exeat_plain(["audit", "summary", &record]).run().exits(0).shows("by curl").shows("by python3");
-    // Of one program alone every line is as short as before.
+    // With only one program, every line is as short as before.
     let done = run(&repeated(&curl(&cx.evil_url())));
     assert!(!done.stderr().contains('#') || !done.stderr().contains("# curl"), "{done:?}");
     let record = done.record_path().expect("a record").to_str().expect("ASCII").to_owned();
@@ -159,7 +159,7 @@ fn child(cx: &Cx) {
 
 const UNSET: &str = "unset HTTPS_PROXY https_proxy HTTP_PROXY http_proxy NO_PROXY no_proxy";
 
-/// The same over both bridges: the gateway's connections go through neither.
+/// Works with both bridges, because the gateway's connections use neither.
 fn curl_through_the_gateway(cx: &Cx) {
     let script = format!("{UNSET}\n{}", repeated(&curl(&cx.good_url())));
     let words = ["run", "--set", "sandbox.transparent=on", "--allow", &cx.good(), "--", "sh", "-c", &script];
@@ -189,7 +189,7 @@ fn without_gateway(cx: &Cx) {
     assert!(some_told(&done).iter().all(|line| name(line) == "curl"));
 }
 
-/// curl waits for its configuration, and its file is gone by then.
+/// curl waits for its configuration, and its executable is deleted by then.
 fn deleted(cx: &Cx) {
     let script = format!(
         "mkfifo pipe; for i in $(seq {TRIES}); do\n\
@@ -202,7 +202,7 @@ fn deleted(cx: &Cx) {
     }
 }
 
-/// It may be left out, and nothing else is said in its place; what it asked for is on record.
+/// A process may be missing, but is never replaced by another; the record has its request.
 fn hidden(cx: &Cx) {
     const PR_SET_DUMPABLE: i32 = 4;
     let evil = cx.evil();
@@ -218,7 +218,7 @@ fn hidden(cx: &Cx) {
     }
 }
 
-/// R01: 300 processes, and 3000 sockets in the one that asks.
+/// R01: 300 processes, and 3000 sockets in the process that asks.
 fn crowd(cx: &Cx) {
     let evil = cx.evil();
     let script = format!(
@@ -236,7 +236,7 @@ fn crowd(cx: &Cx) {
     let done = cx.sh(&[], &python(cx, &script)).deadline(Duration::from_secs(60)).run();
     done.exits(0);
     assert!(start.elapsed() < Duration::from_secs(50));
-    // As many refusals, and no wait for more than WHO each.
+    // As many refusals, and no wait longer than WHO for each.
     let took: f64 = done.stdout().trim().parse().expect("seconds");
     assert!(took < 10.0, "{took} s");
     assert_eq!(done.record().events("decision").len(), 100);
