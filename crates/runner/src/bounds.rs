@@ -1,7 +1,7 @@
-//! What a run may show and change at most: the ceilings' word on files and variables, and the stage's own.
+//! Bounds what a run may show and change: the ceilings' lists of files and variables, and the stage's declaration.
 //!
-//! Nothing is granted here. A tree of the caller's is met with each bound in turn, and only what all of them allow is left
-//! of it. Paths are compared where they really are, so that a link leads no further than its target may.
+//! Nothing is granted here. Each bound narrows a tree of the caller's in turn, so that only what all of them allow remains. Real paths
+//! are compared, so that a link leads no further than its target may.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -18,13 +18,13 @@ use nix::unistd::geteuid;
 
 use crate::error::{Error, chain};
 
-/// Everything at or below some paths. No path of it lies in another one.
+/// A set of paths with everything below them. No path is below another one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tops(BTreeSet<PathBuf>);
 
 impl Tops {
     pub(crate) fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        // In order, so that a path comes before what lies in it.
+        // The set is sorted, so a path comes before the paths below it.
         let sorted: BTreeSet<PathBuf> = paths.into_iter().collect();
         let mut tops = Self::default();
         for path in sorted {
@@ -35,12 +35,12 @@ impl Tops {
         tops
     }
 
-    /// Whether a path lies in one of them, or is one.
+    /// Returns whether a path is in the set.
     pub(crate) fn cover(&self, path: &Path) -> bool {
         path.ancestors().any(|above| self.0.contains(above))
     }
 
-    /// What lies in both.
+    /// Returns what is in both sets.
     pub(crate) fn meet(&self, other: &Self) -> Self {
         let ours = self.0.iter().filter(|path| other.cover(path));
         let theirs = other.0.iter().filter(|path| self.cover(path));
@@ -56,7 +56,7 @@ impl Tops {
     }
 }
 
-/// What is left of one tree of the host's: what is shown of it, and what of that can be written.
+/// The visible and the writable part of one host tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) read: Tops,
@@ -69,7 +69,7 @@ impl Extent {
         Self { write: if writable { whole.clone() } else { Tops::default() }, read: whole }
     }
 
-    /// Its parts, the outer ones first: where each is on the host, and whether it can be written.
+    /// Returns the parts with their host path and whether they are writable, the outer ones first.
     pub(crate) fn parts(&self) -> Vec<(PathBuf, bool)> {
         let shown = self.read.iter().map(|top| (top.to_path_buf(), self.write.cover(top)));
         let inner = self.write.iter().filter(|top| !self.read.0.contains(*top));
@@ -79,24 +79,24 @@ impl Extent {
     }
 }
 
-/// What a ceiling's mask is given for.
+/// The use of the path in messages.
 const CEILING_MASK: &str = "the path of a ceiling's mask";
 
-/// A bound on trees, looked up on this machine.
+/// A bound on trees, resolved on this machine.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// Whose word it is.
+    /// The source of the bound, for messages.
     pub(crate) said: String,
-    /// Nothing more can be seen; `None` is everything.
+    /// The visible paths; `None` for no bound.
     read: Option<Tops>,
-    /// Nothing more can be written; `None` is everything that can be seen.
+    /// The writable paths; `None` for everything visible.
     write: Option<Tops>,
-    /// Cannot be seen.
+    /// The hidden paths.
     pub(crate) mask: Vec<PathBuf>,
 }
 
 impl Limit {
-    /// Looks a ceiling up on this machine. A listed path that leads through a link which a stage could have made is left out.
+    /// Resolves a ceiling on this machine. Leaves out a listed path that leads through a link which a stage could have made.
     pub(crate) fn of(bounds: &Bounds, links: &LinkRule, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut find = |paths: &[PathBuf]| {
             let mut found = Vec::new();
@@ -121,7 +121,7 @@ impl Limit {
                 Err(_) if is_closed(path) => {}
                 Err(error) => return Err(error),
                 Ok(Some(end)) => mask.push(end.real),
-                // It hides nothing: what it was written for may have another name now.
+                // The mask hides nothing: the file that it is for may have another name now.
                 Ok(None) => {
                     notes.push(format!(
                         "there is no `{}` to mask: {} names it",
@@ -134,7 +134,7 @@ impl Limit {
         Ok(Self { said: bounds.said(), read, write: write.map(Tops::new), mask })
     }
 
-    /// The stage's own.
+    /// Returns the bound from the stage's declaration.
     pub(crate) fn declared(found: &Found) -> Self {
         Self {
             said: "the stage's declaration".into(),
@@ -144,7 +144,7 @@ impl Limit {
         }
     }
 
-    /// What is left of a tree.
+    /// Returns the part of a tree within the bound.
     pub(crate) fn meet(&self, extent: &Extent) -> Extent {
         let bounded = |tops: &Tops, bound: &Option<Tops>| {
             let met = bound.as_ref().map_or_else(|| tops.clone(), |bound| tops.meet(bound));
@@ -155,7 +155,7 @@ impl Limit {
         Extent { read, write }
     }
 
-    /// Whether it lets a path be seen, or written.
+    /// Returns whether the bound lets a path be read or written.
     pub(crate) fn allows(&self, path: &Path, write: bool) -> bool {
         let within = |bound: &Option<Tops>| bound.as_ref().is_none_or(|bound| bound.cover(path));
         within(&self.read) && (!write || within(&self.write)) && !self.masks(path)
@@ -166,7 +166,7 @@ impl Limit {
     }
 }
 
-/// What changed when a tree was met with a bound, for the caller; `None` when nothing did. `name` is the tree in words.
+/// Describes for the caller what a bound changed; `None` if nothing. `name` is the tree in words.
 pub(crate) fn told(name: &str, said: &str, before: &Extent, after: &Extent) -> Option<String> {
     let list = |tops: &Tops| {
         let names: Vec<_> = tops.iter().map(|path| format!("`{}`", path.display())).collect();
@@ -192,7 +192,7 @@ pub(crate) fn told(name: &str, said: &str, before: &Extent, after: &Extent) -> O
     }
 }
 
-/// A declaration, looked up on this machine.
+/// A declaration, resolved on this machine.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) read: Vec<PathBuf>,
@@ -218,7 +218,7 @@ impl Found {
     }
 }
 
-/// Follows a path to its end; `None` where there is nothing.
+/// Follows a path to its end; `None` if nothing exists.
 pub(crate) fn existing(what: &'static str, path: &Path, links: &LinkRule) -> Result<Option<End>, Error> {
     match links.walk(path) {
         Ok(end) => Ok(Some(end)),
@@ -227,35 +227,35 @@ pub(crate) fn existing(what: &'static str, path: &Path, links: &LinkRule) -> Res
     }
 }
 
-/// Whether the way to a path ends at a directory that somebody else keeps closed to the caller. Its owner could open it.
+/// Returns whether another user's directory prevents the caller from reaching a path. The caller could open an own one.
 fn is_closed(path: &Path) -> bool {
     let refused =
         |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    // A link as the last one says nothing about whose directory is closed behind it.
+    // A link as the last entry does not show the owner of its target's directory.
     let last = path.ancestors().find(|above| fs::symlink_metadata(above).is_ok());
     let dir = last.and_then(|last| fs::metadata(last).ok());
     refused(path) && dir.is_some_and(|dir| dir.uid() != geteuid().as_raw())
 }
 
-/// The symbolic links that are followed to a path, each by its own real place, and where they lead, whether anything is there or
-/// not. `None` where the kernel would follow no further.
+/// Returns the symbolic links on a path, each by its real path, and the target, even if it does not exist. Returns `None` if there are
+/// more links than the kernel follows.
 pub(crate) fn follow(path: &Path) -> Option<(Vec<PathBuf>, PathBuf)> {
     way(path, &Lookups::default()).map(|way| (way.links, way.place))
 }
 
-/// A path as the kernel takes it.
+/// A path as the kernel resolves it.
 #[derive(Debug)]
 pub(crate) struct Way {
-    /// The symbolic links that are followed, each by its own real place.
+    /// The symbolic links on the path, each by its real path.
     pub(crate) links: Vec<PathBuf>,
-    /// What a `..` stands behind, there or not, by its real place.
+    /// The real path of each entry that a `..` follows; it may not exist.
     pub(crate) turns: Vec<PathBuf>,
-    /// Where it leads.
+    /// The target of the path.
     pub(crate) place: PathBuf,
 }
 
-/// How many names the kernel may still look up for one plan, to find where paths lead. A stage of an earlier run may have left links
-/// and configurations for which that would take minutes.
+/// The remaining budget of name lookups for one plan. A stage of an earlier run may have left links and configurations that would take
+/// minutes.
 #[derive(Debug)]
 pub(crate) struct Lookups(Cell<usize>);
 
@@ -266,16 +266,16 @@ impl Default for Lookups {
 }
 
 impl Lookups {
-    /// Takes what it costs to look at a path of so many names. `None`: nothing is left, now and later.
+    /// Takes the cost of a path with this many names. Returns `None` if the budget is spent, now and later.
     pub(crate) fn take(&self, names: usize) -> Option<()> {
-        /// A system call costs as much as some names.
+        /// A system call costs as much as this many names.
         const CALL: usize = 8;
         let left = self.0.get().checked_sub(names.saturating_add(CALL));
         self.0.set(left.unwrap_or_default());
         left.map(drop)
     }
 
-    /// Whether nothing is left.
+    /// Returns whether the budget is spent.
     pub(crate) fn are_spent(&self) -> bool {
         self.0.get() == 0
     }
@@ -284,9 +284,9 @@ impl Lookups {
 /// The longest path that the kernel opens, in bytes (PATH_MAX of limits.h, with its NUL).
 pub(crate) const LONGEST_PATH: usize = 4095;
 
-/// As [`follow`], with what must stay a directory for the path to lead there.
+/// Resolves a path like [`follow`], with the entries that must stay directories for the path to lead there.
 pub(crate) fn way(path: &Path, lookups: &Lookups) -> Option<Way> {
-    /// As many as the kernel follows (path_resolution(7)).
+    /// The number of links that the kernel follows (path_resolution(7)).
     const LINKS: usize = 40;
     if path.as_os_str().len() > LONGEST_PATH {
         return None;
@@ -294,7 +294,7 @@ pub(crate) fn way(path: &Path, lookups: &Lookups) -> Option<Way> {
     let (mut links, mut turns) = (Vec::new(), Vec::new());
     let mut left: Vec<PathBuf> = pieces(path);
     let taken = lookups.take(left.len());
-    // Most paths have no link: one look at the whole tells, as far as there is anything. That is cheap enough for each.
+    // Most paths have no link: one cheap call checks the whole existing part.
     let is_plain = |opened: io::Result<OwnedFd>| match opened {
         Ok(_) => true,
         Err(error) => matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),

@@ -1,4 +1,4 @@
-//! The parts: sets of paths, and words.
+//! Tests sets of paths and messages.
 
 use proptest::prelude::*;
 
@@ -52,7 +52,7 @@ fn a_change_is_told_in_one_line() {
     assert_eq!(told("`/srv`", "S", &extent(&[], &[]), &extent(&[], &[])), None, "an earlier one has said it");
 }
 
-/// What neither the caller nor the stage can reach needs no mask; what its owner could open again is not passed over.
+/// A mask that neither the caller nor the stage can reach is skipped, but not one whose directory the caller could open again.
 #[test]
 fn a_mask_behind_somebody_else_s_closed_directory_is_skipped() {
     use std::os::unix::fs::PermissionsExt;
@@ -63,7 +63,7 @@ fn a_mask_behind_somebody_else_s_closed_directory_is_skipped() {
     assert!(!is_closed(&own.join("key")), "one's own");
     assert!(!is_closed(Path::new("/nowhere/key")), "not closed but absent");
     fs::remove_dir(&own).unwrap();
-    // As an ordinary user, root's home is somebody else's.
+    // For an ordinary user, root's home belongs to another user.
     let closed =
         fs::metadata("/root/key").is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     assert_eq!(is_closed(Path::new("/root/key")), closed && !geteuid().is_root());

@@ -1,13 +1,13 @@
 //! Mounts a cover again after a program on the host replaced the file below it by a rename, as git and many editors do.
 //!
-//! A stage cannot replace a file that is covered: in its mount namespace the name is a mount point, and rename(2) fails with `EBUSY`.
-//! So the first rename over a covered name comes from the host. Until the new file is covered the stage could write to it, or get
-//! hold of it. Three things must show that it did not: the events of the directory, the number of the file's names, and a lease,
-//! which is granted while nobody has the file open for writing. The lease is kept: whoever opens the file for writing later
-//! waits until the stage has been ended, also when it opened the file before in a way that leaves no event (`O_PATH`).
+//! A stage cannot replace a covered file: in its mount namespace the name is a mount point, and rename(2) fails with `EBUSY`. So the
+//! first rename over a covered name comes from the host. Until the new file is covered, the stage could write to it or open it. Three
+//! facts must show that it did not: the events of the directory, the number of the file's names, and a lease, which is granted while
+//! nobody has the file open for writing. The lease is kept: opening the file for writing then waits until the stage was ended, even after
+//! an earlier open without an event (`O_PATH`).
 //!
-//! Where they do not show it, and nobody has been seen to write to the file either, the stage goes on and the file does not: the one
-//! that was covered before is written anew, has a lease before it has a name, and takes the place.
+//! If they do not show it, and nobody was seen writing to the file either, the stage continues without the file: the file that was
+//! covered before is written again, gets a lease before it gets a name, and replaces the new one.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -35,53 +35,53 @@ use super::branches::differ_in_branches;
 use super::calls::Calls;
 use super::saved::{MOST, SavedFile};
 
-/// New files that are remembered. Past this they are forgotten, and none of them may replace a covered file.
+/// The maximal number of remembered new files. Beyond it they are forgotten, and none of them may replace a covered file.
 const NEW_FILES: usize = 4096;
-/// Files of which it is known who has opened them. Past this it is forgotten of all.
+/// The maximal number of files with known uses. Beyond it all uses are forgotten.
 const FILES: usize = 16384;
-/// Reads of events before somebody else has a turn: the kernel keeps 16384 of them, and says so when it has dropped one.
+/// The number of reads of events before other work: the kernel keeps 16384 events, and reports when it dropped one.
 const READS: usize = 256;
-/// How long it is known that a new file has lost its name: a program on the host that has it open still may wait for a lease
-/// meanwhile (`/proc/sys/fs/lease-break-time` is 45 s), and then rename what has the name.
+/// The time for which the lost name of a new file is remembered. A host program that has it open may wait for a lease in that time
+/// (`/proc/sys/fs/lease-break-time` is 45 s), and then rename what has the name.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Renames over one name that are covered without a pause.
+/// The number of renames over one name that are covered without a pause.
 pub(super) const RENAMES: usize = 64;
-/// Bytes that are remembered of all covered files.
+/// The maximal bytes of all saved files.
 const SAVED: usize = 4 << 20;
-/// Attempts to judge a file that is replaced meanwhile, or to put another in its place.
+/// The number of attempts to judge a file that is being replaced, or to replace it.
 const REPLACED: usize = 3;
-/// How often a file is written anew in the course of a run. A stage may be the cause.
+/// The number of times that a file is written again in one run, because a stage may cause it.
 const PUT_BACK: u32 = 10;
-/// Attempts to get a lease, a millisecond apart: the program on the host may close the file after it has renamed it.
+/// The number of attempts to get a lease, a millisecond apart: the host program may close the file only after the rename.
 const ATTEMPTS: u32 = 20;
 
-/// A name in a directory that is watched.
+/// A name in a watched directory.
 type Name = (WatchDescriptor, OsString);
 
-/// The covers that can be mounted again, and the names that the stage may not make for the host.
+/// The covers that can be mounted again, and the names that the stage must not make visible to the host.
 #[derive(Debug)]
 pub(super) struct Remounts {
     inotify: Inotify,
     watches: Arc<[Watch]>,
-    /// What mounts in the sandbox. It has an inotify instance of its own, and a copy of ours.
+    /// The process that mounts in the sandbox. It has its own inotify instance, and a copy of this one.
     helper: InsideMounts,
-    /// Calls of the stage that no event tells of. `None` where they are not told.
+    /// The calls of the stage that make no event; `None` if they are not reported.
     calls: Option<Calls>,
     arrivals: Arrivals,
-    /// Files that were put into the quarantine, and are to be told.
+    /// Files that were put into the quarantine and must be reported.
     set_aside: Vec<Found>,
-    /// Covered files by the watch on their directory and by their name there.
+    /// The covered files by the watch on their directory and their name in it.
     covers: BTreeMap<Name, Covered>,
-    /// Files that were made since the start, and whether more than their makers may have had them: one came to its name in another way
-    /// than by being made there, or its name was another file's just before.
+    /// The files made since the start, and whether others than their makers may have had them: such a file got its name by a rename, or
+    /// another file had its name just before.
     new_files: HashMap<Name, bool>,
-    /// What was done to files in the directories of what is covered, by how many processes. `None` where that is not told.
+    /// The uses of files in the directories of covers, with the number of processes; `None` if they are not reported.
     touches: Option<Touches>,
     uses: HashMap<FileHandle, Uses>,
-    /// When names of such files became free, but for a rename by their makers over what is covered.
+    /// The times at which names of such files became free, except by a rename over a cover.
     freed: HashMap<Name, Instant>,
     moving: Option<Moving>,
-    /// When the kernel, or this process, has last dropped events.
+    /// The last time that the kernel or this process dropped events.
     dropped: Option<Instant>,
 }
 
@@ -90,58 +90,58 @@ pub(super) struct Remounts {
 struct Moving {
     cookie: u32,
     from: Name,
-    /// More than its maker may have had it.
+    /// Whether others than its maker may have had it.
     is_shared: bool,
-    /// What was opened by that name, and is not known to have lost it before.
+    /// The files that were opened by that name and may still have it.
     files: Vec<FileHandle>,
 }
 
 #[derive(Debug)]
 struct Covered {
     host: PathBuf,
-    /// Its number for the helper.
+    /// The helper's number for the file.
     number: usize,
-    /// What the helper did when it was covered last.
+    /// The helper's status when the file was last covered.
     status: KeptStatus,
-    /// Where the file is shown in the sandbox.
+    /// The places of the file in the sandbox.
     places: Vec<PathBuf>,
-    /// What happened to the name since it was covered.
+    /// The state of the name since it was covered.
     state: State,
-    /// The file that was renamed over it is one of these. A file may be known before the rename of the one before it under the same name:
-    /// those are kept for the next rename from that name, and are forgotten when something else becomes of it.
+    /// Candidates for the file that was renamed over it. The next file under the same name may appear before that rename: candidates stay
+    /// until the next rename from that name, and are dropped if another thing happens to them.
     moved: Vec<FileHandle>,
     moved_from: Option<Name>,
-    /// The host removed the file.
+    /// Whether the host removed the file.
     was_removed: bool,
-    /// Nothing on the host obeys it before somebody starts a program there.
+    /// Whether the host obeys it only when somebody starts a program there.
     is_obeyed_later: bool,
-    /// How often it was written anew.
+    /// The number of times that it was written again.
     put_back: u32,
     lease: Option<Lease>,
-    /// What it said, if it is not too large.
+    /// The saved file, if it is small enough.
     saved: Option<SavedFile>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing: the cover stands.
+    /// The cover is in place.
     Covered,
     /// Another file was renamed over it.
     Replaced,
-    /// That file is covered, and has no lease yet.
+    /// The new file is covered, but has no lease yet.
     New,
-    /// Another file was renamed over it, which its maker may not have been alone with.
+    /// A file that others than its maker may have had was renamed over it.
     Unknown,
-    /// Something else, for which a stage may be the cause.
+    /// Another change happened, which a stage may have caused.
     Doubtful,
-    /// The name was removed on the host.
+    /// The host removed the name.
     Removed,
 }
 
-/// How many processes did what to a file, or more: what one does may count twice.
+/// The number of uses of a file, or more: the uses of one process may count twice.
 #[derive(Debug, Default)]
 struct Uses {
-    /// The name that it had last. `None`: that has become free.
+    /// The last name of the file; `None` if that became free.
     name: Option<OsString>,
     opened: u32,
     closed: u32,
@@ -156,18 +156,18 @@ impl Uses {
         self.name = Some(touch.name);
     }
 
-    /// Whether its maker has given it up: whoever still wants to rename it has written to it. So does git where there is nothing to change.
+    /// Returns whether its maker gave it up: a later rename would follow a write. git gives up a file if nothing changed.
     fn is_given_up(&self) -> bool {
         (self.opened, self.closed) == (1, 1) && !self.is_changed
     }
 }
 
-/// Why a file that was replaced is not covered.
+/// The reason that a new file is not covered.
 #[derive(Debug)]
 enum Doubt {
-    /// It was replaced once more meanwhile.
+    /// It was replaced again in the meantime.
     Again,
-    /// Nothing tells whose it is.
+    /// It is unknown who wrote it.
     Unknown(&'static str),
     /// Somebody may write to it.
     Open(io::Error),
@@ -195,36 +195,36 @@ impl Doubt {
     }
 }
 
-/// A new file whose words are harmless.
+/// A new file with harmless content.
 enum Acceptable {
     /// A program on the host may have written it.
     Host(SavedFile),
-    /// Another run made it and has had a lease on it since before it had a name, so that no stage could open it for writing.
+    /// Another run made it, with a lease from before it had a name, so that no stage could open it for writing.
     Own(KeptStatus, Lease, SavedFile),
 }
 
-/// What became of a cover that is gone.
+/// The outcome for a cover that is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It stands again.
+    /// The cover is in place again.
     Restored,
-    /// It stands again, on a file that says what the one said which was covered before.
+    /// The cover is in place again, on a copy of the file that was covered before.
     PutBack,
     /// The file was removed, and nothing has its name.
     Removed,
-    /// It does not stand, or what is below it may be the stage's.
+    /// The cover is lost, or the file below it may be the stage's.
     Lost,
 }
 
-/// The files that are covered, while they are gathered.
+/// The files to cover, while they are collected.
 #[derive(Default)]
 struct CoverList {
     covers: BTreeMap<Name, Covered>,
-    /// Bytes that are remembered of them.
+    /// The bytes saved so far.
     saved: usize,
-    /// The same for the helper.
+    /// The files in the helper's form.
     kept: Vec<KeptFile>,
-    /// Their directories, with the watch in each of the two instances.
+    /// The directories, with the watch in each of the two instances.
     dirs: HashMap<PathBuf, (WatchDescriptor, WatchDescriptor)>,
     touches: Option<Touches>,
 }
@@ -247,7 +247,7 @@ impl CoverList {
                 let place = self_path(&open);
                 let events =
                     AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ONLYDIR;
-                // Where one cannot be watched, none is: nothing tells which of them it was.
+                // If one directory cannot be watched, none is: a missing event could be from any of them.
                 self.touches = self.touches.take().and_then(|touches| {
                     let watched = touches.watch(&place);
                     watched
@@ -269,7 +269,7 @@ impl CoverList {
             }
             Entry::Vacant(new) => {
                 if !host.is_dir() {
-                    // See `KeptFile::mount`, which does the same for the file that comes next.
+                    // `KeptFile::mount` adds the same watch for the next file.
                     let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
                     renames.add_watch(host, mask)?;
                 }
@@ -278,7 +278,7 @@ impl CoverList {
                 self.kept.push(KeptFile { watch, name, places: vec![place], current: -1, status });
                 let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
                 let (moved, moved_from) = (Vec::new(), None);
-                // The stage has not been started.
+                // The stage has not started yet.
                 let saved = open_regular(host).and_then(|file| SavedFile::read(&file, MOST)).ok();
                 let saved = saved.filter(|saved| self.saved + saved.bytes.len() <= SAVED);
                 self.saved += saved.as_ref().map_or(0, |saved| saved.bytes.len());
@@ -305,10 +305,10 @@ impl CoverList {
     }
 }
 
-/// What is watched, before anything is mounted again.
+/// The watches, before anything is mounted again.
 struct Watched {
     inotify: Inotify,
-    /// The instance of what mounts.
+    /// The helper's instance.
     renames: Inotify,
     arrivals: Arrivals,
     list: CoverList,
@@ -322,15 +322,15 @@ impl Watched {
     ) -> io::Result<Self> {
         let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
-        // First: what covers need may be more than there is.
+        // Arrivals come first because covers may use up all watches.
         let arrivals = Arrivals::new(watches, &inotify)?;
         let touches = Touches::new().inspect_err(|why| tracing::debug!(%why, "files are not watched")).ok();
         let mut list = CoverList { touches, ..CoverList::default() };
-        // What was renamed is mounted; a stub is to be mounted first.
+        // A renamed file is already mounted; a stub must be mounted first.
         let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
         let files = files.map(|(host, at)| (host, at, KeptStatus::default()));
         for (host, at, status) in files.chain(stubs.map(|(host, at)| (host, at, stub))) {
-            // The file or the directory may be closed, and there may be no watch left. Whoever replaces this one ends the run.
+            // The file or the directory may be closed, or no watch may be left. Replacing this file then ends the run.
             if let Err(why) = list.add(&inotify, &renames, &host, at, status) {
                 tracing::debug!(host = %host.display(), %why, "a cover is not mounted again");
             }
@@ -340,11 +340,11 @@ impl Watched {
 }
 
 impl Remounts {
-    /// Watches the directories of these files: their paths on the host, and their places in the sandbox. And those of the names
-    /// in `watches`. Returns the process beside the sandbox, too, which is there in any case.
+    /// Watches the directories of these files, given by host path and place, and those of the names in `watches`. Also returns the
+    /// process beside the sandbox, which exists in any case.
     ///
     /// # Errors
-    /// What inotify(7) says, such as `EMFILE` where the user has no instance left, and what keeps the process from its work.
+    /// Returns errors of inotify(7), such as `EMFILE` if the user has no instance left, and errors of the process.
     pub(super) fn new(
         offer: &Offer,
         files: impl Iterator<Item = (PathBuf, PathBuf)>,
@@ -383,12 +383,12 @@ impl Remounts {
         self.inotify.as_fd()
     }
 
-    /// Whether anything is kept covered.
+    /// Returns whether any file is kept covered.
     pub(super) fn has_files(&self) -> bool {
         !self.covers.is_empty()
     }
 
-    /// Takes what tells of calls of the stage. Without it nothing tells whose a file is that replaces another one.
+    /// Takes the reports of the stage's calls. Without them it is unknown who wrote a file that replaces another one.
     pub(super) fn hear_of(&mut self, notices: Option<Notices>) {
         self.calls = notices.and_then(|notices| {
             let calls = Calls::new(notices);
@@ -396,7 +396,7 @@ impl Remounts {
         });
     }
 
-    /// Why nothing tells what the stage does from what the host does, where that is so.
+    /// Returns the reason that the stage's actions cannot be told from those of the host, if so.
     pub(super) fn untold(&self) -> Option<&'static str> {
         if self.calls.is_none() {
             return Some("a seccomp filter around exeat has a listener already, or no thread was left");
@@ -406,26 +406,26 @@ impl Remounts {
             .then_some("the kernel, its limits or a file system there have no fanotify for users")
     }
 
-    /// Whether another process than its maker may have written to a file that nobody can write to any more.
+    /// Returns whether others than its maker may have written to a file that nobody can write to any more.
     fn may_be_shared(&mut self, file: &File, key: &Name) -> io::Result<bool> {
         self.read_touches();
         let moved = self.covers.get_mut(key).map(|cover| &mut cover.moved);
         let is_closed_once = FileHandle::from_file(file).ok().zip(moved).is_some_and(|(file, moved)| {
             let known = moved.len();
             moved.retain(|it| *it != file);
-            // Whoever could write to it has closed it by now.
+            // Everybody who could write to it has closed it by now.
             moved.len() < known && self.uses.get(&file).is_some_and(|uses| uses.closed == 1)
         });
         let made = file.metadata()?.created().ok();
         Ok(!is_closed_once || self.calls.as_ref().is_none_or(|calls| calls.may_have_met(made)))
     }
 
-    /// Whether a place may be covered again, or be removed.
+    /// Returns whether a place may be covered again, or be removed.
     pub(super) fn knows(&self, place: &Path) -> bool {
         self.covers.values().any(|cover| cover.places.iter().any(|it| it == place))
     }
 
-    /// Whether a file is covered that was not when the sandbox was made.
+    /// Returns whether a file is covered that was not when the sandbox was made.
     pub(super) fn is_covered(&mut self, host: &Path, (dev, ino): FileId) -> bool {
         let Some(cover) = self.covers.values().find(|cover| cover.host == host) else { return false };
         let number = cover.number;
@@ -437,11 +437,11 @@ impl Remounts {
         is_covered
     }
 
-    /// Takes names that the stage has made from the host's sight. `places` gives the places in the sandbox of two paths on the host,
-    /// and `mounted` is told the number of each mount. `in_sight` is told as by [`Arrivals::settle`].
+    /// Moves away names that the stage made. `places` returns the places in the sandbox of two host paths. `mounted` gets the number of
+    /// each mount, and `in_sight` gets reports as in [`Arrivals::settle`].
     ///
     /// # Errors
-    /// Why the stage is to be ended ([`Arrivals::settle`]).
+    /// Returns the reason that the stage must be ended ([`Arrivals::settle`]).
     pub(super) fn settle_arrivals(
         &mut self,
         places: impl Fn(&Path, &Path) -> Vec<(PathBuf, PathBuf)>,
@@ -456,7 +456,7 @@ impl Remounts {
         let Self { arrivals, inotify, helper, .. } = self;
         let mut mount = |source: &Path, target: &Path| {
             let id = |Mounted { dev, ino }: Mounted| (dev, ino);
-            // Where the stage sees it under no name it is moved.
+            // Without a place in the sandbox, the name is moved.
             let mut last: io::Result<(FileId, FileId)> = Err(Errno::EXDEV.into());
             for (source, target) in places(source, target) {
                 let bound = helper.bind(&source, &target)?;
@@ -472,44 +472,44 @@ impl Remounts {
         arrivals.settle(inotify, &mut mount, in_sight, found)
     }
 
-    /// See [`Arrivals::first_look`].
+    /// Works like [`Arrivals::first_look`].
     pub(super) fn first_look(&self) -> Duration {
         self.arrivals.first_look()
     }
 
-    /// Has the names looked at.
+    /// Requests a check of the names.
     pub(super) fn look_again(&mut self) {
         self.arrivals.look_again();
     }
 
-    /// Whether names wait to be taken away.
+    /// Returns whether names wait to be moved away.
     pub(super) fn has_arrivals(&self) -> bool {
         self.arrivals.is_due()
     }
 
-    /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.
+    /// Ends the helper, which would keep the sandbox's mounts alive after the sandbox.
     pub(super) fn release(mut self) -> LastCovers {
-        // What the host has removed by now is not written again. Where they cannot be read, nothing is known to be removed.
+        // Files that the host has removed are not written again. If the events cannot be read, no removal is known.
         let _ = self.read_events();
         // The last close of such an instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c), 10 ms
-        // and more. It is the helper's, for which nobody waits.
+        // and more. The helper does it, and nobody waits for the helper.
         drop((self.inotify, self.touches));
         self.helper.end();
         LastCovers(self.covers)
     }
 
-    /// How soon to look again.
+    /// Returns how soon to check again.
     pub(super) fn interval(&self) -> Option<Duration> {
-        /// Nothing tells of a writer that waits for a lease.
+        /// A writer that waits for a lease makes no event.
         const WITH_LEASES: Duration = Duration::from_millis(100);
         self.covers.values().any(|cover| cover.lease.is_some()).then_some(WITH_LEASES)
     }
 
-    /// Reads what has happened, and covers again what was replaced. Returns the places that are not covered any more. `is_busy` is told
-    /// before something is covered.
+    /// Reads the events, and covers again what was replaced. Returns the places that lost their cover. Calls `is_busy` before it covers
+    /// anything.
     ///
     /// # Errors
-    /// What read(2) says of the events.
+    /// Returns errors of read(2) on the events.
     pub(super) fn update(&mut self, is_busy: &dyn Fn()) -> io::Result<Vec<(PathBuf, Fate)>> {
         self.look_after_leases()?;
         self.read_events()?;
@@ -527,8 +527,8 @@ impl Remounts {
         Ok(told)
     }
 
-    /// Asks the helper about the files that were replaced once. It hears of a second name that the stage gives one, which it may have
-    /// opened in a way that leaves no event.
+    /// Asks the helper about files that were replaced once. It notices a second name from the stage, which may have opened the file
+    /// without an event.
     fn look_after_leases(&mut self) -> io::Result<()> {
         let leased =
             self.covers.values().filter(|cover| cover.state == State::Covered && cover.lease.is_some());
@@ -547,12 +547,12 @@ impl Remounts {
     fn restore(&mut self, key: &Name) -> io::Result<Fate> {
         let Some(cover) = self.covers.get_mut(key) else { return Ok(Fate::Lost) };
         if cover.was_removed && cover.is_obeyed_later {
-            // It is a missing name from then on. What has it at the end is moved aside.
+            // From then on it is a missing name, and the end of the run moves aside what has it.
             cover.state = State::Removed;
             return Ok(Fate::Removed);
         }
         if cover.state == State::Covered {
-            // Somebody waits to write to it, and does until the stage has been ended and the lease is dropped.
+            // A writer waits, and can write once the stage was ended and the lease is dropped.
             return Ok(Fate::Lost);
         }
         if cover.state == State::Removed {
@@ -564,7 +564,7 @@ impl Remounts {
         for _ in 0..RENAMES {
             match self.cover(key) {
                 Ok(()) => return Ok(Fate::Restored),
-                // Replaced again, while it was covered: by the host, and nobody else.
+                // It was replaced again while it was covered, which only the host can do.
                 Err(Doubt::Again) => {}
                 Err(why) => {
                     doubt = why;
@@ -589,8 +589,8 @@ impl Remounts {
         Ok(Fate::Lost)
     }
 
-    /// Reads a file that the stage may have written, if it says nothing that it may not say whoever has written it. The file itself never
-    /// stays: a direct read (open(2), `O_DIRECT`) into a mapping of it changes it when file, mapping and lease show no writer any more.
+    /// Reads a file that the stage may have written, if its content is harmless whoever wrote it. The file itself never stays: a direct
+    /// read (open(2), `O_DIRECT`) into a mapping of it changes it after file, mapping and lease show no writer.
     fn read_acceptable(&mut self, key: &Name, watch: &Watch) -> Result<Acceptable, Doubt> {
         let cover = self.covered(key)?;
         let (number, may_be_unknown) = (cover.number, cover.state != State::Doubtful);
@@ -603,11 +603,11 @@ impl Remounts {
             return Err(Doubt::open("the host replaced nothing: what happened is the stage's doing"));
         }
         cover.lease = None;
-        // Whoever writes it is done.
+        // The writer has finished.
         let lease = cover.lease(status.mounted)?;
         let new = SavedFile::read(lease.file(), MOST)?;
         self.read_touches();
-        // Only the run that made it may have closed it. Its lease may have ended with it.
+        // Only the run that made it may have closed it, and its lease may have ended with that run.
         let is_closed_again = FileHandle::from_file(lease.file())
             .is_ok_and(|file| self.uses.get(&file).is_some_and(|uses| uses.closed > 1));
         if watch.is_own(lease.file()) && !is_closed_again {
@@ -626,8 +626,8 @@ impl Remounts {
         Err(if may_be_unknown { Doubt::Unknown(why) } else { Doubt::open(why) })
     }
 
-    /// Replaces a file that the stage may have written by a new one, and covers that: with the same bytes if they are harmless, else with
-    /// those of the file that was covered last.
+    /// Replaces a file that the stage may have written by a new one, and covers that. The new file has the same content if that is
+    /// harmless, and otherwise that of the file covered before.
     fn write_anew(&mut self, key: &Name) -> Result<Fate, Doubt> {
         let watches = Arc::clone(&self.watches);
         let host = self.covered(key)?.host.clone();
@@ -635,7 +635,7 @@ impl Remounts {
         let trees = watches.iter().filter_map(|watch| Some((watch, below(watch)?)));
         let deepest = trees.min_by_key(|(_, name)| name.as_os_str().len());
         let (watch, name) = deepest.ok_or_else(|| Doubt::open("it is in no tree that is watched"))?;
-        // Another run in the directory may have put the same file back.
+        // Another run in the directory may have restored the same file.
         let lock = watch.lock()?;
         let accepted = match self.read_acceptable(key, watch) {
             Ok(Acceptable::Host(new)) => Some(new),
@@ -652,7 +652,7 @@ impl Remounts {
         let content = accepted.as_ref().or(cover.saved.as_ref());
         let content = content.ok_or_else(|| Doubt::open("what the last one said is not known"))?;
         let lease = content.write_unnamed(watch.tree())?;
-        // Where another run cannot know the file, it writes one anew too, and then it is this run's turn again.
+        // If another run cannot recognize the file, it writes a new one, too, and then this run must do so again.
         let is_known = watch.note_own(lease.file()).is_ok();
         if accepted.is_none() || !is_known {
             cover.put_back += 1;
@@ -673,7 +673,7 @@ impl Remounts {
         Ok(Fate::Restored)
     }
 
-    /// Covers a file of ours that was put to the place.
+    /// Covers a file that exeat put in place.
     fn cover_new(&mut self, key: &Name, number: usize, lease: Lease) -> Result<(), Doubt> {
         let status = self.helper.mount_anew(number)?;
         let about = lease.file().metadata()?;
@@ -683,9 +683,9 @@ impl Remounts {
         self.settle(key, status, lease)
     }
 
-    /// Takes a file for covered that has been mounted, unless it was replaced since.
+    /// Accepts a mounted file as covered, unless it was replaced since.
     fn settle(&mut self, key: &Name, status: KeptStatus, lease: Lease) -> Result<(), Doubt> {
-        // Of what happened before it was mounted, nothing counts.
+        // Events from before the mount do not count.
         self.read_events()?;
         let cover = self.covered(key)?;
         let number = cover.number;
@@ -701,7 +701,7 @@ impl Remounts {
         Ok(())
     }
 
-    /// Sees to it that a file that was replaced is covered.
+    /// Covers a file that was replaced.
     fn cover(&mut self, key: &Name) -> Result<(), Doubt> {
         let number = self.covered(key)?.number;
         let status = self.status(number)?;
@@ -718,12 +718,12 @@ impl Remounts {
             _ => return Err(Doubt::open("something else happened to it")),
         }
         if cover.status == status && cover.lease.as_ref().is_some_and(Lease::is_quiet) {
-            // The event of a rename that is known already.
+            // This is the event of a rename that is already known.
             cover.state = State::Covered;
             return Ok(());
         }
         if cover.has_lease_on(status.mounted) {
-            // Nobody who waits for the lease goes on before the stage has ended.
+            // A process that waits for the lease continues only after the end of the stage.
             return Err(Doubt::open("the stage has hold of it"));
         }
         cover.lease = None;
@@ -734,7 +734,7 @@ impl Remounts {
             if lease.is_ok() || self.covered(key)?.state != State::New {
                 break;
             }
-            // The file may have been replaced while it was looked at, and the event is on its way.
+            // The file may have been replaced during the check, and the event may be late.
             std::thread::sleep(Duration::from_millis(1));
         }
         let is_the_last = self.status(number)? == status;
@@ -754,7 +754,7 @@ impl Remounts {
                 Err(Doubt::Unknown("another process than its maker may have written to it"))
             }
             (State::New | State::Replaced, Ok(lease)) => {
-                // Not by its name, which may lead to the next file already.
+                // Its name may already lead to the next file.
                 cover.saved = SavedFile::read(lease.file(), MOST).ok();
                 (cover.state, cover.lease, cover.status) = (State::Covered, Some(lease), status);
                 Ok(())
@@ -777,7 +777,7 @@ impl Remounts {
         for _ in 0..READS {
             match self.inotify.read_events() {
                 Ok(events) => {
-                    // What was done before these is among them.
+                    // Earlier uses are among these.
                     self.read_touches();
                     events.into_iter().for_each(|event| self.note(event));
                 }
@@ -809,14 +809,14 @@ impl Remounts {
         self.forget();
     }
 
-    /// Forgets what is known of new files: events of theirs are missing. Names that were free before are remembered no longer than that.
+    /// Forgets new files because events about them are missing. Names that were free before are remembered no longer than that.
     fn forget(&mut self) {
         self.dropped = Some(Instant::now());
         self.new_files.clear();
         self.uses.clear();
     }
 
-    /// Whether something is covered in a directory.
+    /// Returns whether a directory contains a cover.
     fn has_covers(&self, dir: WatchDescriptor) -> bool {
         let first = self.covers.range((dir, OsString::new())..).next();
         first.is_some_and(|((first, _), _)| *first == dir)
@@ -840,13 +840,13 @@ impl Remounts {
                     (cover.moved, cover.moved_from) = (files, Some(from));
                     State::Replaced
                 }
-                // It came from a directory that is not watched, or was there before the stage.
+                // It came from a directory without a watch, or existed before the stage.
                 None => State::Unknown,
             };
             cover.note(event.mask, replaced);
             return;
         }
-        // In the others it is watched only what appears, and not what becomes of it.
+        // In directories without covers, only new names matter.
         if !self.has_covers(key.0) {
             return;
         }
@@ -854,7 +854,7 @@ impl Remounts {
             if self.new_files.len() >= NEW_FILES
                 && let Some(one) = self.new_files.keys().next().cloned()
             {
-                // What is not known replaces nothing without doubt.
+                // A forgotten file replaces a cover only with doubt.
                 self.new_files.remove(&one);
             }
             let was_free = self.freed.get(&key).is_none_or(|since| since.elapsed() > REMEMBERED);
@@ -878,7 +878,7 @@ impl Remounts {
         }
     }
 
-    /// Notes that a name has become free, in whatever directory. Returns the files that had it, or have been given it since.
+    /// Notes that a name became free in any directory. Returns the files that had it, or got it since.
     fn lose_name(&mut self, name: &OsStr) -> Vec<FileHandle> {
         let files = self.uses.iter_mut().filter(|(_, uses)| uses.name.as_deref() == Some(name));
         files
@@ -889,7 +889,7 @@ impl Remounts {
             .collect()
     }
 
-    /// What was known of files with a name when it was renamed over something covered, unless it was accepted since.
+    /// Takes the candidates from a name that was renamed over a cover, unless one was accepted since.
     fn take_moved(&mut self, from: &Name) -> Vec<FileHandle> {
         let covers = self.covers.values_mut().filter(|cover| cover.moved_from.as_ref() == Some(from));
         covers.flat_map(|cover| std::mem::take(&mut cover.moved)).collect()
@@ -902,24 +902,24 @@ impl Remounts {
         if self.freed.len() < NEW_FILES {
             self.freed.insert(key, Instant::now());
         } else {
-            // A stage makes and removes files as it likes. Without what is forgotten here nothing may replace a covered file.
+            // A stage makes and removes files freely. After this, no file may replace a covered one without doubt.
             self.forget();
         }
     }
 }
 
-/// What was covered, when the stage has ended. Dropping it gives up the leases.
+/// The covers after the end of the stage. Dropping it releases the leases.
 pub(super) struct LastCovers(BTreeMap<Name, Covered>);
 
 impl LastCovers {
-    /// Files that were removed on the host, and have come again; each with whether something may have obeyed it already.
+    /// Returns files that the host removed and that exist again, with whether the host may have obeyed them already.
     pub(super) fn remade(&self) -> Vec<(PathBuf, bool)> {
         let remade = |cover: &&Covered| cover.was_removed && cover.host.symlink_metadata().is_ok();
         self.0.values().filter(remade).map(|cover| (cover.host.clone(), !cover.is_obeyed_later)).collect()
     }
 
-    /// Makes each file that was replaced, and has got a second name, one of its own again: a later stage could write to it by that
-    /// name. To be called when no process of the stage is left, and while nobody else can write to the files.
+    /// Gives each replaced file with a second name its own copy: a later stage could write to it by that name. Call it when no process of
+    /// the stage is left, while nobody else can write to the files.
     pub(super) fn separate(&self) {
         for cover in self.0.values().filter(|cover| cover.status.renames > 0 || cover.state != State::Covered)
         {
@@ -929,10 +929,10 @@ impl LastCovers {
         }
     }
 
-    /// Files that were replaced, and may be the stage's, with what they said when they were covered last. `is_lost`: whether a place was
-    /// seen without its cover, which may be before the events of that are read. To be called when no process of the stage is left.
+    /// Returns replaced files that may be the stage's, with the saved file. `is_lost` returns whether a place was seen without its cover,
+    /// which may be before its events are read. Call it when no process of the stage is left.
     pub(super) fn doubtful(&mut self, is_lost: impl Fn(&Path) -> bool) -> Vec<(PathBuf, SavedFile)> {
-        // What comes where the host has removed a file is moved, and nothing takes its place.
+        // A file at a name that the host removed is moved, and nothing replaces it.
         let is_doubtful = |cover: &&mut Covered| {
             let was_lost = || cover.places.iter().any(|place| is_lost(place));
             let is_there = || cover.host.symlink_metadata().is_ok();
@@ -955,12 +955,12 @@ impl Covered {
         self.state != State::Covered || self.lease.as_ref().is_some_and(|lease| !lease.is_quiet())
     }
 
-    /// `replaced`: its state after a rename over it.
+    /// Updates the state for an event; `replaced` is the state after a rename over it.
     fn note(&mut self, mask: AddWatchFlags, replaced: State) {
         let is_rename = mask.contains(AddWatchFlags::IN_MOVED_TO);
         let is_write = mask.intersects(AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE);
         if is_write && self.state == State::Covered {
-            // It says something else now.
+            // The saved content is outdated now.
             self.saved = None;
         }
         self.state = match self.state {
@@ -976,13 +976,13 @@ impl Covered {
         };
     }
 
-    /// Whether the lease is on this file, which has its number for as long.
+    /// Returns whether the lease is on this file. The lease keeps the inode number in use.
     fn has_lease_on(&self, mounted: Mounted) -> bool {
         let about = self.lease.as_ref().and_then(|lease| lease.file().metadata().ok());
         about.is_some_and(|about| mounted == Mounted { dev: about.dev(), ino: about.ino() })
     }
 
-    /// Takes a lease on the file that was mounted.
+    /// Takes a lease on the mounted file.
     fn lease(&self, mounted: Mounted) -> Result<Lease, Doubt> {
         let file = open_regular(&self.host)?;
         let about = file.metadata()?;
@@ -1004,9 +1004,9 @@ impl Covered {
     }
 }
 
-/// Puts a copy in the place of a file with several names.
+/// Replaces a file with several names by a copy.
 fn separate(path: &Path) -> io::Result<()> {
-    /// Bytes of a file that is copied.
+    /// The maximal bytes of a copied file.
     const MOST: u64 = 16 << 20;
     let file = open_regular(path)?;
     if file.metadata()?.nlink() == 1 {
