@@ -117,7 +117,7 @@ impl Limit {
         let mut mask = Vec::new();
         for path in &bounds.mask {
             match existing(CEILING_MASK, path, links) {
-                // Nor can the stage get there, which has the caller's rights at most.
+                // The stage has at most the caller's rights, so it cannot get there either.
                 Err(_) if is_closed(path) => {}
                 Err(error) => return Err(error),
                 Ok(Some(end)) => mask.push(end.real),
