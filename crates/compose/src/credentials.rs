@@ -26,10 +26,10 @@ pub enum AuthError {
         source: io::Error,
     },
     /// The path is not a regular file.
-    #[error("the credentials are to be in a regular file, and `{}` is none", .0.display())]
+    #[error("the credentials must be in a regular file, and `{}` is not one", .0.display())]
     NoFile(PathBuf),
     /// Other users may read or change the file.
-    #[error("`{}` holds credentials, and others than its owner may use it (mode {mode:04o})", .path.display())]
+    #[error("`{}` contains credentials, and users other than its owner may use it (mode {mode:04o})", .path.display())]
     Open {
         /// The file.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum AuthError {
         mode: u32,
     },
     /// The file belongs to another user.
-    #[error("`{}` is to hold credentials, and belongs to somebody else", .0.display())]
+    #[error("`{}` contains credentials, and belongs to another user", .0.display())]
     Foreign(PathBuf),
     /// The variable is not set.
     #[error("the variable `{0}` is not set")]

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Fault {
     /// Whether the input is wrong; otherwise an operation failed on this machine.
     pub is_input: bool,
-    /// What happened.
+    /// The error message.
     pub message: String,
     /// The cause. The message never repeats it.
     pub source: Option<Box<dyn Error + Send + Sync>>,
@@ -16,7 +16,7 @@ pub struct Fault {
     pub hint: Option<String>,
     /// The probable intention, for programs, where the message itself contains it.
     pub meant: Option<String>,
-    /// Where the errors are.
+    /// The positions of the errors.
     pub places: Vec<Position>,
 }
 

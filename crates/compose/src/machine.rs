@@ -50,7 +50,7 @@ impl Machine {
     /// Returns a [`Fault`] where the working directory does not exist any more.
     pub fn here(take_fd: TakeFd) -> Result<Self, Fault> {
         let cwd = std::env::current_dir()
-            .map_err(|error| Fault::machine("cannot tell the working directory").because(error))?;
+            .map_err(|error| Fault::machine("cannot find the working directory").because(error))?;
         let pwd = std::env::var_os("PWD");
         let base = pwd.as_deref().and_then(|pwd| cwd_by_name(pwd, &cwd)).unwrap_or(&cwd).to_path_buf();
         Ok(Self { base, ..Self::new(cwd, std::env::vars_os().collect(), take_fd) })

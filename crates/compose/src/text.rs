@@ -112,7 +112,7 @@ impl Read for TimedReader<'_> {
             let left = self.end.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             match poll(&mut [PollFd::new(self.from.as_fd(), PollFlags::POLLIN)], timeout) {
-                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "its end did not come in time")),
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not end in time")),
                 Ok(_) => {}
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(errno.into()),

@@ -196,7 +196,7 @@ pub(crate) fn next_hop(
             match filed.map(|(hop, _)| hop).or_else(|| bound.as_ref().map(|(hop, _)| hop.clone())) {
                 Some(hop) => with_set(hop)?,
                 None if set.is_some() => {
-                    return Err(Fault::input("there is no upstream proxy that this is about")
+                    return Err(Fault::input("there is no upstream proxy to apply `network.upstream` to")
                         .hint("--upstream-proxy http://HOST:PORT, or env"));
                 }
                 None => Requested::Unset,

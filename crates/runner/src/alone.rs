@@ -63,7 +63,7 @@ pub struct ProxyRequest {
     pub upstream: Option<UpstreamProxy>,
     /// The limits of connections; the other limits need a stage.
     pub limits: Limits,
-    /// Where the record goes.
+    /// The destination of the record.
     pub audit: AuditTo,
     /// Whether each line of the record reaches the disk (fdatasync(2)) before the action that it describes.
     pub audit_sync: bool,

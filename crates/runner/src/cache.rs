@@ -288,7 +288,7 @@ fn open_note(base: &OwnedFd, cache: &OsStr, flags: OFlag) -> io::Result<File> {
 /// A private cache on the disk.
 #[derive(Debug)]
 pub struct PrivateCache {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
     /// The working directory that it belongs to; `None` if it has no note.
     pub of: Option<PathBuf>,
@@ -460,7 +460,7 @@ mod tests {
         symlink(&outside, deep.join("l")).unwrap();
         fs::set_permissions(cache.join("cargo/bin/d/d"), Permissions::from_mode(0o000)).unwrap();
         let cache = cache.canonicalize().unwrap();
-        // A second time, because missing settings are no error.
+        // A second time, because a missing setting is not an error.
         make(&cache, Home::default()).unwrap();
         make(&cache, Home::default()).unwrap();
         let names: Vec<_> =

@@ -96,7 +96,7 @@ pub(crate) struct Uncovered {
     pub(crate) not_held: Vec<PathBuf>,
     /// The reason that nothing could be covered again or moved away.
     pub(crate) no_remounts: Option<String>,
-    /// What was moved away during the run, which the record already contains.
+    /// Names moved away during the run; the record already contains them.
     pub(crate) found: Leftovers,
 }
 

@@ -109,7 +109,7 @@ pub enum DiscoveryError {
     },
     /// The client ended without asking for a host.
     Failed {
-        /// How it ended.
+        /// The end of its run.
         ended: Ended,
         /// The most telling line of its output, escaped; may be empty.
         said: String,

@@ -41,7 +41,7 @@ pub struct Stopped {
     pub by: StoppedBy,
     /// The time from the request to the end of the stage.
     pub after: Duration,
-    /// How the stage ended.
+    /// The stage's own end.
     pub how: StoppedHow,
 }
 

@@ -44,7 +44,7 @@ pub enum Error {
         path: PathBuf,
         /// The link.
         link: PathBuf,
-        /// Where it leads.
+        /// The target of the link.
         real: PathBuf,
     },
     /// A file that restricts the stage has another name, through which a stage could write to it.
@@ -80,7 +80,7 @@ pub enum Error {
         why: String,
     },
     /// There are more mounts than bubblewrap accepts.
-    #[error("the view takes {words} words to describe, and bubblewrap reads at most {most}")]
+    #[error("the view needs {words} words, and bubblewrap reads at most {most}")]
     TooMany {
         /// The number of words needed.
         words: usize,
@@ -131,7 +131,7 @@ pub enum Error {
     /// The key that signs the record could not be used.
     #[error("cannot sign the record")]
     Key(#[source] exeat_record::KeyError),
-    /// There is no place for the key that signs the record.
+    /// The state directory for the signing key could not be used.
     #[error("cannot keep the key that signs the record")]
     KeyPlace(#[source] exeat_record::place::Error),
     /// The stage could replace the key that signs the record.
@@ -200,7 +200,7 @@ pub enum Error {
         why: DiscoveryError,
     },
     /// The plan's fingerprint differs from the approved one.
-    #[error("what would hold this stage is not what was approved")]
+    #[error("the plan of this stage differs from the approved one")]
     NotApproved,
     /// A word of the command or a variable contains a NUL byte, which execve(2) cannot pass.
     #[error("{0} holds a NUL byte")]
@@ -209,7 +209,7 @@ pub enum Error {
     #[error("`{0}` cannot be the name of a variable")]
     EnvName(String),
     /// The request contains both a whole policy and single rules, of which one would be lost.
-    #[error("a whole policy was given, and rules besides it")]
+    #[error("both a whole policy and single rules were given")]
     PolicyAndRules,
     /// The request contains an option that only exeat's own proxy could enforce.
     #[error("the run goes through somebody else's proxy, so {0} could not be held here")]
@@ -288,7 +288,7 @@ pub enum Error {
     #[error("not everything holds, and that was required: {0}")]
     NotHeld(String),
     /// The kernel's Landlock lacks a requested feature.
-    #[error("{what} takes Landlock of Linux {linux} or later, and this kernel has less")]
+    #[error("{what} needs Landlock of Linux {linux} or later, which this kernel lacks")]
     Landlock {
         /// The feature.
         what: &'static str,
@@ -296,7 +296,7 @@ pub enum Error {
         linux: &'static str,
     },
     /// SIGCHLD is ignored in this process.
-    #[error("this process ignores SIGCHLD, so the end of a stage could not be seen")]
+    #[error("this process ignores SIGCHLD, so it cannot see the end of a stage")]
     ChildrenUnseen,
     /// The stage wrote more output than the caller's buffer may hold, and was killed.
     #[error("the stage wrote more than {0} bytes to {1}, and was killed")]

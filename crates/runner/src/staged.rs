@@ -349,7 +349,7 @@ impl Staged {
         let is_cover = match mount {
             Mount::Tmpfs { .. } => true,
             Mount::ReadOnly { host: other, .. } | Mount::Writable { host: other, .. } => {
-                // This mount repeats what is there anyway, to pin it.
+                // This mount pins a path that is already visible.
                 let is_same = place.strip_prefix(at).is_ok_and(|rest| *other == host.join(rest));
                 is_mask(mount) || (is_same && matches!(tree, Mount::Writable { .. }))
             }

@@ -72,7 +72,7 @@ impl MemoryGroup {
         };
         let group = Self { path, _lock: lock };
         group.set("memory.max", &limit.get().to_string())?;
-        // The file is missing if there is no swap.
+        // The file does not exist without swap.
         match group.set("memory.swap.max", "0") {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -17,7 +17,7 @@ use crate::error::{Error, RunLost};
 pub struct Outcome {
     /// The run's id.
     pub run: RunId,
-    /// How the stage ended.
+    /// The end of the stage.
     pub ended: Ended,
     /// The reason that the stage never started, if so. A line of `notes` repeats it.
     pub why_not: Option<String>,
