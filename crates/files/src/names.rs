@@ -11,8 +11,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat, renameat2};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::fstatat;
+use rustix::fs::RenameFlags;
 
 /// Where a path leads, in the kernel's own words: links followed, and each name as the file system gives it. On one that takes
 /// `.SSH` for `.ssh` both are one name here, where realpath(3) keeps what was written.
@@ -90,10 +91,22 @@ pub(crate) fn rename_new(
     new: impl AsRef<Path>,
 ) -> nix::Result<()> {
     let (name, new) = (name.as_ref(), new.as_ref());
-    match renameat2(&from, name, &to, new, RenameFlags::RENAME_NOREPLACE) {
+    match rename_with(&from, name, &to, new, RenameFlags::NOREPLACE) {
         Err(Errno::EINVAL | Errno::ENOSYS) => rename_after_look(from, name, to, new),
         renamed => renamed,
     }
+}
+
+/// Renames with flags. nix has renameat2(2) for glibc alone.
+pub(crate) fn rename_with(
+    from: impl AsFd,
+    name: impl AsRef<Path>,
+    to: impl AsFd,
+    new: impl AsRef<Path>,
+    flags: RenameFlags,
+) -> nix::Result<()> {
+    rustix::fs::renameat_with(from, name.as_ref(), to, new.as_ref(), flags)
+        .map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 
 fn rename_after_look(from: impl AsFd, name: &Path, to: impl AsFd, new: &Path) -> nix::Result<()> {

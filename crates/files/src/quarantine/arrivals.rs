@@ -17,14 +17,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, RenameFlags, readlinkat, renameat2};
+use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use rustix::fs::RenameFlags;
 
 use super::links::NewLinks;
 use super::store::beside;
 use super::{FileId, Found, Watch, entries, id_of, is_repository, kind, let_in, open_above, open_at};
+use crate::names::rename_with;
 use crate::protected::{Obeyed, REPOSITORIES};
 
 /// The most names that are taken away in one run. Each leaves a file in the quarantine, and no tool makes so many.
@@ -481,7 +483,7 @@ impl Arrivals {
             Ok(_) => return given_up(Errno::ENOENT),
             Err(error) => return given_up(Errno::from_raw(error.raw_os_error().unwrap_or(0))),
         }
-        let swap = || renameat2(&above, last, tree, &empty, RenameFlags::RENAME_EXCHANGE);
+        let swap = || rename_with(&above, last, tree, &empty, RenameFlags::EXCHANGE);
         if let Err(errno) = let_in(above.as_fd(), || let_in(tree, swap)) {
             return given_up(errno);
         }

@@ -15,8 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, lstat};
 use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC,
-    XFS_SUPER_MAGIC, statfs,
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, statfs,
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +65,8 @@ const TIMED: [FsType; 6] = [
     F2FS_SUPER_MAGIC,
     OVERLAYFS_SUPER_MAGIC,
     TMPFS_MAGIC,
-    XFS_SUPER_MAGIC,
+    // XFS_SUPER_MAGIC (statfs(2)), which nix has for glibc alone.
+    FsType(0x5846_5342),
 ];
 
 /// Whether a change after `now` has another time than the last one, both in seconds. The time is that of the clock's last tick, and in old
