@@ -543,13 +543,8 @@ impl<'a> Table<'a> {
         if !self.headed {
             self.end_of_head()?;
             self.headed = true;
-            let head = ["TIME", "VERDICT", "TARGET", "ADDRESS", "UP", "DOWN", "TOOK", "WHY"];
             let run = if self.name.is_empty() { String::new() } else { format!("{:<NAME$}  ", "RUN") };
-            writeln!(
-                self.out,
-                "{run}{}",
-                columns(head, head.get(1).copied().unwrap_or_default(), None, false)
-            )?;
+            writeln!(self.out, "{run}{}", line(&WIDTHS, HEADS.map(plain), false))?;
         }
         let style = match row.verdict.as_str() {
             "allow" => Some(GREEN),
@@ -557,9 +552,12 @@ impl<'a> Table<'a> {
             "would_deny" | "error" => Some(YELLOW),
             _ => None,
         };
-        let cells =
-            [row.time.as_str(), "", &row.target, &row.address, &row.up, &row.down, &row.took, &row.why];
-        writeln!(self.out, "{}{}", self.name, columns(cells, &row.verdict, style, self.colour))
+        let Row { time, verdict, target, address, up, down, took, why, .. } = row;
+        let [time, target, address, up, down, took, why] =
+            [time, target, address, up, down, took, why].map(plain);
+        let cells = [time, (verdict, style), target, address, up, down, took, why];
+        let line = line(&WIDTHS, cells, self.colour);
+        writeln!(self.out, "{}{line}", self.name)
     }
 }
 
@@ -630,11 +628,24 @@ fn short_end(end: &Record) -> String {
     }
 }
 
-/// One line of the table; the second cell is given apart, because it may be coloured.
-fn columns(cells: [&str; 8], second: &str, style: Option<&str>, colour: bool) -> String {
-    let [time, _, target, address, up, down, took, why] = cells;
-    let second = paint(&format!("{second:<10}"), style, colour);
-    format!("{time:<12}  {second}  {target:<32}  {address:<15}  {up:>8}  {down:>8}  {took:>7}  {why}")
+const HEADS: [&str; 8] = ["TIME", "VERDICT", "TARGET", "ADDRESS", "UP", "DOWN", "TOOK", "WHY"];
+const WIDTHS: [isize; 8] = [12, 10, 32, 15, -8, -8, -7, 0];
+
+/// The text of a cell, and its colour.
+pub(crate) type Cell = (String, Option<&'static str>);
+
+/// Makes a cell without colour.
+pub(crate) fn plain(text: impl Into<String>) -> Cell {
+    (text.into(), None)
+}
+
+/// Returns one line of a table. A cell with a negative width stands at the right of its column.
+pub(crate) fn line(widths: &[isize], cells: impl IntoIterator<Item = Cell>, colour: bool) -> String {
+    let pad = |((text, style), width): (Cell, &isize)| match (*width < 0, width.unsigned_abs()) {
+        (true, width) => paint(&format!("{text:>width$}"), style, colour),
+        (false, width) => paint(&format!("{text:<width$}"), style, colour),
+    };
+    cells.into_iter().zip(widths).map(pad).collect::<Vec<_>>().join("  ")
 }
 
 /// SGR 31, 32, 33 (ECMA-48 section 8.3.117).

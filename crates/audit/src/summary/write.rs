@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Effect, Reached, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
 use crate::Moment;
 use crate::query::last_part;
-use crate::table::{GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
+use crate::table::{self, GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
 
 /// Hosts and rules that a job summary of GitHub shows at most: it takes no more than 1 MiB, or nothing.
 const MAX_ROWS: usize = 500;
@@ -47,6 +47,10 @@ pub fn write(summary: &Summary, form: Form, sort: Sort, out: &mut dyn Write) -> 
     }
 }
 
+const HEADS: [&str; 10] =
+    ["DENIED", "ALLOWED", "WOULD", "FAILED", "UP", "DOWN", "FIRST (UTC)", "LAST", "TARGET", "WHY"];
+const WIDTHS: [isize; 10] = [-7, -7, -6, -6, -8, -8, 19, 19, 32, 0];
+
 fn text(summary: &Summary, colour: bool, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
     let plain = |text: &str| cell(text).into_owned();
     for (name, value) in head(summary) {
@@ -57,32 +61,20 @@ fn text(summary: &Summary, colour: bool, sort: Sort, out: &mut dyn Write) -> io:
     }
     let hosts = summary.hosts(sort);
     if !hosts.is_empty() {
-        writeln!(
-            out,
-            "\n{:>7}  {:>7}  {:>6}  {:>6}  {:>8}  {:>8}  {:<19}  {:<19}  {:<32}  WHY",
-            "DENIED", "ALLOWED", "WOULD", "FAILED", "UP", "DOWN", "FIRST (UTC)", "LAST", "TARGET"
-        )?;
+        writeln!(out, "\n{}", table::line(&WIDTHS, HEADS.map(table::plain), false))?;
     }
     for host in &hosts {
         let Traffic { tally, bytes_up, bytes_down, open, .. } = host.traffic;
-        let number = |count: u64, width: usize, style| {
-            let text = format!("{:>width$}", if count == 0 { "-".to_owned() } else { count.to_string() });
-            if count == 0 { text } else { paint(&text, style, colour) }
+        let number = |(count, style): (u64, _)| match count {
+            0 => table::plain("-"),
+            count => (count.to_string(), Some(style)),
         };
-        writeln!(
-            out,
-            "{}  {}  {}  {}  {:>8}  {:>8}  {:<19}  {:<19}  {:<32}  {}",
-            number(tally.denied, 7, Some(RED)),
-            number(tally.allowed, 7, Some(GREEN)),
-            number(tally.would_deny, 6, Some(YELLOW)),
-            number(tally.not_reached(), 6, Some(YELLOW)),
-            at_least(bytes_up, open),
-            at_least(bytes_down, open),
-            time(host.first),
-            time(host.last),
-            target(host),
-            why(summary, host, &plain),
-        )?;
+        let counts = [(tally.denied, RED), (tally.allowed, GREEN), (tally.would_deny, YELLOW)];
+        let counts = counts.into_iter().chain([(tally.not_reached(), YELLOW)]).map(number);
+        let sizes = [at_least(bytes_up, open), at_least(bytes_down, open)];
+        let rest = [time(host.first), time(host.last), target(host), why(summary, host, &plain)];
+        let cells = counts.chain(sizes.into_iter().chain(rest).map(table::plain));
+        writeln!(out, "{}", table::line(&WIDTHS, cells, colour))?;
     }
     if let Some(others) = others(summary) {
         writeln!(out, "{others}")?;

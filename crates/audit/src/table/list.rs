@@ -7,7 +7,7 @@ use exeat_policy::printable_ascii;
 use exeat_record::{RunId, ascii_json};
 use serde_json::json;
 
-use super::{GREEN, RED, YELLOW, day_and_time, paint, short_end};
+use super::{GREEN, RED, YELLOW, day_and_time, line, plain, short_end};
 use crate::query::Record;
 use crate::runs::RunSummary;
 
@@ -26,11 +26,9 @@ pub fn list(
         None => "-".to_owned(),
     };
     let width = runs.iter().map(|run| name(run).len()).max().unwrap_or_default();
-    writeln!(
-        out,
-        "{:<width$}  {:<19}  {:<10}  {:>7}  {:>6}  {:>5}  {:>6}  {:<16}  COMMAND",
-        "RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "FAILED", "STAGE"
-    )?;
+    let heads = ["RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "FAILED", "STAGE", "COMMAND"];
+    let widths = [width.cast_signed(), 19, 10, -7, -6, -5, -6, 16, 0];
+    writeln!(out, "{}", line(&widths, heads.map(plain), false))?;
     for run in runs {
         let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         let (end, style) = match (&run.end, &run.problem) {
@@ -39,23 +37,23 @@ pub fn list(
             (None, None) => ("unfinished".to_owned(), Some(YELLOW)),
             (Some(end), None) => (short_end(end), None),
         };
-        let number = |of: fn(&Record) -> Option<u64>, width: usize, style| {
+        let number = |of: fn(&Record) -> Option<u64>, style| {
             let value = run.end.as_deref().and_then(of);
-            paint(&format!("{:>width$}", count(value)), value.filter(|it| *it > 0).map(|_| style), colour)
+            (count(value), value.filter(|it| *it > 0).and(style))
         };
-        writeln!(
-            out,
-            "{:<width$}  {:<19}  {}  {:>7}  {}  {}  {}  {:<16}  {}",
-            name(run),
-            run.started.as_deref().map_or_else(|| "-".to_owned(), day_and_time),
-            paint(&format!("{end:<10}"), style, colour),
-            count(run.end.as_ref().and_then(|end| end.allowed)),
-            number(|end| end.denied, 6, RED),
-            number(|end| end.would_deny, 5, YELLOW),
-            number(not_reached, 6, YELLOW),
-            run.stage.as_deref().map_or("-".into(), printable_ascii),
-            run.command.as_deref().map_or("-".into(), printable_ascii),
-        )?;
+        let word = |text: &Option<String>| plain(text.as_deref().map_or("-".into(), printable_ascii));
+        let cells = [
+            plain(name(run)),
+            plain(run.started.as_deref().map_or_else(|| "-".to_owned(), day_and_time)),
+            (end, style),
+            number(|end| end.allowed, None),
+            number(|end| end.denied, Some(RED)),
+            number(|end| end.would_deny, Some(YELLOW)),
+            number(not_reached, Some(YELLOW)),
+            word(&run.stage),
+            word(&run.command),
+        ];
+        writeln!(out, "{}", line(&widths, cells, colour))?;
     }
     Ok(())
 }
