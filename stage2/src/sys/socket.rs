@@ -192,7 +192,8 @@ pub(crate) fn receive_with(socket: &Descriptor, buffer: &mut [u8]) -> Result<(us
         buffers: address(&buffer),
         buffer_count: 1,
         control: address_mut(&mut rights),
-        control_length: mem::size_of::<Rights>(),
+        // Without the padding, in which the kernel would put one descriptor more.
+        control_length: Rights::HEADER + MAX_PASSED * mem::size_of::<i32>(),
         flags: 0,
     };
     let arguments = [socket.argument(), address_mut(&mut header), MSG_CMSG_CLOEXEC, 0, 0, 0];
