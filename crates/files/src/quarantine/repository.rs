@@ -43,6 +43,9 @@ struct Room {
     bytes: usize,
 }
 
+/// Names from the tree to a directory that cost nothing. Each one more costs a name of the [`Room`]: a directory is opened from the top,
+/// so a chain of them would take as many lookups as half the square of its length.
+const NEAR: usize = 16;
 /// So much takes about 30 ms.
 const ROOM: Room = Room { names: 1 << 16, bytes: 1 << 24 };
 /// Links that are moved at the end of one run, in all repositories together: a few seconds on a busy machine.
@@ -99,6 +102,13 @@ impl Search<'_> {
         let mut next = VecDeque::from([repository.to_path_buf()]);
         let mut unread = Vec::new();
         while let Some(at) = next.pop_front() {
+            let far = at.components().count().saturating_sub(NEAR);
+            let Some(names) = self.room.names.checked_sub(far) else {
+                unread.push(at);
+                unread.extend(next);
+                break;
+            };
+            self.room.names = names;
             let opened = self.open(&at).and_then(|dir| {
                 let names = self.names(&dir)?;
                 Ok((dir, names))
@@ -394,6 +404,21 @@ mod tests {
         fn drop(&mut self) {
             fs::remove_dir_all(&self.root).unwrap();
         }
+    }
+
+    #[test]
+    fn l18_searches_a_chain_of_directories_only_so_far() {
+        const LENGTH: usize = 2000;
+        let place = Place::new("chain");
+        let mut dir = File::open(place.root.join(".git/logs")).unwrap();
+        for _ in 0..LENGTH {
+            nix::sys::stat::mkdirat(&dir, "d", nix::sys::stat::Mode::S_IRWXU).unwrap();
+            dir = open_deep(dir.as_fd(), Path::new("d")).unwrap().into();
+        }
+        let found = place.look(ROOM.names);
+        assert!(!found.unread.is_empty());
+        // Half the square of this is what there is room for.
+        assert!(found.directories.len() < 400, "{}", found.directories.len());
     }
 
     /// What is beyond the bound is said. Where it was beyond it at the start, nothing is moved in the directories that were not
