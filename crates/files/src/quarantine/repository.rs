@@ -294,7 +294,7 @@ pub fn beyond_search(missing: &Missing) -> Vec<String> {
     let beyond = missing.repositories.iter().filter(is_beyond);
     let told = beyond.map(|name| {
         format!(
-            "`{}` holds more than {} names, or a closed directory: links that the stage makes there may stay, and git would \
+            "`{}` holds more than {} names, or directories far down or closed: links that the stage makes there may stay, and git would \
              write through them",
             missing.tree.join(name).display(),
             ROOM.names
