@@ -35,6 +35,7 @@ mod kernel_uid;
 mod keyring;
 mod killed_bridge;
 mod killed_supervisor;
+mod late_reads;
 mod let_through;
 mod linked_names;
 mod long_looks;
@@ -106,6 +107,7 @@ pub(crate) fn cases(list: &mut Cases) {
     killed_supervisor::cases(list);
     let_through::cases(list);
     linked_names::cases(list);
+    late_reads::cases(list);
     long_looks::cases(list);
     loopback_ports::cases(list);
     mask_removal::cases(list);
