@@ -7,6 +7,7 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l18_a_configuration_that_a_run_left_holds_up_no_start", configuration);
+    list.users("escape::l18_links_beyond_the_bound_refuse_a_start_that_must_hold", beyond);
     list.users("escape::l18_many_links_to_one_directory_hold_up_no_end", ends);
 }
 
@@ -49,6 +50,29 @@ fn configuration(cx: &Cx) {
         }
         fs::remove_dir_all(cx.dir().join("lib")).expect("what the stage has made");
     }
+}
+
+/// A protected name leads through links that a run left, farther than is looked at. A start says so, and whoever wants all to be held
+/// gets no run.
+fn beyond(cx: &Cx) {
+    cx.exeat(["run", "--", "sh", "-c", CONFIGURATIONS]).run().exits(0);
+    let link = |end: &str| {
+        cx.outside(["ln", "-sfn", end, ".mcp.json"]).cwd(cx.dir()).run().exits(0);
+    };
+    let full = || cx.exeat(["run", "--require", "full", "--", "touch", "started"]).run();
+    let started = cx.dir().join("started");
+    link("lib/l38");
+    full().exits(0);
+    fs::remove_file(&started).expect("what the stage has made");
+    link("lib/l0");
+    let said = "lead to more than is looked at";
+    let done = cx.exeat(["run", "--", "true"]).run();
+    done.exits(0).says(said);
+    let log = done.record();
+    let fs = &log.events("run_start")[0]["enforcement"]["fs"];
+    assert!(fs.to_string().contains("partial: links and configurations"), "{fs}");
+    full().exits(125).says(said);
+    assert!(!started.exists(), "the stage was started");
 }
 
 /// The stage replaces directories with links, all to a large one.
