@@ -22,6 +22,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("policy::h23_the_stage_has_no_descriptor_of_a_policy", on_a_descriptor);
     list.users("policy::n12_variables_and_labels_of_a_job", job);
     list.users("policy::h23_the_project_s_file_needs_a_ceiling", project_file);
+    list.users("policy::h23_a_stage_writes_no_ceiling_of_the_user", ceiling_of_a_stage);
     list.root("policy::h23_another_s_policy_is_not_root_s", of_another);
     list.users("policy::k3_n16_what_has_no_place_does_not_start", no_place);
     list.users("policy::k13_the_user_s_ceiling_is_not_the_stage_s", own_ceiling);
@@ -314,6 +315,30 @@ fn project_file(cx: &Cx) {
     sh(cx, &["--ceiling", &site], "echo > .exeat.toml || rm -f .exeat.toml; mv .exeat.toml x; true").run();
     let left = fs::read_to_string(cx.dir().join(".exeat.toml")).expect("it is still there");
     assert!(left.contains(&evil), "{left}");
+}
+
+/// A home below the working directory may have a ceiling of a stage's, which would use the project's file.
+fn ceiling_of_a_stage(cx: &Cx) {
+    let good = cx.good();
+    let text = format!("[network]\nallow = [\"{good}\"]\n");
+    write(cx, &cx.dir().join(".exeat.toml"), &text);
+    let plant =
+        "mkdir -p a/home/.config/exeat; cp .exeat.toml a/home/.config/exeat/policy.toml; ln -s a/home h";
+    sh(cx, &[], plant).run().exits(0);
+    let script = asks(&[&good]);
+    let config = cx.dir().join("a/home/.config").display().to_string();
+    let ceiling = format!("{config}/exeat/policy.toml");
+    let refused = |done: Done| did_not_start(cx, &done, &format!("or, if it is yours: --ceiling {ceiling}"));
+    for home in ["a/home", "h"] {
+        let home = cx.dir().join(home).display().to_string();
+        refused(sh(cx, &[], "touch started").env("HOME", &home).run());
+        sh(cx, &["--ceiling", &ceiling], &script).env("HOME", &home).run().shows("200 ");
+    }
+    refused(sh(cx, &[], "touch started").env("XDG_CONFIG_HOME", &config).run());
+    // No stage writes to the home directory by default.
+    let home = cx.dir().display().to_string();
+    write(cx, &cx.dir().join(".config/exeat/policy.toml"), &text);
+    sh(cx, &["--allow", &good], &script).env("HOME", &home).run().shows("200 ");
 }
 
 /// Under `sudo -E` the home directory and its ceiling belong to another user; a project's file may belong to anybody.

@@ -10,9 +10,10 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use exeat_files::request::Bind;
-use exeat_files::users::home_of;
+use exeat_files::users::{home_of, walk_home};
 use exeat_files::walk::{LinkRule, clean, cwd_by_name};
 use exeat_policy::file::{BindSpec, PathSpec};
+use exeat_policy::printable;
 
 use crate::fault::Fault;
 
@@ -123,6 +124,15 @@ impl Machine {
     /// Returns HOME, or the home directory of the user database.
     pub fn home_or_database(&self) -> PathBuf {
         home_of(self.env.get(OsStr::new("HOME")).map(OsString::as_os_str))
+    }
+
+    /// Refuses a home directory behind a link that a stage could have made.
+    pub(crate) fn check_home(&self) -> Result<(), Fault> {
+        let checked = walk_home(self.env.get(OsStr::new("HOME")).map(OsString::as_os_str));
+        checked.map(drop).map_err(|(home, link)| {
+            let shown = printable(&home.display().to_string());
+            Fault::input(format!("cannot use the home directory `{shown}`")).because(link)
+        })
     }
 
     fn home(&self) -> Option<PathBuf> {

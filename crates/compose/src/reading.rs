@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_files::request::Bounds;
+use exeat_files::users::home_of;
 use exeat_policy::file::{self, PolicyFile, SET};
 use exeat_policy::{
     Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder,
@@ -71,6 +72,9 @@ impl<'a> Reading<'a> {
 
     /// Reads every ceiling once: those of the site and the user where they exist, then the named ones.
     pub(crate) fn ceilings(&mut self, named: &[PathBuf], site: Site) -> Result<Vec<Named>, Fault> {
+        if site.has_ceilings {
+            self.machine.check_home()?;
+        }
         let read_unnamed = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
         let read_unnamed = read_unnamed.into_iter().filter(|_| site.has_ceilings);
         let mut all = Vec::new();
@@ -82,7 +86,10 @@ impl<'a> Reading<'a> {
             match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
-                _ if path != Path::new(SITE_CEILING) => check_ceiling_owner(&path)?,
+                _ if path != Path::new(SITE_CEILING) => {
+                    check_ceiling_owner(&path)?;
+                    self.check_ceiling_place(&path, named)?;
+                }
                 _ => {}
             }
             all.push(self.read_file(&path, FileRole::Ceiling)?);
@@ -98,6 +105,29 @@ impl<'a> Reading<'a> {
             all.push(self.inspect_and_read(path, FileRole::Ceiling)?);
         }
         Ok(all)
+    }
+
+    /// Refuses a ceiling of the user below the working directory, where a stage of an earlier run can have written it: an unnamed
+    /// ceiling also activates the project's file. No stage writes to a home that is the working directory, or that the user database
+    /// names.
+    fn check_ceiling_place(&self, ceiling: &Path, named: &[PathBuf]) -> Result<(), Fault> {
+        let cwd = &self.machine.cwd;
+        let Some((file, dir)) = self.identity(ceiling) else { return Ok(()) };
+        let is_named = named.iter().filter_map(|named| self.identity(named)).any(|(named, _)| named == file);
+        let usual = home_of(None);
+        let is_usual = self.machine.home_or_database() == usual && dir.starts_with(&usual);
+        let is_at_home = self.machine.home_or_database() == *cwd || is_usual && usual.starts_with(cwd);
+        let is_below = file.starts_with(cwd) || dir.starts_with(cwd);
+        if is_named || !is_below || is_at_home || cwd.parent().is_none() {
+            return Ok(());
+        }
+        let shown = printable(&ceiling.display().to_string());
+        let why = format!(
+            "the ceiling `{shown}` is below the working directory, where a stage could have written it"
+        );
+        let word = shell_word(&file.display().to_string());
+        Err(Fault::input(why)
+            .hint(format!("move HOME or XDG_CONFIG_HOME elsewhere; or, if it is yours: --ceiling {word}")))
     }
 
     /// Returns what identifies a ceiling: the file and the directory where its relative paths start; `None` without a file.

@@ -8,16 +8,31 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::{Uid, User, geteuid};
 
-use crate::names::true_name;
+use crate::walk::{LinkRule, WalkError};
 
-/// Returns HOME as the caller has it, or what the user database says, or `/`.
+/// Returns HOME as the caller has it, or what the user database says, or `/`. Only [`walk_home`] says whether a link on the way is not
+/// to be followed.
 #[must_use]
 pub fn home_of(variable: Option<&OsStr>) -> PathBuf {
+    walk_home(variable).unwrap_or_else(|(home, _)| home)
+}
+
+/// Follows the way to the home directory by the link rule, as far as something is there.
+///
+/// # Errors
+/// Returns the home's path and a [`WalkError::Link`] for a link that a stage could have made.
+pub fn walk_home(variable: Option<&OsStr>) -> Result<PathBuf, (PathBuf, WalkError)> {
     let given = variable.map(PathBuf::from).filter(|path| path.is_absolute());
     let home = given
         .or_else(|| user_of(geteuid()).ok().flatten().map(|user| user.dir))
         .unwrap_or_else(|| "/".into());
-    true_name(&home).unwrap_or(home)
+    let links = LinkRule::without_home();
+    let end = links.walk(&home).map(|end| end.real);
+    // What is missing leads nowhere, but the part that is there may.
+    match end.or_else(|_| links.walk_existing(&home).map(|_| home.clone())) {
+        Err(link @ WalkError::Link { .. }) => Err((home, link)),
+        end => Ok(end.unwrap_or(home)),
+    }
 }
 
 /// How long an answer is kept: a start asks for the same user up to four times.

@@ -30,6 +30,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{User, geteuid};
 
 use crate::names::{is_same, true_name};
+use crate::users::user_of;
 
 /// As many links as the kernel follows in one path (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -200,6 +201,13 @@ impl LinkRule {
             written: OnceCell::new(),
             has_unmapped: OnceCell::new(),
         }
+    }
+
+    /// Makes the rule for the way to a home directory. It follows no link because of a home: a link must not make itself trusted.
+    pub(crate) fn without_home() -> Self {
+        let usual = user_of(geteuid()).ok().flatten().map_or_else(|| "/".into(), |user| user.dir);
+        let (configuration, toolchains) = (OnceCell::from(Vec::new()), OnceCell::from(Vec::new()));
+        Self { configuration, toolchains, ..Self::new(&usual, None) }
     }
 
     /// Makes the rule from this process's environment: HOME, or else what the user database says, and XDG_RUNTIME_DIR.

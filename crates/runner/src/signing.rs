@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_files::users::home_of;
+use exeat_files::users::{home_of, walk_home};
 use exeat_files::walk::{LinkRule, WalkError};
 use exeat_record::SigningKey;
 use exeat_record::place::{self, Place};
@@ -108,10 +108,11 @@ pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -
 /// Returns where a run with this environment keeps its record.
 ///
 /// # Errors
-/// Returns [`Error::StrayLink`] if a link that a stage could have made leads there.
+/// Returns [`Error::StrayLink`] if a link that a stage could have made leads there, or to HOME.
 pub(crate) fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Result<Option<Place>, Error> {
     let variable = |name: &str| host_env.get(OsStr::new(name)).map(OsString::as_os_str);
-    let home = home_of(variable("HOME"));
+    let home = walk_home(variable("HOME"))
+        .map_err(|(home, link)| Error::from_walk("the home directory", &home, link))?;
     let place = Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok();
     if let Some(place) = &place {
         let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));

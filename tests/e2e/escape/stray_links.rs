@@ -20,6 +20,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l02_a_link_that_a_run_left_leads_no_variable_astray", variables);
     list.users("escape::l03_a_link_into_the_working_directory_makes_it_read_only", working_directory);
     list.users("escape::l04_a_link_opens_no_mask", masks);
+    list.users("escape::l01_a_link_that_a_run_left_leads_no_home_astray", homes);
     list.users("escape::l05_an_exchanged_name_is_not_mounted", exchange);
     list.users("escape::l01_a_tree_that_a_stage_wrote_is_trusted_no_more", written);
     list.root("escape::l01_root_is_led_into_no_closed_directory_below_a_link", closed_below);
@@ -400,6 +401,24 @@ fn written(cx: &Cx) {
     let done = cx.exeat(words).cwd(&other).env("NVM_DIR", &data).run();
     assert!(!done.stdout().contains("top secret"), "{done:?}");
     done.exits(0).says("left out");
+}
+
+/// No link of a stage's leads to another home, and links of the user's that end below their directory do.
+fn homes(cx: &Cx) {
+    let (other, victim) = scene(cx);
+    let plant = format!("ln -s {} h; ln -s . self; mkdir real; ln -s real below", victim.display());
+    cx.exeat(["run", "--", "sh", "-c", &plant]).cwd(&other).run().exits(0);
+    let elsewhere = cx.home().join("elsewhere");
+    make(cx, &elsewhere);
+    let run = |home: &str| {
+        let home = other.join(home).display().to_string();
+        cx.exeat(["run", "--", "true"]).cwd(&elsewhere).env("HOME", &home).run()
+    };
+    for (home, end) in [("h", &victim), ("h/new", &victim), ("self", &other)] {
+        run(home).exits(2).says("a stage could have made").says(&end.display().to_string());
+        assert_eq!(fs::read_dir(&victim).expect("directory").count(), 1, "only the secret");
+    }
+    run("below").exits(0);
 }
 
 /// Links of the caller's or root's are followed, but not those of another user, nor root's where others can make them.
