@@ -251,7 +251,9 @@ fn own_ceiling(cx: &Cx) {
     run().exits(0).prints("end\n").says("exeat's own files are in it");
     assert!(!site.exists() && !cx.dir().join("other").exists());
     write(cx, &site, "[network]\nallow = []\n");
-    run().exits(0).prints("end\n");
+    let named = site.display().to_string();
+    run().exits(2).prints("").says(&format!("--ceiling {named}"));
+    sh(cx, &["--ceiling", &named], script).env("XDG_CONFIG_HOME", &config).run().exits(0).prints("end\n");
     assert_eq!(fs::read_to_string(&site).expect("still there"), "[network]\nallow = []\n");
 }
 
