@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::fs::File;
 use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -107,6 +108,8 @@ pub struct Missing {
     pub further: Vec<FurtherDown>,
     /// Names that are let through in these.
     pub let_through: Vec<String>,
+    /// Directories in which something is read-only for the stage: who may write there could replace it.
+    pub covered: BTreeSet<String>,
 }
 
 impl Missing {
@@ -117,15 +120,17 @@ impl Missing {
             && self.further.is_empty()
             && self.patterns.is_empty()
             && self.links.is_empty()
+            && self.covered.is_empty()
             && names.iter().all(|names| names.is_empty())
     }
 
-    /// The directories that hold names which are watched, and those above them.
+    /// The directories that hold names which are watched or read-only, and those above them.
     fn holders(&self) -> BTreeSet<&str> {
-        let names = self.names.iter().map(|it| dir_of(&it.name));
+        let names = self.names.iter().map(|it| &it.name).chain(self.links.iter().map(|(name, _)| name));
+        let names = names.chain(&self.pointers).chain(&self.bare).map(|name| dir_of(name));
         let patterns = self.patterns.iter().map(|it| it.dir.as_str());
         let further = self.further.iter().map(|it| it.dir.as_str());
-        let whole = self.repositories.iter().chain(&self.held).map(String::as_str);
+        let whole = self.repositories.iter().chain(&self.held).chain(&self.covered).map(String::as_str);
         let mut dirs = BTreeSet::from([""]);
         for dir in names.chain(patterns).chain(further).chain(whole) {
             // What is known has those above it.
@@ -201,7 +206,7 @@ impl Watch {
         let keys = Keys::draw();
         let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), keys));
         let contents = contents.collect();
-        let modes = Modes::read(missing.holders().into_iter(), |dir| open_or_tree(&tree, dir).ok());
+        let modes = Modes::read(&tree, missing.holders().into_iter(), |dir| open_or_tree(&tree, dir).ok())?;
         let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
         let directory = directory.ok().map(|stat| id_of(&stat));
         Ok(Self {
@@ -491,17 +496,36 @@ impl Watch {
         for dir in self.missing.holders() {
             let Some(was) = self.modes.of(dir) else { continue };
             let Ok(opened) = open_or_tree(&self.tree, dir) else { continue };
-            let path =
-                || if dir.is_empty() { self.missing.tree.clone() } else { self.missing.tree.join(dir) };
-            match was.restore(opened.as_fd()) {
+            match was.restore(opened.as_fd(), self.modes.owner()) {
                 Ok(false) => {}
-                Ok(true) => told.add_closed(path()),
-                Err(why) => {
-                    let why = format!("the stage may have opened it to other users, and it stays so ({why})");
-                    told.add(Found { path: path(), moved: Err(io::Error::other(why)) });
-                }
+                Ok(true) => told.add_closed(self.path_of(dir)),
+                Err(why) => told.add(self.open_to_others(dir, why)),
             }
         }
+    }
+
+    /// Tells of links in the places of such directories, where they lead to what other users may write to. It may have been so before
+    /// the stage started, so it is not changed.
+    fn tell_links(&self) -> Vec<Found> {
+        let leads_to_open = |dir: &&str| {
+            let is_link = open_or_tree(&self.tree, dir).err() == Some(Errno::ELOOP);
+            let Some(was) = self.modes.of(dir).filter(|_| is_link) else { return false };
+            match openat2(&self.tree, *dir, how(ResolveFlag::RESOLVE_BENEATH)) {
+                Ok(end) => was.is_exceeded_by(end.as_fd(), self.modes.owner()),
+                Err(errno) => !matches!(errno, Errno::ENOENT | Errno::ENOTDIR),
+            }
+        };
+        let dirs = self.missing.holders().into_iter().filter(leads_to_open);
+        dirs.map(|dir| self.open_to_others(dir, "a link has its place")).collect()
+    }
+
+    fn path_of(&self, dir: &str) -> PathBuf {
+        if dir.is_empty() { self.missing.tree.clone() } else { self.missing.tree.join(dir) }
+    }
+
+    fn open_to_others(&self, dir: &str, why: impl Display) -> Found {
+        let why = format!("the stage may have opened it to other users, and it stays so ({why})");
+        Found { path: self.path_of(dir), moved: Err(io::Error::other(why)) }
     }
 }
 
@@ -534,6 +558,8 @@ pub fn finish_until<'a>(
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
     settle(&mut told, &Watch::settle_names);
     settle(&mut told, &|watch| watch.settle_further(is_over));
+    // What was moved by now is no longer there.
+    settle(&mut told, &Watch::tell_links);
     settle(&mut told, &|watch| if is_over() { Vec::new() } else { watch.settle_held() });
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
     let mut left = MOVED;
@@ -636,10 +662,13 @@ fn entries(dir: BorrowedFd<'_>) -> nix::Result<impl Iterator<Item = nix::Result<
 
 /// Opens a directory below another one, through no link.
 fn open_at(dir: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
-    let resolve =
-        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(resolve);
-    openat2(dir, path, how)
+    openat2(dir, path, how(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS))
+}
+
+/// How a directory is opened, by its path only.
+fn how(resolve: ResolveFlag) -> OpenHow {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    OpenHow::new().flags(flags).resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS)
 }
 
 /// Does it; where that is refused, with the directory opened for its owner as long as it takes.

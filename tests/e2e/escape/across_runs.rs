@@ -24,16 +24,18 @@ pub(super) fn cases(list: &mut Cases) {
 
 /// A directory that the stage opened would let another user of the machine replace `.git/config` after the run.
 fn opened(cx: &Cx) {
-    cx.outside(["git", "init", "-q", "."]).run().exits(0);
+    // All that git obeys there is read-only, and nothing is missing.
+    let setup = "git init -q . && mkdir -p tools/hooks/all && git config core.hooksPath tools/hooks/all";
+    cx.outside(["sh", "-c", setup]).run().exits(0);
     let mode =
         |name: &str| fs::metadata(cx.dir().join(name)).expect("a directory").permissions().mode() & 0o7777;
-    let names = ["", ".git", ".git/info"];
+    let names = ["", ".git", ".git/info", "tools", "tools/hooks"];
     let before = names.map(mode);
-    let attack = "chmod 777 . .git .git/info; mkdir -m 777 .cargo own; stat -c %a . .git .git/info; echo ready; read -r go; true";
+    let attack = "chmod 777 . .git .git/info tools tools/hooks; mkdir -m 777 .cargo own; stat -c %a . .git .git/info; echo ready; read -r go; true";
     for is_killed in [false, true] {
         let mut live = cx.sh(&[], attack).stdin_open().start();
         live.until_prints("ready");
-        assert_eq!(names.map(mode), [0o777; 3], "the stage has opened nothing, and the test shows nothing");
+        assert_eq!(names.map(mode), [0o777; 5], "the stage has opened nothing, and the test shows nothing");
         if is_killed {
             live.signal(Signal::SIGKILL);
             live.wait();
@@ -43,7 +45,7 @@ fn opened(cx: &Cx) {
                 .says("let other users write since the start of the run");
         } else {
             live.wait().exits(0).says(
-                "and 3 more directories let other users write since the start of the run, and no longer",
+                "and 5 more directories let other users write since the start of the run, and no longer",
             );
         }
         assert_eq!(names.map(mode), before);

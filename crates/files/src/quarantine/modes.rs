@@ -2,17 +2,21 @@
 //! at any later time. What it has opened is closed again at the end.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat};
+use nix::unistd::{Uid, geteuid};
 use rustix::fs::{getxattr, removexattr};
 use rustix::io::Errno as Xerrno;
 use serde::{Deserialize, Serialize};
 
 /// Bits that let others write to a directory.
 const OPEN: Mode = Mode::S_IWGRP.union(Mode::S_IWOTH);
+/// The group's bits.
+const GROUP: u32 = 0o070;
 /// Lists that let more users in than the mode tells (acl(5)). The second gives what is made in a directory its mode.
 const LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
@@ -20,60 +24,118 @@ const LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"]
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Access {
     mode: u32,
+    owner: u32,
     /// Whether it has each of [`LISTS`].
     lists: [bool; 2],
 }
 
 impl Access {
     fn read(dir: BorrowedFd<'_>) -> io::Result<Self> {
-        let place = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        let (stat, place) = (fstat(dir)?, place_of(dir));
         // The file system may know no lists.
         let has =
             |list| matches!(getxattr(place.as_str(), list, &mut [0_u8; 64][..]), Ok(_) | Err(Xerrno::RANGE));
-        Ok(Self { mode: fstat(dir)?.st_mode, lists: LISTS.map(has) })
+        Ok(Self { mode: stat.st_mode, owner: stat.st_uid, lists: LISTS.map(has) })
+    }
+
+    /// What a directory has more than this one: its lists, and the mode that it has without.
+    fn excess(self, now: Self) -> ([bool; 2], Option<Mode>) {
+        let [was, mode] = [self.mode, now.mode].map(Mode::from_bits_truncate);
+        // Without the sticky bit whoever may write renames what others own.
+        let closed = (mode - (OPEN - was)) | (was & Mode::S_ISVTX);
+        let ([had_access, had_default], [access, default]) = (self.lists, now.lists);
+        ([access && !had_access, default && !had_default], (closed != mode).then_some(closed))
+    }
+
+    /// Whether other users may do more in a directory than this says: also by being its owner.
+    pub(super) fn is_exceeded_by(self, dir: BorrowedFd<'_>, owner: Uid) -> bool {
+        Self::read(dir).is_ok_and(|now| {
+            let is_anothers = now.owner != owner.as_raw() && now.owner != self.owner;
+            is_anothers || self.excess(now) != ([false; 2], None)
+        })
     }
 
     /// Takes from a directory what it has more than this, and says whether there was anything.
-    pub(super) fn restore(self, dir: BorrowedFd<'_>) -> io::Result<bool> {
-        let now = Self::read(dir)?;
-        let mut is_changed = false;
-        let place = format!("/proc/self/fd/{}", dir.as_raw_fd());
-        for ((list, had), has) in LISTS.into_iter().zip(self.lists).zip(now.lists) {
-            if has && !had {
-                match removexattr(place.as_str(), list) {
-                    Ok(()) => is_changed = true,
-                    Err(Xerrno::NODATA) => {}
-                    Err(errno) => return Err(io::Error::from_raw_os_error(errno.raw_os_error())),
-                }
+    ///
+    /// # Errors
+    /// What keeps it open. A directory that is not the owner's is not changed: a stage can only have put it there.
+    pub(super) fn restore(self, dir: BorrowedFd<'_>, owner: Uid) -> io::Result<bool> {
+        if !self.is_exceeded_by(dir, owner) {
+            return Ok(false);
+        }
+        let mut now = Self::read(dir)?;
+        if now.owner != owner.as_raw() {
+            return Err(io::Error::other("it is another user's"));
+        }
+        let (extra, _) = self.excess(now);
+        let place = place_of(dir);
+        if let [true, _] = extra {
+            // The bits of the group are those of the list's mask (acl(5)), and would be the group's own without the list.
+            now.mode &= !GROUP | group_in_list(&place) << 3;
+            set_mode(dir, Mode::from_bits_truncate(now.mode))?;
+        }
+        for (list, _) in LISTS.into_iter().zip(extra).filter(|(_, is_extra)| *is_extra) {
+            match removexattr(place.as_str(), list) {
+                Ok(()) | Err(Xerrno::NODATA) => {}
+                Err(errno) => return Err(io::Error::from_raw_os_error(errno.raw_os_error())),
             }
         }
-        let [was, mode] = [self.mode, Self::read(dir)?.mode].map(Mode::from_bits_truncate);
-        // Without the sticky bit whoever may write renames what others own.
-        let closed = (mode - (OPEN - was)) | (was & Mode::S_ISVTX);
-        if closed != mode {
+        if let (_, Some(closed)) = self.excess(now) {
             set_mode(dir, closed)?;
         }
-        Ok(is_changed || closed != mode)
+        Ok(true)
     }
 }
 
+/// The rights of the owning group in a directory's list: none, where the list cannot be read.
+fn group_in_list(place: &str) -> u32 {
+    // Lists are no longer (XATTR_SIZE_MAX of limits.h).
+    let mut list = vec![0; 1 << 16];
+    let length = getxattr(place, LISTS[0], &mut list[..]).unwrap_or(0);
+    let entries = list.get(4..length).unwrap_or_default();
+    // The tag and the rights, as in posix_acl_xattr.h; the id is not asked.
+    let rights = entries.chunks_exact(8).find_map(|entry| match *entry {
+        [4, 0, rights, ..] => Some(u32::from(rights & 7)),
+        _ => None,
+    });
+    rights.unwrap_or(0)
+}
+
+fn place_of(dir: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", dir.as_raw_fd())
+}
+
 /// Who could write to the directories at the start, by their places below the tree.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Modes(BTreeMap<String, Access>);
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Modes {
+    dirs: BTreeMap<String, Access>,
+    /// Who owns on the disk what the stage makes.
+    owner: u32,
+}
 
 impl Modes {
     /// Reads those that can be opened.
     pub(super) fn read<'d>(
+        tree: &File,
         dirs: impl Iterator<Item = &'d str>,
         open: impl Fn(&str) -> Option<OwnedFd>,
-    ) -> Self {
+    ) -> io::Result<Self> {
+        let caller = geteuid();
+        // A stage of root's counts as the owner of each of its trees.
+        let owner = if caller.is_root() { fstat(tree)?.st_uid } else { caller.as_raw() };
         let access = |dir: &str| Access::read(open(dir)?.as_fd()).ok();
-        Self(dirs.filter_map(|dir| Some((dir.to_owned(), access(dir)?))).collect())
+        let dirs = dirs.filter_map(|dir| Some((dir.to_owned(), access(dir)?))).collect();
+        Ok(Self { dirs, owner })
+    }
+
+    /// Whose directories are closed.
+    pub(super) fn owner(&self) -> Uid {
+        Uid::from_raw(self.owner)
     }
 
     /// What a directory is compared with: one that was not there, with the nearest one above it that was.
     pub(super) fn of(&self, dir: &str) -> Option<Access> {
-        above(dir).find_map(|dir| self.0.get(dir).copied())
+        above(dir).find_map(|dir| self.dirs.get(dir).copied())
     }
 }
 
@@ -94,16 +156,14 @@ pub(super) fn dir_of(name: &str) -> &str {
 
 /// fchmod(2) takes no descriptor that was opened with O_PATH (open(2)), and another may need the mode that is set here.
 pub(super) fn set_mode(dir: BorrowedFd<'_>, mode: Mode) -> nix::Result<()> {
-    let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
-    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
+    fchmodat(AT_FDCWD, place_of(dir).as_str(), mode, FchmodatFlags::FollowSymlink)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use std::path::Path;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+    use std::path::{Path, PathBuf};
 
     use rustix::fs::{XattrFlags, setxattr};
 
@@ -130,6 +190,7 @@ mod tests {
         let (tree, state) = (root.join("tree"), root.join("state"));
         for is_killed in [false, true] {
             fs::create_dir_all(tree.join("a/b/.git/info")).unwrap();
+            fs::create_dir_all(tree.join("tools/hooks")).unwrap();
             // Mode before the run, what the stage sets, and mode afterwards.
             let dirs = [
                 ("", 0o755, 0o777, 0o755),
@@ -137,6 +198,8 @@ mod tests {
                 ("a/b", 0o700, 0o2770, 0o2750),
                 ("a/b/.git", 0o775, 0o777, 0o775),
                 ("a/b/.git/info", 0o755, 0o500, 0o500),
+                ("tools", 0o755, 0o775, 0o755),
+                ("tools/hooks", 0o750, 0o772, 0o750),
             ];
             dirs.iter().for_each(|(dir, before, ..)| set(&tree.join(dir), *before));
             let further =
@@ -150,6 +213,7 @@ mod tests {
                 names: ["a/b/.git/info/attributes", ".cargo/config"].map(name).into(),
                 further: further.into(),
                 repositories: vec!["a/b/.git".into()],
+                covered: [String::from("tools/hooks")].into(),
                 ..Missing::default()
             };
             let watch =
@@ -170,7 +234,7 @@ mod tests {
             } else {
                 finish([&watch]).closed
             };
-            let expected = ["", ".cargo", "a", "a/b", "a/b/.git"];
+            let expected = ["", ".cargo", "a", "a/b", "a/b/.git", "tools", "tools/hooks"];
             assert_eq!(
                 closed,
                 expected.map(|dir| if dir.is_empty() { tree.clone() } else { tree.join(dir) })
@@ -182,5 +246,85 @@ mod tests {
             assert!(!has_lists || getxattr(listed.to_str().unwrap(), LISTS[1], &mut [0_u8; 64][..]).is_err());
             fs::remove_dir_all(&root).unwrap();
         }
+    }
+
+    /// A tree with `held` and `other` in it, of which `held` holds something that is read-only.
+    fn tree(name: &str) -> (PathBuf, Watch) {
+        let tree = std::env::temp_dir().join(format!("modes-{name}-{}", std::process::id()));
+        for dir in ["held", "other"] {
+            fs::create_dir_all(tree.join(dir)).unwrap();
+            set(&tree.join(dir), 0o755);
+        }
+        let covered = [String::from("held")].into();
+        let missing = Missing { tree: tree.clone(), covered, ..Missing::default() };
+        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        (tree, watch)
+    }
+
+    fn left(watch: &Watch) -> Vec<(PathBuf, String)> {
+        let found = finish([watch]);
+        assert!(found.closed.is_empty());
+        found.named.into_iter().map(|it| (it.path, it.moved.unwrap_err().to_string())).collect()
+    }
+
+    #[test]
+    fn l19_a_link_in_the_place_of_an_opened_directory_is_told() {
+        for (end, mode, is_told) in [("other", 0o777, true), ("other", 0o755, false), ("/", 0, true)] {
+            let (tree, watch) = tree("link");
+            fs::rename(tree.join("held"), tree.join("was")).unwrap();
+            symlink(end, tree.join("held")).unwrap();
+            if mode != 0 {
+                set(&tree.join("other"), mode);
+            }
+            let left = left(&watch);
+            assert_eq!(
+                left.iter().any(|(path, why)| *path == tree.join("held") && why.contains("a link")),
+                is_told
+            );
+            assert_eq!(left.len(), usize::from(is_told), "{end} {mode:o}");
+            assert!(
+                mode == 0 || fs::metadata(tree.join("other")).unwrap().permissions().mode() & 0o777 == mode
+            );
+            fs::remove_dir_all(&tree).unwrap();
+        }
+    }
+
+    #[test]
+    fn l19_a_third_user_s_directory_is_told_and_not_changed() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let (tree, watch) = tree("third");
+        chown(tree.join("other"), Some(33), Some(33)).unwrap();
+        set(&tree.join("other"), 0o2770);
+        fs::rename(tree.join("held"), tree.join("was")).unwrap();
+        fs::rename(tree.join("other"), tree.join("held")).unwrap();
+        let left = left(&watch);
+        assert!(
+            matches!(&left[..], [(path, why)] if *path == tree.join("held") && why.contains("another user's")),
+            "{left:?}"
+        );
+        assert_eq!(mode(&tree.join("held")), 0o2770);
+        fs::remove_dir_all(&tree).unwrap();
+    }
+
+    /// `ACL_USER_OBJ`, `ACL_USER` 1001, `ACL_GROUP_OBJ` with no right, `ACL_MASK` with all, and `ACL_OTHER`.
+    const FOR_ONE: [u8; 44] = [
+        2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 233, 3, 0, 0, 4, 0, 0, 0, 255, 255, 255, 255,
+        16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+    ];
+
+    #[test]
+    fn l19_the_group_gets_no_right_when_a_list_is_removed() {
+        let (tree, watch) = tree("list");
+        let held = tree.join("held");
+        let is_set = setxattr(held.to_str().unwrap(), LISTS[0], &FOR_ONE, XattrFlags::empty()).is_ok();
+        if is_set {
+            assert_eq!(mode(&held), 0o770);
+            assert_eq!(finish([&watch]).closed, std::slice::from_ref(&held));
+            assert_eq!(mode(&held), 0o700);
+            assert!(getxattr(held.to_str().unwrap(), LISTS[0], &mut [0_u8; 64][..]).is_err());
+        }
+        fs::remove_dir_all(&tree).unwrap();
     }
 }

@@ -47,6 +47,27 @@ impl Protected {
         path.starts_with(outer) && !self.holes(outer).any(|open| path.starts_with(open))
     }
 
+    /// Has the directories watched that these paths are in, all of which are in the trees.
+    pub(super) fn watch_directories(&mut self, trees: &BTreeSet<PathBuf>) {
+        for path in &self.paths {
+            let Some(tree) = trees.iter().find(|tree| path.starts_with(tree)) else { continue };
+            let Some(dir) = path.strip_prefix(tree).ok().and_then(Path::parent) else { continue };
+            let Some(dir) = dir.to_str() else {
+                let line = format!("`{}` cannot be watched: its name is not UTF-8", tree.join(dir).display());
+                if !self.lost.contains(&line) {
+                    self.lost.push(line);
+                }
+                continue;
+            };
+            let known = self.watched.iter().position(|it| it.tree == *tree);
+            let at = known.unwrap_or(self.watched.len());
+            if known.is_none() {
+                self.watched.push(Missing { tree: tree.clone(), ..Missing::default() });
+            }
+            self.watched.get_mut(at).map(|it| it.covered.insert(dir.to_owned()));
+        }
+    }
+
     /// What is let through in a protected path.
     pub(super) fn holes<'p>(&'p self, outer: &'p Path) -> impl Iterator<Item = &'p Path> {
         let open = self.open.iter().map(PathBuf::as_path);
@@ -110,8 +131,21 @@ pub(super) fn find(
     let watched = search.watched.into_iter().map(|(tree, names)| {
         let Names { missing, patterns, links, pointers, bare, repositories, held, further } = names;
         let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
+        let covered = BTreeSet::new();
         let let_through = if further.is_empty() { Vec::new() } else { whole.clone() };
-        Missing { tree, names, patterns, links, pointers, bare, repositories, held, further, let_through }
+        Missing {
+            tree,
+            names,
+            patterns,
+            links,
+            pointers,
+            bare,
+            repositories,
+            held,
+            further,
+            let_through,
+            covered,
+        }
     });
     let watched = watched.collect();
     let notes = search.closed.iter().filter(|dir| {

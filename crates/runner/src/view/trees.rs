@@ -161,6 +161,7 @@ impl<'a> Builder<'a> {
         // What decided about this run decides about the next one, too.
         let deciding = self.restricting.iter().filter(|it| it.what == DECIDING).map(|it| &it.end.real);
         protected.paths.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
+        protected.watch_directories(&tops);
         let mut missing = std::mem::take(&mut protected.watched);
         self.lost.append(&mut protected.lost);
         self.notes.append(&mut protected.notes);
@@ -206,8 +207,19 @@ impl<'a> Builder<'a> {
             self.mask_place(&place);
         }
         for it in &mut missing {
-            let Missing { tree, names, patterns, links, pointers, bare, repositories, held, further, .. } =
-                it;
+            let Missing {
+                tree,
+                names,
+                patterns,
+                links,
+                pointers,
+                bare,
+                repositories,
+                held,
+                further,
+                covered,
+                ..
+            } = it;
             let is_open = |name: &str| {
                 let path = tree.join(name);
                 writable.iter().any(|(host, _)| path.starts_with(host))
@@ -220,6 +232,7 @@ impl<'a> Builder<'a> {
             repositories.retain(|name| is_open(name));
             held.retain(|name| is_open(name));
             further.retain(|it| is_open(&it.dir));
+            covered.retain(|dir| is_open(dir));
         }
         missing.retain(|it| !it.is_empty());
         self.lost.extend(missing.iter().flat_map(beyond_search));
