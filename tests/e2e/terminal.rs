@@ -20,7 +20,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("terminal::suspends_with_what_it_is_part_of", suspends_with_its_group);
     list.once("terminal::stopped_from_elsewhere", stopped_from_elsewhere);
     list.once("terminal::stopped_where_nobody_continues_it", stopped_in_an_orphan);
-    list.once("terminal::in_the_background", in_the_background);
+    list.once("terminal::b08_in_the_background", in_the_background);
     list.once("terminal::follows_the_window", follows_the_window);
     list.once("terminal::half_a_terminal_is_none", half);
     list.once("terminal::other_streams_stay", other_streams);
@@ -160,10 +160,28 @@ fn stopped_in_an_orphan(cx: &Cx) {
     assert_eq!(screen.wait(), 130);
 }
 
+/// What is typed to the shell is not read by a stage in the background, through no stream; in the foreground it reads again.
 fn in_the_background(cx: &Cx) {
     let mut screen = shell(cx);
-    screen.types("$E -- tty & wait\r").until("not a tty");
+    screen.types("$E -- sh -c 'tty; read -r line; echo \"got $line\"' &\r").until("/dev/pts/0");
+    screen.until_waits("sh").types("echo typed $((6*7))\r").until("typed 42\r\n");
+    screen.types("fg\r").until("line\"'\r\n");
+    screen.until_raw(true).types("word\r").until("got word\r\n");
     screen.until("host$ ");
+    let reads = "for n in 0 1 2; do test -t $n && timeout 1 head -n1 <&$n; done >got 2>&-; echo over >done";
+    for (number, to) in ["| cat", "</dev/null", ">out", "<>/dev/null >out"].into_iter().enumerate() {
+        let (got, over) = (format!("got{number}"), cx.dir().join(format!("over{number}")));
+        let script =
+            reads.replace(">got", &format!(">{got}")).replace(">done", &format!(">{}", over.display()));
+        screen.types(format!("cd {}; $E --rw . -- sh -c '{script}' {to} &\r", cx.dir().display()));
+        wait_for(Duration::from_secs(20), "the stage to have read", || {
+            screen.types("echo typed $((6*7))\r").until("typed 42\r\n");
+            over.exists().then_some(())
+        });
+        let got = fs::read_to_string(cx.dir().join(got)).expect("what it read");
+        assert!(!got.contains("typed"), "{to}: {got}");
+    }
+    screen.types("exit\r");
 }
 
 fn follows_the_window(cx: &Cx) {

@@ -50,7 +50,7 @@ use crate::parent::Parent;
 use crate::plan::Plan;
 use crate::signals::{RunRequest, RunRequests, Signals};
 use crate::staged::Staged;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, is_controlling, refuse_reads};
 use crate::view::mount_point;
 use crate::who::ProcessLookup;
 
@@ -78,8 +78,21 @@ const STOPS: usize = 4;
 /// # Errors
 /// Returns an error when the stage did not start: then no untrusted code ran. The record says so, too, if it could be opened.
 pub fn run(plan: Plan, oversight: Oversight) -> Result<Outcome, Error> {
-    run_here(plan, Streams::from_process()?, oversight).map(|(outcome, _)| outcome)
+    let mut streams = Streams::from_process()?;
+    let [input, output, _] = &streams.fds;
+    let has_own = plan.tty == Tty::Auto && is_controlling(input) && is_controlling(output);
+    let prepare = |source| Error::Prepare { what: "the terminal", source };
+    if !has_own
+        && refuse_reads(&mut streams.fds).map_err(prepare)?
+        && let Some(live) = &oversight.live
+    {
+        live(IN_THE_BACKGROUND);
+    }
+    run_here(plan, streams, oversight).map(|(outcome, _)| outcome)
 }
+
+const IN_THE_BACKGROUND: &str =
+    "note: in the background at the start: the stage's standard input is /dev/null instead of the terminal";
 
 /// Additional control over a run of exeat's own executable.
 #[derive(Default)]

@@ -23,14 +23,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::stat::{fstat, makedev};
 use nix::sys::termios::{
-    FlushArg, LocalFlags, OutputFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw, tcflush,
-    tcgetattr, tcsetattr,
+    FlushArg, InputFlags, LocalFlags, OutputFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw,
+    tcflush, tcgetattr, tcsetattr,
 };
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::output::Meter;
+use crate::run::streams::null;
 
 /// Bytes that are buffered in each direction for a slow reader.
 const ROOM: usize = 64 << 10;
@@ -55,23 +56,30 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Returns `None` if the stage gets its streams unchanged: when standard input or output is not this process's controlling terminal,
-    /// or when this process is in its background.
+    /// Returns `None` if the stage gets its streams unchanged: when standard input or output is not this process's controlling terminal.
     ///
     /// # Errors
     /// Returns an error when that terminal cannot be opened again or inspected.
     pub(crate) fn for_streams(streams: &[OwnedFd; 3]) -> io::Result<Option<Self>> {
         let [input, output, _] = streams;
-        if !is_controlling(output) || !is_controlling(input) || tcgetpgrp(input) != Ok(getpgrp()) {
+        if !is_controlling(output) || !is_controlling(input) {
             return Ok(None);
         }
         let tty = opened_anew(input)?;
+        let mut found = tcgetattr(&tty)?;
+        if tcgetpgrp(&tty) != Ok(getpgrp()) {
+            // The foreground has set it for itself, such as a shell that edits its line.
+            found.input_flags.insert(InputFlags::ICRNL);
+            found.output_flags.insert(OutputFlags::OPOST | OutputFlags::ONLCR);
+            let line = LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG | LocalFlags::IEXTEN;
+            found.local_flags.insert(line);
+        }
         // Other terminals stay where they are, like files.
         let numbers = streams.iter().enumerate().filter(|(_, stream)| is_controlling(stream));
         let wanted = Wanted {
             streams: numbers.fold(0, |mask, (number, _)| mask | 1 << number),
             size: size(&tty)?,
-            settings: settings(&tcgetattr(&tty)?),
+            settings: settings(&found),
         };
         Ok(Some(Self { tty, wanted }))
     }
@@ -194,9 +202,32 @@ impl Drop for Copying {
     }
 }
 
+/// Keeps a stage without a terminal of its own from reading the caller's, if this process is in the background there: the kernel stops
+/// no reader of another session. Returns whether standard input was replaced.
+///
+/// # Errors
+/// Returns an error when the terminal or `/dev/null` cannot be opened.
+pub(crate) fn refuse_reads(streams: &mut [OwnedFd; 3]) -> io::Result<bool> {
+    let is_read = |stream: &OwnedFd| is_controlling(stream) && tcgetpgrp(stream) != Ok(getpgrp());
+    let [input, outputs @ ..] = streams;
+    for output in outputs.iter_mut().filter(|output| is_read(output)) {
+        let write = OpenOptions::new().write(true).custom_flags(OFlag::O_NOCTTY.bits()).open("/dev/tty");
+        let write = write.map_err(|error| {
+            let fix = "start in the foreground, or send the output through a pipe or into a file";
+            io::Error::other(format!("/dev/tty: {error}; {fix}"))
+        });
+        *output = write?.into();
+    }
+    let is_replaced = is_read(input);
+    if is_replaced {
+        *input = null()?.into();
+    }
+    Ok(is_replaced)
+}
+
 /// Returns whether this is this process's controlling terminal, by any name. The kernel returns ENOTTY for any other (tcgetpgrp(3)),
 /// except for a pseudo-terminal's master (tiocgpgrp, drivers/tty/tty_jobctrl.c), which never is one.
-fn is_controlling(stream: impl AsFd) -> bool {
+pub(crate) fn is_controlling(stream: impl AsFd) -> bool {
     tcgetpgrp(&stream).is_ok() && fstat(&stream).is_ok_and(|stat| stat.st_rdev != PTMX)
 }
 

@@ -115,6 +115,6 @@ pub(super) fn release_streams() -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn null() -> io::Result<File> {
+pub(crate) fn null() -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open("/dev/null")
 }
