@@ -169,5 +169,7 @@ impl Machine {
 pub fn descriptor_not_open(flag: &str, n: RawFd, error: io::Error) -> Fault {
     let fault = Fault::input(format!("`{flag} fd:{n}`: descriptor {n} is not open"));
     let fault = if error.kind() == io::ErrorKind::NotFound { fault } else { fault.because(error) };
-    fault.hint(format!("open it for exeat: exeat run {flag} fd:{n} ... {n}>FILE"))
+    // The wrong sign would empty a file that is to be read.
+    let sign = if matches!(flag, "--audit" | "--result" | "--output") { '>' } else { '<' };
+    fault.hint(format!("open it for exeat: exeat run {flag} fd:{n} ... {n}{sign}FILE"))
 }
