@@ -277,7 +277,8 @@ fn refused(cx: &Cx) {
         vec!["--audit", "fd:77"],
     ] {
         for last in [false, true] {
-            std::fs::write(&path, "of an earlier run").expect("an old result");
+            let earlier = r#"{"schema":1,"run":null,"cause":"exit","code":0}"#;
+            std::fs::write(&path, earlier).expect("an old result");
             let (before, after) = if last { (&words[..], &[][..]) } else { (&[][..], &words[..]) };
             let words = [&["run"], before, &["--result", place], after, &["--", "touch", "started"]].concat();
             cx.exeat_plain(words.iter()).run().exits(2);
@@ -288,6 +289,15 @@ fn refused(cx: &Cx) {
             assert!(!error.contains("Usage") && !error.contains("error:"), "{error}");
         }
     }
+    // A file of the user's is neither removed nor replaced.
+    std::fs::write(&path, "mine").expect("a file");
+    for flag in ["--allow=x.test", "--allwo=x.test"] {
+        let words = ["run", flag, "--result", place, "--", "touch", "started"];
+        cx.exeat_plain(words).run().exits(2);
+        assert_eq!(std::fs::read_to_string(&path).expect("the file"), "mine");
+    }
+    let policy = cx.exeat_plain(["run", "--policy", "fd:77", "--", "true"]).run();
+    policy.exits(2).says("77<FILE");
     cx.exeat_plain(["run", "--timeout", "1", "--result", "fd:3", "--", "true"])
         .redirect("3>by-fd.json")
         .run()

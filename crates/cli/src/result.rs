@@ -1,9 +1,14 @@
 //! Where the result object goes (`--result`). What it says is the runner's.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 use exeat_files::place;
-use exeat_runner::RunResult;
+use exeat_runner::{RESULT_SCHEMA, RunResult};
+use nix::libc;
+use serde::Deserialize;
 
 use crate::args::Output;
 use crate::failure::Failure;
@@ -19,7 +24,7 @@ pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
 pub(crate) struct Sink(place::Output);
 
 impl Sink {
-    /// Opens the place. A result of an earlier run is removed, so that it cannot be taken for this one's.
+    /// Opens the place. A result of an earlier run is removed, so that it cannot be taken for this one's; any other file stays.
     pub(crate) fn open(output: &Output) -> Result<Self, Failure> {
         let path = match output {
             Output::Fd(n) => {
@@ -33,6 +38,13 @@ impl Sink {
         };
         let sink = place::Output::open(path).map_err(bad)?;
         if let place::Output::Whole(place) = &sink {
+            if !may_be_removed(place.path()).map_err(bad)? {
+                return Err(Failure::input(format!(
+                    "`--result`: `{}` holds no result of exeat",
+                    path.display()
+                ))
+                .hint("name another file, or remove this one first"));
+            }
             place.remove().map_err(bad)?;
         }
         Ok(Self(sink))
@@ -44,6 +56,36 @@ impl Sink {
         line.push(b'\n');
         self.0.write(0o666, |out| out.write_all(&line))
     }
+}
+
+/// More bytes than any result needs, whose lists are bounded.
+const MOST: u64 = 16 << 20;
+
+/// Returns whether there is no file, or nothing that a user could miss: a link, an empty file, or a result.
+fn may_be_removed(path: &Path) -> io::Result<bool> {
+    #[derive(Deserialize)]
+    struct Earlier {
+        schema: u32,
+        #[serde(rename = "run")]
+        _run: Option<String>,
+        #[serde(rename = "cause")]
+        _cause: String,
+        #[serde(rename = "code")]
+        _code: u8,
+    }
+    let meta = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        meta => meta?,
+    };
+    if !meta.is_file() || meta.len() == 0 {
+        return Ok(true);
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let mut text = Vec::new();
+    options.open(path)?.take(MOST).read_to_end(&mut text)?;
+    let found = serde_json::from_slice::<Earlier>(&text);
+    Ok(found.is_ok_and(|found| found.schema == RESULT_SCHEMA))
 }
 
 #[cfg(test)]

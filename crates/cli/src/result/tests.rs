@@ -151,7 +151,13 @@ fn names(dir: &Path) -> Vec<String> {
 fn an_old_result_is_gone_before_the_run_and_a_new_one_there_after_it() {
     let dir = scratch("old");
     let place = dir.join("r.json");
-    fs::write(&place, "old").unwrap();
+    for other in ["old", "[run]\nstage = \"x\"\n", "{}", "{\"schema\":1}"] {
+        fs::write(&place, other).unwrap();
+        let failure = Sink::open(&Output::File(dir.join("r.json"))).expect_err(other);
+        assert_eq!(failure.exit(), Exit::BadInput);
+        assert_eq!(fs::read_to_string(&place).unwrap(), other);
+    }
+    fs::write(&place, serde_json::to_vec(&of_failure(&Failure::input("x"))).unwrap()).unwrap();
     let sink = Sink::open(&Output::File(dir.join("r.json"))).unwrap();
     assert!(!place.exists());
     sink.write(&of_failure(&Failure::input("x"))).unwrap();
