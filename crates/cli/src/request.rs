@@ -80,6 +80,13 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         return Err(Failure::input("there is no command to run")
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
     }
+    if let Some(first) = args.command.first().map(Path::new).filter(|_| args.locked.is_some())
+        && exeat_compose::is_lock(first, &machine)
+    {
+        let shown = first.display().to_string();
+        return Err(Failure::input(format!("`{shown}` is a lock, and stands where COMMAND does"))
+            .hint(format!("probably meant: --locked={}", exeat_policy::shell_word(&shown))));
+    }
     let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
     let mut policy = PolicyRequest {
         via: args.via.is_some(),

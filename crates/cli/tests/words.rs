@@ -208,3 +208,14 @@ fn a_ceiling_that_cannot_be_used_fails_the_doctor() {
     let (_, out, _) = home.run(&["doctor"]);
     assert!(out.lines().any(|line| line.starts_with("ok") && line.contains("policy.toml")), "{out}");
 }
+
+#[test]
+fn a_lock_in_the_place_of_the_command_is_told() {
+    let home = Home::new();
+    home.file("egress.lock", "schema 1\nimp a.example:443 connect\n");
+    home.file("approved", "# by hand\nschema 1\nimp a.example:443 connect\n");
+    for name in ["egress.lock", "approved"] {
+        let meant = format!("probably meant: --locked={name}");
+        check(&home, &[(&["run", "--locked", name, "--stage", "imp", "--", "true"], 2, &meant)]);
+    }
+}

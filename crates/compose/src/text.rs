@@ -16,6 +16,9 @@ use crate::fault::{Fault, Position};
 use crate::machine::Machine;
 use crate::named::STDIN;
 
+/// Bytes in which the first line of a lock is looked for, behind its comments.
+const LOCK_BEGIN: u64 = 4096;
+
 /// Reads a policy file. Returns its text, the directory that its paths are relative to, and its name in messages.
 pub fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Fault> {
     if let Some(n) = descriptor(path)? {
@@ -56,6 +59,25 @@ pub fn read_lock(path: &Path, shown: &str, machine: &Machine) -> Result<(String,
         Err(error) if error.line() == 0 => Err(Fault::input(format!("`{shown}` is no lock: {error}"))),
         Err(error) => Err(Fault::input(format!("{shown}:{}: {error}", error.line()))),
     }
+}
+
+/// Whether an argument names a lock: by the name of a lock, or by what the file begins with.
+pub fn is_lock(path: &Path, machine: &Machine) -> bool {
+    path.extension().is_some_and(|extension| extension == "lock")
+        || begins_as_lock(path, machine).unwrap_or(false)
+}
+
+/// Looks for the first line of a lock in a regular file. To read a pipe would take what the command needs.
+fn begins_as_lock(path: &Path, machine: &Machine) -> io::Result<bool> {
+    let end = machine.links().walk(&machine.absolute(path))?;
+    if !end.metadata()?.is_file() {
+        return Ok(false);
+    }
+    let mut begin = Vec::new();
+    end.read()?.take(LOCK_BEGIN).read_to_end(&mut begin)?;
+    let mut lines = begin.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let first = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"));
+    Ok(first.is_some_and(|line| line.starts_with(b"schema ")))
 }
 
 /// Returns the command that writes a lock.
