@@ -95,8 +95,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     let quiet = args.quiet;
     let place = audit::place_of(&machine).ok();
 
-    let line = whole_line(&args.command);
-    let assigned = assignment(&args.command);
+    let hint = hint_if_not_found(&args.command);
     let done = record.and_then(|()| attempt(args, parent, machine));
     let mut no_result = false;
     if let Some(sink) = sink {
@@ -119,7 +118,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         stdio::line("note", note);
     }
     if outcome.ended == Ended::NotFound {
-        stdio::say(&format!("  hint: {}\n", not_found_hint(line.as_deref(), assigned.as_deref())));
+        stdio::say(&format!("  hint: {hint}\n"));
     }
     let silent = render::is_silent(&outcome.summary);
     if !quiet && silent && outcome.ended == Ended::Timeout {
@@ -164,14 +163,16 @@ fn assignment(command: &[OsString]) -> Option<String> {
     (!name.is_empty() && name.bytes().all(is_name)).then(|| name.to_owned())
 }
 
-/// Returns what to do about a command that the sandbox does not have.
-fn not_found_hint(whole_line: Option<&str>, assigned: Option<&str>) -> String {
-    if let Some(name) = assigned {
-        return format!("a variable is set by a flag: exeat run --env {name}=... -- COMMAND");
-    }
-    match whole_line {
-        Some(line) => format!("a line for a shell: exeat run -- sh -c {}", exeat_policy::shell_word(line)),
-        None => "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named".to_owned(),
+/// Returns what to do about a command if the sandbox does not have it.
+fn hint_if_not_found(command: &[OsString]) -> String {
+    if let Some(name) = assignment(command) {
+        format!("a variable is set by a flag: exeat run --env {name}=... -- COMMAND")
+    } else if let Some(line) = whole_line(command) {
+        format!("a line for a shell: exeat run -- sh -c {}", exeat_policy::shell_word(&line))
+    } else if command.iter().skip(1).any(|word| word == "--") {
+        "options of exeat stand before COMMAND; one rule for each --allow".to_owned()
+    } else {
+        "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named".to_owned()
     }
 }
 
@@ -330,4 +331,19 @@ fn apart(audit: Option<&Output>, result: Option<&Output>, machine: &Machine) -> 
 
 fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
     Ok(a.canonicalize()? == b.canonicalize()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_is_not_found_has_a_hint() {
+        let hint = |words: &[&str]| hint_if_not_found(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        // `exeat run --allow a.example b.example -- true`
+        assert!(hint(&["b.example", "--", "true"]).contains("one rule for each --allow"));
+        assert!(hint(&["A=1", "env"]).contains("--env A=..."));
+        assert!(hint(&["a | b"]).contains("sh -c"));
+        assert!(hint(&["nope", "-x"]).contains("--ro PATH"));
+    }
 }
