@@ -262,7 +262,7 @@ fn locked(cx: &Cx) {
     let flags = ["--stage", "import", "--allow", &on_443, "--allow", &on_7];
     let done = asking(cx, &flags, &[&on_443]).run();
     done.exits(0).prints("200\n");
-    cx.exeat(["audit", "lock", "-o", "egress.lock", &record_of(&done)]).run().exits(0).says_nothing_more();
+    cx.exeat(["audit", "lock", "-o", "egress.lock", &record_of(&done)]).run().exits(0).silent();
     let lock = fs::read_to_string(cx.dir().join("egress.lock")).expect("a lock");
     assert!(lock.ends_with(&format!("\nschema 1\nimport {on_443} connect\n")), "{lock}");
 

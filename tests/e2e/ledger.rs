@@ -372,7 +372,7 @@ fn handed_over(cx: &Cx) {
     };
     let good = |done: Done| {
         done.exits(0)
-            .shows("1 whole, 0 not whole, 1 killed")
+            .shows("1 whole, 0 not whole, 1 not finished")
             .shows("whole: 3 runs, signed to the end by exeat-audit+")
             .shows("no end: killed: 1 (")
             .shows("pruned: 1 (last by ");

@@ -419,7 +419,11 @@ impl Done {
     /// Checks that standard error contains only the note about unchecked signatures.
     #[track_caller]
     pub fn says_nothing_more(&self) -> &Self {
-        assert_eq!(self.stderr(), "exeat: signature: not checked here (verify)\n", "stderr of {self:?}");
+        assert_eq!(
+            self.stderr(),
+            "exeat: note: signatures are not checked here; `exeat audit verify` checks them\n",
+            "stderr of {self:?}"
+        );
         self
     }
 

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -417,7 +418,6 @@ fn l17_readers_say_that_they_check_no_signature() {
         &["show"][..],
         &["show", "--format", "json"],
         &["summary"],
-        &["list"],
         &["export"],
         &["learn"],
         &["lock"],
@@ -425,7 +425,10 @@ fn l17_readers_say_that_they_check_no_signature() {
         &["diff", baseline.to_str().unwrap()],
     ] {
         let (_, out, said) = audit(&home, command);
-        assert!(said.contains("signature: not checked here (verify)\n"), "{command:?}: {said}");
+        assert!(
+            said.contains("signatures are not checked here; `exeat audit verify`"),
+            "{command:?}: {said}"
+        );
         assert!(!out.contains("whole") && !said.contains("whole"), "{command:?}: {out}{said}");
     }
     for command in [
@@ -436,6 +439,10 @@ fn l17_readers_say_that_they_check_no_signature() {
         assert_eq!(json(&home, command)["signature"], "not checked", "{command:?}");
     }
     assert_eq!(json(&home, &["list", "--format", "json"])[0]["signature"], "not checked");
+    for command in [&["list"][..], &["lock", "-o", "egress.lock"]] {
+        let (exit, _, said) = audit(&home, command);
+        assert!(exit == 0 && said.is_empty(), "{command:?}: {said}");
+    }
     let (_, out, said) = audit(&home, &["verify"]);
     assert!(!said.contains("not checked") && out.contains("whole"), "{out}{said}");
 }
@@ -658,7 +665,11 @@ fn l17_a_comparison_lists_what_it_cannot_decide() {
     let [one, _, three] = three(&home);
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     home.file("x.lock", "schema 1\ntrain three.example.com:443 connect\n");
+    home.file("approved", "# a lock by any name\n\nschema 1\ntrain three.example.com:443 connect\n");
+    let (exit, by_content, said) = audit(&home, &["diff", "approved", &path(&three)]);
+    assert!(exit == 0, "{said}");
     let (exit, out, _) = audit(&home, &["diff", "x.lock", &path(&three)]);
+    assert_eq!(by_content, out);
     let said = "cannot tell: 1 refusal that may be new: a lock has none\n";
     assert!(exit == 0 && out.ends_with(said), "{out}");
 
@@ -929,6 +940,39 @@ fn l17_a_record_that_is_not_a_file_is_reported() {
         );
         if vkeys.is_dir() { fs::remove_dir(&vkeys).unwrap() } else { fs::remove_file(&vkeys).unwrap() }
     }
+}
+
+/// Root reads what nobody may read, so it does without that capability here.
+#[test]
+fn l17_a_record_that_cannot_be_read_was_not_removed() {
+    let home = Home::new();
+    let [one, two, _] = three(&home);
+    fs::set_permissions(&one, fs::Permissions::from_mode(0)).unwrap();
+    let plain = |words: &[&str]| {
+        let mut command = home.command("setpriv");
+        if nix::unistd::geteuid().is_root() {
+            command.arg("--bounding-set=-dac_override,-dac_read_search");
+        }
+        let done = command.arg(env!("CARGO_BIN_EXE_exeat")).arg("audit").args(words).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
+    };
+    let (exit, out, said) = plain(&["verify", "--all"]);
+    assert!(exit == 1 && out.contains("NOT WHOLE\n  it cannot be read"), "{out}{said}");
+    for words in [&["summary", "--all"][..], &["export", "--all"]] {
+        let (exit, out, said) = plain(words);
+        assert!(exit == 1 && said.contains("is not read: permission denied"), "{words:?}: {exit} {said}");
+        assert!(out.contains("two.example.com"), "{words:?}: {out}");
+    }
+    let dir = runs(&home).display().to_string();
+    let (exit, out, said) = plain(&["diff", two.to_str().unwrap(), &dir]);
+    assert!(
+        exit == 1 && out.contains("+ three.example.com") && said.contains("is not read: "),
+        "{out}{said}"
+    );
+    // Nothing new in what could be read is no proof.
+    let (exit, out, said) = plain(&["diff", &dir, &dir]);
+    assert!(exit == 125 && out.contains("nothing new"), "{exit} {out}{said}");
 }
 
 /// Output goes into a pipe or a device, and never replaces it.

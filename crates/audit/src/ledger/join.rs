@@ -37,6 +37,8 @@ pub struct Joined {
     pub pruned: u64,
     /// When the last of them was pruned, and by whom; printable.
     pub last_pruned: Option<(String, String)>,
+    /// Runs whose record is there and cannot be read.
+    pub unread: Vec<RunId>,
     /// Records in other places, as the ledgers name them; printable.
     pub elsewhere: Vec<(Option<u64>, RunId, String)>,
     /// Runs that have a record and could not take a number.
@@ -304,6 +306,13 @@ impl Joined {
         let has_no_end = |run: &RunId| find(run).is_none_or(|entry| entry.end.is_none());
         self.killed.retain(has_no_end);
         self.no_end.retain(has_no_end);
+    }
+
+    /// Takes out the runs whose records are there, and could not be read: nobody removed those.
+    pub fn keep_unread(&mut self, unread: &BTreeSet<RunId>) {
+        let is_unread = |fault: &Fault| matches!(fault, Fault::Removed { run, .. } if unread.contains(run));
+        self.unread
+            .extend(self.faults.extract_if(.., |fault| is_unread(fault)).filter_map(|fault| fault.run()));
     }
 
     /// What a ledger says of one run.

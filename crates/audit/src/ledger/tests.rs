@@ -172,6 +172,18 @@ fn l17_numbers_runs_and_signs_each_line() {
 }
 
 #[test]
+fn l17_a_record_that_cannot_be_read_was_not_removed() {
+    let bench = Bench::new();
+    let runs: Vec<_> = (0..2).map(|_| bench.run().0).collect();
+    fs::remove_file(bench.place.path_for(runs[0])).unwrap();
+    fs::remove_file(bench.place.path_for(runs[1])).unwrap();
+    let (_, mut joined) = bench.joined();
+    joined.keep_unread(&BTreeSet::from([runs[1], RunId::new()]));
+    assert!(matches!(&joined.faults[..], [Fault::Removed { run, .. }] if *run == runs[0]), "{joined:?}");
+    assert_eq!(joined.unread, [runs[1]]);
+}
+
+#[test]
 fn l17_finds_a_record_that_was_removed() {
     let bench = Bench::new();
     let runs: Vec<_> = (0..3).map(|_| bench.run().0).collect();

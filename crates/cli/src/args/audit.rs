@@ -559,7 +559,8 @@ Examples:
   exeat audit diff --stage nightly --baseline-until 2026-11-01
   exeat audit diff --baseline records/2026-10 records/2026-11
 
-Exit codes: 0 nothing new, 1 something new, 2 bad input, 125 there are too many hosts to tell.";
+Exit codes: 0 nothing new, 1 something new, 2 bad input, 125 cannot tell (a record
+cannot be read, or there are too many hosts).";
 
 const PRUNE_EXAMPLES: &str = "\
 Examples:

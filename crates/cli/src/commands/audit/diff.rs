@@ -6,6 +6,7 @@ use std::path::Path;
 use exeat_audit::diff::{Diff, Unknown};
 use exeat_audit::query::{Filter, Reader};
 use exeat_audit::summary::{Form, Summary};
+use exeat_compose::Machine;
 use exeat_record::lock::Lock;
 
 use super::select::{Selected, filter, select};
@@ -21,18 +22,20 @@ const MOST: usize = 50_000;
 /// Compares, and says whether something is new.
 pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     let (old, new) = sides(args);
+    let here = crate::request::here()?;
+    let is_lock = |path: &Path| exeat_compose::is_lock(path, &here);
     let lock = match &old.runs[..] {
-        [path] if is_lock(path) => Some(read_lock(path)?),
+        [path] if is_lock(path) => Some(read_lock(path, &here)?),
         paths if paths.iter().any(|path| is_lock(path)) => {
             return Err(Failure::input("a lock is a baseline of its own: name it alone"));
         }
         _ => None,
     };
-    let mut refused = 0;
+    let (mut refused, mut unread) = (0, 0);
     let (before, now) = match &lock {
         // A lock has what was let through alone.
         Some(lock) => {
-            let reached = read(&new, Summary::for_grants(), &Filter::default())?;
+            let reached = read(&new, Summary::for_grants(), &Filter::default(), &mut unread)?;
             refused = reached.total.tally.denied;
             let reached = exeat_audit::lock::lock(&reached)
                 .map_err(|full| Failure::could(format!("the records have {full}")))?;
@@ -40,7 +43,7 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
             (of(lock)?, of(&reached)?)
         }
         None => {
-            let of = |records: &Records| read(records, Summary::new(MOST), &filter(records));
+            let mut of = |records: &Records| read(records, Summary::new(MOST), &filter(records), &mut unread);
             (of(&old)?, of(&new)?)
         }
     };
@@ -68,16 +71,17 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     if [&before, &now].into_iter().any(|summary| summary.other_hosts > 0) {
         return Err(Failure::could(format!("more than {MOST} hosts: the others were not compared")));
     }
-    Ok(if diff.is_new() { Exit::No } else { Exit::Yes })
+    match diff.is_new() {
+        true => Ok(Exit::No),
+        // What cannot be read proves no absence.
+        false if unread > 0 => Ok(Exit::CouldNot),
+        false => Ok(Exit::Yes),
+    }
 }
 
-fn is_lock(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "lock")
-}
-
-fn read_lock(path: &Path) -> Result<Lock, Failure> {
+fn read_lock(path: &Path, here: &Machine) -> Result<Lock, Failure> {
     let shown = path.display().to_string();
-    let (_, lock) = exeat_compose::read_lock(path, &shown, &crate::request::here()?)?;
+    let (_, lock) = exeat_compose::read_lock(path, &shown, here)?;
     lock.ok_or_else(|| {
         Failure::input(format!("there is no `{shown}`")).hint("exeat audit lock -o egress.lock")
     })
@@ -118,15 +122,20 @@ fn chosen(records: &Records) -> Result<Selected, Failure> {
     let selected = select(records)?;
     match selected.has_differing() {
         true => Err(Failure::input("two records of one run differ").hint("exeat audit verify")),
-        false if selected.is_damaged() => {
-            Err(Failure::input("what is no file is not compared").hint("exeat audit verify"))
-        }
         false => Ok(selected),
     }
 }
 
-fn read(records: &Records, mut summary: Summary, filter: &Filter) -> Result<Summary, Failure> {
-    for source in chosen(records)?.sources() {
+/// Adds the records up, and counts those that cannot be read.
+fn read(
+    records: &Records,
+    mut summary: Summary,
+    filter: &Filter,
+    unread: &mut usize,
+) -> Result<Summary, Failure> {
+    let selected = chosen(records)?;
+    *unread += selected.strange.len();
+    for source in selected.sources() {
         let mut reader = source.open()?;
         summary.read(&mut reader, filter).map_err(|error| source.unreadable(error))?;
         look_at_flaws(source, &reader)?;

@@ -13,6 +13,7 @@ use crate::stdio;
 pub(crate) fn run(args: &LearnedArgs) -> Result<Exit, Failure> {
     let file = args.output.as_deref().map(|path| output_at(path, args.force)).transpose()?;
     let (summary, exit) = super::summarize(&args.records)?;
+    super::note_signature();
     let known = Known { policy: None, host_ports: &[], denied: args.denied, today: today() };
     let text = Learned::new(&summary)
         .policy_file(&known)

@@ -31,6 +31,8 @@ pub(crate) struct Ledgers {
     /// What the ledgers had at other times.
     heads: Vec<KeptHead>,
     seen: Vec<Seen>,
+    /// The runs of records that are there and cannot be read.
+    unread: BTreeSet<RunId>,
 }
 
 impl Ledgers {
@@ -43,7 +45,14 @@ impl Ledgers {
             own_place = own(&place)?;
             books = read(&own_place)?;
         }
-        Ok(Ledgers { place, own: own_place, books, heads: heads.to_vec(), seen: Vec::new() })
+        Ok(Ledgers {
+            place,
+            own: own_place,
+            books,
+            heads: heads.to_vec(),
+            seen: Vec::new(),
+            unread: BTreeSet::new(),
+        })
     }
 
     /// Whether there is none.
@@ -62,10 +71,16 @@ impl Ledgers {
         });
     }
 
+    /// Takes in a record that cannot be read.
+    pub(crate) fn note_unread(&mut self, found: &select::Found) {
+        self.unread.extend(found.run.run);
+    }
+
     /// Holds them against each other, when all records are in.
     pub(crate) fn join(self, keys: &[VerifyingKey]) -> Result<Joining, Failure> {
         let policies = self.place.runs_without_record().map_err(bad_place)?;
         let mut joined = join(&self.books, &self.seen, &policies);
+        joined.keep_unread(&self.unread);
         if joined.may_be_outdated() {
             // Runs may have begun or ended since the ledgers were read.
             let again = Book::all(&self.own, keys, &[]).map_err(|error| unreadable(&self.own, error))?;
@@ -185,6 +200,7 @@ impl Joining {
         if let Some(more) = joined.faults.len().checked_sub(MAX_NAMED * 3).filter(|more| *more > 0) {
             let _ = writeln!(text, "and {more} more");
         }
+        named(&mut text, "cannot be read, so not compared", &joined.unread);
         named(&mut text, "no end: killed", &joined.killed);
         if joined.running > 0 {
             let _ = writeln!(text, "no end: still running: {}", joined.running);
@@ -261,6 +277,7 @@ impl Joining {
             "ledgers": ledgers.collect::<Vec<_>>(),
             "heads": heads.collect::<Vec<_>>(),
             "findings": faults.collect::<Vec<_>>(),
+            "unread": runs(&joined.unread),
             "killed": runs(&joined.killed),
             "running": joined.running,
             "no_end_in_ledger": runs(&joined.no_end),

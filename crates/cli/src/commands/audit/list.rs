@@ -44,9 +44,6 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     {
         stdio::line("note", &format!("no record in `{}` yet", place.dir().display()));
     }
-    if !args.format.is_json() && !runs.is_empty() {
-        super::note_signature();
-    }
     Ok(exit)
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
         Failure::input(format!("the records have {full}")).hint("lock fewer of them at one time")
     })?;
     let Some(path) = &args.output else {
+        super::note_signature();
         stdio::data(new.render().as_bytes())?;
         return Ok(exit);
     };

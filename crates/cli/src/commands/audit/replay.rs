@@ -30,6 +30,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
         replay.take(record);
         Ok(())
     })?;
+    super::note_signature();
     replay.finish();
     let mut out = Out::new();
     let printed = match args.format {

@@ -16,7 +16,7 @@ use exeat_record::place::Place;
 use super::{Source, bad_place, place_of};
 use crate::args::audit::{Records, SelectionArgs};
 use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::failure::{Failure, in_house};
 use crate::stdio;
 
 /// Records that one command reads.
@@ -165,7 +165,7 @@ fn gather(records: &Records, only_last: bool, with_runs: bool) -> Result<Selecte
             return Ok(last(&selection, newest_first));
         }
         let records = newest_first.into_iter().rev().map(Source::File).collect();
-        return Ok(Selected { strange: warned(strange), ..of(&selection, records, with_runs)? });
+        return of(&selection, records, strange, with_runs);
     }
     let (mut sources, mut strange) = (Vec::new(), Vec::new());
     for name in &records.runs {
@@ -174,7 +174,7 @@ fn gather(records: &Records, only_last: bool, with_runs: bool) -> Result<Selecte
     if sources.iter().filter(|source| **source == Source::Stdin).count() > 1 {
         return Err(Failure::input("`-` is there twice, and standard input is read once"));
     }
-    Ok(Selected { strange: warned(strange), ..of(&selection, sources, with_runs)? })
+    of(&selection, sources, strange, with_runs)
 }
 
 /// Says what is not read, and why.
@@ -292,20 +292,34 @@ fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
 }
 
 /// Those of the records that pass, with what is to be said of copies.
-fn of(selection: &Selection, sources: Vec<Source>, with_runs: bool) -> Result<Selected, Failure> {
+fn of(
+    selection: &Selection,
+    sources: Vec<Source>,
+    mut strange: Vec<(PathBuf, String)>,
+    with_runs: bool,
+) -> Result<Selected, Failure> {
     let alone = !with_runs && sources.len() == 1 && selection.is_empty();
     let mut found: Vec<Found> = Vec::new();
     let mut doubtful = Doubtful::default();
     for source in sources {
         // What is alone and not asked about is opened once.
         let run = if alone { RunSummary::default() } else { summary_of(&source) };
+        // What is listed or verified is shown with its reason there; a name of nothing is an error of the command's.
+        if let (Some(why), Some(path), false) = (&run.problem, source.path(), with_runs)
+            && path.symlink_metadata().is_ok()
+        {
+            if selection.passes(&run) {
+                strange.push((path.to_owned(), in_house(why)));
+            }
+            continue;
+        }
         if doubtful.takes(selection, &run) {
             found.push(Found { source, run, twin: None });
         }
     }
     doubtful.finish();
     compare(&mut found)?;
-    Ok(Selected { found, strange: Vec::new() })
+    Ok(Selected { found, strange: warned(strange) })
 }
 
 /// What the first line and the last ones of a record say. Of what can be read once, nothing is taken.

@@ -60,6 +60,9 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
             // One that cannot be read is missing; the others are looked at.
             Err(failure) if !alone => {
                 totals.unreadable(source, &failure.said(), args.format)?;
+                if let Some(ledgers) = &mut ledgers {
+                    ledgers.note_unread(found);
+                }
                 continue;
             }
             Err(failure) => return Err(failure),
@@ -197,7 +200,7 @@ impl Totals {
         let mut text = format!("{} whole, {} not whole", grouped(self.whole), grouped(self.not_whole));
         for (count, what) in [
             (self.not_proved, "not proved"),
-            (self.killed, "killed"),
+            (self.killed, "not finished"),
             (self.running, "still running"),
             (self.unsigned, "unsigned"),
             (self.not_begun, "not begun"),
