@@ -947,7 +947,7 @@ fn l17_a_record_that_is_not_a_file_is_reported() {
 fn l17_a_record_that_cannot_be_read_was_not_removed() {
     let home = Home::new();
     let [one, two, _] = three(&home);
-    fs::set_permissions(&one, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&one, fs::Permissions::from_mode(0o000)).unwrap();
     let plain = |words: &[&str]| {
         let mut command = home.command("setpriv");
         if nix::unistd::geteuid().is_root() {
@@ -970,7 +970,7 @@ fn l17_a_record_that_cannot_be_read_was_not_removed() {
         exit == 1 && out.contains("+ three.example.com") && said.contains("is not read: "),
         "{out}{said}"
     );
-    // Nothing new in what could be read is no proof.
+    // The record that cannot be read may have something new.
     let (exit, out, said) = plain(&["diff", &dir, &dir]);
     assert!(exit == 125 && out.contains("nothing new"), "{exit} {out}{said}");
 }
