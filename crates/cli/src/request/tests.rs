@@ -411,16 +411,17 @@ fn a_ceiling_counts_once() {
     let place = Place::new();
     let text = "[network]\nallow = [\"a.example\"]\n";
     place.file("config/exeat/policy.toml", text);
-    place.file("-", text);
-    for name in ["link.toml", "config/exeat/link.toml"] {
+    // Not below the working directory, where a stage could have made it.
+    place.file("work/-", text);
+    for name in ["work/link.toml", "config/exeat/link.toml"] {
         std::os::unix::fs::symlink(place.0.join("config/exeat/policy.toml"), place.0.join(name)).unwrap();
     }
-    let mut machine = place.machine();
-    machine.env = [("XDG_CONFIG_HOME".into(), place.0.join("config").into())].into();
+    let env = [("XDG_CONFIG_HOME".into(), place.0.join("config").into())];
+    let machine = Machine::new(place.0.join("work"), env.into(), exeat_runner::take_fd);
     for (named, count) in [
         (&[][..], 1),
-        (&["config/exeat/policy.toml", "config/exeat/../exeat/policy.toml"], 1),
-        (&["config/exeat/link.toml"], 1),
+        (&["../config/exeat/policy.toml", "../config/exeat/../exeat/policy.toml"], 1),
+        (&["../config/exeat/link.toml"], 1),
         (&["link.toml", "./link.toml"], 2),
         (&["./-", "./-"], 2),
     ] {

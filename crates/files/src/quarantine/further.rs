@@ -274,7 +274,8 @@ mod tests {
         tick(&root.join("tick"));
         make(&tree);
         let found = finish([&watch]);
-        let moved = found.named.iter().map(|it| {
+        // A link that leads out of the tree is told, and stays.
+        let moved = found.named.iter().filter(|it| !it.path.is_symlink()).map(|it| {
             assert!(it.moved.is_ok() && fs::symlink_metadata(&it.path).is_err(), "{it:?}");
             it.path.strip_prefix(&tree).unwrap().to_str().unwrap().to_owned()
         });
