@@ -413,8 +413,9 @@ fn a_ceiling_counts_once() {
     place.file("config/exeat/policy.toml", text);
     // Not below the working directory, where a stage could have made it.
     place.file("work/-", text);
-    for name in ["work/link.toml", "config/exeat/link.toml"] {
-        std::os::unix::fs::symlink(place.0.join("config/exeat/policy.toml"), place.0.join(name)).unwrap();
+    place.file("work/below/policy.toml", text);
+    for (link, end) in [("config/exeat/link.toml", "policy.toml"), ("work/link.toml", "below/policy.toml")] {
+        std::os::unix::fs::symlink(end, place.0.join(link)).unwrap();
     }
     let env = [("XDG_CONFIG_HOME".into(), place.0.join("config").into())];
     let machine = Machine::new(place.0.join("work"), env.into(), exeat_runner::take_fd);
