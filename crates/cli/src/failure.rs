@@ -22,7 +22,7 @@ pub(crate) enum Failure {
     Stdout(io::Error),
 }
 
-/// A [`Place`] in JSON. What there is not is absent.
+/// A [`Position`] in JSON. What there is not is absent.
 #[derive(Serialize)]
 struct At<'a> {
     file: &'a str,
