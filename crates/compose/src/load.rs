@@ -5,8 +5,8 @@ use std::path::Path;
 use exeat_files::request::{Bounds, Declared, Files};
 use exeat_policy::file::{self, PathSpec, SandboxSection};
 use exeat_policy::{
-    Action, Cache, EffectKind, EffectSet, Finding, Home, HostPort, Limits, Lint, Mode, Note, OnExcess,
-    Origin, Policy, PolicyBuilder, Role, RuleError, RuleFault, TlsCheck, shell_word,
+    Action, Cache, EffectKind, Home, HostPort, Limits, Lint, Mode, Note, OnExcess, Origin, Policy,
+    PolicyBuilder, Remark, Role, RuleError, RuleFault, TlsCheck, shell_word,
 };
 use exeat_record::{Source, SourceRole, today};
 
@@ -150,6 +150,7 @@ pub fn compose<S: Services>(
         machine,
         &mut reading.notes,
     )?;
+    let files_with_rules: Vec<String> = files.iter().map(|file| file.shown.clone()).collect();
     let mut said = Settings::default();
     let whole = args.layers.clone().unwrap_or_default();
     let mut grants = if args.layers.is_some() { whole.grants } else { args.rules.clone() };
@@ -185,26 +186,24 @@ pub fn compose<S: Services>(
     said.rw.extend_from_slice(&args.rw);
     said.mask.extend_from_slice(&args.mask);
     said.host_ports.extend(&args.host_port);
-    let mut declared = OfStage::default();
+    let bounds_files = granted || of_files;
     if let Some(effects) = &effects {
-        // Effects without grants are declared as well, so that a refusal names the declaration: no flag would help.
-        declared.hosts = Some(effects);
         if !granted {
             grants.add_effects(effects);
         }
-        if granted || of_files {
-            declared.files = Some(effects.clone());
-        } else {
+        if !bounds_files {
             said.show(effects, machine)?;
         }
     }
 
+    reading.notes.extend(lowered_limits(args.limits, &ceilings));
     let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
     let ceiling_limits =
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
     let own = (whole.ceilings, whole.declared, whole.lock);
-    let stored = StoredLayers::new(own, stored, declared.hosts.is_some(), args.lock.is_some())?;
-    let above = UpperLayers { declared: declared.hosts, ceilings: &ceilings, stored, terms };
+    let stored = StoredLayers::new(own, stored, effects.is_some(), args.lock.is_some())?;
+    // Effects without grants are declared as well, so that a refusal names the declaration: no flag would help.
+    let above = UpperLayers { declared: effects.as_ref(), ceilings: &ceilings, stored, terms };
     if let Some(hop) = &next_hop {
         // This check comes before anything else is asked or started.
         services.check_upstream(&above.policy(PolicyBuilder::new(), None, Mode::Enforce)?, hop.target())?;
@@ -220,12 +219,12 @@ pub fn compose<S: Services>(
     let stage = args.stage.clone().or(said.stage.take());
     let lock = args.lock.as_ref().map(|path| reading.lock(path, stage.as_deref())).transpose()?;
     let policy = above.policy(grants, lock, terms.mode)?;
-    reading.notes.extend(lost_flags(&policy));
+    reading.notes.extend(lost_rules(&policy, &files_with_rules));
     if let Some(effects) = &effects {
         reading.report_excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
-    let declared = match &declared.files {
+    let declared = match effects.as_ref().filter(|_| bounds_files) {
         None => None,
         Some(effects) => {
             let place = |path: &PathSpec| {
@@ -256,6 +255,7 @@ pub fn compose<S: Services>(
             declared,
             work: args.work.clone().or(said.work),
             deciding: machine.take_deciding(),
+            settings: machine.settings(),
         },
         environment: said.env.into_iter().chain(args.env.iter().cloned()).collect(),
         limits: said.limits.overridden_by(args.limits).min(ceiling_limits),
@@ -293,13 +293,6 @@ pub fn read_unnamed(machine: &Machine) -> Result<Vec<String>, Fault> {
     Ok(ceilings.into_iter().chain(project).map(|named| named.shown).collect())
 }
 
-/// The declared effects, as far as they bound the grants.
-#[derive(Default)]
-struct OfStage<'a> {
-    hosts: Option<&'a EffectSet>,
-    files: Option<EffectSet>,
-}
-
 /// Adds the rules of `--allow`, `--deny`, `--tls-off` and `--host-port`.
 fn rules(args: &PolicyRequest, grants: &mut PolicyBuilder, reading: &mut Reading<'_>) -> Result<(), Fault> {
     for rule in &args.tls_off {
@@ -322,7 +315,7 @@ fn rules(args: &PolicyRequest, grants: &mut PolicyBuilder, reading: &mut Reading
                 }
                 Some(path) => {
                     reading.inspect(Path::new(path));
-                    let text = text_of(open(Path::new(path), path, reading.machine)?, path)?;
+                    let text = text_of(open("list of rules", Path::new(path), path, reading.machine)?, path)?;
                     for rule in file::parse_rule_lines(&text, path, action).map_err(from_file)? {
                         rule.apply(grants);
                     }
@@ -335,22 +328,45 @@ fn rules(args: &PolicyRequest, grants: &mut PolicyBuilder, reading: &mut Reading
     Ok(())
 }
 
-/// Lists the allow rules of flags that a ceiling or the declared effects leave without any target.
-fn lost_flags(policy: &Policy) -> Vec<String> {
+/// Lists the allow rules of flags that a ceiling or the declared effects leave without any target, and counts those of files.
+fn lost_rules(policy: &Policy, files: &[String]) -> Vec<String> {
     // A lock is meant to leave less than the flags, and lists its own targets.
     let is_bounded = policy.layers().iter().any(|layer| layer.role() != Role::Grants);
     if !is_bounded || policy.layers().iter().any(|layer| layer.role() == Role::Lock) {
         return Vec::new();
     }
-    let is_lost = |finding: &Finding<'_>| {
-        finding.lint == Lint::Unreachable
-            && finding.rule.action == Action::Allow
-            && matches!(finding.rule.origin, Origin::Flag { .. })
+    let mut findings = policy.review(today());
+    findings.retain(|finding| finding.lint == Lint::Unreachable && finding.rule.action == Action::Allow);
+    let flags = findings.iter().filter(|finding| matches!(finding.rule.origin, Origin::Flag { .. }));
+    let flags =
+        flags.map(|finding| format!("{} {}: {finding}", finding.rule.origin, shell_word(&finding.rule.text)));
+    // One policy serves stages that declare less.
+    let is_declared = policy.layers().iter().any(|layer| layer.role() == Role::Declared);
+    let in_files = files.iter().filter(|_| !is_declared).filter_map(|file| {
+        let is_of =
+            |finding: &&Remark<'_>| matches!(&finding.rule.origin, Origin::File { path, .. } if path == file);
+        let lost: Vec<_> = findings.iter().filter(is_of).collect();
+        let first = lost.first()?;
+        let more = if lost.len() > 1 {
+            format!("; and {} more (exeat policy lint)", lost.len() - 1)
+        } else {
+            String::new()
+        };
+        Some(format!("{} `{}`: {first}{more}", first.rule.origin, first.rule.text))
+    });
+    flags.chain(in_files).collect()
+}
+
+/// Describes each limit of a flag that a ceiling lowers.
+fn lowered_limits(flags: Limits, ceilings: &[Named]) -> Vec<String> {
+    let lower = |(key, asked): (&str, String)| {
+        ceilings.iter().find_map(|ceiling| {
+            let (_, bounded) = flags.min(ceiling.file.limits).set().find(|(other, _)| *other == key)?;
+            let name = exeat_policy::printable(&ceiling.shown);
+            (bounded != asked).then(|| format!("--{key} {asked}: the ceiling {name} allows {bounded}"))
+        })
     };
-    let said = |finding: Finding<'_>| {
-        format!("{} {}: {finding}", finding.rule.origin, shell_word(&finding.rule.text))
-    };
-    policy.review(today()).into_iter().filter(is_lost).map(said).collect()
+    flags.set().filter_map(lower).collect()
 }
 
 fn add(grants: &mut PolicyBuilder, flag: &str, rule: &str, action: Action, note: Note) -> Result<(), Fault> {
@@ -366,10 +382,10 @@ fn from_rule(flag: &str, error: &RuleError) -> Fault {
         line: None,
         column: Some(u32::try_from(before.chars().count() + 1).unwrap_or(u32::MAX)),
         error: error.to_string(),
-        meant: error.meant().map(str::to_owned),
+        meant: error.suggestion().map(str::to_owned),
     };
     let failure = Fault::input(format!("{flag}: {error}")).at(vec![place]);
-    match error.meant() {
+    match error.suggestion() {
         Some(meant) => {
             // `--deny` would refuse a text with the mark `!`, and under `--allow` the mark denies.
             failure.hint(format!("probably meant: {flag} {}", shell_word(meant)))

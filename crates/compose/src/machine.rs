@@ -16,6 +16,7 @@ use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_policy::printable;
 
 use crate::fault::Fault;
+use crate::named::{SITE_CEILING, USER_CEILING};
 
 /// Takes over the descriptor with this number, so that no stage inherits it.
 pub type TakeFd = fn(RawFd) -> io::Result<OwnedFd>;
@@ -50,8 +51,11 @@ impl Machine {
     /// # Errors
     /// Returns a [`Fault`] where the working directory does not exist any more.
     pub fn here(take_fd: TakeFd) -> Result<Self, Fault> {
-        let cwd = std::env::current_dir()
-            .map_err(|error| Fault::machine("cannot find the working directory").because(error))?;
+        let cwd = std::env::current_dir().map_err(|error| {
+            Fault::machine("cannot find the working directory")
+                .because(error)
+                .hint("change to a directory that exists: cd DIR")
+        })?;
         let pwd = std::env::var_os("PWD");
         let base = pwd.as_deref().and_then(|pwd| cwd_by_name(pwd, &cwd)).unwrap_or(&cwd).to_path_buf();
         Ok(Self { base, ..Self::new(cwd, std::env::vars_os().collect(), take_fd) })
@@ -113,6 +117,14 @@ impl Machine {
     /// unset variable must not lift the ceiling in it.
     pub fn config(&self) -> PathBuf {
         self.directory("XDG_CONFIG_HOME").unwrap_or_else(|| self.home_or_database().join(".config"))
+    }
+
+    /// Returns the directories of exeat's settings, also those of the user in an environment without XDG_CONFIG_HOME.
+    pub(crate) fn settings(&self) -> Vec<PathBuf> {
+        let users =
+            [self.config().join(USER_CEILING), self.home_or_database().join(".config").join(USER_CEILING)];
+        let ceilings = users.into_iter().chain([PathBuf::from(SITE_CEILING)]);
+        ceilings.filter_map(|ceiling| ceiling.parent().map(Path::to_path_buf)).collect()
     }
 
     /// Returns the directory of the private caches.

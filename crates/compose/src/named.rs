@@ -46,7 +46,7 @@ pub(crate) fn groups(name: &str, origin: Option<&Origin>) -> Result<Vec<&'static
 pub fn preset_fault(error: &PresetError, origin: Option<&Origin>) -> Fault {
     let place = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
     let failure = Fault::input(format!("{place}{error}"));
-    match error.meant() {
+    match error.suggestion() {
         Some(meant) => failure.hint(format!("probably meant: {meant}")),
         None if matches!(error, PresetError::Unknown { name, .. } if name == "auto") => {
             failure.hint("auto is for --preset on the command line only")

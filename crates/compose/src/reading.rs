@@ -27,7 +27,7 @@ use crate::project::{self, ProjectEntry};
 use crate::request::{Effects, Site};
 use crate::services::{Ask, Services};
 use crate::settings::Settings;
-use crate::text::{inline_policy, is_stdin, lock_command, read_lock, read_policy, text_of};
+use crate::text::{POLICY_FILE, inline_policy, is_stdin, lock_command, read_lock, read_policy, text_of};
 
 pub(crate) struct Reading<'a> {
     pub(crate) machine: &'a Machine,
@@ -81,17 +81,20 @@ impl<'a> Reading<'a> {
         let mut taken = Vec::new();
         for path in read_unnamed {
             self.inspect(&path);
-            taken.extend(self.identity(&path));
+            let identity = self.identity(&path);
             // A ceiling that exists and cannot be read sets unknown bounds, so it is an error.
             match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
                 _ if path != Path::new(SITE_CEILING) => {
                     check_ceiling_owner(&path)?;
-                    self.check_ceiling_place(&path, named)?;
+                    if let Some((file, dir)) = &identity {
+                        self.check_ceiling_place(&path, (file, dir), named)?;
+                    }
                 }
                 _ => {}
             }
+            taken.extend(identity);
             all.push(self.read_file(&path, FileRole::Ceiling)?);
         }
         for path in named {
@@ -110,15 +113,21 @@ impl<'a> Reading<'a> {
     /// Refuses a ceiling of the user below the working directory, where a stage of an earlier run can have written it: an unnamed
     /// ceiling also activates the project's file. No stage writes to a home that is the working directory, or that the user database
     /// names.
-    fn check_ceiling_place(&self, ceiling: &Path, named: &[PathBuf]) -> Result<(), Fault> {
+    fn check_ceiling_place(
+        &self,
+        ceiling: &Path,
+        (file, dir): (&Path, &Path),
+        named: &[PathBuf],
+    ) -> Result<(), Fault> {
         let cwd = &self.machine.cwd;
-        let Some((file, dir)) = self.identity(ceiling) else { return Ok(()) };
-        let is_named = named.iter().filter_map(|named| self.identity(named)).any(|(named, _)| named == file);
-        let usual = home_of(None);
-        let is_usual = self.machine.home_or_database() == usual && dir.starts_with(&usual);
-        let is_at_home = self.machine.home_or_database() == *cwd || is_usual && usual.starts_with(cwd);
         let is_below = file.starts_with(cwd) || dir.starts_with(cwd);
-        if is_named || !is_below || is_at_home || cwd.parent().is_none() {
+        if !is_below || cwd.parent().is_none() {
+            return Ok(());
+        }
+        let is_named = named.iter().filter_map(|named| self.identity(named)).any(|(named, _)| named == file);
+        let (home, usual) = (self.machine.home_or_database(), home_of(None));
+        let is_usual = home == usual && dir.starts_with(&usual);
+        if is_named || home == *cwd || is_usual && usual.starts_with(cwd) {
             return Ok(());
         }
         let shown = printable(&ceiling.display().to_string());
@@ -215,7 +224,7 @@ impl<'a> Reading<'a> {
             Some(text) => (text.to_owned(), self.machine.base.clone(), INLINE_POLICY.to_owned()),
             None => {
                 self.inspect(path);
-                read_policy(path, self.machine)?
+                read_policy(POLICY_FILE, path, self.machine)?
             }
         };
         let file = match StoredPolicy::parse(&text, &shown) {
@@ -246,7 +255,8 @@ impl<'a> Reading<'a> {
     }
 
     fn read_file(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
-        let (text, base, shown) = read_policy(path, self.machine)?;
+        let what = if role == FileRole::Ceiling { "ceiling" } else { POLICY_FILE };
+        let (text, base, shown) = read_policy(what, path, self.machine)?;
         let file = parse(&text, &shown, role)?;
         let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
         self.note_source(role, &shown, &text);
@@ -261,11 +271,12 @@ impl<'a> Reading<'a> {
     ) -> Result<(String, PolicyBuilder), Fault> {
         let shown = path.display().to_string();
         self.inspect(path);
-        let (text, lock) =
-            read_lock(path, &shown, self.machine).map_err(|failure| failure.hint(lock_command(&shown)))?;
+        let (text, lock) = read_lock(path, &shown, self.machine).map_err(|failure| {
+            failure.hint(format!("correct or remove it; {}", lock_command(&shown, stage)))
+        })?;
         let Some(lock) = lock else {
             let why = format!("there is no `{}`, to which --locked holds the run", printable(&shown));
-            return Err(Fault::input(why).hint(lock_command(&shown)));
+            return Err(Fault::input(why).hint(lock_command(&shown, stage)));
         };
         if !lock.has(stage) {
             let of = match stage {
@@ -276,7 +287,7 @@ impl<'a> Reading<'a> {
             let meant = stage.and_then(|stage| file::nearest(stage, lock.stages().flatten()));
             return Err(match meant {
                 Some(meant) => failure.hint(format!("probably meant: --stage {}", shell_word(meant))),
-                None => failure.hint(lock_command(&shown)),
+                None => failure.hint(lock_command(&shown, stage)),
             });
         }
         let mut rules = PolicyBuilder::new();
@@ -302,7 +313,7 @@ impl<'a> Reading<'a> {
             (text.to_owned(), INLINE.to_owned())
         } else {
             self.inspect(argument);
-            let (text, _, shown) = read_policy(argument, self.machine)?;
+            let (text, _, shown) = read_policy("effects file", argument, self.machine)?;
             (text, shown)
         };
         let set = EffectSet::parse(&text, &shown).map_err(from_file)?;

@@ -171,8 +171,8 @@ impl Settings {
         }
         if let Some(work) = file.work {
             let work = match work {
-                file::Work::Scratch => Work::Scratch,
-                file::Work::Host(path) => Work::Host(
+                file::WorkDir::Scratch => Work::Scratch,
+                file::WorkDir::Host(path) => Work::Host(
                     machine
                         .place(&path, base)
                         .map_err(|error| place_error(&format!("{shown}: work_host"), error))?,

@@ -19,8 +19,12 @@ use crate::named::STDIN;
 /// Bytes in which the first line of a lock is looked for, behind its comments.
 const LOCK_BEGIN: u64 = 4096;
 
-/// Reads a policy file. Returns its text, the directory that its paths are relative to, and its name in messages.
-pub fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Fault> {
+/// What messages call a file with a policy.
+pub(crate) const POLICY_FILE: &str = "policy file";
+
+/// Reads a policy file, or another file of that form: `what` names it if it cannot be read. Returns its text, the directory that its
+/// paths are relative to, and its name in messages.
+pub fn read_policy(what: &str, path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Fault> {
     if let Some(n) = descriptor(path)? {
         machine.note_descriptor(n);
         let shown = path.display().to_string();
@@ -35,7 +39,7 @@ pub fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, S
         return Ok((text, machine.base.clone(), STDIN.to_owned()));
     }
     let shown = path.display().to_string();
-    let file = open(path, &shown, machine)?;
+    let file = open(what, path, &shown, machine)?;
     // A pipe (`--policy <(...)`) is not in a directory of the user's.
     let regular = file.metadata().is_ok_and(|meta| meta.is_file());
     let beside = path.parent().filter(|_| regular).map(|parent| machine.base.join(parent));
@@ -81,8 +85,9 @@ fn begins_as_lock(path: &Path, machine: &Machine) -> io::Result<bool> {
 }
 
 /// Returns the command that writes a lock.
-pub(crate) fn lock_command(shown: &str) -> String {
-    format!("after a run without --locked: exeat audit lock --last -o {}", shell_word(shown))
+pub(crate) fn lock_command(shown: &str, stage: Option<&str>) -> String {
+    let stage = stage.map(|stage| format!("--stage {} ", shell_word(stage))).unwrap_or_default();
+    format!("after a run without --locked: exeat audit lock {stage}--last -o {}", shell_word(shown))
 }
 
 pub(crate) fn is_stdin(path: &Path) -> bool {
@@ -147,10 +152,10 @@ impl Read for TimedReader<'_> {
     }
 }
 
-pub(crate) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, Fault> {
+pub(crate) fn open(what: &str, path: &Path, shown: &str, machine: &Machine) -> Result<File, Fault> {
     machine.open_deciding(path).map_err(|error| {
-        let why = format!("cannot read `{}`", printable(shown));
-        let whole = format!("{why}: {}", error);
+        let why = format!("cannot read the {what} `{}`", printable(shown));
+        let whole = format!("{why}: {error}");
         let place = Position { file: shown.to_owned(), line: None, column: None, error: whole, meant: None };
         let failure = Fault::input(why).because(error).at(vec![place]);
         // `@FILE` is the form of curl and of `--allow`, so users write it here, too.

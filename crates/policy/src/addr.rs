@@ -44,7 +44,7 @@ pub enum AddrClass {
     SixToFourRelay,
     /// The blackhole servers of private reverse zones.
     As112,
-    /// Automatic multicast tunnelling.
+    /// Automatic multicast tunneling.
     Amt,
     /// Hashed host identities that no router carries.
     Orchid,
@@ -155,7 +155,7 @@ impl AddrClass {
     }
 
     /// Whether no rule can open it.
-    pub const fn is_never_dialled(self) -> bool {
+    pub const fn is_never_dialed(self) -> bool {
         matches!(self, Self::Unspecified | Self::Multicast | Self::Broadcast)
     }
 }
@@ -207,7 +207,7 @@ pub fn classify(ip: IpAddr) -> AddrClass {
             // Teredo contains addresses of its own servers, not of the destination.
             if class != AddrClass::Embedded(Embedding::Teredo) {
                 let mut inner = inner_addresses(ip, class).map(|ip| classify(ip.into()));
-                if let Some(inner) = inner.find(|inner| inner.is_never_dialled()) {
+                if let Some(inner) = inner.find(|inner| inner.is_never_dialed()) {
                     return inner;
                 }
             }
@@ -354,7 +354,7 @@ pub(crate) enum Opening {
 /// it.
 pub(crate) fn opening_for(ip: IpAddr) -> Opening {
     let class = classify(ip);
-    if class.is_never_dialled() {
+    if class.is_never_dialed() {
         return Opening::Never;
     }
     let net = match ip {
@@ -439,7 +439,7 @@ fn class_v6(ip: Ipv6Addr) -> AddrClass {
     let narrowest = V6.iter().filter(|(net, _)| net.contains(&ip)).max_by_key(|(net, _)| net.prefix_len());
     match narrowest {
         Some((_, class @ AddrClass::Embedded(_))) => *class,
-        Some((_, class)) if class.is_never_dialled() => *class,
+        Some((_, class)) if class.is_never_dialed() => *class,
         // An interface identifier can follow any prefix, above all link-local.
         _ if is_isatap(ip) => AddrClass::Embedded(Embedding::Isatap),
         Some((_, class)) => *class,

@@ -284,7 +284,7 @@ impl Entrusted {
 /// let forged = exeat_policy::Vetted { policy, target, granted: todo!(), today: todo!(), opened_by: None, addrs: vec![] };
 /// # }
 /// ```
-#[must_use = "a vetted target is meant to be dialled or recorded"]
+#[must_use = "a vetted target is meant to be dialed or recorded"]
 #[derive(Debug)]
 pub struct Vetted {
     policy: Policy,
@@ -367,7 +367,7 @@ fn dialable_addrs(answers: &[IpAddr], port: Port) -> Vec<SocketAddr> {
     addrs
 }
 
-/// Why the policy refused, with the details of each kind of refusal.
+/// The reason why the policy refused, with the details of each kind of refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Why {
     /// No rule covers the name.
@@ -378,11 +378,11 @@ pub(crate) enum Why {
     DenyRule { rule: RuleId, addr: Option<IpAddr> },
     /// Rules grant the host only on these ports.
     Port { granted: PortSet },
-    /// This rule would grant it, but has expired. For an answer, this address needs the rule.
+    /// The rule would grant the target, but has expired. For an answer, this address needs the rule.
     Expired { rule: RuleId, addr: Option<(IpAddr, AddrClass)> },
     /// No IP rule opens these addresses. The first one gives the class.
     Closed { class: AddrClass, first: IpAddr, more: Vec<IpAddr> },
-    /// There is no address.
+    /// The answer is empty.
     Empty,
 }
 
@@ -514,7 +514,7 @@ impl Denial {
                 Some(ports) => format!("this host is allowed on ports {ports} only"),
                 None => self.reason().sentence().into(),
             },
-            Why::Closed { class, .. } if class.is_never_dialled() => "its address is never reachable".into(),
+            Why::Closed { class, .. } if class.is_never_dialed() => "its address is never reachable".into(),
             _ => self.reason().sentence().into(),
         }
     }
@@ -606,7 +606,7 @@ impl Denial {
                 Some(flag_for(&target.host, target.port))
             }
             Why::Closed { class, first, more } => {
-                let closed = class.is_never_dialled() || *class == AddrClass::Metadata;
+                let closed = class.is_never_dialed() || *class == AddrClass::Metadata;
                 if closed || more.len() >= MAX_FLAGS {
                     return None;
                 }

@@ -23,44 +23,44 @@ use crate::rule::{Action, Note, Origin, Pattern};
 
 mod read;
 
-/// One effect of a stage.
+/// An effect of a stage.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(tag = "effect")]
 pub enum Effect {
-    /// It costs money.
+    /// The stage costs money.
     Cost {
         /// The amount, in hundredths of the pipeline's currency.
         cents: u64,
     },
-    /// It may fail.
+    /// The stage may fail.
     Fallible,
-    /// It reads below a path.
+    /// The stage reads below a path.
     FsRead {
         /// The path on the host, and the same path inside.
         path: EffectPath,
     },
-    /// It reads and writes below a path.
+    /// The stage reads and writes below a path.
     FsWrite {
         /// The path on the host, and the same path inside.
         path: EffectPath,
     },
-    /// It asks a language model. This grants no host.
+    /// The stage asks a language model. This grants no host.
     Llm {
         /// The name of the model.
         model: String,
     },
-    /// It connects to any public host on ports 80 and 443.
+    /// The stage connects to any public host on ports 80 and 443.
     Network,
-    /// It connects to these hosts; an empty list means none.
+    /// The stage connects to these hosts; an empty list means none.
     NetworkHosts {
         /// The hosts, as rules.
         hosts: BTreeSet<HostRule>,
     },
-    /// The same input may give different output.
+    /// The stage may give different output for the same input.
     NonDeterministic,
-    /// It starts other programs.
+    /// The stage starts other programs.
     Process,
-    /// It has no effect.
+    /// The stage has no effect.
     Pure,
     /// The stage does not say.
     Unknown,
@@ -95,7 +95,7 @@ pub struct EffectPath(PathSpec);
 /// A host that a stage needs: an allow rule, with ports only if they are not 443.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostRule {
-    /// It is the first field, so that rules sort as they are read.
+    /// The text; as the first field, it defines the order of rules.
     text: String,
     spec: RuleSpec,
 }
@@ -227,7 +227,7 @@ pub struct EffectKindError {
 
 impl EffectKindError {
     /// Returns the kind that was probably meant.
-    pub fn meant(&self) -> Option<EffectKind> {
+    pub fn suggestion(&self) -> Option<EffectKind> {
         self.meant
     }
 }
@@ -345,10 +345,10 @@ impl HostRule {
     }
 }
 
-/// Why a text is not a host that a stage may declare.
+/// The reason why a text is not a host that a stage may declare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostRuleError {
-    /// It is not a rule, or it needs an allowance, which only a policy can give.
+    /// The text is not a rule, or needs an allowance, which only a policy can give.
     Rule(RuleError),
     /// `!host`.
     Deny,
@@ -449,7 +449,7 @@ fn deserialize_value<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
-/// Why an object is not an effect.
+/// The reason why an object is not an effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum WireError {
     #[error("there is no effect `{}`", crate::escape::visible(.0))]

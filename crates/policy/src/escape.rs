@@ -34,8 +34,8 @@ pub fn printable_ascii(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Makes everything visible that would move a cursor, hide or reorder text on a terminal. Letters of every script stay as they
-/// are; hosts are ASCII before they come here.
+/// Escapes everything that would move a cursor, hide or reorder text on a terminal. Letters of every script stay;
+/// hosts are ASCII before they come here.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -49,7 +49,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// Quotes the text as one word of a POSIX shell, so that what is printed can be pasted.
+/// Quotes the text as one word of a POSIX shell, so that it can be pasted.
 #[must_use]
 pub fn shell_word(text: &str) -> String {
     let text = printable(text);
@@ -61,8 +61,8 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
-/// Whether a character has no shape of its own and changes how others are shown: zero-width, bidirectional, line-separator, annotation and tag
-/// characters (Unicode TR36, section 2.5 and 3.2).
+/// Whether a character is invisible and changes how others are shown: zero-width, bidirectional, line-separator,
+/// annotation and tag characters (Unicode TR36, section 2.5 and 3.2).
 fn is_format(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
         | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')

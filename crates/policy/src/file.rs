@@ -45,11 +45,11 @@ pub const SCHEMA: i128 = 1;
 /// The purpose of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FileRole {
-    /// It grants: what it lists is allowed, and nothing else.
+    /// The file grants: what it lists is allowed, and nothing else.
     #[default]
     Policy,
-    /// It bounds what others grant and declare. A host that it does not list is not allowed. Files, variables and
-    /// limits are bounded only if it names them.
+    /// The file bounds what others grant and declare. A host that it does not list is not allowed. Files, variables
+    /// and limits are bounded only if it names them.
     Ceiling,
 }
 
@@ -71,7 +71,7 @@ pub struct PolicyFile {
     pub mode: Option<Mode>,
     /// Whether addresses behind a NAT64 translator are judged by the one inside. In a ceiling, `false` forbids it.
     pub nat64: Option<bool>,
-    /// How to treat a TLS hello that hides its name. In a ceiling, `refuse` holds for every run.
+    /// The treatment of a TLS hello that hides its name. In a ceiling, `refuse` holds for every run.
     pub ech: Option<Ech>,
     /// Whether SOCKS5 is offered as well. Policies only.
     pub socks5: Option<bool>,
@@ -98,7 +98,7 @@ pub struct PolicyFile {
     /// only.
     pub audit_sync: Option<bool>,
     /// The work directory, if the file names one. Our own format does not: the stage works where the caller is.
-    pub work: Option<Work>,
+    pub work: Option<WorkDir>,
 }
 
 /// A rule of a file, with its line.
@@ -115,7 +115,7 @@ pub struct FileRule {
     pub note: Note,
 }
 
-/// What the stage sees of the host's files, the narrowest first.
+/// The part of the host's files that the stage sees, the narrowest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum View {
     /// Only what is declared, plus `/nix/store` where it exists.
@@ -137,12 +137,12 @@ impl fmt::Display for View {
     }
 }
 
-/// Where a stage works whose policy says so.
+/// The work directory of a stage, if its policy names one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
+pub enum WorkDir {
     /// An empty writable directory, removed at the end of the run.
     Scratch,
-    /// This directory of the host, writable.
+    /// A directory of the host, writable.
     Host(PathSpec),
 }
 
@@ -152,7 +152,7 @@ pub enum Work {
 pub struct FsSection {
     /// The key `view`. In a ceiling, the widest allowed.
     pub view: Option<View>,
-    /// The key `ro`. In a ceiling, the most that may be shown: `None` is no bound, an empty list allows nothing.
+    /// The key `ro`. In a ceiling, the most that may be shown: `None` does not bound it, an empty list allows nothing.
     pub ro: Option<Vec<BindSpec>>,
     /// The key `rw`. In a ceiling, the most that may be writable, in the same way.
     pub rw: Option<Vec<BindSpec>>,
@@ -184,7 +184,7 @@ pub struct UpstreamSection {
 pub struct EffectsSection {
     /// The kinds that a stage may declare; `None` means all.
     pub allow: Option<Vec<EffectKind>>,
-    /// What happens if a stage declares more than it is granted. Policies only.
+    /// The reaction to a stage that declares more than it is granted. Policies only.
     pub on_excess: Option<OnExcess>,
 }
 
@@ -228,7 +228,7 @@ impl SandboxSection {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct EnvSection {
-    /// The names whose values are passed on. In a ceiling, the only ones allowed; `None` is no bound.
+    /// The names whose values are passed on. In a ceiling, the only ones allowed; `None` allows all.
     pub pass: Option<Vec<String>>,
     /// Names and values, sorted by name. A value that is `~` or begins with `~/` is a path below HOME.
     pub set: Vec<(String, String)>,

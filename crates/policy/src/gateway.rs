@@ -36,7 +36,7 @@ pub const WELL_KNOWN: [u16; 38] = [
     27017, 50051,
 ];
 
-/// Why the gateway does not serve a target that the policy admits.
+/// The reason why the gateway does not serve a target that the policy admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unserved {

@@ -98,7 +98,7 @@ impl RuleError {
     }
 
     /// Returns a valid rule that was probably meant. It is never wider than the text.
-    pub fn meant(&self) -> Option<&str> {
+    pub fn suggestion(&self) -> Option<&str> {
         self.meant.as_deref()
     }
 }
@@ -128,16 +128,16 @@ pub enum RuleFault {
     /// `!` in a list of deny rules, or twice.
     #[error("it is a deny rule already: `!` has no place here")]
     DoubleMark,
-    /// It has a scheme.
+    /// The text has a scheme.
     #[error("a rule is a host and ports, not a URL")]
     Url,
     /// `user@host`.
     #[error("a rule has no user name")]
     Userinfo,
-    /// It has a path, a query or a fragment.
+    /// The text has a path, a query or a fragment.
     #[error("a rule covers a host, not a path on it")]
     Path,
-    /// It is not a host name.
+    /// The host is not a host name.
     #[error("{0}")]
     Name(NameFault),
     /// A `*` is not the whole first label.
@@ -174,7 +174,7 @@ pub enum RuleFault {
         /// The network that contains the address.
         network: String,
     },
-    /// It is not a port, a range or `*`.
+    /// The port is not a number, a range or `*`.
     #[error("ports are numbers from 1 to 65535, as in `443,8443`, `8000-8100` or `*`")]
     Port,
     /// `8100-8000`.
@@ -182,9 +182,9 @@ pub enum RuleFault {
     Range,
 }
 
-type Fault = (RuleFault, Range<usize>);
+type SpanFault = (RuleFault, Range<usize>);
 
-fn parse(text: &str, default: Action, allowances: Allowances) -> Result<RuleSpec, Fault> {
+fn parse(text: &str, default: Action, allowances: Allowances) -> Result<RuleSpec, SpanFault> {
     let all = 0..text.len();
     if text.is_empty() {
         return Err((RuleFault::Empty, all));
@@ -211,12 +211,12 @@ fn parse(text: &str, default: Action, allowances: Allowances) -> Result<RuleSpec
     Ok(RuleSpec { action, pattern, ports })
 }
 
-fn shift((fault, at): Fault, by: usize) -> Fault {
+fn shift((fault, at): SpanFault, by: usize) -> SpanFault {
     (fault, at.start + by..at.end + by)
 }
 
 /// Checks for faults of pasted addresses, before the parts are parsed.
-fn not_a_url(body: &str) -> Result<(), Fault> {
+fn not_a_url(body: &str) -> Result<(), SpanFault> {
     if let Some(at) = body.find("://") {
         return Err((RuleFault::Url, 0..at + 3));
     }
@@ -232,7 +232,7 @@ fn not_a_url(body: &str) -> Result<(), Fault> {
 /// The text of a target, and of its ports with their offset.
 type Parts<'a> = (&'a str, Option<(&'a str, usize)>);
 
-fn split_ports(body: &str) -> Result<Parts<'_>, Fault> {
+fn split_ports(body: &str) -> Result<Parts<'_>, SpanFault> {
     let (end, brackets) = match body.strip_prefix('[') {
         Some(_) => match body.find(']') {
             Some(at) => (at + 1, true),
@@ -256,7 +256,7 @@ fn split_ports(body: &str) -> Result<Parts<'_>, Fault> {
     Ok((target, ports))
 }
 
-fn parse_target(target: &str, action: Action, allowances: Allowances) -> Result<Pattern, Fault> {
+fn parse_target(target: &str, action: Action, allowances: Allowances) -> Result<Pattern, SpanFault> {
     let all = 0..target.len();
     if let Some(inner) = target.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         return parse_v6_net(inner).map_err(|fault| shift(fault, 1));
@@ -299,7 +299,7 @@ fn parse_target(target: &str, action: Action, allowances: Allowances) -> Result<
     Ok(Pattern::Name(HostPattern::Subdomains(name)))
 }
 
-fn parse_v6_net(inner: &str) -> Result<Pattern, Fault> {
+fn parse_v6_net(inner: &str) -> Result<Pattern, SpanFault> {
     let (address, len) = match inner.split_once('/') {
         Some((address, len)) => (address, Some(len)),
         None => (inner, None),
@@ -332,7 +332,7 @@ fn parse_len(text: &str, max: u8) -> Option<u8> {
     text.parse().ok().filter(|len| *len <= max)
 }
 
-fn parse_ports(text: &str) -> Result<PortSet, Fault> {
+fn parse_ports(text: &str) -> Result<PortSet, SpanFault> {
     if text == "*" {
         return Ok(PortSet::all());
     }

@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// It opens one port of one address, and does not determine the host inside.
+    /// A service opens one port of one address, and does not determine the host inside.
     #[test]
     fn grants_one_port_of_one_address() {
         let mut rules = PolicyBuilder::new();

@@ -67,8 +67,8 @@ pub use limits::{
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
 pub use pattern::HostPattern;
 pub use policy::{
-    Change, ChangeKind, Effective, EffectiveRule, Excess, Finding, Layer, Layers, Lint, Policy,
-    PolicyBuilder, Role,
+    Change, ChangeKind, Effective, EffectiveRule, Excess, Layer, Layers, Lint, Policy, PolicyBuilder, Remark,
+    Role,
 };
 pub use port::{Port, PortError, PortSet};
 pub use reason::{Reason, Verdict, WordError};

@@ -172,29 +172,29 @@ const SIZE_UNITS: [(&str, u64); 9] = [
     ("", 1),
 ];
 
-/// Why a text is not a duration or number of bytes.
+/// The reason why a text is not a duration or number of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// It has only digits.
+    /// The text has only digits.
     #[error("the unit is missing: `{0}s`, `{0}m`?")]
     NoUnit(String),
-    /// It is not a duration.
+    /// The text is not a duration.
     #[error("a duration is written like `90s`, `10m`, `1h30m` or `500ms`, and is longer than nothing")]
     Span,
-    /// It is longer than a year.
+    /// The duration is longer than a year.
     #[error("a duration is at most 366d")]
     TooLong,
-    /// It is not a number of bytes.
+    /// The text is not a number of bytes.
     #[error("a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing")]
     Size,
 }
 
-/// Reads how long ago something was: a [`Span`], in which `30m` are minutes, or any number of days (`d`), weeks (`w`), months of 31
+/// Parses an age: a [`Span`], in which `30m` means minutes, or any number of days (`d`), weeks (`w`), months of 31
 /// days (`mo`) or years of 366 (`y`).
 ///
 /// # Errors
-/// [`LimitError`] for other text.
+/// Returns a [`LimitError`] for other text.
 pub fn parse_age(text: &str) -> Result<Duration, LimitError> {
     const DAY: u64 = 24 * 60 * 60;
     for (unit, days) in [("d", 1), ("w", 7), ("mo", 31), ("y", 366)] {

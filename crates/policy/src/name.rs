@@ -90,7 +90,7 @@ impl<'de> Deserialize<'de> for HostName {
     }
 }
 
-/// Why a text is not a host name, and where.
+/// The reason why a text is not a host name, and the position of the fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameError {
     /// The fault.
@@ -103,9 +103,9 @@ pub struct NameError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameFault {
-    /// There is no text, or only the root dot.
+    /// The text is empty, or only the root dot.
     Empty,
-    /// It has more than [`MAX_NAME`] bytes.
+    /// The name has more than [`MAX_NAME`] bytes.
     TooLong,
     /// Two dots are adjacent, or a dot comes first.
     EmptyLabel,
@@ -128,7 +128,7 @@ impl fmt::Display for NameFault {
             Self::TooLong => "a host name has at most 253 characters",
             Self::EmptyLabel => "a label is empty",
             Self::LongLabel => "a label has at most 63 characters",
-            Self::NotAscii => "a host name beyond ASCII is written as its A-label, `xn--...`",
+            Self::NotAscii => "a host name has only ASCII: write its A-label, `xn--...`",
             Self::Byte => "a host name has only letters, digits, `-` and `.`",
             Self::Hyphen => "a label neither starts nor ends with `-`",
             Self::Numeric => {

@@ -9,7 +9,7 @@ use crate::name::HostName;
 pub enum HostPattern {
     /// A single name, such as `api.example.com`.
     Exact(HostName),
-    /// One or more labels below a name, such as `*.example.com`, but not the name itself.
+    /// The names below a name at any depth, such as `*.example.com`, but not the name itself.
     Subdomains(HostName),
     /// Every name (`*`), but no literal address. It loads only with `allow_any`.
     Any,

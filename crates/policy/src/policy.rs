@@ -27,7 +27,7 @@ mod review;
 pub use effective::{Effective, EffectiveRule, Excess};
 use index::Index;
 pub use layer::{Layer, Layers, Role};
-pub use review::{Change, ChangeKind, Finding, Lint};
+pub use review::{Change, ChangeKind, Lint, Remark};
 
 /// The rules of a run. A clone is another handle to the same policy.
 ///
@@ -265,7 +265,7 @@ impl Policy {
         bound.as_ref().map(|bound| bound.admit(proxy, today)).transpose()
     }
 
-    /// Returns an enforcing policy of some of the layers, or `None` if there is no such layer.
+    /// Returns an enforcing policy of the kept layers, or `None` if none is kept.
     fn only_layers(&self, is_kept: impl Fn(&Layer) -> bool) -> Option<Self> {
         let mut rules = Vec::new();
         let mut layers = Vec::new();
@@ -536,17 +536,17 @@ impl Policy {
     }
 }
 
-/// Why no rule of a list grants a port.
+/// The reason why no rule of a list grants a port.
 enum NoGrant {
-    /// This rule would, but has expired.
+    /// The rule would grant it, but has expired.
     Expired(RuleId),
-    /// They grant these ports.
+    /// The rules grant only these ports.
     Port(PortSet),
-    /// There is no rule.
+    /// No rule covers the host.
     Nothing,
 }
 
-/// Why an address of an answer is not open.
+/// The reason why an address of an answer is not open.
 #[derive(Clone, Copy)]
 enum NotOpened {
     Closed(AddrClass),
@@ -557,7 +557,7 @@ impl NotOpened {
     /// Returns its rank: the address farthest from being open is reported.
     fn rank(self) -> u8 {
         match self {
-            Self::Closed(class) if class.is_never_dialled() => 3,
+            Self::Closed(class) if class.is_never_dialed() => 3,
             Self::Closed(AddrClass::Metadata) => 2,
             Self::Expired(..) => 1,
             Self::Closed(_) => 0,

@@ -21,17 +21,17 @@ const DATA: &str = include_str!("../presets.toml");
 /// The name of the always-denied hosts in a record. No group or profile has it.
 const DENY: &str = "deny";
 
-static CATALOGUE: LazyLock<Result<Catalogue, String>> = LazyLock::new(|| Catalogue::read(DATA));
+static CATALOG: LazyLock<Result<Catalog, String>> = LazyLock::new(|| Catalog::read(DATA));
 
 /// A group of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preset {
-    /// What it is called.
+    /// The name of the preset.
     pub name: String,
-    /// What it is for, in a few words.
+    /// The purpose of the preset, in a few words.
     pub description: String,
-    /// How far it opens the policy.
+    /// The risk of using it.
     pub risk: Risk,
     /// The ways in which it lets data out.
     pub flags: Vec<Flag>,
@@ -64,7 +64,7 @@ pub struct PresetRule {
     pub origin: Origin,
 }
 
-/// How far a group opens the policy.
+/// The risk of using a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Risk {
@@ -72,7 +72,7 @@ pub enum Risk {
     Low,
     /// More than an install needs, or it accepts uploads of the account holder.
     Medium,
-    /// It serves or stores content of third parties.
+    /// The hosts serve or store content of third parties.
     High,
 }
 
@@ -80,7 +80,7 @@ pub enum Risk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flag {
-    /// It accepts writes.
+    /// A host accepts writes.
     Upload,
     /// Anyone can publish there.
     UserContent,
@@ -113,7 +113,7 @@ pub enum Client {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// What it is called.
+    /// The name of the profile.
     pub name: String,
     /// The groups and profiles in it.
     pub members: Vec<String>,
@@ -121,14 +121,14 @@ pub struct Profile {
 
 /// The group or profile with some name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum PresetOrProfile {
     /// A group.
     Group(&'static Preset),
     /// A profile.
     Profile(&'static Profile),
 }
 
-/// Why a name cannot be expanded.
+/// The reason why a name cannot be expanded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PresetError {
@@ -146,13 +146,13 @@ pub enum PresetError {
 /// Returns the groups, sorted by name.
 #[must_use]
 pub fn groups() -> &'static [Preset] {
-    CATALOGUE.as_ref().map_or(&[], |catalogue| &catalogue.groups)
+    CATALOG.as_ref().map_or(&[], |catalog| &catalog.groups)
 }
 
 /// Returns the profiles, sorted by name.
 #[must_use]
 pub fn profiles() -> &'static [Profile] {
-    CATALOGUE.as_ref().map_or(&[], |catalogue| &catalogue.profiles)
+    CATALOG.as_ref().map_or(&[], |catalog| &catalog.profiles)
 }
 
 /// Returns every name: the groups, then the profiles.
@@ -164,14 +164,14 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Returns the day of the last review of the data, `YYYY-MM-DD`.
 #[must_use]
 pub fn updated() -> &'static str {
-    CATALOGUE.as_ref().map_or("", |catalogue| &catalogue.updated)
+    CATALOG.as_ref().map_or("", |catalog| &catalog.updated)
 }
 
 /// Finds the group or profile of a name. Names are lower case, and the lookup is exact.
 #[must_use]
-pub fn find(name: &str) -> Option<Found> {
-    let group = groups().iter().find(|group| group.name == name).map(Found::Group);
-    group.or_else(|| profiles().iter().find(|profile| profile.name == name).map(Found::Profile))
+pub fn find(name: &str) -> Option<PresetOrProfile> {
+    let group = groups().iter().find(|group| group.name == name).map(PresetOrProfile::Group);
+    group.or_else(|| profiles().iter().find(|profile| profile.name == name).map(PresetOrProfile::Profile))
 }
 
 /// Returns the groups in a name, each once, in the order of the data.
@@ -180,8 +180,8 @@ pub fn find(name: &str) -> Option<Found> {
 ///
 /// Returns a [`PresetError`] if the name is unknown or the data is broken. A caller must not continue without it.
 pub fn expand(name: &str) -> Result<Vec<&'static Preset>, PresetError> {
-    let catalogue = CATALOGUE.as_ref().map_err(|fault| PresetError::Data(fault.clone()))?;
-    catalogue.expand(name)
+    let catalog = CATALOG.as_ref().map_err(|fault| PresetError::Data(fault.clone()))?;
+    catalog.expand(name)
 }
 
 /// Returns the hosts that are denied wherever a preset is used, whatever grants them: cloud metadata by name.
@@ -192,8 +192,8 @@ pub fn expand(name: &str) -> Result<Vec<&'static Preset>, PresetError> {
 ///
 /// Returns [`PresetError::Data`] if the data is broken.
 pub fn always_denied() -> Result<&'static [PresetRule], PresetError> {
-    let catalogue = CATALOGUE.as_ref().map_err(|fault| PresetError::Data(fault.clone()))?;
-    Ok(&catalogue.denied)
+    let catalog = CATALOG.as_ref().map_err(|fault| PresetError::Data(fault.clone()))?;
+    Ok(&catalog.denied)
 }
 
 /// Returns the groups that the files of a directory select, by the names of its entries.
@@ -309,7 +309,7 @@ impl fmt::Display for Client {
 impl PresetError {
     /// Returns the name that was probably meant.
     #[must_use]
-    pub fn meant(&self) -> Option<&'static str> {
+    pub fn suggestion(&self) -> Option<&'static str> {
         match self {
             Self::Unknown { meant, .. } => *meant,
             Self::Data(_) => None,
@@ -333,7 +333,7 @@ impl std::error::Error for PresetError {}
 
 /// The parsed data.
 #[derive(Debug)]
-struct Catalogue {
+struct Catalog {
     updated: String,
     groups: Vec<Preset>,
     profiles: Vec<Profile>,
@@ -343,7 +343,7 @@ struct Catalogue {
 /// The data as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawCatalogue {
+struct RawCatalog {
     schema: u32,
     updated: String,
     deny: RawDeny,
@@ -379,9 +379,9 @@ struct RawGroup {
     redirected_by: Vec<String>,
 }
 
-impl Catalogue {
+impl Catalog {
     fn read(text: &str) -> Result<Self, String> {
-        let raw: RawCatalogue = toml::from_str(text).map_err(|error| error.to_string())?;
+        let raw: RawCatalog = toml::from_str(text).map_err(|error| error.to_string())?;
         if raw.schema != 1 {
             return Err(format!("schema {} is not known", raw.schema));
         }

@@ -1,4 +1,4 @@
-//! The words of the record: verdicts, and the reasons for them.
+//! Defines the words of the record: verdicts, and the reasons for them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -69,7 +69,7 @@ word!(Verdict);
 /// Declares [`Reason`]: each row has its name, its stable word in records and replies, and its sentence for people.
 macro_rules! reasons {
     ($($name:ident $word:literal $sentence:literal;)*) => {
-        /// Why a connection got its verdict. Records, replies, the command line and documents use the same words.
+        /// The reason for a verdict. Records, replies, the command line and documents use the same words.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Reason {
@@ -87,7 +87,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// Says it to people, without a capital letter and a full stop.
+            /// Returns a sentence for people, without a capital letter and a full stop.
             pub const fn sentence(self) -> &'static str {
                 match self {
                     $(Self::$name => $sentence,)*

@@ -35,13 +35,13 @@ impl fmt::Display for RuleId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It grants.
+    /// The rule grants.
     Allow,
-    /// It forbids.
+    /// The rule forbids.
     Deny,
 }
 
-/// What a rule covers. A name never matches a net, and a literal never matches a name.
+/// The hosts of a rule. A name never matches a net, and a literal never matches a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
     /// Host names.
@@ -93,7 +93,7 @@ pub enum TlsCheck {
     Auto,
     /// The check applies on every port of the rule.
     Sni,
-    /// There is no check: the server speaks first, or the protocol is not TLS.
+    /// The check is off: the server speaks first, or the protocol is not TLS.
     Off,
 }
 
@@ -163,7 +163,7 @@ impl fmt::Display for Origin {
 /// An author's remarks about a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Note {
-    /// Why the rule exists.
+    /// The reason for the rule.
     pub reason: Option<String>,
     /// Who approved it.
     pub approved_by: Option<String>,
@@ -189,7 +189,7 @@ pub struct Rule {
     pub pattern: Pattern,
     /// The ports.
     pub ports: PortSet,
-    /// Where it was written.
+    /// The place where it was written.
     pub origin: Origin,
     /// The author's remarks.
     pub note: Note,

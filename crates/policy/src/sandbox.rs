@@ -37,7 +37,7 @@ choices! {
         Relay = "relay",
     }
 
-    /// What a stage may connect to on the loopback of its sandbox.
+    /// The servers that a stage may use on the loopback of its sandbox.
     Loopback {
         /// The stage may use the proxy, and its own servers there.
         #[default]
@@ -58,7 +58,7 @@ choices! {
         Off = "off",
     }
 
-    /// What a stage gets instead of the caller's terminal.
+    /// The replacement for the caller's terminal.
     Tty {
         /// A terminal of the sandbox, if standard input and output are both the caller's controlling terminal and
         /// the caller is in its foreground. Otherwise it is like [`Tty::Off`].
@@ -79,7 +79,7 @@ choices! {
         Off = "off",
     }
 
-    /// Where package managers keep their downloads.
+    /// The place where package managers keep their downloads.
     Cache {
         /// In a writable, persistent cache of exeat, one per work directory.
         Private = "private",
@@ -90,7 +90,7 @@ choices! {
         None = "none",
     }
 
-    /// Where the stage's HOME is.
+    /// The place of the stage's HOME.
     Home {
         /// At the caller's path; the view determines what is visible there.
         #[default]
@@ -99,18 +99,18 @@ choices! {
         Private = "private",
     }
 
-    /// What `exeat run` does inside a stage.
+    /// The behavior of `exeat run` inside a stage.
     Nested {
-        /// It fails, because a sandbox cannot be created inside a sandbox.
+        /// The inner run fails, because a sandbox cannot be created inside a sandbox.
         #[default]
         Refuse = "refuse",
-        /// It runs its command unchanged, confined only by the outer run.
+        /// The inner run starts its command unchanged, confined only by the outer run.
         Pass = "pass",
     }
 
-    /// What happens if a stage declares more than it is granted.
+    /// The reaction to a stage that declares more than it is granted.
     OnExcess {
-        /// Nothing runs.
+        /// The stage does not start.
         #[default]
         Refuse = "refuse",
         /// The stage runs with what it is granted.

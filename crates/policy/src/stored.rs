@@ -23,23 +23,23 @@ pub struct StoredPolicy {
     pub grants: PolicyFile,
     /// Upper bounds; their names are not stored.
     pub ceilings: Vec<PolicyBuilder>,
-    /// What the stage declared.
+    /// The rules that the stage declared.
     pub declared: Option<PolicyBuilder>,
-    /// What the stage reached before.
+    /// The lock of what the stage reached before.
     pub lock: Option<PolicyBuilder>,
 }
 
-/// Why a stored policy is refused.
+/// The reason why a stored policy is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoredError {
-    /// One of its rules is invalid.
+    /// A rule is invalid.
     #[error("in the policy of a record {0}")]
     Rule(RuleError),
-    /// It contains a word or number that no policy has.
+    /// The text contains a word or number that no policy has.
     #[error("in the policy of a record `{0}` is not what this version writes")]
     Value(&'static str),
-    /// It differs from what is stored for its contents.
+    /// The text differs from what is stored for its contents.
     #[error("the policy of a record is not as it was stored: it was changed, or another version wrote it")]
     Changed,
 }

@@ -3,12 +3,12 @@
 
 use crate::name::HostName;
 
-/// Why a wildcard below a name covers strangers.
+/// The reason why a wildcard below a name covers strangers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shared {
-    /// It is a public suffix, or one label: anyone can register below it.
+    /// The name is a public suffix, or one label: anyone can register below it.
     Public,
-    /// It is a platform that gives names or storage to anyone.
+    /// The name is a platform that gives names or storage to anyone.
     Platform,
 }
 

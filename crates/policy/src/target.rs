@@ -126,7 +126,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Why a request names no target. Each is a bad request (400), never a policy refusal.
+/// The reason why a request names no target. Each is a bad request (400), never a policy refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -148,7 +148,7 @@ pub enum TargetError {
     /// The brackets contain something other than an IPv6 address, such as a zone id or a short IPv4 tail.
     #[error("the brackets hold no IPv6 address")]
     Ipv6,
-    /// It is neither a name nor a strict dotted quad.
+    /// The host is neither a name nor a strict dotted quad.
     #[error("{0}")]
     Name(NameError),
     /// The port is missing.

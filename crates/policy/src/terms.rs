@@ -11,12 +11,12 @@ use crate::reason::{WordError, word};
 /// The settings that apply to every rule of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Terms {
-    /// How to treat a name that no rule grants.
+    /// The treatment of a name that no rule grants.
     pub mode: Mode,
     /// Whether an address behind the well-known prefix of NAT64, `64:ff9b::/96` (RFC 6052 section 2.1), is judged
     /// by the IPv4 address inside. Otherwise it is closed like every other embedding.
     pub nat64: bool,
-    /// How to treat a TLS hello that hides its server name.
+    /// The treatment of a TLS hello that hides its server name.
     pub ech: Ech,
 }
 
@@ -56,14 +56,14 @@ impl Mode {
     }
 }
 
-/// How to treat a TLS hello with the `encrypted_client_hello` extension (RFC 9849), whose visible name may not be
-/// the real one.
+/// The treatment of a TLS hello with the `encrypted_client_hello` extension (RFC 9849), whose visible name may not
+/// be the real one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Ech {
-    /// It is allowed and recorded. Browsers send this extension with random content (GREASE) to every server.
+    /// The hello is allowed and recorded. Browsers send this extension with random content (GREASE) to every server.
     #[default]
     Record,
-    /// It is refused.
+    /// The hello is refused.
     Refuse,
 }
 

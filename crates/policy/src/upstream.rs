@@ -1,5 +1,5 @@
-//! Another HTTP proxy as the next hop: what its URL, its list of exceptions and the place of its credentials look like.
-//! Nothing here opens a file or a connection.
+//! Parses the URL of an upstream proxy, its list of exceptions and the place of its credentials. Nothing here opens a
+//! file or a connection.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -68,27 +68,25 @@ impl fmt::Display for UpstreamUrl {
     }
 }
 
-/// Who we are to an upstream proxy: the Basic scheme (RFC 7617).
-///
-/// Printed as stars.
+/// The credentials for an upstream proxy: the Basic scheme (RFC 7617). Printed as stars.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials(Vec<u8>);
 
-/// The text is no `user:password`. It is not repeated.
+/// The text is not `user:password`. The error does not repeat it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "credentials are one line, `user:password`, of at most {MAX_CREDENTIALS} bytes and without control characters"
 )]
 pub struct CredentialsError;
 
-/// Bytes of credentials, at most: long tokens fit.
+/// Maximum bytes of credentials; long tokens fit.
 pub const MAX_CREDENTIALS: usize = 2048;
 
 impl Credentials {
-    /// Of `user:password`; one line end behind it is passed over.
+    /// Parses `user:password`; one line end after it is ignored.
     ///
     /// # Errors
-    /// [`CredentialsError`] when there is no colon, nothing before it, or a control character.
+    /// Returns a [`CredentialsError`] if the colon or the name before it is missing, or for a control character.
     pub fn parse(text: &[u8]) -> Result<Self, CredentialsError> {
         let line = text.strip_suffix(b"\n").unwrap_or(text);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -110,17 +108,17 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What is wrong with the text that names a proxy.
+/// The reason why a text is not the URL of a proxy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpstreamFault {
     /// The scheme is not supported, such as `https://` or `socks5://`.
     #[error("an upstream proxy that is reached by `{0}://` is not supported; `http://host:port` is")]
     Scheme(&'static str),
-    /// There is no scheme, or one that no proxy has.
+    /// The scheme is missing, or no proxy has it.
     #[error("an upstream proxy is `http://host:port`")]
     Shape,
-    /// It contains `user:password@`, which others could see.
+    /// The URL contains `user:password@`, which others could see.
     #[error("a user name and a password have no place in the URL")]
     Userinfo,
     /// Credentials contain an invalid `%` or a control character.
@@ -129,10 +127,10 @@ pub enum UpstreamFault {
     /// Something follows the port.
     #[error("an upstream proxy is `http://host:port`, without a path")]
     Path,
-    /// There is no port. Programs that read such a URL disagree on the default.
+    /// The port is missing. Programs that read such a URL disagree on the default.
     #[error("an upstream proxy is `http://host:port`, and the port is missing")]
     NoPort,
-    /// It is not a host and a port.
+    /// The text after the scheme is not a host and a port.
     #[error("an upstream proxy is `http://host:port`: {0}")]
     Target(TargetError),
 }
@@ -323,17 +321,17 @@ fn is_bare_ipv6(text: &str) -> bool {
     address.parse::<Ipv6Addr>().is_ok()
 }
 
-/// Why a text is not an entry of a [`Bypass`].
+/// The reason why a text is not an entry of a [`Bypass`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BypassError {
-    /// It is not a host of a rule.
+    /// The text is not a host of a rule.
     #[error("{0}")]
     Rule(#[from] RuleError),
     /// `!`.
     #[error("an exception has no `!`")]
     Mark,
-    /// It is `*`, which would mean that there is no upstream proxy.
+    /// The entry `*` would leave nothing to the upstream proxy.
     #[error("`*` would leave nothing to the upstream proxy")]
     All,
     /// A dot precedes an address or a wildcard.
@@ -353,11 +351,11 @@ pub enum AuthSpec {
     Env(String),
 }
 
-/// Why a text is not a place of credentials. No error repeats it, because it can be a password.
+/// The reason why a text is not a place of credentials. No error repeats it, because it can be a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthSpecError {
-    /// It is neither form.
+    /// The text has neither form.
     #[error("credentials are named by `file:PATH` or `env:NAME`, and never given")]
     Shape,
     /// The path is invalid.

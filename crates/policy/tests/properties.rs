@@ -466,7 +466,7 @@ proptest! {
     /// K13: a stack of layers grants only what each layer grants, so it is never wider than any of them. A deny
     /// rule of one layer applies to all.
     #[test]
-    fn k13_grants_what_every_layer_grants(
+    fn k13_grants_only_targets_of_every_layer(
         layers in prop::collection::vec(prop::collection::vec(rule(), 0..8), 1..4),
         declares in any::<bool>(),
         target in target(),
@@ -518,7 +518,7 @@ proptest! {
 
     /// The index finds what a scan over all rules finds.
     #[test]
-    fn finds_by_index_what_a_scan_finds(rules in prop::collection::vec(rule(), 0..12), target in target()) {
+    fn finds_the_same_rules_by_index_and_by_scan(rules in prop::collection::vec(rule(), 0..12), target in target()) {
         let policy = policy(&rules);
         let target: Target = target.parse().unwrap();
         let covers = |action: Action| policy.rules().iter().any(|rule| {
@@ -656,7 +656,7 @@ proptest! {
         for action in [Action::Allow, Action::Deny] {
             if let Err(error) = RuleSpec::parse(&text, action, Allowances::default()) {
                 prop_assert!(text.get(error.span()).is_some(), "{:?} in {text:?}", error.span());
-                if let Some(meant) = error.meant() {
+                if let Some(meant) = error.suggestion() {
                     prop_assert!(RuleSpec::parse(meant, action, Allowances::default()).is_ok());
                 }
             }

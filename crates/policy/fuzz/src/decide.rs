@@ -142,7 +142,7 @@ fn translated(stacks: &[Policy; 3], target: &Target, answers: &[IpAddr]) {
             "{}",
             said()
         );
-        assert!(judged.is_err() || !classify(*answer).is_never_dialled(), "{}", said());
+        assert!(judged.is_err() || !classify(*answer).is_never_dialed(), "{}", said());
     }
 }
 
@@ -195,7 +195,7 @@ fn admit(policy: &Policy, naive: &[NaiveRule], target: &Target) -> Result<(), Re
         }
         // Special space needs more than a rule that covers it, and never less.
         Some(ip) => {
-            assert!(got.is_err() || expected.is_ok() && !classify(ip).is_never_dialled(), "{}", said());
+            assert!(got.is_err() || expected.is_ok() && !classify(ip).is_never_dialed(), "{}", said());
             assert!(expected != Err(Reason::DenyRule) || got == expected, "{}", said());
             if ip.is_ipv4() {
                 assert_eq!(got == Err(Reason::DenyRule), expected == Err(Reason::DenyRule), "{}", said());
@@ -266,7 +266,7 @@ fn vet(policy: &Policy, naive: &[NaiveRule], target: &Target, answers: &[IpAddr]
         match &outcome {
             Ok(vetted) => {
                 assert!(!judged.is_empty() && !denied, "{}", said());
-                assert!(judged.iter().all(|ip| !classify(*ip).is_never_dialled()), "{}", said());
+                assert!(judged.iter().all(|ip| !classify(*ip).is_never_dialed()), "{}", said());
                 // A name reaches special space only with a rule that covers the address and lies entirely in such
                 // space.
                 for ip in judged.iter().filter(|ip| !public(ip)) {

@@ -32,7 +32,7 @@ pub fn check(data: &[u8]) {
                     assert_eq!(error.text(), text);
                     assert!(text.get(error.span()).is_some(), "{:?} is no part of {text:?}", error.span());
                     assert!(printable(&error.to_string()), "{error:?}");
-                    if let Some(meant) = error.meant() {
+                    if let Some(meant) = error.suggestion() {
                         suggestion(text, meant, default);
                     }
                 }

@@ -302,7 +302,7 @@ fn d06_classifies_every_block_and_its_neighbors() {
     }
 }
 
-/// Nothing outside `2000::/3` is public, whatever its block.
+/// No address outside `2000::/3` is public, whatever its block.
 #[test]
 fn classifies_only_global_unicast_as_public() {
     for first in 0..=u8::MAX {
@@ -415,7 +415,7 @@ fn refuses_undialable_addresses_in_every_form() {
         "::224.0.0.1",
         "ff02::fb",
     ] {
-        assert!(class(ip).is_never_dialled(), "{ip}");
+        assert!(class(ip).is_never_dialed(), "{ip}");
         assert_eq!(opening_for(ip.parse().unwrap()), Opening::Never, "{ip}");
     }
 }

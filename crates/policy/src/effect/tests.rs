@@ -67,13 +67,13 @@ fn parses_words_of_kinds() {
     for kind in EffectKind::ALL {
         assert_eq!(kind.to_string().parse(), Ok(kind));
         assert_eq!(
-            kind.tag().parse::<EffectKind>().unwrap_err().meant(),
+            kind.tag().parse::<EffectKind>().unwrap_err().suggestion(),
             (kind.tag() != kind.token()).then_some(kind)
         );
     }
     let error = "fs_reed".parse::<EffectKind>().unwrap_err();
     assert_eq!(
-        (error.to_string().as_str(), error.meant()),
+        (error.to_string().as_str(), error.suggestion()),
         ("`fs_reed` is no kind of effect", Some(EffectKind::FsRead))
     );
     assert_eq!("x\u{1b}".parse::<EffectKind>().unwrap_err().to_string(), "`x\\u{1b}` is no kind of effect");
@@ -96,7 +96,7 @@ fn a_ceiling_of_kinds() {
 
 /// N12, N31: what an effect needs from a policy. Eight kinds need nothing.
 #[test]
-fn grants_what_effects_need() {
+fn grants_the_rules_of_effects() {
     let effects = parse(ALL);
     let rules: Vec<String> =
         effects.rules().map(|rule| format!("{} {} {}", rule.origin, rule.spec, rule.text)).collect();

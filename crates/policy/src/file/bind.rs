@@ -25,14 +25,14 @@ pub struct BindSpec {
     pub line: Option<u32>,
 }
 
-/// Why a text is not a path or bind.
+/// The reason why a text is not a path or bind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// One side has no path.
+    /// A side has no path.
     #[error("the path is empty")]
     Empty,
-    /// It contains a NUL, or another control character that would garble a report.
+    /// The path contains a NUL, or another control character that would garble a report.
     #[error("a path has no control characters")]
     Control,
     /// `~user`.

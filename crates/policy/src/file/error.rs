@@ -11,7 +11,7 @@ const MAX_SHOWN: usize = 20;
 /// Maximum faults that one error holds. More guesses are not worth their time.
 pub(super) const MAX_FAULTS: usize = 100;
 
-/// All faults of a file.
+/// The faults of a file.
 ///
 /// It is displayed as `path:line:column`, the fault, the line with a mark below it, and what was probably meant.
 /// Control and foreign characters of the file are escaped.
@@ -32,18 +32,18 @@ pub struct Problem {
     pub column: u32,
     /// The fault, without a full stop.
     pub message: String,
-    /// What was probably meant.
+    /// The text that was probably meant.
     pub meant: Option<String>,
     source: String,
     mark: Range<usize>,
 }
 
 /// A fault before its line is known: the bytes, the message, and what was probably meant.
-pub(super) type Fault = (Range<usize>, String, Option<String>);
+pub(super) type SpanFault = (Range<usize>, String, Option<String>);
 
 impl FileError {
     /// Creates the error for at least one fault.
-    pub(super) fn new(text: &str, path: &str, mut faults: Vec<Fault>) -> Self {
+    pub(super) fn new(text: &str, path: &str, mut faults: Vec<SpanFault>) -> Self {
         faults.sort_by_key(|(at, ..)| at.start);
         let total = faults.len();
         faults.truncate(MAX_FAULTS);

@@ -10,7 +10,7 @@ use super::bind::{BindSpec, PathSpec};
 use super::keys::ISOLATION;
 use super::raw::{Entry, Node, Value};
 use super::reader::Reader;
-use super::{FileRole, FileRule, PolicyFile, View, Work};
+use super::{FileRole, FileRule, PolicyFile, View, WorkDir};
 
 /// Top-level keys that none of our own formats has. `network` is a key of both.
 const ITS_OWN: [&str; 4] = ["ro_binds", "rw_binds", "work_host", "env_allowlist"];
@@ -42,7 +42,7 @@ impl Reader<'_> {
         }
         // It shows only what it lists.
         file.fs.view = Some(View::Minimal);
-        file.work = Some(Work::Scratch);
+        file.work = Some(WorkDir::Scratch);
         file.network = true;
         for entry in self.table(ISOLATION, "isolation", document) {
             match entry.key.as_str() {
@@ -52,7 +52,7 @@ impl Reader<'_> {
                 "work_host" if matches!(entry.node.value, Value::Null) => {}
                 "work_host" => {
                     if let Some(host) = self.fixed("work_host", entry.node) {
-                        file.work = Some(Work::Host(host));
+                        file.work = Some(WorkDir::Host(host));
                     }
                 }
                 "network" => match entry.node.value {

@@ -14,7 +14,7 @@ pub(crate) struct Key {
     pub(crate) shape: Shape,
     /// The only role whose files may have it; `None` if both may.
     pub(crate) only: Option<FileRole>,
-    /// One line of description for the schema.
+    /// The description for the schema, on one line.
     pub(crate) about: &'static str,
 }
 
@@ -79,7 +79,7 @@ pub(crate) enum Shape {
     Auth,
     /// Hosts that are reached directly.
     Bypass,
-    /// One of these words.
+    /// A word of this list.
     OneOf(&'static [&'static str]),
     /// Kinds of effects.
     EffectKinds,

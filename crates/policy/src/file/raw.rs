@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 use crate::day::Day;
 use crate::escape::visible;
 
-use super::error::Fault;
+use super::error::SpanFault;
 
 /// Maximum depth of tables in a policy file; ours needs four.
 const MAX_DEPTH: usize = 16;
@@ -67,7 +67,7 @@ impl Value {
 }
 
 /// Parses a TOML document.
-pub(crate) fn toml(text: &str) -> Result<Node, Vec<Fault>> {
+pub(crate) fn toml(text: &str) -> Result<Node, Vec<SpanFault>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         let at = table.span();
@@ -77,7 +77,7 @@ pub(crate) fn toml(text: &str) -> Result<Node, Vec<Fault>> {
 }
 
 /// Parses a TOML document. If the text is in another format, the only fault names that format.
-pub(crate) fn toml_or_advice(text: &str) -> Result<Node, Vec<Fault>> {
+pub(crate) fn toml_or_advice(text: &str) -> Result<Node, Vec<SpanFault>> {
     let start = text.len() - text.trim_start().len();
     let advice = |what: &str| Err(vec![(start..start + 1, what.to_owned(), None)]);
     if text.trim_start().starts_with('[') && serde_json::from_str::<IgnoredAny>(text).is_ok() {
@@ -103,11 +103,11 @@ fn is_yaml(text: &str) -> bool {
 }
 
 /// Parses a single TOML value.
-pub(crate) fn toml_value(text: &str) -> Result<Node, Vec<Fault>> {
+pub(crate) fn toml_value(text: &str) -> Result<Node, Vec<SpanFault>> {
     DeValue::parse(text).map(toml_node).map_err(|error| vec![toml_fault(&error)])
 }
 
-fn toml_fault(error: &toml::de::Error) -> Fault {
+fn toml_fault(error: &toml::de::Error) -> SpanFault {
     let message = error.message().lines().collect::<Vec<_>>().join(", ");
     (error.span().unwrap_or(0..0), message, None)
 }
@@ -142,12 +142,12 @@ fn toml_node(value: Spanned<DeValue<'_>>) -> Node {
 }
 
 /// Parses a JSON document (RFC 8259). A repeated name is refused, because readers disagree which one counts.
-pub(crate) fn json(text: &str) -> Result<Node, Vec<Fault>> {
+pub(crate) fn json(text: &str) -> Result<Node, Vec<SpanFault>> {
     let raw: &RawValue = serde_json::from_str(text).map_err(|error| vec![syntax(text, 0, &error)])?;
     json_node(text, raw, MAX_DEPTH).map_err(|error| vec![error])
 }
 
-fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, Fault> {
+fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, SpanFault> {
     let source = raw.get();
     // `raw` is a slice of `text`: serde_json borrows it and does not copy.
     let start = (source.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
@@ -198,7 +198,7 @@ fn key_before(text: &str, start: usize) -> Range<usize> {
     open.map_or(here, |(open, _)| open..head.len())
 }
 
-fn syntax(text: &str, start: usize, error: &serde_json::Error) -> Fault {
+fn syntax(text: &str, start: usize, error: &serde_json::Error) -> SpanFault {
     let rest = text.get(start..).unwrap_or_default();
     let before: usize = rest.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let at = (start + before + error.column().saturating_sub(1)).min(text.len());

@@ -6,7 +6,7 @@ use crate::escape::visible;
 use crate::grammar::{Allowances, RuleError, RuleSpec};
 use crate::rule::{Action, Note, Origin};
 
-use super::error::{Fault, FileError, MAX_FAULTS, hide_parts};
+use super::error::{FileError, MAX_FAULTS, SpanFault, hide_parts};
 use super::keys::{Key, Shape, unknown};
 use super::raw::{Entry, Node, Value};
 use super::{FileRole, FileRule, MAX_FILE_BYTES, MAX_RULES, PresetNames};
@@ -26,7 +26,7 @@ pub(crate) struct Reader<'a> {
     pub(super) presets: PresetNames<'a>,
     /// The offset of each line break, so that a line is found by binary search.
     breaks: Vec<usize>,
-    faults: Vec<Fault>,
+    faults: Vec<SpanFault>,
     /// Whether the text comes from values of `--set`.
     pub(super) is_set: bool,
     /// Parts of the text that no message may show.
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Parses the document, or reports only its syntax faults.
-    pub(crate) fn parsed(&mut self, parse: impl Fn(&str) -> Result<Node, Vec<Fault>>) -> Option<Node> {
+    pub(crate) fn parsed(&mut self, parse: impl Fn(&str) -> Result<Node, Vec<SpanFault>>) -> Option<Node> {
         match parse(self.text) {
             Ok(document) => Some(document),
             Err(faults) => {
@@ -279,5 +279,5 @@ impl<'a> Reader<'a> {
 
 /// Formats a guess as it would appear in a file.
 pub(crate) fn rule_meant(error: &RuleError) -> Option<String> {
-    error.meant().map(|meant| format!("\"{meant}\""))
+    error.suggestion().map(|meant| format!("\"{meant}\""))
 }

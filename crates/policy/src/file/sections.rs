@@ -384,7 +384,7 @@ impl Reader<'_> {
                         match text.parse::<EffectKind>() {
                             Ok(kind) => kinds.push(kind),
                             Err(error) => {
-                                let meant = error.meant().map(|kind| quoted(kind.token()));
+                                let meant = error.suggestion().map(|kind| quoted(kind.token()));
                                 self.fault(at, error.to_string(), meant);
                             }
                         }

@@ -2,7 +2,7 @@
 
 use crate::limits::Limits;
 
-use super::error::Fault;
+use super::error::SpanFault;
 use super::keys::{KEYS, Key, Shape};
 use super::raw::{self, Entry, Node, Value};
 use super::reader::Reader;
@@ -83,7 +83,7 @@ impl PolicyFile {
 }
 
 /// Parses one setting. Positions count from its start.
-fn read(line: &str) -> Result<Entry, Vec<Fault>> {
+fn read(line: &str) -> Result<Entry, Vec<SpanFault>> {
     let form =
         || vec![(0..line.len(), "a setting is KEY=VALUE, such as network.ech=refuse".to_owned(), None)];
     let equals = find_unquoted(line, '=').ok_or_else(form)?;
@@ -138,7 +138,7 @@ fn find_unquoted(text: &str, wanted: char) -> Option<usize> {
 
 /// Parses the value as TOML. It is text if that fails, or if the key takes text, because people do not quote text
 /// for a shell.
-fn value_of(names: &[String], value: &str, start: usize) -> Result<Node, Vec<Fault>> {
+fn value_of(names: &[String], value: &str, start: usize) -> Result<Node, Vec<SpanFault>> {
     let start = start + (value.len() - value.trim_start().len());
     let value = value.trim();
     let at = start..start + value.len();
@@ -171,7 +171,7 @@ fn takes_text(names: &[String]) -> bool {
 }
 
 /// Limits positions to the typed text, because the parser saw a little more.
-fn limit_positions(faults: Vec<Fault>, len: usize) -> Vec<Fault> {
+fn limit_positions(faults: Vec<SpanFault>, len: usize) -> Vec<SpanFault> {
     let faults = faults.into_iter();
     faults.map(|(at, message, meant)| (at.start.min(len)..at.end.min(len), message, meant)).collect()
 }

@@ -177,7 +177,7 @@ fn shows_the_line_and_marks_the_fault() {
     assert_eq!(
         error.to_string(),
         ".exeat.toml:3:6: `ex\\u{430}mple.com` is not a rule: \
-         a host name beyond ASCII is written as its A-label, `xn--...`\n\
+         a host name has only ASCII: write its A-label, `xn--...`\n\
          \u{20} 3 |   \"ex\\u{430}mple.com\"]\n\
          \u{20}   |      ^^^^^^^",
     );
@@ -550,7 +550,7 @@ fn reads_a_whole_ceiling() {
     assert_eq!(file.limits.memory, "4GiB".parse().ok());
 }
 
-/// H15, K13: an empty list of a ceiling allows nothing, and an absent one is no bound.
+/// H15, K13: an empty list of a ceiling allows nothing, and an absent one does not bound.
 #[test]
 fn separates_an_empty_list_from_an_absent_one() {
     let absent = ceiling("[fs]\n[env]").unwrap();
@@ -619,19 +619,19 @@ fn loads_isolation_policies_unchanged() {
     assert_eq!(old.fs.view, Some(View::Minimal));
     assert_eq!(binds(old.fs.ro), ["/nix/store:/nix/store", "/data/raw:/input"]);
     assert_eq!(binds(old.fs.rw), [""; 0]);
-    assert_eq!(old.work, Some(Work::Scratch));
+    assert_eq!(old.work, Some(WorkDir::Scratch));
     assert_eq!(old.rules, []);
     assert_eq!(old.env.pass.unwrap()[..2], ["PATH", "HOME"]);
 
     let new = parse(NEW).unwrap();
     assert_eq!(binds(new.fs.rw), ["/data/out:/data/out"]);
-    assert_eq!(new.work, Some(Work::Host(PathSpec::Absolute("/srv/jobs/17".into()))));
+    assert_eq!(new.work, Some(WorkDir::Host(PathSpec::Absolute("/srv/jobs/17".into()))));
     let rules: Vec<_> = new.rules.iter().map(|rule| format!("{} {}", rule.origin, rule.spec)).collect();
     assert_eq!(
         rules,
         [".exeat.toml:5 *:80,443", ".exeat.toml:5 0.0.0.0/0:80,443", ".exeat.toml:5 [::/0]:80,443"]
     );
-    assert_eq!(parse(&NEW.replace("\"/srv/jobs/17\"", "null")).unwrap().work, Some(Work::Scratch));
+    assert_eq!(parse(&NEW.replace("\"/srv/jobs/17\"", "null")).unwrap().work, Some(WorkDir::Scratch));
 }
 
 /// N10: `network` may also contain our own rules; `true` is every public host and never the host machine.
@@ -831,7 +831,7 @@ fn ignores_the_schema_key_of_editors() {
     assert!(parse(r#"{"network": {"$schema": "x"}}"#, FileRole::Policy).is_err());
 }
 
-/// It has a position, like any other fault.
+/// A preset in a ceiling is a fault with a position.
 #[test]
 fn locates_a_preset_in_a_ceiling() {
     let text = "[network]\npresets = [\"github-read\", \"npm\"]\n";

@@ -194,7 +194,7 @@ proptest! {
     /// Every served port is granted, and every granted port is served up to the bound. Every port that the rules
     /// can distinguish from its neighbors is checked.
     #[test]
-    fn serves_exactly_what_is_admitted(layers in some_layers(), report: bool, nat64: bool) {
+    fn serves_exactly_the_admitted_targets(layers in some_layers(), report: bool, nat64: bool) {
         let terms = Terms { mode: if report { Mode::Report } else { Mode::Enforce }, nat64, ..ENFORCE };
         let policy = policy(terms, &layers);
         for host in ["a.test", "c.test", "10.2.3.4", "10.2.3.9", "[64:ff9b::a02:304]"] {

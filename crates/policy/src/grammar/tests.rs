@@ -15,7 +15,7 @@ fn check(text: &str, canonical: &str) {
 fn check_fault(text: &str, marked: &str, meant: Option<&str>) {
     let error = parse_plain(text).map(|spec| panic!("{text} loads as {spec}")).unwrap_err();
     assert_eq!(text.get(error.span()), Some(marked), "{text}: {}", error.fault());
-    assert_eq!(error.meant(), meant, "{text}: {}", error.fault());
+    assert_eq!(error.suggestion(), meant, "{text}: {}", error.fault());
     if let Some(meant) = meant {
         assert!(parse_plain(meant).is_ok(), "{meant}");
     }
@@ -208,7 +208,7 @@ fn refuses_the_mark_in_a_list_of_deny_rules() {
     let load = |text: &str| RuleSpec::parse(text, Action::Deny, Allowances::default());
     assert_eq!(load("a.example.com").unwrap().to_string(), "!a.example.com:*");
     let error = load("!a.example.com").unwrap_err();
-    assert_eq!((error.fault(), error.meant()), (&RuleFault::DoubleMark, Some("a.example.com")));
+    assert_eq!((error.fault(), error.suggestion()), (&RuleFault::DoubleMark, Some("a.example.com")));
 }
 
 /// A01: a hostile rule cannot control the terminal.

@@ -21,7 +21,7 @@ use super::effective::Excess;
 use super::review::{Change, ChangeKind};
 use super::{Layer, Policy, Role};
 
-/// One target of each kind that some rules can distinguish.
+/// A target of each kind that some rules can distinguish.
 struct Samples {
     names: Vec<HostName>,
     ips: Vec<IpAddr>,

@@ -14,12 +14,12 @@ use crate::rule::{Action, Note, Pattern, Rule, RuleId, TlsCheck};
 #[derive(Debug, Default)]
 pub(super) struct Index {
     exact: HashMap<HostName, Vec<RuleId>>,
-    /// By the name that they lie below.
+    /// The wildcard rules, by the name above.
     below: HashMap<HostName, Vec<RuleId>>,
     any: Vec<RuleId>,
-    /// By net. A lookup asks once for each prefix length that occurs.
+    /// The rules for addresses, by net. A lookup asks once for each prefix length that occurs.
     nets: HashMap<IpNet, Vec<RuleId>>,
-    /// Longest first.
+    /// The prefix lengths of `nets`, longest first.
     v4_lens: Vec<u8>,
     v6_lens: Vec<u8>,
 }

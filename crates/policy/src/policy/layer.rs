@@ -9,20 +9,20 @@ use crate::terms::Terms;
 use super::index::Index;
 use super::{Policy, PolicyBuilder};
 
-/// Whose rules a layer contains.
+/// The owner of a layer's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// An upper bound of a site or a user, which no grant can lift.
     Ceiling,
-    /// What the stage declares that it needs.
+    /// The stage, which declares what it needs.
     Declared,
-    /// What the stage reached before. It bounds the requested hosts and ports, not the addresses of names.
+    /// A lock of what the stage reached before. It bounds the requested hosts and ports, not the addresses of names.
     Lock,
-    /// What the caller allows.
+    /// The caller, who grants.
     Grants,
 }
 
-/// One set of rules of a policy.
+/// A set of rules of a policy.
 #[derive(Debug)]
 pub struct Layer {
     role: Role,
@@ -100,15 +100,15 @@ impl fmt::Display for Layer {
 /// The layers of a policy that is being built. A target is granted if every layer grants it.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {
-    /// What the caller allows.
+    /// The rules that the caller grants.
     pub grants: PolicyBuilder,
-    /// What the stage declared; `None` means everything.
+    /// The rules that the stage declared; `None` means everything.
     pub declared: Option<PolicyBuilder>,
     /// Upper bounds, each with the name of its file. An empty one allows nothing.
     pub ceilings: Vec<(String, PolicyBuilder)>,
-    /// What the stage reached before, with the name of its file; `None` means everything, an empty one nothing.
+    /// The lock, with the name of its file; `None` means everything, an empty one nothing.
     pub lock: Option<(String, PolicyBuilder)>,
-    /// What applies to all rules.
+    /// The settings that apply to all rules.
     pub terms: Terms,
 }
 

@@ -22,7 +22,7 @@ const SOON: i64 = 14;
 /// A remark about a rule for its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Finding<'a> {
+pub struct Remark<'a> {
     /// The rule.
     pub rule: &'a Rule,
     /// The kind of remark.
@@ -35,9 +35,9 @@ pub struct Finding<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Lint {
-    /// It covers every name.
+    /// The rule covers every name.
     Any,
-    /// It is a wildcard, and the names below have many owners.
+    /// The rule is a wildcard, and the names below have many owners.
     SharedSuffix,
     /// A deny rule, or a layer above, leaves nothing of it.
     Unreachable,
@@ -45,25 +45,25 @@ pub enum Lint {
     Duplicate,
     /// The only grant of a listed host is `Network`, which opens every other host too.
     Swallowed,
-    /// It has expired.
+    /// The rule has expired.
     Expired,
-    /// It expires within two weeks.
+    /// The rule expires within two weeks.
     ExpiresSoon,
-    /// It is a range of special-use addresses without a written port.
+    /// The rule is a range of special-use addresses without a written port.
     RangeWithoutPort,
-    /// It is a range of special-use addresses on every port.
+    /// The rule is a range of special-use addresses on every port.
     RangeAllPorts,
-    /// It is a net that contains special-use addresses, but is too wide to open them.
+    /// The rule is a net that contains special-use addresses, but is too wide to open them.
     NetOpensNothing,
-    /// It is a service on the loopback of the host machine.
+    /// The rule is a service on the loopback of the host machine.
     OwnMachine,
-    /// It is an address at which a cloud gives credentials to a machine.
+    /// The rule is an address at which a cloud gives credentials to a machine.
     Metadata,
-    /// It covers addresses of the same link.
+    /// The rule covers addresses of the same link.
     LinkLocal,
-    /// It covers addresses of a private network.
+    /// The rule covers addresses of a private network.
     Private,
-    /// It turns off the check of the TLS server name on port 443.
+    /// The rule turns off the check of the TLS server name on port 443.
     TlsOff,
     /// A nearer rule grants a part of it without its `max_upload` or `tls`, or it replaces one that has them.
     Shadowed,
@@ -93,7 +93,7 @@ impl Lint {
     }
 }
 
-impl fmt::Display for Finding<'_> {
+impl fmt::Display for Remark<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.lint {
             Lint::Any if matches!(self.rule.pattern, Pattern::Net(_)) => {
@@ -102,9 +102,9 @@ impl fmt::Display for Finding<'_> {
             Lint::Any => f.write_str("it allows every host")?,
             Lint::SharedSuffix => f.write_str("anyone can get a name below this one")?,
             Lint::Unreachable if self.by.is_none() => {
-                f.write_str("what the ceilings allow and the stage declares leaves nothing of it")?;
+                f.write_str("the ceilings and the declared effects allow none of its targets")?;
             }
-            Lint::Unreachable => f.write_str("a deny rule leaves nothing of it")?,
+            Lint::Unreachable => f.write_str("a deny rule refuses all of its targets")?,
             Lint::Duplicate => f.write_str("another rule allows all of it already")?,
             Lint::Swallowed => {
                 f.write_str("`Network` allows it and everything else: the list has no effect")?
@@ -167,7 +167,7 @@ pub enum ChangeKind {
 
 impl Policy {
     /// Returns remarks about the rules, in their order.
-    pub fn review(&self, today: Day) -> Vec<Finding<'_>> {
+    pub fn review(&self, today: Day) -> Vec<Remark<'_>> {
         let mut findings = Vec::new();
         for layer in self.layers() {
             for rule in self.rules_of(layer).iter().filter(|rule| rule.action == Action::Allow) {
@@ -185,7 +185,7 @@ impl Policy {
     /// Finds rules whose `max_upload` or `tls` does not apply to everything that they cover, because another rule
     /// decides for a part. A narrower rule that says more than a wider one is a usual exception, and is not
     /// reported.
-    fn review_notes<'a>(&'a self, layer: &Layer, today: Day, findings: &mut Vec<Finding<'a>>) {
+    fn review_notes<'a>(&'a self, layer: &Layer, today: Day, findings: &mut Vec<Remark<'a>>) {
         let says = |rule: &Rule| rule.note.max_upload.is_some() || rule.note.tls != TlsCheck::Auto;
         let live = |rule: &&Rule| rule.action == Action::Allow && rule.is_live(today);
         let rules = || self.rules_of(layer).iter().filter(live);
@@ -207,13 +207,13 @@ impl Policy {
             // A rule that says less is reported; one that says more is an exception.
             let nearer = nearer.filter(|near| near.pattern != rule.pattern && says_less(near, rule));
             if let Some(by) = same.chain(nearer).find(unlike) {
-                findings.push(Finding { rule, lint: Lint::Shadowed, by: Some(by) });
+                findings.push(Remark { rule, lint: Lint::Shadowed, by: Some(by) });
             }
         }
     }
 
     /// Finds grants of which the layers above leave nothing.
-    fn review_bounds<'a>(&'a self, findings: &mut Vec<Finding<'a>>) {
+    fn review_bounds<'a>(&'a self, findings: &mut Vec<Remark<'a>>) {
         let Some(grants) = self.layers().iter().find(|layer| layer.role() == Role::Grants) else { return };
         let Effective { allow, truncated, .. } = self.effective();
         // The rest of an overlong list is unknown.
@@ -224,13 +224,13 @@ impl Policy {
             allow.iter().filter_map(|rule| rule.from.last()).map(|rule| rule.id).collect();
         for rule in self.rules_of(grants).iter().filter(|rule| rule.action == Action::Allow) {
             if !kept.contains(&rule.id) {
-                findings.push(Finding { rule, lint: Lint::Unreachable, by: None });
+                findings.push(Remark { rule, lint: Lint::Unreachable, by: None });
             }
         }
     }
 
-    fn review_one<'a>(&'a self, layer: &Layer, rule: &'a Rule, today: Day, findings: &mut Vec<Finding<'a>>) {
-        let mut say = |lint, by| findings.push(Finding { rule, lint, by });
+    fn review_one<'a>(&'a self, layer: &Layer, rule: &'a Rule, today: Day, findings: &mut Vec<Remark<'a>>) {
+        let mut say = |lint, by| findings.push(Remark { rule, lint, by });
         let effect = matches!(&rule.origin, Origin::Effect { effect } if effect == "Network");
         // An upper bound is wide on purpose. So is a bare `Network`, which is reported when it is read.
         let wide = !matches!(layer.role(), Role::Ceiling | Role::Lock) && !effect;

@@ -78,7 +78,7 @@ refuses!(
 allows!(private_with_rule_in_its_block, "a.example.com 10.0.0.0/8", "a.example.com:443", "10.1.2.3");
 allows!(private_with_rule_for_the_address, "a.example.com 10.1.2.3", "a.example.com:443", "10.1.2.3");
 refuses!(private_with_rule_for_another_port, "a.example.com 10.0.0.0/8:80", "a.example.com:443", "10.1.2.3");
-refuses!(private_with_rule_for_the_neighbour, "a.example.com 10.1.2.4", "a.example.com:443", "10.1.2.3");
+refuses!(private_with_rule_for_the_neighbor, "a.example.com 10.1.2.4", "a.example.com:443", "10.1.2.3");
 refuses!(d08_catch_all_opens_nothing_special, "a.example.com 0.0.0.0/0", "a.example.com:443", "10.1.2.3");
 refuses!(d08_half_the_internet, "a.example.com 0.0.0.0/1", "a.example.com:443", "10.1.2.3");
 refuses!(d08_one_bit_too_wide, "a.example.com 10.0.0.0/7", "a.example.com:443", "10.1.2.3");
@@ -221,7 +221,7 @@ fn keeps_nothing_of_an_invalid_rule() {
 }
 
 #[test]
-fn writes_only_what_decides_to_canonical_json() {
+fn writes_only_deciding_fields_to_canonical_json() {
     let mut builder = PolicyBuilder::new();
     let note = Note {
         reason: Some("a \"quoted\" reason".into()),
@@ -417,7 +417,7 @@ fn locked(grants: &[&str], lock: &[&str], mode: Mode) -> Policy {
 /// A target that a rule grants and the lock lacks is new. No flag changes that, and report mode does not allow it,
 /// as for a ceiling.
 #[test]
-fn a_lock_refuses_what_is_new() {
+fn a_lock_refuses_new_targets() {
     for mode in Mode::ALL {
         let policy = locked(&["*.example.com:*"], &["a.example.com:443"], mode);
         let ask = |target: &str| policy.admit(target.parse().unwrap(), today());

@@ -6,9 +6,9 @@ use crate::reason::Reason;
 use crate::rule::Pattern;
 use crate::target::Target;
 
-fn catalogue() -> &'static Catalogue {
-    match &*CATALOGUE {
-        Ok(catalogue) => catalogue,
+fn catalog() -> &'static Catalog {
+    match &*CATALOG {
+        Ok(catalog) => catalog,
         Err(fault) => panic!("{fault}"),
     }
 }
@@ -20,7 +20,7 @@ fn names_of(groups: &[&Preset]) -> Vec<String> {
 /// K34: every preset that ships is a set of rules that would load from a user's file.
 #[test]
 fn k34_checks_the_shipped_data() {
-    let Catalogue { updated, groups, profiles, denied } = catalogue();
+    let Catalog { updated, groups, profiles, denied } = catalog();
     assert!(groups.len() > 50 && profiles.len() > 10 && denied.len() == 3);
     assert!(updated.parse::<Day>().is_ok(), "{updated}");
     let mut seen = BTreeSet::from([DENY]);
@@ -64,7 +64,7 @@ fn h14_flags_shared_suffixes() {
     }
     assert!(shared > 3);
     let unflagged = DATA.replace(r#"flags = ["multi-tenant", "#, "flags = [");
-    let fault = Catalogue::read(&unflagged).unwrap_err();
+    let fault = Catalog::read(&unflagged).unwrap_err();
     assert!(fault.contains("allow_shared_suffix"), "{fault}");
 }
 
@@ -79,7 +79,7 @@ fn names_broken_data() {
         ("\"jsr.io\"", "\"*\"", "`*`"),
         ("description", "describtion", "describtion"),
     ] {
-        let fault = Catalogue::read(&DATA.replacen(text, with, 1)).unwrap_err();
+        let fault = Catalog::read(&DATA.replacen(text, with, 1)).unwrap_err();
         assert!(fault.contains(says), "{says}: {fault}");
     }
 }
@@ -88,7 +88,7 @@ fn names_broken_data() {
 fn expands_every_profile_without_a_cycle() {
     fn depth(name: &str, above: &mut Vec<String>) -> usize {
         assert!(!above.iter().any(|other| other == name), "a circle: {above:?} {name}");
-        let Some(Found::Profile(profile)) = find(name) else { return 0 };
+        let Some(PresetOrProfile::Profile(profile)) = find(name) else { return 0 };
         above.push(name.to_owned());
         let deepest = profile.members.iter().map(|member| depth(member, above)).max().unwrap_or(0);
         above.pop();
@@ -101,7 +101,7 @@ fn expands_every_profile_without_a_cycle() {
     }
     // The walk would end even with a cycle.
     let circle = DATA.replace("none = []", "none = [\"none\", \"go\"]");
-    assert_eq!(names_of(&Catalogue::read(&circle).unwrap().expand("none").unwrap()), ["go"]);
+    assert_eq!(names_of(&Catalog::read(&circle).unwrap().expand("none").unwrap()), ["go"]);
 }
 
 /// A profile would hide what a group of high risk opens behind a harmless name. Only one has such a group, and is
@@ -138,7 +138,7 @@ fn guesses_unknown_names() {
         ("", None),
     ] {
         let error = expand(typed).unwrap_err();
-        assert_eq!(error.meant(), meant, "{typed}");
+        assert_eq!(error.suggestion(), meant, "{typed}");
     }
     assert_eq!(expand("a\u{1b}[2J").unwrap_err().to_string(), r"there is no preset `a\u{1b}[2J`");
 }
@@ -247,4 +247,11 @@ fn documents_every_preset() {
     };
     compare("\n## Groups\n", groups().iter().map(group).collect());
     compare("\n## Profiles\n", profiles().iter().map(profile).collect());
+}
+
+#[test]
+fn a_client_that_variables_redirect_names_them() {
+    for name in ["npm", "pnpm", "yarn", "pypi", "uv"] {
+        assert!(expand(name).unwrap().iter().any(|group| !group.redirected_by.is_empty()), "{name}");
+    }
 }

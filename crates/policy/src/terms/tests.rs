@@ -294,7 +294,7 @@ proptest! {
         prop_assert!(judged.is_ok() || closed.is_err() && inside.is_err());
         if let Ok(vetted) = judged {
             prop_assert_eq!(vetted.addrs()[0].ip(), outer);
-            prop_assert!(!classify(ip).is_never_dialled());
+            prop_assert!(!classify(ip).is_never_dialed());
         }
     }
 }

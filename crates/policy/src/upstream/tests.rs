@@ -247,7 +247,7 @@ fn parses_the_place_of_credentials() {
     }
 }
 
-/// P13, A03: what is no credential is refused, nothing is repeated, and nothing is printed.
+/// P13, A03: invalid credentials are refused, and neither errors nor debug output show any.
 #[test]
 fn p13_credentials_are_one_line_and_printed_as_stars() {
     let parsed = Credentials::parse(b"Aladdin:open sesame\n").unwrap();

@@ -89,7 +89,7 @@ fn ignores_rules_without_effect() {
 }
 
 #[test]
-fn compares_what_layers_leave() {
+fn compares_the_intersections_of_layers() {
     let within = |grants: &[&str], ceiling: &[&str]| {
         let ceilings = vec![("site.toml".to_owned(), builder(ceiling))];
         Layers { grants: builder(grants), ceilings, ..Layers::default() }.build()
@@ -144,7 +144,7 @@ fn lists_the_classes_that_a_network_opens() {
 }
 
 #[test]
-fn compares_rules_by_what_they_open() {
+fn compares_rules_by_their_effect() {
     for (wide, narrow, expect) in [
         ("0.0.0.0/0", "93.184.0.0/16", true),
         ("0.0.0.0/0", "10.0.0.0/8", false),

@@ -103,7 +103,7 @@ fn names_declarations_beyond_the_grants() {
     assert_eq!(excess(&["*:*", "!a.example.com"], &["*.example.com"], &[]), none);
 }
 
-/// It matters whether a rule grants today.
+/// A grant that has expired today no longer covers a declaration.
 #[test]
 fn finds_declarations_of_expired_grants() {
     let mut grants = PolicyBuilder::new();

@@ -232,7 +232,7 @@ fn changes(old: &Policy, new: &Policy) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn finds_what_a_change_opens_and_closes() {
+fn finds_targets_that_a_change_opens_and_closes() {
     let check = |old: &[&str], new: &[&str], opens: &[&str], closes: &[&str]| {
         let (opened, closed) = changes(&plain(old), &plain(new));
         assert_eq!(
@@ -276,7 +276,7 @@ fn finds_lifted_checks_and_expired_rules() {
 }
 
 #[test]
-fn finds_what_a_ceiling_closes() {
+fn finds_targets_that_a_ceiling_closes() {
     let grants = || builder(&[("*.example.com:*", Note::default())]);
     let ceiling = builder(&[("*.example.com", Note::default())]);
     let within = Layers {
@@ -292,8 +292,8 @@ fn finds_what_a_ceiling_closes() {
     assert_eq!((opened, closed), (vec![], owned(&["*.example.com:1-442,444-65535 Allow"])));
 }
 
-/// As many rules as a file may have, of kinds that no index by name finds: reviewing them must not be quadratic,
-/// which would take minutes.
+/// Reviewing the maximum number of rules, of kinds that no index by name finds, is not quadratic, which would take
+/// minutes.
 #[test]
 fn reviews_large_policies_quickly() {
     let kinds: [fn(u32) -> String; 3] = [
