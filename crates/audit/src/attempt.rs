@@ -1,41 +1,41 @@
-//! What was tried, as one line of a record tells it, read as strictly as a request is.
+//! Reads the attempt that a line of a record describes, as strictly as the proxy reads a request.
 //!
-//! Decides nothing, and trusts nothing: a record may come from anywhere, so its host is parsed again and comes out in its
-//! one canonical spelling, or the line is no attempt. What else it says stays with the record.
+//! Decides nothing and trusts nothing: a record may come from anywhere, so its host is parsed again into its one canonical spelling; a
+//! line whose host does not parse is not an attempt.
 
 use std::net::IpAddr;
 
 use exeat_policy::{Host, Port, Reason, Target, Verdict};
 use exeat_record::Via;
 
-use crate::query::{Kind, Record};
+use crate::query::{LineKind, Record};
 
-/// One attempt at a host and port.
+/// An attempt at a host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// What was asked for.
+    /// The host and port that were requested.
     pub target: Target,
-    /// How it was asked for.
+    /// The way in which the request arrived.
     pub via: Via,
-    /// What became of it.
+    /// The verdict on record.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason on record.
     pub reason: Reason,
-    /// How many equal ones the line stands for.
+    /// The number of equal attempts that the line stands for.
     pub count: u64,
-    /// The connection had been let through, and was refused by what came over it.
+    /// Whether the connection was first let through, then refused because of its content.
     pub late: bool,
 }
 
 impl Attempt {
-    /// Whether the rules let it through, as far as this line knows: also in report mode, and where it then failed.
+    /// Whether the rules let the attempt through, as far as this line shows: also in report mode, and if it failed later.
     pub fn is_let_through(&self) -> bool {
         is_let_through(self.verdict, self.reason)
     }
 }
 
-/// Whether the rules let an attempt with this decision through. One that is taken back later was let through as well.
+/// Whether the rules let an attempt with this decision through, even if the connection was refused later.
 pub(crate) fn is_let_through(verdict: Verdict, reason: Reason) -> bool {
     match verdict {
         Verdict::Allow | Verdict::WouldDeny => true,
@@ -46,18 +46,17 @@ pub(crate) fn is_let_through(verdict: Verdict, reason: Reason) -> bool {
     }
 }
 
-/// Whether what came over the connection shows that it was not for this host, so that letting it through was in vain. A
-/// budget that ran out shows nothing of the kind.
+/// Whether the content of the connection showed that it was not for this host. A budget that ran out does not show that.
 pub(crate) fn is_taken_back(late: bool, verdict: Verdict, reason: Reason) -> bool {
     late && verdict == Verdict::Deny && reason != Reason::BudgetBytes
 }
 
 impl Record {
-    /// The attempt that this line tells of; `None` where it tells of none, of one without host and port, or of one in words
-    /// that this version does not know.
+    /// Returns the attempt that this line describes; `None` if it describes none, has no host and port, or uses words that this version
+    /// does not know.
     pub fn attempt(&self) -> Option<Attempt> {
-        // UDP and the like are let out to nobody, so no rule is about them.
-        if self.event != Kind::Decision || self.proto.is_some() {
+        // UDP and the like never leave the sandbox, so no rule is about them.
+        if self.event != LineKind::Decision || self.proto.is_some() {
             return None;
         }
         let port = Port::new(self.port?)?;
@@ -71,18 +70,18 @@ impl Record {
         })
     }
 
-    /// Whether it is the decision of an attempt that was let through.
+    /// Whether the line is the decision on an attempt that was let through.
     pub fn is_let_through(&self) -> bool {
         self.is_decision() && matches!(self.verdict(), Some(Verdict::Allow | Verdict::WouldDeny))
     }
 
-    /// The host that it is about, if that is one.
+    /// Returns the host that the line is about, if it parses.
     pub fn asked_host(&self) -> Option<Host> {
         asked_host(self.host.as_deref()?)
     }
 }
 
-/// Reads a host as a record spells it: an IPv6 address stands without its brackets.
+/// Reads a host as a record spells it: an IPv6 address has no brackets.
 pub(crate) fn asked_host(host: &str) -> Option<Host> {
     match host.parse::<IpAddr>() {
         Ok(ip) => Some(Host::Ip(ip)),
@@ -101,7 +100,7 @@ mod tests {
         Record::parse(line.as_bytes()).unwrap()
     }
 
-    fn asked(host: &str) -> Option<String> {
+    fn parse(host: &str) -> Option<String> {
         let host = serde_json::to_string(host).unwrap();
         let fields = format!(
             r#""event":"decision","via":"connect","verdict":"allow","reason":"rule","port":443,"host":{host}"#
@@ -117,7 +116,7 @@ mod tests {
             ("10.2.3.4", "10.2.3.4:443"),
             ("2001:db8::1", "[2001:db8::1]:443"),
         ] {
-            assert_eq!(asked(host).as_deref(), Some(target));
+            assert_eq!(parse(host).as_deref(), Some(target));
         }
         for hostile in [
             "x\"]\nallow=[\"evil",
@@ -132,12 +131,12 @@ mod tests {
             "010.2.3.4",
             "[::1]:80",
         ] {
-            assert_eq!(asked(hostile), None, "{hostile:?}");
+            assert_eq!(parse(hostile), None, "{hostile:?}");
         }
     }
 
     #[test]
-    fn what_is_no_attempt_at_a_host_and_port() {
+    fn ignores_lines_without_an_attempt_at_a_host_and_port() {
         for fields in [
             r#""event":"dns","via":"dns","verdict":"deny","reason":"default","host":"a.example""#,
             r#""event":"close","host":"a.example","port":443"#,
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_through_and_what_was_taken_back() {
+    fn tells_passed_attempts_from_those_refused_later() {
         let check = |verdict: &str, reason: &str, more: &str| {
             let fields = format!(
                 r#""event":"decision","via":"connect","verdict":"{verdict}","reason":"{reason}","host":"a.example","port":443{more}"#
@@ -167,7 +166,7 @@ mod tests {
         assert_eq!(check("error", "audit_unavailable", ""), (false, false));
         assert_eq!(check("deny", "default", ""), (false, false));
         assert_eq!(check("deny", "sni_mismatch", ip), (false, true));
-        // Plain HTTP where TLS is granted is refused at once: nothing was let through that could be taken back.
+        // Plain HTTP where TLS is granted is refused at once, so there is nothing to take back.
         assert_eq!(check("deny", "not_tls", ""), (false, false));
         assert_eq!(check("deny", "budget_bytes", ip), (false, false));
     }

@@ -1,7 +1,7 @@
-//! What records reach that others did not.
+//! Finds what one set of records reaches that another does not.
 //!
-//! Compares summaries and reads nothing itself. Hosts are compared by host, port, protocol and the way they came in; how often,
-//! and how many bytes, is no difference.
+//! Compares summaries and reads nothing itself. Hosts are compared by host, port, protocol and the way they came in; counts and
+//! bytes are not compared.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,35 +10,35 @@ use exeat_policy::{Reason, Verdict};
 use exeat_record::Proto;
 use serde_json::{Value, json};
 
-use crate::summary::{Form, Reached, Sort, Summary, code, list, target};
+use crate::summary::{Form, HostSummary, Sort, Summary, code, list, target};
 use crate::table::{GREEN, RED, YELLOW, paint};
 
-/// What differs between two summaries, each list in the order of [`Summary::hosts`].
+/// The differences between two summaries; each list is in the order of [`Summary::hosts`].
 #[derive(Debug)]
 pub struct Diff<'a> {
-    /// Hosts that the first does not have.
-    pub new: Vec<&'a Reached>,
-    /// Hosts that came in by another way, or got another verdict, than in the first.
+    /// Hosts that are only in the second.
+    pub new: Vec<&'a HostSummary>,
+    /// Hosts that have a `via` or a verdict in the second that they do not have in the first.
     pub changed: Vec<Changed<'a>>,
-    /// Hosts that the second does not have.
-    pub gone: Vec<&'a Reached>,
-    /// Hosts of the second with nothing new.
+    /// Hosts that are only in the first.
+    pub gone: Vec<&'a HostSummary>,
+    /// The number of hosts in the second with nothing new.
     pub same: usize,
-    /// What the records do not say, so that nobody can tell whether it is new.
+    /// Gaps in the records, because of which nobody can tell what is new.
     pub cannot_tell: Vec<Unknown>,
 }
 
-/// Something that the records do not say.
+/// A gap in the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unknown {
-    /// How much of it.
+    /// The size of the gap.
     pub count: u64,
     noun: &'static str,
     rest: &'static str,
 }
 
 impl Unknown {
-    /// So much of what the noun, in the singular, and the rest of the sentence say.
+    /// Builds the sentence from a count, a noun in the singular, and the words after it.
     pub fn new(count: u64, noun: &'static str, rest: &'static str) -> Unknown {
         Unknown { count, noun, rest }
     }
@@ -58,20 +58,20 @@ impl fmt::Display for Unknown {
 /// A host with something new.
 #[derive(Debug)]
 pub struct Changed<'a> {
-    /// In the second.
-    pub now: &'a Reached,
-    /// In the first.
-    pub before: &'a Reached,
-    /// Ways it came in that it did not before.
+    /// The host in the second summary.
+    pub now: &'a HostSummary,
+    /// The host in the first summary.
+    pub before: &'a HostSummary,
+    /// The `via` words that only the second has.
     pub vias: Vec<&'static str>,
-    /// Verdicts that it did not get before.
+    /// The verdicts that only the second has.
     pub verdicts: Vec<Verdict>,
 }
 
 impl<'a> Diff<'a> {
-    /// What `now` has and `before` has not, and the other way round.
+    /// Compares two summaries.
     ///
-    /// A network error is no verdict of the policy: what failed was let through.
+    /// A network error is not a verdict of the policy: what failed was let through.
     pub fn between(before: &'a Summary, now: &'a Summary) -> Diff<'a> {
         let mut diff = Diff {
             new: Vec::new(),
@@ -80,7 +80,7 @@ impl<'a> Diff<'a> {
             same: 0,
             cannot_tell: unknown(before, now),
         };
-        let find = |summary: &'a Summary, host: &Reached| {
+        let find = |summary: &'a Summary, host: &HostSummary| {
             let (name, port, proto) = host.key();
             summary.host(name, port, proto)
         };
@@ -103,36 +103,36 @@ impl<'a> Diff<'a> {
         diff
     }
 
-    /// Whether there is something that was not before. What is gone is not.
+    /// Whether the second summary has anything that the first does not. A host that is gone does not count.
     pub fn is_new(&self) -> bool {
         !self.new.is_empty() || !self.changed.is_empty()
     }
 
-    /// Writes it. Only 0x20 to 0x7e comes out; both forms of Markdown are the same here.
+    /// Writes the differences. Only 0x20 to 0x7e comes out; both forms of Markdown are the same here.
     pub fn write(&self, form: Form, out: &mut dyn Write) -> io::Result<()> {
         match form {
-            Form::Text { colour } => self.text(colour, out),
+            Form::Text { color } => self.text(color, out),
             Form::Json => self.json(out),
             Form::Markdown | Form::GitHub => self.markdown(out),
         }
     }
 
-    fn text(&self, colour: bool, out: &mut dyn Write) -> io::Result<()> {
+    fn text(&self, color: bool, out: &mut dyn Write) -> io::Result<()> {
         if !self.is_new() {
             let plural = if self.same == 1 { "" } else { "s" };
             writeln!(out, "nothing new: {} target{plural} as before", self.same)?;
         }
         for host in &self.new {
             let style = if host.traffic.tally.allowed > 0 { GREEN } else { RED };
-            let sign = paint("+", Some(style), colour);
-            writeln!(out, "{sign} {:<32}  {}", target(host), said(host))?;
+            let sign = paint("+", Some(style), color);
+            writeln!(out, "{sign} {:<32}  {}", target(host), describe(host))?;
         }
         for changed in &self.changed {
-            let sign = paint("~", Some(YELLOW), colour);
+            let sign = paint("~", Some(YELLOW), color);
             writeln!(out, "{sign} {:<32}  {}", target(changed.now), changed.words())?;
         }
         for host in &self.gone {
-            writeln!(out, "- {:<32}  {}", target(host), said(host))?;
+            writeln!(out, "- {:<32}  {}", target(host), describe(host))?;
         }
         for unknown in &self.cannot_tell {
             writeln!(out, "cannot tell: {unknown}")?;
@@ -143,10 +143,10 @@ impl<'a> Diff<'a> {
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(b"{\n\"schema\": 1,\n")?;
         writeln!(out, "\"signature\": \"not checked\",\n\"same\": {},", self.same)?;
-        list(out, "new", self.new.iter().map(|host| of_host(host)))?;
+        list(out, "new", self.new.iter().map(|host| host_json(host)))?;
         out.write_all(b",\n")?;
         let changed = self.changed.iter().map(|changed| {
-            let mut value = of_host(changed.now);
+            let mut value = host_json(changed.now);
             if let Value::Object(fields) = &mut value {
                 fields.insert("new_via".into(), json!(changed.vias));
                 fields.insert("new_verdicts".into(), json!(changed.verdicts));
@@ -156,7 +156,7 @@ impl<'a> Diff<'a> {
         });
         list(out, "changed", changed)?;
         out.write_all(b",\n")?;
-        list(out, "gone", self.gone.iter().map(|host| of_host(host)))?;
+        list(out, "gone", self.gone.iter().map(|host| host_json(host)))?;
         out.write_all(b",\n")?;
         let unknown = self.cannot_tell.iter().map(|it| json!({"count": it.count, "what": it.to_string()}));
         list(out, "cannot_tell", unknown)?;
@@ -174,20 +174,20 @@ impl<'a> Diff<'a> {
         }
         writeln!(out, "\n| | Target | What |\n| --- | --- | --- |")?;
         for host in &self.new {
-            writeln!(out, "| new | {} | {} |", code(&target(host)), said(host))?;
+            writeln!(out, "| new | {} | {} |", code(&target(host)), describe(host))?;
         }
         for changed in &self.changed {
             writeln!(out, "| changed | {} | {} |", code(&target(changed.now)), changed.words())?;
         }
         for host in &self.gone {
-            writeln!(out, "| gone | {} | {} |", code(&target(host)), said(host))?;
+            writeln!(out, "| gone | {} | {} |", code(&target(host)), describe(host))?;
         }
         Ok(())
     }
 }
 
 impl Changed<'_> {
-    /// What is new of it: words of the vocabulary alone.
+    /// Describes what is new, in words of the vocabulary only.
     fn words(&self) -> String {
         let mut parts = Vec::new();
         if !self.verdicts.is_empty() {
@@ -202,7 +202,7 @@ impl Changed<'_> {
     }
 }
 
-/// What two summaries do not say.
+/// Lists what two summaries leave out.
 fn unknown(before: &Summary, now: &Summary) -> Vec<Unknown> {
     let hosts = |of: &Summary| of.hosts(Sort::Denied).into_iter().map(nameless).fold(0, u64::saturating_add);
     let lines = |of: &Summary| of.unrecorded.saturating_add(of.unseen);
@@ -225,8 +225,8 @@ fn unknown(before: &Summary, now: &Summary) -> Vec<Unknown> {
     .collect()
 }
 
-/// Attempts that a record counts without their host, as in a flood of refusals. What was no host at all is told from them.
-fn nameless(host: &Reached) -> u64 {
+/// Counts attempts on record without their host, as in a flood of refusals. Requests without a readable host do not count.
+fn nameless(host: &HostSummary) -> u64 {
     if host.host.is_some() {
         return 0;
     }
@@ -235,14 +235,14 @@ fn nameless(host: &Reached) -> u64 {
     reasons.values().fold(0, |sum: u64, count| sum.saturating_add(*count)).saturating_sub(malformed)
 }
 
-/// The verdicts of the policy.
-fn verdicts(host: &Reached) -> Vec<Verdict> {
+/// Returns the verdicts of the policy.
+fn verdicts(host: &HostSummary) -> Vec<Verdict> {
     let tally = &host.traffic.tally;
     let mut all = Vec::new();
     if tally.allowed > 0 || tally.errors > 0 {
         all.push(Verdict::Allow);
     }
-    all.extend([Verdict::Deny, Verdict::WouldDeny].into_iter().filter(|verdict| tally.of(*verdict) > 0));
+    all.extend([Verdict::Deny, Verdict::WouldDeny].into_iter().filter(|verdict| tally.count(*verdict) > 0));
     all
 }
 
@@ -250,15 +250,15 @@ fn joined(verdicts: &[Verdict]) -> String {
     verdicts.iter().map(|verdict| verdict.as_str()).collect::<Vec<_>>().join(" and ")
 }
 
-/// What became of a host: words of the vocabulary alone.
-fn said(host: &Reached) -> String {
+/// Describes a host's verdicts and vias, in words of the vocabulary only.
+fn describe(host: &HostSummary) -> String {
     let reasons: Vec<_> = host.reasons().into_keys().map(exeat_policy::Reason::as_str).collect();
     let reasons = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
     let vias: Vec<_> = host.vias().into_iter().collect();
     format!("{}{reasons} [{}]", joined(&verdicts(host)), vias.join(" "))
 }
 
-fn of_host(host: &Reached) -> Value {
+fn host_json(host: &HostSummary) -> Value {
     let reasons: Vec<_> = host.reasons().into_keys().map(exeat_policy::Reason::as_str).collect();
     json!({
         "host": host.host,

@@ -1,13 +1,13 @@
-//! The record for other tools: the same lines, in the words of somebody else's schema.
+//! Exports a record for other tools: the same lines in another schema.
 //!
-//! Does not judge, repair or add up. What is exported is what a line says; a line that the other schema has no place for
-//! is passed over and counted. The record stays the evidence: chain and signatures do not survive a change of words.
+//! Does not judge, repair or add up. A line that the other schema has no place for is skipped and counted. The record stays the
+//! evidence: its chain and signatures do not survive the translation.
 //!
-//! Another schema is one file beside `ocsf.rs` and `ecs.rs` with its own [`Exporter`], and one more [`Format`].
+//! To add a schema, put a file beside `ocsf.rs` and `ecs.rs` with its own [`Exporter`], and add a [`Format`].
 
 use std::io::{self, BufRead, Write};
 
-use crate::query::{Filter, Kind, Reader, Record};
+use crate::query::{Filter, LineKind, Reader, Record};
 
 pub mod ecs;
 mod exporter;
@@ -15,11 +15,11 @@ pub mod ocsf;
 
 pub use exporter::Exporter;
 
-/// What to write.
+/// The format to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// The lines of the record as they stand.
+    /// The lines of the record, unchanged.
     Jsonl,
     /// Events of the Open Cybersecurity Schema Framework, one JSON object a line.
     Ocsf(ocsf::Version),
@@ -28,7 +28,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Makes what writes it. One exporter takes any number of records, one after the other.
+    /// Returns the exporter for this format. It takes any number of records, one after the other.
     pub fn exporter(self) -> Box<dyn Exporter> {
         match self {
             Format::Jsonl => Box::new(Jsonl),
@@ -38,7 +38,7 @@ impl Format {
     }
 }
 
-/// How much was exported.
+/// Counts of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Exported {
     /// Lines that were written.
@@ -47,11 +47,12 @@ pub struct Exported {
     pub passed_over: u64,
 }
 
-/// Exports what is left of a record, of the time that is asked for; `live` hands each line on before the next one is read. What is wrong with it is in [`Reader::flaws`] afterwards.
+/// Exports the rest of a record within the requested time; `live` flushes each line before the next one is read. [`Reader::flaws`]
+/// then has what is wrong with the record.
 ///
 /// # Errors
 ///
-/// Those of reading the record and of the writer.
+/// Fails if the record cannot be read, or the output not written.
 pub fn export<R: BufRead>(
     reader: &mut Reader<R>,
     time: &Filter,
@@ -64,7 +65,7 @@ pub fn export<R: BufRead>(
         let record = record?;
         if !time.covers(&record) {
             // Later lines may need what the first one says of the run.
-            if record.event == Kind::RunStart {
+            if record.event == LineKind::RunStart {
                 exporter.line(&record, reader.raw(), &mut io::sink())?;
             }
         } else if exporter.line(&record, reader.raw(), out)? {
@@ -79,7 +80,6 @@ pub fn export<R: BufRead>(
     Ok(exported)
 }
 
-/// The lines themselves.
 struct Jsonl;
 
 impl Exporter for Jsonl {

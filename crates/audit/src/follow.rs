@@ -1,7 +1,7 @@
-//! A record as it grows: what is there first, then each line as it comes.
+//! Follows a record while it grows: first its existing lines, then each new one.
 //!
-//! Changes nothing and holds nothing up: its writer does not know of it. It asks the file again and again, as often as its caller
-//! lets it, since a record may lie where the kernel tells of no change.
+//! Changes nothing and does not delay the writer, which does not know about it. Polls the file as often as its caller allows, because a
+//! record may be on a file system that does not report changes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read};
@@ -14,15 +14,15 @@ use nix::fcntl::OFlag;
 use crate::query::Reader;
 use crate::runs;
 
-/// Bytes that are read at once.
+/// The size of one read.
 const ROOM: usize = 64 * 1024;
 
-/// Opens a record that may still be written. Its end is the end of the run, or that of its writer.
+/// Opens a record that may still be written. Reading ends with the end of the run, or of its writer.
 ///
-/// `pause` is called when there is nothing to read: it waits for a moment. Its error ends the reading, but for
-/// [`io::ErrorKind::WouldBlock`]: then the reader gives that error, and can be asked again.
+/// `pause` is called when there is nothing to read, and should wait a moment. Its error ends the reading, except for
+/// [`io::ErrorKind::WouldBlock`]: the reader then returns it, and can be called again.
 pub fn follow<P: FnMut() -> io::Result<()>>(path: &Path, pause: P) -> io::Result<Reader<Growing<P>>> {
-    // O_NONBLOCK: a named pipe must not stop us here.
+    // O_NONBLOCK: a named pipe must not block here.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
@@ -40,7 +40,7 @@ pub fn follow<P: FnMut() -> io::Result<()>>(path: &Path, pause: P) -> io::Result
     }))
 }
 
-/// What a file holds and will hold, up to the end of its run.
+/// The bytes of a file, including those still to be written, up to the end of its run.
 #[derive(Debug)]
 pub struct Growing<P> {
     file: File,
@@ -49,17 +49,17 @@ pub struct Growing<P> {
     at: usize,
     /// The end of the last whole line.
     whole: usize,
-    /// The end of what was read: a part of a line may follow.
+    /// The end of the bytes read; a part of a line may follow `whole`.
     filled: usize,
-    /// Something was read since the end of the run was last looked for.
+    /// Whether something was read since the last check for the end of the run.
     is_new: bool,
-    /// Nothing more is to come but what was written before this was seen.
+    /// Whether the writer has stopped, so that only bytes already in the file remain.
     is_over: bool,
     pause: P,
 }
 
 impl<P> Growing<P> {
-    /// Whether nothing more is to come but what was written already.
+    /// Whether nothing more will be written.
     fn is_gone(&self) -> io::Result<bool> {
         let meta = self.file.metadata()?;
         // exeat writes no line to a record that was removed or renamed.
@@ -89,7 +89,7 @@ impl<P: FnMut() -> io::Result<()>> BufRead for Growing<P> {
             if let Some(at) = line_ends {
                 self.whole = at + 1;
             } else if self.filled == self.room.len() || (count == 0 && self.is_over) {
-                // More than a line has, or the end, which may be a part of a line.
+                // This is more than a line, or the end, which may be a part of a line.
                 self.whole = self.filled;
                 break;
             }
@@ -99,7 +99,7 @@ impl<P: FnMut() -> io::Result<()>> BufRead for Growing<P> {
             }
             self.is_over = self.is_gone()?;
             if !self.is_over {
-                // The checkpoint behind the end of a run comes a moment after it.
+                // The checkpoint after the end of a run is written a moment later.
                 self.is_over =
                     std::mem::take(&mut self.is_new) && runs::has_ended(&self.path).unwrap_or(false);
                 (self.pause)()?;

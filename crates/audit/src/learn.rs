@@ -1,10 +1,10 @@
-//! The smallest policy that covers what records say was let through.
+//! Learns the smallest policy that covers what records say was let through.
 //!
-//! Decides nothing: whether the rules let something through is in the record, or the policy of the run says it. Memory is
-//! bounded whatever the records hold; what does not fit is counted, and the policy says that it lacks it.
+//! Decides nothing: the record or the policy of the run says whether something was let through. Memory is bounded whatever the records
+//! contain; what does not fit is counted, and the policy says that it is missing.
 //!
-//! Records are a stranger's text. A rule is made of a [`Target`] that was parsed again, never of text, and what was printed is
-//! read back as a policy file before anybody gets it: it grants exactly those targets, or there is none.
+//! Records are untrusted text. A rule is made from a [`Target`] that was parsed again, never from text, and the printed policy is
+//! read back before it is returned: it must grant exactly those targets.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,94 +13,94 @@ use std::net::IpAddr;
 use exeat_policy::{Day, Host, HostName, HostPort, Policy, Port, Reason, Target, TlsCheck, Verdict};
 use exeat_record::Via;
 
-use crate::attempt::asked_host;
+use crate::attempt::{asked_host, is_let_through, is_taken_back};
 use crate::query::Record;
-use crate::summary::{Cited, Reached, Sightings, Summary};
+use crate::summary::{Cited, HostSummary, Sightings, Summary};
 
 mod print;
 
 pub use print::Faulty;
 
-/// Hosts with their ports that are told apart: more rules than somebody reads, and with their evidence less than a policy file
-/// may have ([`exeat_policy::file::MAX_FILE_BYTES`]).
+/// The most targets with a rule: more than a person reads, and with their evidence less than a policy file may have
+/// ([`exeat_policy::file::MAX_FILE_BYTES`]).
 pub const MAX_TARGETS: usize = 1000;
 
-/// Those of them that were refused at first sight: a stage that tries many hosts must not take the place of those that it reaches.
+/// The most targets that were refused at once: a stage that tries many hosts must not crowd out those that it reaches.
 const MAX_REFUSED: usize = 300;
 
-/// Names that were only asked for.
+/// The most names that were only resolved.
 const MAX_NAMES: usize = 300;
 
-/// Addresses of all names together that are not public.
+/// The most addresses that are not public, for all names together.
 const MAX_SPECIAL_ALL: usize = 256;
 
-/// Services of this machine: as many as a run may have.
+/// The most services of this machine: as many as a run may have.
 const MAX_HOST_PORTS: usize = 64;
 
-/// What records say, on the way to a policy.
+/// Evidence from records for a policy.
 #[derive(Debug, Default)]
 pub struct Learned {
-    targets: BTreeMap<Target, Seen>,
+    targets: BTreeMap<Target, TargetEvidence>,
     names: BTreeMap<HostName, Cited>,
     host_ports: BTreeMap<Port, Forwarded>,
     starts: Vec<Record>,
     more_runs: u64,
-    /// The stage of all runs, if it is one and has a name.
+    /// The stage, if all runs have the same one.
     stage: Option<String>,
     socks5: bool,
     /// Attempts that have no place above.
     beyond: u64,
-    /// Runs whose attempts another proxy has on record.
+    /// Runs whose attempts are in another proxy's record.
     elsewhere: u64,
 }
 
-/// What became of a target.
+/// The counts of one target.
 #[derive(Debug, Default)]
-struct Seen {
+struct TargetEvidence {
     attempts: u64,
     let_through: u64,
-    /// Of these: what enforcing would have refused, what failed, and what came to nothing for what the connection carried.
+    /// Attempts among these that enforcing would have refused, that failed, or whose content was refused later.
     would_deny: u64,
     failed: u64,
     taken_back: BTreeMap<Reason, u64>,
-    /// By reason, and whether somebody above the grants refused.
+    /// Refusals by reason, and by the ceiling or declaration that refused.
     refused: BTreeMap<(Reason, Option<String>), u64>,
     evidence: Cited,
     bytes_up: u64,
     bytes_down: u64,
-    /// Addresses that it led to and that are not public.
+    /// The addresses it led to that are not public.
     special: BTreeSet<IpAddr>,
     special_more: bool,
-    /// It was left to another proxy, so that its addresses are not known.
+    /// Whether it was left to another proxy, so that its addresses are not known.
     upstream: bool,
-    /// The TLS name was not looked at where it usually is.
+    /// Whether the TLS name was not checked although it usually is on this port.
     unseen: bool,
 }
 
 /// A service of this machine that was used.
 #[derive(Debug, Default)]
 struct Forwarded {
-    /// Where the stage found it; `None`: the record does not say.
+    /// The port at which the stage found it; `None` if the record does not say.
     inner: Option<Port>,
     count: u64,
     evidence: Cited,
 }
 
-/// What is known besides the records.
+/// Knowledge besides the records.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
-    /// The policy of the runs, where it is at hand: it says where the TLS name was not checked.
+    /// The policy of the runs, if available: it says where the TLS name was not checked.
     pub policy: Option<&'a Policy>,
     /// The services of this machine that the run offered.
     pub host_ports: &'a [HostPort],
-    /// Grant what was refused for want of a rule, too.
+    /// Whether to also grant what was refused only because no rule named it.
     pub denied: bool,
-    /// The day.
+    /// The current day.
     pub today: Day,
 }
 
 impl Learned {
-    /// Takes from a summary for grants what a policy can be made of.
+    /// Takes the evidence for a policy from a summary for grants.
     pub fn new(summary: &Summary) -> Learned {
         let mut learned = Learned {
             starts: summary.starts.clone(),
@@ -113,23 +113,28 @@ impl Learned {
             let named = summary.stage_numbers.iter().find(|(_, number)| *number == stage);
             learned.stage = named.and_then(|(name, _)| name.clone());
         }
-        // A record that exeat has not written may spell one host in several ways.
-        let mut rows: BTreeMap<Target, Reached> = BTreeMap::new();
-        let mut cited: Vec<&Reached> = summary.all_hosts().filter(|row| row.cited.runs > 0).collect();
+        // A record that exeat did not write may spell one host in several ways.
+        let mut rows: BTreeMap<Target, &HostSummary> = BTreeMap::new();
+        let mut merged: BTreeMap<Target, HostSummary> = BTreeMap::new();
+        let mut cited: Vec<&HostSummary> = summary.all_hosts().filter(|row| row.cited.runs > 0).collect();
         cited.sort_unstable_by_key(|row| row.cited.since);
         for row in cited {
             match row.target().map(|target| rows.entry(target)) {
                 None => learned.ask(row),
-                Some(Entry::Vacant(place)) => drop(place.insert(row.clone())),
-                Some(Entry::Occupied(mut place)) => place.get_mut().merge(row.clone()),
+                Some(Entry::Vacant(place)) => drop(place.insert(row)),
+                Some(Entry::Occupied(place)) => {
+                    let all = merged.entry(place.key().clone()).or_insert_with(|| (*place.get()).clone());
+                    all.merge(row.clone());
+                }
             }
         }
-        let mut rows: Vec<(Target, Reached)> = rows.into_iter().collect();
+        let mut rows: Vec<(Target, &HostSummary)> = rows.into_iter().collect();
         rows.sort_by_key(|(_, row)| row.cited.since);
         let (mut refused, mut special) = (0, 0);
         for (target, row) in rows {
-            learned.forward(&row, target.port);
-            let Some(mut seen) = Seen::new(&row) else { continue };
+            let row = merged.get(&target).unwrap_or(row);
+            learned.forward(row, target.port);
+            let Some(mut seen) = TargetEvidence::new(row) else { continue };
             let socks5 = Some(Via::Socks5.as_str());
             learned.socks5 |= row.outcomes.keys().any(|it| it.via == socks5 && it.is_let_through());
             let is_refused = seen.let_through == 0;
@@ -139,8 +144,9 @@ impl Learned {
             }
             refused += usize::from(is_refused);
             let room = MAX_SPECIAL_ALL.saturating_sub(special);
-            seen.special_more |= seen.special.len() > room;
-            seen.special = seen.special.into_iter().take(room).collect();
+            seen.evidence = row.cited.clone();
+            seen.special_more = row.special.more || row.special.kept.len() > room;
+            seen.special = row.special.kept.iter().copied().take(room).collect();
             special += seen.special.len();
             learned.targets.insert(target, seen);
         }
@@ -149,11 +155,11 @@ impl Learned {
 
     /// Whether nothing was let through.
     pub fn is_empty(&self) -> bool {
-        self.host_ports.is_empty() && !self.targets.values().any(Seen::is_granted)
+        self.host_ports.is_empty() && !self.targets.values().any(TargetEvidence::is_granted)
     }
 
-    /// Takes in a name that was only asked for.
-    fn ask(&mut self, row: &Reached) {
+    /// Adds a name that was only resolved.
+    fn ask(&mut self, row: &HostSummary) {
         let name = row.host.as_deref().filter(|_| row.port.is_none()).and_then(asked_host);
         let Some(Host::Name(name)) = name else { return };
         let denied = row.outcomes.iter().filter(|(it, _)| it.verdict == Some(Verdict::Deny));
@@ -164,8 +170,8 @@ impl Learned {
         self.names.entry(name).or_default().merge(row.cited.clone());
     }
 
-    /// Takes in a service of this machine.
-    fn forward(&mut self, row: &Reached, port: Port) {
+    /// Adds a service of this machine.
+    fn forward(&mut self, row: &HostSummary, port: Port) {
         let of = row
             .outcomes
             .iter()
@@ -189,20 +195,17 @@ fn add(to: &mut u64, count: u64) {
     *to = to.saturating_add(count);
 }
 
-impl Seen {
-    /// Adds up the attempts of a row; `None` where it has none.
-    fn new(row: &Reached) -> Option<Seen> {
+impl TargetEvidence {
+    /// Adds up the attempts of a row, without its evidence and addresses; returns `None` if it has none.
+    fn new(row: &HostSummary) -> Option<TargetEvidence> {
         let [up, down] = row.so_far;
-        let mut seen = Seen {
-            evidence: row.cited.clone(),
+        let mut seen = TargetEvidence {
             failed: row.traffic.tally.failed,
             bytes_up: row.traffic.bytes_up.saturating_sub(up),
             bytes_down: row.traffic.bytes_down.saturating_sub(down),
-            special: row.special.kept.clone(),
-            special_more: row.special.more,
             upstream: row.upstream,
             unseen: row.tls_unseen,
-            ..Seen::default()
+            ..TargetEvidence::default()
         };
         for (outcome, Sightings { count, .. }) in &row.outcomes {
             let Some((via, verdict, reason)) = outcome.known() else { continue };
@@ -210,14 +213,14 @@ impl Seen {
                 continue;
             }
             add(&mut seen.attempts, *count);
-            if outcome.is_let_through() {
+            if is_let_through(verdict, reason) {
                 add(&mut seen.let_through, *count);
                 match verdict {
                     Verdict::WouldDeny => add(&mut seen.would_deny, *count),
                     Verdict::Error => add(&mut seen.failed, *count),
                     _ => {}
                 }
-            } else if outcome.is_taken_back() {
+            } else if is_taken_back(outcome.late, verdict, reason) {
                 add(seen.taken_back.entry(reason).or_default(), *count);
             } else if !outcome.late {
                 add(seen.refused.entry((reason, outcome.refused_by.clone())).or_default(), *count);
@@ -230,7 +233,7 @@ impl Seen {
         self.let_through > self.taken_back.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
     }
 
-    /// Whether it was refused only for want of a rule that names it.
+    /// Whether it was refused only because no rule named it.
     fn is_candidate(&self) -> bool {
         self.refused.keys().any(|(reason, by)| by.is_none() && wants_a_rule(*reason))
     }
@@ -248,7 +251,7 @@ impl Seen {
     }
 }
 
-/// Whether a rule for the host and port is all that was missing.
+/// Whether only a rule for the host and port was missing.
 fn wants_a_rule(reason: Reason) -> bool {
     matches!(reason, Reason::Default | Reason::Port | Reason::IpLiteral | Reason::Direct)
 }

@@ -1,12 +1,12 @@
-//! The ledgers as they are read back: which runs there were, and whether each has its record.
+//! Reads the ledgers back: which runs there were, and whether each has its record.
 //!
-//! How a run takes its number is [`exeat_record::ledger`]'s.
+//! [`exeat_record::ledger`] writes them.
 
 mod join;
 mod read;
 
-pub use join::{Fault, Joined, Seen, join};
-pub use read::{BadHead, Book, Found, KeptHead, Told};
+pub use join::{Joined, Mismatch, RecordFacts, join};
+pub use read::{BadHead, Book, BookFault, HeadPosition, KeptHead};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What records say was reached, as a lock: see [`exeat_record::lock`].
+//! Makes a lock of what records say was reached: see [`exeat_record::lock`].
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,18 @@ use exeat_policy::Target;
 use exeat_record::Via;
 use exeat_record::lock::{Full, Lock, MAX_ENTRIES, StageName};
 
+use crate::attempt::{is_let_through, is_taken_back};
 use crate::summary::{Summary, Traffic};
 
-/// Makes the lock of what a summary for grants says was reached, stage by stage. Attempts of unnamed runs are those of one stage.
+/// Makes the lock of what a summary for grants says was reached, stage by stage. Runs without a stage share one entry.
 ///
 /// # Errors
 ///
-/// [`Full`]: there is more than a lock may have, and one that lacks something would refuse what was reached.
+/// Returns [`Full`] if more was reached than a lock may have: a lock that lacks some of it would refuse what was reached.
 pub fn lock(summary: &Summary) -> Result<Lock, Full> {
     let mut stages: BTreeMap<usize, BTreeMap<(Target, Via), [u64; 2]>> = BTreeMap::new();
     for (stage, decides) in &summary.started {
-        // A run that goes through another's proxy has its attempts in that one's record.
+        // A run that uses another run's proxy has its attempts in that run's record.
         if *decides {
             stages.entry(*stage).or_default();
         }
@@ -24,11 +25,11 @@ pub fn lock(summary: &Summary) -> Result<Lock, Full> {
     for row in summary.all_hosts() {
         let Some(target) = row.target() else { continue };
         for (outcome, seen) in &row.outcomes {
-            let Some((via, ..)) = outcome.known() else { continue };
-            let at = match (outcome.is_let_through(), outcome.is_taken_back()) {
-                (true, _) => 0,
-                (_, true) => 1,
-                _ => continue,
+            let Some((via, verdict, reason)) = outcome.known() else { continue };
+            let at = match () {
+                () if is_let_through(verdict, reason) => 0,
+                () if is_taken_back(outcome.late, verdict, reason) => 1,
+                () => continue,
             };
             let times = stages.entry(outcome.stage).or_default().entry((target.clone(), via)).or_default();
             if let Some(times) = times.get_mut(at) {

@@ -1,6 +1,6 @@
-//! Points of time, as lines of a record say them and as people ask for them.
+//! Points of time, as records write them and as people type them.
 //!
-//! Knows no time zone but UTC: a record has no other.
+//! UTC is the only time zone, because records have no other.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -18,13 +18,13 @@ const WIDTH: usize = 27;
 pub struct Moment([u8; WIDTH]);
 
 impl Moment {
-    /// The one that a line's `ts` says. `None`: it says none.
-    pub fn of(ts: &str) -> Option<Moment> {
+    /// Reads a line's `ts`; returns `None` if it is not a time.
+    pub fn parse(ts: &str) -> Option<Moment> {
         Moment::as_written(ts).or_else(|| Moment::exact(ts.parse().ok()?))
     }
 
-    /// What somebody means who types it at `now`: RFC 3339; a day, or a day and a time, of UTC; a span back, such as
-    /// `30m` or `7d`; `now`, `today`, `yesterday`.
+    /// Reads a time as a person types it at `now`: RFC 3339; a day, or a day and a time, in UTC; a span back, such as `30m` or `7d`;
+    /// `now`, `today`, `yesterday`.
     pub fn typed(text: &str, now: SystemTime) -> Result<Moment, MomentError> {
         let now = Timestamp::try_from(now).map_err(|_| MomentError)?;
         let day = |back: i64| Some(now - (back * 24).hours()).map(|at| at.strftime("%Y-%m-%d").to_string());
@@ -50,13 +50,13 @@ impl Moment {
         Moment::exact(whole.parse().map_err(|_| MomentError)?).ok_or(MomentError)
     }
 
-    /// So many microseconds later, or earlier.
+    /// Returns the moment this many microseconds later, or earlier.
     pub(crate) fn moved(&self, us: i64) -> Option<Moment> {
         let at: Timestamp = self.as_str().parse().ok()?;
         Moment::exact(at.checked_add(jiff::SignedDuration::from_micros(us)).ok()?)
     }
 
-    /// As a line writes it.
+    /// Returns the text that a line has for it.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()
     }
@@ -66,7 +66,7 @@ impl Moment {
         Moment::as_written(&format!("{at:.6}"))
     }
 
-    /// Text of the one form that exeat writes, so that texts compare as the times do.
+    /// Reads the one form that exeat writes, whose texts sort as the times do.
     fn as_written(text: &str) -> Option<Moment> {
         const FORM: &[u8; WIDTH] = b"0000-00-00T00:00:00.000000Z";
         let bytes: &[u8; WIDTH] = text.as_bytes().try_into().ok()?;
@@ -79,7 +79,7 @@ impl Moment {
 }
 
 impl From<SystemTime> for Moment {
-    /// Out of the years 0 to 9999 it is the first moment of year 0.
+    /// Outside the years 0 to 9999 it is the first moment of year 0.
     fn from(at: SystemTime) -> Moment {
         Timestamp::try_from(at)
             .ok()
@@ -96,7 +96,7 @@ impl Serialize for Moment {
 
 impl<'de> Deserialize<'de> for Moment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Moment, D::Error> {
-        Moment::of(&String::deserialize(deserializer)?).ok_or_else(|| D::Error::custom(MomentError))
+        Moment::parse(&String::deserialize(deserializer)?).ok_or_else(|| D::Error::custom(MomentError))
     }
 }
 
@@ -112,7 +112,7 @@ impl fmt::Debug for Moment {
     }
 }
 
-/// Text that says no point of time.
+/// The text is not a point of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a time is written `2026-11-21`, `2026-11-21 10:20` (UTC), `2026-11-21T10:20:32Z` or, back from now, `30m`, `2h` or `7d`"
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed() {
+    fn reads_typed_times() {
         check("2026-11-21T10:20:32.123456Z", Some("2026-11-21T10:20:32.123456Z"));
         check("2026-11-21T10:20:32Z", Some("2026-11-21T10:20:32.000000Z"));
         check("2026-11-21T12:20:32+02:00", Some("2026-11-21T10:20:32.000000Z"));
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_says_compares_as_text() {
-        let early = Moment::of("2026-11-21T10:20:32.123456Z").unwrap();
-        let late = Moment::of("2026-11-21T12:20:32.2+01:00").unwrap();
+    fn compares_times_of_lines_as_text() {
+        let early = Moment::parse("2026-11-21T10:20:32.123456Z").unwrap();
+        let late = Moment::parse("2026-11-21T12:20:32.2+01:00").unwrap();
         assert!(early < late);
         assert_eq!(late.as_str(), "2026-11-21T11:20:32.200000Z");
         for bad in ["", "x", "2026-11-21", "2026-11-21T10:20:32.12345\u{e9}Z"] {
-            assert_eq!(Moment::of(bad), None, "{bad}");
+            assert_eq!(Moment::parse(bad), None, "{bad}");
         }
     }
 }

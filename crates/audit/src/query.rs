@@ -1,7 +1,7 @@
-//! Reading a record back.
+//! Reads a record back.
 //!
-//! Proves nothing: it reads what is there, in constant memory, and tells of every flaw on the way. A record that was
-//! cut short, edited or glued together is still read as far as it goes.
+//! Proves nothing: it reads the file in constant memory and reports every flaw on the way. A record that was cut, edited or glued
+//! together is still read as far as possible.
 
 use std::fmt;
 use std::fs::File;
@@ -19,10 +19,10 @@ mod filter;
 
 pub use filter::{Filter, HostFilter};
 
-/// Bytes of a line that are kept. Ours have 4096 at most; another version may write more.
+/// The most bytes kept of a line. exeat writes 4096 at most; another version may write more.
 const MAX_READ: usize = 8 * 1024;
 
-/// Flaws that are told one by one; the rest is counted.
+/// The most flaws that are listed; the rest is counted.
 const MAX_FLAWS: usize = 32;
 
 /// Opens the record in a file.
@@ -30,13 +30,13 @@ pub fn read(path: &Path) -> io::Result<Reader<BufReader<File>>> {
     Ok(Reader::new(BufReader::with_capacity(64 * 1024, File::open(path)?)))
 }
 
-/// The records of one log, in the order of the file. What is wrong with them is in [`Reader::flaws`].
+/// Iterates over the lines of one record, in the order of the file. [`Reader::flaws`] has what is wrong with them.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
-    /// What the lines are of.
+    /// The schema that the lines must have.
     schema: &'static str,
-    /// The line just read, its line feed included; cut at [`MAX_READ`].
+    /// The line just read, with its line feed; cut at [`MAX_READ`].
     raw: Vec<u8>,
     /// The number of that line, from 1.
     number: u64,
@@ -44,27 +44,27 @@ pub struct Reader<R> {
     run: Option<String>,
     next_seq: u64,
     prev: String,
-    /// The run's last line was read.
+    /// Whether the run's last line was read.
     ended: bool,
-    /// And the checkpoint behind it.
+    /// Whether the checkpoint after the run's last line was read.
     sealed: bool,
     done: bool,
     flaws: Vec<Flaw>,
     more_flaws: u64,
-    /// Stands for the lines before the last one, where that is wanted.
+    /// The Merkle tree over the lines before the last one, if it is needed.
     tree: Option<Tree>,
-    /// The last one's part in it.
+    /// The last line's leaf in the tree.
     leaf: Option<Sha256>,
-    /// Whether the writer is still there, where that is known.
+    /// Whether the writer still runs, if that is known.
     is_running: Option<bool>,
-    /// Whether every line ends in CR LF, as the first one does. They are read without the CR.
+    /// Whether every line ends in CR LF, as the first one does. The CR is removed.
     has_crlf: bool,
     /// Whether NUL bytes were found.
     has_nul: bool,
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads a record from anywhere.
+    /// Creates a reader of a record from any input.
     pub fn new(input: R) -> Reader<R> {
         Reader {
             input,
@@ -87,58 +87,58 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Says whether the writer of this record is still there.
+    /// Sets whether the writer of this record still runs.
     pub fn with_writer(self, is_running: bool) -> Reader<R> {
         Reader { is_running: Some(is_running), ..self }
     }
 
-    /// The same, and keeps the Merkle tree over the lines.
+    /// Creates a reader that also keeps the Merkle tree over the lines.
     pub(crate) fn with_tree(input: R) -> Reader<R> {
         Reader { tree: Some(Tree::default()), ..Reader::new(input) }
     }
 
-    /// Reads a ledger: one chain, whose lines are of many runs.
+    /// Creates a reader of a ledger: one chain, with lines of many runs.
     pub(crate) fn of_ledger(input: R) -> Reader<R> {
-        // It has no end.
+        // A ledger has no end.
         Reader { schema: LEDGER_SCHEMA, ended: true, ..Reader::new(input) }
     }
 
-    /// The tree over all lines before the record that was given last.
+    /// Returns the tree over all lines before the current one.
     pub(crate) fn tree(&self) -> Option<&Tree> {
         self.tree.as_ref()
     }
 
-    /// The line of that record with its line feed, if it has one.
+    /// Returns the current line with its line feed, if it has one.
     pub(crate) fn whole_line(&self) -> &[u8] {
         &self.raw
     }
 
-    /// The digest of that line, in hexadecimal.
+    /// Returns the digest of the current line, in hexadecimal.
     pub(crate) fn digest(&self) -> &str {
         &self.prev
     }
 
-    /// The line of the record that was given last, without its line feed.
+    /// Returns the current line without its line feed.
     pub fn raw(&self) -> &[u8] {
         self.raw.strip_suffix(b"\n").unwrap_or(&self.raw)
     }
 
-    /// The number of that line, from 1.
+    /// Returns the number of the current line, from 1.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// What is wrong with what was read so far; complete when the iterator is at its end.
+    /// Returns the flaws of what was read so far. The list is complete when the iterator has ended.
     pub fn flaws(&self) -> &[Flaw] {
         &self.flaws
     }
 
-    /// Flaws beyond those that [`Reader::flaws`] lists.
+    /// Returns the number of flaws beyond those that [`Reader::flaws`] lists.
     pub fn more_flaws(&self) -> u64 {
         self.more_flaws
     }
 
-    /// Reads one line and gives its digest and whether it ended in a line feed; `None` at the end of the input.
+    /// Reads one line. Returns its form and its digest; `None` at the end of the input.
     fn read_line(&mut self) -> io::Result<Option<(Line, String)>> {
         self.raw.clear();
         let mut leaf = self.tree.as_mut().map(|tree| {
@@ -148,7 +148,7 @@ impl<R: BufRead> Reader<R> {
         let mut digest = Sha256::new();
         let mut line = Line { whole: false, fits: true, has_nul: false };
         let mut read = false;
-        // A CR is kept back until it is known whether it ends the line.
+        // Hold a CR back until the next byte shows whether it ends the line.
         let mut has_cr = false;
         let mut begin = None;
         while !line.whole {
@@ -209,7 +209,7 @@ impl<R: BufRead> Reader<R> {
         Ok(read.then(|| (line, hex(&digest.finalize()))))
     }
 
-    /// Compares a record with the one before it.
+    /// Checks that a record follows the one before it.
     fn place(&mut self, record: &Record) {
         let line = self.number;
         if self.schema == SCHEMA {
@@ -224,7 +224,7 @@ impl<R: BufRead> Reader<R> {
         self.next_seq = record.seq.wrapping_add(1);
     }
 
-    /// Compares the run of a record with that of the one before it.
+    /// Checks that a record is of the same run as the one before it.
     fn place_in_run(&mut self, record: &Record) {
         let line = self.number;
         if self.run.as_ref().is_some_and(|run| *run != record.run) {
@@ -239,15 +239,15 @@ impl<R: BufRead> Reader<R> {
         if self.run.as_ref() != Some(&record.run) {
             self.run = Some(record.run.clone());
         }
-        // The last line of all signs the end of the run as well.
-        if self.ended && (record.event != Kind::Checkpoint || self.sealed) {
+        // The checkpoint after the end is the one line that may follow it.
+        if self.ended && (record.event != LineKind::Checkpoint || self.sealed) {
             self.flaw(Flaw::AfterEnd { line });
         }
-        self.sealed = self.ended && record.event == Kind::Checkpoint;
-        self.ended = self.sealed || record.event == Kind::RunEnd;
+        self.sealed = self.ended && record.event == LineKind::Checkpoint;
+        self.ended = self.sealed || record.event == LineKind::RunEnd;
     }
 
-    /// Whether what was read is the beginning of a line.
+    /// Whether the bytes read are the beginning of a line.
     fn begins_as_a_line(&self) -> bool {
         let begin = format!(r#"{{"schema":"{}","seq":"#, self.schema);
         self.raw.starts_with(begin.as_bytes()) || begin.as_bytes().starts_with(&self.raw)
@@ -266,17 +266,17 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// How a line came in.
+/// The form of a line.
 struct Line {
-    /// It ended in a line feed.
+    /// Whether it ended in a line feed.
     whole: bool,
-    /// All of it was kept.
+    /// Whether all of it was kept.
     fits: bool,
-    /// A NUL byte is in it.
+    /// Whether it has a NUL byte.
     has_nul: bool,
 }
 
-/// How files begin that something innocent was done to.
+/// The first bytes of files with innocent damage.
 const DAMAGES: [(&[u8], Damage); 5] = [
     (b"\xef\xbb\xbf", Damage::ByteOrderMark),
     (b"\x1f\x8b", Damage::Compressed("gzip", "zcat")),
@@ -285,17 +285,17 @@ const DAMAGES: [(&[u8], Damage); 5] = [
     (b"BZh", Damage::Compressed("bzip2", "bzcat")),
 ];
 
-/// What was done to a file, and no sign of somebody who hides something.
+/// Damage to a file that does not suggest tampering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
-    /// It was compressed by the first, and the second takes that back.
+    /// The first program compressed it, and the second one decompresses it.
     Compressed(&'static str, &'static str),
-    /// A byte order mark was put in front. It is passed over.
+    /// An editor added a byte order mark. It is skipped.
     ByteOrderMark,
-    /// Line ends were made CR LF. They are read as LF.
+    /// Line ends were changed to CR LF. They are read as LF.
     CarriageReturns,
-    /// NUL bytes are where lines were.
+    /// There are NUL bytes where lines were.
     NulBytes,
 }
 
@@ -317,7 +317,7 @@ impl fmt::Display for Damage {
 }
 
 impl<R: BufRead> Iterator for Reader<R> {
-    /// An error is one of reading the file; whatever the file says is no error. It is the last item, but for
+    /// An error means that the file cannot be read; flaws in its content are not errors. An error is the last item, except for
     /// [`io::ErrorKind::WouldBlock`].
     type Item = io::Result<Record>;
 
@@ -334,7 +334,7 @@ impl<R: BufRead> Iterator for Reader<R> {
                     return None;
                 }
                 Err(error) => {
-                    // There may be more to read later; nothing of a line was taken yet.
+                    // There may be more to read later; no part of a line was taken yet.
                     self.done = error.kind() != io::ErrorKind::WouldBlock;
                     return Some(Err(error));
                 }
@@ -345,7 +345,7 @@ impl<R: BufRead> Iterator for Reader<R> {
                 self.flaw(Flaw::Cut { line: number });
             }
             if number == 1 && self.flaws.iter().any(Flaw::is_compressed) {
-                // What follows is no text.
+                // The rest of the file is not text.
                 self.done = true;
                 return None;
             }
@@ -360,7 +360,7 @@ impl<R: BufRead> Iterator for Reader<R> {
                     self.prev = digest;
                     return Some(Ok(record));
                 }
-                Err(_) if !line.whole && line.fits && self.begins_as_a_line() => {} // told above
+                Err(_) if !line.whole && line.fits && self.begins_as_a_line() => {} // reported above
                 Err(_) if line.has_nul => {
                     if !std::mem::replace(&mut self.has_nul, true) {
                         self.flaw(Flaw::Damaged { line: number, damage: Damage::NulBytes });
@@ -375,60 +375,37 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// Something that is wrong with a record. `line` counts from 1.
+/// A flaw in a record. `line` counts from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are what their names say")]
 pub enum Flaw {
     /// The last line has no line feed: its writer was stopped in the middle, or the file was cut.
-    Cut {
-        /// The line.
-        line: u64,
-    },
+    Cut { line: u64 },
     /// There is no `run_end`: the run still goes on, was killed, or the file was cut.
     Unfinished {
         /// The last line.
         line: u64,
-        /// Whether its writer is still there, where that is known.
+        /// Whether its writer still runs, if that is known.
         is_running: Option<bool>,
     },
     /// Something innocent was done to the file.
-    Damaged {
-        /// From this line on.
-        line: u64,
-        /// What.
-        damage: Damage,
-    },
-    /// A line that is no record of a schema known here.
-    Malformed {
-        /// The line.
-        line: u64,
-        /// What is wrong with it; printable.
-        why: String,
-    },
+    Damaged { line: u64, damage: Damage },
+    /// The line is not a record of a known schema.
+    Malformed { line: u64, why: String },
     /// Lines are missing, doubled or out of order.
     Gap {
-        /// The line.
         line: u64,
-        /// The `seq` that should stand there.
+        /// The `seq` that the line should have.
         expected: u64,
-        /// The one that does.
         found: u64,
     },
     /// The line before is not the one that this line was written after.
-    Chain {
-        /// The line.
-        line: u64,
-    },
+    Chain { line: u64 },
     /// Another run's record begins in the same file.
-    AnotherRun {
-        /// Its first line.
-        line: u64,
-    },
-    /// A line after the run's last.
-    AfterEnd {
-        /// The line.
-        line: u64,
-    },
+    AnotherRun { line: u64 },
+    /// A line follows the last one of its run.
+    AfterEnd { line: u64 },
 }
 
 impl Flaw {
@@ -481,9 +458,9 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// One line as it was read. Every string is as the file has it, so nothing here may be printed as it is.
+/// A line as read. Every string is as in the file, so nothing here may be printed without escaping.
 ///
-/// Fields that this version does not know are passed over: fields may be added under one schema.
+/// Unknown fields are ignored, because a schema may gain fields.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are those of the schema, under their names")]
@@ -492,7 +469,7 @@ pub struct Record {
     pub seq: u64,
     pub ts: String,
     pub mono_us: u64,
-    pub event: Kind,
+    pub event: LineKind,
     pub run: String,
     pub stage: Option<String>,
     pub policy_sha256: Option<String>,
@@ -585,16 +562,16 @@ pub struct Record {
 }
 
 impl Record {
-    /// Reads one line, without its line feed. The error says in printable words what is wrong with it.
+    /// Reads one line, without its line feed. The error is printable.
     pub(crate) fn parse(line: &[u8]) -> Result<Record, String> {
         Record::parse_as(SCHEMA, line)
     }
 
-    /// Reads one line of this schema.
+    /// Reads one line of the given schema.
     pub(crate) fn parse_as(schema: &str, line: &[u8]) -> Result<Record, String> {
         let record: Record = serde_json::from_slice(line).map_err(|error| match error.classify() {
             serde_json::error::Category::Data => {
-                // The line that it names is always 1.
+                // The line number in the error is always 1.
                 let text = error.to_string();
                 let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
                 escape(text.as_bytes(), 160)
@@ -609,25 +586,25 @@ impl Record {
 
     /// Whether it is a verdict: on a request, or on a question for a name.
     pub fn is_decision(&self) -> bool {
-        matches!(self.event, Kind::Decision | Kind::Dns)
+        matches!(self.event, LineKind::Decision | LineKind::Dns)
     }
 
-    /// Whether it is the close of a connection that was allowed and never stood: the host was not reached.
+    /// Whether it is the close of a connection that was allowed and never established: the host was not reached.
     pub fn is_failed(&self) -> bool {
-        self.event == Kind::Close && self.ended_by.as_deref() == Some("error") && self.ip.is_none()
+        self.event == LineKind::Close && self.ended_by.as_deref() == Some("error") && self.ip.is_none()
     }
 
-    /// The verdict, if it is one that this version knows.
+    /// Returns the verdict, if this version knows it.
     pub fn verdict(&self) -> Option<Verdict> {
         self.verdict.as_deref()?.parse().ok()
     }
 
-    /// The reason, if it is one that this version knows.
+    /// Returns the reason, if this version knows it.
     pub fn reason(&self) -> Option<Reason> {
         self.reason.as_deref()?.parse().ok()
     }
 
-    /// `host:port` for people, printable; `None` if the record has no host.
+    /// Returns `host:port`, printable; `None` if the record has no host.
     pub fn target(&self) -> Option<String> {
         let host = printable_ascii(self.host.as_deref()?);
         let host = if host.contains(':') { format!("[{host}]") } else { host.into_owned() };
@@ -638,53 +615,53 @@ impl Record {
     }
 }
 
-/// What a line tells of.
+/// The kind of a line.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(from = "String", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Kind {
+pub enum LineKind {
     /// The beginning of a run.
     RunStart,
     /// A file that the policy was made from.
     Policy,
-    /// A verdict.
+    /// A verdict on a request.
     Decision,
     /// A verdict on a question for a name.
     Dns,
-    /// What an open connection has moved so far.
+    /// The bytes that an open connection has moved so far.
     Progress,
     /// The end of a connection.
     Close,
     /// A remark.
     Note,
-    /// What stands for all lines before, signed.
+    /// A signature over all lines before.
     Checkpoint,
     /// The end of a run.
     RunEnd,
-    /// Something that this version does not know.
+    /// A kind that this version does not know.
     #[serde(untagged)]
     Other(String),
 }
 
-impl Default for Kind {
-    fn default() -> Kind {
-        Kind::Other(String::new())
+impl Default for LineKind {
+    fn default() -> LineKind {
+        LineKind::Other(String::new())
     }
 }
 
-impl From<String> for Kind {
-    fn from(word: String) -> Kind {
+impl From<String> for LineKind {
+    fn from(word: String) -> LineKind {
         match word.as_str() {
-            "run_start" => Kind::RunStart,
-            "policy" => Kind::Policy,
-            "decision" => Kind::Decision,
-            "dns" => Kind::Dns,
-            "progress" => Kind::Progress,
-            "close" => Kind::Close,
-            "note" => Kind::Note,
-            "checkpoint" => Kind::Checkpoint,
-            "run_end" => Kind::RunEnd,
-            _ => Kind::Other(word),
+            "run_start" => LineKind::RunStart,
+            "policy" => LineKind::Policy,
+            "decision" => LineKind::Decision,
+            "dns" => LineKind::Dns,
+            "progress" => LineKind::Progress,
+            "close" => LineKind::Close,
+            "note" => LineKind::Note,
+            "checkpoint" => LineKind::Checkpoint,
+            "run_end" => LineKind::RunEnd,
+            _ => LineKind::Other(word),
         }
     }
 }

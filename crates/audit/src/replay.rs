@@ -1,8 +1,8 @@
-//! What another policy would have decided about what records tell of, and where that differs.
+//! Decides the attempts of records again under another policy, and reports the differences.
 //!
-//! Looks nothing up and asks nobody but the policy: addresses are those of the record, judged by [`exeat_policy::Admitted::vet`]
-//! as a run judges them. Limits of connections, and what came over a connection of which the record has no word are
-//! not gone through again. Of a connection without an end its `progress` lines say what it sent at least. Memory is bounded whatever the records hold.
+//! Looks nothing up: addresses come from the record, and [`exeat_policy::Admitted::vet`] judges them as in a run. Limits of connections
+//! are not replayed, and neither is content that the record does not have. For a connection without an end, its `progress` lines say
+//! the least that it sent. Memory is bounded whatever the records contain.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,71 +14,71 @@ use exeat_policy::{
 use exeat_record::{Via, ascii_json};
 use serde_json::json;
 
-use crate::query::{Kind, Record};
+use crate::query::{LineKind, Record};
 use crate::{Attempt, table};
 
-/// Differences that are told apart; the rest is counted.
+/// The most differences that are kept apart; the rest is counted.
 pub const MAX_DIFFERENCES: usize = 10_000;
 
-/// Open connections under a budget that are told apart; the rest is counted.
+/// The most open connections under a budget that are kept apart; the rest is counted.
 const MAX_OPEN: usize = 10_000;
 
-/// Rules that are told apart in one difference.
+/// The most rules that are kept apart in one difference.
 const MAX_RULES: usize = 16;
 
-/// Another policy, and what it makes of the lines that were taken in.
+/// Compares the lines that it takes in with the decisions of another policy.
 pub struct Replay<'a> {
     policy: &'a Policy,
-    /// Whether a target is left to an upstream proxy now, so that where it leads is not known.
+    /// Whether a target is now left to an upstream proxy, so that its addresses are not known.
     entrusted: &'a dyn Fn(&Target) -> bool,
     today: Day,
     differences: BTreeMap<Key, Difference>,
-    /// Attempts by what came of the comparison.
+    /// Attempts by result of the comparison.
     same: u64,
     now_denied: u64,
     now_allowed: u64,
     otherwise: u64,
-    /// Of those that are now let through: whose addresses are not known.
+    /// Attempts that are now let through to unknown addresses.
     unchecked: u64,
-    /// What no rule decides.
+    /// Attempts that no rule decides.
     unjudged: u64,
-    /// What the records do not say, so that nobody can tell.
+    /// Gaps in the records, because of which a verdict cannot be told.
     unknown: Unknown,
-    /// Bytes sent in the run of the last line, by what they are counted under.
+    /// Bytes sent in this run, by budget.
     uploads: BTreeMap<BudgetKey, Upload>,
-    /// Its connections under a budget whose end was not read, by number.
+    /// The open connections under a budget in this run, by number.
     open: BTreeMap<u64, Open>,
-    /// How many more of those there are than are kept.
+    /// The number of open connections beyond those.
     more_open: u64,
-    /// That run, and whether its end was read.
+    /// The run of the last line, and whether its end was read.
     run: Option<(String, bool)>,
-    /// Attempts whose difference has no place of its own.
+    /// Attempts beyond [`MAX_DIFFERENCES`].
     beyond: u64,
 }
 
-/// What records do not say.
+/// Counts of what records do not say.
 #[derive(Debug, Default)]
 struct Unknown {
-    /// Attempts that only differ by where a name leads.
+    /// Attempts that differ only by where a name leads.
     addresses: u64,
-    /// Attempts of which the record has no end, where the policy bounds what may be sent.
+    /// Attempts without an end on record, under a policy that bounds the bytes sent.
     bytes: u64,
-    /// What these have sent at least.
+    /// The least that these attempts have sent.
     at_least: u64,
-    /// Attempts that were over while one of those had a part of their budget.
+    /// Attempts that ended while one of those used a part of their budget.
     beside: u64,
     /// Attempts on record without their host.
     hosts: u64,
-    /// Attempts that the records say no line of them has.
+    /// Attempts that are only counted in the records.
     lines: u64,
     /// Runs without an end.
     ends: u64,
-    /// Runs whose decisions another proxy has on record.
+    /// Runs whose decisions are in another proxy's record.
     elsewhere: u64,
 }
 
 impl Unknown {
-    /// The attempts whose verdict nobody can tell.
+    /// Returns the number of attempts whose verdict nobody can tell.
     fn attempts(&self) -> u64 {
         [self.addresses, self.bytes, self.beside, self.hosts, self.lines]
             .into_iter()
@@ -110,27 +110,27 @@ impl Unknown {
     }
 }
 
-/// What was sent under one budget.
+/// The bytes sent under one budget.
 #[derive(Debug)]
 struct Upload {
     most: u64,
     sent: u64,
-    /// Connections that are over, and were let through then as now.
+    /// Connections that have ended, and were let through then and now.
     same: u64,
 }
 
 /// A connection under a budget whose end was not read yet.
 #[derive(Debug)]
 struct Open {
-    /// What it has sent, as far as a line says so.
+    /// The bytes that it has sent according to the last line about it.
     sent: u64,
-    /// It is let through as it was.
+    /// Whether it is let through as it was.
     is_same: bool,
-    /// What it is counted under, with the connections that were over there when it began.
+    /// Its budgets, each with the number of connections that had ended under it when this one began.
     budgets: Vec<(BudgetKey, u64)>,
 }
 
-/// What differs alike.
+/// Attempts with the same key share one difference.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     host: Host,
@@ -143,18 +143,18 @@ struct Key {
 #[derive(Debug)]
 struct Difference {
     count: u64,
-    /// The rules that decided then and where they were, as the record has them, each with how often.
+    /// The rules that decided then and their places, as in the record, each with a count.
     was_by: BTreeMap<(String, String), u64>,
-    /// How often more rules than are kept did.
+    /// The count for rules beyond [`MAX_RULES`].
     was_by_more: u64,
-    /// The rule that decides now.
+    /// The rule that decides now, and its place.
     now_by: Option<(String, String)>,
-    /// What is said of a refusal.
+    /// The policy's words about a refusal.
     said: Option<String>,
     unchecked: bool,
 }
 
-/// What the policy says.
+/// The decision of the new policy.
 struct Now {
     verdict: Verdict,
     reason: Reason,
@@ -168,7 +168,7 @@ impl Now {
         Self {
             verdict: Verdict::Deny,
             reason: denial.reason(),
-            by: denial.rule().map(named),
+            by: denial.rule().map(rule_and_place),
             said: Some(denial.said_outside()),
             unchecked: false,
         }
@@ -176,7 +176,7 @@ impl Now {
 
     fn admitted(admitted: &Admitted, unchecked: bool) -> Self {
         match admitted.would_deny() {
-            None => Self::allowed(admitted.rule().map(named), unchecked),
+            None => Self::allowed(admitted.rule().map(rule_and_place), unchecked),
             Some(denial) => Self { verdict: Verdict::WouldDeny, unchecked, ..Self::denied(denial) },
         }
     }
@@ -186,12 +186,12 @@ impl Now {
     }
 }
 
-fn named(rule: &Rule) -> (String, String) {
+fn rule_and_place(rule: &Rule) -> (String, String) {
     (rule.text.clone(), rule.origin.to_string())
 }
 
 impl<'a> Replay<'a> {
-    /// Asks this policy, as of this day.
+    /// Creates a replay against this policy, as of this day.
     pub fn new(policy: &'a Policy, entrusted: &'a dyn Fn(&Target) -> bool, today: Day) -> Self {
         Self {
             policy,
@@ -213,12 +213,12 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes in that there are no more lines.
+    /// Ends the last run.
     pub fn finish(&mut self) {
         self.end_run();
     }
 
-    /// Whether some attempt may have been decided otherwise, and the records do not say enough to tell.
+    /// Whether an attempt may have been decided otherwise, and the records do not say enough to tell.
     pub fn is_unsure(&self) -> bool {
         self.unknown.attempts() > 0
     }
@@ -229,7 +229,7 @@ impl<'a> Replay<'a> {
         }
         let open = std::mem::take(&mut self.open);
         let mut unknown = std::mem::take(&mut self.more_open);
-        // What went on beside a connection may have found its budget used up by that.
+        // A connection that ran at the same time may have used up this one's budget.
         let mut beside: BTreeMap<BudgetKey, u64> = BTreeMap::new();
         for it in open.into_values().filter(|it| it.is_same) {
             add(&mut unknown, 1);
@@ -259,12 +259,12 @@ impl<'a> Replay<'a> {
             self.run = Some((record.run.clone(), false));
         }
         match record.event {
-            Kind::RunStart if record.proxy.is_some() => add(&mut self.unknown.elsewhere, 1),
-            Kind::RunEnd => {
+            LineKind::RunStart if record.proxy.is_some() => add(&mut self.unknown.elsewhere, 1),
+            LineKind::RunEnd => {
                 self.run = Some((record.run.clone(), true));
                 add(&mut self.unknown.lines, record.dropped.unwrap_or(0));
             }
-            Kind::Decision => match record.attempt() {
+            LineKind::Decision => match record.attempt() {
                 Some(attempt) => self.attempt(record, attempt),
                 // A flood of refusals is counted without its hosts.
                 None if record.host.is_none() && record.host_raw.is_none() && record.count.is_some() => {
@@ -272,9 +272,9 @@ impl<'a> Replay<'a> {
                 }
                 None => self.unjudged = self.unjudged.saturating_add(record.count.unwrap_or(1)),
             },
-            Kind::Dns => self.question(record),
-            Kind::Progress => self.sent(record),
-            Kind::Close => self.close(record),
+            LineKind::Dns => self.question(record),
+            LineKind::Progress => self.sent(record),
+            LineKind::Close => self.close(record),
             _ => {}
         }
     }
@@ -293,7 +293,7 @@ impl<'a> Replay<'a> {
         self.compare(record, host, Some(port), attempt.via, was, attempt.count, now);
     }
 
-    /// `None`: no rule decides that.
+    /// Returns the new decision; `None` if no rule decides the attempt.
     fn now(&self, record: &Record, attempt: &Attempt) -> Option<Now> {
         let admitted = match self.policy.admit(attempt.target.clone(), self.today) {
             Ok(admitted) => admitted,
@@ -316,7 +316,7 @@ impl<'a> Replay<'a> {
                 | Reason::Scheme,
             ) => return None,
             (Verdict::Error, _) if !attempt.is_let_through() => return None,
-            // Whether what came is held to the target is the policy's word as well.
+            // The policy also says whether the content must match the target.
             (
                 Verdict::Deny,
                 Reason::SniMissing
@@ -328,7 +328,7 @@ impl<'a> Replay<'a> {
                 | Reason::HostMismatch,
             ) if admitted.tls() != TlsCheck::Off => return Some(as_before()),
             (Verdict::Deny, Reason::Ech) if admitted.ech() == Ech::Refuse => return Some(as_before()),
-            // The gateway has to listen there, too.
+            // The gateway listens only on the policy's ports.
             (Verdict::Deny, Reason::Direct)
                 if self.policy.unserved(&attempt.target, self.today).is_some() =>
             {
@@ -337,7 +337,7 @@ impl<'a> Replay<'a> {
             _ => {}
         }
         let is_name = attempt.target.host.name().is_some();
-        // What is left to another proxy is not judged by its addresses.
+        // exeat does not judge the addresses of what it leaves to another proxy.
         if is_name && (self.entrusted)(&attempt.target) {
             return Some(Now::admitted(&admitted, false));
         }
@@ -371,13 +371,13 @@ impl<'a> Replay<'a> {
         self.compare(record, host, None, Via::Dns, (Verdict::Deny, reason), count, now);
     }
 
-    /// What was learned of a connection at its end.
+    /// Takes in the end of a connection.
     fn close(&mut self, record: &Record) {
         self.sent(record);
         self.hello(record);
     }
 
-    /// A connection begins that may be under a budget.
+    /// Starts to follow a connection that may be under a budget.
     fn begin(&mut self, conn: Option<u64>, attempt: &Attempt, is_same: bool) {
         let Ok(admitted) = self.policy.admit(attempt.target.clone(), self.today) else { return };
         let budgets = admitted.upload_budgets().map(|(key, most)| {
@@ -394,12 +394,12 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A connection has sent so much, or is over. It may be more than the policy lets it send.
+    /// Counts the bytes that a connection has sent, which may be more than the policy allows.
     fn sent(&mut self, record: &Record) {
         let (Some(host), Some(port)) = (record.asked_host(), record.port.and_then(Port::new)) else { return };
         let Ok(admitted) = self.policy.admit(Target { host: host.clone(), port }, self.today) else { return };
-        let is_over = record.event == Kind::Close;
-        // Its decision may be of another time than is asked for, or it was refused.
+        let is_over = record.event == LineKind::Close;
+        // The connection is unknown if its decision was filtered out or a refusal.
         let open = match record.conn.and_then(|conn| self.open.remove(&conn)) {
             Some(open) => open,
             None if is_over && self.more_open > 0 => {
@@ -421,7 +421,7 @@ impl<'a> Replay<'a> {
             let now = Now {
                 verdict: Verdict::Deny,
                 reason: Reason::BudgetBytes,
-                by: admitted.rule().map(named),
+                by: admitted.rule().map(rule_and_place),
                 said: Some("more was sent than `max_upload`".into()),
                 unchecked: false,
             };
@@ -429,7 +429,7 @@ impl<'a> Replay<'a> {
             self.compare(record, host, Some(port), Via::Connect, (Verdict::Allow, Reason::Rule), 1, now);
         }
         match record.conn {
-            // It is known to differ: what it sends from here on only counts.
+            // The connection already differs: its further bytes only count.
             Some(conn) if !is_over => {
                 self.open.insert(conn, Open { sent, is_same: open.is_same && !is_beyond, ..open });
             }
@@ -442,7 +442,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A hello that may hide its name passed, and would not now.
+    /// Takes in a hello that may hide its name: it passed, and might not now.
     fn hello(&mut self, record: &Record) {
         let hides = record.ech == Some(true) && record.sni_ok == Some(true);
         if !hides || self.policy.terms().ech != Ech::Refuse {
@@ -460,7 +460,7 @@ impl<'a> Replay<'a> {
             said: Some("the TLS hello may hide its server name".into()),
             unchecked: false,
         };
-        // Its decision was counted as one that is as before.
+        // Its decision was counted as unchanged.
         self.same = self.same.saturating_sub(1);
         self.compare(record, host, Some(port), Via::Connect, (Verdict::Allow, Reason::Rule), 1, now);
     }
@@ -477,7 +477,7 @@ impl<'a> Replay<'a> {
         now: Now,
     ) {
         let is_same = match (was.0, now.verdict) {
-            // It was let through, in whichever mode.
+            // It was let through in either mode.
             (Verdict::Error, Verdict::Allow | Verdict::WouldDeny) => true,
             (was, now) => was == now,
         };
@@ -518,11 +518,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The differences for people, what is refused now first.
+    /// Writes the differences as text, new refusals first.
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// Fails if the output cannot be written.
     pub fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let sorted =
             |deny: bool| self.differences.iter().filter(move |(key, _)| (key.now.0 == Verdict::Deny) == deny);
@@ -577,11 +577,11 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// The same as one JSON object and a newline.
+    /// Writes the differences as one JSON object and a line feed.
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// Fails if the output cannot be written.
     pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         let rule = |by: &Option<(String, String)>| {
             by.as_ref().map(|(rule, src)| json!({"rule": rule, "rule_src": src}))
@@ -612,7 +612,7 @@ impl<'a> Replay<'a> {
 }
 
 impl Difference {
-    /// The rule that decided most often then, and how many others did.
+    /// Returns the rule that decided most often then, and the number of others.
     fn rules(&self) -> (Option<&(String, String)>, u64) {
         let most = self.was_by.iter().max_by_key(|(_, count)| **count).map(|(rule, _)| rule);
         let others = (self.was_by.len() as u64).saturating_sub(1);

@@ -1,8 +1,8 @@
-//! Records as one page for people: what ran, under which policy, what it reached, what was denied and why.
+//! Shows records as one page: what ran, under which policy, what it reached, what was denied and why.
 //!
-//! Proves nothing: whether a record is whole is what [`crate::verify`] found, and without that the page says that nobody
-//! looked. Everything in a record is taken for hostile: the page has no script, loads nothing, and what a record says stands in it
-//! as text. Memory and page are bounded whatever the records hold; what is left out is counted.
+//! Proves nothing: [`crate::verify`] says whether a record is whole, and without it the page says that the record was not checked. All
+//! text of a record is hostile: the page has no script, loads nothing, and shows it as text only. Memory and page are bounded whatever
+//! the records contain; what is left out is counted.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use exeat_record::{hex, sha256_hex};
 use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
-use crate::query::{Filter, Flaw, Kind, Reader, Record};
+use crate::query::{Filter, Flaw, LineKind, Reader, Record};
 use crate::summary::{Reading, RunFacts, Summary, Traffic};
 use crate::table::words;
 use crate::verify::{self, Standing};
@@ -30,23 +30,23 @@ use data::{Attempt, MAX_DENIED, MAX_NOTES, MAX_ROWS, MAX_RUNS, Policy, Run, Sour
 pub use data::{Made, Report};
 use timeline::Timeline;
 
-/// Bytes of a stored policy that is shown.
+/// The most bytes of a stored policy that is shown.
 const MAX_POLICY: u64 = 256 * 1024;
-/// Bytes of all stored policies that are shown.
+/// The most bytes of all stored policies that are shown.
 const MAX_POLICIES: usize = 4 * 1024 * 1024;
 
-/// What came of reading a record for a page.
+/// The result of adding a record to a page.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Added {
-    /// What the record says of its last run.
+    /// The facts about the record's last run.
     pub run: RunFacts,
-    /// Whether something is wrong with it beyond that it has no end.
+    /// Whether it has a flaw other than a missing end.
     pub is_damaged: bool,
 }
 
 impl Report {
-    /// A page without records.
+    /// Creates a page without records.
     pub fn new(made: Made) -> Report {
         Report {
             made,
@@ -62,19 +62,18 @@ impl Report {
 
     /// Adds a record.
     ///
-    /// `name` is what the page calls it. `path` is where it stands, if in a file: the policies beside it are shown where they have
-    /// the digest that the record names. `verified` is what was found of the same file; without it the page says that the
-    /// record was not checked.
+    /// `name` is its name on the page. `path` is its file, if it has one: the policies stored beside it are shown if they have the digest
+    /// that the record names. `verified` is the verification of the same file; without it the page says that the record was not checked.
     ///
     /// # Errors
     ///
-    /// Those of reading the record, and of a temporary file where there are many hosts. Whatever the record says is none.
+    /// Fails if the record cannot be read, or if a temporary file is needed and cannot be used. Flaws in the record are not errors.
     pub fn read(
         &mut self,
         input: impl BufRead,
         name: &str,
         path: Option<&Path>,
-        verified: Option<verify::Report>,
+        verified: Option<verify::Verification>,
     ) -> io::Result<Added> {
         let mut hash = Sha256::new();
         let mut reader = Reader::new(Hashed { input, hash: &mut hash });
@@ -101,7 +100,7 @@ impl Report {
             if let Some(run) = &mut run {
                 run.add(&record);
             }
-            if let (Kind::Checkpoint, Some(n), Some(root)) = (&record.event, record.n, &record.root) {
+            if let (LineKind::Checkpoint, Some(n), Some(root)) = (&record.event, record.n, &record.root) {
                 source.sealed = Some((n, root.clone()));
             }
         }
@@ -119,7 +118,7 @@ impl Report {
         Ok(Added { run: facts, is_damaged })
     }
 
-    /// What the records say together, for the policies beside them; see [`Summary::add_policy`].
+    /// Returns the summary of all records, for the policies stored beside them; see [`Summary::add_policy`].
     pub fn summary_mut(&mut self) -> &mut Summary {
         &mut self.summary
     }
@@ -128,14 +127,14 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Those of the writer, and of a temporary file where there are many hosts.
+    /// Fails if the output cannot be written, or if a temporary file is needed and cannot be used.
     pub fn write(&mut self, out: &mut dyn io::Write) -> io::Result<()> {
         self.summary.finish()?;
         self.order();
         html::write(self, out)
     }
 
-    /// Keeps a run, and the policies that stand beside its record.
+    /// Keeps a run, and the policies stored beside its record.
     fn keep(&mut self, run: Option<Run>, traffic: Traffic, record: Option<&Path>) {
         let Some(mut run) = run else { return };
         run.traffic = traffic;
@@ -147,7 +146,7 @@ impl Report {
         }
     }
 
-    /// Orders the runs, the worst first; others than the first have no details, and of many more only their number is left.
+    /// Sorts the runs, the worst first. Only the first have details; of the rest only some are listed, and the others counted.
     fn order(&mut self) {
         self.runs.sort_by_key(|run| Reverse(run.severity()));
         for run in self.runs.iter_mut().skip(MAX_RUNS) {
@@ -165,7 +164,7 @@ impl Report {
     fn find_policies(&mut self, run: &mut Run, record: Option<&Path>) {
         let Some(record) = record else { return };
         for (at, policy) in run.policies.iter_mut().enumerate() {
-            // It is the record's word: what is no digest is looked for nowhere.
+            // The digest is the record's word: skip what is not a digest.
             let Some(again) = reloaded_path(record, &policy.sha256) else { continue };
             let path = if at == 0 { policy_path(record) } else { again };
             let (found, json) = stored(&path, &policy.sha256);
@@ -197,7 +196,7 @@ impl Run {
         }
     }
 
-    /// What makes a run worth a look, the weightiest first.
+    /// Sorts runs by how much they deserve a look, the weightiest field first.
     fn severity(&self) -> (bool, bool, bool, u64, u64, u64, bool) {
         let tally = &self.traffic.tally;
         let end = self.end.as_deref();
@@ -219,16 +218,16 @@ impl Run {
         }
         self.timeline.add(record);
         match record.event {
-            Kind::RunStart => {
+            LineKind::RunStart => {
                 self.policy(record);
                 self.start = Some(Box::new(record.clone()));
             }
-            Kind::Policy if self.sources.len() < MAX_NOTES => {
+            LineKind::Policy if self.sources.len() < MAX_NOTES => {
                 let text = |text: &Option<String>| text.clone().unwrap_or_default();
                 self.sources.push((text(&record.role), text(&record.file), text(&record.file_sha256)));
             }
-            Kind::Decision | Kind::Dns => self.decision(record),
-            Kind::Note => {
+            LineKind::Decision | LineKind::Dns => self.decision(record),
+            LineKind::Note => {
                 self.policy(record);
                 if self.notes.len() < MAX_NOTES {
                     self.notes.push((record.ts.clone(), html::note(record)));
@@ -236,7 +235,7 @@ impl Run {
                     self.notes_more += 1;
                 }
             }
-            Kind::RunEnd => self.end = Some(Box::new(record.clone())),
+            LineKind::RunEnd => self.end = Some(Box::new(record.clone())),
             _ => {}
         }
     }
@@ -266,7 +265,7 @@ impl Run {
     }
 }
 
-/// An input whose bytes are hashed as they are taken.
+/// An input that hashes its bytes as they are consumed.
 struct Hashed<'a, R> {
     input: R,
     hash: &'a mut Sha256,
@@ -286,7 +285,7 @@ impl<R: BufRead> BufRead for Hashed<'_, R> {
     }
 
     fn consume(&mut self, count: usize) {
-        // The bytes are there already, so nothing is read here.
+        // The bytes are in the buffer, so this does not read.
         if let Ok(bytes) = self.input.fill_buf() {
             self.hash.update(bytes.get(..count).unwrap_or_default());
         }
@@ -294,9 +293,9 @@ impl<R: BufRead> BufRead for Hashed<'_, R> {
     }
 }
 
-/// What is stored there, with its text where that has the digest.
+/// Compares a stored policy with its digest, and returns its text if they match.
 fn stored(path: &Path, sha256: &str) -> (Stored, Option<String>) {
-    // Something else than a file must not hold us up.
+    // A named pipe must not block here.
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let Ok(file) = file else { return (Stored::None, None) };
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What the first line of a record and its last ones say of its run, without reading what is between them.
+//! Describes a run by the first and last lines of its record, without reading what is between them.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -11,18 +11,18 @@ use exeat_record::{RunId, is_being_written};
 use nix::fcntl::OFlag;
 
 use crate::Moment;
-use crate::query::{Kind, Record};
+use crate::query::{LineKind, Record};
 
-/// Bytes at the end of a record in which its last line is looked for.
+/// The number of bytes at the end of a record in which its last line is looked for.
 const TAIL: u64 = 16 * 1024;
 
-/// What the first line of a record and its last ones say. Every string is as the record has it.
+/// A run according to the first and last lines of its record. Every string is as in the record.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct RunSummary {
     /// The run that the file is named after; otherwise the run of the first line.
     pub run: Option<RunId>,
-    /// The run of the first line, which names the same record wherever a copy of it is.
+    /// The run of the first line, which is the same in every copy of the record.
     pub holds: Option<String>,
     /// Its record.
     pub path: PathBuf,
@@ -36,28 +36,28 @@ pub struct RunSummary {
     pub command: Option<String>,
     /// Who started it.
     pub user: Option<String>,
-    /// On which machine.
+    /// The machine on which it ran.
     pub machine: Option<String>,
-    /// In which directory.
+    /// The directory in which it was started.
     pub dir: Option<String>,
-    /// The caller's own words.
+    /// The caller's labels.
     pub labels: BTreeMap<String, String>,
     /// Its number in the ledger.
     pub no: Option<u64>,
-    /// It could take none.
+    /// Whether it could take no number.
     pub is_unnumbered: bool,
-    /// The last record, if it is a `run_end`; a run without one is unfinished.
+    /// The last record, if it is a `run_end`; otherwise the run is unfinished.
     pub end: Option<Box<Record>>,
-    /// Its record has no whole line, as a run leaves it that is killed before it starts.
+    /// Whether its record has no whole line, because the run was killed before it started.
     pub is_bare: bool,
-    /// It has no end, and its writer is still there.
+    /// Whether it has no end, and its writer still runs.
     pub running: bool,
-    /// Why the record could not be read, if it could not.
+    /// The reason why the record could not be read, if it could not.
     pub problem: Option<String>,
 }
 
 impl RunSummary {
-    /// Reads the first line of a record and its last ones, whatever is between them.
+    /// Reads the first and last lines of a record.
     pub fn read(path: PathBuf, file: io::Result<File>) -> RunSummary {
         let mut summary = RunSummary { path, ..RunSummary::default() };
         if let Err(error) = file.and_then(|file| summary.fill(file)) {
@@ -70,14 +70,14 @@ impl RunSummary {
         summary
     }
 
-    /// Takes the first line of a record that cannot be read twice.
+    /// Uses the first line of a record that cannot be read twice.
     pub fn from_first_line(line: &[u8]) -> RunSummary {
         let mut summary = RunSummary::default();
         summary.first_line(line);
         summary
     }
 
-    /// Whether it is over, and not with exit code 0.
+    /// Whether it ended with an exit code other than 0.
     pub fn failed(&self) -> bool {
         !self.running && self.end.as_ref().is_none_or(|end| end.exit != Some(0))
     }
@@ -92,7 +92,7 @@ impl RunSummary {
         self.first_line(&first);
         self.is_bare = !first.ends_with(b"\n") && meta.len() < TAIL;
         let tail = Tail::read(&mut file, meta.len())?;
-        self.last = tail.records.last().and_then(|last| Moment::of(&last.ts));
+        self.last = tail.records.last().and_then(|last| Moment::parse(&last.ts));
         self.end = tail.end().map(Box::new);
         Ok(())
     }
@@ -111,7 +111,7 @@ impl RunSummary {
     }
 }
 
-/// Opens a record for reading. A named pipe in its place does not stop this.
+/// Opens a record for reading. A named pipe in its place does not block.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }
@@ -125,9 +125,9 @@ pub(crate) fn has_ended(record: &Path) -> io::Result<bool> {
 
 /// The last whole lines of a record.
 struct Tail {
-    /// Those of the last two lines that are records, the last one at the end.
+    /// The records among the last two lines, in order.
     records: Vec<Record>,
-    /// Whether nothing else is at the end of the file.
+    /// Whether the file ends with a whole record.
     is_whole: bool,
 }
 
@@ -137,7 +137,7 @@ impl Tail {
         let mut tail = Vec::new();
         file.take(TAIL).read_to_end(&mut tail)?;
         let mut lines: Vec<&[u8]> = tail.rsplit(|&byte| byte == b'\n').take(3).collect();
-        // What follows the last line feed was cut off.
+        // Text after the last line feed is a line that was cut off.
         let cut = !lines.remove(0).is_empty();
         let mut records: Vec<_> = lines.iter().map(|line| Record::parse(line)).collect();
         let is_whole = !cut && records.first().is_some_and(Result::is_ok);
@@ -145,11 +145,11 @@ impl Tail {
         Ok(Tail { records: records.into_iter().flatten().collect(), is_whole })
     }
 
-    /// The end of the run: the last line, or the one before its checkpoint.
+    /// Returns the end of the run: the last line, or the one before its checkpoint.
     fn end(&self) -> Option<Record> {
         let end = match &self.records[..] {
-            [.., end] if end.event == Kind::RunEnd => end,
-            [end, seal] if end.event == Kind::RunEnd && seal.event == Kind::Checkpoint => end,
+            [.., end] if end.event == LineKind::RunEnd => end,
+            [end, seal] if end.event == LineKind::RunEnd && seal.event == LineKind::Checkpoint => end,
             _ => return None,
         };
         self.is_whole.then(|| end.clone())

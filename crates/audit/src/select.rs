@@ -1,4 +1,4 @@
-//! Which runs somebody asks about: those of certain stages, labels, people, machines, directories and times.
+//! Selects runs by stage, label, user, machine, directory and time.
 
 use std::path::PathBuf;
 
@@ -8,22 +8,22 @@ use exeat_record::line::{max, path_text};
 use crate::Moment;
 use crate::runs::RunSummary;
 
-/// Which runs are asked for. An empty list asks for nothing in particular, two values of one list add up, and two lists narrow.
+/// Selects runs. An empty list selects all, several values of one list widen, and several lists narrow.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// One of these stages.
+    /// Stages, any of which matches.
     pub stages: Vec<String>,
-    /// These labels, each a key with its value. Values of one key add up, and two keys narrow.
+    /// Labels, each a key with its value. Values of one key widen, and several keys narrow.
     pub labels: Vec<(String, String)>,
-    /// Started by one of these users.
+    /// Users who started the run, any of which matches.
     pub users: Vec<String>,
-    /// On one of these machines.
+    /// Machines, any of which matches.
     pub machines: Vec<String>,
-    /// In one of these directories or below. They are absolute.
+    /// Absolute directories; a run in or below any of them matches.
     pub dirs: Vec<PathBuf>,
-    /// Not over before this.
+    /// The run had not ended before this.
     pub since: Option<Moment>,
-    /// Not started after this.
+    /// The run had started by then.
     pub until: Option<Moment>,
 }
 
@@ -33,7 +33,7 @@ impl Selection {
         !self.needs_first_line() && self.since.is_none() && self.until.is_none()
     }
 
-    /// Whether it takes a record's first line to tell.
+    /// Whether a record's first line is needed to decide.
     pub fn needs_first_line(&self) -> bool {
         !(self.stages.is_empty()
             && self.labels.is_empty()
@@ -42,8 +42,8 @@ impl Selection {
             && self.dirs.is_empty())
     }
 
-    /// Whether a run passes. One whose first line is damaged does, because nobody can tell. One that has written none passes by the
-    /// time in its name alone: nothing in it could be shown.
+    /// Whether a run passes. A run with a damaged first line passes, because nobody can tell. A run without lines passes by the time in its
+    /// name only, because it has nothing to show.
     pub fn passes(&self, run: &RunSummary) -> bool {
         match run.holds {
             Some(_) => self.passes_first_line(run) && self.passes_time(run),
@@ -52,7 +52,7 @@ impl Selection {
         }
     }
 
-    /// Whether a run is left out because it has written no first line, and nobody can tell which run it was.
+    /// Whether a run is left out because it wrote no first line, so that nobody can tell which run it was.
     pub fn leaves_out_unknown(&self, run: &RunSummary) -> bool {
         run.is_bare && self.needs_first_line() && self.passes_time(run)
     }
@@ -61,7 +61,7 @@ impl Selection {
         let is_one = |wanted: &[String], found: Option<&str>, max: usize| {
             wanted.is_empty() || wanted.iter().any(|wanted| Some(&*clip(wanted, max)) == found)
         };
-        // A user that exeat acts for is `cleo as root`.
+        // A user that exeat acts for is recorded as `cleo as root`.
         let user = run.user.as_deref().unwrap_or_default();
         let is_user = |wanted: &String| {
             user == *wanted || user.split_once(" as ").is_some_and(|(user, _)| user == *wanted)
@@ -85,14 +85,14 @@ impl Selection {
 
     fn passes_time(&self, run: &RunSummary) -> bool {
         let made = run.run.map(|run| Moment::from(run.created_at()));
-        let started = run.started.as_deref().and_then(Moment::of).or(made);
+        let started = run.started.as_deref().and_then(Moment::parse).or(made);
         let over = run.last.or(made.filter(|_| run.is_bare)).filter(|_| !run.running);
         self.until.is_none_or(|until| started.is_none_or(|started| started <= until))
             && self.since.is_none_or(|since| over.is_none_or(|over| since <= over))
     }
 }
 
-/// Whether a run was started in a directory or below, as far as its record says where.
+/// Whether a run was started in a directory or below, according to its record.
 fn is_in(run: &RunSummary, dir: &std::path::Path) -> bool {
     let Some(found) = run.dir.as_deref() else { return false };
     let wanted = path_text(dir.as_os_str(), usize::MAX);

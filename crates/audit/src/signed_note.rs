@@ -1,33 +1,33 @@
-//! Whether a checkpoint was signed, and by which key.
+//! Checks whether a checkpoint was signed, and by which key.
 //!
-//! Reads no file and trusts no key: which keys are good is the caller's to say.
+//! Reads no file and trusts no key: the caller chooses the keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use exeat_record::VerifyingKey;
 use exeat_record::checkpoint::{Checkpoint, Signed};
 
-/// What came of checking a signed note.
+/// The result of checking a signed note.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Checked {
-    /// One of the keys has signed it.
+    /// A given key signed it.
     Good {
-        /// Which one, of those that were given.
+        /// The index of the key.
         key: usize,
-        /// What it has signed.
+        /// The checkpoint that it signed.
         checkpoint: Checkpoint,
         /// The note, and its signature alone.
         signed: Signed,
     },
-    /// No key that was given has this name and id.
+    /// No given key has this name and id.
     UnknownKey,
-    /// A key of this name and id is there, and has not signed this.
+    /// A given key has this name and id, but did not sign this.
     BadSignature,
     /// The text is not what exeat writes.
     Malformed,
 }
 
-/// Checks a signed note. It must be what exeat writes, to the byte: the text of a checkpoint and one signature.
+/// Checks a signed note, which must match what exeat writes byte for byte: the text of a checkpoint and one signature.
 pub(crate) fn check(note: &str, keys: &[VerifyingKey]) -> Checked {
     let Some((checkpoint, name, id, signature)) = parse(note) else { return Checked::Malformed };
     let mut known = false;
@@ -44,7 +44,7 @@ pub(crate) fn check(note: &str, keys: &[VerifyingKey]) -> Checked {
     if known { Checked::BadSignature } else { Checked::UnknownKey }
 }
 
-/// The checkpoint of a note, the name and the id of the key that is said to have signed it, and the signature.
+/// Splits a note into its checkpoint, the name and id of the claimed key, and the signature.
 fn parse(note: &str) -> Option<(Checkpoint, &str, Vec<u8>, Vec<u8>)> {
     let (text, signature) = note.split_once("\n\n")?;
     let mut lines = text.split('\n');
@@ -58,7 +58,7 @@ fn parse(note: &str) -> Option<(Checkpoint, &str, Vec<u8>, Vec<u8>)> {
         root: BASE64.decode(root).ok()?.try_into().ok()?,
         line: line.strip_prefix("line ")?.to_owned(),
     };
-    // Nothing else may stand in it, and each thing only as it is written here.
+    // Accept nothing else, and only the one spelling that exeat writes.
     let exact = lines.next().is_none() && checkpoint.text().strip_suffix('\n') == Some(text);
     exact.then(|| (checkpoint, name, id.to_vec(), signature.to_vec()))
 }

@@ -1,18 +1,18 @@
-//! What many records say together: per host who was let through and who was not, and which rules did it.
+//! Summarizes many records: who was let through to each host and who was not, and by which rules.
 //!
-//! Proves nothing and prints nothing. Memory is bounded whatever the records hold, and the sums are exact. Of hosts beyond the bound
-//! those are named that stand first in one of the orders of [`Sort`]; all others are counted together.
+//! Proves nothing and prints nothing. Memory is bounded whatever the records contain, and the sums are exact. Beyond the bound, only the
+//! hosts that come first in one of the orders of [`Sort`] are named; all others are counted together.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead};
 
 use exeat_policy::file::stage_fault;
 use exeat_policy::{Host, Reason, Verdict};
+use exeat_record::Proto;
 use exeat_record::lock::{Lock, MAX_ENTRIES, MAX_STAGES as MAX_STAGES_OF_LOCK, StageName};
-use exeat_record::{Proto, Via};
 
 use crate::Moment;
-use crate::query::{Filter, Flaw, Kind, Reader, Record};
+use crate::query::{Filter, Flaw, LineKind, Reader, Record};
 
 mod hosts;
 mod outcome;
@@ -20,99 +20,101 @@ mod rules;
 mod tally;
 mod write;
 
-pub use hosts::{Few, Reached, Sightings};
+pub use hosts::{Few, HostSummary, Sightings};
+pub use outcome::AttemptOutcome;
 pub(crate) use outcome::Cited;
-pub use outcome::Outcome;
-pub use rules::{Approved, Effect, PolicyOf, RuleSummary, Unused, UnusedRules, Used};
+pub use rules::{Approved, PolicyOf, RuleEffect, RuleSummary, Unused, UnusedRules, Used};
 pub use tally::{Sort, Tally, Traffic};
 pub use write::{Form, write};
 pub(crate) use write::{code, list, target, without_end};
 
 use hosts::Hosts;
 use rules::{Policies, Rules};
-use tally::{MAX_NAME, via_word, widen};
+use tally::{MAX_NAME, widen};
 
-/// Hosts, each with its port and protocol, that are named of each order where the caller asks for no other number.
+/// The number of hosts that are named in each order, by default. A host counts once for each port and protocol.
 pub const MAX_HOSTS: usize = 10_000;
 
-/// Stages that are told apart.
+/// The most stages that are kept apart.
 const MAX_STAGES: usize = 100;
 
-/// Stages of attempts that are told apart: as many as a lock may have.
+/// The most stages of attempts that are kept apart: as many as a lock may have.
 const MAX_STAGE_NUMBERS: usize = MAX_STAGES_OF_LOCK;
-/// Runs of which it is kept how they began.
+/// The most runs whose start is kept.
 const MAX_STARTS: usize = 8;
-/// Files of one run's policy that are kept.
+/// The most files of one run's policy that are kept.
 const MAX_FILES: usize = 100;
 
-/// Open connections of one run that are followed; more than a proxy serves at once.
+/// The most open connections of one run that are followed; more than a proxy serves at once.
 const MAX_OPEN: usize = 1 << 16;
 
-/// What records say together. Read them with [`Summary::read`], and then call [`Summary::finish`].
+/// A summary of records. Call [`Summary::read`] for each of them, and then [`Summary::finish`].
 #[derive(Debug)]
 pub struct Summary {
-    /// Lines that were looked at.
+    /// Lines within the filter.
     pub lines: u64,
     /// Runs with such a line.
     pub runs: u64,
-    /// Those of them without an end.
+    /// Runs without an end.
     pub unfinished: u64,
-    /// Runs by stage. What has no stage, and what is more than can be told apart, is not here.
+    /// Runs by stage; without runs that have no stage, or whose stage is beyond the bound.
     pub stages: BTreeMap<String, u64>,
-    /// Attempts that a record says no line of it tells of.
+    /// Attempts that the records only count, in no line of their own.
     pub unrecorded: u64,
-    /// Packets and connections that were not looked at (notes `tap_drops` and `turned_away`).
+    /// Packets and connections that were not examined (notes `tap_drops` and `turned_away`).
     pub unseen: u64,
-    /// Runs whose decisions another proxy has on record.
+    /// Runs whose decisions are in another proxy's record.
     pub elsewhere: u64,
-    /// The first line's time.
+    /// The time of the first line.
     pub first: Option<Moment>,
-    /// The last line's.
+    /// The time of the last line.
     pub last: Option<Moment>,
-    /// All together.
+    /// The sum of all hosts.
     pub total: Traffic,
-    /// Hosts beyond those that are told apart, together.
+    /// The sum of the hosts that are not named.
     pub others: Traffic,
-    /// How many hosts those are; known after [`Summary::finish`].
+    /// The number of hosts that are not named; known after [`Summary::finish`].
     pub other_hosts: u64,
     /// Flaws of the records.
     pub flaws: u64,
     hosts: Hosts,
     rules: Rules,
     policies: Policies,
-    /// A part of the lines was asked for, so that a rule without one may have been used.
+    /// Whether only some lines were selected, so that a rule without one may still have been used.
     narrowed: bool,
-    /// The first program that asked for what was not let through.
+    /// Whether rows keep the evidence for a policy or a lock.
+    for_grants: bool,
+    /// The first program that asked for something that was not let through.
     program: Option<String>,
-    /// There was another one.
+    /// Whether other programs did, too.
     has_programs: bool,
     /// The first lines of the first runs.
     pub(crate) starts: Vec<Record>,
     pub(crate) more_starts: u64,
-    /// The stages by their numbers, those first that were read first.
+    /// The number of each stage, in the order of reading.
     pub(crate) stage_numbers: BTreeMap<StageName, usize>,
-    /// The numbers of stages with a run that began, and whether one of them decided for itself.
+    /// The numbers of stages with a run that began, and whether such a run decided for itself.
     pub(crate) started: BTreeMap<usize, bool>,
 }
 
-/// A record that is being added line by line.
+/// The state of a record that is being added line by line.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// What is known of the run that the last line belonged to.
+    /// The run of the last line.
     run: RunFacts,
-    /// A line of it was within the filter.
+    /// Whether one of its lines was within the filter.
     counted: bool,
-    /// It has ended.
+    /// Whether it has ended.
     ended: bool,
-    /// Its connections that are open.
+    /// Its open connections.
     conns: HashMap<u64, Conn>,
-    /// Connections that were let through beyond those; whether they have ended is not followed.
+    /// Connections that were let through beyond those; their ends are not followed.
     unfollowed: u64,
-    /// What is counted of this run.
+    /// The counts of this run.
     traffic: Traffic,
 }
 
-/// What the lines of a run say of the run.
+/// Facts about a run from its lines.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct RunFacts {
@@ -120,11 +122,11 @@ pub struct RunFacts {
     pub run: String,
     /// Its stage.
     pub stage: Option<String>,
-    /// Where it was started.
+    /// The directory in which it was started.
     pub dir: Option<String>,
-    /// The files that its policy was made from, the first hundred: role, name, digest.
+    /// The files of its policy, the first hundred: role, name, digest.
     pub files: Vec<(String, String, String)>,
-    /// Whether its policy was read again.
+    /// Whether its policy was reloaded.
     pub reloaded: bool,
 }
 
@@ -135,7 +137,7 @@ struct Conn {
     port: Option<u16>,
     proto: Proto,
     rule: Option<usize>,
-    /// It was left to another proxy, whose address the record has.
+    /// Whether it was left to another proxy, whose address the record has.
     through: bool,
     bytes_up: u64,
     bytes_down: u64,
@@ -148,7 +150,7 @@ impl Default for Summary {
 }
 
 impl Summary {
-    /// One that keeps the first `most` hosts of each order.
+    /// Creates a summary that keeps the first `most` hosts of each order.
     pub fn new(most: usize) -> Summary {
         Summary {
             lines: 0,
@@ -168,6 +170,7 @@ impl Summary {
             rules: Rules::default(),
             policies: Policies::default(),
             narrowed: false,
+            for_grants: false,
             program: None,
             has_programs: false,
             starts: Vec::new(),
@@ -177,12 +180,26 @@ impl Summary {
         }
     }
 
-    /// Makes one for a policy or a lock: of many hosts it keeps those that were let through, as many as a lock may have.
+    /// Creates a summary for a policy or a lock: it keeps hosts that were let through, as many as a lock may have.
     pub fn for_grants() -> Summary {
-        Summary { hosts: Hosts::new(MAX_ENTRIES, &[Sort::Allowed]), ..Summary::new(MAX_ENTRIES) }
+        let hosts = Hosts::new(MAX_ENTRIES, &[Sort::Allowed]);
+        Summary { hosts, for_grants: true, ..Summary::new(MAX_ENTRIES) }
     }
 
-    /// Returns the number of a line's stage; [`MAX_STAGE_NUMBERS`] stands for all beyond. A name that no run can have is none.
+    /// Summarizes one run for a policy or a lock.
+    #[cfg(test)]
+    pub(crate) fn of_records(records: &[Record]) -> Summary {
+        let mut summary = Summary::for_grants();
+        let mut reading = Reading::default();
+        for record in records {
+            summary.take(&mut reading, record, &Filter::default()).unwrap();
+        }
+        summary.end_run(&mut reading).unwrap();
+        summary.finish().unwrap();
+        summary
+    }
+
+    /// Returns the number of a line's stage; [`MAX_STAGE_NUMBERS`] stands for all beyond, and for names that no run can have.
     fn stage_number(&mut self, record: &Record) -> usize {
         let stage = record.stage.clone().filter(|stage| stage_fault(stage).is_none());
         let next = self.stage_numbers.len();
@@ -193,11 +210,14 @@ impl Summary {
         }
     }
 
-    /// Notes how a run began.
+    /// Notes the start of a run.
     fn start(&mut self, record: &Record) {
+        self.elsewhere += u64::from(record.proxy.is_some());
+        if !self.for_grants {
+            return;
+        }
         let stage = self.stage_number(record);
         *self.started.entry(stage).or_default() |= record.proxy.is_none();
-        self.elsewhere += u64::from(record.proxy.is_some());
         if self.starts.len() < MAX_STARTS {
             self.starts.push(record.clone());
         } else {
@@ -205,11 +225,11 @@ impl Summary {
         }
     }
 
-    /// What a lock says was reached, each entry let through once; all stages together.
+    /// Creates a summary of a lock, with each entry let through once, for all stages together.
     ///
     /// # Errors
     ///
-    /// Those of [`Summary::finish`].
+    /// Fails as [`Summary::finish`] does.
     pub fn of_lock(lock: &Lock, most: usize) -> io::Result<Summary> {
         let mut summary = Summary::new(most);
         for entry in lock.entries() {
@@ -220,22 +240,21 @@ impl Summary {
             summary.total.tally.allowed += 1;
             let row = summary.hosts.row(Some(&host), Some(entry.target.port.get()), Proto::Tcp)?;
             row.traffic.tally.allowed += 1;
-            let via = via_word(entry.via.as_str());
-            let outcome = Outcome::new(Verdict::Allow, Reason::Rule, Some(via));
+            let outcome = AttemptOutcome::new(Verdict::Allow, Reason::Rule, Some(entry.via.as_str()));
             row.outcomes.entry(outcome).or_default().add(1, None);
         }
         summary.finish()?;
         Ok(summary)
     }
 
-    /// Adds a record, and gives what it says of its last run. Of the filter its time, stages and hosts count. What is wrong with the record is
-    /// in [`Reader::flaws`], and counted.
+    /// Adds a record, and returns the facts about its last run. Only the filter's time, stages and hosts are used. The flaws of the record
+    /// are in [`Reader::flaws`], and counted.
     ///
-    /// A connection's bytes are counted where its end is within the filter.
+    /// A connection's bytes are counted if its end is within the filter.
     ///
     /// # Errors
     ///
-    /// Those of reading, and those of a temporary file where there are many hosts.
+    /// Fails if the record cannot be read, or if many hosts need a temporary file and it cannot be used.
     pub fn read<R: BufRead>(&mut self, reader: &mut Reader<R>, filter: &Filter) -> io::Result<RunFacts> {
         let mut reading = Reading::default();
         for record in reader.by_ref() {
@@ -246,11 +265,11 @@ impl Summary {
         Ok(facts)
     }
 
-    /// Adds one line, for whoever looks at each line too. `reading` is the record's own, and goes to [`Summary::end`].
+    /// Adds one line, for a caller that also uses the lines itself. `reading` is the record's own state; pass it to [`Summary::end`].
     ///
     /// # Errors
     ///
-    /// Those of a temporary file where there are many hosts.
+    /// Fails if many hosts need a temporary file and it cannot be used.
     pub fn take(&mut self, reading: &mut Reading, record: &Record, filter: &Filter) -> io::Result<()> {
         if !filter.is_of_stage(record) {
             return Ok(());
@@ -263,11 +282,12 @@ impl Summary {
         }
         reading.note(record);
         if !filter.is_of_time(record) {
-            // A connection that began before the time asked for may end within it, or have no end at all.
-            let early = filter.since.is_some_and(|since| Moment::of(&record.ts).is_some_and(|at| at < since));
+            // A connection that began before the selected time may end within it, or stay open.
+            let early =
+                filter.since.is_some_and(|since| Moment::parse(&record.ts).is_some_and(|at| at < since));
             if early && record.is_decision() && filter.names(record) {
                 reading.open(record, None);
-            } else if early && record.event == Kind::Close {
+            } else if early && record.event == LineKind::Close {
                 reading.conns.remove(&record.conn.unwrap_or_default());
             }
             return Ok(());
@@ -279,11 +299,11 @@ impl Summary {
         self.add(reading, record, filter)
     }
 
-    /// The run that the last line belonged to is over, as far as it was read: gives what is counted of it. The next line begins another one.
+    /// Ends the run of the last line and returns its counts. The next line begins another run.
     ///
     /// # Errors
     ///
-    /// Those of a temporary file where there are many hosts.
+    /// Fails if many hosts need a temporary file and it cannot be used.
     pub fn end_run(&mut self, reading: &mut Reading) -> io::Result<Traffic> {
         let Reading { counted, ended, conns, unfollowed, mut traffic, .. } = std::mem::take(reading);
         if !counted {
@@ -312,23 +332,23 @@ impl Summary {
         Ok(traffic)
     }
 
-    /// The record is at its end: gives what is counted of its last run.
+    /// Ends a record and returns the counts of its last run.
     ///
     /// # Errors
     ///
-    /// Those of a temporary file where there are many hosts.
+    /// Fails if many hosts need a temporary file and it cannot be used.
     pub fn end<R: BufRead>(&mut self, mut reading: Reading, reader: &Reader<R>) -> io::Result<Traffic> {
-        // That a run has no end is counted with the runs.
+        // Runs without an end are counted separately.
         let flaws = reader.flaws().iter().filter(|flaw| !matches!(flaw, Flaw::Unfinished { .. }));
         self.flaws += flaws.count() as u64 + reader.more_flaws();
         self.end_run(&mut reading)
     }
 
-    /// All records were added: decides which hosts are named. Of more hosts than are kept, [`Summary::hosts`] is not right before.
+    /// Ends the summary and chooses which hosts are named. Before this, [`Summary::hosts`] may be wrong if there are many.
     ///
     /// # Errors
     ///
-    /// Those of a temporary file where there are many hosts.
+    /// Fails if many hosts need a temporary file and it cannot be used.
     pub fn finish(&mut self) -> io::Result<()> {
         let (others, hosts) = self.hosts.finish()?;
         self.others.merge(&others);
@@ -336,68 +356,67 @@ impl Summary {
         Ok(())
     }
 
-    /// Adds an effective policy as it is stored beside a record, so that the rules can be named which decided nothing.
-    /// What is no such policy is an error and changes nothing.
+    /// Adds an effective policy that is stored beside a record, so that rules that decided nothing can be named.
     ///
     /// # Errors
     ///
-    /// The text is no stored policy.
+    /// Fails without effect if the text is not a stored policy.
     pub fn add_policy(&mut self, canonical_json: &str, of: PolicyOf<'_>) -> Result<(), serde_json::Error> {
         self.policies.add(canonical_json, of)
     }
 
-    /// The hosts in no order.
-    pub(crate) fn all_hosts(&self) -> impl Iterator<Item = &Reached> {
+    /// Returns the hosts, unsorted.
+    pub(crate) fn all_hosts(&self) -> impl Iterator<Item = &HostSummary> {
         self.hosts.all()
     }
 
-    /// The hosts in an order.
-    pub fn hosts(&self, sort: Sort) -> Vec<&Reached> {
-        let mut hosts: Vec<&Reached> = self.hosts.all().collect();
+    /// Returns the hosts in an order.
+    pub fn hosts(&self, sort: Sort) -> Vec<&HostSummary> {
+        let mut hosts: Vec<&HostSummary> = self.hosts.all().collect();
         hosts::sort(&mut hosts, sort);
         hosts
     }
 
-    /// The host that was sent most, if any was sent anything.
-    pub fn most_up(&self) -> Option<&Reached> {
+    /// Returns the host that was sent most, if any was sent anything.
+    pub fn most_up(&self) -> Option<&HostSummary> {
         let key =
-            |host: &&Reached| (host.traffic.bytes_up, std::cmp::Reverse(host.key().0.map(str::to_owned)));
+            |host: &&HostSummary| (host.traffic.bytes_up, std::cmp::Reverse(host.key().0.map(str::to_owned)));
         self.hosts.all().filter(|host| host.traffic.bytes_up > 0).max_by_key(key)
     }
 
-    /// One host.
-    pub fn host(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&Reached> {
+    /// Returns the row of a host.
+    pub fn host(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&HostSummary> {
         self.hosts.get(host, port, proto)
     }
 
-    /// The rules that decided, the most used first.
+    /// Returns the rules that decided, the most used first.
     pub fn rules(&self) -> Vec<&RuleSummary> {
         let mut rules: Vec<_> = self.rules.all.iter().collect();
         rules.sort_unstable_by(|a, b| b.attempts.cmp(&a.attempts).then_with(|| a.used.cmp(&b.used)));
         rules
     }
 
-    /// Attempts that were decided by more rules than are told apart.
+    /// Returns the number of attempts whose rule is beyond the bound.
     pub fn rules_more(&self) -> u64 {
         self.rules.more
     }
 
-    /// The rules that decided about a host.
-    pub fn rules_of(&self, host: &Reached) -> impl Iterator<Item = &Used> {
+    /// Returns the rules that decided about a host.
+    pub fn rules_of(&self, host: &HostSummary) -> impl Iterator<Item = &Used> {
         host.rules.kept.iter().filter_map(|number| self.rules.all.get(*number)).map(|it| &it.used)
     }
 
-    /// What rules let through, by who approved them; `None` stands for rules that nobody approved.
+    /// Returns what rules let through, by approver; `None` stands for rules that nobody approved.
     pub fn approvals(&self) -> BTreeMap<Option<&str>, Approved> {
         self.rules.approvals()
     }
 
-    /// The rules of the stored policies that decided nothing.
+    /// Returns the rules of the stored policies that decided nothing.
     pub fn unused(&self) -> UnusedRules<'_> {
         if self.narrowed { UnusedRules::NotAsked } else { self.policies.unused(&self.rules) }
     }
 
-    /// Rules of stored policies beyond those that are told apart.
+    /// Returns the number of rules of stored policies beyond the bound.
     pub fn policy_rules_more(&self) -> u64 {
         self.policies.more
     }
@@ -414,52 +433,43 @@ impl Summary {
 
     fn add(&mut self, reading: &mut Reading, record: &Record, filter: &Filter) -> io::Result<()> {
         self.lines += 1;
-        let at = Moment::of(&record.ts);
+        let at = Moment::parse(&record.ts);
         widen(&mut self.first, &mut self.last, at);
         match record.event {
-            Kind::Decision | Kind::Dns if filter.names(record) => {
+            LineKind::Decision | LineKind::Dns if filter.names(record) => {
                 reading.traffic.decided(record);
                 if let (Some(exe), false) = (&record.exe, record.is_let_through()) {
                     self.has_programs |= self.program.get_or_insert_with(|| exe.clone()) != exe;
                 }
                 self.policies.open(record);
                 let rule = self.rules.number(record);
-                let proto = spoken(record.proto.as_deref());
-                let outcome = Outcome::from_decision(record, self.stage_number(record));
-                let (attempt, number) = (record.attempt(), (self.runs, self.lines));
+                let proto = parse_proto(record.proto.as_deref());
+                let stage = if self.for_grants { self.stage_number(record) } else { 0 };
                 let row = self.hosts.row(record.host.as_deref(), record.port, proto)?;
-                row.decided(record, at, rule, outcome);
-                if let Some(attempt) = &attempt {
-                    row.attempted(record, attempt);
-                }
-                // A service of this machine that was refused is nothing that a policy could grant.
-                let is_cited = match &attempt {
-                    Some(attempt) => attempt.via != Via::Forward || attempt.is_let_through(),
-                    None => record.event == Kind::Dns && record.verdict() == Some(Verdict::Deny),
-                };
-                if is_cited {
-                    row.cited.add(record, number.0, number.1);
+                row.decided(record, at, rule, AttemptOutcome::from_decision(record, stage));
+                if self.for_grants {
+                    row.note_for_grants(record, self.runs, self.lines);
                 }
                 reading.open(record, rule);
             }
-            Kind::Progress => {
+            LineKind::Progress => {
                 if let Some(conn) = record.conn.and_then(|conn| reading.conns.get_mut(&conn)) {
                     conn.bytes_up = conn.bytes_up.max(record.bytes_up.unwrap_or(0));
                     conn.bytes_down = conn.bytes_down.max(record.bytes_down.unwrap_or(0));
                 }
             }
-            Kind::Close => self.close(reading, record, at, filter)?,
-            Kind::Note if matches!(record.what.as_deref(), Some("tap_drops" | "turned_away")) => {
+            LineKind::Close => self.close(reading, record, at, filter)?,
+            LineKind::Note if matches!(record.what.as_deref(), Some("tap_drops" | "turned_away")) => {
                 self.unseen = self.unseen.saturating_add(record.count.unwrap_or(1));
             }
-            Kind::RunEnd => self.unrecorded = self.unrecorded.saturating_add(record.dropped.unwrap_or(0)),
-            Kind::RunStart => self.start(record),
+            LineKind::RunEnd => self.unrecorded = self.unrecorded.saturating_add(record.dropped.unwrap_or(0)),
+            LineKind::RunStart => self.start(record),
             _ => {}
         }
         Ok(())
     }
 
-    /// Counts the end of a connection, with the host that its decision named.
+    /// Counts the end of a connection for the host of its decision.
     fn close(
         &mut self,
         reading: &mut Reading,
@@ -468,7 +478,7 @@ impl Summary {
         filter: &Filter,
     ) -> io::Result<()> {
         let conn = record.conn.and_then(|conn| reading.conns.remove(&conn));
-        // The end of a request that could not be read tells of no host.
+        // The end of a request that could not be read has no host.
         if conn.is_none() && (record.host.is_none() || !filter.names(record)) {
             return Ok(());
         }
@@ -488,10 +498,10 @@ impl Summary {
         row.traffic.merge(&ended);
         widen(&mut row.first, &mut row.last, at);
         if failed {
-            let outcome = Outcome::new(Verdict::Error, failure(record), None);
+            let outcome = AttemptOutcome::new(Verdict::Error, failure(record), None);
             row.outcomes.entry(outcome).or_default().add(1, at);
         }
-        // Where the name is checked, nothing passes before a hello that was read.
+        // If the name is checked, no bytes pass before a hello was read.
         row.tls_unseen |= record.port == Some(443)
             && record.sni_ok.is_none()
             && record.bytes_up.unwrap_or(0) > 0
@@ -507,22 +517,22 @@ impl Summary {
 }
 
 impl Reading {
-    /// What is known of the run that the last line belonged to.
+    /// Returns the facts about the run of the last line.
     pub fn facts(&self) -> &RunFacts {
         &self.run
     }
 
-    /// Notes what a line says of its run.
+    /// Notes what a line says about its run.
     fn note(&mut self, record: &Record) {
         match record.event {
-            Kind::RunStart => self.run.dir.clone_from(&record.dir),
-            Kind::Policy if self.run.files.len() < MAX_FILES => {
+            LineKind::RunStart => self.run.dir.clone_from(&record.dir),
+            LineKind::Policy if self.run.files.len() < MAX_FILES => {
                 let text = |text: &Option<String>| text.clone().unwrap_or_default();
                 self.run.files.push((text(&record.role), text(&record.file), text(&record.file_sha256)));
             }
-            Kind::Note => self.run.reloaded |= record.what.as_deref() == Some("policy_reload"),
-            // The end of a run is its end whether or not its time is asked for.
-            Kind::RunEnd => self.ended = true,
+            LineKind::Note => self.run.reloaded |= record.what.as_deref() == Some("policy_reload"),
+            // The end counts even if it is outside the selected time.
+            LineKind::RunEnd => self.ended = true,
             _ => {}
         }
     }
@@ -537,7 +547,7 @@ impl Reading {
         let conn_of = Conn {
             host: record.host.clone(),
             port: record.port,
-            proto: spoken(record.proto.as_deref()),
+            proto: parse_proto(record.proto.as_deref()),
             rule,
             through: record.upstream.is_some(),
             bytes_up: 0,
@@ -547,14 +557,14 @@ impl Reading {
     }
 }
 
-/// Why a connection was not made: its `error` begins with the word.
+/// Returns the reason why a connection was not made: the first word of its `error`.
 fn failure(record: &Record) -> Reason {
     let word = record.error.as_deref().and_then(|error| error.split(':').next());
     word.and_then(|word| word.parse().ok()).unwrap_or(Reason::ConnectError)
 }
 
-/// What a line's `proto` says; nothing is TCP. A word that is none counts as 255, which IANA has reserved.
-fn spoken(word: Option<&str>) -> Proto {
+/// Reads a line's `proto`; without one it is TCP. An unknown word counts as 255, which IANA has reserved.
+fn parse_proto(word: Option<&str>) -> Proto {
     match word {
         None => Proto::Tcp,
         Some("udp") => Proto::Udp,

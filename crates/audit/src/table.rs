@@ -1,7 +1,7 @@
-//! Records as people and programs read them.
+//! Writes records for people and for programs.
 //!
-//! Prints nothing itself and trusts nothing in a record: only 0x20 to 0x7e and line feeds of its own come out, besides
-//! the colours that the caller asked for.
+//! Prints nothing itself and trusts nothing in a record: only 0x20 to 0x7e and its own line feeds come out, besides the colors that the
+//! caller asked for.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,50 +10,48 @@ use std::io::{self, BufRead, Write};
 use exeat_policy::{Reason, Verdict, printable_ascii};
 use exeat_record::ascii_json;
 
-use crate::query::{Filter, Kind, Reader, Record, last_part};
+use crate::query::{Filter, LineKind, Reader, Record, last_part};
 use crate::summary::Tally;
 
 mod list;
 
 pub use list::{list, list_json};
 
-/// Rows that wait for the end of their connection. The oldest is shown without it when there are more.
+/// The most rows that wait for the end of their connection. Beyond that, the oldest is written without it.
 const MAX_WAITING: usize = 1024;
 
-/// Connections that were shown without their end and may get a row of their own for it.
+/// The most connections that were written without their end and may get another row for it.
 const MAX_OWED: usize = 4096;
 
-/// What [`show`] and [`show_json`] found.
+/// Counts from [`show`] and [`show_json`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Decisions that passed the filter.
     pub shown: u64,
-    /// Decisions in the record, questions for names among them.
+    /// Decisions in the record, including questions for names.
     pub decisions: u64,
-    /// Things that are wrong with the record, as [`Reader::flaws`] tells them.
+    /// Flaws of the record; see [`Reader::flaws`].
     pub flaws: u64,
 }
 
-/// Writes a record as a table: what ran, a row for each decision joined with the end of its connection, and what is
-/// wrong with the record.
+/// Writes a record as a table: what ran, a row for each decision joined with the end of its connection, and the flaws of the record.
 pub fn show<R: BufRead>(
     reader: &mut Reader<R>,
     filter: &Filter,
     out: &mut dyn Write,
-    colour: bool,
+    color: bool,
 ) -> io::Result<Totals> {
-    show_in(Table { most_waiting: MAX_WAITING, ..Table::new(out, colour) }, reader, filter)
+    show_in(Table { most_waiting: MAX_WAITING, ..Table::new(out, color) }, reader, filter)
 }
 
-/// The same for a record that still grows: a row is written at its decision, and the end of its connection has a row of
-/// its own.
+/// Writes a record that still grows: each decision gets a row at once, and the end of its connection gets another one.
 pub fn show_live<R: BufRead>(
     reader: &mut Reader<R>,
     filter: &Filter,
     out: &mut dyn Write,
-    colour: bool,
+    color: bool,
 ) -> io::Result<Totals> {
-    show_in(Table::new(out, colour), reader, filter)
+    show_in(Table::new(out, color), reader, filter)
 }
 
 fn show_in<R: BufRead>(mut table: Table<'_>, reader: &mut Reader<R>, filter: &Filter) -> io::Result<Totals> {
@@ -63,13 +61,13 @@ fn show_in<R: BufRead>(mut table: Table<'_>, reader: &mut Reader<R>, filter: &Fi
     let mut head = true;
     for record in reader.by_ref() {
         let record = record?;
-        // What a policy was made from stands behind the first line, or behind the note that it was read again.
-        head = matches!(record.event, Kind::RunStart) || head && record.event == Kind::Policy;
+        // The files of a policy follow the first line, or the note that it was reloaded.
+        head = matches!(record.event, LineKind::RunStart) || head && record.event == LineKind::Policy;
         match record.event {
-            Kind::RunStart => table.run_start(&record)?,
-            Kind::Policy if head => table.policy(&record)?,
-            Kind::Policy if filter.passes(&record) => table.policy_again(&record)?,
-            Kind::Decision | Kind::Dns => {
+            LineKind::RunStart => table.run_start(&record)?,
+            LineKind::Policy if head => table.policy(&record)?,
+            LineKind::Policy if filter.passes(&record) => table.policy_again(&record)?,
+            LineKind::Decision | LineKind::Dns => {
                 totals.decisions += 1;
                 tally.add(&record);
                 if filter.passes(&record) {
@@ -77,17 +75,21 @@ fn show_in<R: BufRead>(mut table: Table<'_>, reader: &mut Reader<R>, filter: &Fi
                     table.decision(&record)?;
                 }
             }
-            Kind::Close => {
+            LineKind::Close => {
                 tally.add(&record);
                 table.close(&record)?;
             }
-            Kind::Note if filter.passes(&record) => table.note(&record)?,
-            Kind::RunEnd => end = Some(record),
-            Kind::Policy | Kind::Progress | Kind::Note | Kind::Checkpoint | Kind::Other(_) => {}
+            LineKind::Note if filter.passes(&record) => table.note(&record)?,
+            LineKind::RunEnd => end = Some(record),
+            LineKind::Policy
+            | LineKind::Progress
+            | LineKind::Note
+            | LineKind::Checkpoint
+            | LineKind::Other(_) => {}
         }
     }
     table.finish()?;
-    let Table { out, colour, .. } = table;
+    let Table { out, color, .. } = table;
     totals.flaws = reader.flaws().len() as u64 + reader.more_flaws();
     writeln!(out, "{tally}")?;
     if !filter.is_empty() {
@@ -97,15 +99,15 @@ fn show_in<R: BufRead>(mut table: Table<'_>, reader: &mut Reader<R>, filter: &Fi
         writeln!(out, "{}", ended(end))?;
     }
     for flaw in reader.flaws() {
-        writeln!(out, "{} {flaw}", paint("!", Some(YELLOW), colour))?;
+        writeln!(out, "{} {flaw}", paint("!", Some(YELLOW), color))?;
     }
     if reader.more_flaws() > 0 {
-        writeln!(out, "{} and {} more", paint("!", Some(YELLOW), colour), reader.more_flaws())?;
+        writeln!(out, "{} and {} more", paint("!", Some(YELLOW), color), reader.more_flaws())?;
     }
     Ok(totals)
 }
 
-/// Writes the records themselves, one JSON object a line. A filter passes decisions and leaves the rest out.
+/// Writes the records themselves, one JSON object a line. A filter on decisions leaves out all other lines.
 pub fn show_json<R: BufRead>(
     reader: &mut Reader<R>,
     filter: &Filter,
@@ -123,7 +125,7 @@ pub fn show_json<R: BufRead>(
     Ok(totals)
 }
 
-/// Writes the record that a reader gave last, as it stands, if it passes the filter.
+/// Writes the reader's current line as it is, if it passes the filter.
 pub fn show_line<R: BufRead>(
     reader: &Reader<R>,
     record: &Record,
@@ -133,12 +135,12 @@ pub fn show_line<R: BufRead>(
     if !filter.passes(record) {
         return Ok(());
     }
-    // It was read as JSON, so it is UTF-8.
+    // The line was parsed as JSON, so it is UTF-8.
     ascii_json(out, str::from_utf8(reader.raw()).unwrap_or_default().trim())?;
     out.write_all(b"\n")
 }
 
-/// A run among others whose records are shown together as they grow: each row begins with its name.
+/// A run whose growing record shares a table with others: each row begins with its name.
 #[derive(Debug, Default)]
 pub struct Strand {
     name: String,
@@ -148,31 +150,31 @@ pub struct Strand {
 }
 
 impl Strand {
-    /// A run of this name.
+    /// Creates a run with this name.
     pub fn new(name: &str) -> Strand {
         Strand { name: printable_ascii(name).into_owned(), ..Strand::default() }
     }
 
-    /// Writes the row of a line, if it has one and passes the filter. What ran and how it ended is shown whatever is asked for.
+    /// Writes the row of a line, if it has one and passes the filter. The start and end of the run are always written.
     pub fn show(&mut self, record: &Record, filter: &Filter, place: &mut Shared<'_>) -> io::Result<()> {
         self.tally.add(record);
         let mut table = self.table(place);
         match record.event {
-            Kind::RunStart => table.started(record)?,
-            Kind::Decision | Kind::Dns if filter.passes(record) => table.decision(record)?,
-            Kind::Close => table.close(record)?,
-            Kind::Note if filter.passes(record) => table.note(record)?,
+            LineKind::RunStart => table.started(record)?,
+            LineKind::Decision | LineKind::Dns if filter.passes(record) => table.decision(record)?,
+            LineKind::Close => table.close(record)?,
+            LineKind::Note if filter.passes(record) => table.note(record)?,
             _ => {}
         }
         let (owed, headed) = (table.rows.owed, table.headed);
         (self.owed, place.headed) = (owed, headed);
-        if record.event == Kind::RunEnd {
+        if record.event == LineKind::RunEnd {
             self.end = Some(Box::new(record.clone()));
         }
         Ok(())
     }
 
-    /// Writes how it ended, and what is wrong with its record, when the reader has no more.
+    /// Writes the end of the run and the flaws of its record, once the reader has ended.
     pub fn finish<R: BufRead>(&mut self, reader: &Reader<R>, place: &mut Shared<'_>) -> io::Result<()> {
         let tally = self.tally;
         if let Some(end) = self.end.take() {
@@ -181,7 +183,7 @@ impl Strand {
             place.headed = table.headed;
         }
         for flaw in reader.flaws() {
-            let sign = paint("!", Some(YELLOW), place.colour);
+            let sign = paint("!", Some(YELLOW), place.color);
             writeln!(place.out, "{:<NAME$}  {sign} {flaw}", self.name)?;
         }
         Ok(())
@@ -190,24 +192,24 @@ impl Strand {
     fn table<'a>(&mut self, place: &'a mut Shared<'_>) -> Table<'a> {
         let rows = Rows { owed: std::mem::take(&mut self.owed), ..Rows::default() };
         let name = format!("{:<NAME$}  ", self.name);
-        Table { rows, headed: place.headed, name, ..Table::new(place.out, place.colour) }
+        Table { rows, headed: place.headed, name, ..Table::new(place.out, place.color) }
     }
 }
 
-/// Letters of the shortest name of a run.
+/// The length of the shortest name of a run.
 const NAME: usize = 10;
 
 /// The table that several runs share.
 pub struct Shared<'a> {
-    /// Where it goes.
+    /// The output.
     pub out: &'a mut dyn Write,
-    /// With colours.
-    pub colour: bool,
-    /// Its head is written.
+    /// Whether to use colors.
+    pub color: bool,
+    /// Whether its head was written.
     pub headed: bool,
 }
 
-/// Why a decision fell as it did, in words that a person can act on; printable.
+/// Explains a decision in words that a person can act on; printable.
 pub fn words(record: &Record) -> String {
     let src = record.rule_src.as_deref().map(cell);
     let rule = record.rule.as_deref().map(cell);
@@ -247,7 +249,7 @@ pub fn words(record: &Record) -> String {
     };
     let mut said = said;
     match (&record.error, record.reason()) {
-        // It says the ports, and who grants no more; or what of DNS failed.
+        // The error lists the ports and who bounds them, or says how DNS failed.
         (Some(error), Some(Reason::Port | Reason::ResolveError)) => said = cell(error).into_owned(),
         (Some(error), _) => {
             said.push_str("; ");
@@ -278,7 +280,7 @@ pub fn words(record: &Record) -> String {
     said
 }
 
-/// The last part of a program's path. The stage chooses it: what could be read as words of ours is left out.
+/// Returns the last part of a program's path. The stage chooses it, so characters that could imitate exeat's words are replaced.
 fn program_name(exe: &str) -> Option<String> {
     const LONGEST: usize = 32;
     let name = Some(last_part(exe)).filter(|name| !name.is_empty())?;
@@ -293,14 +295,14 @@ fn program_name(exe: &str) -> Option<String> {
 /// The table while it is written.
 struct Table<'a> {
     out: &'a mut dyn Write,
-    colour: bool,
+    color: bool,
     rows: Rows,
     headed: bool,
-    /// An empty line is owed between what runs and what it did.
+    /// Whether to write an empty line between the head and the rows.
     gap: bool,
-    /// Rows that wait at most.
+    /// The most rows that may wait.
     most_waiting: usize,
-    /// What each row begins with: the name of its run where there are several.
+    /// The beginning of each row: the name of its run, if there are several.
     name: String,
 }
 
@@ -310,15 +312,15 @@ struct Rows {
     waiting: VecDeque<Row>,
     /// The number of the first waiting row, counted from the first row of all.
     first: u64,
-    /// The numbers of the rows that wait for the end of a connection.
+    /// The numbers of the rows that wait, by connection.
     open: HashMap<u64, u64>,
-    /// Connections whose row is out already.
+    /// Connections whose row was written without their end.
     owed: HashSet<u64>,
 }
 
 struct Row {
     conn: Option<u64>,
-    /// Nothing more is to come.
+    /// Whether the row is final.
     complete: bool,
     time: String,
     verdict: String,
@@ -328,15 +330,15 @@ struct Row {
     down: String,
     took: String,
     why: String,
-    /// The address dialled is another proxy's.
+    /// Whether the dialed address is another proxy's.
     through: bool,
 }
 
 impl<'a> Table<'a> {
-    fn new(out: &'a mut dyn Write, colour: bool) -> Table<'a> {
+    fn new(out: &'a mut dyn Write, color: bool) -> Table<'a> {
         Table {
             out,
-            colour,
+            color,
             rows: Rows::default(),
             headed: false,
             gap: false,
@@ -345,7 +347,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A row for what began to run, among other runs.
+    /// Writes a row for the start of a run, among other runs.
     fn started(&mut self, record: &Record) -> io::Result<()> {
         let safe = |text: &Option<String>| text.as_deref().map(|text| cell(text).into_owned());
         let parts = [
@@ -474,7 +476,7 @@ impl<'a> Table<'a> {
                 row.fill(record);
                 self.push(row)
             }
-            None => Ok(()), // its decision did not pass the filter
+            None => Ok(()), // the filter left out its decision
         }
     }
 
@@ -492,7 +494,7 @@ impl<'a> Table<'a> {
         self.remark(record, why)
     }
 
-    /// A row that tells of no connection.
+    /// Writes a row without a connection.
     fn remark(&mut self, record: &Record, why: String) -> io::Result<()> {
         self.push(Row::remark(record, "note", why))
     }
@@ -506,7 +508,7 @@ impl<'a> Table<'a> {
         self.advance()
     }
 
-    /// Writes the rows to which nothing more is to come.
+    /// Writes the rows that are final.
     fn advance(&mut self) -> io::Result<()> {
         while self.rows.waiting.front().is_some_and(|row| row.complete) {
             self.write_first()?;
@@ -556,13 +558,13 @@ impl<'a> Table<'a> {
         let [time, target, address, up, down, took, why] =
             [time, target, address, up, down, took, why].map(plain);
         let cells = [time, (verdict, style), target, address, up, down, took, why];
-        let line = line(&WIDTHS, cells, self.colour);
+        let line = line(&WIDTHS, cells, self.color);
         writeln!(self.out, "{}{line}", self.name)
     }
 }
 
 impl Row {
-    /// A row that tells of no connection.
+    /// Creates a row without a connection.
     fn remark(record: &Record, word: &str, why: String) -> Row {
         let none = || "-".to_owned();
         Row {
@@ -599,7 +601,7 @@ impl Row {
     }
 }
 
-/// The last line of a run in words.
+/// Describes the last line of a run.
 fn ended(end: &Record) -> String {
     let mut text = format!("ended {} UTC: {}", day_and_time(&end.ts), short_end(end));
     if let Some(connections) = end.connections {
@@ -631,19 +633,19 @@ fn short_end(end: &Record) -> String {
 const HEADS: [&str; 8] = ["TIME", "VERDICT", "TARGET", "ADDRESS", "UP", "DOWN", "TOOK", "WHY"];
 const WIDTHS: [isize; 8] = [12, 10, 32, 15, -8, -8, -7, 0];
 
-/// The text of a cell, and its colour.
+/// The text of a cell, and its color.
 pub(crate) type Cell = (String, Option<&'static str>);
 
-/// Makes a cell without colour.
+/// Creates a cell without color.
 pub(crate) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), None)
 }
 
-/// Returns one line of a table. A cell with a negative width stands at the right of its column.
-pub(crate) fn line(widths: &[isize], cells: impl IntoIterator<Item = Cell>, colour: bool) -> String {
+/// Formats one line of a table. A cell with a negative width is aligned to the right.
+pub(crate) fn line(widths: &[isize], cells: impl IntoIterator<Item = Cell>, color: bool) -> String {
     let pad = |((text, style), width): (Cell, &isize)| match (*width < 0, width.unsigned_abs()) {
-        (true, width) => paint(&format!("{text:>width$}"), style, colour),
-        (false, width) => paint(&format!("{text:<width$}"), style, colour),
+        (true, width) => paint(&format!("{text:>width$}"), style, color),
+        (false, width) => paint(&format!("{text:<width$}"), style, color),
     };
     cells.into_iter().zip(widths).map(pad).collect::<Vec<_>>().join("  ")
 }
@@ -653,15 +655,14 @@ pub(crate) const RED: &str = "\x1b[31m";
 pub(crate) const GREEN: &str = "\x1b[32m";
 pub(crate) const YELLOW: &str = "\x1b[33m";
 
-pub(crate) fn paint(text: &str, style: Option<&str>, colour: bool) -> String {
+pub(crate) fn paint(text: &str, style: Option<&str>, color: bool) -> String {
     match style {
-        Some(style) if colour => format!("{style}{text}\x1b[0m"),
+        Some(style) if color => format!("{style}{text}\x1b[0m"),
         _ => text.to_owned(),
     }
 }
 
-/// Text in a row: printable, and no two spaces side by side, so that a line that the terminal wraps cannot be made to
-/// look like two rows.
+/// Makes text fit for a row: printable, and without double spaces, so that a wrapped line cannot look like two rows.
 pub(crate) fn cell(text: &str) -> Cow<'_, str> {
     let text = printable_ascii(text);
     if !text.contains("  ") {
@@ -670,17 +671,17 @@ pub(crate) fn cell(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "))
 }
 
-/// `2026-11-21T10:20:32.123456Z` as `10:20:32.123`; any other text as it is.
+/// Shortens `2026-11-21T10:20:32.123456Z` to `10:20:32.123`; any other text is unchanged.
 fn time(ts: &str) -> String {
     printable_ascii(ts.get(11..23).unwrap_or(ts)).into_owned()
 }
 
-/// `2026-11-21T10:20:32.123456Z` as `2026-11-21 10:20:32`; any other text as it is.
+/// Shortens `2026-11-21T10:20:32.123456Z` to `2026-11-21 10:20:32`; any other text is unchanged.
 pub(crate) fn day_and_time(ts: &str) -> String {
     printable_ascii(ts.get(..19).unwrap_or(ts)).replace('T', " ")
 }
 
-/// Bytes in the units of SI for people, three digits at most before the unit: `45 kB`.
+/// Formats bytes in SI units, with at most three digits before the unit: `45 kB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if count < 1000 {
@@ -699,7 +700,7 @@ pub fn bytes(count: u64) -> String {
     format!("{count} B")
 }
 
-/// Microseconds in the unit that fits.
+/// Formats microseconds in the unit that fits.
 pub(crate) fn duration(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),

@@ -1,7 +1,7 @@
-//! Whether a record is whole: every line as it was written, none missing, signed to its end.
+//! Checks whether a record is whole: every line as it was written, none missing, signed to its end.
 //!
-//! Trusts nothing in the record, and no key but those it is given. Reads in constant memory. What a hash chain alone cannot see (a
-//! cut end, a chain that was made anew) the signed checkpoints show.
+//! Trusts nothing in the record, and only the given keys. Reads in constant memory. The signed checkpoints show what a hash chain alone
+//! cannot: a cut end, or a chain that was rebuilt.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,130 +17,130 @@ use exeat_record::{CHECKPOINT_EVERY, Counts, RunId, UNSIGNED, VerifyingKey, esca
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 
-use crate::query::{Flaw, Kind, Reader, Record};
+use crate::query::{Flaw, LineKind, Reader, Record};
 use crate::signed_note::{Checked, check};
 
-/// Findings that are told one by one; the rest is counted.
+/// The most findings that are listed; the rest is counted.
 const MAX_FINDINGS: usize = 32;
 
-/// Clocks that differ by more than this between two lines stepped.
+/// The least difference between the two clocks, from one line to the next, that is noted as a step.
 const STEP: Duration = Duration::from_secs(2);
 
-/// A run is named before its first line, and no longer before than this.
+/// The longest time between naming a run and its first line.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Policies of one record that are looked at: those that a proxy read again, and the first.
+/// The most policies of one record that are checked: the first, and those that the proxy reloaded.
 const MAX_POLICIES: usize = 256;
 
-/// Bytes of a stored policy at most.
+/// The most bytes of a stored policy.
 const MAX_POLICY: u64 = 64 * 1024 * 1024;
 
-/// What came of looking at one record.
+/// The result of verifying one record.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Report {
-    /// The run, as the first line says; printable.
+pub struct Verification {
+    /// The run according to the first line; printable.
     pub run: Option<String>,
-    /// Lines in the file, one that was cut among them.
+    /// The number of lines in the file, including one that was cut.
     pub lines: u64,
-    /// Lines, from the first on, that a good checkpoint covers, itself included.
+    /// The number of lines, from the first, that a good checkpoint covers, itself included.
     pub covered: u64,
-    /// Good checkpoints.
+    /// The number of good checkpoints.
     pub checkpoints: u64,
-    /// The key that signed the last good one.
+    /// The key that signed the last good checkpoint.
     pub key: Option<VerifyingKey>,
     /// The ids of keys that were not given, as the record names them.
     pub unknown_keys: BTreeSet<String>,
-    /// When the first line was written, and the last; as the record has it, printable.
+    /// The times of the first and the last line, as in the record; printable.
     pub span: Option<(String, String)>,
-    /// The policies that decided, in the order in which they came to hold.
+    /// The policies that were in force, in order.
     pub policies: Vec<Stored>,
-    /// What is odd, and proves nothing.
-    pub notes: Vec<Note>,
-    /// Notes beyond these.
+    /// Oddities, which prove nothing.
+    pub notes: Vec<ClockNote>,
+    /// The number of oddities beyond these.
     pub more_notes: u64,
-    /// What is wrong.
+    /// The faults that are listed.
     pub findings: Vec<Finding>,
-    /// Findings beyond these.
+    /// The number of faults beyond these.
     pub more: u64,
-    /// How the file ends.
+    /// The end of the file.
     pub ending: Ending,
-    /// What a ledger is held against.
+    /// The facts that its ledger must agree with.
     pub witness: Witness,
 }
 
-/// What a record says of its ledger, and what the ledger must say of it. Text is as the record has it.
+/// The facts in a record that its ledger must agree with. Text is as in the record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Witness {
-    /// The name of its ledger, or the word for why it has none.
+    /// The name of its ledger, or the reason why it has none.
     pub ledger: Option<String>,
-    /// Its number there.
+    /// Its number in the ledger.
     pub no: Option<u64>,
-    /// The digest of the line that the ledger ended with.
+    /// The digest of the line that the ledger ended with at the start.
     pub ledger_prev: Option<String>,
-    /// That of the first line of the record.
+    /// The digest of the first line of the record.
     pub first: Option<String>,
-    /// Lines that the last checkpoint covers, and their root, as it says.
+    /// The number of lines that the last checkpoint covers, and their root, according to it.
     pub sealed: Option<(u64, String)>,
-    /// A note says that the ledger does not have the run.
+    /// Whether a note says that the ledger does not have the run.
     pub is_unnumbered: bool,
-    /// The end of the run is in it.
+    /// Whether the record has the end of the run.
     pub has_ended: bool,
-    /// Lines in it.
+    /// The number of its lines.
     pub lines: u64,
 }
 
-/// A policy that a record was made under.
+/// A policy that was in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// Its digest, as the record has it; printable.
+    /// Its digest, as in the record; printable.
     pub sha256: String,
-    /// What stands beside the record.
+    /// The comparison with the policy stored beside the record.
     pub beside: Beside,
 }
 
-/// What is known of a stored policy.
+/// The comparison of a stored policy with the record's digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
-    /// It has the digest of the record.
+    /// The stored policy has the digest.
     Same,
-    /// It is another one.
+    /// The stored policy has another digest.
     Differs,
-    /// There is none, or it was not to be looked for.
+    /// There is no stored policy, or it was not looked for.
     Missing,
 }
 
-/// How a record ends.
+/// The end of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// With the end of the run and a good checkpoint behind it.
+    /// The end of the run and a good checkpoint after it.
     Sealed,
-    /// With the end of the run, and no good checkpoint behind it.
+    /// The end of the run, without a good checkpoint after it.
     Unsealed,
-    /// Before the end of the run: it still goes on, was killed, or the file was cut between two lines.
+    /// No end of the run: it still goes on, was killed, or the file was cut between two lines.
     Unfinished,
-    /// There is no line: its run has not begun yet, or was killed before it could, or the file was emptied.
+    /// No line: its run has not begun yet, was killed before it could, or the file was emptied.
     Empty,
-    /// In the middle of a line: its writer was stopped in it, or the file was cut there.
+    /// A part of a line: its writer was stopped in it, or the file was cut there.
     MidLine,
 }
 
-/// What can be said of a record.
+/// The standing of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Whole and signed to its end.
     Whole,
-    /// Nothing is wrong with what is there, but it is not signed to its end.
+    /// Without a fault, but not signed to its end.
     Unfinished,
-    /// Nothing is wrong with what is there, but none of the keys has signed it.
+    /// Without a fault, but not signed by any of the keys.
     UnknownKey,
     /// Changed after it was written.
     Tampered,
 }
 
-impl Report {
-    /// What can be said of it.
+impl Verification {
+    /// Returns the standing of the record.
     pub fn standing(&self) -> Standing {
         if !self.findings.is_empty() || self.more > 0 {
             Standing::Tampered
@@ -153,13 +153,13 @@ impl Report {
         }
     }
 
-    /// The digests of the policies that do not stand beside it; printable.
+    /// Returns the digests of the policies that are not stored beside it; printable.
     pub fn missing(&self) -> Vec<String> {
         let missing = self.policies.iter().filter(|policy| policy.beside == Beside::Missing);
         missing.map(|policy| policy.sha256.clone()).collect()
     }
 
-    /// The lines that no good checkpoint covers, where nothing else is wrong: the first and the last.
+    /// Returns the first and last line that no good checkpoint covers, if nothing else is wrong.
     pub fn unsigned_tail(&self) -> Option<(u64, u64)> {
         let is_tail = self.standing() == Standing::Unfinished && self.covered < self.lines;
         is_tail.then_some((self.covered + 1, self.lines))
@@ -174,69 +174,50 @@ impl Report {
     }
 }
 
-/// Something that is wrong. Lines count from 1.
+/// A fault. Lines count from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are what their names say; text is printable")]
 pub enum Finding {
-    /// A line that is no record, or stands where it does not belong.
+    /// The line is not a record, or is out of place.
     Line(Flaw),
-    /// The line before is not the one after which this one was written.
-    Changed {
-        /// This one.
-        line: u64,
-    },
-    /// A checkpoint that its key did not sign as it stands.
-    Signature {
-        /// Its line.
-        line: u64,
-    },
-    /// A good signature over other lines than those before it.
+    /// The line before is not the one after which this line was written.
+    Changed { line: u64 },
+    /// The key did not sign the checkpoint as it is.
+    Signature { line: u64 },
+    /// A good signature is over other lines than those before it.
     OtherLines {
         /// The first line that no earlier checkpoint covers.
         from: u64,
         /// The line of the checkpoint.
         line: u64,
     },
-    /// The end of the run tells another number than its lines.
+    /// A total at the end of the run differs from its lines.
     Counts {
-        /// Its line.
         line: u64,
         /// The field.
         what: &'static str,
-        /// What it says.
         said: u64,
-        /// What was counted.
+        /// The number of lines.
         counted: u64,
     },
-    /// Attempts are not in the record, as it says itself.
+    /// Attempts are missing in the record, as it says itself.
     Dropped {
         /// The line that says so.
         line: u64,
-        /// How many.
         count: u64,
     },
-    /// Lines at the end that no checkpoint covers, more of them or over a longer time than exeat leaves unsigned.
-    Unsigned {
-        /// The first.
-        from: u64,
-        /// The last.
-        to: u64,
-    },
-    /// A decision under a policy that the record does not have.
-    UnknownPolicy {
-        /// The decision's line.
-        line: u64,
-    },
-    /// The file has the name of another run: its own record was taken away, and this one put there.
+    /// More lines at the end are unsigned, or for a longer time, than exeat leaves unsigned.
+    Unsigned { from: u64, to: u64 },
+    /// A decision was made under a policy that the record does not name.
+    UnknownPolicy { line: u64 },
+    /// The file has the name of another run: that run's record was replaced by this one.
     Name {
         /// The run that the file is named after.
         named: RunId,
     },
-    /// The policy that is stored beside the record is another one.
-    Policy {
-        /// The digest in the record; printable.
-        sha256: String,
-    },
+    /// The policy stored beside the record is another one.
+    Policy { sha256: String },
 }
 
 impl fmt::Display for Finding {
@@ -283,26 +264,26 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Something odd that proves nothing: clocks are set, and machines sleep. Lines count from 1.
+/// An oddity that proves nothing: clocks are set, and machines sleep. Lines count from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub struct ClockNote {
     /// The line.
     pub line: u64,
-    /// What is odd about it.
+    /// The oddity.
     pub odd: Odd,
 }
 
-/// What is odd about a line's time.
+/// The oddity of a line's time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Odd {
-    /// The clock on the wall went on by so much more than the one that only runs on.
+    /// The wall clock advanced by this much more than the monotonic clock.
     Step(SignedDuration),
-    /// The run was named so much earlier.
+    /// The run was named this much earlier.
     Name(SignedDuration),
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for ClockNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (line, sign) = (self.line, |by: &SignedDuration| if by.is_negative() { '-' } else { '+' });
         match &self.odd {
@@ -323,7 +304,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// A time in the largest unit that fits, such as `21 d`.
+/// Formats a time in the largest unit that fits, such as `21 d`.
 fn words(by: &SignedDuration) -> String {
     let seconds = by.unsigned_abs().as_secs();
     match seconds {
@@ -334,15 +315,15 @@ fn words(by: &SignedDuration) -> String {
     }
 }
 
-/// Looks at a record. With `path` the policies beside it are compared as well.
+/// Verifies a record. With `path`, the policies stored beside it are compared as well.
 ///
 /// # Errors
-/// Those of reading. Whatever is wrong with the record is in the report.
-pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -> io::Result<Report> {
+/// Fails if the record cannot be read. Faults of the record are in the report.
+pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -> io::Result<Verification> {
     let mut reader = Reader::with_tree(input);
     let mut it = Verifier {
         keys,
-        report: Report {
+        report: Verification {
             run: None,
             lines: 0,
             covered: 0,
@@ -383,15 +364,15 @@ impl Witness {
     fn take(&mut self, line: &[u8], record: &Record) {
         self.lines += 1;
         match record.event {
-            Kind::RunStart if self.first.is_none() => {
+            LineKind::RunStart if self.first.is_none() => {
                 self.first = Some(sha256_hex(line));
                 self.ledger.clone_from(&record.ledger);
                 self.no = record.no;
                 self.ledger_prev.clone_from(&record.ledger_prev);
             }
-            Kind::Note if record.what.as_deref() == Some("unnumbered") => self.is_unnumbered = true,
-            Kind::Checkpoint => self.sealed = record.n.zip(record.root.clone()),
-            Kind::RunEnd => self.has_ended = true,
+            LineKind::Note if record.what.as_deref() == Some("unnumbered") => self.is_unnumbered = true,
+            LineKind::Checkpoint => self.sealed = record.n.zip(record.root.clone()),
+            LineKind::RunEnd => self.has_ended = true,
             _ => {}
         }
     }
@@ -399,25 +380,24 @@ impl Witness {
 
 struct Verifier<'a> {
     keys: &'a [VerifyingKey],
-    report: Report,
+    report: Verification,
     counts: Counts,
-    /// Flaws of the reader's that were told.
+    /// The number of the reader's flaws that were taken in.
     told: usize,
-    /// The digests of the policies that came to hold.
+    /// The digests of the policies that were in force.
     policies: Vec<String>,
-    /// The first lines were signed before anything was decided, or the first one says that a key signs them. exeat 0.1 did not do
-    /// that, and signed later.
+    /// Whether the first lines were signed before any decision, or the first one says that a key signs them. exeat 0.1 signed later.
     is_signed_early: bool,
-    /// A line that comes after the first checkpoint was read before there was any.
+    /// Whether a line that must come after the first checkpoint was read before any.
     is_stripped: bool,
-    /// A checkpoint was read, good or not.
+    /// Whether a checkpoint was read, good or not.
     has_checkpoint: bool,
-    /// A line that is signed says that the disk is full.
+    /// Whether a signed line says that the disk is full.
     is_full: bool,
     tail: Tail,
-    /// The line before: its time on the wall, and since the run began.
+    /// The wall clock and the monotonic clock of the line before.
     clock: Option<(Timestamp, Duration)>,
-    /// Another run's record begins: what follows is not looked at.
+    /// Whether another run's record began, which is not checked.
     is_over: bool,
 }
 
@@ -425,11 +405,11 @@ struct Verifier<'a> {
 #[derive(Default)]
 struct Tail {
     lines: u64,
-    /// When the first of them was written, in microseconds of the run.
+    /// The monotonic time of the first of them, in microseconds.
     begin: u64,
-    /// When the last but one was, and the last.
+    /// The monotonic times of the last but one and of the last.
     ends: (u64, u64),
-    /// One of them says that the disk is full.
+    /// Whether one of them says that the disk is full.
     is_full: bool,
 }
 
@@ -442,7 +422,7 @@ impl Tail {
         self.ends = (self.ends.1, mono_us);
     }
 
-    /// Whether exeat would have signed some of it: any line but the last that comes later is followed by a checkpoint.
+    /// Whether exeat would have signed some of it: every line that comes later, except the last, is followed by a checkpoint.
     fn is_overdue(&self) -> bool {
         let span = self.ends.0.saturating_sub(self.begin);
         self.lines > CHECKPOINT_EVERY || (self.lines > 1 && u128::from(span) > UNSIGNED.as_micros())
@@ -450,7 +430,7 @@ impl Tail {
 }
 
 impl Verifier<'_> {
-    /// What the reader has found since.
+    /// Takes in the flaws that the reader has found since.
     fn flaws<R: BufRead>(&mut self, reader: &Reader<R>) {
         for flaw in reader.flaws().get(self.told..).unwrap_or_default() {
             if self.is_over {
@@ -475,7 +455,7 @@ impl Verifier<'_> {
 
     fn record<R: BufRead>(&mut self, reader: &Reader<R>, record: &Record) {
         if !reader.whole_line().ends_with(b"\n") {
-            // Cut in front of its line feed, it can still be read; it is no line for all that.
+            // A line that was cut before its line feed may still parse, but it is not a line.
             return;
         }
         if self.is_over {
@@ -491,33 +471,36 @@ impl Verifier<'_> {
         self.report.run.get_or_insert_with(|| escape(record.run.as_bytes(), 64));
         self.tail.add(record.mono_us);
         self.report.witness.take(reader.whole_line(), record);
-        self.tail.is_full |= record.event == Kind::Note && record.what.as_deref() == Some("no_room");
+        self.tail.is_full |= record.event == LineKind::Note && record.what.as_deref() == Some("no_room");
         let unsealed = self.report.ending == Ending::Unsealed;
         self.report.ending = Ending::Unfinished;
-        // A run has a ledger where a key signs its record, and signs the first lines before anything else is in it.
+        // A run has a ledger only if a key signs its record, and then the first lines are signed before anything else.
         self.is_signed_early |= self.report.witness.ledger.as_deref().is_some_and(|ledger| ledger != "none");
-        let is_first = matches!(record.event, Kind::RunStart | Kind::Policy | Kind::Note | Kind::Checkpoint);
+        let is_first = matches!(
+            record.event,
+            LineKind::RunStart | LineKind::Policy | LineKind::Note | LineKind::Checkpoint
+        );
         self.is_stripped |= self.is_signed_early && !self.has_checkpoint && !is_first;
-        self.has_checkpoint |= record.event == Kind::Checkpoint;
+        self.has_checkpoint |= record.event == LineKind::Checkpoint;
         match record.event {
-            Kind::RunStart => self.policies.extend(record.policy_sha256.clone()),
-            Kind::Note
+            LineKind::RunStart => self.policies.extend(record.policy_sha256.clone()),
+            LineKind::Note
                 if record.what.as_deref() == Some("policy_reload")
                     && record.error.is_none()
                     && self.policies.len() < MAX_POLICIES =>
             {
                 self.policies.extend(record.policy_sha256.clone());
             }
-            Kind::Decision | Kind::Dns => self.decided(line, record),
-            Kind::Close if record.is_failed() => self.counts.failed += 1,
-            Kind::RunEnd => {
+            LineKind::Decision | LineKind::Dns => self.decided(line, record),
+            LineKind::Close if record.is_failed() => self.counts.failed += 1,
+            LineKind::RunEnd => {
                 self.report.ending = Ending::Unsealed;
                 self.ended(line, record);
             }
-            Kind::Checkpoint => {
+            LineKind::Checkpoint => {
                 let good = self.checkpoint(reader, record, line);
                 if good {
-                    // After this nothing but the end has to be signed.
+                    // After this line only the end must be signed.
                     self.is_full |= self.tail.is_full;
                     self.tail = Tail::default();
                     self.is_signed_early |= self.counts == Counts::default();
@@ -530,7 +513,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Compares the clock on the wall with the one that only runs on, and the first line with the name of its run.
+    /// Compares the wall clock with the monotonic clock, and the first line with the time in its run's name.
     fn clock(&mut self, line: u64, record: &Record) {
         let Ok(now) = record.ts.parse::<Timestamp>() else { return };
         let mono = Duration::from_micros(record.mono_us);
@@ -541,19 +524,19 @@ impl Verifier<'_> {
             if let Some(by) =
                 made.map(|made| now.duration_since(made)).filter(|by| by.unsigned_abs() > NAMED_WITHIN)
             {
-                self.note(Note { line, odd: Odd::Name(by) });
+                self.note(ClockNote { line, odd: Odd::Name(by) });
             }
             return;
         };
         let ran = SignedDuration::try_from(mono.saturating_sub(mono_then)).unwrap_or(SignedDuration::MAX);
         let by = now.duration_since(then).saturating_sub(ran);
-        // A clock that is put right little by little is slower or faster by 0.05 % (adjtime(3)).
+        // A clock that is adjusted gradually runs slower or faster by 0.05 % (adjtime(3)).
         if by.unsigned_abs() > STEP + ran.unsigned_abs() / 1000 {
-            self.note(Note { line, odd: Odd::Step(by) });
+            self.note(ClockNote { line, odd: Odd::Step(by) });
         }
     }
 
-    fn note(&mut self, note: Note) {
+    fn note(&mut self, note: ClockNote) {
         if self.report.notes.len() < MAX_FINDINGS {
             self.report.notes.push(note);
         } else {
@@ -571,7 +554,7 @@ impl Verifier<'_> {
             None => return,
         };
         *of = of.saturating_add(count);
-        // The policies of a proxy that reads its own ever again are not all kept.
+        // Not all policies of a proxy that reloads often are kept.
         let known = record.policy_sha256.as_ref().is_none_or(|digest| self.policies.contains(digest));
         if !known && self.policies.len() < MAX_POLICIES {
             self.report.find(Finding::UnknownPolicy { line });
@@ -600,7 +583,13 @@ impl Verifier<'_> {
         }
     }
 
-    /// Whether a checkpoint is good: its key has signed just this line, over just the lines before.
+    /// Whether the ledger that the record names belongs to a key at hand, which then signs the record, too.
+    fn is_ledger_known(&self) -> bool {
+        let ledger = self.report.witness.ledger.as_deref().unwrap_or_default();
+        self.keys.iter().any(|key| ledger.starts_with(&key.key_id()))
+    }
+
+    /// Whether a checkpoint is good: its key signed this line, over exactly the lines before.
     fn checkpoint<R: BufRead>(&mut self, reader: &Reader<R>, record: &Record, line: u64) -> bool {
         let note = record.signed_note.as_deref().unwrap_or_default();
         let (key, checkpoint, signed) = match check(note, self.keys) {
@@ -609,6 +598,11 @@ impl Verifier<'_> {
                 let id = escape(record.key_id.as_deref().unwrap_or("none").as_bytes(), 16);
                 if self.report.unknown_keys.len() < MAX_FINDINGS {
                     self.report.unknown_keys.insert(id);
+                }
+                // In a record of another key, the lines up to here were signed in time. Beside good checkpoints, or a ledger of a key at
+                // hand, they were not.
+                if self.report.checkpoints == 0 && !self.is_ledger_known() {
+                    self.tail = Tail::default();
                 }
                 return false;
             }
@@ -641,7 +635,7 @@ impl Verifier<'_> {
         true
     }
 
-    fn finish(mut self, lines: u64, path: Option<&Path>) -> Report {
+    fn finish(mut self, lines: u64, path: Option<&Path>) -> Verification {
         self.report.lines = lines;
         if lines == 0 {
             self.report.ending = Ending::Empty;
@@ -650,7 +644,7 @@ impl Verifier<'_> {
         if is_overdue || self.is_stripped {
             self.report.find(Finding::Unsigned { from: self.report.covered + 1, to: lines });
         }
-        // Every run's record is whole, so one in the place of another would be too.
+        // A swapped record of another run would be whole, too.
         if let Some(named) = path.and_then(run_in_name)
             && self.report.run.as_ref().is_some_and(|run| *run != named.to_string())
         {
@@ -676,7 +670,7 @@ impl Verifier<'_> {
     }
 }
 
-/// A file that is there and cannot be read is another one than the record needs.
+/// Compares a stored policy with a digest. A file that cannot be read counts as different.
 fn compare(path: Option<PathBuf>, digest: &str) -> Beside {
     let path = match path {
         Some(path) if is_digest(digest) => path,

@@ -1,4 +1,4 @@
-//! Every committed seed of the fuzz targets, through the checks that the fuzzer runs: what was once found stays found.
+//! Runs every committed seed of the fuzz targets through the fuzzer's checks, so that no old failure returns.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
@@ -20,14 +20,14 @@ fn every_seed_holds() {
         seeds.sort();
         assert!(seeds.len() > 5, "{name} has no seeds");
         for seed in seeds {
-            // The seed in hand is named when the check panics.
+            // Name the current seed in the output of a panic.
             println!("{}", seed.display());
             check(&fs::read(&seed).unwrap());
         }
     }
 }
 
-/// The targets, their programs and their seeds are the same set.
+/// Every target has a program and seeds, and there are no others.
 #[test]
 fn every_target_has_a_program_and_seeds() {
     let known: BTreeSet<String> = checks::TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();

@@ -47,7 +47,7 @@ pub enum Event {
     /// A file that the policy was made from. These follow the first line.
     Policy(Source),
     /// A verdict on a request, written before anything acts on it.
-    Decision(Decision),
+    Decision(RequestDecision),
     /// A verdict on a question to the sandbox's name server.
     Dns(Question),
     /// The bytes that an open connection has moved so far.
@@ -55,7 +55,7 @@ pub enum Event {
     /// The end of an allowed connection.
     Close(Close),
     /// A remark for the reader of the record.
-    Note(Note),
+    Note(RunNote),
     /// The last event: the totals, and how the run ended.
     RunEnd(RunEnd),
 }
@@ -99,7 +99,7 @@ pub struct RunStart {
 /// The entry of a run in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InLedger {
-    /// There is no ledger: the record is not signed, or its key does not last.
+    /// The run has no ledger: the record is not signed, or its key does not last.
     #[default]
     None,
     /// The run could not take a number in the ledger. A note gives the reason.
@@ -299,8 +299,8 @@ impl From<&Rule> for RuleRef {
 fn risk_of(origin: &Origin) -> Option<Risk> {
     let Origin::Preset { name, .. } = origin else { return None };
     match preset::find(name)? {
-        preset::Found::Group(group) => Some(group.risk),
-        preset::Found::Profile(_) => None,
+        preset::PresetOrProfile::Group(group) => Some(group.risk),
+        preset::PresetOrProfile::Profile(_) => None,
     }
 }
 
@@ -316,10 +316,10 @@ pub struct Process {
     pub exe: Option<OsString>,
 }
 
-/// A verdict on one request. Make it with [`Decision::new`], then fill in the known fields.
+/// A verdict on one request. Make it with [`RequestDecision::new`], then fill in the known fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Decision {
+pub struct RequestDecision {
     /// The connection of the request; absent for an attempt without a connection.
     pub conn: Option<ConnId>,
     /// The way in which the request arrived.
@@ -354,7 +354,7 @@ pub struct Decision {
     pub refused_by: Option<String>,
     /// The number of equal requests that this line stands for, if more than one.
     pub count: Option<u64>,
-    /// On a late refusal: the address that was dialled.
+    /// On a late refusal: the address that was dialed.
     pub ip: Option<IpAddr>,
     /// On a late refusal: the TLS name that the client sent.
     pub sni: Option<String>,
@@ -368,10 +368,15 @@ pub struct Decision {
     pub error: Option<String>,
 }
 
-impl Decision {
+impl RequestDecision {
     /// Makes a verdict without any other field.
-    pub fn new(conn: impl Into<Option<ConnId>>, via: Via, verdict: Verdict, reason: Reason) -> Decision {
-        Decision {
+    pub fn new(
+        conn: impl Into<Option<ConnId>>,
+        via: Via,
+        verdict: Verdict,
+        reason: Reason,
+    ) -> RequestDecision {
+        RequestDecision {
             conn: conn.into(),
             via,
             proto: Proto::Tcp,
@@ -399,8 +404,8 @@ impl Decision {
     }
 }
 
-impl Decision {
-    /// Returns whether a close will follow. A late refusal, which has the address that was dialled, follows an earlier decision on
+impl RequestDecision {
+    /// Returns whether a close will follow. A late refusal, which has the address that was dialed, follows an earlier decision on
     /// the same connection.
     pub(crate) fn opens_connection(&self) -> bool {
         self.conn.is_some() && self.ip.is_none()
@@ -495,14 +500,14 @@ pub struct Close {
     /// Bytes from the internet to the sandbox.
     pub bytes_down: u64,
     /// The side that ended the connection, or the cause of its end.
-    pub end: End,
+    pub end: CloseCause,
     /// A description of what went wrong.
     pub error: Option<String>,
 }
 
 impl Close {
     /// Makes the end of a connection without any other field.
-    pub fn new(conn: ConnId, end: End) -> Close {
+    pub fn new(conn: ConnId, end: CloseCause) -> Close {
         Close {
             conn,
             target: None,
@@ -523,14 +528,14 @@ impl Close {
 
     /// Returns whether the connect failed: the connection was allowed, and nothing was sent to the host.
     pub(crate) fn is_failed(&self) -> bool {
-        self.end == End::Error && self.ip.is_none()
+        self.end == CloseCause::Error && self.ip.is_none()
     }
 }
 
 /// The side that ended a connection, or the cause of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum CloseCause {
     /// The stage closed it.
     Client,
     /// The origin closed it.
@@ -545,10 +550,10 @@ pub enum End {
     Error,
 }
 
-/// A remark for the reader of the record. Make it with [`Note::new`], then fill in the known fields.
+/// A remark for the reader of the record. Make it with [`RunNote::new`], then fill in the known fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Note {
+pub struct RunNote {
     /// The subject of the note.
     pub what: What,
     /// The number of events, if they can be counted.
@@ -559,10 +564,10 @@ pub struct Note {
     pub error: Option<String>,
 }
 
-impl Note {
+impl RunNote {
     /// Makes a note without details.
-    pub fn new(what: What) -> Note {
-        Note { what, count: None, under: None, error: None }
+    pub fn new(what: What) -> RunNote {
+        RunNote { what, count: None, under: None, error: None }
     }
 }
 

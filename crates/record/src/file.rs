@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 /// Opens a file of exeat for reading. Never waits, and does not follow a link.
 ///
 /// # Errors
-/// Those of open(2), and an error for everything but a regular file.
+/// Fails as open(2) does, and for everything but a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     match open_with(path, OFlag::O_NOFOLLOW) {
         Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32) => {
@@ -20,10 +20,10 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a file that a user has named, through a link if need be.
+/// Opens a file that a user has named, also through a link.
 ///
 /// # Errors
-/// Those of [`open`].
+/// Fails as [`open`] does.
 pub fn open_linked(path: &Path) -> io::Result<File> {
     open_with(path, OFlag::empty())
 }

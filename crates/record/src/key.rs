@@ -106,20 +106,12 @@ impl SigningKey {
         SigningKey::from_pem(&text).map_err(|_| KeyError::NotAKeyAt { path: path.to_owned() })
     }
 
-    /// Reads the key in a file, or makes one there with mode 0600, and its vkey in a file with the suffix `.pub`. If two processes do
-    /// so at the same time, both get the key of the first.
+    /// Reads the key in a file, or makes one there with mode 0600, and its vkey in a file with the suffix `.pub`. Returns the key, and
+    /// whether it is new. If two processes do so at the same time, both get the key of the first.
     ///
     /// # Errors
-    /// Those of [`SigningKey::load`], and those of writing.
-    pub fn load_or_make(path: &Path) -> Result<SigningKey, KeyError> {
-        Self::load_or_note_new(path).map(|(key, _)| key)
-    }
-
-    /// Reads or makes the key like [`SigningKey::load_or_make`], and returns whether it made the file.
-    ///
-    /// # Errors
-    /// As [`SigningKey::load_or_make`].
-    pub fn load_or_note_new(path: &Path) -> Result<(SigningKey, bool), KeyError> {
+    /// Fails as [`SigningKey::load`] does, or if the files cannot be written.
+    pub fn load_or_make(path: &Path) -> Result<(SigningKey, bool), KeyError> {
         match SigningKey::load(path) {
             Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             loaded => return loaded.map(|key| (key, false)),
@@ -137,10 +129,10 @@ impl SigningKey {
         Ok((key, true))
     }
 
-    /// Removes what [`SigningKey::load_or_note_new`] has made for this key.
+    /// Removes what [`SigningKey::load_or_make`] has made for this key.
     pub fn remove_new(&self, path: &Path) {
         let beside = path.with_extension("pub");
-        // One that was there before is somebody's.
+        // A `.pub` file that existed before belongs to somebody else.
         if fs::read_to_string(&beside).is_ok_and(|text| text == format!("{}\n", self.public)) {
             let _ = fs::remove_file(beside);
         }
@@ -279,7 +271,7 @@ impl VerifyingKey {
     /// Reads the keys in exeat's own file, which must be a regular one.
     ///
     /// # Errors
-    /// Those of [`VerifyingKey::load`].
+    /// Fails as [`VerifyingKey::load`] does.
     pub fn load_own(path: &Path) -> Result<Vec<VerifyingKey>, KeyError> {
         let file = file::open(path).map_err(|source| KeyError::Io { path: path.to_owned(), source })?;
         VerifyingKey::read(path, file)
@@ -320,45 +312,29 @@ impl FromStr for VerifyingKey {
 /// The reason why a key could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are what their names say")]
 pub enum KeyError {
     /// The kernel refused.
     #[error("cannot use the key `{}`", .path.display())]
-    Io {
-        /// The key's file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// Another user can read or replace the key.
     #[error("the key `{}` is not for its owner alone: it must be yours, with mode 0600", .path.display())]
-    Exposed {
-        /// The key's file.
-        path: PathBuf,
-    },
+    Exposed { path: PathBuf },
     /// The key's file has a second name.
     #[error("the key `{}` has another name (a hard link), which is hidden from no stage: remove that", .path.display())]
-    Linked {
-        /// The key's file.
-        path: PathBuf,
-    },
+    Linked { path: PathBuf },
     /// The text is not a private key.
     #[error("not a private Ed25519 key in PEM (`openssl genpkey -algorithm ed25519`)")]
     NotAKey,
     /// The file does not hold a private key.
     #[error("`{}` is not a private Ed25519 key in PEM (`openssl genpkey -algorithm ed25519`)", .path.display())]
-    NotAKeyAt {
-        /// The file.
-        path: PathBuf,
-    },
+    NotAKeyAt { path: PathBuf },
     /// The text is not a public key.
     #[error("not a vkey (NAME+ID+KEY), nor a public Ed25519 key in PEM: `exeat audit key` prints yours")]
     NotAVerifyingKey,
     /// The file does not hold public keys.
     #[error("`{}` holds something else than vkeys (NAME+ID+KEY) or a public Ed25519 key in PEM: `exeat audit key` prints yours", .path.display())]
-    NotAVerifyingKeyAt {
-        /// The file.
-        path: PathBuf,
-    },
+    NotAVerifyingKeyAt { path: PathBuf },
     /// The kernel gave no random bytes.
     #[error("the kernel gives no random bytes")]
     NoRandomness,

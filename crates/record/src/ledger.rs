@@ -29,8 +29,8 @@ use crate::escape::escape;
 use crate::event::{Cause, InLedger, Number};
 use crate::line::{LedgerLine, MAX_LINE, Position, encode_ledger};
 use crate::log::{self, Log, NOTHING_BEFORE};
-use crate::place::Place;
-use crate::{Event, Note, RunId, RunStart, SigningKey, What, sha256_hex};
+use crate::place::RecordDir;
+use crate::{Event, RunId, RunNote, RunStart, SigningKey, What, sha256_hex};
 
 /// The longest time that a run waits for the lock of the ledger.
 pub const DEADLINE: Duration = Duration::from_secs(1);
@@ -81,7 +81,7 @@ pub struct Head {
 
 /// The entry of a run that has started.
 #[derive(Debug)]
-pub enum Entry {
+pub enum LedgerEntry {
     /// The ledger has the start of the run.
     Numbered(NumberedRun),
     /// The ledger does not have the start of the run.
@@ -122,7 +122,7 @@ impl Ledger {
     ///
     /// # Errors
     /// If the id of the machine can be neither read nor made.
-    pub fn find(place: &Place, key: SigningKey, sync: bool) -> Result<Ledger, LedgerError> {
+    pub fn find(place: &RecordDir, key: SigningKey, sync: bool) -> Result<Ledger, LedgerError> {
         let dir = place.ledger_dir();
         let name = format!("{}-{}", key.verifying().key_id(), host::id(&dir)?);
         Ok(Ledger { path: dir.join(file::file_name(&name)), name, key, sync })
@@ -137,8 +137,8 @@ impl Ledger {
     /// path of the record, if it is not in the usual place.
     ///
     /// # Errors
-    /// Those of the record only.
-    pub fn begin(self, log: &Log, start: RunStart, file: Option<&str>) -> Result<Entry, log::Error> {
+    /// Fails only if the record cannot be written.
+    pub fn begin(self, log: &Log, start: RunStart, file: Option<&str>) -> Result<LedgerEntry, log::LogError> {
         let mut locked = match self.lock() {
             Ok(locked) => locked,
             Err(error) => {
@@ -161,14 +161,14 @@ impl Ledger {
         };
         locked.last = no;
         Ok(match locked.append(log.mono_us(), &line) {
-            Ok(WrittenLine { oddity, .. }) => Entry::Numbered(NumberedRun { ledger: self, no, oddity }),
+            Ok(WrittenLine { oddity, .. }) => LedgerEntry::Numbered(NumberedRun { ledger: self, no, oddity }),
             Err(error) => self.unnumbered(file, &error),
         })
     }
 
-    fn unnumbered(self, file: Option<&str>, why: &LedgerError) -> Entry {
+    fn unnumbered(self, file: Option<&str>, why: &LedgerError) -> LedgerEntry {
         let file = file.map(str::to_owned);
-        Entry::Unnumbered(UnnumberedRun { ledger: self, file, why: why.to_string() })
+        LedgerEntry::Unnumbered(UnnumberedRun { ledger: self, file, why: why.to_string() })
     }
 
     /// Writes that a user removes the record of a run. Call this before the record is removed.
@@ -451,7 +451,7 @@ pub fn oddity_note(why: &str) -> Event {
 }
 
 fn note(what: What, why: &str) -> Event {
-    let mut note = Note::new(what);
+    let mut note = RunNote::new(what);
     note.error = Some(why.to_owned());
     Event::Note(note)
 }
@@ -459,33 +459,20 @@ fn note(what: What, why: &str) -> Event {
 /// The reason why a line is not in the ledger.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are what their names say")]
 pub enum LedgerError {
     /// Another process has the lock.
     #[error("another process has the lock of the ledger `{}` for more than {} s", display_path(.path), DEADLINE.as_secs())]
-    Busy {
-        /// The ledger.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// Another user could write to it.
     #[error("the ledger `{}` is not a file of yours alone, with one name", display_path(.path))]
-    Unsafe {
-        /// The ledger.
-        path: PathBuf,
-    },
+    Unsafe { path: PathBuf },
     /// Its last line is not a line of a ledger.
     #[error("the ledger `{}` does not end in a line of a ledger: move it away", display_path(.path))]
-    Damaged {
-        /// The ledger.
-        path: PathBuf,
-    },
+    Damaged { path: PathBuf },
     /// The kernel refused.
     #[error("the ledger cannot be written: `{}`: {source}", display_path(.path))]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 fn display_path(path: &Path) -> String {

@@ -2,15 +2,15 @@
 //!
 //! This crate does not decide, does not open connections and does not read records. It writes one JSON object a line (schema
 //! `egress/1`) before the proxy answers, and it stops at the first line that it could not write: its
-//! callers must then refuse everything, because nothing may be dialled without a line.
+//! callers must then refuse everything, because nothing may be dialed without a line.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use exeat_record::{Event, Header, Log, Mode, Note, RunId, Sink, What};
+//! use exeat_record::{Event, Header, Log, Mode, RunId, RunNote, Sink, What};
 //!
 //! let header = Header { run: RunId::new(), stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
 //! let log = Log::start(Sink::create_file("run.jsonl".as_ref())?, header)?;
-//! log.write(Event::Note(Note::new(What::PolicyReload)))?;
+//! log.write(Event::Note(RunNote::new(What::PolicyReload)))?;
 //! # Ok(())
 //! # }
 //! ```
@@ -40,14 +40,14 @@ pub mod tree;
 pub use clock::today;
 pub use escape::{clip, escape};
 pub use event::{
-    Cause, Close, Decision, End, Event, Header, Holds, InLedger, Mode, Note, Number, Process, Progress,
-    Proto, Question, RuleRef, RunEnd, RunStart, Source, SourceRole, StoppedBy, Trace, Under, Via, What,
-    signal_name,
+    Cause, Close, CloseCause, Event, Header, Holds, InLedger, Mode, Number, Process, Progress, Proto,
+    Question, RequestDecision, RuleRef, RunEnd, RunNote, RunStart, Source, SourceRole, StoppedBy, Trace,
+    Under, Via, What, signal_name,
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};
 pub use line::{LEDGER_SCHEMA, MAX_LABEL_VALUE, MAX_LABELS, MAX_LINE, SCHEMA, ascii_json};
-pub use log::{CHECKPOINT_EVERY, Counts, Error, LineFault, Log, NOTHING_BEFORE, Sealed, UNSIGNED};
+pub use log::{CHECKPOINT_EVERY, Counts, LineFault, Log, LogError, NOTHING_BEFORE, Sealed, UNSIGNED};
 pub use sink::{OpenError, Sink, is_being_written};
 
 use sha2::{Digest, Sha256};

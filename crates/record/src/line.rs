@@ -1,4 +1,4 @@
-//! The line format `egress/1`: names, order and bounds of the fields.
+//! Defines the line format `egress/1`: names, order and bounds of the fields.
 //!
 //! Decides nothing about what is worth saying. A line is one JSON object in printable ASCII and never longer than
 //! [`MAX_LINE`], because every text and list in it is bounded here.
@@ -18,11 +18,11 @@ use serde_json::ser::Formatter;
 
 use crate::checkpoint::{Checkpoint, Signed, origin};
 use crate::escape::{clip, clip_front, escape};
-use crate::event::{Cause, End, InLedger, Mode, SourceRole, StoppedBy, What, signal_name};
+use crate::event::{Cause, CloseCause, InLedger, Mode, SourceRole, StoppedBy, What, signal_name};
 use crate::tree::{Hash, Tree};
 use crate::{
-    Close, ConnId, Counts, Decision, Event, Header, Note, Progress, Proto, Question, RuleRef, RunEnd, RunId,
-    RunStart, Sealed, SigningKey, Source, Under, Via, hex, sha256_hex,
+    Close, ConnId, Counts, Event, Header, Progress, Proto, Question, RequestDecision, RuleRef, RunEnd, RunId,
+    RunNote, RunStart, Sealed, SigningKey, Source, Under, Via, hex, sha256_hex,
 };
 
 /// The name of the format. Fields may be added under one name; none changes its meaning.
@@ -276,7 +276,7 @@ fn policy<'a>(common: Line<'a>, source: &'a Source) -> Line<'a> {
     }
 }
 
-fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) -> Line<'a> {
+fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a RequestDecision) -> Line<'a> {
     let (host, port) = match &decision.host {
         Some(host) if decision.target.is_none() => (Some(host_text(host)), None),
         _ => host_and_port(decision.target.as_ref()),
@@ -399,7 +399,7 @@ fn close<'a>(common: Line<'a>, close: &'a Close) -> Line<'a> {
     }
 }
 
-fn note<'a>(common: Line<'a>, note: &'a Note) -> Line<'a> {
+fn note<'a>(common: Line<'a>, note: &'a RunNote) -> Line<'a> {
     Line {
         event: "note",
         policy_sha256: note.under.as_deref().map(|it| clip(&it.policy_sha256, max::DIGEST)),
@@ -603,7 +603,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_down: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended_by: Option<End>,
+    ended_by: Option<CloseCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<Cause>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -656,7 +656,7 @@ impl Formatter for Ascii {
 ///
 /// # Errors
 ///
-/// Those of the writer.
+/// Fails if the output cannot be written.
 pub fn ascii_json<W: ?Sized + io::Write>(out: &mut W, text: &str) -> io::Result<()> {
     let mut rest = text;
     while let Some((at, c)) = rest.char_indices().find(|(_, c)| !matches!(c, ' '..='~')) {

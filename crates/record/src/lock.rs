@@ -57,7 +57,7 @@ pub struct Lock {
 /// The targets that a stage reached, each with the way of the request and its line in the file, or 0 if it was not read from one.
 type Reached = BTreeMap<(Target, Via), u32>;
 
-/// One line of the file.
+/// A line of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockEntry<'a> {
     /// The stage.
@@ -79,7 +79,7 @@ impl Lock {
     /// Returns [`LockError`] for the first invalid line, or for a file that is too large. A caller that locks a run must stop then.
     pub fn parse(text: &str) -> Result<Self, LockError> {
         if text.len() > MAX_BYTES {
-            return Err(LockError::new(0, Fault::Bytes));
+            return Err(LockError::new(0, LockFault::Bytes));
         }
         let mut lock = Self::default();
         let mut schema = false;
@@ -93,29 +93,32 @@ impl Lock {
             if !schema {
                 schema = match line.split_once(' ') {
                     Some(("schema", "1")) => true,
-                    Some(("schema", other)) => return Err(at(Fault::Version(escape(other.as_bytes(), 20)))),
-                    _ => return Err(at(Fault::Schema)),
+                    Some(("schema", other)) => {
+                        return Err(at(LockFault::Version(escape(other.as_bytes(), 20))));
+                    }
+                    _ => return Err(at(LockFault::Schema)),
                 };
                 continue;
             }
-            let (stage, entry) = split(line).ok_or_else(|| at(Fault::Stage))?;
+            let (stage, entry) = split(line).ok_or_else(|| at(LockFault::Stage))?;
             let stage = stage.map(Cow::into_owned);
             if stage.as_deref().and_then(stage_fault).is_some() {
-                return Err(at(Fault::Stage));
+                return Err(at(LockFault::Stage));
             }
             let reached = lock.stages.entry(stage).or_default();
             if let Some(entry) = entry {
-                let (target, via) = entry.split_once(' ').ok_or_else(|| at(Fault::Shape))?;
-                let target = Target::parse(target.as_bytes()).map_err(|error| at(Fault::Target(error)))?;
-                let via = via.parse().map_err(|error| at(Fault::Via(error)))?;
+                let (target, via) = entry.split_once(' ').ok_or_else(|| at(LockFault::Shape))?;
+                let target =
+                    Target::parse(target.as_bytes()).map_err(|error| at(LockFault::Target(error)))?;
+                let via = via.parse().map_err(|error| at(LockFault::Via(error)))?;
                 reached.entry((target, via)).or_insert(number);
                 entries += 1;
             }
             if entries > MAX_ENTRIES || lock.stages.len() > MAX_STAGES {
-                return Err(at(Fault::Entries));
+                return Err(at(LockFault::Entries));
             }
         }
-        if schema { Ok(lock) } else { Err(LockError::new(0, Fault::Schema)) }
+        if schema { Ok(lock) } else { Err(LockError::new(0, LockFault::Schema)) }
     }
 
     /// Returns whether this stage has a list, which may be empty.
@@ -240,11 +243,11 @@ pub struct Full;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockError {
     line: u32,
-    fault: Fault,
+    fault: LockFault,
 }
 
 impl LockError {
-    fn new(line: u32, fault: Fault) -> Self {
+    fn new(line: u32, fault: LockFault) -> Self {
         Self { line, fault }
     }
 
@@ -255,7 +258,7 @@ impl LockError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Fault {
+enum LockFault {
     Bytes,
     Entries,
     Schema,
@@ -270,14 +273,16 @@ enum Fault {
 impl std::fmt::Display for LockError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.fault {
-            Fault::Bytes => write!(f, "it is larger than {MAX_BYTES} bytes"),
-            Fault::Entries => write!(f, "{Full}"),
-            Fault::Schema => f.write_str("the first line is `schema 1`"),
-            Fault::Version(version) => write!(f, "its schema is `{version}`, and this version reads 1"),
-            Fault::Stage => f.write_str("a line begins with a stage: `-`, a plain name, or one in quotes"),
-            Fault::Shape => f.write_str("a line is `STAGE HOST:PORT VIA`"),
-            Fault::Target(error) => write!(f, "it names no host and port: {error}"),
-            Fault::Via(_) => f.write_str("it does not end with how the stage asked, such as `connect`"),
+            LockFault::Bytes => write!(f, "it is larger than {MAX_BYTES} bytes"),
+            LockFault::Entries => write!(f, "{Full}"),
+            LockFault::Schema => f.write_str("the first line must be `schema 1`"),
+            LockFault::Version(version) => write!(f, "its schema is `{version}`, and this version reads 1"),
+            LockFault::Stage => {
+                f.write_str("a line begins with a stage: `-`, a plain name, or one in quotes")
+            }
+            LockFault::Shape => f.write_str("a line is `STAGE HOST:PORT VIA`"),
+            LockFault::Target(error) => write!(f, "it names no host and port: {error}"),
+            LockFault::Via(_) => f.write_str("it does not end with how the stage asked, such as `connect`"),
         }
     }
 }

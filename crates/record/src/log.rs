@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::line::{self, MAX_LINE, Position};
 use crate::sink::{Sink, WriteError};
 use crate::tree::Tree;
-use crate::{Event, Header, Note, RunId, SigningKey, What, hex, sha256_hex};
+use crate::{Event, Header, RunId, RunNote, SigningKey, What, hex, sha256_hex};
 
 /// The number of lines after which a checkpoint follows. A checkpoint takes about 20 microseconds, and the space of two decisions.
 pub const CHECKPOINT_EVERY: u64 = 128;
@@ -119,17 +119,17 @@ pub struct Sealed {
 impl Log {
     /// Starts a record without checkpoints. The clock of `mono_us` starts here; the first event should be
     /// [`Event::RunStart`].
-    pub fn start(sink: Sink, header: Header) -> Result<Log, Error> {
+    pub fn start(sink: Sink, header: Header) -> Result<Log, LogError> {
         Log::begin(sink, header, None)
     }
 
     /// Starts a record with signed checkpoints: after every 128 lines, after the last line, and within a second of every line if
     /// [`Log::sign_due`] is called in time.
-    pub fn start_signed(sink: Sink, header: Header, key: SigningKey) -> Result<Log, Error> {
+    pub fn start_signed(sink: Sink, header: Header, key: SigningKey) -> Result<Log, LogError> {
         Log::begin(sink, header, Some(key))
     }
 
-    fn begin(sink: Sink, header: Header, key: Option<SigningKey>) -> Result<Log, Error> {
+    fn begin(sink: Sink, header: Header, key: Option<SigningKey>) -> Result<Log, LogError> {
         let started = Instant::now();
         let state = State {
             sink,
@@ -159,13 +159,13 @@ impl Log {
     ///
     /// Takes a few microseconds on a file. On a pipe that nobody reads it waits up to 5 seconds, once; every later
     /// call fails at once. Refuses every event after [`Event::RunEnd`].
-    pub fn write(&self, event: Event) -> Result<u64, Error> {
+    pub fn write(&self, event: Event) -> Result<u64, LogError> {
         let mut state = self.lock();
         if let Some(first) = &state.failed {
-            return Err(Error::Stopped { first: Arc::clone(first) });
+            return Err(LogError::Stopped { first: Arc::clone(first) });
         }
         if state.ended {
-            return Err(Error::Ended);
+            return Err(LogError::Ended);
         }
         let mut counts = state.counts;
         counts.add(&event);
@@ -191,7 +191,7 @@ impl Log {
             // The record goes on: space is reserved for the lines that must still be written.
             Err(error @ FaultKind::Full { .. }) => {
                 state.counts.dropped += counts.attempts().saturating_sub(state.counts.attempts());
-                Err(Error::Write(LineFault(error)))
+                Err(LogError::Write(LineFault(error)))
             }
             Err(error) => Err(state.stop(error)),
         }
@@ -201,10 +201,10 @@ impl Log {
     ///
     /// # Errors
     /// If the checkpoint cannot be written: the record stops there.
-    pub fn sign(&self) -> Result<(), Error> {
+    pub fn sign(&self) -> Result<(), LogError> {
         let mut state = self.lock();
         match &state.failed {
-            Some(first) => Err(Error::Stopped { first: Arc::clone(first) }),
+            Some(first) => Err(LogError::Stopped { first: Arc::clone(first) }),
             None => state.sign(&self.shared, true),
         }
     }
@@ -303,7 +303,7 @@ impl State {
         let keep = match event {
             Event::RunEnd(_) => 0,
             Event::Close(_) => AHEAD_END,
-            // On a full disk: no event that needs a close, and none that has many lines.
+            // On a full disk, refuse events that need a close or may have many lines.
             Event::Decision(decision) if self.full.is_some() && decision.allows_connection() => u64::MAX,
             Event::Progress(_) | Event::Policy(_) if self.full.is_some() => u64::MAX,
             _ => AHEAD_END.saturating_add(self.bytes_for_closes()),
@@ -318,7 +318,7 @@ impl State {
 
     /// Notes once that the disk has no more space, and signs that note, because the lines after it may stay unsigned. Also notes once that
     /// no space is reserved. Never does so before the first line, by which the ledger identifies the record: a sandbox can take long to set up.
-    fn note_space(&mut self, shared: &Shared) -> Result<(), Error> {
+    fn note_space(&mut self, shared: &Shared) -> Result<(), LogError> {
         if self.seq == 0 {
             return Ok(());
         }
@@ -329,7 +329,7 @@ impl State {
         };
         self.is_full_noted |= what == What::NoRoom;
         self.is_reserve_noted |= what == What::NoReserve;
-        let mut note = Note::new(what);
+        let mut note = RunNote::new(what);
         note.error = Some(why);
         let counts = self.counts;
         match self.append(shared, &counts, &Event::Note(note)) {
@@ -350,9 +350,9 @@ impl State {
     }
 
     /// Stops the record: nothing is written after this.
-    fn stop(&mut self, fault: FaultKind) -> Error {
+    fn stop(&mut self, fault: FaultKind) -> LogError {
         self.failed = Some(fault.to_string().into());
-        Error::Write(LineFault(fault))
+        LogError::Write(LineFault(fault))
     }
 
     fn is_checkpoint_due(&self) -> bool {
@@ -361,7 +361,7 @@ impl State {
     }
 
     /// Writes a checkpoint if there are unsigned lines and `is_due`. The record stops if it cannot be written.
-    fn sign(&mut self, shared: &Shared, is_due: bool) -> Result<(), Error> {
+    fn sign(&mut self, shared: &Shared, is_due: bool) -> Result<(), LogError> {
         let Some(key) = shared.key.as_ref().filter(|_| is_due && self.unsigned_since.is_some()) else {
             return Ok(());
         };
@@ -456,7 +456,7 @@ pub const NOTHING_BEFORE: &str = "0000000000000000000000000000000000000000000000
 /// The reason why an event is not in the record.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum LogError {
     /// The line could not be written; the record stops here.
     #[error("cannot write the record")]
     Write(#[source] LineFault),

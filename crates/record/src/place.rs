@@ -24,7 +24,7 @@ const MAX_CANDIDATES: usize = 5;
 
 /// The directory of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordDir {
     /// The user's state directory.
     base: PathBuf,
     /// The home directory, if the state directory is below it.
@@ -33,24 +33,24 @@ pub struct Place {
     dir: PathBuf,
 }
 
-impl Place {
+impl RecordDir {
     /// Finds the place from the values of `XDG_STATE_HOME` and `HOME`.
     ///
     /// Ignores a relative or empty `XDG_STATE_HOME` (XDG Base Directory Specification).
-    pub fn from_env(xdg_state_home: Option<&OsStr>, home: Option<&OsStr>) -> Result<Place, Error> {
+    pub fn from_env(xdg_state_home: Option<&OsStr>, home: Option<&OsStr>) -> Result<RecordDir, DirError> {
         let absolute = |value: Option<&OsStr>| value.map(PathBuf::from).filter(|path| path.is_absolute());
         let (base, home) = match absolute(xdg_state_home) {
             Some(base) => (base, None),
             None => {
-                let home = absolute(home).ok_or(Error::NoHome)?;
+                let home = absolute(home).ok_or(DirError::NoHome)?;
                 (home.join(".local/state"), Some(home))
             }
         };
-        Ok(Place { dir: base.join("exeat/runs"), base, home })
+        Ok(RecordDir { dir: base.join("exeat/runs"), base, home })
     }
 
     /// Refuses a home directory that does not exist. Many service users have such a `HOME`.
-    pub fn check_home(&self) -> Result<(), Error> {
+    pub fn check_home(&self) -> Result<(), DirError> {
         self.home.as_deref().map_or(Ok(()), |home| metadata(home).map(drop))
     }
 
@@ -72,7 +72,7 @@ impl Place {
     /// Makes the missing directories, and the empty record of a run.
     ///
     /// Refuses a directory that another user owns or may write to.
-    pub fn create(&self, run: RunId) -> Result<(Sink, PathBuf), Error> {
+    pub fn create(&self, run: RunId) -> Result<(Sink, PathBuf), DirError> {
         self.prepare()?;
         let path = self.path_for(run);
         let sink = Sink::create_file(&path)?;
@@ -89,15 +89,15 @@ impl Place {
         self.base.join("exeat")
     }
 
-    /// Makes the missing directories except the home directory, and refuses the same as [`Place::create`].
-    pub fn prepare(&self) -> Result<(), Error> {
+    /// Makes the missing directories except the home directory, and refuses the same as [`RecordDir::create`].
+    pub fn prepare(&self) -> Result<(), DirError> {
         self.check_home()?;
         let make = |path: &Path| {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
                 .create(path)
-                .map_err(|source| Error::Io { path: path.to_owned(), source })
+                .map_err(|source| DirError::Io { path: path.to_owned(), source })
         };
         let outer = self.base.join("exeat");
         make(&self.base)?;
@@ -110,12 +110,12 @@ impl Place {
     }
 
     /// Returns the paths of the records, the newest first.
-    pub fn records(&self) -> Result<Vec<PathBuf>, Error> {
+    pub fn records(&self) -> Result<Vec<PathBuf>, DirError> {
         Ok(self.runs()?.into_iter().map(|run| self.path_for(run)).collect())
     }
 
     /// Returns the shortest names that identify the runs, each with at least 10 letters.
-    pub fn short_names(&self) -> Result<BTreeMap<RunId, String>, Error> {
+    pub fn short_names(&self) -> Result<BTreeMap<RunId, String>, DirError> {
         let runs: Vec<String> = self.runs()?.iter().map(RunId::to_string).collect();
         let common = |a: &str, b: Option<&String>| {
             b.map_or(0, |b| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count())
@@ -131,15 +131,16 @@ impl Place {
     }
 
     /// Returns the newest record.
-    pub fn last(&self) -> Result<PathBuf, Error> {
-        let newest = self.runs()?.into_iter().next().ok_or_else(|| Error::Empty { dir: self.dir.clone() })?;
+    pub fn last(&self) -> Result<PathBuf, DirError> {
+        let newest =
+            self.runs()?.into_iter().next().ok_or_else(|| DirError::Empty { dir: self.dir.clone() })?;
         Ok(self.path_for(newest))
     }
 
     /// Finds the record that `name` means: a run, the beginning of its name (in either case, if it is unique), or a path.
     ///
     /// A name with a `/` or a `.` is a path.
-    pub fn find(&self, name: &str) -> Result<PathBuf, Error> {
+    pub fn find(&self, name: &str) -> Result<PathBuf, DirError> {
         let path = PathBuf::from(name);
         if name.contains(['/', '.']) {
             return Ok(path);
@@ -156,16 +157,16 @@ impl Place {
                     found.iter().take(MAX_CANDIDATES - 1).map(ToString::to_string).collect();
                 candidates.push(last.to_string());
                 let more = (others + 1).saturating_sub(candidates.len());
-                Err(Error::Ambiguous { name: name.to_owned(), candidates, more })
+                Err(DirError::Ambiguous { name: name.to_owned(), candidates, more })
             }
             (None, _) if path.is_file() => Ok(path),
-            (None, _) => Err(Error::NotFound { name: name.to_owned(), dir: self.dir.clone() }),
+            (None, _) => Err(DirError::NotFound { name: name.to_owned(), dir: self.dir.clone() }),
         }
     }
 
     /// Returns the files of each run that has a record, the oldest first.
-    pub fn stored_runs(&self) -> Result<Vec<StoredRun>, Error> {
-        let at = |source| Error::Io { path: self.dir.clone(), source };
+    pub fn stored_runs(&self) -> Result<Vec<StoredRun>, DirError> {
+        let at = |source| DirError::Io { path: self.dir.clone(), source };
         let mut stored: Vec<StoredRun> = self
             .runs()?
             .into_iter()
@@ -189,7 +190,7 @@ impl Place {
     }
 
     /// Returns the runs that have a policy here and no record, so their record was removed.
-    pub fn runs_without_record(&self) -> Result<BTreeSet<RunId>, Error> {
+    pub fn runs_without_record(&self) -> Result<BTreeSet<RunId>, DirError> {
         let names = self.names()?;
         let mut runs: BTreeSet<RunId> =
             names.iter().filter_map(|name| name.to_str().and_then(run_of_policy)).collect();
@@ -201,7 +202,7 @@ impl Place {
     }
 
     /// Returns the names of all runs, the newest first. A directory that does not exist has none.
-    fn runs(&self) -> Result<Vec<RunId>, Error> {
+    fn runs(&self) -> Result<Vec<RunId>, DirError> {
         let names = self.names()?;
         let mut runs: Vec<RunId> = names.iter().filter_map(|name| run_in_name(Path::new(name))).collect();
         runs.sort_unstable_by(|a, b| b.cmp(a));
@@ -209,8 +210,8 @@ impl Place {
     }
 
     /// Returns the names in the directory. A directory that does not exist has none.
-    fn names(&self) -> Result<Vec<OsString>, Error> {
-        let at = |source| Error::Io { path: self.dir.clone(), source };
+    fn names(&self) -> Result<Vec<OsString>, DirError> {
+        let at = |source| DirError::Io { path: self.dir.clone(), source };
         match fs::read_dir(&self.dir) {
             Ok(entries) => entries.map(|entry| Ok(entry.map_err(at)?.file_name())).collect(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -278,10 +279,10 @@ pub fn read_policy(path: &Path) -> io::Result<Option<String>> {
 
 /// Stores the canonical effective policy next to its record, in a new file of mode 0600. With `sync` the file is on the disk when
 /// this returns, so that a record whose lines are synced does not lose its policy in a crash of the machine.
-pub fn store_policy(record: &Path, canonical_json: &str, sync: bool) -> Result<PathBuf, Error> {
+pub fn store_policy(record: &Path, canonical_json: &str, sync: bool) -> Result<PathBuf, DirError> {
     let path = policy_path(record);
     new_file(&path, |file| write_policy(file, &path, canonical_json, sync))
-        .map_err(|source| Error::Io { path: path.clone(), source })?;
+        .map_err(|source| DirError::Io { path: path.clone(), source })?;
     Ok(path)
 }
 
@@ -301,12 +302,12 @@ pub fn store_reloaded(
     policy_sha256: &str,
     canonical_json: &str,
     sync: bool,
-) -> Result<PathBuf, Error> {
-    let path = reloaded_path(record, policy_sha256).ok_or_else(|| Error::Io {
+) -> Result<PathBuf, DirError> {
+    let path = reloaded_path(record, policy_sha256).ok_or_else(|| DirError::Io {
         path: record.to_owned(),
         source: io::Error::other("what it is to have its name from is no digest"),
     })?;
-    let at = |source| Error::Io { path: path.clone(), source };
+    let at = |source| DirError::Io { path: path.clone(), source };
     match new_file(&path, |file| write_policy(file, &path, canonical_json, sync)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let there = fs::read(&path).map_err(at)?;
@@ -400,74 +401,58 @@ pub fn run_in_name(path: &Path) -> Option<RunId> {
 }
 
 /// Checks a directory that existed before: only this user and root may replace files in it.
-fn check_base(dir: &Path) -> Result<(), Error> {
+fn check_base(dir: &Path) -> Result<(), DirError> {
     const STICKY: u32 = 0o1000;
     let meta = metadata(dir)?;
     let owned = meta.uid() == geteuid().as_raw() || meta.uid() == 0;
     // Many systems make a user's directories writable for the user's own group, so that is accepted.
     if !owned || (meta.mode() & 0o002 != 0 && meta.mode() & STICKY == 0) {
-        return Err(Error::Unsafe { dir: dir.to_owned() });
+        return Err(DirError::Unsafe { dir: dir.to_owned() });
     }
     Ok(())
 }
 
 /// Checks a directory of exeat: it and a link that leads to it belong to this user, and nobody else may write to it.
-fn check_own(dir: &Path) -> Result<(), Error> {
-    let link = fs::symlink_metadata(dir).map_err(|source| Error::Io { path: dir.to_owned(), source })?;
+fn check_own(dir: &Path) -> Result<(), DirError> {
+    let link = fs::symlink_metadata(dir).map_err(|source| DirError::Io { path: dir.to_owned(), source })?;
     let meta = metadata(dir)?;
     let us = geteuid().as_raw();
     if link.uid() != us || meta.uid() != us || meta.mode() & 0o022 != 0 {
-        return Err(Error::Unsafe { dir: dir.to_owned() });
+        return Err(DirError::Unsafe { dir: dir.to_owned() });
     }
     Ok(())
 }
 
-fn metadata(path: &Path) -> Result<fs::Metadata, Error> {
-    fs::metadata(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+fn metadata(path: &Path) -> Result<fs::Metadata, DirError> {
+    fs::metadata(path).map_err(|source| DirError::Io { path: path.to_owned(), source })
 }
 
 /// The reason why a record was not made or found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+#[expect(missing_docs, reason = "the fields are what their names say")]
+pub enum DirError {
     /// Neither variable names a directory.
     #[error("no place for the record: set HOME or XDG_STATE_HOME, or name a file")]
     NoHome,
     /// Another user could change the records.
     #[error("`{}` belongs to another user or may be written to by others", .dir.display())]
-    Unsafe {
-        /// The directory.
-        dir: PathBuf,
-    },
+    Unsafe { dir: PathBuf },
     /// The record could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The kernel refused.
     #[error("cannot use `{}`", .path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The directory has no record.
     #[error("no record in `{}`", .dir.display())]
-    Empty {
-        /// The directory.
-        dir: PathBuf,
-    },
+    Empty { dir: PathBuf },
     /// No run has this name.
     #[error("no run `{name}` in `{}`", .dir.display())]
-    NotFound {
-        /// The name that was asked for.
-        name: String,
-        /// The directory that was searched.
-        dir: PathBuf,
-    },
+    NotFound { name: String, dir: PathBuf },
     /// The names of several runs begin with this.
     #[error("`{name}` is the beginning of several runs: {}{}", .candidates.join(", "), and_more(*.more))]
     Ambiguous {
-        /// The name that was asked for.
         name: String,
         /// Some of these runs, the newest first.
         candidates: Vec<String>,

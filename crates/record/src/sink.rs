@@ -427,59 +427,32 @@ fn file_id(meta: &Metadata) -> (u64, u64) {
 /// The reason why a record could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are what their names say")]
 pub enum OpenError {
     /// The file already holds something.
     #[error("`{}` exists: name a new file or remove it", .path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// The file belongs to somebody else, who could change the record.
     #[error("`{}` belongs to another user: name a new file", .path.display())]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-    },
+    NotOurs { path: PathBuf },
     /// Another run writes to the file.
     #[error("`{}` is the record of another run that is not over: name a new file", .path.display())]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// Each line should be synced to the disk, and the destination is not on a disk.
     #[error("each line is to be synced to the disk, and this is a pipe, a socket or a terminal")]
-    NoSync {
-        /// The kernel's error.
-        source: io::Error,
-    },
+    NoSync { source: io::Error },
     /// The path is a symbolic link, which may lead anywhere.
     #[error("`{}` is a symbolic link: name the file that it leads to", .path.display())]
-    Link {
-        /// The link.
-        path: PathBuf,
-    },
+    Link { path: PathBuf },
     /// A named pipe that nobody reads.
     #[error("nobody reads the pipe `{}`", .path.display())]
-    NoReader {
-        /// The pipe.
-        path: PathBuf,
-    },
+    NoReader { path: PathBuf },
     /// The file could not be opened.
     #[error("cannot open the record `{}`", .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The descriptor cannot be written to.
     #[error("cannot write the record to descriptor {fd}")]
-    Descriptor {
-        /// Its number.
-        fd: i32,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Descriptor { fd: i32, source: io::Error },
 }
 
 impl OpenError {

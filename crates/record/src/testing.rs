@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use exeat_policy::{Reason, Target, Verdict};
 
 use exeat_record::{
-    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Note, Question, RuleRef, RunEnd, RunId,
-    SigningKey, Sink, Via, What,
+    Cause, Close, CloseCause, ConnId, Event, Header, Log, Mode, Question, RequestDecision, RuleRef, RunEnd,
+    RunId, RunNote, SigningKey, Sink, Via, What,
 };
 
 /// A directory that is removed at the end of its test.
@@ -70,16 +70,16 @@ pub(crate) fn rule() -> RuleRef {
     }
 }
 
-pub(crate) fn allow(conn: u64, host: &str) -> Decision {
-    let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Allow, Reason::Rule);
+pub(crate) fn allow(conn: u64, host: &str) -> RequestDecision {
+    let mut decision = RequestDecision::new(ConnId(conn), Via::Connect, Verdict::Allow, Reason::Rule);
     decision.target = Some(target(host));
     decision.ips = vec!["93.184.216.34".parse().unwrap()];
     decision.rule = Some(rule());
     decision
 }
 
-pub(crate) fn deny(conn: u64, host: &str) -> Decision {
-    let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Deny, Reason::Default);
+pub(crate) fn deny(conn: u64, host: &str) -> RequestDecision {
+    let mut decision = RequestDecision::new(ConnId(conn), Via::Connect, Verdict::Deny, Reason::Default);
     decision.target = Some(target(host));
     decision
 }
@@ -91,7 +91,7 @@ pub(crate) fn question(name: &str) -> Question {
 }
 
 pub(crate) fn close(conn: u64, host: &str) -> Close {
-    let mut close = Close::new(ConnId(conn), End::Client);
+    let mut close = Close::new(ConnId(conn), CloseCause::Client);
     close.target = Some(target(host));
     close.bytes_up = 1234;
     close.bytes_down = 45_600;
@@ -99,8 +99,8 @@ pub(crate) fn close(conn: u64, host: &str) -> Close {
 }
 
 /// Makes a note, and fills it in with `fill`.
-pub(crate) fn note(what: What, fill: impl FnOnce(&mut Note)) -> Event {
-    let mut note = Note::new(what);
+pub(crate) fn note(what: What, fill: impl FnOnce(&mut RunNote)) -> Event {
+    let mut note = RunNote::new(what);
     fill(&mut note);
     Event::Note(note)
 }

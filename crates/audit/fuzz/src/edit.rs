@@ -1,11 +1,11 @@
-//! A signed record that was edited is never called whole.
+//! Checks that a signed record that was edited is never reported as whole.
 //!
-//! The bytes are edits: where (three bytes), what is done there (one), and with what (two).
+//! The input is a list of edits: a position (three bytes), an operation (one), and its operands (two).
 
 use exeat_audit::verify::{Standing, verify};
 use exeat_record::VerifyingKey;
 
-/// Of a real run, signed with a key that nobody has any more.
+/// A real run's record; its private key no longer exists.
 const RECORD: &[u8] = include_bytes!("record.jsonl");
 const KEY: &str = include_str!("record.pub");
 

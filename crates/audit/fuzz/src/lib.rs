@@ -1,7 +1,7 @@
-//! What must hold for any bytes. Each module has one function, `check`, which panics where it does not.
+//! Checks that must hold for any bytes. Each module has one function, `check`, which panics if they do not.
 //!
-//! The programs in `bin/` give these functions to libFuzzer; `tests/fuzz_seeds.rs` of the crate above includes this
-//! file and gives them every committed seed. So nothing here may use more than what both can see.
+//! The programs in `bin/` pass these functions to libFuzzer; `tests/fuzz_seeds.rs` of the parent crate includes this file and runs
+//! them on every committed seed. So this file may use only what both can see.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -13,8 +13,7 @@
 pub mod edit;
 pub mod read;
 
-/// One check.
 pub type Check = fn(&[u8]);
 
-/// Every target by the name of its program and its seeds.
+/// Every target: the name of its program and of its seed directory, and its check.
 pub const TARGETS: &[(&str, Check)] = &[("edit", edit::check), ("read", read::check)];

@@ -1,5 +1,5 @@
-//! Any bytes are read as a record by everything that reads records: nothing panics, all that comes out is printable, and a
-//! policy or a lock that is made of them grants what it says.
+//! Gives any bytes to everything that reads records: nothing panics, all output is printable, and a policy or lock made from them
+//! grants what it says.
 
 use exeat_audit::export::{Exporter, export, ocsf};
 use exeat_audit::learn::{Known, Learned};
@@ -24,7 +24,7 @@ pub fn check(data: &[u8]) {
     let mut summary = Summary::default();
     summary.read(&mut reader(), &filter).unwrap();
     summary.finish().unwrap();
-    for form in [Form::Text { colour: false }, Form::Json, Form::Markdown, Form::GitHub] {
+    for form in [Form::Text { color: false }, Form::Json, Form::Markdown, Form::GitHub] {
         out.clear();
         summary::write(&summary, form, Sort::Up, &mut out).unwrap();
         printable(&out);
@@ -47,7 +47,7 @@ pub fn check(data: &[u8]) {
     for denied in [false, true] {
         let today = "2026-01-01".parse().unwrap();
         let known = Known { policy: None, host_ports: &[], denied, today };
-        // It parses what it prints, and compares.
+        // `policy_file` parses what it prints and compares.
         let text =
             learned.policy_file(&known).unwrap_or_else(|_| panic!("a policy that grants something else"));
         printable(text.as_bytes());

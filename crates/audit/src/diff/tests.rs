@@ -6,7 +6,7 @@ use super::*;
 use crate::query::{Filter, Reader};
 use crate::testing::{Dir, HOSTILE, allow, deny, is_plain, log, question};
 
-fn of(events: Vec<Event>) -> Summary {
+fn summarize(events: Vec<Event>) -> Summary {
     let dir = Dir::new();
     let path = dir.join("run.jsonl");
     let log = log(&path);
@@ -26,15 +26,15 @@ fn written(diff: &Diff<'_>, form: Form) -> String {
     String::from_utf8(out).unwrap()
 }
 
-const TEXT: Form = Form::Text { colour: false };
+const TEXT: Form = Form::Text { color: false };
 
-fn targets(hosts: &[&Reached]) -> Vec<String> {
+fn targets(hosts: &[&HostSummary]) -> Vec<String> {
     hosts.iter().map(|host| target(host)).collect()
 }
 
 #[test]
-fn what_is_new_changed_and_gone() {
-    let before = of(vec![
+fn finds_new_changed_and_gone_hosts() {
+    let before = summarize(vec![
         Event::Decision(allow(1, "same.example.com:443")),
         Event::Decision(allow(2, "port.example.com:443")),
         Event::Decision(allow(3, "verdict.example.com:443")),
@@ -43,7 +43,7 @@ fn what_is_new_changed_and_gone() {
     ]);
     let mut way = allow(5, "way.example.com:443");
     way.via = Via::Transparent;
-    let now = of(vec![
+    let now = summarize(vec![
         Event::Decision(allow(1, "same.example.com:443")),
         Event::Decision(allow(2, "same.example.com:443")),
         Event::Decision(allow(3, "port.example.com:8443")),
@@ -71,14 +71,14 @@ fn what_is_new_changed_and_gone() {
 }
 
 #[test]
-fn more_of_the_same_is_nothing_new() {
-    let before = of(vec![
+fn ignores_changed_counts() {
+    let before = summarize(vec![
         Event::Decision(allow(1, "a.example.com:443")),
         Event::Decision(deny(2, "b.example.com:443")),
     ]);
     let mut failed = allow(2, "a.example.com:443");
     (failed.verdict, failed.reason) = (Verdict::Error, exeat_policy::Reason::ConnectError);
-    let now = of(vec![Event::Decision(failed)]);
+    let now = summarize(vec![Event::Decision(failed)]);
     let diff = Diff::between(&before, &now);
     assert!(!diff.is_new());
     assert_eq!(targets(&diff.gone), ["b.example.com:443"]);
@@ -88,7 +88,7 @@ fn more_of_the_same_is_nothing_new() {
     assert_eq!(Diff::between(&nothing, &before).new.len(), 2);
 }
 
-/// Against a lock, both sides are what was let through.
+/// A lock and a summary of what was let through can be compared.
 #[test]
 fn a_lock_is_a_baseline() {
     let lock = "schema 1\n- a.example.com:443 connect\nnightly a.example.com:443 http\n- [2001:db8::1]:8443 transparent\n";
@@ -98,7 +98,7 @@ fn a_lock_is_a_baseline() {
         Event::Decision(allow(2, "[2001:db8::1]:8443")),
         Event::Decision(allow(3, "new.example.com:443")),
     ];
-    let now = of(events);
+    let now = summarize(events);
     let diff = Diff::between(&before, &now);
     assert_eq!(targets(&diff.new), ["new.example.com:443"]);
     assert_eq!(diff.gone.len(), 0);
@@ -108,7 +108,6 @@ fn a_lock_is_a_baseline() {
     );
 }
 
-/// A01.
 #[test]
 fn a01_hostile_hosts_stay_in_their_cells() {
     let text = format!("a`|b{HOSTILE}<script>");

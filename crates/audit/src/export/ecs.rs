@@ -1,7 +1,7 @@
 //! Events of the Elastic Common Schema (ECS), <https://www.elastic.co/guide/en/ecs/8.7/>.
 //!
-//! Does not invent what the record does not know. What the schema has no field for is below `exeat`, under the record's names, as the
-//! schema asks of custom fields. Which fields the schema has is held against the published list by the test `export::l17_ecs_of_every_kind_of_line`.
+//! Does not invent what the record does not know. Values without a field in the schema go below `exeat`, under the record's names, as
+//! the schema asks of custom fields. The test `export::l17_ecs_of_every_kind_of_line` compares the fields with the published list.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -10,18 +10,18 @@ use exeat_policy::Verdict;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::exporter::{Exporter, Fields, Run, json_line, long};
-use crate::query::{Kind, Record, last_part};
+use super::exporter::{Exporter, Fields, Run, long, write_event};
+use crate::query::{LineKind, Record, last_part};
 
-/// The release that events name.
+/// The release of the schema that events name.
 const VERSION: &str = "8.7.0";
 
-/// Writes events.
+/// Exports ECS events.
 #[derive(Debug, Default)]
 pub struct Ecs(Run);
 
 impl Ecs {
-    /// Returns the event that a line becomes; `None` for one that has no place in the schema, or no time.
+    /// Returns the event for a line; `None` if the schema has no place for the line, or the line has no time.
     pub fn event(&mut self, record: &Record) -> Option<Value> {
         let record = self.0.take(record)?;
         let time: Timestamp = record.ts.parse().ok()?;
@@ -36,8 +36,10 @@ impl Ecs {
         event.set("message", message(&record, &act.action));
         let line = serde_json::to_value(&*record).unwrap_or_default();
         match record.event {
-            Kind::Decision | Kind::Close | Kind::Progress => connection(&mut event, &record, &self.0, time),
-            Kind::Dns => question(&mut event, &record),
+            LineKind::Decision | LineKind::Close | LineKind::Progress => {
+                connection(&mut event, &record, &self.0, time)
+            }
+            LineKind::Dns => question(&mut event, &record),
             _ => run(&mut event, &record, &line),
         }
         event.maybe("exeat.conn", record.conn.map(|conn| format!("{}:{conn}", record.run)));
@@ -48,14 +50,11 @@ impl Ecs {
 
 impl Exporter for Ecs {
     fn line(&mut self, record: &Record, _: &[u8], out: &mut dyn Write) -> io::Result<bool> {
-        match self.event(record) {
-            Some(event) => json_line(&event, out).map(|()| true),
-            None => Ok(false),
-        }
+        write_event(self.event(record), out)
     }
 }
 
-/// Fields of a run's own lines that the schema has no field for.
+/// Fields of a run's first and last lines that the schema has no field for.
 const OF_RUN: [&str; 14] = [
     "no",
     "ledger",
@@ -93,9 +92,9 @@ const REST: [&str; 16] = [
     "tls_us",
 ];
 
-/// Sets what every event of the run has.
+/// Sets the fields that every event of the run has.
 fn describe(event: &mut Fields, start: &Record, record: &Record) {
-    // The same for each export of a line: a consumer can tell doubles.
+    // The id is the same in each export of a line, so that a consumer can recognize doubles.
     event.set("event.id", format!("{}:{}", record.run, record.seq)).set("event.sequence", long(record.seq));
     event.set("event.module", "exeat").set("event.dataset", "exeat.egress");
     event.set("observer.type", "proxy").set("observer.vendor", "exeat").set("observer.product", "exeat");
@@ -107,13 +106,13 @@ fn describe(event: &mut Fields, start: &Record, record: &Record) {
     event.maybe("service.name", record.stage.as_deref());
     event.maybe("trace.id", start.trace_id.as_deref()).maybe("span.id", start.span_id.as_deref());
     for (key, value) in &start.labels {
-        // A dot would make an object of a label, and the schema wants text.
+        // A dot in a key would make an object of the label, and the schema wants text.
         event.set(&format!("labels.{}", key.replace('.', "_")), value.as_str());
     }
     event.set("exeat.run", record.run.as_str());
 }
 
-/// What a line tells of, in the schema's words.
+/// A line's event in the schema's words.
 struct Act<'a> {
     category: &'static str,
     types: Vec<&'static str>,
@@ -132,34 +131,34 @@ fn act(record: &Record) -> Act<'_> {
     };
     let network = |types: &[&'static str], action, outcome| new("network", types, action, outcome);
     match (&record.event, record.verdict()) {
-        (Kind::Decision, Some(Verdict::Allow)) => {
+        (LineKind::Decision, Some(Verdict::Allow)) => {
             network(&["connection", "start", "allowed"], "connection-allowed", "success")
         }
-        (Kind::Decision, Some(Verdict::WouldDeny)) => {
+        (LineKind::Decision, Some(Verdict::WouldDeny)) => {
             network(&["connection", "start", "allowed"], "connection-would-deny", "success")
         }
-        (Kind::Decision, Some(Verdict::Deny)) => {
+        (LineKind::Decision, Some(Verdict::Deny)) => {
             network(&["connection", "denied"], "connection-denied", "failure")
         }
-        (Kind::Decision, Some(Verdict::Error)) => {
+        (LineKind::Decision, Some(Verdict::Error)) => {
             network(&["connection", "info"], "connection-failed", "failure")
         }
-        (Kind::Decision, None) => network(&["connection", "info"], "connection", "unknown"),
-        (Kind::Dns, Some(Verdict::Deny)) => network(&["protocol", "denied"], "name-denied", "failure"),
-        (Kind::Dns, Some(Verdict::Error)) => network(&["protocol", "info"], "name-failed", "failure"),
-        (Kind::Dns, _) => network(&["protocol", "info"], "name-asked", "unknown"),
-        (Kind::Close, _) => {
+        (LineKind::Decision, None) => network(&["connection", "info"], "connection", "unknown"),
+        (LineKind::Dns, Some(Verdict::Deny)) => network(&["protocol", "denied"], "name-denied", "failure"),
+        (LineKind::Dns, Some(Verdict::Error)) => network(&["protocol", "info"], "name-failed", "failure"),
+        (LineKind::Dns, _) => network(&["protocol", "info"], "name-asked", "unknown"),
+        (LineKind::Close, _) => {
             let reason = record.ended_by.as_deref();
             let outcome = if reason == Some("error") { "failure" } else { "success" };
             Act { reason, ..network(&["connection", "end"], "connection-closed", outcome) }
         }
-        (Kind::Progress, _) => network(&["connection", "info"], "connection-progress", "unknown"),
-        (Kind::RunStart, _) => new("process", &["start"], "run-started", "unknown"),
-        (Kind::RunEnd, _) => {
+        (LineKind::Progress, _) => network(&["connection", "info"], "connection-progress", "unknown"),
+        (LineKind::RunStart, _) => new("process", &["start"], "run-started", "unknown"),
+        (LineKind::RunEnd, _) => {
             let outcome = if record.exit == Some(0) { "success" } else { "failure" };
             Act { reason: record.cause.as_deref(), ..new("process", &["end"], "run-ended", outcome) }
         }
-        (Kind::Checkpoint, _) => new("process", &["info"], "record-signed", "success"),
+        (LineKind::Checkpoint, _) => new("process", &["info"], "record-signed", "success"),
         _ => {
             let what = record.what.as_deref().unwrap_or("note").replace('_', "-");
             new("process", &["info"], &what, "unknown")
@@ -175,7 +174,7 @@ fn message(record: &Record, action: &str) -> String {
     }
 }
 
-/// The two ends of a connection, what went over it, who asked and by which rule.
+/// Sets the two ends of a connection, its bytes, the program that asked, and the rule that decided.
 fn connection(event: &mut Fields, record: &Record, run: &Run, time: Timestamp) {
     let host = record.host.as_deref();
     let asked: Option<IpAddr> = host.and_then(|host| host.parse().ok());
@@ -202,8 +201,8 @@ fn connection(event: &mut Fields, record: &Record, run: &Run, time: Timestamp) {
     };
     event.maybe("network.type", ip.map(|ip| if ip.is_ipv4() { "ipv4" } else { "ipv6" }));
     match (&record.event, record.bytes_up, record.bytes_down) {
-        // What a close says again would count twice.
-        (Kind::Progress, up, down) => {
+        // A `close` repeats these bytes, which would count them twice.
+        (LineKind::Progress, up, down) => {
             event.maybe("exeat.bytes_up_so_far", up.map(long));
             event.maybe("exeat.bytes_down_so_far", down.map(long));
         }
@@ -233,14 +232,14 @@ fn connection(event: &mut Fields, record: &Record, run: &Run, time: Timestamp) {
     rule(event, record);
 }
 
-/// The rule that decided, and the policy that it is in.
+/// Sets the rule that decided, and its policy.
 fn rule(event: &mut Fields, record: &Record) {
     event.maybe("rule.name", record.rule.as_deref()).maybe("rule.id", record.rule_src.as_deref());
     event.maybe("rule.description", record.why.as_deref());
     event.maybe("rule.ruleset", record.policy_sha256.as_deref());
 }
 
-/// A question to the sandbox's name server, which got no address.
+/// Sets a question to the sandbox's name server, which got no address.
 fn question(event: &mut Fields, record: &Record) {
     event.set("network.direction", "egress").set("network.protocol", "dns");
     event.set("dns.type", "query").maybe("dns.question.name", record.host.as_deref());
@@ -258,7 +257,7 @@ fn question(event: &mut Fields, record: &Record) {
     rule(event, record);
 }
 
-/// Sets what the lines of a run as a whole say.
+/// Sets what the first and last lines say of the whole run.
 fn run(event: &mut Fields, record: &Record, line: &Value) {
     event.maybe("process.name", record.command.as_deref());
     event.maybe("process.working_directory", record.dir.as_deref());

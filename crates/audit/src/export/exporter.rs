@@ -1,4 +1,4 @@
-//! Builds events: the lines of a run in order, what earlier lines say of later ones, and a JSON object that is filled in.
+//! Builds events from the lines of a run, in order, with what earlier lines say of later ones.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,55 +8,55 @@ use std::net::IpAddr;
 use exeat_record::ascii_json;
 use serde_json::{Map, Value};
 
-use crate::query::{Kind, Record};
+use crate::query::{LineKind, Record};
 
-/// Turns lines of a record into something else.
+/// Turns lines of a record into another format.
 ///
-/// It sees every line, in the order of the file, since one may say what others need: the first one has what holds for
-/// the run. What it keeps must not grow with the record.
+/// It sees every line in the order of the file, because one line may describe others: the first one describes the run. The memory that
+/// it needs must not grow with the record.
 pub trait Exporter {
-    /// Writes what a line becomes, its line feed included; `false` where there is no place for it.
+    /// Writes the output for a line, with its line feed; returns `false` if the format has no place for the line.
     ///
-    /// `raw` is the line as it stands, without its line feed.
+    /// `raw` is the line as in the file, without its line feed.
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// Fails if the output cannot be written.
     fn line(&mut self, record: &Record, raw: &[u8], out: &mut dyn Write) -> io::Result<bool>;
 }
 
-/// Open connections of which the decision is kept.
+/// The most open connections whose decision is kept.
 const MAX_OPEN: usize = 4096;
 
-/// What earlier lines of a run say of later ones: the run itself, and the decisions on open connections, so that bytes, rule and program
-/// are in one event.
+/// Keeps what earlier lines of a run say of later ones: the run itself, and the decisions on open connections, so that one event has the
+/// bytes, the rule and the program.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// The run's first line; empty but for `run` where it was not read.
+    /// The run's first line; empty but for `run` if it was not read.
     pub(super) start: Record,
     has_ended: bool,
     open: BTreeMap<u64, Record>,
 }
 
 impl Run {
-    /// Takes in a line. Returns a `close`, and a `progress`, with what the decision on its connection says, and `None` for a line that
-    /// no schema has a place for.
+    /// Takes in a line. Adds to a `close` or `progress` what the decision on its connection says; returns `None` for a line that no schema
+    /// has a place for.
     pub(super) fn take<'a>(&mut self, record: &'a Record) -> Option<Cow<'a, Record>> {
         if self.start.run != record.run {
             *self = Run { start: Record { run: record.run.clone(), ..Record::default() }, ..Run::default() };
         }
         match record.event {
-            Kind::RunStart => self.start = record.clone(),
-            Kind::RunEnd => self.has_ended = true,
-            // Only the last one says that all is signed.
-            Kind::Checkpoint if !self.has_ended => return None,
-            Kind::Policy | Kind::Other(_) => return None,
+            LineKind::RunStart => self.start = record.clone(),
+            LineKind::RunEnd => self.has_ended = true,
+            // Only the last checkpoint says that the whole record is signed.
+            LineKind::Checkpoint if !self.has_ended => return None,
+            LineKind::Policy | LineKind::Other(_) => return None,
             _ => {}
         }
         let Some(conn) = record.conn else { return Some(Cow::Borrowed(record)) };
         let decision = match record.event {
-            Kind::Decision => {
-                // Of two the last one counts; who asked is in the first.
+            LineKind::Decision => {
+                // The second decision on a connection counts, but only the first says who asked.
                 let first = self.open.remove(&conn);
                 let (exe, pid, ppid) = match first {
                     Some(first) if record.pid.is_none() => (first.exe, first.pid, first.ppid),
@@ -68,8 +68,8 @@ impl Run {
                 self.open.insert(conn, Record { exe, pid, ppid, ..record.clone() });
                 return Some(Cow::Borrowed(record));
             }
-            Kind::Progress => self.open.get(&conn).cloned(),
-            Kind::Close => self.open.remove(&conn),
+            LineKind::Progress => self.open.get(&conn).cloned(),
+            LineKind::Close => self.open.remove(&conn),
             _ => None,
         };
         let Some(asked) = decision else { return Some(Cow::Borrowed(record)) };
@@ -93,16 +93,16 @@ impl Run {
         }))
     }
 
-    /// Returns the origin's address, if it is known: of a connection that is left to another proxy, `ip` is that proxy's, and
-    /// a `close` does not say whether it was one of those.
+    /// Returns the origin's address, if it is known. If a connection was left to another proxy, `ip` is that proxy's, and a `close` does
+    /// not say whether it was.
     pub(super) fn dialed(&self, record: &Record) -> Option<IpAddr> {
-        let is_unknown = record.event == Kind::Close && record.verdict.is_none();
+        let is_unknown = record.event == LineKind::Close && record.verdict.is_none();
         let left = record.upstream.is_some() || (is_unknown && self.start.upstream.is_some());
         record.ip.filter(|_| !left)
     }
 }
 
-/// A JSON object that is filled in by paths with dots.
+/// A JSON object that is filled by dotted paths.
 #[derive(Default)]
 pub(super) struct Fields(Map<String, Value>);
 
@@ -127,7 +127,7 @@ impl Fields {
         }
     }
 
-    /// Copies fields of a line below `path`: those that it has, each under its own name.
+    /// Copies those of the named fields that a line has to below `path`, under their own names.
     pub(super) fn copy(&mut self, path: &str, line: &Value, names: &[&str]) -> &mut Fields {
         for name in names {
             let value = match line.get(name) {
@@ -152,15 +152,16 @@ impl Fields {
     }
 }
 
-/// Clamps a number to the 63 bits that `long` has in other schemas.
+/// Clamps a number to the 63 bits of a `long` in other schemas.
 pub(super) fn long(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Writes one JSON value as a line of printable ASCII.
-pub(super) fn json_line(value: &Value, out: &mut dyn Write) -> io::Result<()> {
-    ascii_json(out, &value.to_string())?;
-    out.write_all(b"\n")
+pub(super) fn write_event(event: Option<Value>, out: &mut dyn Write) -> io::Result<bool> {
+    let Some(event) = event else { return Ok(false) };
+    ascii_json(out, &event.to_string())?;
+    out.write_all(b"\n").map(|()| true)
 }
 
 #[cfg(test)]
@@ -169,9 +170,9 @@ mod tests {
 
     use super::*;
 
-    /// A record that opens connections and ends none takes no memory for them.
+    /// A record that opens connections and never ends them does not take memory without bound.
     #[test]
-    fn what_is_kept_of_open_connections_is_bounded() {
+    fn bounds_the_open_connections_that_are_kept() {
         let mut run = Run::default();
         let line = |conn: usize| {
             let line = json!({"schema": "egress/1", "seq": 0, "ts": "", "mono_us": 0, "run": "R", "event": "decision", "conn": conn});

@@ -1,16 +1,16 @@
 //! Events of the Open Cybersecurity Schema Framework (OCSF), <https://schema.ocsf.io>.
 //!
-//! Does not invent what the record does not know. An attribute that the schema requires of an object and the record lacks
-//! means that the object is left out; what it would have held stands in `unmapped`:
+//! Does not invent what the record does not know. If the record lacks an attribute that the schema requires of an object, the object is
+//! left out, and its other values go to `unmapped`:
 //!
 //! - `tls` requires the version of TLS, which exeat does not see: the names of the hello are in `unmapped`.
-//! - `span` requires the times of the span, which are the caller's: the caller's span is in `unmapped`, and so is the trace where the
+//! - `span` requires the times of the span, which only the caller knows: the caller's span is in `unmapped`, and so is the trace if the
 //!   class has no profile for it.
-//! - HTTP Activity (4002) requires an answer's status before 1.5, which exeat does not record: there, an `http://` request
-//!   is Network Activity (4001) with its method in `proxy_http_request`.
+//! - Before 1.5, HTTP Activity (4002) requires an answer's status, which exeat does not record: there, an `http://` request is Network
+//!   Activity (4001) with its method in `proxy_http_request`.
 //!
-//! Attributes that name an identifier carry its caption too (`action_id`, `action`), as consumers expect. Which attribute
-//! exists in which version is held against the published schemas by the test `export::ocsf_of_every_kind_of_line`.
+//! Attributes with an identifier have its caption too (`action_id`, `action`), as consumers expect. The test
+//! `export::ocsf_of_every_kind_of_line` compares the attributes of each version with the published schemas.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -21,8 +21,8 @@ use exeat_policy::{Verdict, printable_ascii};
 use exeat_record::SCHEMA;
 use serde_json::Value;
 
-use super::exporter::{Exporter, Fields, Run, json_line, long};
-use crate::query::{Kind, Record, last_part};
+use super::exporter::{Exporter, Fields, Run, long, write_event};
+use crate::query::{LineKind, Record, last_part};
 
 /// A release of the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -36,10 +36,10 @@ pub enum Version {
 }
 
 impl Version {
-    /// Every release that can be written, the oldest first.
+    /// Every release that can be written, oldest first.
     pub const ALL: [Version; 4] = [Version::V1_1, Version::V1_3, Version::V1_5, Version::V1_8];
 
-    /// As it is typed: `1.3`.
+    /// Returns the version as it is typed: `1.3`.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::V1_1 => "1.1",
@@ -64,12 +64,11 @@ impl FromStr for Version {
     }
 }
 
-/// Not a release that exeat can write.
+/// A version that exeat cannot write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("known versions: 1.1, 1.3, 1.5, 1.8")]
 pub struct UnknownVersion;
 
-/// A class of events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Network,
@@ -105,17 +104,17 @@ impl Class {
     }
 }
 
-/// A member of an enumeration: its number, and its caption in the schema.
+/// A value of an enumeration: its number, and its caption in the schema.
 type Id = (u8, &'static str);
 
 const UNKNOWN: Id = (0, "Unknown");
-/// What an enumeration has no number for; its caption is then our own word.
+/// The number for a value that the enumeration lacks; its caption is then exeat's own word.
 const OTHER: u8 = 99;
 
 // Network Activity.
 const OPEN: Id = (1, "Open");
 const CLOSE: Id = (2, "Close");
-/// "abnormally terminated or closed by middle devices": what was let through first.
+/// "abnormally terminated or closed by middle devices": the connection was let through first.
 const RESET: Id = (3, "Reset");
 const FAIL: Id = (4, "Fail");
 const REFUSE: Id = (5, "Refuse");
@@ -124,17 +123,17 @@ const TRAFFIC: Id = (6, "Traffic");
 // Application Lifecycle.
 const START: Id = (3, "Start");
 const STOP: Id = (4, "Stop");
-/// The record of a run that has ended is signed: the schema has no such activity.
+/// The record of a finished run is signed; the schema has no such activity.
 const SIGN: Id = (OTHER, "Sign");
 
 // DNS Activity.
 const QUERY: Id = (1, "Query");
-/// What the sandbox's name server says to a question for a name that is not granted.
+/// The name server's answer to a question for a name that is not granted.
 const NXDOMAIN: Id = (3, "NXDomain");
-/// What it says of a granted name that cannot be served.
+/// The name server's answer for a granted name that cannot be served.
 const SERVERROR: Id = (2, "ServError");
 
-// Every class.
+// Values for every class.
 const INFORMATIONAL: Id = (1, "Informational");
 const LOW: Id = (2, "Low");
 const MEDIUM: Id = (3, "Medium");
@@ -171,7 +170,7 @@ const METHODS: [(&str, Id); 9] = [
     ("PATCH", (9, "Patch")),
 ];
 
-/// Fields that have no place in any class, under the names of the record.
+/// Fields that no class has a place for, under the names of the record.
 const REST: [&str; 16] = [
     "via",
     "mode",
@@ -191,7 +190,7 @@ const REST: [&str; 16] = [
     "expires",
 ];
 
-/// Those of a run's own lines: its place in the ledger, the totals, what is signed.
+/// Fields of a run's first and last lines, such as its ledger number, its totals and its signature.
 const OF_RUN: [&str; 24] = [
     "stage",
     "command",
@@ -219,7 +218,7 @@ const OF_RUN: [&str; 24] = [
     "connections",
 ];
 
-/// Writes events of one version.
+/// Writes events of one version of the schema.
 #[derive(Debug)]
 pub struct Ocsf {
     version: Version,
@@ -227,21 +226,21 @@ pub struct Ocsf {
 }
 
 impl Ocsf {
-    /// Makes an exporter of one version.
+    /// Creates an exporter for one version.
     pub fn new(version: Version) -> Ocsf {
         Ocsf { version, run: Run::default() }
     }
 
-    /// Returns the event that a line becomes; `None` for one that has no class, or says no time.
+    /// Returns the event for a line; `None` if the line has no class or no time.
     pub fn event(&mut self, record: &Record) -> Option<Value> {
         let record = &self.run.take(record)?;
         let class = match record.event {
-            Kind::RunStart | Kind::RunEnd | Kind::Checkpoint => Class::Lifecycle,
-            Kind::Decision if record.via.as_deref() == Some("http") && self.version >= Version::V1_5 => {
+            LineKind::RunStart | LineKind::RunEnd | LineKind::Checkpoint => Class::Lifecycle,
+            LineKind::Decision if record.via.as_deref() == Some("http") && self.version >= Version::V1_5 => {
                 Class::Http
             }
-            Kind::Decision | Kind::Progress | Kind::Close => Class::Network,
-            Kind::Dns => Class::Dns,
+            LineKind::Decision | LineKind::Progress | LineKind::Close => Class::Network,
+            LineKind::Dns => Class::Dns,
             _ => return None,
         };
         let time = record.ts.parse::<jiff::Timestamp>().ok()?.as_millisecond();
@@ -253,14 +252,11 @@ impl Ocsf {
 
 impl Exporter for Ocsf {
     fn line(&mut self, record: &Record, _: &[u8], out: &mut dyn Write) -> io::Result<bool> {
-        match self.event(record) {
-            Some(event) => json_line(&event, out).map(|()| true),
-            None => Ok(false),
-        }
+        write_event(self.event(record), out)
     }
 }
 
-/// One line on its way to an event.
+/// A line that is being turned into an event.
 struct Event<'a> {
     version: Version,
     /// The run's first line.
@@ -290,20 +286,20 @@ impl Event<'_> {
         event.maybe("status_detail", record.error.as_deref());
         event.set("time", time).set("message", self.message());
         event.maybe("count", record.count.map(long));
-        let of_run = Some(record.mono_us).filter(|_| record.event == Kind::RunEnd);
+        let of_run = Some(record.mono_us).filter(|_| record.event == LineKind::RunEnd);
         if let Some(dur) = record.dur_us.or(of_run) {
             let dur = long(dur / 1000);
             event.set("duration", dur).set("start_time", time.saturating_sub(dur)).set("end_time", time);
         }
 
         let mut profiles = Vec::new();
-        // A line on a connection has it from the decision.
+        // A `close` has these values from the decision on its connection.
         if record.is_decision() || (record.conn.is_some() && record.verdict.is_some()) {
             profiles.push("security_control");
             self.control(&mut event);
         }
         if matches!(class, Class::Network | Class::Http) && record.via.as_deref() != Some("direct") {
-            // exeat stood in the way as a proxy: not of questions, nor of what went around it.
+            // Questions for names and attempts without the proxy do not go through it.
             profiles.push("network_proxy");
             self.proxy(&mut event);
         }
@@ -330,7 +326,6 @@ impl Event<'_> {
         }
         if class != Class::Lifecycle {
             event.maybe("app_name", start.command.as_deref());
-            // Where it came from: the sandbox.
             event.set("src_endpoint.name", record.stage.as_deref().unwrap_or("sandbox"));
             event.set("src_endpoint.instance_uid", record.run.as_str());
             id(&mut event, "src_endpoint.type", "", VIRTUAL);
@@ -342,22 +337,22 @@ impl Event<'_> {
         event.into_value()
     }
 
-    /// Activity (its caption may be a method), status, severity.
+    /// Returns the activity (its caption may be a method), the status and the severity.
     fn outcome(&self) -> ((u8, String), Id, Id) {
         let record = self.record;
         let verdict = record.verdict();
-        if record.event == Kind::Close {
+        if record.event == LineKind::Close {
             let failed = record.ended_by.as_deref() == Some("error");
             let status = if failed { FAILURE } else { SUCCESS };
             return ((CLOSE.0, CLOSE.1.to_owned()), status, INFORMATIONAL);
         }
         let plain = |(id, caption): Id, status, severity| ((id, caption.to_owned()), status, severity);
         match record.event {
-            Kind::Progress => return plain(TRAFFIC, SUCCESS, INFORMATIONAL),
-            Kind::RunStart => return plain(START, SUCCESS, INFORMATIONAL),
-            Kind::RunEnd if record.exit == Some(0) => return plain(STOP, SUCCESS, INFORMATIONAL),
-            Kind::RunEnd => return plain(STOP, FAILURE, LOW),
-            Kind::Checkpoint => return plain(SIGN, SUCCESS, INFORMATIONAL),
+            LineKind::Progress => return plain(TRAFFIC, SUCCESS, INFORMATIONAL),
+            LineKind::RunStart => return plain(START, SUCCESS, INFORMATIONAL),
+            LineKind::RunEnd if record.exit == Some(0) => return plain(STOP, SUCCESS, INFORMATIONAL),
+            LineKind::RunEnd => return plain(STOP, FAILURE, LOW),
+            LineKind::Checkpoint => return plain(SIGN, SUCCESS, INFORMATIONAL),
             _ => {}
         }
         let (status, severity) = match verdict {
@@ -381,7 +376,7 @@ impl Event<'_> {
             Class::Network => match verdict {
                 Some(Verdict::Allow | Verdict::WouldDeny) => OPEN,
                 Some(Verdict::Error) => FAIL,
-                // A late refusal has the address that was dialled.
+                // A late refusal has the address that was dialed.
                 Some(Verdict::Deny) if record.ip.is_some() => RESET,
                 Some(Verdict::Deny) => REFUSE,
                 _ => UNKNOWN,
@@ -390,7 +385,7 @@ impl Event<'_> {
         ((activity.0, activity.1.to_owned()), status, severity)
     }
 
-    /// The activity of the method, where this version has one.
+    /// Returns the activity of the method, if this version has one.
     fn known_method(&self) -> Option<Id> {
         let method = self.record.method.as_deref()?;
         METHODS
@@ -400,7 +395,7 @@ impl Event<'_> {
             .map(|(_, id)| id)
     }
 
-    /// One sentence for people.
+    /// Describes the event in one sentence.
     fn message(&self) -> String {
         let record = self.record;
         let target = record
@@ -409,11 +404,11 @@ impl Event<'_> {
         let target = target.as_deref().unwrap_or("no readable host");
         let word = |word: &Option<String>| printable_ascii(word.as_deref().unwrap_or("?")).into_owned();
         match record.event {
-            Kind::Close => return format!("connection to {target} closed ({})", word(&record.ended_by)),
-            Kind::Progress => return format!("connection to {target} is open"),
-            Kind::RunStart => return format!("run of {} started", word(&record.command)),
-            Kind::RunEnd => return format!("run ended ({})", word(&record.cause)),
-            Kind::Checkpoint => {
+            LineKind::Close => return format!("connection to {target} closed ({})", word(&record.ended_by)),
+            LineKind::Progress => return format!("connection to {target} is open"),
+            LineKind::RunStart => return format!("run of {} started", word(&record.command)),
+            LineKind::RunEnd => return format!("run ended ({})", word(&record.cause)),
+            LineKind::Checkpoint => {
                 return format!("record signed ({} lines)", record.n.unwrap_or_default());
             }
             _ => {}
@@ -421,7 +416,7 @@ impl Event<'_> {
         format!("{} {} {target} ({})", word(&record.verdict), word(&record.via), word(&record.reason))
     }
 
-    /// Profile `security_control`: what was decided, by which rule, under which policy.
+    /// Sets the profile `security_control`: the decision, its rule and its policy.
     fn control(&self, event: &mut Fields) {
         let record = self.record;
         let (action, disposition) = match record.verdict() {
@@ -452,7 +447,7 @@ impl Event<'_> {
         }
     }
 
-    /// Profile `network_proxy`: exeat, the next proxy, and what was asked of exeat.
+    /// Sets the profile `network_proxy`: exeat, the next proxy, and the request to exeat.
     fn proxy(&self, event: &mut Fields) {
         let record = self.record;
         event.set("proxy_endpoint.name", "exeat").set("proxy_endpoint.instance_uid", record.run.as_str());
@@ -476,7 +471,7 @@ impl Event<'_> {
         }
     }
 
-    /// A request for an `http://` URL.
+    /// Sets the request for an `http://` URL.
     fn request(&self, event: &mut Fields, path: &str) {
         event.set(path, Value::Object(serde_json::Map::new()));
         let method = self.known_method().and(self.record.method.as_deref());
@@ -484,7 +479,7 @@ impl Event<'_> {
         self.url(event, &format!("{path}.url"));
     }
 
-    /// The URL of a request, as far as it is recorded: neither path nor query are.
+    /// Sets the URL of a request; the record has neither its path nor its query.
     fn url(&self, event: &mut Fields, path: &str) {
         let Some(target) = self.record.target() else { return };
         event.set(&format!("{path}.url_string"), format!("http://{target}"));
@@ -492,13 +487,13 @@ impl Event<'_> {
         self.place(event, path);
     }
 
-    /// The host and port of a URL.
+    /// Sets the host and port of a URL.
     fn place(&self, event: &mut Fields, path: &str) {
         let host = self.record.host.as_deref().filter(|host| is_hostname(host));
         event.maybe(&format!("{path}.hostname"), host).maybe(&format!("{path}.port"), self.record.port);
     }
 
-    /// What was to be reached, and what of it people search for.
+    /// Sets the destination, and lists its parts that people search for.
     fn destination(&self, event: &mut Fields) {
         let record = self.record;
         if let Some(host) = record.host.as_deref() {
@@ -508,7 +503,7 @@ impl Event<'_> {
             event.maybe("dst_endpoint.ip", self.dialed.map(|ip| ip.to_string()));
         }
         if event.get("dst_endpoint").is_none() {
-            // It must be called something.
+            // The schema requires a name.
             event.set("dst_endpoint.name", record.host_raw.as_deref().unwrap_or("unknown"));
         }
         event.maybe("dst_endpoint.port", record.port);
@@ -521,7 +516,7 @@ impl Event<'_> {
         }
     }
 
-    /// How the connection was made, and what went over it.
+    /// Sets how the connection was made, and what it moved.
     fn connection(&self, event: &mut Fields) {
         let record = self.record;
         id(event, "connection_info.direction", "", OUTBOUND);
@@ -539,17 +534,17 @@ impl Event<'_> {
             Some(IpAddr::V6(_)) => id(event, "connection_info.protocol_ver", "", IPV6),
             None => {}
         }
-        // Out is from the sandbox. What an open connection has moved so far is in `unmapped`: its end says it again, and sums would
-        // count it twice. HTTP Activity is about the request alone.
+        // Out is from the sandbox. The bytes of an open connection go to `unmapped`: its end repeats them, and sums would count them
+        // twice. HTTP Activity is about the request only.
         if let (Class::Network, Some(up), Some(down)) = (self.class, record.bytes_up, record.bytes_down)
-            && record.event != Kind::Progress
+            && record.event != LineKind::Progress
         {
             event.set("traffic.bytes_out", long(up)).set("traffic.bytes_in", long(down));
             event.set("traffic.bytes", long(up.saturating_add(down)));
         }
     }
 
-    /// A question to the sandbox's name server, which got no address.
+    /// Sets a question to the sandbox's name server, which got no address.
     fn question(&self, event: &mut Fields) {
         let record = self.record;
         if let Some(name) = record.host.as_deref().filter(|name| is_hostname(name)) {
@@ -563,7 +558,7 @@ impl Event<'_> {
         }
     }
 
-    /// Profile `host`: the machine that the run was on, who started the run there, and the process that asked. Whether there is any of it.
+    /// Sets the profile `host`: the machine, the user who started the run, and the process that asked. Returns whether any is known.
     fn host(&self, event: &mut Fields) -> bool {
         if let Some(pid) = self.record.pid {
             event.set("actor.process.pid", pid);
@@ -583,7 +578,7 @@ impl Event<'_> {
         event.get("actor").or(event.get("device")).is_some()
     }
 
-    /// Profile `trace`, which only HTTP Activity has.
+    /// Whether the class has the profile `trace`; only HTTP Activity does.
     fn takes_trace(&self) -> bool {
         self.class == Class::Http && self.version >= Version::V1_5
     }
@@ -598,7 +593,7 @@ impl Event<'_> {
         event.set("metadata.version", format!("{}.0", self.version));
         self.product(event, "metadata.product");
         event.set("metadata.log_name", "egress").set("metadata.log_version", SCHEMA);
-        // The same for each export of a line: a consumer can tell doubles.
+        // The id is the same in each export of a line, so that a consumer can recognize doubles.
         event
             .set("metadata.log_provider", "exeat")
             .set("metadata.uid", format!("{}:{}", record.run, record.seq));
@@ -615,7 +610,7 @@ impl Event<'_> {
         }
     }
 
-    /// What has no place, under the names of the record. No more than two lines can hold: the run's first, and this one.
+    /// Sets what the class has no place for, under the record's names. It comes from at most two lines: the run's first, and this one.
     fn unmapped(&self, event: &mut Fields) {
         let Event { record, start, class, .. } = self;
         let line = serde_json::to_value(record).unwrap_or_default();
@@ -626,7 +621,7 @@ impl Event<'_> {
             (self.dialed.is_none(), &["ip"]),
             (record.pid.is_none(), &["exe"]),
             (self.known_method().is_none(), &["method"]),
-            (record.event == Kind::Progress, &["bytes_up", "bytes_down"]),
+            (record.event == LineKind::Progress, &["bytes_up", "bytes_down"]),
             (*class == Class::Lifecycle, &OF_RUN),
         ] {
             if is_left_over {
@@ -639,7 +634,7 @@ impl Event<'_> {
     }
 }
 
-/// A value that people search for, and where it stands in the event.
+/// Builds a value that people search for, and its path in the event.
 fn observable(name: &str, kind: Id, value: Value) -> Value {
     let mut observable = Fields::default();
     observable.set("name", name).set("value", value);
@@ -647,12 +642,12 @@ fn observable(name: &str, kind: Id, value: Value) -> Value {
     observable.into_value()
 }
 
-/// Sets `PATH_id`, and the caption in `PATH` with `suffix`.
+/// Sets `PATH_id` to the number, and `PATH` with `suffix` to the caption.
 fn id(event: &mut Fields, path: &str, suffix: &str, (id, caption): (u8, &str)) {
     event.set(&format!("{path}_id"), id).set(&format!("{path}{suffix}"), caption);
 }
 
-/// Sets a host by the attribute that takes it.
+/// Sets a host as an address or a name.
 fn host_at<'a>(event: &'a mut Fields, path: &str, host: &str) -> &'a mut Fields {
     match host.parse::<IpAddr>() {
         Ok(ip) => event.set(&format!("{path}.ip"), ip.to_string()),
@@ -661,7 +656,7 @@ fn host_at<'a>(event: &'a mut Fields, path: &str, host: &str) -> &'a mut Fields 
     }
 }
 
-/// `hostname_t` of the versions that have a pattern for it. Names with an underscore, say, are none.
+/// Whether the text matches the pattern of `hostname_t`. A name with an underscore, for example, does not.
 fn is_hostname(text: &str) -> bool {
     text.split('.').all(|label| {
         let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);

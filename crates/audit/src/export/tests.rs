@@ -34,7 +34,7 @@ fn exported(format: Format, bytes: &[u8]) -> (Exported, Vec<u8>) {
 }
 
 #[test]
-fn lines_stay_what_they_are() {
+fn jsonl_exports_the_lines_unchanged() {
     let bytes = record();
     let (done, out) = exported(Format::Jsonl, &bytes);
     assert_eq!(done, Exported { written: 5, passed_over: 0 });
@@ -42,9 +42,9 @@ fn lines_stay_what_they_are() {
 }
 
 #[test]
-fn what_no_schema_has_a_place_for_is_counted() {
+fn counts_lines_that_no_schema_has_a_place_for() {
     let mut bytes = record();
-    // A policy, and a checkpoint that is not the last.
+    // A policy, and a checkpoint that is not the last one.
     for event in ["policy", "checkpoint"] {
         let line = format!(
             r#"{{"schema":"egress/1","seq":0,"ts":"2026-11-21T10:20:32Z","mono_us":1,"event":"{event}","run":"R"}}"#
@@ -59,7 +59,7 @@ fn what_no_schema_has_a_place_for_is_counted() {
     }
 }
 
-/// Lines of one run, as JSON objects, and what a format makes of them.
+/// Returns a format's events for the lines of one run.
 fn events(format: Format, lines: &[Value]) -> Vec<Value> {
     let mut text = String::new();
     for (seq, fields) in lines.iter().enumerate() {
@@ -71,7 +71,7 @@ fn events(format: Format, lines: &[Value]) -> Vec<Value> {
     String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A connection from its decision to its end.
+/// Returns the lines of a connection from its decision to its end.
 fn connection() -> Vec<Value> {
     vec![
         json!({"event": "run_start", "machine": "build-7.example", "no": 7, "ledger": "1a-2b", "ledger_prev": "cd"}),
@@ -88,7 +88,7 @@ fn connection() -> Vec<Value> {
     ]
 }
 
-/// Bytes by rule, approver and program take no join.
+/// Bytes by rule, approver and program can be added up without a join.
 #[test]
 fn l17_the_end_of_a_connection_has_its_rule_and_its_program() {
     for version in ocsf::Version::ALL {
@@ -114,7 +114,7 @@ fn l17_the_end_of_a_connection_has_its_rule_and_its_program() {
     assert_eq!(close["destination"]["ip"], "192.0.2.7");
 }
 
-/// Of the second connection there is no end: nobody knows what went over it. What is known so far is in no sum.
+/// The second connection has no end, so its bytes are not known, and its progress is not in any sum.
 #[test]
 fn l17_bytes_that_are_not_known_are_absent() {
     for version in ocsf::Version::ALL {
@@ -132,7 +132,7 @@ fn l17_bytes_that_are_not_known_are_absent() {
     assert_eq!(events[3]["event"]["action"], "connection-progress");
 }
 
-/// A SIEM learns that a run began, its number, how it ended, and that its record is signed; of one that is not it hears nothing.
+/// A SIEM learns that a run began, its number, how it ended, and whether its record is signed.
 #[test]
 fn l17_a_run_has_events_for_its_start_its_end_and_its_signature() {
     for version in ocsf::Version::ALL {
@@ -153,7 +153,7 @@ fn l17_a_run_has_events_for_its_start_its_end_and_its_signature() {
     assert_eq!((&all[0]["exeat"]["no"], &all[6]["exeat"]["root"]), (&json!(7), &json!("ef")));
 }
 
-/// Whoever wrote the file, a terminal that prints the export sees letters.
+/// A terminal that prints an export of a hostile record gets only printable characters.
 #[test]
 fn a_hostile_record_exports_as_printable_ascii() {
     let text = serde_json::to_string(HOSTILE).unwrap();

@@ -5,15 +5,15 @@ use exeat_record::{Event, Log, Sink};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::*;
-use crate::query::{Flaw, Kind};
+use crate::query::{Flaw, LineKind};
 use crate::testing::{Dir, allow, close, deny, end, header, key, log};
 
-/// An empty file that somebody writes to, until it is dropped.
+/// Returns an empty file that counts as being written until it is dropped.
 fn writer(path: &Path) -> Flock<File> {
     Flock::lock(File::create(path).unwrap(), FlockArg::LockExclusive).unwrap()
 }
 
-/// Each line is there at the first look after it was written, and the end of the run ends the reading.
+/// Each line can be read as soon as it is written, and the end of the run ends the reading.
 #[test]
 fn lines_come_as_they_are_written() {
     let dir = Dir::new();
@@ -39,7 +39,10 @@ fn lines_come_as_they_are_written() {
     for record in reader.by_ref() {
         seen.push((record.unwrap().event, pauses.get()));
     }
-    assert_eq!(seen, [(Kind::Decision, 0), (Kind::Decision, 1), (Kind::Close, 2), (Kind::RunEnd, 3)]);
+    assert_eq!(
+        seen,
+        [(LineKind::Decision, 0), (LineKind::Decision, 1), (LineKind::Close, 2), (LineKind::RunEnd, 3)]
+    );
     assert_eq!(reader.flaws(), []);
 }
 
@@ -64,11 +67,11 @@ fn half_a_line_is_waited_for() {
     let reader = follow(&path, pause).unwrap();
     assert_eq!(
         reader.map(|record| record.unwrap().event).collect::<Vec<_>>(),
-        [Kind::Decision, Kind::RunEnd]
+        [LineKind::Decision, LineKind::RunEnd]
     );
 }
 
-/// The checkpoint behind the end is shown though it is written after the end was seen.
+/// The checkpoint after the end is shown even if it is written after the end was read.
 #[test]
 fn the_last_checkpoint_is_waited_for() {
     let dir = Dir::new();
@@ -82,7 +85,7 @@ fn the_last_checkpoint_is_waited_for() {
     let pause = || std::fs::write(&path, &bytes);
     let mut reader = follow(&path, pause).unwrap();
     let kinds: Vec<_> = reader.by_ref().map(|record| record.unwrap().event).collect();
-    assert_eq!(kinds, [Kind::RunEnd, Kind::Checkpoint]);
+    assert_eq!(kinds, [LineKind::RunEnd, LineKind::Checkpoint]);
     assert_eq!(reader.flaws(), []);
 }
 
@@ -101,7 +104,7 @@ fn a_record_that_was_removed_is_over() {
 }
 
 #[test]
-fn what_ends_the_pause_ends_the_reading() {
+fn an_error_of_the_pause_ends_the_reading() {
     let dir = Dir::new();
     let path = dir.join("run.jsonl");
     let log = log(&path);
@@ -114,7 +117,7 @@ fn what_ends_the_pause_ends_the_reading() {
     assert!(follow(&dir.join("none"), || Ok(())).is_err());
 }
 
-/// A run that was killed has no end, and nobody waits for one.
+/// A run that was killed has no end, so the reader must not wait for one.
 #[test]
 fn a_writer_that_is_gone_ends_the_reading() {
     let dir = Dir::new();
@@ -122,7 +125,7 @@ fn a_writer_that_is_gone_ends_the_reading() {
     let log = RefCell::new(Some(log(&path)));
     log.borrow().as_ref().unwrap().write(Event::Decision(deny(1, "a.example.com:443"))).unwrap();
     let pause = || {
-        // The last line is written between the look and the end.
+        // Write the last line between the check and the end.
         if let Some(log) = log.borrow_mut().take() {
             log.write(Event::Decision(deny(2, "b.example.com:443"))).unwrap();
         }

@@ -1,4 +1,4 @@
-//! The policy file. Every text of a record goes into a comment, on one line and printable, or is not printed.
+//! Prints the policy file. Text from a record goes only into comments, on one line and printable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,36 +11,35 @@ use exeat_policy::{
 };
 use exeat_record::RunId;
 
-use super::{Known, Learned, Seen};
+use super::{Known, Learned, TargetEvidence};
 use crate::summary::Cited;
 use crate::table::bytes;
 
-/// Presets that are suggested at most.
+/// The most presets that are suggested.
 const MAX_PRESETS: usize = 8;
 
-/// Characters of a record's text in a comment.
+/// The most characters of a record's text in a comment.
 const MAX_WORD: usize = 80;
 
-/// What was printed does not read back as what was meant: a fault of exeat.
+/// The printed policy does not read back as intended: a bug in exeat.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the policy that was learned does not read back: {0}")]
 pub struct Faulty(String);
 
-/// One rule to print.
 struct Rule<'a> {
     notes: Vec<String>,
-    seen: Option<&'a Seen>,
+    seen: Option<&'a TargetEvidence>,
     evidence: &'a Cited,
 }
 
 type Rules<'a> = BTreeMap<Target, (TlsCheck, Rule<'a>)>;
 
 impl Learned {
-    /// The policy file, with the evidence for each rule.
+    /// Returns the policy file, with the evidence for each rule.
     ///
     /// # Errors
     ///
-    /// [`Faulty`]: it does not grant exactly what it is meant to.
+    /// Returns [`Faulty`] if the file does not grant exactly what it should.
     pub fn policy_file(&self, known: &Known<'_>) -> Result<String, Faulty> {
         let rules = self.rules(known);
         let host_ports = self.offered(known);
@@ -76,12 +75,12 @@ impl Learned {
                 continue;
             }
             let tls = seen.tls(target, known);
-            let mut notes = vec![said_of(seen)];
+            let mut notes = vec![describe(seen)];
             notes.extend(risks(target));
             let rule = Rule { notes, seen: Some(seen), evidence: &seen.evidence };
             rules.insert(target.clone(), (tls, rule));
         }
-        // Where a name leads that is no public address: the run had a rule for that, or it would not have passed.
+        // The run reached an address that is not public, so it had a rule for that.
         for (target, seen) in self.targets.iter().filter(|(_, seen)| seen.is_granted()) {
             for ip in seen.special.iter().filter(|_| target.host.name().is_some()) {
                 let address = Target { host: Host::Ip(*ip), port: target.port };
@@ -95,7 +94,7 @@ impl Learned {
         rules
     }
 
-    /// The services of this machine, each with where the stage finds it.
+    /// Returns the services of this machine, and whether the stage's port is known.
     fn offered(&self, known: &Known<'_>) -> Vec<(HostPort, bool)> {
         let of = |port: &Port, inner: Option<Port>| {
             let offered = known.host_ports.iter().find(|offered| offered.port == *port);
@@ -131,7 +130,7 @@ impl Learned {
         for (offered, is_known) in host_ports {
             if let Some(forwarded) = self.host_ports.get(&offered.port) {
                 let times = times(forwarded.count);
-                let _ = writeln!(text, "  # {times}; {}", shown(&forwarded.evidence));
+                let _ = writeln!(text, "  # {times}; {}", cite(&forwarded.evidence));
             }
             text.push_str("  # risk: it opens what listens for you alone on this machine\n");
             if !is_known {
@@ -143,7 +142,7 @@ impl Learned {
     }
 
     fn print_refused(&self, rules: &Rules<'_>, text: &mut String) {
-        let refused = |seen: &Seen| !seen.refused.is_empty() || !seen.taken_back.is_empty();
+        let refused = |seen: &TargetEvidence| !seen.refused.is_empty() || !seen.taken_back.is_empty();
         let all: Vec<_> = self.targets.iter().filter(|(_, seen)| refused(seen)).collect();
         let others = all.into_iter().filter(|(target, _)| !rules.contains_key(*target));
         let (wanting, others): (Vec<_>, Vec<_>) =
@@ -151,13 +150,13 @@ impl Learned {
         if !wanting.is_empty() {
             text.push_str("\n# Refused for want of a rule, and not granted here. In `allow` a line grants what it names:\n");
             for (target, seen) in wanting {
-                let _ = writeln!(text, "#   \"{target}\",  # {}; {}", reasons(seen), shown(&seen.evidence));
+                let _ = writeln!(text, "#   \"{target}\",  # {}; {}", reasons(seen), cite(&seen.evidence));
             }
         }
         if !others.is_empty() {
             text.push_str("\n# Refused, and refused again whatever rule grants the name:\n");
             for (target, seen) in others {
-                let _ = writeln!(text, "#   {target}  {}; {}", reasons(seen), shown(&seen.evidence));
+                let _ = writeln!(text, "#   {target}  {}; {}", reasons(seen), cite(&seen.evidence));
                 for hint in hints(target, seen) {
                     let _ = writeln!(text, "#     {hint}");
                 }
@@ -171,7 +170,7 @@ impl Learned {
         if !asked.is_empty() {
             text.push_str("\n# Only asked for by name, and told that there is no such name; on which port is not known:\n");
             for (name, evidence) in asked {
-                let _ = writeln!(text, "#   {name}  {}", shown(evidence));
+                let _ = writeln!(text, "#   {name}  {}", cite(evidence));
             }
         }
     }
@@ -209,7 +208,7 @@ impl Learned {
     }
 }
 
-/// Whether a rule may be offered for it without more ado: a name, or a public address.
+/// Whether a rule can be suggested without a warning: for a name, or a public address.
 fn is_open(host: &Host) -> bool {
     host.ip().is_none_or(|ip| classify(ip) == AddrClass::Public)
 }
@@ -232,13 +231,13 @@ fn print_rules(rules: &Rules<'_>, which: TlsCheck, key: &str, today: Day, text: 
         let sent = rule.seen.filter(|seen| seen.bytes_up > 0 || seen.bytes_down > 0);
         let sent =
             sent.map(|seen| format!("{} sent, {} received; ", bytes(seen.bytes_up), bytes(seen.bytes_down)));
-        let _ = writeln!(text, "  # {}{}", sent.unwrap_or_default(), shown(rule.evidence));
+        let _ = writeln!(text, "  # {}{}", sent.unwrap_or_default(), cite(rule.evidence));
         let _ = writeln!(text, "  \"{target}\",");
     }
     text.push_str("]\n");
 }
 
-/// What `exeat policy lint` would say of the rules.
+/// Returns what `exeat policy lint` would report on the rules.
 fn findings(rules: &Rules<'_>, today: Day) -> BTreeMap<String, BTreeSet<String>> {
     let policy = policy_of(rules.iter().map(|(target, (tls, _))| (target, *tls)));
     let mut said: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -255,13 +254,13 @@ fn policy_of<'a>(rules: impl Iterator<Item = (&'a Target, TlsCheck)>) -> Policy 
     for (target, tls) in rules {
         let text = target.to_string();
         let origin = Origin::Flag { flag: "learned".into() };
-        // What cannot be a rule is told when the file is read back.
+        // Reading the file back reports what cannot be a rule.
         let _ = builder.add(&text, Action::Allow, origin, Note { tls, ..Note::default() });
     }
     builder.build()
 }
 
-fn said_of(seen: &Seen) -> String {
+fn describe(seen: &TargetEvidence) -> String {
     let mut said =
         if seen.is_granted() { times(seen.let_through) } else { String::from("refused in these runs") };
     for (count, what) in [(seen.would_deny, "that no rule allowed"), (seen.failed, "that failed")] {
@@ -282,7 +281,7 @@ fn times(count: u64) -> String {
     if count == 1 { "1 connection".into() } else { format!("{count} connections") }
 }
 
-fn reasons(seen: &Seen) -> String {
+fn reasons(seen: &TargetEvidence) -> String {
     let of = |((reason, by), count): (&(_, Option<String>), &u64)| match by {
         Some(by) => format!("{count}x {reason} ({})", comment(by)),
         None => format!("{count}x {reason}"),
@@ -291,8 +290,8 @@ fn reasons(seen: &Seen) -> String {
     seen.refused.iter().map(of).chain(late).collect::<Vec<_>>().join(", ")
 }
 
-/// What would have to be written for what was refused, where anything can be.
-fn hints(target: &Target, seen: &Seen) -> Vec<String> {
+/// Suggests what to write for a refused target, if anything can grant it.
+fn hints(target: &Target, seen: &TargetEvidence) -> Vec<String> {
     use exeat_policy::Reason;
     let mut hints = Vec::new();
     let reasons: BTreeSet<Reason> =
@@ -300,7 +299,7 @@ fn hints(target: &Target, seen: &Seen) -> Vec<String> {
     if reasons.contains(&Reason::PrivateIp) {
         let openable = |ip: &&std::net::IpAddr| {
             let class = classify(**ip);
-            class != AddrClass::Metadata && !class.is_never_dialled()
+            class != AddrClass::Metadata && !class.is_never_dialed()
         };
         let addresses: Vec<String> = seen
             .special
@@ -365,7 +364,7 @@ fn spec_covers(spec: &RuleSpec, target: &Target) -> bool {
     is_host && spec.ports.contains(target.port)
 }
 
-/// Presets that cover some of the rules: for a reader to choose, since each grants more than was seen.
+/// Prints presets that cover some of the rules. The reader chooses, because each grants more than was seen.
 fn print_presets(rules: &Rules<'_>, text: &mut String) {
     let mut found: Vec<(&Preset, BTreeSet<&Target>)> = preset::groups()
         .iter()
@@ -400,20 +399,21 @@ fn print_presets(rules: &Rules<'_>, text: &mut String) {
     }
 }
 
-/// Where it stands: the first run, its lines, and when.
-fn shown(evidence: &Cited) -> String {
+/// Names the first run, its lines, and their time.
+fn cite(evidence: &Cited) -> String {
     let run =
         evidence.run.parse().map_or_else(|_| "an unnamed run".to_owned(), |run: RunId| format!("run {run}"));
     let lines: Vec<_> = evidence.lines.iter().map(ToString::to_string).collect();
     let more = if evidence.more_lines { ", ..." } else { "" };
     let others = match evidence.runs {
         0 | 1 => String::new(),
+        2 => " and 1 more run".to_owned(),
         runs => format!(" and {} more runs", runs - 1),
     };
     format!("first {}, {run} seq {}{more}{others}", comment(&evidence.first), lines.join(", "))
 }
 
-/// Text of a record in a comment: printable, on one line, not long.
+/// Makes text of a record fit for a comment: printable, on one line, not long.
 fn comment(text: &str) -> String {
     let text = printable_ascii(text);
     match text.char_indices().nth(MAX_WORD).and_then(|(at, _)| text.get(..at)) {
@@ -422,7 +422,7 @@ fn comment(text: &str) -> String {
     }
 }
 
-/// A basic string of TOML (TOML 1.0, "String").
+/// Writes a basic string of TOML (TOML 1.0, "String").
 fn toml(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -439,7 +439,7 @@ fn toml(text: &str) -> String {
     out
 }
 
-/// Reads what was printed as `--policy` would, and compares it with what was meant.
+/// Reads the printed policy as `--policy` would, and compares it with the intended one.
 fn read_back(
     text: &str,
     rules: &Rules<'_>,

@@ -1,8 +1,6 @@
 use exeat_policy::{Action, FileRole, Note, Origin, OwnAddrs, PolicyBuilder, PolicyFile};
 
 use super::*;
-use crate::query::Filter;
-use crate::summary::Reading;
 
 const RUN: &str = "01JD8Z3V5QABCDEFGHJKMNPQRS";
 
@@ -35,23 +33,12 @@ fn known<'a>() -> Known<'a> {
     Known { policy: None, host_ports: &[], denied: false, today: today() }
 }
 
-fn summary(records: &[Record]) -> Summary {
-    let mut summary = Summary::for_grants();
-    let mut reading = Reading::default();
-    for record in records {
-        summary.take(&mut reading, record, &Filter::default()).unwrap();
-    }
-    summary.end_run(&mut reading).unwrap();
-    summary.finish().unwrap();
-    summary
-}
-
 fn learned(records: &[Record]) -> Learned {
     let start = line(0, r#""event":"run_start","command":"npm","mode":"report""#);
-    Learned::new(&summary(&[&[start], records].concat()))
+    Learned::new(&Summary::of_records(&[&[start], records].concat()))
 }
 
-/// The file, and the policy that it makes.
+/// Returns the policy file, and the policy that it parses to.
 fn policy_of(learned: &Learned, known: &Known<'_>) -> (String, Policy) {
     let text = learned.policy_file(known).unwrap();
     let file = PolicyFile::parse(&text, "learned", FileRole::Policy, &Vec::new).unwrap();
@@ -65,7 +52,7 @@ fn granted(policy: &Policy) -> Vec<String> {
 }
 
 #[test]
-fn what_was_let_through_is_granted_and_nothing_else() {
+fn grants_exactly_what_was_let_through() {
     let learned = learned(&[
         decided(1, "would_deny", "default", "registry.npmjs.org", 443, ""),
         line(
@@ -111,12 +98,12 @@ fn what_was_let_through_is_granted_and_nothing_else() {
         assert!(text.contains(said), "no {said:?} in\n{text}");
     }
     assert!(!text.contains("stage =") && !text.contains("tls") && !text.contains("socks5"), "{text}");
-    // The same records, the same file.
+    // The same records give the same file.
     assert_eq!(learned.policy_file(&known()).unwrap(), text);
 }
 
 #[test]
-fn what_was_refused_for_want_of_a_rule_is_granted_when_asked_for() {
+fn grants_refused_targets_on_request() {
     let learned = learned(&[
         decided(1, "deny", "default", "denied.example", 443, ""),
         decided(2, "deny", "port", "denied.example", 22, ""),
@@ -140,7 +127,7 @@ fn what_was_refused_for_want_of_a_rule_is_granted_when_asked_for() {
     assert_eq!(granted(&policy), ["denied.example:22", "denied.example:443", "93.184.215.14:443"]);
 }
 
-/// A run that reached a private address by name had a rule for that, and needs it again.
+/// A run that reached a private address by name had a rule for it, and needs it again.
 #[test]
 fn where_a_name_led_is_granted_with_it() {
     let learned =
@@ -175,13 +162,13 @@ fn tls_is_left_unchecked_only_where_it_was() {
     let unchecked = (true, Some(TlsCheck::Off));
     assert_eq!(off(&[on_443(), closed(443, r#","sni_ok":true"#)], &known()), checked);
     assert_eq!(off(&[on_443(), closed(443, "")], &known()), unchecked);
-    // A server that speaks first on its own port needs no such word.
+    // A server that speaks first on its own port does not need `tls = "off"`.
     assert_eq!(off(&[decided(1, "allow", "rule", "a.example", 22, ""), closed(22, "")], &known()), checked);
     assert_eq!(
         off(&[decided(1, "allow", "rule", "a.example", 993, r#","rule_src":"--tls-off""#)], &known()),
         unchecked
     );
-    // The policy of the run knows better than its traces.
+    // The policy of the run counts more than its traces.
     let mut rules = PolicyBuilder::new();
     let note = Note { tls: TlsCheck::Off, ..Note::default() };
     rules.add("*.a.example:*", Action::Allow, Origin::Flag { flag: "--tls-off".into() }, note).unwrap();
@@ -197,7 +184,7 @@ fn tls_is_left_unchecked_only_where_it_was() {
 }
 
 #[test]
-fn what_else_a_run_needs() {
+fn prints_the_other_needs_of_a_run() {
     let forwarded = |seq, port: u16, src: &str| {
         line(
             seq,
@@ -224,7 +211,7 @@ fn what_else_a_run_needs() {
     assert!(policy_of(&learned, &with).0.contains("\"6379:16379\","));
 }
 
-/// The whole file is a stranger's text put into ours.
+/// Hostile text in every field of a record grants nothing.
 #[test]
 fn a_hostile_record_grants_nothing_of_its_own() {
     let evil = "x\"]\nallow=[\"evil.example";
@@ -259,7 +246,7 @@ fn a_hostile_record_grants_nothing_of_its_own() {
     records.push(record.clone());
     record.run = evil.to_owned();
     records.push(record);
-    let mut learned = Learned::new(&summary(&records));
+    let mut learned = Learned::new(&Summary::of_records(&records));
     let start = learned.starts.first_mut().unwrap();
     start.run = evil.to_owned();
     start.ts = evil.to_owned();
@@ -274,7 +261,7 @@ fn a_hostile_record_grants_nothing_of_its_own() {
 #[test]
 fn the_name_of_a_stage_is_quoted() {
     let start = line(0, r#""event":"run_start","stage":"a \"b\" \\ \u00e9\u202e""#);
-    let learned = Learned::new(&summary(&[start]));
+    let learned = Learned::new(&Summary::of_records(&[start]));
     let (text, _) = policy_of(&learned, &known());
     let file = PolicyFile::parse(&text, "learned", FileRole::Policy, &Vec::new).unwrap();
     assert_eq!(file.stage.as_deref(), Some("a \"b\" \\ \u{e9}\u{202e}"));
@@ -309,13 +296,13 @@ fn runs_are_told_apart() {
         let fields = r#""event":"decision","via":"connect","verdict":"allow","reason":"rule","host":"a.example","port":443"#;
         records.push(line_of(&run, 4, fields));
     }
-    let learned = Learned::new(&summary(&records));
+    let learned = Learned::new(&Summary::of_records(&records));
     let (text, _) = policy_of(&learned, &known());
     assert!(text.contains("run 01JD8Z3V5QABCDEFGHJKMNPQR0 seq 4, ... and 2 more runs"), "{text}");
     assert!(!text.contains("stage ="), "two stages: {text}");
 }
 
-/// Counts of a record that are larger than any run's add up to no smaller ones.
+/// Counts of a record that overflow do not wrap around to small ones.
 #[test]
 fn counts_that_overflow_grant_nothing() {
     let most = format!(r#","count":{}"#, u64::MAX);

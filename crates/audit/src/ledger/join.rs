@@ -1,174 +1,136 @@
-//! Ledgers and the records that they speak of, held against each other.
+//! Compares ledgers with the records that they list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use exeat_record::RunId;
 
-use super::read::{Book, Entry, Pruned, Start, shown};
+use super::read::{Book, Entry, Pruned, Start, printable};
 use crate::verify::Witness;
 
 /// A record that was read.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct RecordFacts {
     /// Its run.
     pub run: RunId,
-    /// What it says of its ledger, and what the ledger must say of it.
+    /// The facts that its ledger must agree with.
     pub witness: Witness,
-    /// Its writer is still there.
+    /// Whether its writer still runs.
     pub is_running: bool,
-    /// The digests of the policies that it was made under and that do not stand beside it; printable.
+    /// The digests of its policies that are not stored beside it; printable.
     pub missing: Vec<String>,
 }
 
-/// What came of it.
+/// The result of comparing ledgers and records.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Joined {
-    /// What is wrong.
-    pub faults: Vec<Fault>,
-    /// Runs whose ledger has no end of them, and whose record has none either: killed.
+    /// Contradictions between ledgers and records.
+    pub faults: Vec<Mismatch>,
+    /// Runs without an end in the ledger and in the record: they were killed.
     pub killed: Vec<RunId>,
-    /// Those that still go on.
+    /// The number of runs that still go on.
     pub running: u64,
-    /// Runs that ended, as their record says, and whose ledger has no end.
+    /// Runs whose record has an end, and whose ledger has none.
     pub no_end: Vec<RunId>,
-    /// Records that were pruned.
+    /// The number of records that were pruned.
     pub pruned: u64,
-    /// When the last of them was pruned, and by whom; printable.
+    /// When the last record was pruned, and by whom; printable.
     pub last_pruned: Option<(String, String)>,
-    /// Runs whose record is there and cannot be read.
+    /// Runs whose record exists but cannot be read.
     pub unread: Vec<RunId>,
-    /// Records in other places, as the ledgers name them; printable.
+    /// Records in other places, as the ledgers name them: number, run and path; printable.
     pub elsewhere: Vec<(Option<u64>, RunId, String)>,
     /// Runs that have a record and could not take a number.
     pub unnumbered: Vec<RunId>,
-    /// Records that say that there is no ledger: nothing signed them, or a key that does not last.
+    /// The number of records that say they have no ledger: they are not signed, or by a temporary key.
     pub without: u64,
-    /// Records without a line that no ledger has: their runs were killed before they began.
+    /// The number of empty records that no ledger has: their runs were killed before they began.
     pub not_begun: u64,
-    /// The same, whose writers are still there.
+    /// The number of empty records whose writers still run.
     pub starting: u64,
-    /// Records that say nothing about a ledger: they are older.
+    /// The number of older records, which say nothing about a ledger.
     pub older: u64,
 }
 
-/// Something that a ledger and the records say differently.
+/// A contradiction between a ledger and the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fault {
+#[expect(missing_docs, reason = "the fields are what their names say; text is printable")]
+pub enum Mismatch {
     /// A run is in the ledger, and its record is not where it should be.
     Removed {
-        /// The ledger.
         ledger: String,
-        /// The number of the run, where it has one.
         no: Option<u64>,
-        /// The run.
         run: RunId,
-        /// Its stage; printable.
         stage: Option<String>,
-        /// When it began; printable.
         started: String,
-        /// Its policy is still there.
         policy_left: bool,
     },
-    /// The policy that stood beside a record is gone.
-    PolicyRemoved {
-        /// The number of the run, where it has one.
-        no: Option<u64>,
-        /// The run.
-        run: RunId,
-        /// The digest of the policy; printable.
-        sha256: String,
-    },
-    /// A policy without a record beside it, of a run that no ledger has.
-    RecordOfPolicy {
-        /// The run.
-        run: RunId,
-    },
+    /// The policy beside a record is gone.
+    PolicyRemoved { no: Option<u64>, run: RunId, sha256: String },
+    /// A policy of a run that has no record and is in no ledger.
+    RecordOfPolicy { run: RunId },
     /// A record has a number in a ledger that does not have its run.
-    NotInLedger {
-        /// The ledger; printable.
-        ledger: String,
-        /// The number.
-        no: u64,
-        /// The run.
-        run: RunId,
-    },
+    NotInLedger { ledger: String, no: u64, run: RunId },
     /// Records have numbers in a ledger that is not here.
-    NoLedger {
-        /// The ledger; printable.
-        ledger: String,
-        /// How many records.
-        records: u64,
-    },
-    /// A ledger does not have the line that another one saw at its end.
+    NoLedger { ledger: String, records: u64 },
+    /// A ledger lacks the line that another one saw at its end.
     Cut {
-        /// The ledger; printable.
         ledger: String,
-        /// The one that saw it.
+        /// The ledger that saw it.
         by: String,
     },
-    /// The record is not the one that the ledger speaks of.
-    OtherRecord {
-        /// The number, where the run has one.
-        no: Option<u64>,
-        /// The run.
-        run: RunId,
-    },
+    /// The record is not the one that the ledger names.
+    OtherRecord { no: Option<u64>, run: RunId },
     /// The ledger before the start of a run is not the one that the run saw.
-    OtherLedger {
-        /// The number.
-        no: u64,
-        /// The run.
-        run: RunId,
-    },
+    OtherLedger { no: u64, run: RunId },
 }
 
-impl Fault {
-    /// The word for it in JSON.
+impl Mismatch {
+    /// Returns the word for it in JSON.
     pub fn word(&self) -> &'static str {
         match self {
-            Fault::Removed { .. } => "record_removed",
-            Fault::PolicyRemoved { .. } => "policy_removed",
-            Fault::RecordOfPolicy { .. } => "record_of_policy_removed",
-            Fault::NotInLedger { .. } => "not_in_ledger",
-            Fault::NoLedger { .. } => "ledger_missing",
-            Fault::Cut { .. } => "ledger_cut",
-            Fault::OtherRecord { .. } => "other_record",
-            Fault::OtherLedger { .. } => "other_ledger",
+            Mismatch::Removed { .. } => "record_removed",
+            Mismatch::PolicyRemoved { .. } => "policy_removed",
+            Mismatch::RecordOfPolicy { .. } => "record_of_policy_removed",
+            Mismatch::NotInLedger { .. } => "not_in_ledger",
+            Mismatch::NoLedger { .. } => "ledger_missing",
+            Mismatch::Cut { .. } => "ledger_cut",
+            Mismatch::OtherRecord { .. } => "other_record",
+            Mismatch::OtherLedger { .. } => "other_ledger",
         }
     }
 
-    /// The run that it is about.
+    /// Returns the run that it is about.
     pub fn run(&self) -> Option<RunId> {
         match self {
-            Fault::Removed { run, .. }
-            | Fault::PolicyRemoved { run, .. }
-            | Fault::RecordOfPolicy { run }
-            | Fault::NotInLedger { run, .. }
-            | Fault::OtherRecord { run, .. }
-            | Fault::OtherLedger { run, .. } => Some(*run),
-            Fault::NoLedger { .. } | Fault::Cut { .. } => None,
+            Mismatch::Removed { run, .. }
+            | Mismatch::PolicyRemoved { run, .. }
+            | Mismatch::RecordOfPolicy { run }
+            | Mismatch::NotInLedger { run, .. }
+            | Mismatch::OtherRecord { run, .. }
+            | Mismatch::OtherLedger { run, .. } => Some(*run),
+            Mismatch::NoLedger { .. } | Mismatch::Cut { .. } => None,
         }
     }
 
-    /// The number that it is about.
+    /// Returns the number that it is about.
     pub fn no(&self) -> Option<u64> {
         match self {
-            Fault::Removed { no, .. } | Fault::PolicyRemoved { no, .. } | Fault::OtherRecord { no, .. } => {
-                *no
-            }
-            Fault::NotInLedger { no, .. } | Fault::OtherLedger { no, .. } => Some(*no),
-            Fault::RecordOfPolicy { .. } | Fault::NoLedger { .. } | Fault::Cut { .. } => None,
+            Mismatch::Removed { no, .. }
+            | Mismatch::PolicyRemoved { no, .. }
+            | Mismatch::OtherRecord { no, .. } => *no,
+            Mismatch::NotInLedger { no, .. } | Mismatch::OtherLedger { no, .. } => Some(*no),
+            Mismatch::RecordOfPolicy { .. } | Mismatch::NoLedger { .. } | Mismatch::Cut { .. } => None,
         }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Removed { no, run, stage, started, policy_left, .. } => {
+            Mismatch::Removed { no, run, stage, started, policy_left, .. } => {
                 write!(f, "{}the record of {run} was removed (", number(*no))?;
                 if let Some(stage) = stage {
                     write!(f, "{stage}, ")?;
@@ -176,19 +138,19 @@ impl fmt::Display for Fault {
                 let left = if *policy_left { ", its policy is still there" } else { "" };
                 write!(f, "{started}{left})")
             }
-            Fault::PolicyRemoved { no, run, sha256 } => {
+            Mismatch::PolicyRemoved { no, run, sha256 } => {
                 let short = sha256.get(..16).unwrap_or(sha256);
                 write!(f, "{}the policy beside the record of {run} was removed ({short})", number(*no))
             }
-            Fault::RecordOfPolicy { run } => {
+            Mismatch::RecordOfPolicy { run } => {
                 write!(f, "the record of {run} was removed: its policy is still there")
             }
-            Fault::NotInLedger { ledger, no, run } => write!(
+            Mismatch::NotInLedger { ledger, no, run } => write!(
                 f,
                 "number {no}: {run} has it in its record, and not in the ledger {ledger}: that was cut or replaced, or \
                  its machine crashed"
             ),
-            Fault::NoLedger { ledger, records } => {
+            Mismatch::NoLedger { ledger, records } => {
                 let plural = if *records == 1 { " has its number" } else { "s have their numbers" };
                 write!(
                     f,
@@ -196,14 +158,14 @@ impl fmt::Display for Fault {
                      come from another machine"
                 )
             }
-            Fault::Cut { ledger, by } => write!(
+            Mismatch::Cut { ledger, by } => write!(
                 f,
                 "the ledger {ledger} does not have the line that {by} saw at its end: it was cut, replaced or removed"
             ),
-            Fault::OtherRecord { no, run } => {
+            Mismatch::OtherRecord { no, run } => {
                 write!(f, "{}the record of {run} is not the one that the ledger has", number(*no))
             }
-            Fault::OtherLedger { no, run } => {
+            Mismatch::OtherLedger { no, run } => {
                 write!(f, "number {no}: the ledger before it is not the one that {run} saw when it started")
             }
         }
@@ -214,13 +176,12 @@ fn number(no: Option<u64>) -> String {
     no.map_or_else(|| "not numbered: ".to_owned(), |no| format!("number {no}: "))
 }
 
-/// Holds ledgers and the records of a directory against each other. `policies` are the runs that a policy stands there of
-/// without a record.
-pub fn join(books: &[Book], records: &[Seen], policies: &BTreeSet<RunId>) -> Joined {
+/// Compares ledgers with the records of a directory. `policies` are the runs whose policy is stored there without a record.
+pub fn join(books: &[Book], records: &[RecordFacts], policies: &BTreeSet<RunId>) -> Joined {
     let mut joined = Joined::default();
-    let by_run: BTreeMap<RunId, &Seen> = records.iter().map(|seen| (seen.run, seen)).collect();
+    let by_run: BTreeMap<RunId, &RecordFacts> = records.iter().map(|seen| (seen.run, seen)).collect();
     let mut policies = policies.clone();
-    // After a move to another machine, or a change of the key, that a record was pruned is in another ledger than its start.
+    // After a move to another machine or a change of the key, the pruning is in another ledger than the start.
     let proved = books.iter().filter(|book| book.key.is_some());
     let pruned: BTreeMap<RunId, &Pruned> = proved
         .flat_map(|book| &book.runs)
@@ -260,47 +221,47 @@ pub fn join(books: &[Book], records: &[Seen], policies: &BTreeSet<RunId>) -> Joi
         };
         match books.iter().find(|book| book.name == ledger) {
             None => *missing.entry(ledger).or_default() += 1,
-            // It was killed between the two lines, before anything ran: its record has nothing else.
+            // A run that was killed after its first line, before anything else, is not in the ledger yet.
             Some(book) if !book.runs.contains_key(&seen.run) && witness.lines > 1 => {
-                joined.faults.push(Fault::NotInLedger { ledger: book.name.clone(), no, run: seen.run });
+                joined.faults.push(Mismatch::NotInLedger { ledger: book.name.clone(), no, run: seen.run });
             }
             Some(_) => {}
         }
     }
     for (ledger, records) in missing {
-        joined.faults.push(Fault::NoLedger { ledger: shown(ledger), records });
+        joined.faults.push(Mismatch::NoLedger { ledger: printable(ledger), records });
     }
-    joined.faults.extend(policies.into_iter().map(|run| Fault::RecordOfPolicy { run }));
+    joined.faults.extend(policies.into_iter().map(|run| Mismatch::RecordOfPolicy { run }));
     joined
 }
 
-/// The ledgers of which one has seen more than is there.
-fn cut<'a>(by: &'a Book, books: &'a [Book]) -> impl Iterator<Item = Fault> + 'a {
+/// Returns the ledgers that lost lines which another ledger saw.
+fn cut<'a>(by: &'a Book, books: &'a [Book]) -> impl Iterator<Item = Mismatch> + 'a {
     let proved = by.key.iter().flat_map(|_| &by.others);
     let cut = proved.filter(|(name, heads)| {
         let book = books.iter().find(|book| book.name == **name);
         book.is_none_or(|book| heads.iter().any(|head| !book.digests.contains(head)))
     });
-    cut.map(|(name, _)| Fault::Cut { ledger: shown(name), by: by.name.clone() })
+    cut.map(|(name, _)| Mismatch::Cut { ledger: printable(name), by: by.name.clone() })
 }
 
 impl Joined {
-    /// Whether a run that began or ended meanwhile may be among what was found.
+    /// Whether a run that began or ended meanwhile may explain a fault.
     pub fn may_be_outdated(&self) -> bool {
-        let is_of_record = |fault: &Fault| {
-            matches!(fault, Fault::NotInLedger { .. } | Fault::NoLedger { .. } | Fault::Cut { .. })
+        let is_of_record = |fault: &Mismatch| {
+            matches!(fault, Mismatch::NotInLedger { .. } | Mismatch::NoLedger { .. } | Mismatch::Cut { .. })
         };
         !self.killed.is_empty() || !self.no_end.is_empty() || self.faults.iter().any(is_of_record)
     }
 
-    /// Takes out what ledgers explain that were read after the records, and after the ledgers `before`.
+    /// Removes faults that newer ledgers explain; `before` are the ledgers compared so far.
     pub fn check_again(&mut self, before: &[Book], books: &[Book]) {
-        let cut: Vec<Fault> = before.iter().flat_map(|book| cut(book, books)).collect();
+        let cut: Vec<Mismatch> = before.iter().flat_map(|book| cut(book, books)).collect();
         let find = |run: &RunId| books.iter().find_map(|book| book.runs.get(run));
         self.faults.retain(|fault| match fault {
-            Fault::NotInLedger { run, .. } => find(run).is_none(),
-            Fault::Cut { .. } => cut.contains(fault),
-            Fault::NoLedger { ledger, .. } => !books.iter().any(|book| book.name == *ledger),
+            Mismatch::NotInLedger { run, .. } => find(run).is_none(),
+            Mismatch::Cut { .. } => cut.contains(fault),
+            Mismatch::NoLedger { ledger, .. } => !books.iter().any(|book| book.name == *ledger),
             _ => true,
         });
         let has_no_end = |run: &RunId| find(run).is_none_or(|entry| entry.end.is_none());
@@ -308,43 +269,44 @@ impl Joined {
         self.no_end.retain(has_no_end);
     }
 
-    /// Takes out the runs whose records are there, and could not be read: nobody removed those.
+    /// Removes the runs whose records exist but could not be read: those records were not removed.
     pub fn keep_unread(&mut self, unread: &BTreeSet<RunId>) {
-        let is_unread = |fault: &Fault| matches!(fault, Fault::Removed { run, .. } if unread.contains(run));
+        let is_unread =
+            |fault: &Mismatch| matches!(fault, Mismatch::Removed { run, .. } if unread.contains(run));
         self.unread
             .extend(self.faults.extract_if(.., |fault| is_unread(fault)).filter_map(|fault| fault.run()));
     }
 
-    /// What a ledger says of one run.
+    /// Compares what a ledger says of one run.
     fn entry(
         &mut self,
         book: &Book,
         run: RunId,
         entry: &Entry,
-        seen: Option<&Seen>,
+        seen: Option<&RecordFacts>,
         pruned: Option<&Pruned>,
         policy_left: bool,
     ) {
         if let (None, Some(Pruned { ts, user })) = (seen, pruned) {
-            // The run is in two ledgers where it was pruned on another machine.
+            // A run that was pruned on another machine is in two ledgers.
             self.pruned += u64::from(entry.pruned.is_some());
-            let who = user.as_deref().map_or_else(|| "unknown".to_owned(), shown);
-            if self.last_pruned.as_ref().is_none_or(|(last, _)| *last < shown(ts)) {
-                self.last_pruned = Some((shown(ts), who));
+            let who = user.as_deref().map_or_else(|| "unknown".to_owned(), printable);
+            if self.last_pruned.as_ref().is_none_or(|(last, _)| *last < printable(ts)) {
+                self.last_pruned = Some((printable(ts), who));
             }
             return;
         }
-        // Of a ledger whose beginning was cut; that is told.
+        // The beginning of this ledger was cut; that is reported elsewhere.
         let Some(start) = &entry.start else { return };
         let Some(seen) = seen else {
             match &start.file {
-                Some(file) => self.elsewhere.push((start.no, run, shown(file))),
-                None => self.faults.push(Fault::Removed {
+                Some(file) => self.elsewhere.push((start.no, run, printable(file))),
+                None => self.faults.push(Mismatch::Removed {
                     ledger: book.name.clone(),
                     no: start.no,
                     run,
-                    stage: start.stage.as_deref().map(shown),
-                    started: shown(&start.ts),
+                    stage: start.stage.as_deref().map(printable),
+                    started: printable(&start.ts),
                     policy_left,
                 }),
             }
@@ -353,22 +315,22 @@ impl Joined {
         self.compare(run, start, entry, seen, pruned.is_some());
     }
 
-    /// A run that has both.
-    fn compare(&mut self, run: RunId, start: &Start, entry: &Entry, seen: &Seen, is_pruned: bool) {
+    /// Compares a run that is in the ledger with its record.
+    fn compare(&mut self, run: RunId, start: &Start, entry: &Entry, seen: &RecordFacts, is_pruned: bool) {
         let (no, witness) = (start.no, &seen.witness);
         let sealed = entry.end.as_ref().and_then(|end| end.sealed.as_ref());
         let is_same = (no.is_none() || witness.no == no)
             && (start.first.is_none() || start.first == witness.first)
             && sealed.is_none_or(|sealed| witness.sealed.as_ref() == Some(sealed));
         if !is_same {
-            self.faults.push(Fault::OtherRecord { no, run });
+            self.faults.push(Mismatch::OtherRecord { no, run });
         }
         if let Some(no) = no.filter(|_| witness.ledger_prev != start.prev) {
-            self.faults.push(Fault::OtherLedger { no, run });
+            self.faults.push(Mismatch::OtherLedger { no, run });
         }
-        // What prune removes goes policy first, and it may have been stopped there.
+        // Pruning removes the policy first, and may have been stopped before the record.
         if start.file.is_none() && !is_pruned {
-            let removed = |sha256: &String| Fault::PolicyRemoved { no, run, sha256: sha256.clone() };
+            let removed = |sha256: &String| Mismatch::PolicyRemoved { no, run, sha256: sha256.clone() };
             self.faults.extend(seen.missing.iter().map(removed));
         }
         match (&entry.end, witness.has_ended) {

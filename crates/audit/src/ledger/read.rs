@@ -1,4 +1,4 @@
-//! Reading a ledger back, and whether it is as it was written.
+//! Reads a ledger back and checks that it is as it was written.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -6,20 +6,20 @@ use std::io::{self, BufReader};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use exeat_record::place::Place;
+use exeat_record::place::RecordDir;
 use exeat_record::tree::Hash;
 use exeat_record::{RunId, VerifyingKey, escape, file};
 
-use crate::query::{Flaw, Kind, Reader, Record};
+use crate::query::{Flaw, LineKind, Reader, Record};
 use exeat_record::ledger::file::{END, LATE, PRUNED, START, digest, file_name, names, signed_text};
 
-/// Faults that are told one by one; the rest is counted.
+/// The most faults that are listed; the rest is counted.
 const MAX_FAULTS: usize = 32;
 
-/// Digits of a digest that a head has at least: as many as `exeat run` prints.
+/// The fewest digits of a digest in a head: as many as `exeat run` prints.
 const MIN_DIGITS: usize = 16;
 
-/// What a ledger says.
+/// The content of a ledger.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Book {
@@ -27,36 +27,36 @@ pub struct Book {
     pub name: String,
     /// Its file.
     pub path: PathBuf,
-    /// Lines in it.
+    /// The number of its lines.
     pub lines: u64,
     /// The last number that was taken.
     pub last: u64,
     /// The digest of its last line, in hexadecimal.
     pub head: Option<String>,
-    /// The key that signed the last line. `None` where no key that is known did.
+    /// The key that signed the last line; `None` if no known key did.
     pub key: Option<VerifyingKey>,
-    /// What is wrong with it.
-    pub told: Vec<Told>,
-    /// Faults beyond these.
+    /// The faults that are listed.
+    pub faults: Vec<BookFault>,
+    /// The number of faults beyond these.
     pub more: u64,
-    /// Lines that a crash cut, and in whose place the next run wrote.
+    /// The number of lines that a crash cut, and that the next run replaced.
     pub torn: u64,
-    /// Where the heads that were looked for are, by their place among them.
-    pub found: BTreeMap<usize, Found>,
-    /// Ledgers of the same key that were there when it began; printable.
+    /// The heads that were found, by their position in the list that was looked for.
+    pub found: BTreeMap<usize, HeadPosition>,
+    /// Other ledgers of the same key that existed when it began; printable.
     pub beside: Vec<String>,
     /// The runs in it.
     pub(super) runs: BTreeMap<RunId, Entry>,
-    /// The last lines of other ledgers that it has seen: the name, and the digest.
+    /// The last lines that it has seen of other ledgers: name and digests.
     pub(super) others: BTreeMap<String, Vec<Hash>>,
-    /// The digests of its lines, where there are other ledgers.
+    /// The digests of its lines, if there are other ledgers.
     pub(super) digests: HashSet<Hash>,
 }
 
-/// A line of a ledger that somebody kept elsewhere: the first digits of its digest, and the number that stood beside them.
+/// A head that somebody kept elsewhere: the first digits of a line's digest, and the number printed with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptHead {
-    /// A number that was taken up to then. It tells why the line is not there, and not whether.
+    /// A number taken up to that line. It helps explain why the line is missing.
     pub no: Option<u64>,
     digits: String,
 }
@@ -86,21 +86,21 @@ impl FromStr for KeptHead {
     }
 }
 
-/// What was given is no head of a ledger.
+/// The text is not a head of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a head is {MIN_DIGITS} to 64 hexadecimal digits, or the number of its run, a space, and these")]
 pub struct BadHead;
 
-/// Where a head is.
+/// The position of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct HeadPosition {
     /// Its line, from 1.
     pub line: u64,
     /// The last number that was taken up to there.
     pub last: u64,
 }
 
-/// What a ledger has of a run. Text is as the file has it.
+/// The lines of a ledger about one run. Text is as in the file.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) start: Option<Start>,
@@ -108,7 +108,7 @@ pub(super) struct Entry {
     pub(super) pruned: Option<Pruned>,
 }
 
-/// That a record was pruned: when, and by whom.
+/// When a record was pruned, and by whom.
 #[derive(Debug)]
 pub(super) struct Pruned {
     pub(super) ts: String,
@@ -117,13 +117,13 @@ pub(super) struct Pruned {
 
 #[derive(Debug)]
 pub(super) struct Start {
-    /// `None` for one that could not take a number, and is there since its end.
+    /// `None` for a run that could not take a number, and is known only from its end.
     pub(super) no: Option<u64>,
     pub(super) ts: String,
     pub(super) stage: Option<String>,
-    /// That of the first line of the record.
+    /// The digest of the first line of the record.
     pub(super) first: Option<String>,
-    /// The place of the record, where it is not the usual one.
+    /// The path of the record, if it is not the usual one.
     pub(super) file: Option<String>,
     /// The digest of the line before this one.
     pub(super) prev: Option<String>,
@@ -131,84 +131,68 @@ pub(super) struct Start {
 
 #[derive(Debug)]
 pub(super) struct End {
-    /// Lines that the last checkpoint of the record covers, and their root in hexadecimal.
+    /// The number of lines that the last checkpoint of the record covers, and their root in hexadecimal.
     pub(super) sealed: Option<(u64, String)>,
 }
 
-/// Something that is wrong with a ledger itself. Lines count from 1.
+/// A fault in a ledger itself. Lines count from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Told {
-    /// The line before is not the one after which this one was written.
-    Changed {
-        /// This one.
-        line: u64,
-    },
-    /// A line that its key did not sign as it stands.
-    Signature {
-        /// The line.
-        line: u64,
-    },
-    /// No key that is known signed the line.
-    UnknownKey {
-        /// The line.
-        line: u64,
-    },
-    /// A line of a ledger that does not say what such a line says.
-    Malformed {
-        /// The line.
-        line: u64,
-    },
-    /// The file cannot be read, or no further.
-    Unreadable {
-        /// What the kernel says.
-        why: String,
-    },
-    /// Numbers between two starts that no start has.
-    Missing {
-        /// The first of them.
-        from: u64,
-        /// The last of them.
-        to: u64,
-    },
-    /// A start with a number that was taken before.
-    Again {
-        /// The number.
-        no: u64,
-    },
+#[expect(missing_docs, reason = "the fields are what their names say")]
+pub enum BookFault {
+    /// The line before is not the one after which this line was written.
+    Changed { line: u64 },
+    /// The ledger's key did not sign the line as it is.
+    Signature { line: u64 },
+    /// No known key signed the line.
+    UnknownKey { line: u64 },
+    /// The text is not a line of a ledger.
+    Malformed { line: u64 },
+    /// The file cannot be read, or only in part.
+    Unreadable { why: String },
+    /// No start has the numbers between two starts.
+    Missing { from: u64, to: u64 },
+    /// A start has a number that was taken before.
+    Again { no: u64 },
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for BookFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Told::Changed { line } => write!(
+            BookFault::Changed { line } => write!(
                 f,
                 "line {} was changed, or lines are missing or were put in between it and line {line}",
                 line.saturating_sub(1)
             ),
-            Told::Signature { line } => write!(f, "line {line} was not signed as it stands there"),
-            Told::UnknownKey { line } => write!(f, "line {line} is not signed by a key that is known here"),
-            Told::Malformed { line } => write!(f, "line {line} is not a line of a ledger"),
-            Told::Unreadable { why } => write!(f, "it cannot be read: {why}"),
-            Told::Missing { from, to } if from == to => write!(f, "the start of number {from} is missing"),
-            Told::Missing { from, to } => write!(f, "the starts of numbers {from} to {to} are missing"),
-            Told::Again { no } => write!(f, "number {no} was taken twice"),
+            BookFault::Signature { line } => write!(f, "line {line} was not signed as it stands there"),
+            BookFault::UnknownKey { line } => {
+                write!(f, "line {line} is not signed by a key that is known here")
+            }
+            BookFault::Malformed { line } => write!(f, "line {line} is not a line of a ledger"),
+            BookFault::Unreadable { why } => write!(f, "it cannot be read: {why}"),
+            BookFault::Missing { from, to } if from == to => {
+                write!(f, "the start of number {from} is missing")
+            }
+            BookFault::Missing { from, to } => {
+                write!(f, "the starts of numbers {from} to {to} are missing")
+            }
+            BookFault::Again { no } => write!(f, "number {no} was taken twice"),
         }
     }
 }
 
 impl Book {
-    /// Reads every ledger of a state directory, and looks for these heads in it.
+    /// Reads every ledger of a state directory, and looks for these heads in them.
     ///
     /// # Errors
-    /// Those of reading. What is wrong with a ledger is in [`Book::told`].
-    pub fn all(place: &Place, keys: &[VerifyingKey], heads: &[KeptHead]) -> io::Result<Vec<Book>> {
+    /// Fails if a ledger cannot be read. Faults in a ledger are in [`Book::faults`].
+    pub fn all(place: &RecordDir, keys: &[VerifyingKey], heads: &[KeptHead]) -> io::Result<Vec<Book>> {
         let dir = place.ledger_dir();
         let names = names(&dir)?;
         let read = |name: &String| {
             let mut book = Book::new(name, dir.join(file_name(name)));
             if let Err(error) = book.read(keys, heads, names.len() > 1) {
-                book.tell(Told::Unreadable { why: error.to_string() });
+                book.add_fault(BookFault::Unreadable { why: error.to_string() });
             }
             book
         };
@@ -223,7 +207,7 @@ impl Book {
             last: 0,
             head: None,
             key: None,
-            told: Vec::new(),
+            faults: Vec::new(),
             more: 0,
             torn: 0,
             found: BTreeMap::new(),
@@ -234,7 +218,7 @@ impl Book {
         }
     }
 
-    /// Reads the file, in memory that grows with the runs in it alone.
+    /// Reads the file. Only the number of runs decides how much memory that takes.
     fn read(&mut self, keys: &[VerifyingKey], heads: &[KeptHead], has_others: bool) -> io::Result<()> {
         let book = self;
         let name = book.name.clone();
@@ -249,7 +233,7 @@ impl Book {
             }
             book.flaws(&reader, &mut known);
             let (line, raw) = (reader.number(), reader.whole_line());
-            // Each one: whoever has no key may put a line behind the last one, and the next run writes its own behind that.
+            // Check every line: anyone may append one without a key, and the next run writes its own after it.
             match signed_by(&name, raw, &record, keys) {
                 Signed::By(key) => {
                     book.key = Some(key.clone());
@@ -259,12 +243,12 @@ impl Book {
                     unknown = Some(line);
                     book.take(line, &record);
                 }
-                Signed::Nobody => book.tell(Told::Signature { line }),
+                Signed::Nobody => book.add_fault(BookFault::Signature { line }),
             }
             let head = reader.digest();
             for (at, wanted) in heads.iter().enumerate() {
                 if head.starts_with(&wanted.digits) {
-                    book.found.insert(at, Found { line, last: book.last });
+                    book.found.insert(at, HeadPosition { line, last: book.last });
                 }
             }
             if has_others {
@@ -274,36 +258,36 @@ impl Book {
         }
         book.flaws(&reader, &mut known);
         book.lines = reader.number();
-        unknown.into_iter().for_each(|line| book.tell(Told::UnknownKey { line }));
+        unknown.into_iter().for_each(|line| book.add_fault(BookFault::UnknownKey { line }));
         Ok(())
     }
 
-    /// The runs whose start it has and not their end.
+    /// Returns the runs whose start it has, but not their end.
     pub fn without_end(&self) -> impl Iterator<Item = RunId> {
         let is_open = |entry: &Entry| entry.start.is_some() && entry.end.is_none();
         self.runs.iter().filter(move |(_, entry)| is_open(entry)).map(|(run, _)| *run)
     }
 
-    /// Whether something is wrong with it, beyond a signature of a key that is not known.
+    /// Whether it has a fault other than a signature by an unknown key.
     pub fn is_damaged(&self) -> bool {
-        self.told.iter().any(|told| !matches!(told, Told::UnknownKey { .. }))
+        self.faults.iter().any(|fault| !matches!(fault, BookFault::UnknownKey { .. }))
     }
 
-    /// Takes in what the reader has found since.
+    /// Takes in the flaws that the reader has found since.
     fn flaws<R: io::BufRead>(&mut self, reader: &Reader<R>, known: &mut usize) {
         let mut is_broken = false;
         for flaw in reader.flaws().get(*known..).unwrap_or_default() {
             match flaw {
                 Flaw::Malformed { line, .. } | Flaw::Damaged { line, .. } => {
-                    self.tell(Told::Malformed { line: *line })
+                    self.add_fault(BookFault::Malformed { line: *line })
                 }
                 Flaw::Chain { line } | Flaw::Gap { line, .. } => {
                     if !is_broken {
-                        self.tell(Told::Changed { line: *line });
+                        self.add_fault(BookFault::Changed { line: *line });
                     }
                     is_broken = true;
                 }
-                // It may be being written; the next run writes in its place.
+                // The line may be in the middle of being written; otherwise the next run replaces it.
                 Flaw::Cut { .. } => {}
                 Flaw::Unfinished { .. } | Flaw::AnotherRun { .. } | Flaw::AfterEnd { .. } => {}
             }
@@ -312,33 +296,36 @@ impl Book {
         self.more = self.more.max(reader.more_flaws());
     }
 
-    fn tell(&mut self, told: Told) {
-        if self.told.len() < MAX_FAULTS {
-            self.told.push(told);
+    fn add_fault(&mut self, fault: BookFault) {
+        if self.faults.len() < MAX_FAULTS {
+            self.faults.push(fault);
         } else {
             self.more += 1;
         }
     }
 
-    /// Takes in a line.
     fn take(&mut self, line: u64, record: &Record) {
-        let Kind::Other(event) = &record.event else { return self.tell(Told::Malformed { line }) };
+        let LineKind::Other(event) = &record.event else {
+            return self.add_fault(BookFault::Malformed { line });
+        };
         self.torn += u64::from(record.torn.is_some());
         let key = |name: &str| name.split('-').next().map(str::to_owned);
         for (name, head) in &record.others {
             if record.seq == 0 && key(name) == key(&self.name) {
-                self.beside.push(shown(name));
+                self.beside.push(printable(name));
             }
             self.others.entry(name.clone()).or_default().push(digest(head));
         }
-        let Ok(run) = record.run.parse::<RunId>() else { return self.tell(Told::Malformed { line }) };
+        let Ok(run) = record.run.parse::<RunId>() else {
+            return self.add_fault(BookFault::Malformed { line });
+        };
         match (event.as_str(), record.no) {
             (START, Some(no)) => {
                 let expected = self.last.saturating_add(1);
                 if no > expected {
-                    self.tell(Told::Missing { from: expected, to: no.saturating_sub(1) });
+                    self.add_fault(BookFault::Missing { from: expected, to: no.saturating_sub(1) });
                 } else if no < expected {
-                    self.tell(Told::Again { no });
+                    self.add_fault(BookFault::Again { no });
                 }
                 self.last = self.last.max(no);
                 self.runs.entry(run).or_default().start = Some(Start {
@@ -371,8 +358,8 @@ impl Book {
                 let pruned = Pruned { ts: record.ts.clone(), user: record.user.clone() };
                 self.runs.entry(run).or_default().pruned = Some(pruned);
             }
-            // A later version may write other lines.
-            (START | END, None) => self.tell(Told::Malformed { line }),
+            // A later version may write other kinds of line.
+            (START | END, None) => self.add_fault(BookFault::Malformed { line }),
             _ => {}
         }
     }
@@ -380,11 +367,11 @@ impl Book {
 
 /// Who signed a line of a ledger.
 enum Signed<'a> {
-    /// This key, as the line stands.
+    /// A known key signed the line as it is.
     By(&'a VerifyingKey),
     /// The key of the ledger is not known.
     Unknown,
-    /// It is known, and has not signed what stands there.
+    /// The key is known, and did not sign the line as it is.
     Nobody,
 }
 
@@ -402,7 +389,7 @@ fn signed_by<'a>(name: &str, raw: &[u8], record: &Record, keys: &'a [VerifyingKe
     }
 }
 
-/// Text of a ledger for people.
-pub(super) fn shown(text: &str) -> String {
+/// Makes text of a ledger printable.
+pub(super) fn printable(text: &str) -> String {
     escape(text.as_bytes(), 256)
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use exeat_record::checkpoint::Checkpoint;
 use exeat_record::ledger::file::{END, PRUNED, START, digest, file_name};
-use exeat_record::ledger::{DEADLINE, Entry, Head, Ledger, unnumbered_note};
-use exeat_record::place::{Place, policy_path, store_policy, store_reloaded};
+use exeat_record::ledger::{DEADLINE, Head, Ledger, LedgerEntry, unnumbered_note};
+use exeat_record::place::{RecordDir, policy_path, store_policy, store_reloaded};
 use exeat_record::{
-    Cause, Event, Header, Log, Mode, Note, RunEnd, RunId, RunStart, Under, VerifyingKey, What,
+    Cause, Event, Header, Log, Mode, RunEnd, RunId, RunNote, RunStart, Under, VerifyingKey, What,
     is_being_written, sha256_hex,
 };
 use nix::fcntl::{Flock, FlockArg};
@@ -23,13 +23,13 @@ use crate::verify::verify;
 /// A state directory with a key.
 struct Bench {
     dir: Dir,
-    place: Place,
+    place: RecordDir,
 }
 
 impl Bench {
     fn new() -> Bench {
         let dir = Dir::new();
-        let place = Place::from_env(Some(dir.path().as_os_str()), None).unwrap();
+        let place = RecordDir::from_env(Some(dir.path().as_os_str()), None).unwrap();
         place.prepare().unwrap();
         Bench { dir, place }
     }
@@ -38,7 +38,7 @@ impl Bench {
         Ledger::find(&self.place, key(1), false).unwrap()
     }
 
-    fn start(&self) -> (Log, Entry) {
+    fn start(&self) -> (Log, LedgerEntry) {
         let run = RunId::new();
         let (sink, path) = self.place.create(run).unwrap();
         store_policy(&path, "{}", false).unwrap();
@@ -46,28 +46,28 @@ impl Bench {
         let header = Header { run, stage: Some("nightly".into()), policy_sha256, mode: Mode::Enforce };
         let log = Log::start_signed(sink, header, key(1)).unwrap();
         let begun = self.ledger().begin(&log, RunStart::default(), None).unwrap();
-        if let Entry::Unnumbered(run) = &begun {
+        if let LedgerEntry::Unnumbered(run) = &begun {
             log.write(unnumbered_note(&run.why)).unwrap();
         }
         (log, begun)
     }
 
-    /// A whole run.
+    /// Makes a whole run.
     fn run(&self) -> (RunId, u64) {
         let (run, head) = self.run_for(Duration::ZERO);
         (run, head.unwrap().no)
     }
 
-    /// The same for so long, and what the ledger has of it, or why it has nothing.
+    /// Makes a run of this length. Returns its head in the ledger, or the reason why it has none.
     fn run_for(&self, span: Duration) -> (RunId, Result<Head, String>) {
         let (log, begun) = self.start();
         thread::sleep(span);
         self.end(&log);
         let head = match begun {
-            Entry::Numbered(numbered) => {
+            LedgerEntry::Numbered(numbered) => {
                 numbered.end(&log, Cause::Exit).map(|it| it.head).map_err(|error| error.to_string())
             }
-            Entry::Unnumbered(run) => {
+            LedgerEntry::Unnumbered(run) => {
                 let _ = run.end(&log, Cause::Exit);
                 Err(run.why)
             }
@@ -92,7 +92,7 @@ impl Bench {
         Book::all(&self.place, &[key(1).verifying().clone()], &[]).unwrap()
     }
 
-    /// The only ledger, and what it and the records come to.
+    /// Returns the only ledger, and its comparison with the records.
     fn joined(&self) -> (Book, Joined) {
         let mut books = self.books();
         assert_eq!(books.len(), 1, "{books:#?}");
@@ -103,12 +103,12 @@ impl Bench {
     fn join(&self, books: &[Book]) -> Joined {
         let keys: [VerifyingKey; 1] = [key(1).verifying().clone()];
         let kept = self.place.stored_runs().unwrap();
-        let records: Vec<Seen> = kept
+        let records: Vec<RecordFacts> = kept
             .iter()
             .map(|kept| {
                 let file = BufReader::new(File::open(&kept.path).unwrap());
                 let report = verify(file, Some(&kept.path), &keys).unwrap();
-                Seen {
+                RecordFacts {
                     run: kept.run,
                     witness: report.witness.clone(),
                     is_running: is_being_written(&kept.path).unwrap(),
@@ -127,7 +127,7 @@ impl Bench {
         fs::read_to_string(self.path()).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// Writes the start of a run that nobody started, signed by the key.
+    /// Writes the start of a run that never was, signed by the key.
     fn forge_start(&self, run: RunId, no: u64) {
         let lines = self.lines();
         let prev = sha256_hex(format!("{}\n", lines.last().unwrap()).as_bytes());
@@ -160,7 +160,7 @@ fn l17_numbers_runs_and_signs_each_line() {
     }
     let (book, joined) = bench.joined();
     nothing(&joined);
-    assert_eq!((book.last, book.lines, &book.told[..], book.torn), (3, 6, &[][..], 0));
+    assert_eq!((book.last, book.lines, &book.faults[..], book.torn), (3, 6, &[][..], 0));
     assert_eq!(book.key.as_ref(), Some(key(1).verifying()));
     let lines = bench.lines();
     assert_eq!(book.head, Some(sha256_hex(format!("{}\n", lines[5]).as_bytes())));
@@ -168,7 +168,7 @@ fn l17_numbers_runs_and_signs_each_line() {
     assert!(size < 700, "{size}: {}", lines[0]);
     // A key that is not known proves nothing.
     let books = Book::all(&bench.place, &[key(2).verifying().clone()], &[]).unwrap();
-    assert_eq!(books[0].told, [Told::UnknownKey { line: 6 }]);
+    assert_eq!(books[0].faults, [BookFault::UnknownKey { line: 6 }]);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn l17_a_record_that_cannot_be_read_was_not_removed() {
     fs::remove_file(bench.place.path_for(runs[1])).unwrap();
     let (_, mut joined) = bench.joined();
     joined.keep_unread(&BTreeSet::from([runs[1], RunId::new()]));
-    assert!(matches!(&joined.faults[..], [Fault::Removed { run, .. }] if *run == runs[0]), "{joined:?}");
+    assert!(matches!(&joined.faults[..], [Mismatch::Removed { run, .. }] if *run == runs[0]), "{joined:?}");
     assert_eq!(joined.unread, [runs[1]]);
 }
 
@@ -195,12 +195,15 @@ fn l17_finds_a_record_that_was_removed() {
     let begin = format!("number 2: the record of {} was removed (nightly, 2", runs[1]);
     assert!(told[0].starts_with(&begin) && told[0].ends_with(", its policy is still there)"), "{told:?}");
     fs::remove_file(policy_path(&record)).unwrap();
-    assert!(matches!(&bench.joined().1.faults[..], [Fault::Removed { no: Some(2), policy_left: false, .. }]));
-    // Pruned is another word.
+    assert!(matches!(
+        &bench.joined().1.faults[..],
+        [Mismatch::Removed { no: Some(2), policy_left: false, .. }]
+    ));
+    // A pruned record has another word.
     bench.ledger().prune(runs[1], Some(2), Some("cleo")).unwrap();
     let (book, joined) = bench.joined();
     nothing(&joined);
-    assert_eq!((joined.pruned, book.last, &book.told[..]), (1, 3, &[][..]));
+    assert_eq!((joined.pruned, book.last, &book.faults[..]), (1, 3, &[][..]));
     assert_eq!(joined.last_pruned.unwrap().1, "cleo");
     assert_eq!(bench.run().1, 4);
 }
@@ -211,20 +214,20 @@ fn l17_finds_a_policy_that_was_removed_and_one_that_was_left() {
     let run = bench.run().0;
     let policy = policy_path(&bench.place.path_for(run));
     fs::remove_file(&policy).unwrap();
-    let removed = || Fault::PolicyRemoved { no: Some(1), run, sha256: sha256_hex(b"{}") };
+    let removed = || Mismatch::PolicyRemoved { no: Some(1), run, sha256: sha256_hex(b"{}") };
     assert_eq!(bench.joined().1.faults, [removed()]);
-    // A link that leads nowhere is no policy.
+    // A link that leads nowhere does not count as a policy.
     std::os::unix::fs::symlink("nowhere", &policy).unwrap();
     assert_eq!(bench.joined().1.faults, [removed()]);
     fs::remove_file(&policy).unwrap();
     let stray = RunId::new();
     fs::write(bench.place.dir().join(format!("{stray}.policy.json")), "{}").unwrap();
     let faults = bench.joined().1.faults;
-    assert_eq!(faults, [removed(), Fault::RecordOfPolicy { run: stray }]);
+    assert_eq!(faults, [removed(), Mismatch::RecordOfPolicy { run: stray }]);
 }
 
 #[test]
-fn l17_a_start_without_an_end_has_a_word_of_its_own() {
+fn l17_lists_killed_runs_apart() {
     let bench = Bench::new();
     let (log, begun) = bench.start();
     let (_, joined) = bench.joined();
@@ -241,23 +244,27 @@ fn l17_a_ledger_that_was_edited_or_cut_is_told_and_goes_on() {
     let bench = Bench::new();
     let runs: Vec<_> = (0..4).map(|_| bench.run().0).collect();
     let lines = bench.lines();
-    let told = || bench.joined().0.told;
+    let told = || bench.joined().0.faults;
 
     let mut edited = lines.clone();
     edited[2] = edited[2].replacen("nightly", "weekly", 1);
     bench.write_lines(&edited);
     assert_eq!(
         told(),
-        [Told::Signature { line: 3 }, Told::Changed { line: 4 }, Told::Missing { from: 2, to: 2 }]
+        [
+            BookFault::Signature { line: 3 },
+            BookFault::Changed { line: 4 },
+            BookFault::Missing { from: 2, to: 2 }
+        ]
     );
 
     let mut removed = lines.clone();
     removed.drain(2..4);
     bench.write_lines(&removed);
-    assert_eq!(told(), [Told::Changed { line: 3 }, Told::Missing { from: 2, to: 2 }]);
-    assert!(matches!(bench.joined().1.faults[..], [Fault::NotInLedger { no: 2, .. }]));
+    assert_eq!(told(), [BookFault::Changed { line: 3 }, BookFault::Missing { from: 2, to: 2 }]);
+    assert!(matches!(bench.joined().1.faults[..], [Mismatch::NotInLedger { no: 2, .. }]));
 
-    // Chained anew, without the key.
+    // The chain was rebuilt without the key.
     let mut chained = edited.clone();
     let mut prev = sha256_hex(format!("{}\n", chained[2]).as_bytes());
     for line in &mut chained[3..] {
@@ -266,25 +273,25 @@ fn l17_a_ledger_that_was_edited_or_cut_is_told_and_goes_on() {
         prev = sha256_hex(format!("{line}\n").as_bytes());
     }
     bench.write_lines(&chained);
-    let unsigned = (3..=8).map(|line| Told::Signature { line });
+    let unsigned = (3..=8).map(|line| BookFault::Signature { line });
     assert_eq!(told(), unsigned.collect::<Vec<_>>());
 
-    // Cut between two lines: the ledger alone cannot know, and the record of the run can. Its number is taken again.
+    // After a cut between two lines only the record of the run shows it. Its number is taken again.
     bench.write_lines(&lines[..6]);
     assert_eq!(told(), []);
-    let not_there = |run, no| Fault::NotInLedger { ledger: bench.ledger().name().to_owned(), no, run };
+    let not_there = |run, no| Mismatch::NotInLedger { ledger: bench.ledger().name().to_owned(), no, run };
     assert_eq!(bench.joined().1.faults, [not_there(runs[3], 4)]);
     assert_eq!(bench.run().1, 4);
     assert_eq!(bench.joined().1.faults, [not_there(runs[3], 4)]);
 
     fs::remove_file(bench.path()).unwrap();
-    let missing = Fault::NoLedger { ledger: bench.ledger().name().to_owned(), records: 5 };
+    let missing = Mismatch::NoLedger { ledger: bench.ledger().name().to_owned(), records: 5 };
     assert_eq!(bench.join(&[]).faults, [missing]);
     assert_eq!(bench.run().1, 1);
     assert_eq!(bench.joined().1.faults.len(), 5);
 }
 
-/// L17: even who has the key cannot write what somebody else has a head of.
+/// L17: not even the owner of the key can forge a line of which somebody else kept a head.
 #[test]
 fn l17_a_head_that_was_kept_is_in_the_ledger_or_not() {
     let bench = Bench::new();
@@ -302,35 +309,35 @@ fn l17_a_head_that_was_kept_is_in_the_ledger_or_not() {
     bench.run();
     bench.run();
     assert_eq!(find(short), Some((2, 2)), "later runs were added");
-    // What a line was written after is a head, too: a start has it, and so does the record of its run.
+    // A start and its run's record also have the digest of the line before, which is a head, too.
     let start: serde_json::Value = serde_json::from_str(&bench.lines()[2]).unwrap();
     assert_eq!(start["prev"], kept.sha256.as_str());
 
-    // Written anew by who has the key: nothing is wrong with it, but that the head is not there.
+    // The owner of the key rebuilt it: nothing else is wrong with it, but the head is missing.
     fs::remove_file(bench.path()).unwrap();
     bench.run();
     bench.run();
-    assert_eq!((find(short), &bench.books()[0].told[..]), (None, &[][..]));
+    assert_eq!((find(short), &bench.books()[0].faults[..]), (None, &[][..]));
     for bad in ["", "abc", &"g".repeat(16), &"a".repeat(65), "x abababababababab", "1  abababababababab"] {
         assert!(bad.parse::<KeptHead>().is_err(), "{bad}");
     }
 }
 
-/// By who has the key: each record saw the ledger that was there.
+/// The owner of the key rebuilt the ledger, but each record saw the old one.
 #[test]
 fn l17_records_witness_a_ledger_that_was_written_anew() {
     let bench = Bench::new();
     let runs: Vec<_> = (0..2).map(|_| bench.run().0).collect();
     fs::remove_file(bench.path()).unwrap();
-    // Another run's past, and then the same runs.
+    // The new ledger has another run first, and then the same ones.
     let other = RunId::new();
     bench.ledger().prune(other, None, None).unwrap();
     for (run, no) in runs.iter().zip(1..) {
         bench.forge_start(*run, no);
     }
     let (book, joined) = bench.joined();
-    assert_eq!(book.told, []);
-    let other = |at: usize| Fault::OtherLedger { no: at as u64 + 1, run: runs[at] };
+    assert_eq!(book.faults, []);
+    let other = |at: usize| Mismatch::OtherLedger { no: at as u64 + 1, run: runs[at] };
     assert_eq!(joined.faults, [other(0), other(1)]);
 }
 
@@ -340,13 +347,13 @@ fn l17_a_record_in_the_place_of_another_is_found() {
     let (run, _) = bench.run();
     let record = bench.place.path_for(run);
     let text = fs::read_to_string(&record).unwrap();
-    // Signed with the key and never in the ledger, under the name that is.
+    // A record under the right name, signed with the key, that was never in the ledger.
     fs::write(&record, text.replacen("\"mono_us\":", "\"mono_us\":9", 1)).unwrap();
-    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: Some(1), run }]);
-    // The end of the record was cut off.
+    assert_eq!(bench.joined().1.faults, [Mismatch::OtherRecord { no: Some(1), run }]);
+    // A record whose end was cut off.
     let lines: Vec<&str> = text.lines().collect();
     fs::write(&record, format!("{}\n", lines[0])).unwrap();
-    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: Some(1), run }]);
+    assert_eq!(bench.joined().1.faults, [Mismatch::OtherRecord { no: Some(1), run }]);
 }
 
 #[test]
@@ -362,20 +369,20 @@ fn l17_a_torn_last_line_stops_no_run() {
         }
         let (book, joined) = bench.joined();
         nothing(&joined);
-        assert_eq!((book.last, book.torn, &book.told[..]), (3, 1, &[][..]), "{} bytes", torn.len());
+        assert_eq!((book.last, book.torn, &book.faults[..]), (3, 1, &[][..]), "{} bytes", torn.len());
         assert!(fs::read(bench.path()).unwrap().is_ascii());
         assert!(bench.lines()[2].contains(&format!(",\"torn\":{},", torn.len())));
     }
-    // Of a ledger that never had a line.
+    // A ledger that never had a line.
     let bench = Bench::new();
     fs::write(bench.path(), [0; 512]).unwrap();
     assert_eq!(bench.run().1, 1);
     assert_eq!(bench.joined().0.torn, 1);
 }
 
-/// What somebody wrote into it as lines stays, and is told.
+/// Lines of another program stay in the ledger, and are reported.
 #[test]
-fn l17_lines_that_are_none_are_told_and_stop_no_run() {
+fn l17_reports_malformed_lines_without_stopping_a_run() {
     let bench = Bench::new();
     bench.run();
     let mut file = OpenOptions::new().append(true).open(bench.path()).unwrap();
@@ -384,10 +391,10 @@ fn l17_lines_that_are_none_are_told_and_stop_no_run() {
     let (book, joined) = bench.joined();
     nothing(&joined);
     assert_eq!((book.last, book.torn), (2, 0));
-    assert_eq!(book.told, [Told::Malformed { line: 3 }, Told::Malformed { line: 4 }]);
+    assert_eq!(book.faults, [BookFault::Malformed { line: 3 }, BookFault::Malformed { line: 4 }]);
 }
 
-/// By who has no key: a line of the right form behind the last one, and then an honest run.
+/// Someone without the key appends a line of the right form, and an honest run follows.
 #[test]
 fn l17_finds_each_line_that_was_added_without_the_key() {
     for (event, more) in [
@@ -408,14 +415,18 @@ fn l17_finds_each_line_that_was_added_without_the_key() {
             );
             let mut file = OpenOptions::new().append(true).open(bench.path()).unwrap();
             writeln!(file, "{line}").unwrap();
-            // It is told before another run, and after some, which go on from what was signed.
+            // It is found before and after the next runs, which continue from the last signed line.
             for runs in 0..3 {
                 let (book, joined) = bench.joined();
-                assert_eq!(book.told, [Told::Signature { line: 3 }], "{event} {no}, {runs} runs later");
-                assert!(matches!(&joined.faults[..], [Fault::Removed { no: Some(1), .. }]), "{joined:#?}");
+                assert_eq!(
+                    book.faults,
+                    [BookFault::Signature { line: 3 }],
+                    "{event} {no}, {runs} runs later"
+                );
+                assert!(matches!(&joined.faults[..], [Mismatch::Removed { no: Some(1), .. }]), "{joined:#?}");
                 assert_eq!(bench.run().1, runs + 2);
             }
-            // Whoever writes behind it says so in what it signs, and in the record.
+            // The next run says so in its signed line, and in its record.
             assert!(bench.lines()[3].contains(r#","unsigned":1,"#), "{}", bench.lines()[3]);
             assert!(!bench.lines()[4].contains("unsigned"));
         }
@@ -423,16 +434,16 @@ fn l17_finds_each_line_that_was_added_without_the_key() {
 }
 
 #[test]
-fn l17_a_run_says_what_it_found_in_the_ledger() {
+fn l17_a_run_records_oddities_of_the_ledger() {
     let bench = Bench::new();
     bench.run();
     let text = fs::read_to_string(bench.path()).unwrap();
     let changed = text.replacen("\"cause\":\"exit\"", "\"cause\":\"signal\"", 1);
     fs::write(bench.path(), changed).unwrap();
     let (_, begun) = bench.start();
-    let Entry::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    let LedgerEntry::Numbered(numbered) = begun else { panic!("{begun:?}") };
     assert!(numbered.oddity.as_deref().unwrap().starts_with("the last line of the ledger `"), "{numbered:?}");
-    // What is not signed at all has no end that could be gone on from.
+    // A ledger without any signed line has no end to continue from.
     let forged = "{\"schema\":\"egress-ledger/1\",\"seq\":0,\"ts\":\"2026-11-01T00:00:00.000000Z\",\"mono_us\":0,\
         \"event\":\"start\",\"last\":3,\"prev\":\"\",\"sig\":\"\"}\n";
     fs::write(bench.path(), forged.repeat(50_000)).unwrap();
@@ -448,19 +459,19 @@ fn l17_a_half_line_at_the_end_may_be_being_written() {
     let whole = fs::read_to_string(bench.path()).unwrap();
     bench.run();
     let next = bench.lines()[2].clone();
-    // A part of a line, and one that lacks its line feed alone: it is none before that is there.
+    // A part of a line, and a whole one without its line feed, which is not a line yet.
     for half in ["{\"schema\":\"egress-led", &next] {
         fs::write(bench.path(), format!("{whole}{half}")).unwrap();
         let book = &bench.books()[0];
-        assert_eq!((book.last, &book.told[..]), (1, &[][..]), "{half}");
+        assert_eq!((book.last, &book.faults[..]), (1, &[][..]), "{half}");
         assert_eq!(book.head, Some(sha256_hex(format!("{}\n", whole.lines().last().unwrap()).as_bytes())));
     }
 }
 
-fn why(begun: Entry) -> String {
+fn why(begun: LedgerEntry) -> String {
     match begun {
-        Entry::Unnumbered(run) => run.why,
-        Entry::Numbered(_) => panic!("it has a number"),
+        LedgerEntry::Unnumbered(run) => run.why,
+        LedgerEntry::Numbered(_) => panic!("it has a number"),
     }
 }
 
@@ -492,7 +503,7 @@ fn l17_a_run_without_a_number_is_missed_from_its_end_on() {
     let other = File::open(bench.path()).unwrap();
     let lock = Flock::lock(other, FlockArg::LockExclusiveNonblock).unwrap();
     let (log, begun) = bench.start();
-    let Entry::Unnumbered(late) = begun else { panic!("{begun:?}") };
+    let LedgerEntry::Unnumbered(late) = begun else { panic!("{begun:?}") };
     drop(lock);
     bench.end(&log);
     late.end(&log, Cause::Exit).unwrap();
@@ -501,15 +512,15 @@ fn l17_a_run_without_a_number_is_missed_from_its_end_on() {
     assert_eq!(bench.run().1, 2, "it took no number");
     let (book, joined) = bench.joined();
     nothing(&joined);
-    assert_eq!((&joined.unnumbered[..], book.last, &book.told[..]), (&[run][..], 2, &[][..]));
-    // Changed by who has the key, taken away, pruned.
+    assert_eq!((&joined.unnumbered[..], book.last, &book.faults[..]), (&[run][..], 2, &[][..]));
+    // Changed by the owner of the key, removed, pruned.
     let record = bench.place.path_for(run);
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, text.replacen("\"mono_us\":", "\"mono_us\":9", 1)).unwrap();
-    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: None, run }]);
+    assert_eq!(bench.joined().1.faults, [Mismatch::OtherRecord { no: None, run }]);
     fs::remove_file(&record).unwrap();
     let faults = bench.joined().1.faults;
-    assert!(matches!(&faults[..], [Fault::Removed { no: None, policy_left: true, .. }]), "{faults:?}");
+    assert!(matches!(&faults[..], [Mismatch::Removed { no: None, policy_left: true, .. }]), "{faults:?}");
     let begin = format!("not numbered: the record of {run} was removed (nightly, 2");
     assert!(faults[0].to_string().starts_with(&begin), "{}", faults[0]);
     bench.ledger().prune(run, None, Some("cleo")).unwrap();
@@ -559,8 +570,8 @@ fn l17_2000_runs_at_64_in_parallel_leave_no_gap() {
         }
     });
     let (book, joined) = bench.joined();
-    assert_eq!((&joined.faults[..], &joined.killed[..], &book.told[..]), (&[][..], &[][..], &[][..]));
-    // Each run is in the ledger, or its record says why it is not. On a busy machine one may wait for a second.
+    assert_eq!((&joined.faults[..], &joined.killed[..], &book.faults[..]), (&[][..], &[][..], &[][..]));
+    // Each run is in the ledger, or its record says why not. On a busy machine one may wait for a second.
     assert_eq!(book.last + joined.unnumbered.len() as u64, 2000);
     let late = late.into_inner();
     assert_eq!(late, (joined.unnumbered.len() + joined.no_end.len()) as u64);
@@ -581,14 +592,14 @@ fn l17_a_copy_of_the_state_directory_has_a_ledger_of_its_own() {
     assert_eq!(bench.ledger().name(), bench.ledger().name());
     assert_ne!(bench.ledger().name(), copy.ledger().name());
     assert_eq!(copy.run().1, 1);
-    // The ledger that was copied, and its own.
+    // The ledger that was copied, and the copy's own.
     let books = copy.books();
-    assert_eq!(books.iter().map(|book| (book.last, &book.told[..])).collect::<Vec<_>>(), [(1, &[][..]); 2]);
-    // One that was renamed is the same.
+    assert_eq!(books.iter().map(|book| (book.last, &book.faults[..])).collect::<Vec<_>>(), [(1, &[][..]); 2]);
+    // A renamed directory keeps its ledger.
     let place = bench.dir.join("renamed");
     fs::create_dir(&place).unwrap();
     fs::rename(&from, place.join("exeat")).unwrap();
-    let renamed = Place::from_env(Some(place.as_os_str()), None).unwrap();
+    let renamed = RecordDir::from_env(Some(place.as_os_str()), None).unwrap();
     let ledger = Ledger::find(&renamed, key(1), false).unwrap();
     assert_eq!(
         ledger.name().to_owned(),
@@ -605,9 +616,9 @@ fn l17_another_key_has_another_ledger() {
     assert_eq!(ours.split_once('-').unwrap().1, other.split_once('-').unwrap().1, "the machine is the same");
 }
 
-/// What a person may hold against a ledger by hand.
+/// A person can check a line by hand.
 #[test]
-fn a_line_says_what_it_says() {
+fn a_ledger_line_can_be_checked_by_hand() {
     let bench = Bench::new();
     let (run, _) = bench.run();
     let record = fs::read_to_string(bench.place.path_for(run)).unwrap();
@@ -627,9 +638,9 @@ fn a_line_says_what_it_says() {
     let _: BTreeSet<RunId> = bench.place.runs_without_record().unwrap();
 }
 
-/// After a move to another machine, or with another key.
+/// Pruning after a move to another machine, or with another key, is found.
 #[test]
-fn l17_what_was_pruned_is_looked_up_in_every_ledger() {
+fn l17_looks_up_pruned_records_in_every_ledger() {
     let bench = Bench::new();
     let (run, _) = bench.run();
     fs::remove_file(bench.place.path_for(run)).unwrap();
@@ -642,7 +653,7 @@ fn l17_what_was_pruned_is_looked_up_in_every_ledger() {
     assert_eq!((joined.pruned, joined.last_pruned.unwrap().1.as_str()), (1, "cleo"));
     // A ledger whose key is not known says nothing about another one.
     let faults = bench.join(&Book::all(&bench.place, &keys[..1], &[]).unwrap()).faults;
-    assert!(matches!(&faults[..], [Fault::Removed { no: Some(1), .. }]), "{faults:?}");
+    assert!(matches!(&faults[..], [Mismatch::Removed { no: Some(1), .. }]), "{faults:?}");
 }
 
 #[test]
@@ -658,10 +669,10 @@ fn l17_prune_may_be_stopped_between_a_policy_and_its_record() {
 fn l17_a_policy_that_was_read_again_and_removed_is_found() {
     let bench = Bench::new();
     let (log, begun) = bench.start();
-    let Entry::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    let LedgerEntry::Numbered(numbered) = begun else { panic!("{begun:?}") };
     let (record, digest) = (bench.place.path_for(log.run()), sha256_hex(b"{ }"));
     let stored = store_reloaded(&record, &digest, "{ }", false).unwrap();
-    let mut note = Note::new(What::PolicyReload);
+    let mut note = RunNote::new(What::PolicyReload);
     note.under = Some(std::sync::Arc::new(Under { policy_sha256: digest.clone(), mode: Mode::Enforce }));
     log.write(Event::Note(note)).unwrap();
     let end = RunEnd {
@@ -677,11 +688,11 @@ fn l17_a_policy_that_was_read_again_and_removed_is_found() {
     numbered.end(&log, Cause::Stopped).unwrap();
     nothing(&bench.joined().1);
     fs::remove_file(stored).unwrap();
-    let removed = Fault::PolicyRemoved { no: Some(1), run: log.run(), sha256: digest };
+    let removed = Mismatch::PolicyRemoved { no: Some(1), run: log.run(), sha256: digest };
     assert_eq!(bench.joined().1.faults, [removed]);
 }
 
-/// A ledger that nobody writes to any more is seen by the one that begins beside it.
+/// A ledger that is no longer written is seen by the one that begins next to it.
 #[test]
 fn l17_a_ledger_that_is_not_used_any_more_cannot_be_cut() {
     let bench = Bench::new();
@@ -692,7 +703,7 @@ fn l17_a_ledger_that_is_not_used_any_more_cannot_be_cut() {
     let host = fs::read_dir(&dir).unwrap().map(Result::unwrap).find(host).unwrap().path();
     fs::remove_file(host).unwrap();
     let (log, begun) = bench.start();
-    let Entry::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    let LedgerEntry::Numbered(numbered) = begun else { panic!("{begun:?}") };
     assert!(
         numbered.oddity.as_deref().unwrap().starts_with("a ledger of this key begins here"),
         "{numbered:?}"
@@ -701,7 +712,7 @@ fn l17_a_ledger_that_is_not_used_any_more_cannot_be_cut() {
     let told =
         |books: &[Book]| (bench.join(books).faults, books.iter().map(|it| it.beside.len()).sum::<usize>());
     assert_eq!(told(&bench.books()), (vec![], 1));
-    // The last run is taken away with all that it left.
+    // Remove the last run with all its traces.
     fs::write(&old, lines[..4].iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     fs::remove_file(bench.place.path_for(runs[2])).unwrap();
     fs::remove_file(policy_path(&bench.place.path_for(runs[2]))).unwrap();
@@ -710,15 +721,15 @@ fn l17_a_ledger_that_is_not_used_any_more_cannot_be_cut() {
         let by = bench.ledger().name().to_owned();
         let old = old.file_name().unwrap().to_str().unwrap();
         let ledger = old.strip_prefix("ledger-").unwrap().strip_suffix(".jsonl").unwrap().to_owned();
-        vec![Fault::Cut { ledger, by }]
+        vec![Mismatch::Cut { ledger, by }]
     };
     assert_eq!(told(&books), (cut(), 1));
-    // It is no run that began meanwhile.
+    // The fault is not a run that began meanwhile.
     let mut joined = bench.join(&books);
     assert!(joined.may_be_outdated());
     joined.check_again(&books, &bench.books());
     assert_eq!(joined.faults, cut());
-    // All of it.
+    // Remove the whole ledger.
     for run in runs.iter().take(2) {
         fs::remove_file(bench.place.path_for(*run)).unwrap();
         fs::remove_file(policy_path(&bench.place.path_for(*run))).unwrap();
@@ -740,13 +751,13 @@ fn l17_two_ledgers_in_use_see_each_other_every_hundred_lines() {
     nothing(&bench.join(&read()));
     let lines = bench.lines();
     bench.write_lines(&lines[..99]);
-    // Key 2's first hundred lines end before that, and the next line is of the hundredth.
-    assert!(matches!(&bench.join(&read()).faults[..], [Fault::Cut { .. }]));
+    // Key 2's first hundred lines end earlier; its next line belongs to the second hundred.
+    assert!(matches!(&bench.join(&read()).faults[..], [Mismatch::Cut { .. }]));
 }
 
-/// Whatever stands where a ledger or an id should be is told, or passed over, and stops nothing.
+/// A wrong file in place of a ledger or an id is reported or skipped, and does not stop a run.
 #[test]
-fn l17_what_is_no_file_in_the_place_of_a_ledger_is_told() {
+fn l17_reports_anything_but_a_file_in_place_of_a_ledger() {
     use std::os::unix::fs::symlink;
     type Spoil = fn(&Path);
     let spoil: [(&str, Spoil); 5] = [
@@ -768,9 +779,9 @@ fn l17_what_is_no_file_in_the_place_of_a_ledger_is_told() {
         if what != "a file without an end" {
             spoil(&beside);
             let books = bench.books();
-            assert!(matches!(&books[0].told[..], [Told::Unreadable { .. }]), "{what}: {books:#?}");
-            assert_eq!((&books[1].told[..], books[1].last), (&[][..], 1), "{what}");
-            // The next one begins, and looks at its neighbours.
+            assert!(matches!(&books[0].faults[..], [BookFault::Unreadable { .. }]), "{what}: {books:#?}");
+            assert_eq!((&books[1].faults[..], books[1].last), (&[][..], 1), "{what}");
+            // The next ledger begins, and looks at its neighbors.
             Ledger::find(&bench.place, crate::testing::key(2), false)
                 .unwrap()
                 .prune(RunId::new(), None, None)
@@ -785,7 +796,7 @@ fn l17_what_is_no_file_in_the_place_of_a_ledger_is_told() {
         let found = Ledger::find(&bench.place, crate::testing::key(1), false);
         assert!(found.is_err() && since.elapsed() < DEADLINE, "{what}: {found:?}");
     }
-    // A copy under a name of somebody's own is no ledger.
+    // A copy under another name does not count as a ledger.
     let bench = Bench::new();
     bench.run();
     for name in ["ledger-backup.jsonl", "ledger-1a2b3c4d-old.jsonl"] {

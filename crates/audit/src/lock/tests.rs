@@ -1,19 +1,11 @@
 use super::*;
-use crate::query::{Filter, Record};
-use crate::summary::Reading;
+use crate::query::Record;
 
 fn locked(records: &[Record]) -> Result<Lock, Full> {
-    let mut summary = Summary::for_grants();
-    let mut reading = Reading::default();
-    for record in records {
-        summary.take(&mut reading, record, &Filter::default()).unwrap();
-    }
-    summary.end_run(&mut reading).unwrap();
-    summary.finish().unwrap();
-    lock(&summary)
+    lock(&Summary::of_records(records))
 }
 
-fn shown(lock: &Lock) -> String {
+fn text_of(lock: &Lock) -> String {
     lock.render().split_once("schema 1\n").unwrap().1.to_owned()
 }
 
@@ -36,7 +28,7 @@ fn decision(stage: Option<&str>, verdict: &str, reason: &str, host: &str, via: &
 }
 
 #[test]
-fn what_was_let_through_is_locked() {
+fn locks_what_was_let_through() {
     let a = Some("a");
     let ip = r#","ip":"192.0.2.1""#;
     let lock = locked(&[
@@ -56,13 +48,13 @@ fn what_was_let_through_is_locked() {
         decision(None, "allow", "rule", "10.2.3.4", "connect", ""),
     ]);
     assert_eq!(
-        shown(&lock.unwrap()),
+        text_of(&lock.unwrap()),
         "- 10.2.3.4:443 connect\na down.example:443 connect\na ok.example:443 connect\na ok.example:443 transparent\n\
          a once.example:443 connect\na report.example:443 connect\nidle\n"
     );
 }
 
-/// A record may say what it likes: a line of the lock is one line, and its stage is the record's.
+/// A hostile stage name cannot add a line or change the stage of one.
 #[test]
 fn a_hostile_stage_makes_no_line_of_its_own() {
     let mut records = Vec::new();

@@ -1,4 +1,4 @@
-//! The lines of a record that somebody asks for.
+//! Selects the lines of a record to show.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,24 +8,24 @@ use exeat_policy::{HostName, HostPattern, NameError, Reason, Verdict};
 use super::{Record, last_part};
 use crate::Moment;
 
-/// Which lines to show. An empty list asks for nothing in particular.
+/// Selects lines. An empty list selects all.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// One of these verdicts.
+    /// Verdicts, any of which matches.
     pub verdicts: Vec<Verdict>,
-    /// One of these hosts.
+    /// Hosts, any of which matches.
     pub hosts: Vec<HostFilter>,
-    /// One of these reasons.
+    /// Reasons, any of which matches.
     pub reasons: Vec<Reason>,
-    /// It came in by one of these ways, in the words of the record.
+    /// The `via` words of the record, any of which matches.
     pub vias: Vec<String>,
-    /// One of these programs asked: its path, or the last part of that.
+    /// Programs that asked, any of which matches: the path, or its last part.
     pub exes: Vec<String>,
-    /// In a run of one of these stages.
+    /// Stages of the run, any of which matches.
     pub stages: Vec<String>,
-    /// Not before this.
+    /// The earliest time.
     pub since: Option<Moment>,
-    /// Not after this.
+    /// The latest time.
     pub until: Option<Moment>,
 }
 
@@ -35,32 +35,32 @@ impl Filter {
         self.wants_all_decisions() && self.stages.is_empty() && self.since.is_none() && self.until.is_none()
     }
 
-    /// Whether a line passes. A filter that asks for certain decisions passes no other line.
+    /// Whether a line passes. A filter on decisions passes no other line.
     pub fn passes(&self, record: &Record) -> bool {
         self.covers(record)
             && (self.wants_all_decisions() || (record.is_decision() && self.passes_decision(record)))
     }
 
-    /// Whether a line is of the time and of a stage that are asked for, whatever it says.
+    /// Whether a line has a selected time and stage.
     pub fn covers(&self, record: &Record) -> bool {
         self.is_of_stage(record) && self.is_of_time(record)
     }
 
-    /// Whether a line is of a stage that is asked for.
+    /// Whether a line is of a selected stage.
     pub(crate) fn is_of_stage(&self, record: &Record) -> bool {
         let stage = record.stage.as_deref();
         self.stages.is_empty() || self.stages.iter().any(|wanted| Some(wanted.as_str()) == stage)
     }
 
-    /// Whether a line is of the time that is asked for.
+    /// Whether a line has a selected time.
     pub(crate) fn is_of_time(&self, record: &Record) -> bool {
         (self.since.is_none() && self.until.is_none())
-            || Moment::of(&record.ts).is_some_and(|at| {
+            || Moment::parse(&record.ts).is_some_and(|at| {
                 self.since.is_none_or(|since| since <= at) && self.until.is_none_or(|until| at <= until)
             })
     }
 
-    /// Whether a line tells of a host that is asked for.
+    /// Whether a line is about a selected host.
     pub fn names(&self, record: &Record) -> bool {
         self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted.passes(record))
     }
@@ -90,7 +90,7 @@ fn is_program(record: &Record, wanted: &str) -> bool {
 
 /// A host to look for: a name, `*.name` for everything below it, or an address.
 ///
-/// An address is looked for among those that a name led to as well.
+/// An address also matches names that led to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostFilter {
     /// A name, or all names below one.

@@ -7,7 +7,7 @@ use super::*;
 use crate::Moment;
 use crate::testing::{Dir, HOSTILE, allow, close, deny, end, log};
 
-/// A whole record: seven lines.
+/// Returns a whole record of seven lines.
 fn sample() -> Vec<u8> {
     let dir = Dir::new();
     let path = dir.join("run.jsonl");
@@ -36,7 +36,7 @@ fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
     bytes.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect()
 }
 
-/// The flaws of the sample after something was done to its lines.
+/// Returns the flaws of the sample after a change to its lines.
 fn flaws_of(change: impl Fn(&mut Vec<Vec<u8>>)) -> Vec<Flaw> {
     let mut lines = lines(&sample());
     change(&mut lines);
@@ -54,7 +54,7 @@ fn a_whole_record_has_no_flaws() {
     assert_eq!(records[6].exit, Some(0));
 }
 
-/// A04: a record that was cut anywhere reads up to there, and nothing is wrong with it but that.
+/// A04: a record that was cut anywhere can be read up to there, and has no other flaw.
 #[test]
 fn a04_every_prefix_is_read_and_only_cut() {
     let whole = sample();
@@ -73,7 +73,7 @@ fn a04_every_prefix_is_read_and_only_cut() {
     }
 }
 
-/// A06: what was taken out, changed or moved shows.
+/// A06: a line that was removed, changed or moved is reported.
 #[test]
 fn a06_tampering_shows() {
     let removed = flaws_of(|lines| drop(lines.remove(2)));
@@ -99,7 +99,7 @@ fn a06_tampering_shows() {
 }
 
 #[test]
-fn a_line_that_is_no_record_is_named_and_passed_over() {
+fn reports_and_skips_malformed_lines() {
     for bad in ["", "{}", "not json", "\u{202e}", "[1]", "{\"schema\":\"egress/9\"}"] {
         let flaws = flaws_of(|lines| lines.insert(3, format!("{bad}\n").into_bytes()));
         assert!(matches!(&flaws[0], Flaw::Malformed { line: 4, .. }), "{bad}: {flaws:?}");
@@ -131,7 +131,7 @@ fn unknown_fields_and_events_are_passed_over() {
         br#"{"schema":"egress/1","seq":0,"ts":"x","mono_us":1,"event":"tomorrow","run":"R","sig":"AA","n":1}
 "#,
     );
-    assert_eq!(records[0].event, Kind::Other("tomorrow".into()));
+    assert_eq!(records[0].event, LineKind::Other("tomorrow".into()));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn two_runs_in_one_file_are_told_apart() {
     assert_eq!(flaws, [Flaw::AnotherRun { line: 8 }]);
 }
 
-/// Memory stays bounded whatever the file holds.
+/// Memory stays bounded whatever the file contains.
 #[test]
 fn endless_lines_and_endless_flaws_are_capped() {
     let long = [vec![b'x'; 5 * MAX_READ], b"\n".to_vec()].concat();
@@ -156,7 +156,7 @@ fn endless_lines_and_endless_flaws_are_capped() {
     assert_eq!(reader.flaws().len(), MAX_FLAWS);
 }
 
-/// A01: what the reader says of a hostile line is printable.
+/// A01: what the reader reports about a hostile line is printable.
 #[test]
 fn a01_flaws_are_printable() {
     let text = format!("{{\"schema\":{}}}\n{HOSTILE}\n", serde_json::to_string(HOSTILE).unwrap());
@@ -171,7 +171,7 @@ fn hosts(filter: &str, expect: &[u64]) {
     let (records, _) = read_all(&sample());
     let found: Vec<u64> = records
         .iter()
-        .filter(|record| record.event == Kind::Decision && filter.passes(record))
+        .filter(|record| record.event == LineKind::Decision && filter.passes(record))
         .filter_map(|record| record.conn)
         .collect();
     assert_eq!(found, expect);
@@ -193,7 +193,7 @@ fn hosts_are_found_by_name_by_wildcard_and_by_address() {
 fn verdicts_and_reasons_are_filtered() {
     let count = |filter: &Filter| {
         let (records, _) = read_all(&sample());
-        records.iter().filter(|record| record.event == Kind::Decision && filter.passes(record)).count()
+        records.iter().filter(|record| record.event == LineKind::Decision && filter.passes(record)).count()
     };
     assert_eq!(count(&Filter::default()), 4);
     assert_eq!(count(&Filter { verdicts: vec![Verdict::Deny], ..Filter::default() }), 3);
@@ -215,7 +215,7 @@ proptest! {
     #[test]
     fn one_changed_byte_shows(at in 0usize..10_000, to: u8) {
         let mut bytes = sample();
-        // The last line is what a chain alone cannot guard.
+        // A chain alone cannot guard the last line.
         let guarded = bytes[..bytes.len() - 1].iter().rposition(|&byte| byte == b'\n').unwrap();
         let at = at % guarded;
         prop_assume!(bytes[at] != to);
@@ -224,14 +224,14 @@ proptest! {
     }
 }
 
-/// A time and a stage are asked of every line; what only a decision has is asked of decisions alone.
+/// Every line has a time and a stage; only decisions have the other fields.
 #[test]
 fn lines_are_filtered_by_time_stage_and_way() {
     let (records, _) = read_all(&sample());
     let count = |filter: &Filter| records.iter().filter(|record| filter.passes(record)).count();
-    let third = Moment::of(&records[2].ts).unwrap();
+    let third = Moment::parse(&records[2].ts).unwrap();
     let (before, after) = records.split_at(3);
-    let is_before = |record: &&Record| Moment::of(&record.ts).unwrap() <= third;
+    let is_before = |record: &&Record| Moment::parse(&record.ts).unwrap() <= third;
     assert!(before.iter().all(|record| is_before(&record)));
     assert_eq!(
         count(&Filter { until: Some(third), ..Filter::default() }),
@@ -250,7 +250,7 @@ fn lines_are_filtered_by_time_stage_and_way() {
         let filter = Filter { exes: vec![exe.into()], ..Filter::default() };
         assert_eq!(filter.passes(&asked), passes, "{exe}");
     }
-    let never = Moment::of("9000-01-01T00:00:00Z");
+    let never = Moment::parse("9000-01-01T00:00:00Z");
     assert_eq!(count(&Filter { since: never, ..Filter::default() }), 0);
     assert!(!Filter { since: never, ..Filter::default() }.is_empty());
 }

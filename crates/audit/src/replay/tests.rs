@@ -46,7 +46,7 @@ fn replayed(policy: &Policy, records: &[Record]) -> String {
     text
 }
 
-/// One line a case: what was, under which rules now, and what comes of it.
+/// Each case has the rules, an attempt on record, and the expected result.
 #[test]
 fn each_attempt_is_decided_again() {
     let same = "1 as before, 0 now denied, 0 now allowed, 0 otherwise";
@@ -62,7 +62,7 @@ fn each_attempt_is_decided_again() {
         (&[], decided("deny", "default", "a.example", 443, ""), same),
         (&["a.example"], decided("deny", "default", "a.example", 443, ""), allowed),
         (&["a.example", "!a.example"], decided("allow", "rule", "a.example", 443, PUBLIC), denied),
-        // Addresses are those of the record.
+        // Addresses come from the record.
         (&["a.example"], decided("allow", "rule", "a.example", 443, r#","ips":["10.2.3.4"]"#), denied),
         (
             &["a.example", "10.2.3.4"],
@@ -71,11 +71,11 @@ fn each_attempt_is_decided_again() {
         ),
         (&["a.example"], decided("deny", "private_ip", "a.example", 443, PUBLIC), same),
         (&["93.184.215.14"], decided("deny", "ip_literal", "93.184.215.14", 443, ""), allowed),
-        // What came over the connection.
+        // The content of the connection was refused.
         (&["a.example"], decided("deny", "sni_mismatch", "a.example", 443, ip), same),
         (&["a.example off"], decided("deny", "sni_mismatch", "a.example", 443, ip), allowed),
         (&["a.example"], decided("deny", "ech", "a.example", 443, ip), allowed),
-        // Without the proxy.
+        // The attempt did not use the proxy.
         (&["a.example:22"], decided("deny", "direct", "a.example", 22, ""), allowed),
         (&["*.a.example:*"], decided("deny", "direct", "b.a.example", 12345, ""), same),
         (
@@ -135,7 +135,7 @@ fn differences_that_are_alike_are_one_line() {
     );
 }
 
-/// What an upstream proxy looks up is not known here, then or now.
+/// An upstream proxy's lookups are not known, neither then nor now.
 #[test]
 fn names_left_to_another_proxy_are_not_checked() {
     let policy = policy(&["a.example"], Terms::default());

@@ -1,4 +1,4 @@
-//! What a page is made of.
+//! The data of a page.
 
 use std::collections::BTreeMap;
 
@@ -10,39 +10,39 @@ use crate::query::Record;
 use crate::summary::{Summary, Traffic};
 use crate::verify::{self, Standing};
 
-/// Runs with a section of their own.
+/// The most runs with a section of their own.
 pub(super) const MAX_RUNS: usize = 50;
-/// Rows of a table.
+/// The most rows of a table.
 pub(super) const MAX_ROWS: usize = 500;
-/// Attempts of one run that are listed in their order.
+/// The most attempts of one run that are listed in their order.
 pub(super) const MAX_DENIED: usize = 200;
-/// Notes, files and policies of one run.
+/// The most notes, files and policies of one run.
 pub(super) const MAX_NOTES: usize = 100;
-/// What a page is made of.
+/// A page of many records.
 #[derive(Debug)]
 pub struct Report {
     pub(super) made: Made,
     pub(super) files: Vec<Source>,
-    /// The worst first, once all are read.
+    /// Sorted with the worst first, once all records are read.
     pub(super) runs: Vec<Run>,
     pub(super) more_runs: u64,
-    /// Runs of `runs` that have their details.
+    /// The number of runs that have details.
     pub(super) in_full: usize,
     pub(super) summary: Summary,
-    /// The stored policies, by digest: one text for all runs that it held in.
+    /// The stored policies by digest, so that runs share one text.
     pub(super) policies: BTreeMap<String, String>,
-    /// Bytes of them.
+    /// The size of all stored policies.
     pub(super) policy_bytes: usize,
 }
 
-/// When and by whom a page was made.
+/// The author and date of a page.
 #[derive(Debug, Clone)]
 pub struct Made {
-    /// When.
+    /// The time at which the page was made.
     pub at: Moment,
-    /// By whom.
+    /// The user who made it.
     pub by: Option<String>,
-    /// On which machine.
+    /// The machine on which it was made.
     pub on: Option<String>,
 }
 
@@ -50,23 +50,23 @@ pub struct Made {
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) name: String,
-    pub(super) verified: Option<verify::Report>,
+    pub(super) verified: Option<verify::Verification>,
     pub(super) flaws: Vec<String>,
     pub(super) more_flaws: u64,
     pub(super) lines: u64,
-    /// Of all its bytes.
+    /// The digest of the whole file.
     pub(super) sha256: String,
-    /// The lines that the last checkpoint covers, and their root, as the record says.
+    /// The number of lines that the last checkpoint covers, and their root, according to the record.
     pub(super) sealed: Option<(u64, String)>,
 }
 
 impl Source {
     pub(super) fn standing(&self) -> Option<Standing> {
-        self.verified.as_ref().map(verify::Report::standing)
+        self.verified.as_ref().map(verify::Verification::standing)
     }
 }
 
-/// One run. Strings are as the record has them.
+/// A run. Strings are as in the record.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub(super) file: usize,
@@ -74,15 +74,15 @@ pub(super) struct Run {
     pub(super) stage: Option<String>,
     pub(super) start: Option<Box<Record>>,
     pub(super) end: Option<Box<Record>>,
-    /// The time of its first line, and of its last.
+    /// The times of its first and its last line.
     pub(super) first: String,
     pub(super) last: String,
     pub(super) standing: Option<Standing>,
     pub(super) traffic: Traffic,
     pub(super) timeline: Timeline,
-    /// What was not let through, in its order.
+    /// Attempts that were not let through, in their order.
     pub(super) denied: Vec<Attempt>,
-    /// Lines beyond those.
+    /// The number of such attempts beyond those.
     pub(super) denied_more: u64,
     pub(super) sources: Vec<(String, String, String)>,
     pub(super) policies: Vec<Policy>,
@@ -102,7 +102,7 @@ pub(super) struct Attempt {
     pub(super) exe: Option<String>,
 }
 
-/// A policy that held.
+/// A policy that was in force.
 #[derive(Debug)]
 pub(super) struct Policy {
     pub(super) sha256: String,
@@ -113,12 +113,12 @@ pub(super) struct Policy {
 /// The policy that is stored beside a record.
 #[derive(Debug)]
 pub(super) enum Stored {
-    /// It has the digest that the record names, and is in the page.
+    /// The stored policy has the digest that the record names, and is on the page.
     Same,
-    /// It has another one.
+    /// The stored policy has another digest.
     Other,
-    /// It is longer than what is shown.
+    /// The stored policy is too long for the page.
     Long,
-    /// There is none.
+    /// There is no stored policy.
     None,
 }

@@ -1,4 +1,4 @@
-//! The page itself.
+//! Writes the page.
 //!
 //! Knows no policy and counts nothing.
 
@@ -10,7 +10,7 @@ use exeat_record::Proto;
 
 use super::data::{MAX_ROWS, MAX_RUNS, Report, Source};
 use crate::query::Record;
-use crate::summary::{Effect, Few, Reached, Sort, Tally, Traffic, UnusedRules, without_end};
+use crate::summary::{Few, HostSummary, RuleEffect, Sort, Tally, Traffic, UnusedRules, without_end};
 use crate::table::{bytes, day_and_time};
 use crate::verify::Standing;
 
@@ -26,7 +26,7 @@ use standing::{FEW, standing, standing_word, standings};
 
 const STYLE: &str = include_str!("page.css");
 
-/// What a browser may do with the page: apply its style. Whatever stood in it, nothing would be loaded and nothing run.
+/// The content security policy: a browser may only apply the page's own style, so it would neither load nor run injected content.
 const CSP: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 pub(super) fn write(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
@@ -34,7 +34,7 @@ pub(super) fn write(report: &Report, out: &mut dyn io::Write) -> io::Result<()> 
     out.write_all(page.as_bytes())
 }
 
-/// What was asked for, as it may be printed.
+/// Returns the requested target, escaped.
 pub(super) fn target(record: &Record) -> String {
     let raw = || record.host_raw.as_deref().map(|raw| printable_ascii(raw).into_owned());
     let target = record.target().or_else(raw).unwrap_or_else(|| "(no readable name)".to_owned());
@@ -45,7 +45,7 @@ pub(super) fn target(record: &Record) -> String {
     }
 }
 
-/// What a note says, as it may be printed.
+/// Describes a note, escaped.
 pub(super) fn note(record: &Record) -> String {
     let what = record.what.as_deref().unwrap_or("-");
     let mut said = match what {
@@ -121,7 +121,7 @@ fn page(report: &Report) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
-/// When and by whom the page was made.
+/// Says when and by whom the page was made.
 fn made_line(report: &Report) -> String {
     let who: Vec<&str> =
         [&report.made.by, &report.made.on].into_iter().filter_map(Option::as_deref).collect();
@@ -228,7 +228,7 @@ fn head(report: &Report, title: &str, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// All runs, those first that a reader should look at.
+/// Lists all runs, those first that need a look.
 fn runs(report: &Report, out: &mut String) {
     if report.runs.len() < 2 {
         return;
@@ -255,7 +255,7 @@ fn runs(report: &Report, out: &mut String) {
         let what = run.stage.as_deref().or(command).unwrap_or("-");
         let who: Vec<&str> =
             start.iter().flat_map(|it| [&it.user, &it.machine]).filter_map(Option::as_deref).collect();
-        // A name of a run has no sign to break after.
+        // The name of a run has no character to break after.
         let (begin, rest) = run.name.split_at_checked(13).unwrap_or((&run.name, ""));
         let name = format!("{}<wbr>{}", text(begin), text(rest));
         let name = match at < MAX_RUNS {
@@ -285,7 +285,7 @@ fn runs(report: &Report, out: &mut String) {
     table.finish(report.more_runs, out);
 }
 
-fn name_of(host: &Reached) -> String {
+fn name_of(host: &HostSummary) -> String {
     let Some(name) = host.host.as_deref() else { return "(no readable name)".to_owned() };
     let name = if name.contains(':') {
         format!("[{}]", printable_ascii(name))
@@ -303,10 +303,13 @@ fn name_of(host: &Reached) -> String {
     }
 }
 
-/// What got one of some verdicts: each row is about one verdict alone.
+/// Lists hosts with some verdicts: each row is about one verdict.
 fn evidence(report: &Report, title: &str, verdicts: &[Verdict], sort: Sort, out: &mut String) {
     let all = report.summary.hosts(sort);
-    let has = |host: &&&Reached| verdicts.iter().any(|verdict| host.sightings(*verdict).0.count > 0);
+    let has = |host: &&&HostSummary| {
+        let mut outcomes = host.outcomes.iter().filter(|(_, seen)| seen.count > 0);
+        outcomes.any(|(outcome, _)| outcome.verdict.is_some_and(|it| verdicts.contains(&it)))
+    };
     let hosts: Vec<_> = all.iter().filter(has).collect();
     if hosts.is_empty() {
         return;
@@ -338,12 +341,12 @@ fn evidence(report: &Report, title: &str, verdicts: &[Verdict], sort: Sort, out:
     table.finish(hosts.len().saturating_sub(MAX_ROWS) as u64, out);
 }
 
-/// What was not let through, and why: first of all.
+/// Lists what was not let through, and why. It comes first on the page.
 fn refused(report: &Report, out: &mut String) {
     evidence(report, "Denied, and why", &[Verdict::Deny, Verdict::WouldDeny], Sort::Denied, out);
 }
 
-/// What was let through and not reached.
+/// Lists what was let through and not reached.
 fn unreached(report: &Report, out: &mut String) {
     evidence(report, "Failed, and why", &[Verdict::Error], Sort::Failed, out);
 }
@@ -353,7 +356,7 @@ fn few<T: Ord, const MOST: usize>(few: &Few<T, MOST>, shown: impl Fn(&T) -> Stri
     few.kept.iter().map(shown).chain(more).collect::<Vec<_>>().join(", ")
 }
 
-/// Every host, those first that were sent most.
+/// Lists every host, the one that was sent most first.
 fn hosts(report: &Report, out: &mut String) {
     let hosts = report.summary.hosts(Sort::Up);
     out.push_str("<h2>Hosts</h2>\n");
@@ -401,7 +404,7 @@ fn hosts(report: &Report, out: &mut String) {
         let programs = few(&host.programs, |program| path(program));
         row(place(&name_of(host)), &host.traffic, [addresses, programs, rules.join(", ")]);
     }
-    // Each of these was sent no more than the last row.
+    // Each of the other hosts was sent no more than the last row.
     let mut others = report.summary.others;
     hosts.iter().skip(MAX_ROWS).for_each(|host| others.merge(&host.traffic));
     let left = (hosts.len().saturating_sub(MAX_ROWS) as u64).saturating_add(report.summary.other_hosts);
@@ -411,7 +414,7 @@ fn hosts(report: &Report, out: &mut String) {
     table.finish(left, out);
 }
 
-/// The rules that decided, with what they say of themselves.
+/// Lists the rules that decided, with their remarks.
 fn rules(report: &Report, out: &mut String) {
     let rules = report.summary.rules();
     if rules.is_empty() {
@@ -423,9 +426,9 @@ fn rules(report: &Report, out: &mut String) {
     for it in rules.iter().take(MAX_ROWS) {
         let expires = it.expires.as_deref().unwrap_or_default();
         let does = match it.used.effect {
-            Effect::Allows => format!("allows {}", place(&it.used.rule)),
-            Effect::Denies => format!("denies {}", place(&it.used.rule)),
-            Effect::Expired => {
+            RuleEffect::Allows => format!("allows {}", place(&it.used.rule)),
+            RuleEffect::Denies => format!("denies {}", place(&it.used.rule)),
+            RuleEffect::Expired => {
                 let until = if expires.is_empty() {
                     String::new()
                 } else {
@@ -436,7 +439,7 @@ fn rules(report: &Report, out: &mut String) {
         };
         let by = match (&it.used.approved_by, it.used.effect) {
             (Some(by), _) => prose(by),
-            (None, Effect::Allows) => "<b class=\"warn\">nobody</b>".to_owned(),
+            (None, RuleEffect::Allows) => "<b class=\"warn\">nobody</b>".to_owned(),
             (None, _) => String::new(),
         };
         let sent = if it.bytes_up == 0 { String::new() } else { bytes(it.bytes_up) };
@@ -462,7 +465,7 @@ fn rules(report: &Report, out: &mut String) {
     }
 }
 
-/// Rules of the stored policies that decided nothing.
+/// Lists rules of the stored policies that decided nothing.
 fn unused(report: &Report, out: &mut String) {
     let unused = match report.summary.unused() {
         UnusedRules::Listed(unused) if !unused.is_empty() => unused,
@@ -491,7 +494,7 @@ fn unused(report: &Report, out: &mut String) {
     table.finish(unused.len().saturating_sub(MAX_ROWS) as u64, out);
 }
 
-/// Every stored policy, once, whichever runs it held in.
+/// Prints every stored policy once, with the runs that it was in force in.
 fn policies(report: &Report, out: &mut String) -> fmt::Result {
     if report.policies.is_empty() {
         return Ok(());
@@ -519,7 +522,7 @@ fn policies(report: &Report, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Every record by its digest, which ties this page to the files that it was made from.
+/// Lists every record with its digest, which ties this page to its files.
 fn records(report: &Report, out: &mut String) -> fmt::Result {
     out.push_str("<h2>Records</h2>\n");
     let mut files: Vec<&Source> = report.files.iter().collect();

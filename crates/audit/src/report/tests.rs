@@ -6,7 +6,7 @@ use super::*;
 use crate::Moment;
 use crate::testing::HOSTILE;
 
-/// What ends a cell, begins an element, leaves an attribute, and names another place.
+/// Text that would end a cell, begin an element, leave an attribute, or link to another site.
 const MARKUP: &str =
     "</td></table><script>alert(1)</script><img src=x onerror=alert(1)>\" onclick='x' &lt; http://a.example/";
 
@@ -26,17 +26,17 @@ fn chained(lines: &[Value]) -> String {
     text
 }
 
-fn made() -> Made {
+fn sample_made() -> Made {
     Made {
-        at: Moment::of("2026-11-23T08:00:00Z").unwrap(),
+        at: Moment::parse("2026-11-23T08:00:00Z").unwrap(),
         by: Some("eve".into()),
         on: Some("desk-3".into()),
     }
 }
 
-/// The page of several records, each by its name.
+/// Returns the page of several named records.
 fn page_of_all(records: &[(&str, &str, bool)]) -> String {
-    let mut report = Report::new(made());
+    let mut report = Report::new(sample_made());
     for (name, text, checked) in records {
         let verified = checked.then(|| verify::verify(Cursor::new(text), None, &[]).unwrap());
         report.read(Cursor::new(text), name, None, verified).unwrap();
@@ -52,14 +52,14 @@ fn written(mut report: Report) -> String {
     page
 }
 
-fn page_of(text: &str, path: Option<&Path>, verified: Option<verify::Report>) -> String {
-    let mut report = Report::new(made());
+fn page_of(text: &str, path: Option<&Path>, verified: Option<verify::Verification>) -> String {
+    let mut report = Report::new(sample_made());
     report.read(Cursor::new(text), "run.jsonl", path, verified).unwrap();
     written(report)
 }
 
-/// Holds a page to what it must be whatever it tells of: elements that nest, from a list, with attributes from a list, of
-/// which none loads or runs anything.
+/// Asserts that a page has only nested elements from a list, with attributes from a list, and that none of them loads or runs
+/// anything.
 fn well_formed(page: &str) {
     const VOID: [&str; 4] = ["meta", "rect", "line", "wbr"];
     const KNOWN: [&str; 45] = [
@@ -167,7 +167,7 @@ fn well_formed(page: &str) {
     assert!(page.contains("default-src 'none'; style-src 'unsafe-inline'"));
 }
 
-/// Every field that is text, with the same text in it.
+/// Returns a record with this text in every text field.
 fn hostile(text: &str) -> String {
     let mut all = json!({
         "stage": text, "policy_sha256": text, "mode": text, "version": text, "command": text, "backend": text, "bridge": text,
@@ -200,7 +200,7 @@ fn hostile(text: &str) -> String {
     chained(&lines)
 }
 
-/// A01: whatever a record says stands in the page as text.
+/// A01: text of a record stays text on the page.
 #[test]
 fn a01_markup_in_a_record_is_text() {
     for text in [MARKUP, HOSTILE, "&#60;script&#62;", "--><!--", "]]>"] {
@@ -208,7 +208,7 @@ fn a01_markup_in_a_record_is_text() {
         assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
     }
     assert!(page_of(&hostile(MARKUP), None, None).contains("&lt;script&gt;alert(1)"));
-    // Whoever wrote the times and the name of the run, too.
+    // The times and the name of the run are hostile, too.
     let mut line = json!({"event": "decision", "verdict": "deny", "ts": MARKUP, "run": MARKUP});
     let one = chained(&[line.clone()]);
     assert!(!page_of(&one, None, None).contains("<script"));
@@ -255,9 +255,9 @@ fn a_page_says_who_was_denied_and_why() {
     }
 }
 
-/// It is called whole where it was found whole, and nowhere else.
+/// A record is called whole only if it was verified as whole.
 #[test]
-fn nothing_is_verified_that_was_not() {
+fn calls_whole_only_what_was_verified() {
     let text = chained(&[json!({"event": "run_start"}), json!({"event": "run_end"})]);
     let found = |text: &str| verify::verify(Cursor::new(text), None, &[]).unwrap();
     let page = page_of(&text, None, None);
@@ -300,7 +300,7 @@ fn many_records_are_told_in_numbers() {
     }
 }
 
-/// A page of a large record is no larger than its tables, and says what it leaves out.
+/// The page of a large record is bounded, and says what it leaves out.
 #[test]
 fn a_page_is_bounded() {
     let lines: Vec<Value> = (0..20_000)
@@ -323,7 +323,7 @@ fn a_page_is_bounded() {
     assert!(page_of(&chained(&runs), None, None).contains("150 more runs are counted above"));
 }
 
-/// What stands beside a record is its policy where it has the digest, and nothing otherwise.
+/// A policy stored beside a record is shown only if it has the digest.
 #[test]
 fn only_the_policy_of_the_record_is_shown() {
     let dir = crate::testing::Dir::new();
@@ -359,9 +359,9 @@ fn the_timeline_loses_nothing() {
     }
 }
 
-/// L17: bytes that are not on record are unknown, and not 0; what was not reached has a place of its own.
+/// L17: bytes that are not on record are unknown instead of 0, and failures have their own column.
 #[test]
-fn l17_a_page_says_what_is_not_known_and_what_failed() {
+fn l17_a_page_shows_unknown_bytes_and_failures() {
     let open = |conn: u64, host: &str| json!({"event": "decision", "conn": conn, "via": "connect", "host": host, "port": 443, "verdict": "allow", "reason": "rule"});
     let text = chained(&[
         json!({"event": "run_start"}),
@@ -389,7 +389,7 @@ fn l17_a_page_says_what_is_not_known_and_what_failed() {
     assert!(page_of(&chained(&more), None, None).contains("<b class=\"warn\">at least 2.0 MB</b>"));
 }
 
-/// L17: the host that was sent most stands first, whatever names it is hidden among.
+/// L17: the host that was sent most comes first, even among many other names.
 #[test]
 fn l17_a_page_names_the_host_that_was_sent_most() {
     let mut lines = Vec::new();
@@ -411,7 +411,7 @@ fn l17_a_page_names_the_host_that_was_sent_most() {
     assert!(others.contains(">9.0 kB<"), "{others}");
 }
 
-/// L17: a row about a verdict has its first time and its reasons alone.
+/// L17: a row about a verdict has the first time and the reasons of that verdict only.
 #[test]
 fn l17_evidence_on_a_page_is_about_one_verdict() {
     let of = |fields: Value| {
@@ -439,7 +439,7 @@ fn l17_evidence_on_a_page_is_about_one_verdict() {
     assert!(would.contains("2026-11-21 10:00:01"), "{would}");
 }
 
-/// L17: a port is never broken, and neither is the number of a line; only a dot, or a colon of an address, is a place for a break.
+/// L17: a port or line number is never broken; only a dot, or a colon of an address, may be followed by a break.
 #[test]
 fn l17_a_port_is_never_broken() {
     let of = |host: &str, port: u16| {
@@ -463,7 +463,7 @@ fn l17_a_port_is_never_broken() {
     assert_eq!(of(&long, 65535), format!("<span class=\"any\">{long}</span>{}", whole(":65535")));
 }
 
-/// L17: of many runs those with faults have a section: what was changed, is not whole, was refused, or failed.
+/// L17: among many runs, those that were changed, are not whole, were refused something, or failed have a section.
 #[test]
 fn l17_faulty_runs_stand_first() {
     let mut lines = Vec::new();
@@ -479,14 +479,22 @@ fn l17_faulty_runs_stand_first() {
     assert!(page.contains("<h2 id=\"run-0\">Run <code>R650</code></h2>"));
     assert!(page.contains("650 more runs are counted above"), "{page}");
     let runs = page.split_once("<h2>Runs</h2>").unwrap().1.split_once("</table>").unwrap().0;
-    for words in ["grace on build-7", "exit 0", "not checked", "abababababab", "scope=\"col\"", "<caption>"] {
+    for words in [
+        "grace on build-7",
+        "exit 0",
+        "not checked",
+        "abababababab",
+        "scope=\"col\"",
+        "<caption>",
+        ">Reached<",
+    ] {
         assert!(runs.contains(words), "{words}: {runs}");
     }
     assert!(page.find("<h2>Denied, and why</h2>") < page.find("<h2>Runs</h2>"));
     assert!(page.contains("box held"), "what was denied is no fault of the record");
 }
 
-/// L17: a printed page is tied to its records, and says when and for whom it was made.
+/// L17: a printed page names its records by digest, and says when and for whom it was made.
 #[test]
 fn l17_a_page_names_its_records_by_digest_and_root() {
     let dir = crate::testing::Dir::new();
@@ -519,13 +527,13 @@ fn l17_a_page_names_its_records_by_digest_and_root() {
     assert!(!page.contains("none is missing"), "it says nothing about other records");
 }
 
-/// L17: the same policy of many runs is printed once, and rules that refused because they had expired say so.
+/// L17: a policy of many runs is printed once, and expired rules say that they refused.
 #[test]
 fn l17_a_policy_is_printed_once() {
     let dir = crate::testing::Dir::new();
     let policy = r#"{"rules":[{"rule":"never.example:22"}],"schema":1}"#;
     let digest = sha256_hex(policy.as_bytes());
-    let mut report = Report::new(made());
+    let mut report = Report::new(sample_made());
     for n in 0..3 {
         let path = dir.join(&format!("r{n}.jsonl"));
         std::fs::write(dir.join(&format!("r{n}.policy.json")), policy).unwrap();
@@ -551,7 +559,7 @@ fn l17_a_policy_is_printed_once() {
     assert!(unused.contains("example:22") && unused.contains("toml:3") && unused.contains("R2"), "{unused}");
 }
 
-/// The axis of the timeline has the times of the clock.
+/// The axis of the timeline shows clock times.
 #[test]
 fn l17_the_timeline_has_clock_times() {
     let line = json!({"event": "decision", "via": "connect", "host": "x.example", "port": 443, "verdict": "deny", "reason": "default"});

@@ -6,7 +6,7 @@ fn run(first_line: &str) -> RunSummary {
     );
     let mut run = RunSummary::from_first_line(line.as_bytes());
     assert!(run.holds.is_some(), "{line}");
-    run.last = Moment::of("2026-11-21T11:00:00.000000Z");
+    run.last = Moment::parse("2026-11-21T11:00:00.000000Z");
     run
 }
 
@@ -77,7 +77,7 @@ fn l17_a_directory_selects_runs_in_it_and_below() {
 #[test]
 fn l17_a_run_is_of_the_whole_time_that_it_went_on() {
     let of = |since: &str, until: &str| {
-        let at = |time: &str| Moment::of(&format!("2026-11-21T{time}:00.000000Z"));
+        let at = |time: &str| Moment::parse(&format!("2026-11-21T{time}:00.000000Z"));
         let selection = Selection { since: at(since), until: at(until), ..Selection::default() };
         (selection.passes(&imported()), selection.passes(&RunSummary { running: true, ..imported() }))
     };
@@ -89,7 +89,7 @@ fn l17_a_run_is_of_the_whole_time_that_it_went_on() {
 }
 
 #[test]
-fn l17_what_cannot_be_read_is_not_passed_over() {
+fn l17_does_not_leave_out_unreadable_runs() {
     let damaged = RunSummary::from_first_line(b"\0\0\0\n");
     let selection = Selection { stages: texts(&["import"]), ..Selection::default() };
     assert!(selection.passes(&damaged));

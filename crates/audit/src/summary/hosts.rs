@@ -1,8 +1,8 @@
-//! The table of hosts, exact for any number of them.
+//! Keeps the table of hosts, exact for any number of them.
 //!
-//! A stage chooses the names, their order and how often each comes back, so no table that drops rows as it goes names the right ones
-//! in the end. When the table is full its rows go to a temporary file, sorted by name. At the end the files are merged, equal rows are added
-//! up, and only then is it decided which rows are kept: the first of each order.
+//! A stage chooses the names, their order and how often each comes back, so a table that drops rows early could name the wrong ones in
+//! the end. Instead, a full table goes to a temporary file, sorted by name. At the end the files are merged, equal rows are added up, and
+//! only then the first rows of each order are chosen.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,72 +15,72 @@ use exeat_policy::{AddrClass, HostPort, Port, Reason, Target, Verdict, classify}
 use exeat_record::{Proto, RunId, Via};
 use serde::{Deserialize, Serialize};
 
-use super::outcome::{Cited, Outcome, SOME_BOUND};
+use super::outcome::{AttemptOutcome, Cited, SOME_BOUND};
 use super::tally::{MAX_NAME, Sort, Tally, Traffic, via_word, widen};
 use crate::Moment;
 use crate::attempt::{Attempt, asked_host};
-use crate::query::Record;
+use crate::query::{LineKind, Record};
 
-/// Addresses and programs that are kept of one host.
+/// The most addresses and programs that are kept of one host.
 const MAX_FEW: usize = 8;
 
-/// Addresses of one host that are not public and that are kept.
+/// The most addresses of one host that are kept and not public.
 const MAX_SPECIAL: usize = 16;
 
-/// Rules that are kept of one host.
+/// The most rules that are kept of one host.
 pub(super) const MAX_RULES_OF_HOST: usize = 16;
 
-/// Temporary files of one size that are merged into one.
+/// The number of temporary files of one size that are merged into one.
 const FAN: usize = 16;
 
-/// What became of one host, on one port, in one protocol.
+/// The attempts at one host, on one port, in one protocol.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Reached {
-    /// As the record has it, and cut where it is longer than any name; `None`: what was asked for was no host, or the line stands for
-    /// many. Not printable as it is.
+pub struct HostSummary {
+    /// The host as in the record, cut if it is longer than any name; `None` if the request had no readable host, or the line stands for
+    /// many. Not printable without escaping.
     pub host: Option<String>,
-    /// `None`: only a name was asked for.
+    /// The port; `None` if only a name was resolved.
     pub port: Option<u16>,
-    /// What would have been spoken.
+    /// The requested protocol.
     pub proto: Proto,
-    /// What is counted.
+    /// The counts.
     pub traffic: Traffic,
-    /// What became of the attempts. A connection that was let through and not reached is also under `error`, with no way.
+    /// The outcomes of the attempts. A connection that was let through and not reached is also under `error`, without a via.
     #[serde(with = "outcomes")]
-    pub outcomes: BTreeMap<Outcome, Sightings>,
+    pub outcomes: BTreeMap<AttemptOutcome, Sightings>,
     /// The addresses that connections were made to.
     pub addresses: Few<IpAddr, MAX_FEW>,
-    /// The programs that asked, by path. Not printable as they are.
+    /// The programs that asked, by path. Not printable without escaping.
     pub programs: Few<String, MAX_FEW>,
-    /// The first line about it.
+    /// The time of the first line about it.
     pub first: Option<Moment>,
-    /// The last one.
+    /// The time of the last line about it.
     pub last: Option<Moment>,
     /// The rules that decided; see [`super::Summary::rules`].
     pub(super) rules: Few<usize, MAX_RULES_OF_HOST>,
-    /// The lines that say so.
+    /// The lines about it.
     pub(crate) cited: Cited,
-    /// Addresses that it led to and that are not public.
+    /// The addresses it led to that are not public.
     pub(crate) special: Few<IpAddr, MAX_SPECIAL>,
-    /// It was left to another proxy, so that its addresses are not known.
+    /// Whether it was left to another proxy, so that its addresses are not known.
     pub(crate) upstream: bool,
-    /// The TLS name was not looked at where it usually is.
+    /// Whether the TLS name was not checked although it usually is on this port.
     pub(crate) tls_unseen: bool,
-    /// Where the stage found a service of this machine.
+    /// The port at which the stage found a service of this machine.
     pub(crate) inner: Option<u16>,
-    /// Bytes, among those of the traffic, that connections without an end sent and received.
+    /// The bytes, included in the traffic, that connections without an end sent and received.
     pub(crate) so_far: [u64; 2],
 }
 
-/// How often something was seen, and when.
+/// A count of attempts, with the first and last time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sightings {
-    /// Attempts.
+    /// The number of attempts.
     pub count: u64,
-    /// The first line.
+    /// The time of the first line.
     pub first: Option<Moment>,
-    /// The last one.
+    /// The time of the last line.
     pub last: Option<Moment>,
 }
 
@@ -88,7 +88,7 @@ pub struct Sightings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Ord + Deserialize<'de>"))]
 pub struct Few<T: Ord, const MOST: usize> {
-    /// Those that are kept.
+    /// The first values.
     pub kept: BTreeSet<T>,
     /// Whether there were others.
     pub more: bool,
@@ -121,16 +121,16 @@ impl Sightings {
         widen(&mut self.first, &mut self.last, at);
     }
 
-    /// Adds what was seen elsewhere.
+    /// Adds the sightings of another row.
     pub(crate) fn merge(&mut self, other: &Sightings) {
         self.add(other.count, other.first);
         widen(&mut self.first, &mut self.last, other.last);
     }
 }
 
-impl Reached {
-    fn new(host: Option<String>, port: Option<u16>, proto: Proto) -> Reached {
-        Reached {
+impl HostSummary {
+    fn new(host: Option<String>, port: Option<u16>, proto: Proto) -> HostSummary {
+        HostSummary {
             host,
             port,
             proto,
@@ -150,12 +150,12 @@ impl Reached {
         }
     }
 
-    /// By what it is found, and told apart from others.
+    /// Returns the key that tells it apart from other rows.
     pub fn key(&self) -> (Option<&str>, Option<u16>, Proto) {
         (self.host.as_deref(), self.port, self.proto)
     }
 
-    /// What was not let through, would not have been, or failed: by verdict and reason.
+    /// Returns what was denied, would have been denied, or failed, by verdict and reason.
     pub fn evidence(&self) -> BTreeMap<(Verdict, Option<Reason>), Sightings> {
         let mut all: BTreeMap<_, Sightings> = BTreeMap::new();
         for (outcome, seen) in &self.outcomes {
@@ -166,12 +166,17 @@ impl Reached {
         all
     }
 
-    /// The ways it came in, in the words of the record.
+    /// Whether anything was denied, would have been denied, or failed.
+    pub fn has_evidence(&self) -> bool {
+        self.outcomes.keys().any(|outcome| outcome.verdict.is_some_and(|verdict| verdict != Verdict::Allow))
+    }
+
+    /// Returns the ways it came in, in the words of the record.
     pub fn vias(&self) -> BTreeSet<&'static str> {
         self.outcomes.keys().filter_map(|outcome| outcome.via).collect()
     }
 
-    /// Why it was not let through, would not have been, or failed: attempts by reason, of all verdicts together.
+    /// Returns how many attempts were denied, would have been denied, or failed, by reason.
     pub fn reasons(&self) -> BTreeMap<Reason, u64> {
         let mut reasons: BTreeMap<Reason, u64> = BTreeMap::new();
         for ((_, reason), seen) in self.evidence() {
@@ -183,7 +188,7 @@ impl Reached {
         reasons
     }
 
-    /// What got one verdict: how often and when, and the reasons.
+    /// Returns how often and when it got one verdict, and the reasons.
     pub fn sightings(&self, verdict: Verdict) -> (Sightings, Vec<Option<Reason>>) {
         let mut all = Sightings::default();
         let mut reasons = Vec::new();
@@ -194,13 +199,13 @@ impl Reached {
         (all, reasons)
     }
 
-    /// The host and port, if what was asked for is both, in its one canonical spelling.
+    /// Returns the host and port in their one canonical spelling, if both are valid.
     pub(crate) fn target(&self) -> Option<Target> {
         let port = Port::new(self.port?).filter(|_| self.proto == Proto::Tcp)?;
         Some(Target { host: asked_host(self.host.as_deref()?)?, port })
     }
 
-    /// Whether there were more rules than are kept.
+    /// Whether more rules decided than are kept.
     pub fn has_more_rules(&self) -> bool {
         self.rules.more
     }
@@ -210,7 +215,7 @@ impl Reached {
         record: &Record,
         at: Option<Moment>,
         rule: Option<usize>,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
     ) {
         self.traffic.decided(record);
         widen(&mut self.first, &mut self.last, at);
@@ -223,8 +228,23 @@ impl Reached {
         self.outcomes.entry(self.bounded(outcome)).or_default().add(record.count.unwrap_or(1), at);
     }
 
-    /// Notes what a policy that is learned from the record has to know of an attempt.
-    pub(super) fn attempted(&mut self, record: &Record, attempt: &Attempt) {
+    /// Notes the evidence for a policy or a lock; `run` and `line` are the numbers of the line's run and of the line.
+    pub(super) fn note_for_grants(&mut self, record: &Record, run: u64, line: u64) {
+        let attempt = record.attempt();
+        // A policy cannot grant a service of this machine that was refused.
+        let is_cited = match &attempt {
+            Some(attempt) => attempt.via != Via::Forward || attempt.is_let_through(),
+            None => record.event == LineKind::Dns && record.verdict() == Some(Verdict::Deny),
+        };
+        if is_cited {
+            self.cited.add(record, run, line);
+        }
+        if let Some(attempt) = &attempt {
+            self.attempted(record, attempt);
+        }
+    }
+
+    fn attempted(&mut self, record: &Record, attempt: &Attempt) {
         if attempt.via == Via::Forward {
             let typed = record.rule_src.as_deref().and_then(|src| src.strip_prefix("--host-port "));
             let typed = typed.and_then(|text| text.parse::<HostPort>().ok());
@@ -241,8 +261,8 @@ impl Reached {
         }
     }
 
-    /// Who refused is a stranger's text: a few are told apart.
-    fn bounded(&self, mut outcome: Outcome) -> Outcome {
+    /// Bounds the number of different refusers, because their names are untrusted text.
+    fn bounded(&self, mut outcome: AttemptOutcome) -> AttemptOutcome {
         if outcome.refused_by.is_some() && outcome.is_refused() {
             let refused = self.outcomes.keys().filter(|it| it.is_refused());
             let kinds: BTreeSet<_> = refused.map(|it| (it.reason, &it.refused_by)).collect();
@@ -254,7 +274,7 @@ impl Reached {
     }
 
     /// Adds another row about the same host.
-    pub(crate) fn merge(&mut self, other: Reached) {
+    pub(crate) fn merge(&mut self, other: HostSummary) {
         self.traffic.merge(&other.traffic);
         for (outcome, seen) in other.outcomes {
             self.outcomes.entry(outcome).or_default().merge(&seen);
@@ -274,7 +294,7 @@ impl Reached {
         }
     }
 
-    /// What an order sorts by; the greatest stands first.
+    /// Returns what an order sorts by, the greatest first.
     fn weight(&self, sort: Sort) -> (u64, u64, u64, u64) {
         let Traffic { tally, bytes_up, bytes_down, open, .. } = self.traffic;
         let Tally { allowed, denied, would_deny, .. } = tally;
@@ -289,12 +309,12 @@ impl Reached {
     }
 }
 
-/// Sorts rows; equal ones by name.
-pub(super) fn sort<'a>(hosts: &mut [&'a Reached], by: Sort) {
-    hosts.sort_by_cached_key(|host: &&'a Reached| (Reverse(host.weight(by)), (*host).key()));
+/// Sorts rows, and equal ones by name.
+pub(super) fn sort<'a>(hosts: &mut [&'a HostSummary], by: Sort) {
+    hosts.sort_by_cached_key(|host: &&'a HostSummary| (Reverse(host.weight(by)), (*host).key()));
 }
 
-/// Text cut to the length of a name.
+/// Cuts text to the length of a name.
 fn cut(text: &str) -> &str {
     let mut end = text.len().min(MAX_NAME);
     while !text.is_char_boundary(end) {
@@ -303,24 +323,24 @@ fn cut(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The rows of one host. Boxed: a map has room for eleven values, and most hosts are asked for on one port.
-type Ports = BTreeMap<(Option<u16>, Proto), Box<Reached>>;
+/// The rows of one host. Boxed, because a map has room for eleven values, and most hosts are asked for on one port.
+type Ports = BTreeMap<(Option<u16>, Proto), Box<HostSummary>>;
 
-/// Rows by host, port and protocol.
+/// The table: rows by host, port and protocol.
 #[derive(Debug)]
 pub(super) struct Hosts {
     rows: HashMap<String, Ports>,
     count: usize,
-    /// Rows in memory at most, and rows of each order that are kept at the end.
+    /// The most rows in memory, and the number of rows of each order that are kept at the end.
     most: usize,
     orders: &'static [Sort],
     spilled: Vec<Spilled>,
 }
 
-/// Rows in a file without a name, sorted by host.
+/// Rows in an unnamed file, sorted by host.
 #[derive(Debug)]
 struct Spilled {
-    /// How often the rows were merged.
+    /// The number of times that the rows were merged.
     level: u32,
     file: File,
 }
@@ -330,25 +350,25 @@ impl Hosts {
         Hosts { rows: HashMap::new(), count: 0, most, orders, spilled: Vec::new() }
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Reached> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &HostSummary> {
         self.rows.values().flat_map(BTreeMap::values).map(Box::as_ref)
     }
 
-    pub(super) fn get(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&Reached> {
+    pub(super) fn get(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&HostSummary> {
         self.rows.get(host.unwrap_or_default())?.get(&(port, proto)).map(Box::as_ref)
     }
 
-    /// The row of a host, made where there is none.
+    /// Returns the row of a host, and creates it if necessary.
     ///
     /// # Errors
     ///
-    /// Those of the temporary file that the table goes to where it is full.
+    /// Fails if the table is full and the temporary file cannot be used.
     pub(super) fn row(
         &mut self,
         host: Option<&str>,
         port: Option<u16>,
         proto: Proto,
-    ) -> io::Result<&mut Reached> {
+    ) -> io::Result<&mut HostSummary> {
         let host = host.map(cut);
         if self.get(host, port, proto).is_none() {
             if self.count >= self.most {
@@ -357,17 +377,17 @@ impl Hosts {
             self.count += 1;
         }
         let rows = self.rows.entry(host.unwrap_or_default().to_owned()).or_default();
-        let new = || Box::new(Reached::new(host.map(str::to_owned), port, proto));
+        let new = || Box::new(HostSummary::new(host.map(str::to_owned), port, proto));
         Ok(rows.entry((port, proto)).or_insert_with(new))
     }
 
-    /// Leaves the rows that stand first in one of the orders, and gives all others together, with their number.
+    /// Keeps the first rows of each order, and returns the sum of all others with their number.
     ///
     /// # Errors
     ///
-    /// Those of the temporary files.
+    /// Fails if a temporary file cannot be used.
     pub(super) fn finish(&mut self) -> io::Result<(Traffic, u64)> {
-        let mut kept = Kept {
+        let mut kept = Candidates {
             rows: Vec::new(),
             most: self.most,
             orders: self.orders,
@@ -395,7 +415,7 @@ impl Hosts {
         Ok((kept.others, kept.dropped))
     }
 
-    fn drain(&mut self) -> impl Iterator<Item = Reached> + use<> {
+    fn drain(&mut self) -> impl Iterator<Item = HostSummary> + use<> {
         self.count = 0;
         std::mem::take(&mut self.rows).into_values().flat_map(BTreeMap::into_values).map(|row| *row)
     }
@@ -410,7 +430,7 @@ impl Hosts {
             );
             io::Error::new(error.kind(), what)
         };
-        let mut rows: Vec<Reached> = self.drain().collect();
+        let mut rows: Vec<HostSummary> = self.drain().collect();
         rows.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         let mut out = Out::new().map_err(said)?;
         rows.iter().try_for_each(|row| out.write(row)).map_err(said)?;
@@ -425,7 +445,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// The level of the last files, if there are enough of one level.
+    /// Returns the level of the newest files, if there are enough to merge.
     fn level_to_merge(&self) -> Option<u32> {
         let from = self.spilled.len().checked_sub(FAN)?;
         let (last, level) = (self.spilled.get(from..)?, self.spilled.last()?.level);
@@ -433,26 +453,26 @@ impl Hosts {
     }
 }
 
-/// Rows that may stand first in one of the orders.
-struct Kept {
-    rows: Vec<Reached>,
+/// Rows that may come first in one of the orders.
+struct Candidates {
+    rows: Vec<HostSummary>,
     most: usize,
     orders: &'static [Sort],
     others: Traffic,
     dropped: u64,
 }
 
-impl Kept {
-    fn push(&mut self, row: Reached) {
+impl Candidates {
+    fn push(&mut self, row: HostSummary) {
         self.rows.push(row);
         if self.rows.len() > self.most.saturating_mul(2 * self.orders.len()).saturating_add(1024) {
             self.prune();
         }
     }
 
-    /// Drops what `most` others stand before in every order: it never gets to the front again.
+    /// Drops every row that has `most` others before it in every order: it cannot come to the front again.
     fn prune(&mut self) {
-        let mut order: Vec<&Reached> = self.rows.iter().collect();
+        let mut order: Vec<&HostSummary> = self.rows.iter().collect();
         let mut first: BTreeSet<(Option<String>, Option<u16>, Proto)> = BTreeSet::new();
         for by in self.orders {
             sort(&mut order, *by);
@@ -469,11 +489,11 @@ impl Kept {
     }
 }
 
-/// Rows on their way to a temporary file.
+/// Writes rows to a temporary file.
 struct Out(BufWriter<File>);
 
 impl Out {
-    /// The file has no name once it is open, so that nothing is left of it whatever ends this process.
+    /// Creates a file and unlinks it, so that it disappears however this process ends.
     fn new() -> io::Result<Out> {
         let path = std::env::temp_dir().join(format!(".exeat-{}", RunId::new()));
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -481,7 +501,7 @@ impl Out {
         Ok(Out(BufWriter::new(file)))
     }
 
-    fn write(&mut self, row: &Reached) -> io::Result<()> {
+    fn write(&mut self, row: &HostSummary) -> io::Result<()> {
         serde_json::to_writer(&mut self.0, row)?;
         self.0.write_all(b"\n")
     }
@@ -493,9 +513,9 @@ impl Out {
     }
 }
 
-/// Gives all rows of sorted files in their order, those of one host added up.
-fn merge(files: Vec<File>, mut take: impl FnMut(Reached) -> io::Result<()>) -> io::Result<()> {
-    fn next(lines: &mut Lines<BufReader<File>>) -> io::Result<Option<Reached>> {
+/// Passes all rows of sorted files to `take`, in order, with the rows of one host added up.
+fn merge(files: Vec<File>, mut take: impl FnMut(HostSummary) -> io::Result<()>) -> io::Result<()> {
+    fn next(lines: &mut Lines<BufReader<File>>) -> io::Result<Option<HostSummary>> {
         Ok(lines.next().transpose()?.map(|line| serde_json::from_str(&line)).transpose()?)
     }
     let mut heads = Vec::new();
@@ -504,11 +524,11 @@ fn merge(files: Vec<File>, mut take: impl FnMut(Reached) -> io::Result<()>) -> i
         heads.push((next(&mut lines)?, lines));
     }
     loop {
-        let mut least: Option<Reached> = None;
+        let mut least: Option<HostSummary> = None;
         for (head, _) in &heads {
             let Some(head) = head else { continue };
             if least.as_ref().is_none_or(|least| head.key() < least.key()) {
-                least = Some(Reached::new(head.host.clone(), head.port, head.proto));
+                least = Some(HostSummary::new(head.host.clone(), head.port, head.proto));
             }
         }
         let Some(mut row) = least else { return Ok(()) };
@@ -522,7 +542,7 @@ fn merge(files: Vec<File>, mut take: impl FnMut(Reached) -> io::Result<()>) -> i
     }
 }
 
-/// Outcomes as a list: their keys are no text.
+/// Serializes outcomes as a list, because their keys are not text.
 mod outcomes {
     use std::collections::BTreeMap;
 
@@ -530,9 +550,9 @@ mod outcomes {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use super::{Outcome, Sightings, via_word};
+    use super::{AttemptOutcome, Sightings, via_word};
 
-    type Map = BTreeMap<Outcome, Sightings>;
+    type Map = BTreeMap<AttemptOutcome, Sightings>;
     type Row<T> = (Option<T>, Option<T>, Option<T>, bool, Option<String>, usize, Sightings);
 
     pub(super) fn serialize<S: Serializer>(map: &Map, serializer: S) -> Result<S::Ok, S::Error> {
@@ -548,7 +568,7 @@ mod outcomes {
             let verdict = verdict.map(|word| word.parse()).transpose()?;
             let reason = reason.map(|word| word.parse()).transpose()?;
             let via = via.as_deref().map(via_word);
-            Ok((Outcome { verdict, reason, via, late, refused_by, stage }, seen))
+            Ok((AttemptOutcome { verdict, reason, via, late, refused_by, stage }, seen))
         });
         parsed.collect::<Result<_, WordError>>().map_err(D::Error::custom)
     }

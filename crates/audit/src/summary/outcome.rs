@@ -1,4 +1,4 @@
-//! What became of attempts, and which lines say so.
+//! Outcomes of attempts, and the lines that show them.
 
 use exeat_policy::{Reason, Verdict};
 use exeat_record::Via;
@@ -8,43 +8,43 @@ use super::tally::via_word;
 use crate::attempt;
 use crate::query::Record;
 
-/// Lines of the first run that are named by their `seq`.
+/// The most lines of the first run that are cited.
 const MAX_LINES: usize = 6;
 
-/// Characters that are kept of who refused.
+/// The most characters that are kept of who refused.
 const MAX_REFUSER: usize = 80;
 
-/// What stands for who refused where more are named than are told apart.
+/// Stands for who refused if there are too many different ones.
 pub(super) const SOME_BOUND: &str = "a bound";
 
-/// What became of attempts: equal ones are counted together.
+/// The outcome of attempts: equal ones are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub struct Outcome {
-    /// `None`: the record has a word that this version does not know.
+pub struct AttemptOutcome {
+    /// The verdict; `None` if the record has a word that this version does not know.
     pub verdict: Option<Verdict>,
-    /// `None` as with the verdict.
+    /// The reason; `None` if the record has a word that this version does not know.
     pub reason: Option<Reason>,
-    /// The way in which it came in, in the words of the record; `None`: the line does not say.
+    /// The way in which the request arrived, in the words of the record; `None` if the line does not say.
     pub via: Option<&'static str>,
-    /// The connection had been let through, and was refused by what came over it.
+    /// Whether the connection was first let through, then refused because of its content.
     pub late: bool,
-    /// Who refused, if somebody above the grants did. Not printable as it is.
+    /// The ceiling or declaration that refused, if one did. Not printable without escaping.
     pub refused_by: Option<String>,
     /// The stage, by its number in the summary.
     pub(crate) stage: usize,
 }
 
-impl Outcome {
-    /// Makes the outcome of attempts of which no decision is at hand.
-    pub(super) fn new(verdict: Verdict, reason: Reason, via: Option<&'static str>) -> Outcome {
+impl AttemptOutcome {
+    /// Creates the outcome of attempts without a decision at hand.
+    pub(super) fn new(verdict: Verdict, reason: Reason, via: Option<&'static str>) -> AttemptOutcome {
         let (verdict, reason) = (Some(verdict), Some(reason));
-        Outcome { verdict, reason, via, late: false, refused_by: None, stage: 0 }
+        AttemptOutcome { verdict, reason, via, late: false, refused_by: None, stage: 0 }
     }
 
-    /// Reads what a decision says.
-    pub(super) fn from_decision(record: &Record, stage: usize) -> Outcome {
-        Outcome {
+    /// Reads the outcome of a decision.
+    pub(super) fn from_decision(record: &Record, stage: usize) -> AttemptOutcome {
+        AttemptOutcome {
             verdict: record.verdict(),
             reason: record.reason(),
             via: record.via.as_deref().map(via_word),
@@ -54,19 +54,14 @@ impl Outcome {
         }
     }
 
-    /// Returns the way, the verdict and the reason, if this version knows all three.
+    /// Returns the via, the verdict and the reason, if this version knows all three.
     pub(crate) fn known(&self) -> Option<(Via, Verdict, Reason)> {
         Some((self.via?.parse().ok()?, self.verdict?, self.reason?))
     }
 
-    /// Whether the rules let it through, as far as is known: also in report mode, and where it then failed.
+    /// Whether the rules let it through, as far as is known: also in report mode, and if it failed later.
     pub(crate) fn is_let_through(&self) -> bool {
         self.known().is_some_and(|(_, verdict, reason)| attempt::is_let_through(verdict, reason))
-    }
-
-    /// Whether what came over the connection takes back that it was let through.
-    pub(crate) fn is_taken_back(&self) -> bool {
-        self.known().is_some_and(|(_, verdict, reason)| attempt::is_taken_back(self.late, verdict, reason))
     }
 
     /// Whether it was refused at once.
@@ -75,25 +70,25 @@ impl Outcome {
     }
 }
 
-/// The first lines that tell of something, for whoever looks them up.
+/// Cites the first lines about something.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Cited {
-    /// The number of the first line among all that were read.
+    /// The number of the first line among all lines read.
     pub(crate) since: u64,
     /// The first run, and the time of its line.
     pub(crate) run: String,
     pub(crate) first: String,
-    /// The `seq` of lines of that run.
+    /// The `seq` of the first lines in that run.
     pub(crate) lines: Vec<u64>,
     pub(crate) more_lines: bool,
-    /// In how many runs, and the number of the last of them.
+    /// The number of runs, and the number of the last of them.
     pub(crate) runs: u64,
     first_run: u64,
     last_run: u64,
 }
 
 impl Cited {
-    /// Adds a line: the number of its run, and its own among all.
+    /// Adds a line: the number of its run, and its own number among all lines.
     pub(super) fn add(&mut self, record: &Record, run: u64, number: u64) {
         if self.runs == 0 {
             self.since = number;
@@ -112,8 +107,8 @@ impl Cited {
         }
     }
 
-    /// Adds what was cited elsewhere of the same. Runs of both are counted twice unless all are the same one, or the last of one is the
-    /// first of the other.
+    /// Adds the lines that another row cites. Runs in both are counted twice, unless both are in the same one run or the last run of one is
+    /// the first of the other.
     pub(crate) fn merge(&mut self, mut other: Cited) {
         if self.runs == 0 || (other.runs > 0 && other.since < self.since) {
             std::mem::swap(self, &mut other);
@@ -157,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_what_is_cited_add_up_to_the_whole_in_any_order() {
+    fn citations_merge_to_the_same_result_in_any_order() {
         check([&[], &[(1, 1, 5)]]);
         check([&[(1, 1, 5), (1, 2, 6)], &[(1, 3, 7)]]);
         check([&[(1, 1, 5)], &[(2, 2, 1), (3, 3, 1)]]);

@@ -1,4 +1,4 @@
-//! The rules that decided, and those of the stored policies that decided nothing.
+//! Counts the rules that decided, and finds those of the stored policies that decided nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -10,51 +10,51 @@ use super::hosts::Few;
 use super::tally::MAX_NAME;
 use crate::query::Record;
 
-/// Every rule may be read that a policy had.
+/// Allows every kind of rule, because a policy on record had it.
 const ALL: Allowances = Allowances { any: true, shared_suffix: true };
 
-/// Rules that are told apart.
+/// The most rules that are kept apart.
 pub(super) const MAX_RULES: usize = 10_000;
 
-/// Places and stages that are kept of one rule.
+/// The most places and stages that are kept of one rule.
 const MAX_PLACES: usize = 4;
 
-/// A rule that decided, as the record names it. Not printable as it is.
+/// A rule that decided, as the record names it. Not printable without escaping.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Used {
-    /// As it was typed.
+    /// The rule as it was typed.
     pub rule: String,
-    /// Where.
+    /// The place where it was written.
     pub src: String,
-    /// What it did.
-    pub effect: Effect,
-    /// Who approved it, where it says so.
+    /// The rule's effect.
+    pub effect: RuleEffect,
+    /// Who approved it, if it says so.
     pub approved_by: Option<String>,
 }
 
-/// What a rule did.
+/// The effect that a rule had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Effect {
-    /// It let attempts through.
+pub enum RuleEffect {
+    /// The rule let attempts through.
     Allows,
-    /// It refuses.
+    /// The rule refused attempts.
     Denies,
-    /// It would have let attempts through, and had expired.
+    /// The rule would have let attempts through, but had expired.
     Expired,
 }
 
-impl Effect {
+impl RuleEffect {
     /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Effect::Allows => "allows",
-            Effect::Denies => "denies",
-            Effect::Expired => "expired",
+            RuleEffect::Allows => "allows",
+            RuleEffect::Denies => "denies",
+            RuleEffect::Expired => "expired",
         }
     }
 }
 
-/// What a rule decided.
+/// The counts of a rule that decided.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RuleSummary {
@@ -62,17 +62,17 @@ pub struct RuleSummary {
     pub used: Used,
     /// Attempts that it decided.
     pub attempts: u64,
-    /// Those of them that were let through and not reached.
+    /// Attempts that were let through and not reached.
     pub failed: u64,
     /// Bytes from the sandbox to the internet, as far as they are known.
     pub bytes_up: u64,
-    /// Why it exists, where it says so.
+    /// The reason for the rule, if it says so.
     pub why: Option<String>,
-    /// The day from which it is refused, where it has one.
+    /// The day on which it expires, if it has one.
     pub expires: Option<String>,
 }
 
-/// What was let through under the name of one approver.
+/// Attempts let through by the rules of one approver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Approved {
     /// Attempts.
@@ -84,18 +84,18 @@ pub struct Approved {
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     numbers: HashMap<Used, usize>,
-    /// In the order of their numbers.
+    /// The rules, in the order of their numbers.
     pub(super) all: Vec<RuleSummary>,
-    /// Attempts that were decided by rules beyond the bound.
+    /// Attempts decided by rules beyond the bound.
     pub(super) more: u64,
-    /// Attempts that a rule decided, and their line does not say which.
+    /// Attempts that a rule decided, but their line does not name it.
     unnamed: u64,
-    /// The rule of the line before: most lines have the one of the line before.
+    /// The rule of the line before: most lines have the same one.
     last: Option<usize>,
 }
 
 impl Rules {
-    /// Counts the rule that decided, and gives its number.
+    /// Counts the rule that decided, and returns its number.
     pub(super) fn number(&mut self, record: &Record) -> Option<usize> {
         let reason = record.reason();
         let count = record.count.unwrap_or(1);
@@ -106,9 +106,9 @@ impl Rules {
             return None;
         };
         let effect = match reason {
-            Some(Reason::DenyRule) => Effect::Denies,
-            Some(Reason::Expired) => Effect::Expired,
-            _ => Effect::Allows,
+            Some(Reason::DenyRule) => RuleEffect::Denies,
+            Some(Reason::Expired) => RuleEffect::Expired,
+            _ => RuleEffect::Allows,
         };
         let (src, approved_by) = (record.rule_src.as_deref().unwrap_or_default(), &record.approved_by);
         let is = |used: &Used| {
@@ -141,7 +141,7 @@ impl Rules {
         })
     }
 
-    /// Counts what became of a connection that a rule let through.
+    /// Counts the end of a connection that a rule let through.
     pub(super) fn ended(&mut self, rule: Option<usize>, bytes_up: u64, failed: bool) {
         if let Some(it) = rule.and_then(|rule| self.all.get_mut(rule)) {
             it.bytes_up = it.bytes_up.saturating_add(bytes_up);
@@ -149,10 +149,10 @@ impl Rules {
         }
     }
 
-    /// What was let through by each approver's rules; `None` stands for rules that nobody approved.
+    /// Returns what each approver's rules let through; `None` stands for rules that nobody approved.
     pub(super) fn approvals(&self) -> BTreeMap<Option<&str>, Approved> {
         let mut all: BTreeMap<Option<&str>, Approved> = BTreeMap::new();
-        for it in self.all.iter().filter(|it| it.used.effect == Effect::Allows) {
+        for it in self.all.iter().filter(|it| it.used.effect == RuleEffect::Allows) {
             let sum = all.entry(it.used.approved_by.as_deref()).or_default();
             sum.attempts = sum.attempts.saturating_add(it.attempts);
             sum.bytes_up = sum.bytes_up.saturating_add(it.bytes_up);
@@ -160,16 +160,16 @@ impl Rules {
         all
     }
 
-    /// Whether a rule may have decided without being known here: then nothing can be called unused.
+    /// Whether a rule may have decided without being known here; then no rule can be called unused.
     fn is_partial(&self) -> bool {
         self.more > 0 || self.unnamed > 0
     }
 }
 
 impl Used {
-    /// As a stored policy writes it; `None` for what is no rule, or was cut.
+    /// Returns its spelling in a stored policy; `None` if it is not a rule, or was cut.
     fn canonical(&self) -> Option<String> {
-        let action = match self.effect == Effect::Denies && !self.rule.starts_with('!') {
+        let action = match self.effect == RuleEffect::Denies && !self.rule.starts_with('!') {
             true => Action::Deny,
             false => Action::Allow,
         };
@@ -177,41 +177,41 @@ impl Used {
     }
 }
 
-/// Where a stored policy comes from.
+/// The origin of a stored policy.
 #[derive(Clone, Copy)]
 pub struct PolicyOf<'a> {
     /// The run that it is stored beside.
     pub run: &'a str,
     /// The stage of that run.
     pub stage: Option<&'a str>,
-    /// Where a rule was written, by its canonical spelling.
+    /// Returns the places where a rule was written, by its canonical spelling.
     pub places: &'a dyn Fn(&str) -> Vec<String>,
 }
 
-/// A rule of a stored policy that decided nothing. Not printable as it is.
+/// A rule of a stored policy that decided nothing. Not printable without escaping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unused<'a> {
-    /// In its canonical spelling.
+    /// The rule in its canonical spelling.
     pub rule: &'a str,
-    /// Where it was written, with file and line where they are known.
+    /// The places where it was written, with file and line if they are known.
     pub places: &'a Few<String, MAX_PLACES>,
     /// Stages whose policy has it.
     pub stages: &'a Few<String, MAX_PLACES>,
-    /// Runs whose policy has it.
+    /// The number of runs whose policy has it.
     pub runs: u64,
-    /// The last of them, in the order in which they were read.
+    /// The last of these runs, in the order of reading.
     pub run: &'a str,
 }
 
-/// What can be said of rules that decided nothing.
+/// The rules that decided nothing, if they can be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnusedRules<'a> {
-    /// No policy is stored beside the records, or not all lines were asked for.
+    /// No policy is stored beside the records, or only some lines were selected.
     NotAsked,
-    /// Which rule decided is not on record for that many attempts.
+    /// For this many attempts the rule that decided is not on record.
     CannotTell(u64),
-    /// These.
+    /// The unused rules.
     Listed(Vec<Unused<'a>>),
 }
 
@@ -219,12 +219,12 @@ pub enum UnusedRules<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Policies {
     granted: BTreeMap<String, Granted>,
-    /// Addresses that are not public to which an allowed name led: a rule for one was used too, and no line names it.
+    /// Addresses that are not public to which an allowed name led: their rule was used too, but no line names it.
     opened: BTreeSet<(IpAddr, u16)>,
-    /// There were more than are kept.
+    /// Whether there were more than are kept.
     opened_more: bool,
     count: u64,
-    /// Rules that are not kept.
+    /// The number of rules that are not kept.
     pub(super) more: u64,
 }
 
@@ -260,7 +260,7 @@ impl Policies {
             if let Some(stage) = of.stage.filter(|stage| stage.len() <= MAX_NAME) {
                 granted.stages.add(stage.to_owned());
             }
-            // A policy that was read again is the same run's.
+            // A policy that was reloaded is of the same run.
             if granted.run != of.run {
                 granted.runs += 1;
                 of.run.clone_into(&mut granted.run);
@@ -305,7 +305,7 @@ impl Policies {
         )
     }
 
-    /// Whether a rule is for an address to which an allowed name led; of more addresses than are kept, perhaps.
+    /// Whether a rule is for an address to which an allowed name led; if there are more addresses than are kept, it may be.
     fn has_opened(&self, rule: &str) -> bool {
         let Ok(rule) = RuleSpec::parse(rule, Action::Allow, ALL) else { return false };
         let Some(net) = rule.pattern.net() else { return false };

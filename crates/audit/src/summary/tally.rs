@@ -1,4 +1,4 @@
-//! What is counted of attempts and bytes, and in which orders hosts are named.
+//! Counts attempts and bytes, and defines the orders of hosts.
 
 use std::fmt;
 
@@ -9,46 +9,46 @@ use serde::{Deserialize, Serialize};
 use crate::Moment;
 use crate::query::Record;
 
-/// Bytes of a name that is kept: no host name is longer (RFC 1035, section 2.3.4), and exeat writes no longer rule.
+/// The most bytes of a name that are kept: no host name is longer (RFC 1035, section 2.3.4), and neither is a rule.
 pub(super) const MAX_NAME: usize = 512;
 
-/// What is counted: of one host, of a run, or of all.
+/// Counts of one host, of a run, or of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Attempts by verdict.
     pub tally: Tally,
-    /// Bytes from the sandbox to the internet: of each connection those at its end, or else the last that were on record. Where a
-    /// connection is open these are at least so many.
+    /// Bytes from the sandbox to the internet: for each connection the bytes at its end, or else the last on record. Open connections may
+    /// have sent more.
     pub bytes_up: u64,
     /// Bytes back.
     pub bytes_down: u64,
-    /// Connections that were let through and whose end is not on record: the run goes on, or was killed.
+    /// Connections that were let through and have no end on record: the run goes on, or was killed.
     pub open: u64,
-    /// Attempts that were let through, and nobody approved the rule, or there was none.
+    /// Attempts that were let through without a rule, or by one that nobody approved.
     pub unapproved: u64,
 }
 
-/// How hosts are ordered. The greatest stands first.
+/// The order of hosts, the greatest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Sort {
-    /// By refusals, then by those that report mode let through, by failures, by what was let through.
+    /// Sorts by denials, then by those that report mode let through, by failures, by attempts that were let through.
     #[default]
     Denied,
-    /// By bytes from the sandbox to the internet.
+    /// Sorts by bytes from the sandbox to the internet.
     Up,
-    /// By bytes back.
+    /// Sorts by bytes from the internet to the sandbox.
     Down,
-    /// By what was not reached.
+    /// Sorts by attempts that did not reach the host.
     Failed,
-    /// By attempts of any kind.
+    /// Sorts by attempts of any kind.
     Attempts,
-    /// By what was let through.
+    /// Sorts by attempts that were let through.
     Allowed,
 }
 
 impl Sort {
-    /// Every order that hosts are printed in.
+    /// The orders in which hosts are printed.
     pub const PRINTED: [Sort; 5] = [Sort::Denied, Sort::Up, Sort::Down, Sort::Failed, Sort::Attempts];
 }
 
@@ -58,7 +58,7 @@ impl Traffic {
         self.open == 0
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of another row.
     pub(crate) fn merge(&mut self, other: &Traffic) {
         self.tally.merge(&other.tally);
         self.bytes_up = self.bytes_up.saturating_add(other.bytes_up);
@@ -76,7 +76,7 @@ impl Traffic {
     }
 }
 
-/// Attempts by verdict. A line that stands for several counts as several.
+/// Attempts by verdict. A line that stands for several attempts counts as several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Verdict `allow`.
@@ -87,7 +87,7 @@ pub struct Tally {
     pub would_deny: u64,
     /// Verdict `error`.
     pub errors: u64,
-    /// Connections among those that were let through which were not reached.
+    /// Connections that were let through and not reached.
     pub failed: u64,
 }
 
@@ -110,23 +110,23 @@ impl Tally {
         *count = count.saturating_add(record.count.unwrap_or(1));
     }
 
-    /// What got an answer from the network's side that was none: verdict `error`, and let through but not reached.
+    /// Returns the attempts that did not reach the host: verdict `error`, or let through and failed.
     pub fn not_reached(&self) -> u64 {
         self.errors.saturating_add(self.failed)
     }
 
-    /// What was let through, as far as it is not known that it failed.
+    /// Returns the attempts that were let through and are not known to have failed.
     pub fn reached(&self) -> u64 {
         self.allowed.saturating_add(self.would_deny).saturating_sub(self.failed)
     }
 
-    /// Attempts of any kind.
+    /// Returns the number of all attempts.
     pub fn attempts(&self) -> u64 {
         let Tally { allowed, denied, would_deny, errors, failed: _ } = self;
         [denied, would_deny, errors].into_iter().fold(*allowed, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of another row.
     pub(crate) fn merge(&mut self, other: &Tally) {
         let Tally { allowed, denied, would_deny, errors, failed } = other;
         for (sum, count) in [
@@ -140,8 +140,8 @@ impl Tally {
         }
     }
 
-    /// How many got a verdict.
-    pub fn of(&self, verdict: Verdict) -> u64 {
+    /// Returns the number of attempts with a verdict.
+    pub fn count(&self, verdict: Verdict) -> u64 {
         match verdict {
             Verdict::Allow => self.allowed,
             Verdict::Deny => self.denied,
@@ -174,7 +174,7 @@ pub(super) fn widen(first: &mut Option<Moment>, last: &mut Option<Moment>, at: O
     }
 }
 
-/// Returns the word for the way in which a request arrived. The record may have one that this version does not know.
+/// Returns the word for how a request arrived. The record may have one that this version does not know.
 pub(super) fn via_word(word: &str) -> &'static str {
     word.parse().map_or("other", Via::as_str)
 }

@@ -42,7 +42,7 @@ fn sample() -> Vec<Event> {
     ]
 }
 
-fn of(records: &[Vec<u8>], filter: &Filter) -> Summary {
+fn summarize(records: &[Vec<u8>], filter: &Filter) -> Summary {
     let mut summary = Summary::default();
     for record in records {
         summary.read(&mut Reader::new(Cursor::new(record)), filter).unwrap();
@@ -51,7 +51,7 @@ fn of(records: &[Vec<u8>], filter: &Filter) -> Summary {
     summary
 }
 
-/// A summary of one record that keeps few hosts.
+/// Summarizes one record with a bound of few hosts.
 fn few(most: usize, record: &[u8]) -> Summary {
     let mut summary = Summary::new(most);
     summary.read(&mut Reader::new(Cursor::new(record)), &Filter::default()).unwrap();
@@ -59,7 +59,7 @@ fn few(most: usize, record: &[u8]) -> Summary {
     summary
 }
 
-/// Adds a policy of one run, whose rules stand in the lines of `a.toml`.
+/// Adds a policy of one run, whose rules are the lines of `a.toml`.
 fn add_policy(summary: &mut Summary, json: &str) -> Result<(), serde_json::Error> {
     let places = |rule: &str| vec![format!("a.toml:{}", rule.len())];
     summary.add_policy(json, PolicyOf { run: "R1", stage: Some("import"), places: &places })
@@ -82,7 +82,7 @@ fn written(summary: &Summary, form: Form) -> String {
 #[test]
 fn two_records_are_one_summary() {
     let records = [record(staged("import"), sample()), record(staged("nightly"), sample())];
-    let summary = of(&records, &Filter::default());
+    let summary = summarize(&records, &Filter::default());
     assert_eq!((summary.runs, summary.unfinished, summary.lines, summary.unseen), (2, 0, 20, 18));
     assert_eq!(summary.stages, BTreeMap::from([("import".into(), 1), ("nightly".into(), 1)]));
     let tally = Tally { allowed: 4, denied: 14, ..Tally::default() };
@@ -119,19 +119,19 @@ fn two_records_are_one_summary() {
     );
 }
 
-/// What no policy of the records used is named in the canonical spelling, whatever the spelling of what was used.
+/// Unused rules of the policies are named in their canonical spelling, whatever the spelling of the used ones.
 #[test]
 fn rules_that_decided_nothing_are_named() {
-    let mut summary = of(&[record(header(), sample())], &Filter::default());
+    let mut summary = summarize(&[record(header(), sample())], &Filter::default());
     assert_eq!(summary.unused(), UnusedRules::NotAsked, "no policy is known");
     let policy = r#"{"rules":[{"rule":"!evil.example.org:*"},{"rule":"*.example.com:443"},{"reason":"x","rule":"old.example.com:22"}],"schema":1}"#;
     add_policy(&mut summary, policy).unwrap();
     add_policy(&mut summary, r#"{"rules":[{"rule":"!never.example.org:*"}],"schema":1}"#).unwrap();
     assert_eq!(unused(&summary), ["!never.example.org:*", "old.example.com:22"]);
-    // A name that leads to such a place takes two rules, and a line names one of them.
+    // A name that leads to a private address takes two rules, and a line names one of them.
     let mut led = allow(9, "db.example.com:5432");
     led.ips = vec!["10.1.2.3".parse().unwrap()];
-    let mut opened = of(&[record(header(), vec![Event::Decision(led)])], &Filter::default());
+    let mut opened = summarize(&[record(header(), vec![Event::Decision(led)])], &Filter::default());
     let policy =
         r#"{"rules":[{"rule":"10.0.0.0/8:5432"},{"rule":"10.0.0.0/8:22"},{"rule":"!10.0.0.0/8:*"}]}"#;
     add_policy(&mut opened, policy).unwrap();
@@ -139,7 +139,7 @@ fn rules_that_decided_nothing_are_named() {
     for bad in ["", "[]", "{\"rules\":[{}]}", "\u{1b}"] {
         assert!(add_policy(&mut summary, bad).is_err(), "{bad}");
     }
-    let text = written(&summary, Form::Text { colour: false });
+    let text = written(&summary, Form::Text { color: false });
     assert!(
         text.contains(
             "\nRULES NEVER USED\n         !never.example.org:*  (a.toml:20; stage import; run R1)\n"
@@ -152,14 +152,14 @@ fn rules_that_decided_nothing_are_named() {
 fn a_filter_narrows_the_time_the_stages_and_the_hosts() {
     let records = [record(staged("import"), sample()), record(staged("nightly"), sample())];
     let stage = Filter { stages: vec!["nightly".into()], ..Filter::default() };
-    let summary = of(&records, &stage);
+    let summary = summarize(&records, &stage);
     assert_eq!((summary.runs, summary.total.tally.allowed), (1, 2));
-    let later = Filter { since: Some(Moment::of("9000-01-01T00:00:00Z").unwrap()), ..Filter::default() };
-    assert_eq!((of(&records, &later).runs, of(&records, &later).unfinished), (0, 0));
+    let later = Filter { since: Some(Moment::parse("9000-01-01T00:00:00Z").unwrap()), ..Filter::default() };
+    assert_eq!((summarize(&records, &later).runs, summarize(&records, &later).unfinished), (0, 0));
     let earlier = Filter { until: later.since, ..Filter::default() };
-    assert_eq!(of(&records, &earlier).total.tally.allowed, 4);
+    assert_eq!(summarize(&records, &earlier).total.tally.allowed, 4);
     let host = Filter { hosts: vec!["*.example.com".parse().unwrap()], ..Filter::default() };
-    let summary = of(&records, &host);
+    let summary = summarize(&records, &host);
     assert_eq!((summary.total.tally.denied, summary.total.bytes_up), (0, 4 * 1234));
 }
 
@@ -167,12 +167,12 @@ fn a_filter_narrows_the_time_the_stages_and_the_hosts() {
 fn a_run_without_an_end_is_counted() {
     let mut events = sample();
     events.pop();
-    let summary = of(&[record(header(), events), record(header(), sample())], &Filter::default());
+    let summary = summarize(&[record(header(), events), record(header(), sample())], &Filter::default());
     assert_eq!((summary.runs, summary.unfinished, summary.flaws), (2, 1, 0), "it is no flaw");
-    assert!(written(&summary, Form::Text { colour: false }).starts_with("runs      2 (1 without an end)\n"));
+    assert!(written(&summary, Form::Text { color: false }).starts_with("runs      2 (1 without an end)\n"));
 }
 
-/// However many names a stage asks for, so many are kept; nothing is lost from the sums.
+/// However many names a stage asks for, only a bounded number is kept, and the sums stay exact.
 #[test]
 fn hosts_beyond_the_bound_are_counted_without_their_names() {
     let mut events: Vec<_> =
@@ -185,7 +185,7 @@ fn hosts_beyond_the_bound_are_counted_without_their_names() {
     assert_eq!(summary.others.tally, Tally { denied: 30, ..Tally::default() });
     assert_eq!((summary.others.bytes_up, summary.total.bytes_up, summary.other_hosts), (0, 1234, 30));
     assert_eq!(summary.total.tally.denied, 50);
-    let text = written(&summary, Form::Text { colour: false });
+    let text = written(&summary, Form::Text { color: false });
     assert!(text.contains("\nand 30 other hosts: 0 allowed, 30 denied; 0 B up, 0 B down\n"), "{text}");
 }
 
@@ -203,13 +203,13 @@ fn rules_and_long_names_are_bounded() {
         r#"{{"schema":"egress/1","seq":0,"ts":"","mono_us":1,"event":"decision","run":"R","host":"{long}","verdict":"allow","reason":"rule","rule":"{long}"}}"#
     ));
     lines.push('\n');
-    let summary = of(&[lines.into_bytes()], &Filter::default());
+    let summary = summarize(&[lines.into_bytes()], &Filter::default());
     assert_eq!((summary.rules().len(), summary.rules_more()), (MAX_RULES, 51));
     let kept = summary.host(Some(&"x".repeat(MAX_NAME)), None, Proto::Tcp).unwrap();
     assert_eq!((kept.traffic.tally.allowed, summary.other_hosts), (1, 0), "a name is cut, and still named");
     let host = summary.host(Some("x"), None, Proto::Tcp).unwrap();
     assert_eq!((summary.rules_of(host).count(), host.has_more_rules()), (hosts::MAX_RULES_OF_HOST, true));
-    // Which rule the last one was is not known, so no rule can be called unused.
+    // The last rule is not known, so no rule can be called unused.
     let mut summary = summary;
     add_policy(&mut summary, r#"{"rules":[{"rule":"old.example.com:22"}]}"#).unwrap();
     assert_eq!(summary.unused(), UnusedRules::CannotTell(51));
@@ -217,7 +217,7 @@ fn rules_and_long_names_are_bounded() {
 
 #[test]
 fn json_is_one_object_with_a_host_a_line() {
-    let mut summary = of(&[record(staged("import"), sample())], &Filter::default());
+    let mut summary = summarize(&[record(staged("import"), sample())], &Filter::default());
     add_policy(&mut summary, r#"{"rules":[{"rule":"old.example.com:22"}],"schema":1}"#).unwrap();
     let text = written(&summary, Form::Json);
     let value: Value = serde_json::from_str(&text).unwrap();
@@ -235,7 +235,7 @@ fn json_is_one_object_with_a_host_a_line() {
     assert_eq!(empty["hosts"], serde_json::json!([]));
 }
 
-/// Text that breaks out of every form it may stand in.
+/// Text that would break out of every form of a summary.
 const BREAKOUT: &str =
     "a`|b|<script>x</script>\n\n# c\\|`d``e @team #1 ![i](http://evil.test/?x) </details>\u{202e}";
 
@@ -244,30 +244,30 @@ fn hostile() -> Summary {
     let by = Some(BREAKOUT.into());
     refused.rule = Some(RuleRef { text: BREAKOUT.into(), src: HOSTILE.into(), approved_by: by, ..rule() });
     let mut bytes = record(staged(BREAKOUT), vec![Event::Decision(refused)]);
-    // A host that exeat would not have written.
+    // exeat would not write such a host.
     let line = serde_json::json!({
         "schema": "egress/1", "seq": 1, "ts": BREAKOUT, "mono_us": 1, "event": "decision", "run": "R",
         "host": BREAKOUT, "port": 1, "proto": BREAKOUT, "verdict": "deny", "reason": BREAKOUT, "rule": BREAKOUT, "via": BREAKOUT,
     });
     bytes.extend(format!("{line}\n").bytes());
-    let mut summary = of(&[bytes], &Filter::default());
+    let mut summary = summarize(&[bytes], &Filter::default());
     let places = |_: &str| vec![BREAKOUT.to_owned()];
     let of = PolicyOf { run: BREAKOUT, stage: Some(BREAKOUT), places: &places };
     summary.add_policy(&serde_json::json!({"rules": [{"rule": BREAKOUT}]}).to_string(), of).unwrap();
     summary
 }
 
-/// A01: nothing of a record reaches a terminal, a table or a page as it stands there.
+/// A01: no text of a record reaches a terminal, a table or a page unescaped.
 #[test]
 fn a01_hostile_text_stays_in_its_cell() {
     let summary = hostile();
-    written(&summary, Form::Text { colour: false });
+    written(&summary, Form::Text { color: false });
     written(&summary, Form::Json);
     for form in [Form::Markdown, Form::GitHub] {
         let text = written(&summary, form);
         for line in text.lines() {
             assert_eq!(line.matches('`').count() % 2, 0, "{line}");
-            // What is outside of code spans is ours.
+            // Everything outside of code spans is exeat's own text.
             let ours: String = line.split('`').step_by(2).collect();
             for sign in ["script", "@", "#1", "![", "http", "\\"] {
                 assert!(!ours.contains(sign), "{line}");
@@ -290,12 +290,12 @@ fn a01_hostile_text_stays_in_its_cell() {
     }
 }
 
-/// GitHub takes 1 MiB of a job summary, or nothing.
+/// GitHub drops a job summary over 1 MiB.
 #[test]
 fn a_job_summary_is_bounded() {
     let name = |n: u32| format!("{}.{n}.example.net", "a".repeat(60));
     let events = (0..700).map(|n| Event::Decision(deny(n.into(), &format!("{}:443", name(n))))).collect();
-    let summary = of(&[record(header(), events)], &Filter::default());
+    let summary = summarize(&[record(header(), events)], &Filter::default());
     let text = written(&summary, Form::GitHub);
     assert!(text.contains("\nand 200 more: `exeat audit summary` shows them\n"), "{text}");
     assert!(text.len() < 1 << 20);
@@ -306,7 +306,7 @@ fn a_job_summary_is_bounded() {
     );
 }
 
-/// What came in beside the proxy says how, and other protocols are other places.
+/// Attempts without the proxy name their way, and each protocol has its own row.
 #[test]
 fn protocols_are_told_apart() {
     let mut attempt = deny(1, "192.0.2.7:443");
@@ -316,8 +316,8 @@ fn protocols_are_told_apart() {
     let mut other = attempt.clone();
     other.proto = Proto::Other(47);
     let events = [attempt, udp, other].map(Event::Decision).to_vec();
-    let summary = of(&[record(header(), events)], &Filter::default());
-    let text = written(&summary, Form::Text { colour: false });
+    let summary = summarize(&[record(header(), events)], &Filter::default());
+    let text = written(&summary, Form::Text { color: false });
     for target in ["192.0.2.7:443  ", "192.0.2.7:443 (udp)  ", "192.0.2.7:443 (47)  "] {
         assert!(text.contains(target), "{target}: {text}");
     }
@@ -334,8 +334,8 @@ proptest! {
         prop_assert!(summary.finish().is_ok());
     }
 
-    /// L17: whatever names a stage asks for, in whatever order and however often, each row is exact, the rows and the others are
-    /// the total, and no host that is not named was refused more, sent more or took more than one that is.
+    /// L17: for any names in any order and number, each row is exact, the rows and the others add up to the total, and no unnamed
+    /// host was refused more, was sent more or sent more than a named one.
     #[test]
     fn l17_no_order_of_names_hides_the_greatest_host(
         steps in prop::collection::vec((0u8..40, 0u8..3, 0u64..1000), 1..300),
@@ -351,7 +351,7 @@ proptest! {
                     of.0 += 1;
                     lines.decide(&host, "deny");
                 }
-                // No other order is that of the refusals, or of the bytes up.
+                // No other order agrees with that of the refusals, or of the bytes up.
                 1 => {
                     lines.decide(&host, "error");
                 }
@@ -376,7 +376,7 @@ proptest! {
         let all = truth.values().fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
         prop_assert_eq!((rows.0 + summary.others.tally.denied, rows.1 + summary.others.bytes_up), all);
         prop_assert_eq!((summary.total.tally.denied, summary.total.bytes_up), all);
-        // Of each order the first `most` are named.
+        // The first `most` of each order are named.
         for at in [|row: &(u64, u64)| row.0, |row: &(u64, u64)| row.1] {
             let mut named: Vec<u64> = named.values().map(at).collect();
             named.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
@@ -390,7 +390,7 @@ proptest! {
     }
 }
 
-/// Lines of one run, as far as a summary reads them.
+/// Lines of one run, with the fields that a summary reads.
 #[derive(Default)]
 struct Lines {
     text: String,
@@ -422,7 +422,7 @@ impl Lines {
         self.line(&format!(r#""event":"progress","conn":{conn},"bytes_up":{up},"bytes_down":7"#));
     }
 
-    /// The end of the last connection.
+    /// Adds the end of the last connection.
     fn close(&mut self, host: &str, up: u64) {
         self.close_of(self.conn, host, up);
     }
@@ -444,7 +444,7 @@ impl Lines {
     }
 }
 
-/// L17: of a connection without an end it is said that its bytes are not known, in every form, and what is on record is the least.
+/// L17: for a connection without an end, every form says that its bytes are not known, and shows the least.
 #[test]
 fn l17_unknown_bytes_are_not_zero() {
     let mut lines = Lines::default();
@@ -452,7 +452,7 @@ fn l17_unknown_bytes_are_not_zero() {
     let killed = few(10, lines.text.as_bytes());
     assert_eq!((killed.total.open, killed.total.is_complete()), (1, false));
     let said = "at least 0 B up, 0 B down; 1 connection without an end, its bytes are not known";
-    let text = written(&killed, Form::Text { colour: false });
+    let text = written(&killed, Form::Text { color: false });
     assert!(text.contains(&format!("\nbytes     {said}\n")), "{text}");
     let row = text.lines().find(|line| line.contains("a.example:443")).unwrap();
     assert!(row.contains(" unknown   unknown ") && row.contains("1 without an end"), "{text}");
@@ -465,7 +465,7 @@ fn l17_unknown_bytes_are_not_zero() {
         assert_eq!((&of["open"], &of["bytes_complete"]), (&1.into(), &false.into()), "{of}");
     }
 
-    // What its progress said is the least; another one that ended is exact.
+    // Its progress is the least; a connection that ended is exact.
     let conn = lines.conn;
     lines.progress(conn, 1_000_000);
     lines.progress(conn, 4_000_000);
@@ -473,20 +473,20 @@ fn l17_unknown_bytes_are_not_zero() {
     lines.close("b.example", 5);
     let summary = few(10, lines.text.as_bytes());
     assert_eq!((summary.total.bytes_up, summary.total.bytes_down, summary.total.open), (4_000_005, 7, 1));
-    let text = written(&summary, Form::Text { colour: false });
+    let text = written(&summary, Form::Text { color: false });
     assert!(text.contains("bytes     at least 4.0 MB up, 7 B down; 1 connection"), "{text}");
     assert!(text.contains("\nmost up   a.example:443, >=4.0 MB\n") && text.contains(" >=4.0 MB  "), "{text}");
     let b = summary.host(Some("b.example"), Some(443), Proto::Tcp).unwrap();
     assert!(b.traffic.is_complete());
 
-    // The end counts, and nothing twice.
+    // The end counts, and nothing counts twice.
     lines.close_of(conn, "a.example", 6_000_000);
     let summary = few(10, lines.text.as_bytes());
     assert_eq!((summary.total.bytes_up, summary.total.open), (6_000_005, 0));
-    assert!(!written(&summary, Form::Text { colour: false }).contains("at least"));
+    assert!(!written(&summary, Form::Text { color: false }).contains("at least"));
 }
 
-/// L17: a connection that began before the time that is asked for and is open is not forgotten, and one that ends after it has no end.
+/// L17: a connection that began before the selected time and stays open counts; one that ends after it has no end.
 #[test]
 fn l17_a_time_that_is_asked_for_has_open_connections_too() {
     let mut lines = Lines::default();
@@ -496,9 +496,9 @@ fn l17_a_time_that_is_asked_for_has_open_connections_too() {
     lines.close_of(second, "b.example", 5); // 10:00:03
     lines.close_of(first, "a.example", 9_000_000); // 10:00:04
     let between = |since: u32, until: u32| {
-        let at = |second: u32| Moment::of(&format!("2026-11-22T10:00:{second:02}Z"));
+        let at = |second: u32| Moment::parse(&format!("2026-11-22T10:00:{second:02}Z"));
         let filter = Filter { since: at(since), until: at(until), ..Filter::default() };
-        let total = of(&[lines.text.clone().into_bytes()], &filter).total;
+        let total = summarize(&[lines.text.clone().into_bytes()], &filter).total;
         (total.bytes_up, total.open)
     };
     assert_eq!(between(0, 9), (9_000_005, 0));
@@ -509,9 +509,9 @@ fn l17_a_time_that_is_asked_for_has_open_connections_too() {
     assert_eq!(between(8, 9), (0, 0), "no line of the run is of that time");
 }
 
-/// L17: what was let through and not reached is said to have failed, with its reason, and sends no byte.
+/// L17: a connection that was let through and not reached counts as failed, with its reason and without bytes.
 #[test]
-fn l17_failed_is_not_reached() {
+fn l17_counts_failed_connections_apart() {
     let mut lines = Lines::default();
     for _ in 0..2 {
         let conn = lines.decide("gone.example", "allow");
@@ -527,7 +527,7 @@ fn l17_failed_is_not_reached() {
     let gone = summary.host(Some("gone.example"), Some(443), Proto::Tcp).unwrap();
     assert_eq!(gone.reasons(), BTreeMap::from([(Reason::Timeout, 2), (Reason::ConnectError, 40)]));
     assert!(gone.traffic.is_complete());
-    let text = written(&summary, Form::Text { colour: false });
+    let text = written(&summary, Form::Text { color: false });
     assert!(text.contains(" FAILED ") && !text.contains("ERRORS"), "{text}");
     let row = text.lines().find(|line| line.contains("gone.example:443")).unwrap();
     assert!(row.starts_with("      -        2       -      42  "), "{text}");
@@ -539,7 +539,7 @@ fn l17_failed_is_not_reached() {
     }
 }
 
-/// L17: 12 000 names below a wildcard, the last of which takes most, in a table of 10 000.
+/// L17: 12 000 names below a wildcard, the last of which was sent most, in a table of 10 000.
 #[test]
 fn l17_the_host_that_took_most_is_named_in_every_form() {
     let mut lines = Lines::default();
@@ -548,7 +548,7 @@ fn l17_the_host_that_took_most_is_named_in_every_form() {
         lines.close(&format!("h{n}.example.net"), 2);
         lines.decide(&format!("no{n}.example.org"), "deny");
     }
-    // Its bytes go in small pieces, between names that are never asked for again.
+    // The last name's bytes come in small pieces, between names that are asked for once.
     for n in 0..2_000 {
         lines.decide("zzz.example.net", "allow");
         lines.close("zzz.example.net", 4_500_000);
@@ -559,7 +559,7 @@ fn l17_the_host_that_took_most_is_named_in_every_form() {
     let most = summary.most_up().unwrap();
     assert_eq!((most.host.as_deref(), most.traffic.bytes_up), (Some("zzz.example.net"), 9_000_000_000));
     assert!(summary.others.bytes_up < 40_000, "{:?}", summary.others);
-    for form in [Form::Text { colour: false }, Form::Json, Form::Markdown, Form::GitHub] {
+    for form in [Form::Text { color: false }, Form::Json, Form::Markdown, Form::GitHub] {
         let text = written(&summary, form);
         let row = |line: &&str| {
             line.contains("zzz.example.net") && (line.contains("9.0 GB") || line.contains("9000000000"))
@@ -567,13 +567,13 @@ fn l17_the_host_that_took_most_is_named_in_every_form() {
         assert!(text.lines().filter(row).count() >= 2, "{form:?}");
     }
     let mut out = Vec::new();
-    write(&summary, Form::Text { colour: false }, Sort::Up, &mut out).unwrap();
+    write(&summary, Form::Text { color: false }, Sort::Up, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     let rows: Vec<&str> = text.lines().skip_while(|line| !line.contains("DENIED")).skip(1).collect();
     assert!(rows[0].contains("zzz.example.net:443"), "{}", rows[0]);
 }
 
-/// L17: what a verdict's row says is of that verdict alone, and when it first fell.
+/// L17: a verdict's row is about that verdict only, and says when it was first given.
 #[test]
 fn l17_evidence_is_about_one_verdict() {
     let mut lines = Lines::default();
@@ -588,28 +588,29 @@ fn l17_evidence_is_about_one_verdict() {
     let api = summary.host(Some("api.example"), Some(443), Proto::Tcp).unwrap();
     let (denied, reasons) = api.sightings(Verdict::Deny);
     assert_eq!((denied.count, reasons), (1, vec![Some(Reason::SniMismatch)]));
-    assert_eq!(denied.first, Moment::of("2026-11-22T10:00:03Z"));
+    assert_eq!(denied.first, Moment::parse("2026-11-22T10:00:03Z"));
     assert_eq!(api.sightings(Verdict::WouldDeny).1, [Some(Reason::Default)]);
     assert_eq!(api.sightings(Verdict::Error).0.count, 0);
 }
 
-/// L17: who approved what was let through, over many runs, and what nobody approved.
+/// L17: a summary of many runs says who approved what was let through, and what nobody approved.
 #[test]
 fn l17_who_approved_is_said_over_many_runs() {
-    let of = |conn: u64, host: &str, by: Option<&str>| {
+    let decided = |conn: u64, host: &str, by: Option<&str>| {
         let mut decision = allow(conn, host);
         decision.rule = Some(RuleRef { approved_by: by.map(str::to_owned), ..rule() });
         vec![Event::Decision(decision), Event::Close(close(conn, host))]
     };
     let first =
-        [of(1, "a.example.com:443", Some("ada")), of(2, "b.example.com:443", None), vec![end()]].concat();
-    let second = [of(1, "a.example.com:443", Some("bob")), vec![end()]].concat();
+        [decided(1, "a.example.com:443", Some("ada")), decided(2, "b.example.com:443", None), vec![end()]]
+            .concat();
+    let second = [decided(1, "a.example.com:443", Some("bob")), vec![end()]].concat();
     let summary = of_records(&[first, second]);
     let said: Vec<_> =
         summary.approvals().into_iter().map(|(by, sum)| (by, sum.attempts, sum.bytes_up)).collect();
     assert_eq!(said, [(None, 1, 1234), (Some("ada"), 1, 1234), (Some("bob"), 1, 1234)]);
     assert_eq!(summary.total.unapproved, 1);
-    let text = written(&summary, Form::Text { colour: false });
+    let text = written(&summary, Form::Text { color: false });
     assert!(
         text.contains(
             "\napproved  by ada 1 (1.2 kB up), by bob 1 (1.2 kB up); 1 let through that nobody approved\n"
@@ -625,38 +626,38 @@ fn l17_who_approved_is_said_over_many_runs() {
 
 fn of_records(records: &[Vec<Event>]) -> Summary {
     let records: Vec<_> = records.iter().map(|events| record(header(), events.clone())).collect();
-    of(&records, &Filter::default())
+    summarize(&records, &Filter::default())
 }
 
-/// L17: where a part of the lines is asked for, a rule without one may have been used.
+/// L17: if only some lines are selected, a rule without one may still have been used.
 #[test]
 fn l17_no_rule_is_called_unused_for_a_part_of_the_lines() {
     let host = Filter { hosts: vec!["other.example".parse().unwrap()], ..Filter::default() };
-    let since = Filter { since: Moment::of("2020-01-01T00:00:00Z"), ..Filter::default() };
-    let until = Filter { until: Moment::of("9000-01-01T00:00:00Z"), ..Filter::default() };
+    let since = Filter { since: Moment::parse("2020-01-01T00:00:00Z"), ..Filter::default() };
+    let until = Filter { until: Moment::parse("9000-01-01T00:00:00Z"), ..Filter::default() };
     for filter in [host, since, until] {
-        let mut summary = of(&[record(header(), sample())], &filter);
+        let mut summary = summarize(&[record(header(), sample())], &filter);
         add_policy(&mut summary, r#"{"rules":[{"rule":"*.example.com:443"}]}"#).unwrap();
         assert_eq!(summary.unused(), UnusedRules::NotAsked);
-        assert!(!written(&summary, Form::Text { colour: false }).contains("NEVER USED"));
+        assert!(!written(&summary, Form::Text { color: false }).contains("NEVER USED"));
     }
-    // A refusal that was counted without its rule may have been any deny rule's.
+    // A refusal that was counted without its rule may be due to any deny rule.
     let mut folded = deny(1, "x.example:443");
     (folded.conn, folded.target, folded.reason, folded.count) = (None, None, Reason::DenyRule, Some(30));
-    let mut summary = of(&[record(header(), vec![Event::Decision(folded)])], &Filter::default());
+    let mut summary = summarize(&[record(header(), vec![Event::Decision(folded)])], &Filter::default());
     add_policy(&mut summary, r#"{"rules":[{"rule":"!evil.example.org:*"}]}"#).unwrap();
     assert_eq!(summary.unused(), UnusedRules::CannotTell(30));
-    let text = written(&summary, Form::Text { colour: false });
+    let text = written(&summary, Form::Text { color: false });
     assert!(text.contains("\nwhich rules were never used cannot be told: of 30 attempts"), "{text}");
 }
 
-/// L17: a rule that had expired refused, and does not read as if it had let something through.
+/// L17: an expired rule is shown as refusing, not as letting something through.
 #[test]
 fn l17_an_expired_rule_says_so() {
     let mut refused = deny(1, "old.example.com:443");
     refused.reason = Reason::Expired;
     refused.rule = Some(RuleRef { expires: Some("2026-10-01".into()), ..rule() });
-    let summary = of(&[record(header(), vec![Event::Decision(refused), end()])], &Filter::default());
-    let text = written(&summary, Form::Text { colour: false });
+    let summary = summarize(&[record(header(), vec![Event::Decision(refused), end()])], &Filter::default());
+    let text = written(&summary, Form::Text { color: false });
     assert!(text.contains("*.example.com (.exeat.toml:12), expired, granted until 2026-10-01\n"), "{text}");
 }

@@ -1,7 +1,6 @@
-//! A summary as text, as JSON and as Markdown.
+//! Writes a summary as text, as JSON and as Markdown.
 //!
-//! Nothing of a record comes out as it is there: only 0x20 to 0x7e, and in Markdown only inside a code span that it
-//! cannot leave.
+//! Text of a record is always escaped: only 0x20 to 0x7e comes out, and in Markdown only inside a code span that it cannot leave.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -9,27 +8,27 @@ use std::io::{self, Write};
 use exeat_record::{Proto, ascii_json};
 use serde_json::{Value, json};
 
-use super::{Effect, Reached, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
+use super::{HostSummary, RuleEffect, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
 use crate::Moment;
 use crate::query::last_part;
 use crate::table::{self, GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
 
-/// Hosts and rules that a job summary of GitHub shows at most: it takes no more than 1 MiB, or nothing.
+/// The most hosts and rules in a job summary of GitHub, which drops a summary over 1 MiB.
 const MAX_ROWS: usize = 500;
 
-/// How a summary is written.
+/// The format of a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// For a terminal.
     Text {
-        /// With colours.
-        colour: bool,
+        /// With colors.
+        color: bool,
     },
-    /// One JSON object.
+    /// A JSON object.
     Json,
     /// Tables of GitHub Flavored Markdown.
     Markdown,
-    /// The same for `$GITHUB_STEP_SUMMARY`: long tables folded, and cut at 500 rows.
+    /// Markdown for `$GITHUB_STEP_SUMMARY`: long tables are folded, and cut at 500 rows.
     GitHub,
 }
 
@@ -37,10 +36,10 @@ pub enum Form {
 ///
 /// # Errors
 ///
-/// Those of the writer.
+/// Fails if the output cannot be written.
 pub fn write(summary: &Summary, form: Form, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
     match form {
-        Form::Text { colour } => text(summary, colour, sort, out),
+        Form::Text { color } => text(summary, color, sort, out),
         Form::Json => json(summary, sort, out),
         Form::Markdown => markdown(summary, sort, out, false),
         Form::GitHub => markdown(summary, sort, out, true),
@@ -51,13 +50,13 @@ const HEADS: [&str; 10] =
     ["DENIED", "ALLOWED", "WOULD", "FAILED", "UP", "DOWN", "FIRST (UTC)", "LAST", "TARGET", "WHY"];
 const WIDTHS: [isize; 10] = [-7, -7, -6, -6, -8, -8, 19, 19, 32, 0];
 
-fn text(summary: &Summary, colour: bool, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
+fn text(summary: &Summary, color: bool, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
     let plain = |text: &str| cell(text).into_owned();
     for (name, value) in head(summary) {
         writeln!(out, "{name:<9} {value}")?;
     }
     for warning in warnings(summary) {
-        writeln!(out, "{} {warning}", paint("!", Some(YELLOW), colour))?;
+        writeln!(out, "{} {warning}", paint("!", Some(YELLOW), color))?;
     }
     let hosts = summary.hosts(sort);
     if !hosts.is_empty() {
@@ -74,7 +73,7 @@ fn text(summary: &Summary, colour: bool, sort: Sort, out: &mut dyn Write) -> io:
         let sizes = [at_least(bytes_up, open), at_least(bytes_down, open)];
         let rest = [time(host.first), time(host.last), target(host), why(summary, host, &plain)];
         let cells = counts.chain(sizes.into_iter().chain(rest).map(table::plain));
-        writeln!(out, "{}", table::line(&WIDTHS, cells, colour))?;
+        writeln!(out, "{}", table::line(&WIDTHS, cells, color))?;
     }
     if let Some(others) = others(summary) {
         writeln!(out, "{others}")?;
@@ -118,7 +117,7 @@ fn text(summary: &Summary, colour: bool, sort: Sort, out: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// What stands above the hosts, printable.
+/// Returns the lines above the hosts, printable.
 fn head(summary: &Summary) -> Vec<(&'static str, String)> {
     let runs = match summary.unfinished {
         0 => summary.runs.to_string(),
@@ -147,10 +146,10 @@ fn head(summary: &Summary) -> Vec<(&'static str, String)> {
     head
 }
 
-/// What no reader of lines can say.
+/// The summary says this about signatures, which it does not check.
 const UNSIGNED: &str = "not checked here (`exeat audit verify`)";
 
-/// Bytes each way, and whether that is all.
+/// Describes the bytes each way, and whether they are complete.
 fn moved(traffic: &Traffic) -> String {
     let Traffic { bytes_up, bytes_down, open, .. } = traffic;
     let moved = format!("{} up, {} down", bytes(*bytes_up), bytes(*bytes_down));
@@ -160,7 +159,7 @@ fn moved(traffic: &Traffic) -> String {
     }
 }
 
-/// So many connections have no end on record.
+/// Describes how many connections have no end on record.
 pub(crate) fn without_end(open: u64) -> String {
     match open {
         1 => "1 connection without an end, its bytes are not known".to_owned(),
@@ -168,7 +167,7 @@ pub(crate) fn without_end(open: u64) -> String {
     }
 }
 
-/// Bytes, of which more may have gone over connections that are open.
+/// Formats bytes. Connections that are open may have moved more.
 fn at_least(count: u64, open: u64) -> String {
     match (count, open) {
         (count, 0) => bytes(count),
@@ -182,9 +181,9 @@ fn is_approved(summary: &Summary) -> bool {
     summary.approvals().keys().any(Option::is_some)
 }
 
-/// Who approved what was let through; `None` where nothing was.
+/// Says who approved what was let through; `None` if nothing was.
 fn approved(summary: &Summary, safe: &dyn Fn(&str) -> String) -> Option<String> {
-    /// Approvers that are named.
+    /// The most approvers that are named.
     const NAMED: usize = 20;
     let approvals = summary.approvals();
     let mut named: Vec<_> = approvals.iter().filter_map(|(by, sum)| Some(((*by)?, sum))).collect();
@@ -208,7 +207,7 @@ fn approved(summary: &Summary, safe: &dyn Fn(&str) -> String) -> Option<String> 
     }
 }
 
-/// The hosts that are not named, together.
+/// Describes the hosts that are not named.
 fn others(summary: &Summary) -> Option<String> {
     let hosts = match summary.other_hosts {
         0 if summary.others == Traffic::default() => return None,
@@ -225,7 +224,7 @@ fn cannot_tell(count: u64) -> String {
     )
 }
 
-/// Where a rule was written, and whose policy has it.
+/// Says where a rule was written, and whose policy has it.
 fn origin(rule: &Unused<'_>, safe: &dyn Fn(&str) -> String) -> String {
     let all = |few: &super::Few<String, 4>| {
         let more = few.more.then(|| "others".to_owned());
@@ -245,7 +244,7 @@ fn origin(rule: &Unused<'_>, safe: &dyn Fn(&str) -> String) -> String {
     parts.join("; ")
 }
 
-/// What a reader must know before they rely on the numbers.
+/// Returns warnings about the numbers.
 fn warnings(summary: &Summary) -> Vec<String> {
     [
         (
@@ -269,7 +268,7 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
         }
         value
     };
-    let place = |host: &Reached| {
+    let place = |host: &HostSummary| {
         json!({
             "host": host.host,
             "port": host.port,
@@ -313,7 +312,7 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
         "unused_rules": unused,
         "unused_rules_unknown": unknown,
     });
-    // One object, but a host and a rule a line: what is long can be read with the eye and with `grep`.
+    // One object, but one host or rule a line, for eyes and `grep`.
     out.write_all(b"{\n")?;
     for (key, value) in head.as_object().into_iter().flatten() {
         ascii_json(out, &json!(key).to_string())?;
@@ -372,7 +371,7 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"\n}\n")
 }
 
-/// `"name": [...]`, a value a line.
+/// Writes `"name": [...]`, one value a line.
 pub(crate) fn list(out: &mut dyn Write, name: &str, values: impl Iterator<Item = Value>) -> io::Result<()> {
     write!(out, "\"{name}\": [")?;
     let mut any = false;
@@ -431,19 +430,19 @@ fn markdown(summary: &Summary, sort: Sort, out: &mut dyn Write, github: bool) ->
     for warning in warnings(summary) {
         writeln!(out, "\n**{warning}**")?;
     }
-    // What was refused is what people look for; the rest is folded away. A host that was refused and reached is in both tables, so that
-    // neither order hides what the other has.
-    let bad = |host: &&Reached| {
+    // People look for denials first; the rest is folded. A host that was both denied and reached is in both tables, so that each order is
+    // complete.
+    let bad = |host: &&HostSummary| {
         let tally = &host.traffic.tally;
         tally.denied > 0 || tally.would_deny > 0 || tally.not_reached() > 0
     };
-    let good = |host: &&Reached| {
+    let good = |host: &&HostSummary| {
         let Traffic { tally, bytes_up, bytes_down, open, .. } = host.traffic;
         [tally.reached(), bytes_up, bytes_down, open].into_iter().any(|count| count > 0)
     };
     let bad: Vec<_> = summary.hosts(sort).into_iter().filter(bad).collect();
     let good: Vec<_> = summary.hosts(Sort::Up).into_iter().filter(good).collect();
-    let table = |out: &mut dyn Write, hosts: &[&Reached]| {
+    let table = |out: &mut dyn Write, hosts: &[&HostSummary]| {
         writeln!(
             out,
             "\n| Target | Denied | Allowed | Would be denied | Failed | Up | Down | First (UTC) | Last | Why |"
@@ -509,7 +508,7 @@ fn markdown(summary: &Summary, sort: Sort, out: &mut dyn Write, github: bool) ->
     }
 }
 
-/// Something below a heading that opens it, or below an ordinary one.
+/// Writes a section: folded, or under an ordinary heading.
 fn folded(
     out: &mut dyn Write,
     what: &str,
@@ -525,8 +524,8 @@ fn folded(
     writeln!(out, "\n</details>")
 }
 
-/// Text as a code span that it cannot leave: neither a backtick, which would end it, nor a bar, which would end the cell
-/// of a table, comes out as itself.
+/// Formats text as a code span that it cannot leave: a backtick, which would end the span, and a bar, which would end the cell of a
+/// table, are replaced.
 pub(crate) fn code(text: &str) -> String {
     let text = cell(text).replace('`', "\\u{60}").replace('|', "\\u{7c}");
     match text.trim() {
@@ -535,8 +534,8 @@ pub(crate) fn code(text: &str) -> String {
     }
 }
 
-/// `host:port`, printable.
-pub(crate) fn target(host: &Reached) -> String {
+/// Returns `host:port`, printable.
+pub(crate) fn target(host: &HostSummary) -> String {
     let name = host.host.as_deref().map_or(Cow::Borrowed("(no host)"), cell);
     let name = if name.contains(':') { Cow::Owned(format!("[{name}]")) } else { name };
     let port = host.port.map(|port| format!(":{port}")).unwrap_or_default();
@@ -546,8 +545,8 @@ pub(crate) fn target(host: &Reached) -> String {
     }
 }
 
-/// The reasons and the rules of a host.
-fn why(summary: &Summary, host: &Reached, safe: &dyn Fn(&str) -> String) -> String {
+/// Describes the reasons and the rules of a host.
+fn why(summary: &Summary, host: &HostSummary, safe: &dyn Fn(&str) -> String) -> String {
     let reasons: Vec<_> = host
         .reasons()
         .into_iter()
@@ -559,11 +558,11 @@ fn why(summary: &Summary, host: &Reached, safe: &dyn Fn(&str) -> String) -> Stri
     let rules = summary.rules_of(host).map(|used| rule(used, safe));
     let more = host.has_more_rules().then(|| "and others".to_owned());
     let open = (host.traffic.open > 0).then(|| format!("{} without an end", host.traffic.open));
-    // Other ways than the proxy variables are worth a word.
+    // Only ways other than the proxy variables are worth mentioning.
     let vias: Vec<_> = host.vias().into_iter().filter(|via| *via != "connect").collect();
     let vias = (!vias.is_empty()).then(|| format!("[{}]", vias.join(" ")));
-    // Who asked what was refused, where it was not always the same.
-    let programs = (summary.has_programs && !host.evidence().is_empty()).then(|| {
+    // Name the programs that were denied, unless it was always the same one.
+    let programs = (summary.has_programs && host.has_evidence()).then(|| {
         let names = host.programs.kept.iter().map(|path| safe(last_part(path)));
         let more = host.programs.more.then(|| "others".to_owned());
         names.chain(more).collect::<Vec<_>>()
@@ -575,17 +574,17 @@ fn why(summary: &Summary, host: &Reached, safe: &dyn Fn(&str) -> String) -> Stri
 }
 
 fn rule(used: &Used, safe: &dyn Fn(&str) -> String) -> String {
-    let mark = if used.effect == Effect::Denies && !used.rule.starts_with('!') { "deny " } else { "" };
+    let mark = if used.effect == RuleEffect::Denies && !used.rule.starts_with('!') { "deny " } else { "" };
     match used.src.as_str() {
         "" => format!("{mark}{}", safe(&used.rule)),
         src => format!("{mark}{} ({})", safe(&used.rule), safe(src)),
     }
 }
 
-/// A rule with what it says of itself and what it let through.
+/// Describes a rule, its remarks, and what it let through.
 fn rule_in_full(it: &RuleSummary, safe: &dyn Fn(&str) -> String) -> String {
     let mut text = rule(&it.used, safe);
-    if it.used.effect == Effect::Expired {
+    if it.used.effect == RuleEffect::Expired {
         text.push_str(&match it.expires.as_deref() {
             Some(day) => format!(", expired, granted until {}", safe(day)),
             None => ", expired".to_owned(),

@@ -1,4 +1,4 @@
-//! Lists of runs.
+//! Writes lists of runs.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,12 +11,12 @@ use super::{GREEN, RED, YELLOW, day_and_time, line, plain, short_end};
 use crate::query::Record;
 use crate::runs::RunSummary;
 
-/// Writes a list of runs as a table. `names` has the short names of runs by which they are found.
+/// Writes a list of runs as a table. `names` has the short names of the runs.
 pub fn list(
     runs: &[RunSummary],
     names: &BTreeMap<RunId, String>,
     out: &mut dyn Write,
-    colour: bool,
+    color: bool,
 ) -> io::Result<()> {
     if runs.is_empty() {
         return Ok(());
@@ -53,17 +53,17 @@ pub fn list(
             word(&run.stage),
             word(&run.command),
         ];
-        writeln!(out, "{}", line(&widths, cells, colour))?;
+        writeln!(out, "{}", line(&widths, cells, color))?;
     }
     Ok(())
 }
 
-/// What was asked for and not reached, by no rule: failed connections, and names and connections that got the verdict `error`.
+/// Counts what failed without a denial: failed connections, and names and connections with the verdict `error`.
 fn not_reached(end: &Record) -> Option<u64> {
     Some(end.failed?.saturating_add(end.errors.unwrap_or_default()))
 }
 
-/// A list of runs as one JSON array, a run a line.
+/// Writes a list of runs as one JSON array, one run a line.
 pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"[")?;
     for (at, run) in runs.iter().enumerate() {

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::Cursor;
 use std::path::PathBuf;
 
-use exeat_record::place::Place;
+use exeat_record::place::RecordDir;
 use exeat_record::{Event, Header, Holds, Log, Process, RuleRef, RunId, RunStart, Sink, What};
 
 use super::*;
@@ -38,13 +38,13 @@ fn sample() -> Vec<Event> {
     ]
 }
 
-fn shown(bytes: &[u8], filter: &Filter) -> (String, Totals) {
+fn show_text(bytes: &[u8], filter: &Filter) -> (String, Totals) {
     let mut out = Vec::new();
     let totals = show(&mut Reader::new(Cursor::new(bytes)), filter, &mut out, false).unwrap();
     (String::from_utf8(out).unwrap(), totals)
 }
 
-/// The rows of the table, single-spaced and without their times.
+/// Returns the rows of the table, single-spaced and without their times.
 fn rows(text: &str) -> Vec<String> {
     text.lines()
         .skip_while(|line| !line.starts_with("TIME"))
@@ -56,7 +56,7 @@ fn rows(text: &str) -> Vec<String> {
 
 #[test]
 fn a_decision_is_joined_with_the_end_of_its_connection() {
-    let (text, totals) = shown(&record(header(), sample()), &Filter::default());
+    let (text, totals) = show_text(&record(header(), sample()), &Filter::default());
     assert_eq!(
         rows(&text),
         [
@@ -81,14 +81,14 @@ fn a_late_refusal_has_a_row_of_its_own() {
     let mut late = deny(1, "api.example.com:443");
     (late.reason, late.sni, late.sni_ok) = (Reason::SniMismatch, Some("evil.example".into()), Some(false));
     let mut closed = close(1, "api.example.com:443");
-    closed.end = exeat_record::End::Killed;
+    closed.end = exeat_record::CloseCause::Killed;
     let events = vec![
         Event::Decision(allow(1, "api.example.com:443")),
         Event::Decision(late),
         Event::Close(closed),
         end(),
     ];
-    let rows = rows(&shown(&record(header(), events), &Filter::default()).0);
+    let rows = rows(&show_text(&record(header(), events), &Filter::default()).0);
     assert!(rows[0].ends_with("(.exeat.toml:12); ended: killed"), "{rows:?}");
     assert!(rows[1].ends_with("the TLS hello names another host: evil.example"), "{rows:?}");
 }
@@ -96,13 +96,13 @@ fn a_late_refusal_has_a_row_of_its_own() {
 #[test]
 fn a_filter_leaves_rows_out_and_says_so() {
     let filter = Filter { verdicts: vec![Verdict::Deny], ..Filter::default() };
-    let (text, totals) = shown(&record(header(), sample()), &filter);
+    let (text, totals) = show_text(&record(header(), sample()), &filter);
     assert_eq!(rows(&text), ["deny stats.example.net:443 - - - - no rule allows it"]);
     assert!(text.contains("1 of 2 decisions shown"), "{text}");
     assert_eq!((totals.shown, totals.decisions), (1, 2));
 }
 
-/// What the sandbox's name server and the tap tell of is a refusal like others, counted, filtered and with what it spoke.
+/// Refusals by the sandbox's name server and by the tap have rows with their protocol, are counted, and pass filters.
 #[test]
 fn questions_and_attempts_have_rows() {
     let mut again = question("stats.example.net");
@@ -119,7 +119,7 @@ fn questions_and_attempts_have_rows() {
         end(),
     ];
     let bytes = record(header(), events);
-    let (text, totals) = shown(&bytes, &Filter::default());
+    let (text, totals) = show_text(&bytes, &Filter::default());
     assert_eq!(
         rows(&text),
         [
@@ -132,15 +132,15 @@ fn questions_and_attempts_have_rows() {
     assert!(text.contains("\n0 allowed, 5 denied\n"), "{text}");
     assert_eq!(totals, Totals { shown: 3, decisions: 3, flaws: 0 });
     let ended = Reader::new(Cursor::new(&bytes)).last().unwrap().unwrap();
-    assert_eq!((ended.event, ended.denied), (Kind::RunEnd, Some(5)), "each line by its count");
+    assert_eq!((ended.event, ended.denied), (LineKind::RunEnd, Some(5)), "each line by its count");
     let filter = Filter { hosts: vec!["*.example.net".parse().unwrap()], ..Filter::default() };
-    assert_eq!(shown(&bytes, &filter).1.shown, 2);
+    assert_eq!(show_text(&bytes, &filter).1.shown, 2);
     let mut out = Vec::new();
     show_json(&mut Reader::new(Cursor::new(&bytes)), &filter, &mut out).unwrap();
     assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 2);
 }
 
-/// A row of a record that grows is there at its decision; what comes of it has a row of its own.
+/// A row of a growing record is written at its decision, and its end gets another row.
 #[test]
 fn a_live_row_waits_for_nothing() {
     let mut events = sample();
@@ -157,19 +157,19 @@ fn a_live_row_waits_for_nothing() {
     assert_eq!(rows(&text)[2], "close api.example.com:443 - 1.2 kB 45 kB 0 us connection 1");
 }
 
-/// A04: what is wrong with a record stands below it.
+/// A04: the flaws of a record are listed below it.
 #[test]
 fn a04_a_cut_record_says_so() {
     let bytes = record(header(), sample());
-    let (text, totals) = shown(&bytes[..bytes.len() - 20], &Filter::default());
+    let (text, totals) = show_text(&bytes[..bytes.len() - 20], &Filter::default());
     assert!(text.contains("! line 6 was cut off\n"), "{text}");
     assert!(text.contains("! unfinished"), "{text}");
     assert_eq!(totals.flaws, 2);
 }
 
-/// K36: what is left to another proxy says so; that one's address is not shown as the host's.
+/// K36: a connection that was left to another proxy says so; that proxy's address is not shown as the host's.
 #[test]
-fn a_row_says_what_it_went_through() {
+fn a_row_names_the_upstream_proxy() {
     let through = |target: &str| {
         let mut decision = allow(1, target);
         decision.ips.clear();
@@ -185,12 +185,12 @@ fn a_row_says_what_it_went_through() {
         Event::Close(closed),
         end(),
     ];
-    let (text, _) = shown(&record(header(), events), &Filter::default());
+    let (text, _) = show_text(&record(header(), events), &Filter::default());
     assert!(text.contains("upstream  proxy.corp.example:3128 (it looks names up itself)\n"), "{text}");
     assert!(!text.contains("10.0.0.9") && text.contains(", through proxy.corp.example:3128"), "{text}");
 }
 
-/// A01: nothing that a stage, a file or a header holds reaches the terminal raw.
+/// A01: no text of a stage, a file or a header reaches the terminal unescaped.
 #[test]
 fn a01_hostile_text_never_reaches_the_terminal() {
     let mut asked = allow(1, "api.example.com:443");
@@ -203,7 +203,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
     (malformed.target, malformed.host_raw) = (None, Some(HOSTILE.as_bytes().to_vec()));
     (malformed.reason, malformed.sni) = (Reason::SniMismatch, Some(HOSTILE.into()));
     let mut closed = close(1, "api.example.com:443");
-    (closed.error, closed.end) = (Some(HOSTILE.into()), exeat_record::End::Error);
+    (closed.error, closed.end) = (Some(HOSTILE.into()), exeat_record::CloseCause::Error);
     let start = RunStart {
         version: HOSTILE.into(),
         command: Some(HOSTILE.into()),
@@ -229,13 +229,13 @@ fn a01_hostile_text_never_reaches_the_terminal() {
             end(),
         ],
     );
-    let (text, totals) = shown(&bytes, &Filter::default());
+    let (text, totals) = show_text(&bytes, &Filter::default());
     assert!(is_plain(text.as_bytes()), "{text}");
     assert_eq!(totals, Totals { shown: 2, decisions: 2, flaws: 0 });
     assert_eq!(rows(&text).len(), 3);
 }
 
-/// A01: nor does a record that somebody else wrote, with every string raw.
+/// A01: no text of a forged record reaches the terminal unescaped.
 #[test]
 fn a01_a_forged_record_never_reaches_the_terminal() {
     let text = serde_json::to_string(&HOSTILE).unwrap();
@@ -279,7 +279,7 @@ fn a01_a_forged_record_never_reaches_the_terminal() {
                 .as_bytes(),
         );
     }
-    let (text, totals) = shown(&bytes, &Filter::default());
+    let (text, totals) = show_text(&bytes, &Filter::default());
     assert!(is_plain(text.as_bytes()), "{text}");
     assert_eq!(totals.decisions, 2);
     let mut out = Vec::new();
@@ -288,14 +288,14 @@ fn a01_a_forged_record_never_reaches_the_terminal() {
     assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 6);
 }
 
-/// A01: nor does padding make one row look like two where the terminal wraps it.
+/// A01: padding cannot make one row look like two where the terminal wraps it.
 #[test]
 fn a01_a_row_cannot_be_padded_into_two() {
     let mut malformed = deny(1, "a.example:443");
     malformed.target = None;
     malformed.host_raw =
         Some([&b"x"[..], &[b' '; 150], b"10:20:32.123  allow       evil.example:443"].concat());
-    let (text, _) = shown(&record(header(), vec![Event::Decision(malformed), end()]), &Filter::default());
+    let (text, _) = show_text(&record(header(), vec![Event::Decision(malformed), end()]), &Filter::default());
     assert!(text.contains("\"x 10:20:32.123 allow evil.example:443\""), "{text}");
 }
 
@@ -311,21 +311,21 @@ fn json_is_the_record_itself() {
     assert_eq!(out, bytes.split_inclusive(|&byte| byte == b'\n').nth(2).unwrap());
 }
 
-/// Rows wait for their ends, but not without bound; an end that comes late has a row of its own.
+/// The number of rows that wait for their ends is bounded; a late end gets another row.
 #[test]
 fn a_long_tunnel_does_not_hold_the_table_back() {
     let many = MAX_WAITING as u64 + 10;
     let mut events = vec![Event::Decision(allow(0, "long.example:443"))];
     events.extend((1..many).map(|conn| Event::Decision(deny(conn, "a.example:443"))));
     events.extend([Event::Close(close(0, "long.example:443")), end()]);
-    let rows = rows(&shown(&record(header(), events), &Filter::default()).0);
+    let rows = rows(&show_text(&record(header(), events), &Filter::default()).0);
     assert_eq!(rows.len() as u64, many + 1);
     assert!(rows[0].starts_with("allow long.example:443 93.184.216.34 - - -"), "{}", rows[0]);
     assert!(rows.last().unwrap().starts_with("close long.example:443 - 1.2 kB 45 kB"), "{rows:?}");
 }
 
 #[test]
-fn colour_is_the_only_thing_that_colour_adds() {
+fn color_only_adds_escape_sequences() {
     let bytes = record(header(), sample());
     let mut out = Vec::new();
     show(&mut Reader::new(Cursor::new(&bytes)), &Filter::default(), &mut out, true).unwrap();
@@ -334,16 +334,16 @@ fn colour_is_the_only_thing_that_colour_adds() {
     for code in [GREEN, RED, YELLOW, "\x1b[0m"] {
         text = text.replace(code, "");
     }
-    assert_eq!(text, shown(&bytes, &Filter::default()).0);
+    assert_eq!(text, show_text(&bytes, &Filter::default()).0);
 }
 
-/// A01: the name of a program is the stage's choice, and says nothing in our words.
+/// A01: the stage chooses the name of a program, which cannot imitate exeat's words.
 #[test]
-fn a01_a_row_tells_the_program_and_no_more_of_its_name_than_is_plain() {
+fn a01_a_row_shows_only_plain_characters_of_a_program_name() {
     let row = |exe: Option<&str>| {
         let mut decision = allow(1, "a.example:443");
         decision.process = Some(Process { pid: 7, ppid: None, exe: exe.map(Into::into) });
-        rows(&shown(&record(header(), vec![Event::Decision(decision), end()]), &Filter::default()).0)
+        rows(&show_text(&record(header(), vec![Event::Decision(decision), end()]), &Filter::default()).0)
             .remove(0)
     };
     assert!(
@@ -364,7 +364,7 @@ fn every_reason_has_words() {
         let mut decision = deny(1, "a.example:443");
         decision.reason = reason;
         let rows =
-            rows(&shown(&record(header(), vec![Event::Decision(decision), end()]), &Filter::default()).0);
+            rows(&show_text(&record(header(), vec![Event::Decision(decision), end()]), &Filter::default()).0);
         assert!(rows[0].len() > "deny a.example:443 - - - - ".len(), "{rows:?}");
         assert!(!rows[0].contains('_'), "{rows:?}");
     }
@@ -373,7 +373,7 @@ fn every_reason_has_words() {
 #[test]
 fn a_list_of_runs_reads_as_a_table_and_as_json() {
     let dir = Dir::new();
-    let place = Place::from_env(Some(dir.path().as_os_str()), None).unwrap();
+    let place = RecordDir::from_env(Some(dir.path().as_os_str()), None).unwrap();
     for (run, ended) in [("01JD8Z3V5Q0000000000000000", true), ("01JD8Z3V5R0000000000000000", false)] {
         let run: RunId = run.parse().unwrap();
         let (sink, _) = place.create(run).unwrap();

@@ -1,11 +1,11 @@
 use std::fs;
 
-use exeat_record::{Event, Header, Log, Note, RunEnd, RunStart, Sink, What};
+use exeat_record::{Event, Header, Log, RunEnd, RunNote, RunStart, Sink, What};
 
 use super::*;
 use crate::testing::{Dir, allow, close, deny, end, header, key};
 
-/// A record with a line of each kind, `more` decisions, and its end.
+/// Returns a record with a line of each kind, `more` decisions, and its end.
 fn record(dir: &Dir, more: u64) -> Vec<u8> {
     let path = dir.join("run.jsonl");
     let _ = fs::remove_file(&path);
@@ -19,13 +19,13 @@ fn record(dir: &Dir, more: u64) -> Vec<u8> {
     }
     log.write(Event::Decision(allow(more, "a.example.com:443"))).unwrap();
     log.write(Event::Close(close(more, "a.example.com:443"))).unwrap();
-    log.write(Event::Note(Note::new(What::BridgeLost))).unwrap();
+    log.write(Event::Note(RunNote::new(What::BridgeLost))).unwrap();
     let Event::RunEnd(run_end) = end() else { unreachable!() };
     log.write(Event::RunEnd(RunEnd { connections: more + 1, ..run_end })).unwrap();
     fs::read(path).unwrap()
 }
 
-fn look(bytes: &[u8]) -> Report {
+fn check(bytes: &[u8]) -> Verification {
     verify(bytes, None, &[key(1).verifying().clone()]).unwrap()
 }
 
@@ -33,7 +33,7 @@ fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
     bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
 }
 
-/// The chain made anew, as somebody would who has changed a line.
+/// Rebuilds the chain, as an attacker would who has changed a line.
 fn rechained(lines: &[Vec<u8>]) -> Vec<u8> {
     let mut prev = "0".repeat(64);
     let mut all = Vec::new();
@@ -55,37 +55,37 @@ fn a_record_is_whole_as_it_was_written() {
     let dir = Dir::new();
     for more in [0, 5, 127, 128, 300] {
         let bytes = record(&dir, more);
-        let report = look(&bytes);
+        let report = check(&bytes);
         assert_eq!(report.standing(), Standing::Whole, "{report:#?}");
         assert_eq!((report.covered, report.lines), (lines(&bytes).len() as u64, lines(&bytes).len() as u64));
         assert_eq!(report.checkpoints, 1 + report.lines / 129, "{more} more");
     }
 }
 
-/// A06: every bit of a short record, one at a time.
+/// A06: every changed bit of a short record is found.
 #[test]
 fn a06_every_changed_bit_is_found() {
     let dir = Dir::new();
     let bytes = record(&dir, 1);
     for at in 0..bytes.len() {
-        // Each byte with one of its bits, and each bit of the last line, which has none after it.
+        // Each byte with one of its bits changed; all bits of the last line, which the chain does not guard.
         let last = bytes[at..].iter().filter(|byte| **byte == b'\n').count() < 2;
         for bit in if last { 0..8 } else { at % 8..at % 8 + 1 } {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << bit;
-            assert_ne!(look(&changed).standing(), Standing::Whole, "byte {at}, bit {bit}");
+            assert_ne!(check(&changed).standing(), Standing::Whole, "byte {at}, bit {bit}");
         }
     }
 }
 
-/// A06: each line of a longer record changed, taken out, doubled, moved, put in, cut; with its chain as it was and made anew.
+/// A06: each line of a longer record changed, removed, doubled, moved, inserted or cut, with the old chain and a rebuilt one.
 #[test]
 fn a06_every_edited_line_is_found() {
     let dir = Dir::new();
     let whole = lines(&record(&dir, 140));
     let found = |edited: &[Vec<u8>], what: &str, line: usize| {
         for bytes in [edited.concat(), rechained(edited)] {
-            let report = look(&bytes);
+            let report = check(&bytes);
             assert_ne!(report.standing(), Standing::Whole, "{what} line {line}");
             let tampered = report.standing() == Standing::Tampered;
             assert!(tampered || what == "cut after", "{what} line {line}: {report:#?}");
@@ -113,24 +113,24 @@ fn a06_every_edited_line_is_found() {
     }
 }
 
-/// The line that is said to be wrong is the one that was changed.
+/// The reported line is the one that was changed.
 #[test]
 fn the_line_is_named() {
     let dir = Dir::new();
     let mut edited = lines(&record(&dir, 5));
     let text = String::from_utf8(edited[3].clone()).unwrap();
     edited[3] = text.replace("deny", "allow").into_bytes();
-    let report = look(&edited.concat());
+    let report = check(&edited.concat());
     assert_eq!(report.findings[0], Finding::Changed { line: 5 });
     assert!(report.findings[0].to_string().starts_with("line 4 was changed"), "{}", report.findings[0]);
-    let report = look(&rechained(&edited));
+    let report = check(&rechained(&edited));
     assert!(
         report.findings.iter().any(|it| matches!(it, Finding::Counts { .. } | Finding::Signature { .. })),
         "{report:#?}"
     );
 }
 
-/// A04: a crash in the middle of a line is no tampering, and says how far the record was signed.
+/// A04: a crash in the middle of a line does not count as tampering, and the report says how far the record is signed.
 #[test]
 fn a04_a_crash_is_told_from_tampering() {
     let dir = Dir::new();
@@ -139,17 +139,17 @@ fn a04_a_crash_is_told_from_tampering() {
     for (kept, half) in [(3, 40), (200, 7), (260, 100)] {
         let mut cut = all[..kept].concat();
         cut.extend(&all[kept][..half]);
-        let report = look(&cut);
+        let report = check(&cut);
         assert_eq!(report.standing(), Standing::Unfinished, "{report:#?}");
         assert_eq!(report.ending, Ending::MidLine);
         assert_eq!(report.covered, (kept as u64 / 129) * 129, "{report:#?}");
-        // The same with a line that was changed before the cut.
+        // The same cut, with a line before it changed, is tampering.
         cut[700] ^= 1;
-        assert_eq!(look(&cut).standing(), Standing::Tampered);
+        assert_eq!(check(&cut).standing(), Standing::Tampered);
     }
 }
 
-/// A04: the same where nothing is missing but a line feed, of whatever line.
+/// A04: a line of any kind that only lacks its line feed counts as cut.
 #[test]
 fn a04_a_line_without_its_end_is_cut() {
     let dir = Dir::new();
@@ -157,19 +157,29 @@ fn a04_a_line_without_its_end_is_cut() {
     let all = lines(&bytes);
     for kept in 1..=all.len() {
         let cut = all[..kept].concat();
-        let report = look(&cut[..cut.len() - 1]);
+        let report = check(&cut[..cut.len() - 1]);
         assert_eq!((report.standing(), report.ending), (Standing::Unfinished, Ending::MidLine), "{kept}");
     }
 }
 
 #[test]
-fn a_key_that_nobody_knows_proves_nothing() {
+fn an_unknown_key_proves_nothing() {
     let dir = Dir::new();
     let bytes = record(&dir, 3);
     let report = verify(&bytes[..], None, &[key(2).verifying().clone()]).unwrap();
     assert_eq!(report.standing(), Standing::UnknownKey, "{report:#?}");
     assert_eq!(report.unknown_keys.into_iter().collect::<Vec<_>>(), [key(1).verifying().key_id()]);
-    // Written anew, and signed with a key of somebody else's.
+    // Nor does a longer record, whose checkpoints cannot be counted.
+    let long = record(&dir, 2 * CHECKPOINT_EVERY);
+    let report = verify(&long[..], None, &[key(2).verifying().clone()]).unwrap();
+    assert_eq!((report.standing(), report.findings), (Standing::UnknownKey, vec![]));
+    // One whose ledger is of a key at hand cannot be signed by another alone.
+    let ledger = format!("\"ledger\":\"{}-0123456789abcdef\"", key(2).verifying().key_id());
+    let text = String::from_utf8(long).unwrap().replacen("\"ledger\":\"none\"", &ledger, 1);
+    let report =
+        verify(&rechained(&lines(text.as_bytes()))[..], None, &[key(2).verifying().clone()]).unwrap();
+    assert_eq!(report.standing(), Standing::Tampered, "{report:#?}");
+    // The record was rebuilt and signed with another key.
     assert_eq!(verify(&bytes[..], None, &[]).unwrap().standing(), Standing::UnknownKey);
 }
 
@@ -179,8 +189,8 @@ fn a_checkpoint_of_another_run_is_none() {
     let (one, other) = (lines(&record(&dir, 3)), lines(&record(&dir, 3)));
     let mut mixed = one.clone();
     *mixed.last_mut().unwrap() = other.last().unwrap().clone();
-    assert_eq!(look(&mixed.concat()).standing(), Standing::Tampered);
-    assert_eq!(look(&rechained(&mixed)).standing(), Standing::Tampered);
+    assert_eq!(check(&mixed.concat()).standing(), Standing::Tampered);
+    assert_eq!(check(&rechained(&mixed)).standing(), Standing::Tampered);
 }
 
 #[test]
@@ -205,14 +215,14 @@ fn no_part_of_a_path_comes_from_the_record() {
 }
 
 #[test]
-fn nothing_is_no_record() {
-    // A run that was killed before it began leaves that.
-    assert_eq!((look(b"").standing(), look(b"").ending), (Standing::Unfinished, Ending::Empty));
-    assert_eq!(look(b"{}\n").standing(), Standing::Tampered);
-    assert_eq!(look(&[0xff; 100_000]).standing(), Standing::Tampered);
+fn an_empty_file_is_unfinished() {
+    // A run that was killed before it began leaves an empty file.
+    assert_eq!((check(b"").standing(), check(b"").ending), (Standing::Unfinished, Ending::Empty));
+    assert_eq!(check(b"{}\n").standing(), Standing::Tampered);
+    assert_eq!(check(&[0xff; 100_000]).standing(), Standing::Tampered);
 }
 
-/// A06: what a record says is no part of a path, and none that cannot be one stops the look at it.
+/// A06: a digest is never used as a path, and an invalid one does not stop the verification.
 #[test]
 fn a06_a_digest_that_is_a_path_is_none() {
     let dir = Dir::new();
@@ -244,12 +254,12 @@ fn a06_a_digest_that_is_a_path_is_none() {
     }
 }
 
-/// A06: a record that is whole, in the place of another.
+/// A06: a whole record in place of another run's record is found.
 #[test]
 fn a06_a_record_under_the_name_of_another_run_is_not_whole() {
     let dir = Dir::new();
     let bytes = record(&dir, 1);
-    let own = look(&bytes).run.unwrap();
+    let own = check(&bytes).run.unwrap();
     let named_so = |name: String| {
         let report = verify(&bytes[..], Some(&dir.join(&name)), &[key(1).verifying().clone()]).unwrap();
         (report.standing(), report.findings)
@@ -261,7 +271,7 @@ fn a06_a_record_under_the_name_of_another_run_is_not_whole() {
     assert_eq!(named_so(format!("{other}.jsonl")), (Standing::Tampered, vec![Finding::Name { named }]));
 }
 
-/// L17: a connection that was never made is in the totals, and a total that is wrong shows.
+/// L17: a connection that was never made is in the totals, and a wrong total is reported.
 #[test]
 fn l17_counts_failed_connections_in_the_totals() {
     let dir = Dir::new();
@@ -279,10 +289,10 @@ fn l17_counts_failed_connections_in_the_totals() {
             bytes_down: 7,
         };
         log.write(Event::Progress(progress(1 << 20))).unwrap();
-        let mut refused = exeat_record::Close::new(exeat_record::ConnId(2), exeat_record::End::Error);
+        let mut refused = exeat_record::Close::new(exeat_record::ConnId(2), exeat_record::CloseCause::Error);
         refused.target = Some(target.clone());
         log.write(Event::Close(refused.clone())).unwrap();
-        // This one stood, and broke before a byte went over it.
+        // This one was established, and broke before it moved a byte.
         let mut broken = refused;
         (broken.conn, broken.ip) = (exeat_record::ConnId(3), Some([192, 0, 2, 1].into()));
         log.write(Event::Close(broken)).unwrap();
@@ -292,25 +302,25 @@ fn l17_counts_failed_connections_in_the_totals() {
         fs::read(dir.join(name)).unwrap()
     };
     let bytes = write("run.jsonl");
-    let report = look(&bytes);
+    let report = check(&bytes);
     assert_eq!((report.standing(), &report.findings[..]), (Standing::Whole, &[][..]), "{report:#?}");
     let read: Vec<Record> = Reader::new(&bytes[..]).map(Result::unwrap).collect();
-    let progress = read.iter().find(|record| record.event == Kind::Progress).unwrap();
+    let progress = read.iter().find(|record| record.event == LineKind::Progress).unwrap();
     assert_eq!((progress.conn, progress.bytes_up, progress.bytes_down), (Some(1), Some(1 << 20), Some(7)));
     assert_eq!(progress.target().as_deref(), Some("a.example.com:443"));
-    let ended = read.iter().find(|record| record.event == Kind::RunEnd).unwrap();
+    let ended = read.iter().find(|record| record.event == LineKind::RunEnd).unwrap();
     assert_eq!((ended.allowed, ended.failed), (Some(3), Some(1)));
 
     let mut less = lines(&bytes);
     less.retain(|line| !String::from_utf8_lossy(line).contains("\"ended_by\":\"error\""));
     less.truncate(less.len() - 1);
-    let report = look(&rechained(&less));
+    let report = check(&rechained(&less));
     let wrong = Finding::Counts { line: less.len() as u64, what: "failed", said: 1, counted: 0 };
     assert_eq!(report.findings, [wrong]);
 }
 
-/// L17: a record that was cut, edited and chained anew behind its last checkpoint is not taken for one whose run was killed, where the
-/// killed run would have signed the lines.
+/// L17: a record that was cut, edited and chained anew after its last checkpoint does not pass as that of a killed run, if the killed run
+/// would have signed the lines.
 #[test]
 fn l17_unsigned_lines_are_told_from_a_killed_run() {
     let dir = Dir::new();
@@ -322,23 +332,30 @@ fn l17_unsigned_lines_are_told_from_a_killed_run() {
         log.write(Event::Decision(deny(conn, "h.example:443"))).unwrap();
     }
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    // Too late to be alone: the checkpoint follows at once.
+    // This line is too late to stay unsigned: a checkpoint follows at once.
     log.write(Event::Decision(allow(2, "a.example.com:443"))).unwrap();
     log.write(Event::Decision(allow(3, "a.example.com:443"))).unwrap();
     let killed = fs::read(&path).unwrap();
-    let report = look(&killed);
+    // Another key signed it in time.
+    let text = String::from_utf8(killed.clone()).unwrap();
+    let numbered = text.replacen("\"ledger\":\"none\"", "\"ledger\":\"1a2b3c4d-0123456789abcdef\"", 1);
+    assert_ne!(text, numbered);
+    let numbered = rechained(&lines(numbered.as_bytes()));
+    let unknown = verify(&numbered[..], None, &[key(2).verifying().clone()]).unwrap();
+    assert_eq!(unknown.standing(), Standing::UnknownKey, "{unknown:#?}");
+    let report = check(&killed);
     assert_eq!((report.lines, report.covered, report.checkpoints), (7, 6, 2), "{report:#?}");
     assert_eq!((report.standing(), report.ending), (Standing::Unfinished, Ending::Unfinished));
-    // Killed at any other moment, too: all but the last line are signed, or not a second old.
+    // Wherever the run was killed, all lines but the last are signed or less than a second old.
     for kept in 1..=7 {
-        let report = look(&lines(&killed)[..kept].concat());
+        let report = check(&lines(&killed)[..kept].concat());
         assert_eq!(report.standing(), Standing::Unfinished, "{kept} lines: {report:#?}");
     }
-    // A refusal was taken out, the checkpoint behind it too, and the rest chained anew.
+    // An attacker removed a refusal and the checkpoint after it, and rebuilt the chain.
     let mut less = lines(&killed);
     less.remove(5);
     less.remove(2);
-    let report = look(&rechained(&less));
+    let report = check(&rechained(&less));
     assert_eq!(report.findings, [Finding::Unsigned { from: 3, to: 5 }], "{report:#?}");
 
     for _ in 0..CHECKPOINT_EVERY {
@@ -349,13 +366,13 @@ fn l17_unsigned_lines_are_told_from_a_killed_run() {
         !line.windows(13).any(|part| part == b"\"checkpoint\",")
             || line.starts_with(b"{\"schema\":\"egress/1\",\"seq\":1,")
     });
-    let report = look(&rechained(&less));
+    let report = check(&rechained(&less));
     assert!(report.findings.contains(&Finding::Unsigned { from: 3, to: less.len() as u64 }), "{report:#?}");
 }
 
-/// The text of each finding.
+/// Returns the text of each finding.
 fn findings(bytes: &[u8]) -> Vec<String> {
-    let report = look(bytes);
+    let report = check(bytes);
     assert_eq!(report.standing(), Standing::Tampered, "{report:#?}");
     report.findings.iter().map(ToString::to_string).collect()
 }
@@ -373,7 +390,7 @@ fn l17_innocent_damage_is_named_with_its_cure() {
     let cured =
         "the line ends were made CR LF, as a transfer in text mode does: tr -d '\\r' < FILE takes that back";
     assert_eq!(findings(crlf.as_bytes()), [cured]);
-    // However the file is cut into pieces that are read at once.
+    // The file may be read in pieces of any size.
     for room in [1, 2, 3, 100] {
         let input = std::io::BufReader::with_capacity(room, crlf.as_bytes());
         let report = verify(input, None, &[key(1).verifying().clone()]).unwrap();
@@ -416,11 +433,11 @@ fn l17_two_records_in_one_file_are_told_apart() {
         line + 1
     );
     assert_eq!(findings(&both), [said]);
-    assert_eq!(look(&both).covered, line as u64, "the first one is whole and signed");
+    assert_eq!(check(&both).covered, line as u64, "the first one is whole and signed");
 }
 
 #[test]
-fn l17_what_is_not_json_is_said_without_a_second_line_number() {
+fn l17_invalid_json_is_reported_with_one_line_number() {
     let dir = Dir::new();
     let mut lines = lines(&record(&dir, 3));
     lines[2] = b"garbage\n".to_vec();
@@ -431,7 +448,7 @@ fn l17_what_is_not_json_is_said_without_a_second_line_number() {
 /// A run that was named a second before 2026-11-21 10:20:32 UTC.
 const RUN: &str = "01M7YSYCCR0000000000000000";
 
-/// A record whose lines have these times, on the wall and since the run began, in seconds.
+/// Returns a record whose lines have these times in seconds: the wall clock, and the monotonic clock.
 fn timed(dir: &Dir, times: &[(i64, i64)]) -> Vec<u8> {
     let lines = lines(&record(dir, times.len() as u64));
     let start: Timestamp = "2026-11-21T10:20:32Z".parse().unwrap();
@@ -449,7 +466,7 @@ fn timed(dir: &Dir, times: &[(i64, i64)]) -> Vec<u8> {
 fn l17_a_clock_that_steps_is_noted_with_the_line() {
     let dir = Dir::new();
     let noted = |times: &[(i64, i64)]| -> Vec<String> {
-        look(&timed(&dir, times)).notes.iter().map(ToString::to_string).collect()
+        check(&timed(&dir, times)).notes.iter().map(ToString::to_string).collect()
     };
     let day = 86_400;
     assert!(noted(&[(0, 0), (1, 1), (3600, 3600), (10 * day, 10 * day + 400)]).is_empty());
@@ -471,14 +488,14 @@ fn l17_a_clock_that_steps_is_noted_with_the_line() {
 fn l17_an_unsigned_tail_is_neither_praised_nor_blamed() {
     let dir = Dir::new();
     let lines = lines(&record(&dir, 200));
-    let report = look(&lines[..150].concat());
+    let report = check(&lines[..150].concat());
     let tail = Some((report.covered + 1, 150));
     assert_eq!((report.standing(), report.unsigned_tail()), (Standing::Unfinished, tail));
     assert!(report.covered > 100, "a checkpoint stands for these");
-    assert_eq!(look(&lines.concat()).unsigned_tail(), None);
+    assert_eq!(check(&lines.concat()).unsigned_tail(), None);
 }
 
-/// Robbed of all its checkpoints and its end, and chained anew: it looks like one that was killed at once.
+/// A record without its checkpoints and its end, with a rebuilt chain, does not pass as that of a run killed at once.
 #[test]
 fn l17_a_record_without_any_checkpoint_is_not_taken_for_a_killed_one() {
     let dir = Dir::new();
@@ -489,12 +506,12 @@ fn l17_a_record_without_any_checkpoint_is_not_taken_for_a_killed_one() {
         });
         let text: String = kept.map(|line| String::from_utf8(line).unwrap()).collect();
         let text = text.replacen("\"ledger\":\"none\"", &format!("\"ledger\":\"{ledger}\""), 1);
-        look(&rechained(&lines(text.as_bytes())))
+        check(&rechained(&lines(text.as_bytes())))
     };
     let report = numbered("1a2b3c4d-0123456789abcdef");
     assert_eq!(report.standing(), Standing::Tampered, "{report:#?}");
     assert!(matches!(report.findings[..], [Finding::Unsigned { from: 1, .. }]), "{report:#?}");
     assert_eq!(numbered("unnumbered").standing(), Standing::Tampered);
-    // Nothing says that it ever was signed.
+    // Nothing says that this record was ever signed.
     assert_eq!(numbered("none").standing(), Standing::Unfinished);
 }

@@ -7,9 +7,9 @@ use crate::testing::Dir;
 fn a_key_is_made_once_and_for_us_alone() {
     let dir = Dir::new();
     let path = dir.join("audit.key");
-    let made = SigningKey::load_or_make(&path).unwrap();
+    let made = SigningKey::load_or_make(&path).unwrap().0;
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let again = SigningKey::load_or_make(&path).unwrap();
+    let again = SigningKey::load_or_make(&path).unwrap().0;
     assert_eq!(made.verifying(), again.verifying());
     let public = VerifyingKey::load(&dir.join("audit.pub")).unwrap();
     assert_eq!(&public, &[made.verifying().clone()]);
@@ -25,7 +25,7 @@ fn two_that_make_it_at_once_have_one_key() {
     let makers: Vec<_> = (0..8)
         .map(|_| {
             let path = path.clone();
-            std::thread::spawn(move || SigningKey::load_or_make(&path).unwrap().verifying().clone())
+            std::thread::spawn(move || SigningKey::load_or_make(&path).unwrap().0.verifying().clone())
         })
         .collect();
     let keys: Vec<_> = makers.into_iter().map(|it| it.join().unwrap()).collect();
@@ -48,7 +48,7 @@ fn a_key_that_others_can_read_is_refused() {
 fn a_key_with_another_name_is_refused() {
     let dir = Dir::new();
     let path = dir.join("audit.key");
-    let key = SigningKey::load_or_make(&path).unwrap();
+    let key = SigningKey::load_or_make(&path).unwrap().0;
     let other = dir.join("copy");
     fs::hard_link(&path, &other).unwrap();
     assert!(matches!(SigningKey::load(&path), Err(KeyError::Linked { .. })));

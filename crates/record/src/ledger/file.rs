@@ -108,7 +108,7 @@ pub fn signed_text(
     prev: Option<&str>,
     sig: Option<&str>,
 ) -> Option<(String, Vec<u8>)> {
-    // To the byte as it is written: nothing stands after the signature.
+    // Compare byte for byte: nothing may follow the signature.
     let own = raw.get(..raw.len().checked_sub(SIGNATURE + 3)?)?.strip_suffix(SIG)?;
     let checkpoint = Checkpoint {
         origin: origin(name),

@@ -5,7 +5,7 @@ use crate::testing::{Dir, key};
 #[test]
 fn l17_a_line_that_could_not_be_written_leaves_no_part() {
     let dir = Dir::new();
-    let place = Place::from_env(Some(dir.path().as_os_str()), None).unwrap();
+    let place = RecordDir::from_env(Some(dir.path().as_os_str()), None).unwrap();
     place.prepare().unwrap();
     let ledger = Ledger::find(&place, key(1), false).unwrap();
     ledger.prune(RunId::new(), None, None).unwrap();

@@ -101,7 +101,7 @@ fn filled(text: &str) -> Vec<Event> {
     (closed.sni, closed.sni_ok, closed.alpn, closed.error) = (some(), Some(false), some(), some());
     closed.ech = true;
     (closed.connect, closed.tls, closed.dur) = (Some(Duration::MAX), Some(Duration::MAX), Duration::MAX);
-    (closed.bytes_up, closed.bytes_down, closed.end) = (u64::MAX, u64::MAX, End::Upstream);
+    (closed.bytes_up, closed.bytes_down, closed.end) = (u64::MAX, u64::MAX, CloseCause::Upstream);
     let start = |command: Vec<u8>, proxy: Option<String>| RunStart {
         user: Some(text.into()),
         machine: Some(text.into()),
@@ -134,7 +134,7 @@ fn filled(text: &str) -> Vec<Event> {
             bytes_down: u64::MAX,
         }),
         Event::Close(closed),
-        Event::Note(Note {
+        Event::Note(RunNote {
             what: What::PolicyReload,
             count: Some(u64::MAX),
             under: Some(Arc::new(Under { policy_sha256: text.to_owned(), mode: Mode::Enforce })),

@@ -58,8 +58,8 @@ fn a_long_name_is_found_as_the_record_has_it() {
 #[test]
 fn a_line_that_is_none_is_named() {
     for (text, line, said) in [
-        ("", 0, "the first line is `schema 1`"),
-        ("a x.example:443 connect\n", 1, "the first line is `schema 1`"),
+        ("", 0, "the first line must be `schema 1`"),
+        ("a x.example:443 connect\n", 1, "the first line must be `schema 1`"),
         ("schema 2\n", 1, "its schema is `2`, and this version reads 1"),
         ("schema 1\n<<<<<<< HEAD\n", 2, "a line begins with a stage"),
         ("schema 1\na x.example:443\n", 2, "a line is `STAGE HOST:PORT VIA`"),

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::*;
 use crate::testing::{Dir, allow, close, deny, end, header, key, log};
-use crate::{Note, RunStart, What};
+use crate::{RunNote, RunStart, What};
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
@@ -71,11 +71,11 @@ fn a06_each_line_names_the_digest_of_the_line_before() {
 #[test]
 fn a05_a_failure_stays() {
     let log = Log::start(Sink::create_file(Path::new("/dev/full")).unwrap(), header()).unwrap();
-    let event = || Event::Note(Note::new(What::PolicyReload));
+    let event = || Event::Note(RunNote::new(What::PolicyReload));
     assert!(log.failure().is_none());
-    assert!(matches!(log.write(event()), Err(Error::Write(_))));
-    assert!(matches!(log.clone().write(event()), Err(Error::Stopped { .. })));
-    assert!(matches!(log.write(end()), Err(Error::Stopped { .. })));
+    assert!(matches!(log.write(event()), Err(LogError::Write(_))));
+    assert!(matches!(log.clone().write(event()), Err(LogError::Stopped { .. })));
+    assert!(matches!(log.write(end()), Err(LogError::Stopped { .. })));
     assert!(log.failure().is_some());
     assert_eq!(log.counts(), Counts::default());
 }
@@ -111,7 +111,7 @@ fn nothing_follows_the_end() {
     let dir = Dir::new();
     let log = log(&dir.join("run.jsonl"));
     log.write(end()).unwrap();
-    assert!(matches!(log.write(Event::Note(Note::new(What::TapDrops))), Err(Error::Ended)));
+    assert!(matches!(log.write(Event::Note(RunNote::new(What::TapDrops))), Err(LogError::Ended)));
 }
 
 #[test]

@@ -3,8 +3,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use super::*;
 use crate::testing::Dir;
 
-fn place(dir: &Dir) -> Place {
-    Place::from_env(Some(dir.path().as_os_str()), None).unwrap()
+fn place(dir: &Dir) -> RecordDir {
+    RecordDir::from_env(Some(dir.path().as_os_str()), None).unwrap()
 }
 
 fn mode(path: &Path) -> u32 {
@@ -18,7 +18,7 @@ fn set_mode(path: &Path, mode: u32) {
 #[test]
 fn the_place_follows_the_environment() {
     let dir = |state: Option<&str>, home: Option<&str>| {
-        Place::from_env(state.map(OsStr::new), home.map(OsStr::new)).ok().map(|place| place.dir)
+        RecordDir::from_env(state.map(OsStr::new), home.map(OsStr::new)).ok().map(|place| place.dir)
     };
     assert_eq!(dir(Some("/s"), Some("/h")), Some("/s/exeat/runs".into()));
     assert_eq!(dir(None, Some("/h")), Some("/h/.local/state/exeat/runs".into()));
@@ -32,7 +32,7 @@ fn the_place_follows_the_environment() {
 #[test]
 fn a02_directories_and_files_are_private() {
     let dir = Dir::new();
-    let place = Place::from_env(Some(dir.join("new/state").as_os_str()), None).unwrap();
+    let place = RecordDir::from_env(Some(dir.join("new/state").as_os_str()), None).unwrap();
     let (_, path) = place.create(RunId::new()).unwrap();
     let policy = store_policy(&path, "{}", true).unwrap();
     for made in ["new", "new/state", "new/state/exeat", "new/state/exeat/runs"] {
@@ -91,7 +91,7 @@ fn a02_directories_that_others_may_write_to_are_refused() {
         set_mode(&dir.join(made), bits);
         let made_it = place(&dir).create(RunId::new());
         assert_eq!(made_it.is_ok(), ok, "{made:?} {bits:o}");
-        assert!(ok || matches!(made_it, Err(Error::Unsafe { .. })));
+        assert!(ok || matches!(made_it, Err(DirError::Unsafe { .. })));
     }
 }
 
@@ -102,11 +102,11 @@ fn somebody_elses_directory_is_refused() {
         let dir = Dir::new();
         fs::create_dir(dir.join("exeat")).unwrap();
         std::os::unix::fs::chown(dir.join("exeat"), Some(65534), Some(65534)).unwrap();
-        assert!(matches!(place(&dir).create(RunId::new()), Err(Error::Unsafe { .. })));
+        assert!(matches!(place(&dir).create(RunId::new()), Err(DirError::Unsafe { .. })));
         std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
-        assert!(matches!(place(&dir).create(RunId::new()), Err(Error::Unsafe { .. })));
+        assert!(matches!(place(&dir).create(RunId::new()), Err(DirError::Unsafe { .. })));
     } else {
-        assert!(matches!(check_own(Path::new("/proc")), Err(Error::Unsafe { .. })));
+        assert!(matches!(check_own(Path::new("/proc")), Err(DirError::Unsafe { .. })));
     }
 }
 
@@ -118,7 +118,7 @@ fn a_link_of_our_own_may_lead_elsewhere() {
     symlink(dir.join("elsewhere"), dir.join("exeat")).unwrap();
     place(&dir).create(RunId::new()).unwrap();
     set_mode(&dir.join("elsewhere"), 0o777);
-    assert!(matches!(place(&dir).create(RunId::new()), Err(Error::Unsafe { .. })));
+    assert!(matches!(place(&dir).create(RunId::new()), Err(DirError::Unsafe { .. })));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn records_are_listed_newest_first() {
     let dir = Dir::new();
     let place = place(&dir);
     assert!(place.records().unwrap().is_empty());
-    assert!(matches!(place.last(), Err(Error::Empty { .. })));
+    assert!(matches!(place.last(), Err(DirError::Empty { .. })));
     let runs: Vec<RunId> =
         ["01JD8Z3V5Q0000000000000000", "01JD8Z3V5R0000000000000000", "01KD8Z3V5Q0000000000000000"]
             .iter()
@@ -157,10 +157,10 @@ fn a_run_is_found_by_name_prefix_and_path() {
     assert_eq!(found("./01JD").unwrap(), Path::new("./01JD"));
     assert_eq!(found("run.jsonl").unwrap(), Path::new("run.jsonl"));
     assert!(
-        matches!(found("01JD8Z"), Err(Error::Ambiguous { candidates, more: 0, .. }) if candidates.len() == 2)
+        matches!(found("01JD8Z"), Err(DirError::Ambiguous { candidates, more: 0, .. }) if candidates.len() == 2)
     );
-    assert!(matches!(found("01ZZ"), Err(Error::NotFound { .. })));
-    assert!(matches!(found(""), Err(Error::NotFound { .. })));
+    assert!(matches!(found("01ZZ"), Err(DirError::NotFound { .. })));
+    assert!(matches!(found(""), Err(DirError::NotFound { .. })));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn what_stands_beside_a_record_is_found() {
 #[test]
 fn the_files_of_a_run_are_removed_together() {
     let dir = Dir::new();
-    let place = Place::from_env(Some(dir.path().as_os_str()), None).unwrap();
+    let place = RecordDir::from_env(Some(dir.path().as_os_str()), None).unwrap();
     let run = RunId::new();
     let (sink, record) = place.create(run).unwrap();
     drop(sink);

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A decision with some fields more, as one version writes it.
+/// Returns the event of one version for a decision with some more fields.
 fn event(version: Version, fields: &Value) -> Value {
     try_event(version, fields).expect("an event")
 }
@@ -45,7 +45,7 @@ fn bytes_keep_their_direction() {
     assert_eq!(event["time"].as_i64().unwrap() - event["start_time"].as_i64().unwrap(), 2500);
 }
 
-/// A number that OCSF's `long_t` cannot hold is the largest one that it can.
+/// A number that OCSF's `long_t` cannot hold becomes the largest one that it can.
 #[test]
 fn hostile_numbers_stay_in_their_type() {
     let event = event(
@@ -56,7 +56,7 @@ fn hostile_numbers_stay_in_their_type() {
     assert_eq!(event["metadata"]["sequence"], i64::MAX);
 }
 
-/// HTTP Activity asks for an answer's status before 1.5, and none is recorded.
+/// Before 1.5, HTTP Activity requires an answer's status, which exeat does not record.
 #[test]
 fn plain_http_is_http_activity_where_that_needs_no_answer() {
     let get = json!({"via": "http", "method": "GET", "host": "a.example", "port": 80, "verdict": "allow"});
@@ -81,7 +81,7 @@ fn methods_beyond_the_list_are_other() {
     assert_eq!(event(Version::V1_8, &patch)["activity_id"], 9);
 }
 
-/// What a `close` dialled may have been the company's proxy: that is no address of the origin.
+/// The address in a `close` may be the company's proxy, which is not the origin's address.
 #[test]
 fn another_proxys_address_is_not_the_origins() {
     let mut exporter = Ocsf::new(Version::V1_3);
@@ -114,7 +114,7 @@ fn who_asked_is_the_actor() {
     assert_eq!(event["metadata"]["profiles"], json!(["security_control", "network_proxy", "host"]));
 }
 
-/// Who started the run and where is told with each event of it; what the schema has no place for is not lost.
+/// Each event says who started the run and where; what the schema has no place for is in `unmapped`.
 #[test]
 fn a_run_tells_who_started_it() {
     let run = |version, lines: &[Value]| {
@@ -144,7 +144,7 @@ fn a_run_tells_who_started_it() {
         assert_eq!(place, "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(new, event["unmapped"].get("trace_id").is_none());
     }
-    // A process beside the user; a name that is no host name; and another run in the same file, which says nothing of itself.
+    // The process stands with the user; an invalid host name; and another run in the same file, without a first line.
     let asked = json!({"event": "decision", "via": "connect", "verdict": "deny", "pid": 7});
     let event = run(
         Version::V1_8,

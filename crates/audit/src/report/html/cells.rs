@@ -1,4 +1,4 @@
-//! Text, numbers and tables of the page. Text of a record gets into the page through [`text`] alone: printable ASCII, and none of the
+//! Text, numbers and tables of the page. Text of a record gets into the page only through [`text`]: as printable ASCII, without the
 //! characters that mean something to HTML.
 
 use std::fmt::{self, Write as _};
@@ -9,7 +9,7 @@ use crate::Moment;
 use crate::summary::Traffic;
 use crate::table::{bytes, day_and_time};
 
-/// A record's words as text of a page, or of an attribute in double quotation marks.
+/// Escapes text of a record for the page, or for an attribute in double quotation marks.
 pub(super) fn text(text: &str) -> impl fmt::Display + '_ {
     struct Text<'a>(&'a str);
     impl fmt::Display for Text<'_> {
@@ -34,12 +34,12 @@ pub(super) fn code(words: &str) -> String {
     format!("<code>{}</code>", text(words))
 }
 
-/// A host with its port, a rule, or a file with its line. It breaks only after a dot, in brackets after a colon, and never in the last part,
-/// which has the number.
+/// Formats a host with its port, a rule, or a file with its line. It may break only after a dot, or in brackets after a colon, and never
+/// in the last part, which has the number.
 pub(super) fn place(words: &str) -> String {
     let shown = printable_ascii(words);
     let (main, rest) = shown.split_at(shown.find(' ').unwrap_or(shown.len()));
-    // The last part of an address goes with its port.
+    // Keep the last part of an address together with its port.
     let (sign, end) = match main.rfind("]:") {
         Some(end) => (':', end),
         None => ('.', main.len()),
@@ -48,16 +48,16 @@ pub(super) fn place(words: &str) -> String {
     format!("{}{}", parts(breakable, sign, port), text(rest))
 }
 
-/// A path, which breaks after its slashes.
+/// Formats a path, which may break after its slashes.
 pub(super) fn path(words: &str) -> String {
     parts(&printable_ascii(words), '/', "")
 }
 
-/// Text that breaks only after a sign; `tail` stays with the last part.
+/// Formats text that may break only after a sign; `tail` stays with the last part.
 pub(super) fn parts(words: &str, sign: char, tail: &str) -> String {
-    /// Characters of a text that is not broken at all.
+    /// The longest text that is never broken.
     const SHORT: usize = 22;
-    /// Characters of a part that is not broken.
+    /// The longest part that is never broken.
     const WHOLE: usize = 30;
     let short = words.len() + tail.len() <= SHORT;
     let mut parts: Vec<String> = match short {
@@ -73,7 +73,7 @@ pub(super) fn parts(words: &str, sign: char, tail: &str) -> String {
         if at > 0 {
             out.push_str("<wbr>");
         }
-        // A part that is too long for a line is broken anywhere, but never in its number.
+        // A part that is too long for a line may break anywhere, but not in its number.
         let (name, number) = match part.rfind(':').filter(|_| at == last && part.len() > WHOLE) {
             Some(colon) => part.split_at(colon),
             None if part.len() > WHOLE => (part.as_str(), ""),
@@ -90,9 +90,9 @@ pub(super) fn parts(words: &str, sign: char, tail: &str) -> String {
     out
 }
 
-/// Free text, of which only words that are too long for a column are broken.
+/// Formats free text, where only words that are too long for a column may break.
 pub(super) fn prose(words: &str) -> String {
-    /// Characters of a word that is not broken.
+    /// The longest word that is never broken.
     const WHOLE: usize = 30;
     let part = |word: &str| match word.len() > WHOLE {
         true => format!("<span class=\"any\">{}</span>", text(word)),
@@ -101,7 +101,7 @@ pub(super) fn prose(words: &str) -> String {
     printable_ascii(words).split(' ').map(part).collect::<Vec<_>>().join(" ")
 }
 
-/// A number with its digits in threes, and a word for one or many.
+/// Formats a number with its digits in threes, and the singular or plural word for it.
 pub(super) fn many(count: u64, one: &str, more: &str) -> String {
     format!("{} {}", number(count), if count == 1 { one } else { more })
 }
@@ -118,14 +118,14 @@ pub(super) fn number(count: u64) -> String {
     shown
 }
 
-/// One row after the other, under a head.
+/// A table: rows under a head.
 pub(super) struct Table<'a> {
     caption: &'a str,
     heads: &'a [&'a str],
     body: String,
 }
 
-/// A cell: its class, and what stands in it as HTML.
+/// A cell: its class, and its content as HTML.
 pub(super) type Cell = (&'static str, String);
 
 impl<'a> Table<'a> {
@@ -145,7 +145,7 @@ impl<'a> Table<'a> {
         self.body.push_str("</tr>\n");
     }
 
-    /// Nothing where there is no row. `left` rows are not there.
+    /// Writes the table, or nothing if it has no rows. `left` is the number of rows left out.
     pub(super) fn finish(self, left: u64, out: &mut String) {
         if self.body.is_empty() {
             return;
@@ -192,7 +192,7 @@ pub(super) fn verdict(verdict: Verdict) -> (&'static str, &'static str) {
     }
 }
 
-/// Bytes, of which more may have gone over connections that are open.
+/// Formats bytes. Connections that are open may have moved more.
 pub(super) fn size(count: u64, open: u64) -> String {
     match (count, open) {
         (count, 0) => bytes(count),
@@ -201,7 +201,7 @@ pub(super) fn size(count: u64, open: u64) -> String {
     }
 }
 
-/// Bytes of what had no connection are left out.
+/// Formats bytes both ways; empty without a connection.
 pub(super) fn sizes(traffic: &Traffic) -> [Cell; 2] {
     match traffic {
         Traffic { bytes_up: 0, bytes_down: 0, open: 0, .. } => [("n", String::new()), ("n", String::new())],
@@ -211,7 +211,7 @@ pub(super) fn sizes(traffic: &Traffic) -> [Cell; 2] {
     }
 }
 
-/// A moment as it stands in a table.
+/// Formats a moment for a table.
 pub(super) fn when(at: Option<Moment>) -> Cell {
     ("t", at.map(|at| text(&day_and_time(at.as_str())).to_string()).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! The picture of a run's attempts over time.
+//! Draws a run's attempts over time.
 
 use std::fmt::{self, Write as _};
 
@@ -7,16 +7,16 @@ use crate::report::data::Run;
 use crate::summary::Tally;
 use crate::table::duration;
 
-/// Attempts over time: what was let through above the line, what was not below it. Colour says the same again.
+/// Draws attempts over time: those let through above the line, all others below it. Colors repeat that.
 pub(super) fn timeline(run: &Run, out: &mut String) -> fmt::Result {
-    /// Of the picture, in its own units; the page stretches it.
+    /// The width of the picture, in its own units; the page stretches it.
     const WIDTH: u64 = 7200;
     const HEIGHT: u64 = 1200;
-    /// Above and below the highest bars.
+    /// The margin above and below the highest bars.
     const EDGE: u64 = 30;
-    /// Of the widest bar.
+    /// The width of the widest bar.
     const WIDEST: u64 = 360;
-    /// What there was shows.
+    /// The height of the lowest bar, so that a single attempt is visible.
     const LOWEST: u64 = 24;
     let steps = run.timeline.steps();
     let allowed = |tally: &Tally| tally.allowed.saturating_sub(tally.failed);
@@ -28,7 +28,7 @@ pub(super) fn timeline(run: &Run, out: &mut String) -> fmt::Result {
         out.push_str("<p class=\"soft\">Nothing was tried.</p>\n");
         return Ok(());
     }
-    // One scale for both, so that bars can be compared; the line is where both have room.
+    // One scale for both directions makes bars comparable; the line is placed where both fit.
     let most = u128::from(above) + u128::from(below);
     let height = |count: u64| match count {
         0 => 0,
@@ -104,7 +104,7 @@ pub(super) fn timeline(run: &Run, out: &mut String) -> fmt::Result {
     )
 }
 
-/// What the clock showed so many microseconds after the run began: to the second, or finer where a step is shorter.
+/// Formats the clock time this many microseconds after the run began: to the second, or finer if a step is shorter.
 pub(super) fn clock(run: &Run, us: u64) -> String {
     let Some(at) = run.timeline.clock(us) else { return duration(us) };
     let digits = if run.timeline.step() < 1_000_000 { 23 } else { 19 };

@@ -1,4 +1,4 @@
-//! The section of one run.
+//! Writes the section of one run.
 
 use std::fmt::{self, Write as _};
 
@@ -11,10 +11,10 @@ use crate::report::data::{MAX_DENIED, Policy, Report, Run, Stored};
 use crate::summary::Traffic;
 use crate::table::day_and_time;
 
-/// Digits of a digest that name a policy.
+/// The number of digits of a digest that name a policy.
 pub(super) const DIGITS: usize = 12;
 
-/// How a run ended, in a few words.
+/// Describes the end of a run in a few words.
 pub(super) fn ending(run: &Run) -> String {
     match run.end.as_deref() {
         None => "no end on record".to_owned(),
@@ -29,7 +29,7 @@ pub(super) fn ending(run: &Run) -> String {
     }
 }
 
-/// The beginning of a digest, which leads to the policy where that is in the page.
+/// Links the first digits of a digest to the policy, if the page has it.
 pub(super) fn policy_link(report: &Report, sha256: &str) -> String {
     let short = text(sha256.get(..DIGITS).unwrap_or(sha256)).to_string();
     match report.policies.contains_key(sha256) {
@@ -38,7 +38,7 @@ pub(super) fn policy_link(report: &Report, sha256: &str) -> String {
     }
 }
 
-/// What only one run has.
+/// Writes what the page has about one run only.
 pub(super) fn run(report: &Report, run: &Run, at: usize, out: &mut String) -> fmt::Result {
     let several = report.runs.len() > 1;
     match several {
@@ -136,7 +136,7 @@ fn facts(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// How a run ended, in words.
+/// Describes the cause of a run's end.
 fn cause(word: &str) -> &str {
     match word {
         "exit" => "the command ended",
@@ -152,7 +152,7 @@ fn cause(word: &str) -> &str {
     }
 }
 
-/// What was not let through, as it came.
+/// Lists what was not let through, in order.
 fn in_order(run: &Run, out: &mut String) -> fmt::Result {
     if run.denied.is_empty() {
         return Ok(());
@@ -179,7 +179,7 @@ fn in_order(run: &Run, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// What the policy of a run was made from, and which one that is.
+/// Lists the files of a run's policy, and says which policy was in force.
 fn sources(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
     if run.policies.is_empty() && run.sources.is_empty() {
         return Ok(());
@@ -203,7 +203,7 @@ fn sources(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Writes which policy held, with a link to its text in the page.
+/// Says which policy was in force, with a link to its text on the page.
 fn in_force(report: &Report, policy: &Policy, out: &mut String) -> fmt::Result {
     let why = match &policy.stored {
         Stored::Same => format!("printed below: {}", policy_link(report, &policy.sha256)),

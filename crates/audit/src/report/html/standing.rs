@@ -1,4 +1,4 @@
-//! Whether the records of the page can be believed.
+//! Says whether the records of the page can be trusted.
 
 use std::fmt::{self, Write as _};
 
@@ -6,10 +6,10 @@ use super::cells::{code, many, number, text};
 use crate::report::data::Source;
 use crate::verify::{Ending, Standing};
 
-/// Records whose standing is told one by one at the top.
+/// The most records whose standing is listed one by one at the top.
 pub(super) const FEW: usize = 3;
 
-/// A word for what can be said of a record, and its class.
+/// Returns a word for the standing of a record, and its class.
 pub(super) fn standing_word(standing: Option<Standing>) -> (&'static str, &'static str) {
     match standing {
         Some(Standing::Whole) => ("good", "whole"),
@@ -20,9 +20,9 @@ pub(super) fn standing_word(standing: Option<Standing>) -> (&'static str, &'stat
     }
 }
 
-/// The same of many records: how many of each, and by name those that are not whole. Each stands with its run too.
+/// Summarizes the standing of many records: how many there are of each, and the names of those that are not whole.
 pub(super) fn standings(files: &[Source], out: &mut String) -> fmt::Result {
-    /// Names that are listed.
+    /// The most names that are listed.
     const LISTED: usize = 20;
     let every = |wanted: Option<Standing>| files.iter().filter(move |source| source.standing() == wanted);
     for (class, wanted, what) in [
@@ -55,7 +55,7 @@ pub(super) fn standings(files: &[Source], out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Whether the record can be believed. It is called verified where it was, and nowhere else.
+/// Says whether one record can be trusted. It is called verified only if it was verified.
 pub(super) fn standing(source: &Source, named: bool, out: &mut String) -> fmt::Result {
     let of = if named { format!(" ({})", code(&source.name)) } else { String::new() };
     let Some(report) = &source.verified else {
