@@ -4,30 +4,32 @@
 //! Invariants: no upstream socket opens before its decision is written. Nothing dials a name. `dial` needs a
 //! `Vetted`, and an upstream proxy needs an `Entrusted`. After a refusal, no further byte is read as a request.
 
+mod first;
 mod second;
+mod session;
 mod settle;
 mod socks;
 mod transparent;
 
 use std::future::Future;
 
-use exeat_policy::{Ech, Target};
-use exeat_record::{ConnId, End, RunId, Via};
-use tokio::time::{Instant, sleep, timeout_at};
+use exeat_policy::Target;
+use exeat_record::{CloseCause, ConnId, RunId, Via};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::settle::{UnknownTunnel, detect_protocol};
-use crate::head::{ClientRequest, Fault, Head, Parsed, Parser, Plain};
-use crate::hello::{HelloFault, Reader};
+use self::first::{Received, check_first_bytes, read_head};
+use self::session::{Session, Tunnel, send_refusal};
+use self::settle::detect_protocol;
+use crate::context::{Context, Entry};
+use crate::head::{ClientRequest, Fault, Plain};
 use crate::http::{self, Exchange};
 use crate::limits;
-use crate::opening::{Detector, Protocol};
-use crate::reach::{Connection, Content, RequestKind, reach};
+use crate::reach::{RequestKind, reach};
 use crate::record::Record;
 use crate::reply::{ESTABLISHED, Refusal, refuse};
-use crate::server::{Context, Entry};
 use crate::stream::Stream;
-use crate::tunnel::{self, Early};
+use crate::tunnel;
 use crate::who::ProcessLookup;
 
 /// Serves one client connection until it closes.
@@ -94,23 +96,6 @@ async fn until_stopped<T>(stop: &CancellationToken, opening: impl Future<Output 
     }
 }
 
-/// A connection that has its upstream.
-enum Session {
-    /// Bytes flow in both directions.
-    Tunnel(Tunnel),
-    /// The tunnel may carry any protocol, and the client has not sent enough to tell which.
-    Unknown(Box<UnknownTunnel>),
-    /// One request goes up, and its answer comes down.
-    Exchange(Box<Exchange>),
-}
-
-/// Both ends of a tunnel, with the bytes that were already read.
-struct Tunnel {
-    client: Stream,
-    upstream: Stream,
-    early: Early,
-}
-
 /// Handles an HTTP client until bytes may go upstream. Returns `None` if they may not; the client then has its
 /// answer and the record its line.
 async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Session> {
@@ -157,232 +142,10 @@ async fn open_tunnel(
         Err(refusal) => return send_refusal(client, &refusal, record, cx).await,
     };
     if let Err(error) = client.write_until(ESTABLISHED, Instant::now() + limits::REPLY).await {
-        record.close(End::Error, Some(format!("client: {error}")));
+        record.close(CloseCause::Error, Some(format!("client: {error}")));
         return None;
     }
     check_first_bytes(client, first, target, reached, record, cx).await
-}
-
-/// Checks the first bytes of a tunnel after its client was told that it is open. Every entry uses this. `first`
-/// holds what the client sent after its request.
-async fn check_first_bytes(
-    client: Stream,
-    first: Vec<u8>,
-    target: Target,
-    Connection { upstream, content, ech }: Connection,
-    record: &mut Record<'_>,
-    cx: &Context,
-) -> Option<Session> {
-    if content == Content::Http {
-        return read_inner_request(client, first, target, upstream, record, cx).await;
-    }
-    let early = Early { up: first, down: Vec::new() };
-    let mut unknown = UnknownTunnel {
-        tunnel: Tunnel { client, upstream, early },
-        target,
-        ech,
-        detector: Detector::default(),
-    };
-    let protocol = match content {
-        Content::Tls => Protocol::Tls,
-        Content::Any => unknown.detector.detect(&unknown.tunnel.early.up),
-        Content::Http | Content::Unseen => Protocol::Other,
-    };
-    match protocol {
-        Protocol::Tls => check_tls(unknown, record, cx).await,
-        Protocol::Http => settle::check_request(unknown, false, record, cx).await,
-        Protocol::Other => Some(unknown.tunnel.open()),
-        Protocol::Unknown { .. } => Some(Session::Unknown(Box::new(unknown))),
-    }
-}
-
-impl Tunnel {
-    fn open(mut self) -> Session {
-        self.early.up.shrink_to_fit();
-        Session::Tunnel(self)
-    }
-}
-
-/// Handles a tunnel that opens with TLS: the hello must name the target before anything goes upstream.
-async fn check_tls(unknown: UnknownTunnel, record: &mut Record<'_>, cx: &Context) -> Option<Session> {
-    let UnknownTunnel { tunnel: Tunnel { client, upstream, mut early }, target, ech, .. } = unknown;
-    let by = Instant::now() + cx.limits().hello;
-    match check_hello(&client, &mut early.up, &target, ech, record, by).await {
-        Ok(HelloOutcome::Passed { len }) => {
-            let tunnel = Tunnel { client, upstream, early };
-            Box::pin(second::pass_hello(tunnel, len, &target, ech, record, cx)).await
-        }
-        Ok(HelloOutcome::Gone) => {
-            record.close(End::Client, None);
-            None
-        }
-        Err(fault) => {
-            drop(early);
-            alert_and_close(client, upstream, &target, fault, record, cx).await
-        }
-    }
-}
-
-/// Refuses a tunnel after it was opened, because of the first bytes of its client.
-async fn alert_and_close(
-    mut client: Stream,
-    upstream: Stream,
-    target: &Target,
-    fault: HelloFault,
-    record: &mut Record<'_>,
-    cx: &Context,
-) -> Option<Session> {
-    record.deny_late(target, fault.reason(), fault.to_string());
-    let _ = client.write_until(alert_for(fault), Instant::now() + limits::REPLY).await;
-    drop(upstream);
-    client.linger(cx.limits().linger).await;
-    None
-}
-
-/// Handles plain HTTP in a tunnel: the request must name the target.
-async fn read_inner_request(
-    client: Stream,
-    mut bytes: Vec<u8>,
-    target: Target,
-    upstream: Stream,
-    record: &mut Record<'_>,
-    cx: &Context,
-) -> Option<Session> {
-    let fault = match read_head(&client, &mut bytes, record, cx, |head| head.parse_inner(&target)).await {
-        Received::Request { request: path, .. } => {
-            return Some(Session::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })));
-        }
-        Received::Nothing => {
-            record.close(End::Client, None);
-            return None;
-        }
-        Received::Silence => Fault::TooSlow,
-        Received::Fault(fault) => fault,
-    };
-    drop((upstream, bytes));
-    record.deny_late(&target, fault.reason(), fault.to_string());
-    send_refusal(client, &Refusal::Malformed(fault), record, cx).await
-}
-
-/// What the client sent before the first answer.
-enum Received<T> {
-    /// A request in the first bytes.
-    Request { request: T, head_len: usize },
-    /// Something malformed, incomplete or late.
-    Fault(Fault),
-    /// No byte until the deadline; the client is still connected.
-    Silence,
-    /// No byte at all: the client connected and closed.
-    Nothing,
-}
-
-/// Reads one head under a single deadline (P19), and parses what it asks for.
-async fn read_head<T>(
-    client: &Stream,
-    bytes: &mut Vec<u8>,
-    record: &mut Record<'_>,
-    cx: &Context,
-    asks: impl for<'a> Fn(&'a Head<'a>) -> Result<T, Fault>,
-) -> Received<T> {
-    let by = Instant::now() + cx.limits().head;
-    let mut parser = Parser::default();
-    loop {
-        match parser.advance(bytes) {
-            Parsed::Incomplete => {}
-            Parsed::Fault(fault) => return Received::Fault(fault),
-            Parsed::Head(head) => {
-                return match asks(&head) {
-                    Ok(request) => Received::Request { request, head_len: head.len },
-                    Err(fault) => Received::Fault(fault),
-                };
-            }
-        }
-        match timeout_at(by, client.read_some(bytes, limits::EARLY_BYTES)).await {
-            Err(_) if bytes.is_empty() => return Received::Silence,
-            Err(_) => return Received::Fault(Fault::TooSlow),
-            Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Received::Nothing,
-            Ok(Err(_) | Ok(0)) => return Received::Fault(Fault::CutShort),
-            Ok(Ok(_)) if !record.try_hold(bytes) => return Received::Fault(Fault::NoRoom),
-            Ok(Ok(read)) => tracing::trace!(read, "head bytes"),
-        }
-    }
-}
-
-/// The outcome of reading a hello that is not refused.
-enum HelloOutcome {
-    /// The hello names the target; it ends after `len` bytes.
-    Passed { len: usize },
-    /// The client left without sending a byte.
-    Gone,
-}
-
-/// Reads the ClientHello into `first` and checks its name. Nothing goes upstream before this passes.
-async fn check_hello(
-    client: &Stream,
-    first: &mut Vec<u8>,
-    target: &Target,
-    ech: Ech,
-    record: &mut Record<'_>,
-    by: Instant,
-) -> Result<HelloOutcome, HelloFault> {
-    let start = Instant::now();
-    let mut reader = Reader::new();
-    loop {
-        if let Some(hello) = reader.advance(first)? {
-            let checked = hello.check(target, ech);
-            record.note_hello(hello, start.elapsed(), checked.is_ok());
-            return checked.map(|()| HelloOutcome::Passed { len: reader.len() });
-        }
-        let room = (limits::HELLO_BYTES - first.len().min(limits::HELLO_BYTES)).clamp(1, limits::EARLY_BYTES);
-        match timeout_at(by, client.read_some(first, room)).await {
-            Err(_) => return Err(HelloFault::Timeout),
-            Ok(Err(_) | Ok(0)) if first.is_empty() => return Ok(HelloOutcome::Gone),
-            Ok(Err(_) | Ok(0)) => return Err(HelloFault::Malformed),
-            Ok(Ok(_)) if !record.try_hold(first) => return Err(HelloFault::NoRoom),
-            Ok(Ok(_)) => {}
-        }
-    }
-}
-
-/// The fatal alert access_denied (RFC 8446 section 6.2).
-const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
-
-/// Returns the fatal TLS alert (RFC 8446 section 6) for a fault, so that a client prints more than "end of file".
-fn alert_for(fault: HelloFault) -> &'static [u8] {
-    match fault {
-        HelloFault::NoName | HelloFault::OtherName | HelloFault::Hidden => ACCESS_DENIED,
-        HelloFault::Malformed | HelloFault::TooLarge => &[21, 3, 3, 0, 2, 2, 50], // decode_error
-        HelloFault::NoRoom => &[21, 3, 3, 0, 2, 2, 80],                           // internal_error
-        HelloFault::NotTls | HelloFault::Timeout | HelloFault::Undecided => &[],
-    }
-}
-
-/// Answers with a refusal, then closes in a way that lets the answer arrive.
-async fn send_refusal(
-    client: Stream,
-    refusal: &Refusal,
-    record: &mut Record<'_>,
-    cx: &Context,
-) -> Option<Session> {
-    let reply = refuse(refusal, cx.run(), record.conn()).into_bytes();
-    // Boxed, so that its state is not part of every connection that waits for a head.
-    Box::pin(send_and_close(client, &reply, record, cx)).await
-}
-
-/// Writes the last bytes of a connection, then closes in a way that lets them arrive.
-async fn send_and_close(
-    mut client: Stream,
-    reply: &[u8],
-    record: &mut Record<'_>,
-    cx: &Context,
-) -> Option<Session> {
-    record.release_permit();
-    let wrote = client.write_until(reply, Instant::now() + limits::REPLY).await;
-    record.close(End::Killed, None);
-    if wrote.is_ok() {
-        client.linger(cx.limits().linger).await;
-    }
-    None
 }
 
 /// Builds the answer for a client whose request is not read.

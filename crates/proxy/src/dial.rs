@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::guard::ProxyAddrs;
 use crate::limits;
-use crate::reply::Failure;
+use crate::reply::{Failure, is_out_of_descriptors};
 
 /// A connection to one of the vetted addresses.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Upstream {
     pub(crate) took: Duration,
 }
 
-/// Why no address answered: the first failure, because it usually concerns the preferred address.
+/// The first failure if no address answered, because it usually concerns the preferred address.
 #[derive(Debug, thiserror::Error)]
 #[error("{failure}")]
 pub(crate) struct DialError {
@@ -150,13 +150,6 @@ fn to_failure(error: &io::Error) -> Failure {
         _ if is_out_of_descriptors(error) => Failure::Resources,
         _ => Failure::Connect,
     }
-}
-
-/// Whether this process, or the machine, has no descriptor left: one comes back when a connection ends.
-pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
-    const EMFILE: i32 = nix::errno::Errno::EMFILE as i32;
-    const ENFILE: i32 = nix::errno::Errno::ENFILE as i32;
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
 #[cfg(test)]

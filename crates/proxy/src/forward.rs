@@ -8,25 +8,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use exeat_record::{ConnId, Event, Log, Note, What};
+use exeat_record::{ConnId, Event, Log, RunNote, What};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::unread_reply;
+use crate::context::Entry;
 use crate::limits::{self, ProxyLimits};
 use crate::reply::Refusal;
-use crate::room::Room;
-use crate::server::{Entry, Listener, ServeReport, Service, accept};
+use crate::room::Capacity;
+use crate::server::{Listener, ServeReport, Service, accept};
 use crate::stream::Stream;
 use crate::tally::ConnectionSummary;
 use crate::tunnel::{self, Early, Moved};
 
-/// What all forwarded connections of one run share.
+/// The state that all forwarded connections of one run share.
 pub struct Forward {
     to: PathBuf,
     log: Log,
-    room: Room,
+    room: Capacity,
     turned_away: AtomicU64,
     lost: Mutex<LostConnections>,
 }
@@ -49,7 +50,7 @@ impl Forward {
         Self {
             to,
             log,
-            room: Room::new(ProxyLimits::default()),
+            room: Capacity::new(ProxyLimits::default()),
             turned_away: AtomicU64::new(0),
             lost: Mutex::default(),
         }
@@ -68,13 +69,13 @@ impl Forward {
     /// Replaces the default limits.
     #[must_use]
     pub fn with_limits(mut self, limits: ProxyLimits) -> Self {
-        self.room = Room::new(limits);
+        self.room = Capacity::new(limits);
         self
     }
 
     /// Returns the connections so far that could not reach the other proxy.
     #[must_use]
-    pub fn lost(&self) -> LostConnections {
+    pub fn lost_connections(&self) -> LostConnections {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -85,7 +86,7 @@ impl Forward {
             lost.why.is_none().then(|| lost.why.insert(error.to_string()).clone())
         };
         if let Some(why) = first {
-            let mut note = Note::new(What::ProxyLost);
+            let mut note = RunNote::new(What::ProxyLost);
             note.error = Some(why);
             // An error needs no handling: the log fails closed by itself.
             let _ = self.log.write(Event::Note(note));
@@ -113,7 +114,7 @@ pub async fn forward(
 }
 
 impl Service for Forward {
-    fn room(&self) -> &Room {
+    fn room(&self) -> &Capacity {
         &self.room
     }
 

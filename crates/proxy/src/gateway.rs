@@ -21,9 +21,10 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::context::{Context, Entry};
 use crate::gateway::attempts::Attempts;
 use crate::gateway::names::Names;
-use crate::server::{Context, Entry, Listener, note_panic, serve};
+use crate::server::{Listener, note_panic, serve};
 use exeat_record::today;
 
 /// Makes listeners in the sandbox's network namespace.
@@ -59,7 +60,7 @@ pub trait PacketSource: AsFd + fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Returns the error of getsockopt(2).
-    fn missed(&self) -> io::Result<u64>;
+    fn missed_packets(&self) -> io::Result<u64>;
 }
 
 /// A listener, and the target of connections to it.

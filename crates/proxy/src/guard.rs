@@ -16,10 +16,9 @@ use exeat_policy::{
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use crate::dial::is_out_of_descriptors;
 use crate::hosts::{self, Hosts};
 use crate::limits;
-use crate::reply::Failure;
+use crate::reply::{Failure, is_out_of_descriptors};
 use crate::thread;
 use crate::upstream::UpstreamProxy;
 
@@ -57,11 +56,11 @@ impl ProxyAddrs {
     }
 }
 
-/// Why a target has no address that may be dialed.
+/// The reason why a target has no address that may be dialed.
 pub(crate) enum Unresolved {
     /// The policy refuses an address. `ips` is the whole answer, for the record.
     Denied { denial: Denial, ips: Vec<IpAddr>, dns: Option<Duration> },
-    /// There is no usable answer.
+    /// The lookup gave no usable answer.
     Failed(Failure),
 }
 
@@ -129,7 +128,7 @@ impl Guard {
         }
         let closed = |ip: &&IpAddr| {
             let class = classify(**ip);
-            class.is_never_dialled() || class == AddrClass::Metadata
+            class.is_never_dialed() || class == AddrClass::Metadata
         };
         if let Some(ip) = ips.iter().find(closed) {
             return Err((Failure::UpstreamUnresolved, format!("{ip} ({}) is never dialled", classify(*ip))));
@@ -190,12 +189,12 @@ pub fn own_addresses() -> io::Result<OwnAddrs> {
     Ok(OwnAddrs::new(addrs))
 }
 
-/// Why an admitted target has no address that may be dialed.
+/// The reason why an admitted target has no address that may be dialed.
 #[derive(Debug)]
 pub enum AddressCheckError {
     /// The policy refuses it.
     Denied(Denial),
-    /// There is no usable answer. The text is that of the end-of-run summary.
+    /// The lookup gave no usable answer. The text is that of the end-of-run summary.
     Failed(String),
 }
 
@@ -203,7 +202,7 @@ pub enum AddressCheckError {
 /// records nothing. Does not look up a literal.
 ///
 /// # Errors
-/// [`AddressCheckError`] says why there is no such address.
+/// Returns an [`AddressCheckError`] if no such address exists.
 pub async fn check_addresses(admitted: Admitted) -> Result<Vetted, AddressCheckError> {
     let guard = Guard::new(Arc::new(System::for_this_host()));
     match guard.resolve(admitted, Instant::now() + limits::DNS).await {
@@ -223,7 +222,7 @@ pub(crate) struct System {
     read: Mutex<Option<(Stamp, Arc<Hosts>)>>,
 }
 
-/// What distinguishes two versions of a file: device, inode, modification time and size.
+/// The properties that distinguish two versions of a file: device, inode, modification time and size.
 type Stamp = (u64, u64, i64, i64, u64);
 
 impl System {

@@ -114,7 +114,7 @@ pub(crate) enum Fault {
 /// The state of the check between reads, so that each byte is read once in whatever pieces the head arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
-    /// Where the current line starts.
+    /// The start of the current line.
     line: usize,
     /// Number of bytes that were checked.
     seen: usize,
@@ -122,7 +122,7 @@ pub(crate) struct Parser {
     request: Option<RequestLine>,
     /// Number of fields so far.
     fields: usize,
-    /// Where the value of `Host` is.
+    /// The position of the value of `Host`.
     host: Option<Range<usize>>,
     /// Whether `Content-Length` was other than 0; `None` before the field.
     content_length: Option<bool>,
@@ -246,7 +246,7 @@ impl Parser {
     }
 }
 
-/// What a head asks for.
+/// The request in a head.
 pub(crate) enum ClientRequest {
     Connect(Target),
     Plain(Plain),

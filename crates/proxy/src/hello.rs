@@ -15,7 +15,7 @@ use crate::retry::RECORD;
 /// Reads a hello that arrives in pieces of any size. It stores positions, not bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Where the next record begins.
+    /// The start of the next record.
     at: usize,
     /// Message bytes in the records before it.
     have: usize,
@@ -40,7 +40,7 @@ const ECH: usize = 0xfe0d;
 /// The predecessor of ECH, encrypted_server_name, from drafts that some clients still use.
 const ESNI: usize = 0xffce;
 
-/// Why bytes are not a readable hello, or name the wrong server.
+/// The reason why bytes are not a readable hello, or name the wrong server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HelloFault {
     #[error("the client does not speak TLS")]

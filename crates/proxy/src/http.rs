@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Poller, Poll, ready};
 
 use exeat_policy::Target;
-use exeat_record::End;
+use exeat_record::CloseCause;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{
@@ -28,11 +28,11 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::context::Context;
 use crate::head::Fault;
 use crate::limits;
 use crate::record::Record;
 use crate::reply::{Failure, Refusal, refuse};
-use crate::server::Context;
 use crate::stream::{PrefixedIo, Stream};
 use crate::tunnel::{self, Clock, Early, Moved};
 use crate::upload::Budget;
@@ -59,7 +59,7 @@ const VIA_EXEAT: HeaderValue = HeaderValue::from_static("1.1 exeat");
 /// A request that was granted, and the connection to forward it on.
 pub(crate) struct Exchange {
     pub(crate) client: Stream,
-    /// What the client sent so far: a whole, checked head, and whatever followed it.
+    /// The bytes that the client sent so far: a whole, checked head, and whatever followed it.
     pub(crate) bytes: Vec<u8>,
     pub(crate) target: Target,
     /// Path and query, as in the head.
@@ -73,7 +73,7 @@ pub(crate) struct Exchange {
 pub(crate) async fn run(exchange: Exchange, record: &mut Record<'_>, cx: &Context, stop: &CancellationToken) {
     match forward(exchange, record, cx, stop).await {
         ExchangeEnd::Answered(client) => {
-            record.close(End::Upstream, None);
+            record.close(CloseCause::Upstream, None);
             client.linger(cx.limits().linger).await;
         }
         ExchangeEnd::Refused(client, refusal) => {
@@ -93,7 +93,7 @@ pub(crate) async fn run(exchange: Exchange, record: &mut Record<'_>, cx: &Contex
     }
 }
 
-/// How an exchange ended.
+/// The end of an exchange.
 enum ExchangeEnd {
     /// The client has the answer of the origin.
     Answered(Stream),
@@ -102,7 +102,7 @@ enum ExchangeEnd {
     /// The origin switched protocols; the connection becomes a tunnel.
     Switched { client: Stream, upstream: Stream, early: Early },
     /// The exchange did not finish.
-    Cut { client: Stream, end: End, error: Option<String> },
+    Cut { client: Stream, end: CloseCause, error: Option<String> },
 }
 
 async fn forward(
@@ -175,9 +175,9 @@ async fn forward(
             () = clock.idle_for(cx.limits().progress.min(cx.limits().idle), || {
                 record.moved.note_time();
                 cx.limits().idle
-            }) => break Err((End::Idle, None)),
-            () = &mut total => break Err((End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()))),
-            () = &mut stopping => break Err((End::Killed, None)),
+            }) => break Err((CloseCause::Idle, None)),
+            () = &mut total => break Err((CloseCause::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()))),
+            () = &mut stopping => break Err((CloseCause::Killed, None)),
         }
     };
     let parts = serving.into_parts();
@@ -187,13 +187,13 @@ async fn forward(
         (Err((end, error)), _) => ExchangeEnd::Cut { client, end, error },
         (Ok(_), Some(Outcome::Refused(refusal))) => ExchangeEnd::Refused(client, refusal),
         (Ok(Err(error)), _) => {
-            ExchangeEnd::Cut { client, end: End::Error, error: Some(describe_error(&error)) }
+            ExchangeEnd::Cut { client, end: CloseCause::Error, error: Some(describe_error(&error)) }
         }
         (Ok(Ok(())), Some(Outcome::Answered)) => ExchangeEnd::Answered(client),
         (Ok(Ok(())), Some(Outcome::Switched)) => {
             let Some(upstream) = origin.map(client::conn::http1::Connection::into_parts) else {
                 let error = Some("upstream: lost when it switched protocols".to_owned());
-                return ExchangeEnd::Cut { client, end: End::Error, error };
+                return ExchangeEnd::Cut { client, end: CloseCause::Error, error };
             };
             // These bytes were counted when they were read, and the tunnel counts them again.
             moved.take_back_down(upstream.read_buf.len() as u64);
@@ -201,11 +201,11 @@ async fn forward(
                 Early { up: [&parts.read_buf[..], &unread].concat(), down: upstream.read_buf.to_vec() };
             ExchangeEnd::Switched { client, upstream: upstream.io.into_inner().inner, early }
         }
-        (Ok(Ok(())), None) => ExchangeEnd::Cut { client, end: End::Client, error: None },
+        (Ok(Ok(())), None) => ExchangeEnd::Cut { client, end: CloseCause::Client, error: None },
     }
 }
 
-/// What the client received.
+/// The answer that the client received.
 enum Outcome {
     Answered,
     Switched,

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+mod context;
 mod cursor;
 mod denials;
 mod dial;
@@ -23,6 +24,7 @@ mod http;
 pub mod limits;
 mod opening;
 mod per_host;
+mod pool;
 mod progress;
 mod reach;
 mod record;
@@ -45,11 +47,12 @@ mod fuzz_seeds;
 #[cfg(test)]
 mod tests;
 
+pub use context::{Context, Entry};
 pub use forward::{Forward, LostConnections, forward};
 pub use gateway::{Gateway, ListenerFactory, PacketSource, Sockets};
 pub use guard::{AddressCheckError, check_addresses, own_addresses};
 pub use limits::ProxyLimits;
-pub use server::{Context, Entry, Listener, ServeReport, serve};
+pub use server::{Listener, ServeReport, serve};
 pub use tally::{ConnectionSummary, DeniedHost, FailedHost, ReachedHost};
 pub use upstream::UpstreamProxy;
 pub use who::ProcessFinder;

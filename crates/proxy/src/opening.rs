@@ -2,13 +2,13 @@
 //! reads no socket and stores no bytes; it says how many bytes may go on before the answer is known.
 //!
 //! A request is whatever some server takes for one, not only what RFC 9112 allows. Some servers skip empty lines
-//! first, ignore the case of a method, accept any token as a method, or accept other separators than one space. The
-//! strict parser in `head.rs` then refuses such a request.
+//! first, ignore the case of a method, accept any bytes as a method (wsgiref of Python), or accept other separators than
+//! one space. The strict parser in `head.rs` then refuses such a request.
 
 use crate::hello;
 use crate::limits;
 
-/// What a tunnel carries.
+/// The protocol in a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// TLS, well-formed or not.
@@ -147,10 +147,6 @@ impl Detector {
             Part::Lead if byte == 0 && self.total == PROXY_2.len() && !self.other_lead => {
                 return Some(Protocol::Http);
             }
-            Part::Lead | Part::Word if is_token(byte) => {
-                self.part = Part::Word;
-                self.word.push(byte);
-            }
             Part::Word if byte == b'\n' => return Some(Protocol::Other),
             Part::Word if is_gap(byte) => {
                 if self.word.equals(PROXY) {
@@ -159,7 +155,10 @@ impl Detector {
                 self.part = Part::Line;
                 self.end_word(byte);
             }
-            Part::Lead | Part::Word => return Some(Protocol::Other),
+            Part::Lead | Part::Word => {
+                self.part = Part::Word;
+                self.word.push(byte);
+            }
             Part::Line if byte == b'\n' => return Some(self.at_line_end()),
             Part::Line if is_gap(byte) => self.end_word(byte),
             Part::Line => {
@@ -204,11 +203,6 @@ impl Detector {
 /// Whether some server takes this byte for a space between words, as C's `isspace` or Python's `split` does.
 fn is_gap(byte: u8) -> bool {
     matches!(byte, 0x09..=0x0d | 0x1c..=0x20 | 0x85 | 0xa0)
-}
-
-/// Whether a token may contain this byte (RFC 9110 section 5.6.2).
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use exeat_policy::Host;
 #[derive(Debug, Default)]
 pub(crate) struct PerHost(Mutex<HashMap<Host, usize>>);
 
-/// One connection to a host. It counts until it is dropped.
+/// A connection to a host. It counts until it is dropped.
 #[must_use = "it counts while it lives"]
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {

@@ -8,8 +8,8 @@ use exeat_policy::Target;
 use exeat_record::{ConnId, Event};
 use tokio::time::Instant;
 
+use crate::context::Context;
 use crate::limits;
-use crate::server::Context;
 
 /// Writes the progress lines of one connection.
 pub(crate) struct Progress<'a> {

@@ -6,11 +6,11 @@ use exeat_policy::{Admitted, Ech, Port, Target, TlsCheck};
 use exeat_record::{RuleRef, today};
 use tokio::time::Instant;
 
+use crate::context::Context;
 use crate::dial::dial;
 use crate::guard::{Resolved, Unresolved};
 use crate::record::Record;
 use crate::reply::{Failure, Refusal};
-use crate::server::Context;
 use crate::stream::Stream;
 use crate::upstream::open_through;
 
@@ -25,7 +25,7 @@ pub(crate) struct Connection {
     pub(crate) ech: Ech,
 }
 
-/// What a connection may carry, which determines what is checked before a byte goes upstream.
+/// The protocol that a connection may carry, which determines the checks before a byte goes upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// TLS, whose hello must name the target.
@@ -38,7 +38,7 @@ pub(crate) enum Content {
     Unseen,
 }
 
-/// What the client asked for.
+/// The kind of connection that the client asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     /// A tunnel.
@@ -82,7 +82,7 @@ pub(crate) async fn reach(
     record.set_budgets(target, rule.as_ref(), admitted.upload_budgets()).await?;
     tracing::debug!(%target, rule = rule.as_ref().map(|rule| &rule.text), ?content, "admitted");
 
-    let dialled = match cx.upstream_for(target) {
+    let dialed = match cx.upstream_for(target) {
         Some(proxy) => {
             let entrusted = match admitted.entrust() {
                 Ok(name) => name,
@@ -103,9 +103,9 @@ pub(crate) async fn reach(
             dial(vetted, Instant::now() + cx.limits().connect).await
         }
     };
-    match dialled {
+    match dialed {
         Ok(upstream) => {
-            tracing::debug!(%target, addr = %upstream.addr, took = ?upstream.took, "dialled");
+            tracing::debug!(%target, addr = %upstream.addr, took = ?upstream.took, "dialed");
             record.record_dialed(target, upstream.addr, upstream.took).await?;
             Ok(Connection { upstream: Stream::Tcp(upstream.stream), content, ech })
         }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use exeat_policy::{
     BudgetKey, Decision as Decided, Denial, Entrusted, Reason, Rule, Size, Target, Verdict, Vetted,
 };
-use exeat_record::{Close, ConnId, Decision, End, Event, Proto, RuleRef, Via, escape};
+use exeat_record::{Close, CloseCause, ConnId, Event, Proto, RequestDecision, RuleRef, Via, escape};
 use tokio::time::Instant;
 
+use crate::context::{Context, Ruling};
 use crate::guard::Resolved;
 use crate::head::Fault;
 use crate::held::Share;
@@ -20,7 +21,6 @@ use crate::per_host::Permit;
 use crate::progress::Progress;
 use crate::refusals::Recorded;
 use crate::reply::{Failure, Refusal};
-use crate::server::{Context, Ruling};
 use crate::socks;
 use crate::tunnel::Moved;
 use crate::upload::Budget;
@@ -42,7 +42,7 @@ pub(crate) struct Record<'a> {
     start: Instant,
     state: State,
     target: Option<Target>,
-    dialled: Option<(SocketAddr, Duration)>,
+    dialed: Option<(SocketAddr, Duration)>,
     /// The upstream proxy that serves the target.
     through: Option<String>,
     /// The current dial.
@@ -74,7 +74,7 @@ enum Dial {
     Written,
     /// The decision is written once the dial succeeds, before any byte is sent, because too many dials fail. The
     /// second field is the denial that only report mode overrides.
-    Unwritten(Box<Decision>, Option<Box<Denial>>),
+    Unwritten(Box<RequestDecision>, Option<Box<Denial>>),
 }
 
 /// The record's text for a dial that was abandoned.
@@ -97,7 +97,7 @@ impl<'a> Record<'a> {
             start: Instant::now(),
             state: State::Undecided,
             target: None,
-            dialled: None,
+            dialed: None,
             through: None,
             dial: Dial::None,
             hello: None,
@@ -320,7 +320,11 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    async fn write_grant(&mut self, decision: Decision, would_deny: Option<&Denial>) -> Result<(), Refusal> {
+    async fn write_grant(
+        &mut self,
+        decision: RequestDecision,
+        would_deny: Option<&Denial>,
+    ) -> Result<(), Refusal> {
         if let Some(target) = decision.target.clone() {
             self.lookup.finish().await;
             // This is checked after the name lookup, right before the line is written.
@@ -350,7 +354,7 @@ impl<'a> Record<'a> {
                     return Refusal::NoRecord(target);
                 }
             }
-            _ => self.close(End::Error, Some(format!("{}: {detail}", failure.reason()))),
+            _ => self.close(CloseCause::Error, Some(format!("{}: {detail}", failure.reason()))),
         }
         Refusal::Failed(target, failure)
     }
@@ -358,10 +362,10 @@ impl<'a> Record<'a> {
     /// Counts a failed dial whose decision is in no line.
     fn count_failed(
         &mut self,
-        mut decision: Decision,
+        mut decision: RequestDecision,
         reason: Reason,
         said: String,
-    ) -> Result<(), exeat_record::Error> {
+    ) -> Result<(), exeat_record::LogError> {
         self.state = State::Closed;
         self.permit = None;
         (decision.verdict, decision.reason, decision.error) = (Verdict::Error, reason, Some(said));
@@ -380,7 +384,7 @@ impl<'a> Record<'a> {
             // A used-up budget adds its own text.
             _ => None,
         };
-        self.close(End::Error, said);
+        self.close(CloseCause::Error, said);
     }
 
     /// Records that the dial succeeded. If the decision is not written yet, it is written here, before any byte is
@@ -398,7 +402,7 @@ impl<'a> Record<'a> {
             Dial::Written => self.cx.refusals().dial_succeeded(),
             Dial::None => {}
         }
-        self.dialled = Some((addr, took));
+        self.dialed = Some((addr, took));
         self.moved.progress = Some(Progress::new(self.cx, self.conn, target.clone()));
         self.cx.tally(|tally| tally.count_reached(target));
         Ok(())
@@ -418,12 +422,12 @@ impl<'a> Record<'a> {
     /// Denies a tunnel after the 200: with a second decision, and then the close.
     pub(crate) fn deny_late(&mut self, target: &Target, reason: Reason, said: String) {
         self.write_second(target, reason, said.clone());
-        self.close(End::Killed, Some(said));
+        self.close(CloseCause::Killed, Some(said));
     }
 
     fn write_second(&mut self, target: &Target, reason: Reason, said: String) {
         let mut decision = self.new_decision(Verdict::Deny, reason);
-        decision.ip = self.dialled.map(|(addr, _)| addr.ip());
+        decision.ip = self.dialed.map(|(addr, _)| addr.ip());
         (decision.sni, decision.sni_ok, decision.alpn, decision.ech) = self.hello_fields();
         decision.error = Some(said.clone());
         let _ = self.write(decision); // it is closed in any case
@@ -434,33 +438,33 @@ impl<'a> Record<'a> {
 
     /// Writes the close, once, and only after a decision. A used-up budget is the end, whatever followed. An
     /// abandoned dial counts as failed.
-    pub(crate) fn close(&mut self, mut end: End, mut error: Option<String>) {
+    pub(crate) fn close(&mut self, mut end: CloseCause, mut error: Option<String>) {
         if self.state != State::Decided {
             return;
         }
         let ran_out = self.moved.budget.as_ref().filter(|budget| budget.ran_out());
         if let (Some(said), Some(target)) = (ran_out.and_then(Budget::used_up), self.target.clone()) {
             self.write_second(&target, Reason::BudgetBytes, said.clone());
-            (end, error) = (End::Budget, Some(said));
+            (end, error) = (CloseCause::Budget, Some(said));
         }
         if matches!(self.dial, Dial::Written)
             && let Some(target) = &self.target
         {
             self.cx.tally(|tally| tally.count_failure(target, Reason::ConnectError, GIVEN_UP));
-            (end, error) = (End::Error, Some(format!("{}: {GIVEN_UP}", Reason::ConnectError)));
+            (end, error) = (CloseCause::Error, Some(format!("{}: {GIVEN_UP}", Reason::ConnectError)));
         }
         self.state = State::Closed;
         self.permit = None;
         let mut close = Close::new(self.conn, end);
         close.target = self.target.take();
-        close.ip = self.dialled.map(|(addr, _)| addr.ip());
-        close.connect = self.dialled.map(|(_, took)| took);
+        close.ip = self.dialed.map(|(addr, _)| addr.ip());
+        close.connect = self.dialed.map(|(_, took)| took);
         close.tls = self.hello.as_ref().map(|(_, took, _)| *took);
         (close.sni, close.sni_ok, close.alpn, close.ech) = self.hello_fields();
         close.dur = self.start.elapsed();
         close.bytes_up = self.moved.up();
         close.bytes_down = self.moved.down();
-        if let (Some(target), Some(_)) = (&close.target, self.dialled) {
+        if let (Some(target), Some(_)) = (&close.target, self.dialed) {
             self.cx.tally(|tally| tally.count_closed(target, close.bytes_up, close.bytes_down));
         }
         close.error = error;
@@ -473,15 +477,15 @@ impl<'a> Record<'a> {
         self.cx.deny_inside(&target.to_string(), Proto::Tcp, reason, flag);
     }
 
-    fn new_decision(&self, verdict: Verdict, reason: Reason) -> Decision {
-        let mut decision = Decision::new(self.conn, self.via, verdict, reason);
+    fn new_decision(&self, verdict: Verdict, reason: Reason) -> RequestDecision {
+        let mut decision = RequestDecision::new(self.conn, self.via, verdict, reason);
         decision.method.clone_from(&self.method);
         decision.target.clone_from(&self.target);
         decision.upstream.clone_from(&self.through);
         decision
     }
 
-    async fn write_or_refuse(&mut self, decision: Decision, target: &Target) -> Result<(), Refusal> {
+    async fn write_or_refuse(&mut self, decision: RequestDecision, target: &Target) -> Result<(), Refusal> {
         self.write_first(decision).await.map_err(|NotWritten| {
             self.cx.tally(|tally| tally.count_failure(target, Reason::AuditUnavailable, UNRECORDED));
             Refusal::NoRecord(target.clone())
@@ -490,12 +494,12 @@ impl<'a> Record<'a> {
 
     /// Writes the first decision of a connection. It waits for the process lookup that started at accept, which has
     /// normally finished by now.
-    async fn write_first(&mut self, decision: Decision) -> Result<(), NotWritten> {
+    async fn write_first(&mut self, decision: RequestDecision) -> Result<(), NotWritten> {
         self.lookup.finish().await;
         self.write(decision)
     }
 
-    fn write(&mut self, mut decision: Decision) -> Result<(), NotWritten> {
+    fn write(&mut self, mut decision: RequestDecision) -> Result<(), NotWritten> {
         decision.process = self.lookup.process().cloned();
         decision.under = Some(Arc::clone(&self.ruling().under));
         let (verdict, reason) = (decision.verdict, decision.reason);
@@ -542,7 +546,7 @@ impl Drop for Record<'_> {
             }
             other => self.dial = other,
         }
-        self.close(End::Killed, None);
+        self.close(CloseCause::Killed, None);
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exeat_policy::{Reason, Target, Verdict};
-use exeat_record::{Decision, Error, Event, Log, Via};
+use exeat_record::{Event, Log, LogError, RequestDecision, Via};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -23,7 +23,7 @@ pub(crate) struct Refusals {
     wake: Notify,
 }
 
-/// How a refusal was recorded.
+/// The place of a refusal in the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recorded {
     /// In its own line; a close follows.
@@ -45,7 +45,7 @@ struct State {
     held_back: bool,
 }
 
-/// What equal refusals have in common.
+/// The fields that equal refusals have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     via: Via,
@@ -73,7 +73,7 @@ impl Refusals {
     ///
     /// # Errors
     /// If the record cannot be written.
-    pub(crate) fn write(&self, log: &Log, decision: Decision) -> Result<Recorded, Error> {
+    pub(crate) fn write(&self, log: &Log, decision: RequestDecision) -> Result<Recorded, LogError> {
         let now = Instant::now();
         let mut state = self.lock();
         if !state.held_back && state.bucket.take(now) {
@@ -98,11 +98,17 @@ impl Refusals {
     }
 
     /// Counts a failed dial that has no line of its own.
-    pub(crate) fn count_failed_dial(&self, log: &Log, decision: Decision) -> Result<(), Error> {
+    pub(crate) fn count_failed_dial(&self, log: &Log, decision: RequestDecision) -> Result<(), LogError> {
         self.fold(&mut self.lock(), log, decision, Instant::now())
     }
 
-    fn fold(&self, state: &mut State, log: &Log, decision: Decision, now: Instant) -> Result<(), Error> {
+    fn fold(
+        &self,
+        state: &mut State,
+        log: &Log,
+        decision: RequestDecision,
+        now: Instant,
+    ) -> Result<(), LogError> {
         state.count(decision);
         match state.due {
             _ if state.held_back => {}
@@ -114,7 +120,7 @@ impl Refusals {
             Some(_) => {}
         }
         match log.failure() {
-            Some(first) => Err(Error::Stopped { first }),
+            Some(first) => Err(LogError::Stopped { first }),
             None => Ok(()),
         }
     }
@@ -154,9 +160,9 @@ impl Refusals {
 }
 
 impl State {
-    fn count(&mut self, mut decision: Decision) {
+    fn count(&mut self, mut decision: RequestDecision) {
         let under = decision.under.as_ref().map_or(0, |under| Arc::as_ptr(under).addr());
-        let Decision { via, verdict, reason, .. } = decision;
+        let RequestDecision { via, verdict, reason, .. } = decision;
         let what = Some((decision.target.clone(), decision.error.clone()));
         let mut key = Key { via, verdict, reason, under, what };
         if let Some((_, fold)) = self.folds.iter_mut().find(|(known, _)| *known == key) {

@@ -20,7 +20,7 @@ pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\
 /// Time after which a client may try again if all slots were taken.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Why a request gets no tunnel.
+/// The reason why a request gets no tunnel.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// The head was not a well-formed request for a target.
@@ -39,13 +39,20 @@ pub(crate) enum Refusal {
     Crowded(Target),
     /// The upload budget for this target is used up.
     UsedUp(Target),
-    /// All connection slots are taken.
+    /// Other connections have taken all slots.
     Busy,
     /// Another proxy decides, and it cannot be reached.
     NoProxy,
 }
 
-/// Why an allowed target could not be reached.
+/// Whether this process, or the machine, has no descriptor left: one comes back when a connection ends.
+pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+    const EMFILE: i32 = nix::errno::Errno::EMFILE as i32;
+    const ENFILE: i32 = nix::errno::Errno::ENFILE as i32;
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+}
+
+/// The reason why an allowed target could not be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("DNS: no such name")]
@@ -122,7 +129,7 @@ impl Failure {
     }
 }
 
-/// One row of the table: how a refusal is answered by each entry, and recorded. docs/answers.md has the same rows.
+/// A row of the table: the answers of each entry to a refusal, and its record. docs/answers.md has the same rows.
 #[derive(Debug, Clone, Copy)]
 struct Row {
     /// Status of the HTTP reply.
@@ -197,7 +204,7 @@ impl Refusal {
                 ),
             ),
             Self::Denied(denial) => denied_text(denial),
-            Self::Failed(target, failure) => unreachable_text(target, &failure.to_string(), ": a rule allows it"),
+            Self::Failed(target, failure) => unreachable_text(target, &failure.to_string(), ": the policy lets it through"),
             // This answer does not depend on the decision: a denial that cannot be recorded gets it too.
             Self::NoRecord(target) => {
                 unreachable_text(target, "the attempt cannot be recorded, and nothing goes out unrecorded", "")
@@ -241,7 +248,7 @@ pub(crate) fn socks_reply(code: u8) -> [u8; 10] {
     [5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// One complete reply.
+/// A complete reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
     row: Row,

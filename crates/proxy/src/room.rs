@@ -8,21 +8,21 @@ use tokio::sync::Semaphore;
 
 use crate::held::HeadMemory;
 use crate::limits::{self, ProxyLimits};
-use crate::tunnel::Pool;
+use crate::pool::Pool;
 
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     pub(crate) limits: ProxyLimits,
     pub(crate) pool: Pool,
     /// The memory of incomplete heads and hellos.
     pub(crate) head_memory: HeadMemory,
-    /// One permit for each connection that is served.
+    /// A permit for each connection that is served.
     pub(crate) slots: Arc<Semaphore>,
-    /// One permit for each connection that is told that there is no slot.
+    /// A permit for each connection that gets the answer that all slots are taken.
     pub(crate) busy: Arc<Semaphore>,
     numbered: AtomicU64,
 }
 
-impl Room {
+impl Capacity {
     pub(crate) fn new(limits: ProxyLimits) -> Self {
         Self {
             pool: Pool::default(),

@@ -34,7 +34,6 @@ pub struct ConnectionSummary {
     /// Connections accepted.
     pub connections: u64,
     /// Connections that were not served because too many were open. The record has no lines about them.
-    /// them.
     pub turned_away: u64,
     /// Connections that were refused because the record is full.
     pub record_full: u64,
@@ -90,7 +89,7 @@ pub struct FailedHost {
     pub port: u16,
     /// The reason, as in the record.
     pub reason: Reason,
-    /// What failed, for people on the host.
+    /// The failure, for people on the host.
     pub said: String,
     /// Number of failures.
     pub count: u64,

@@ -39,7 +39,7 @@ mod vectors;
 struct Names {
     answers: HashMap<&'static str, Result<Vec<IpAddr>, Failure>>,
     asked: Mutex<Vec<String>>,
-    /// How long an answer takes.
+    /// The delay of an answer.
     pause: Duration,
 }
 

@@ -9,46 +9,20 @@ use std::io;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use exeat_record::End;
+use exeat_record::CloseCause;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{tcp, unix};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{self, ProxyLimits};
+use crate::pool::Pool;
 use crate::progress::Progress;
 use crate::stream::Stream;
 use crate::upload::Budget;
-
-/// A pool of buffers of [`limits::BUFFER`] bytes. It keeps up to [`limits::BUFFERS_KEPT`].
-#[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Vec<Box<[u8]>>>);
-
-/// A borrowed buffer.
-struct Loan<'a> {
-    pool: &'a Pool,
-    buffer: Box<[u8]>,
-}
-
-impl Pool {
-    fn lend(&self) -> Loan<'_> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Loan { pool: self, buffer: kept.unwrap_or_else(|| vec![0; limits::BUFFER].into_boxed_slice()) }
-    }
-}
-
-impl Drop for Loan<'_> {
-    fn drop(&mut self) {
-        let mut kept = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < limits::BUFFERS_KEPT {
-            kept.push(std::mem::take(&mut self.buffer));
-        }
-    }
-}
 
 /// The bytes that a connection has moved. They are exact at any moment, however the connection ends.
 #[derive(Debug, Default)]
@@ -111,10 +85,10 @@ impl Moved<'_> {
     }
 }
 
-/// How a tunnel ended.
+/// The end of a tunnel.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) end: End,
+    pub(crate) end: CloseCause,
     pub(crate) error: Option<String>,
 }
 
@@ -158,7 +132,7 @@ pub(crate) async fn run(
             pump(&mut client_read, &mut upstream_write, pool, count)
                 .await
                 .map_err(|(side, error)| side.into_broken(Broken::client, Broken::upstream, error))?;
-            let _ = first_end.set(End::Client);
+            let _ = first_end.set(CloseCause::Client);
             // If the other side has left, its own direction reports that.
             let _ = upstream_write.shutdown().await;
             all_sent.store(true, Ordering::Relaxed);
@@ -183,11 +157,11 @@ pub(crate) async fn run(
                 return discard(&mut upstream_read, pool).await.map_err(Broken::upstream);
             };
             moved.map_err(|(side, error)| side.into_broken(Broken::upstream, Broken::client, error))?;
-            let _ = first_end.set(End::Upstream);
+            let _ = first_end.set(CloseCause::Upstream);
             let _ = client_write.shutdown().await;
             Ok(())
         };
-        let who_ended = || first_end.get().copied().unwrap_or(End::Client);
+        let who_ended = || first_end.get().copied().unwrap_or(CloseCause::Client);
         let stopped = async {
             stop.cancelled().await;
             // No waker is needed: `up` runs in this task and is polled earlier in the same round.
@@ -203,7 +177,7 @@ pub(crate) async fn run(
                 Ok(((), ())) => TunnelEnd::Done(who_ended()),
                 Err(broken) => TunnelEnd::Broken(broken),
             },
-            sent = stopped => TunnelEnd::Done(if sent.is_ok() { who_ended() } else { End::Killed }),
+            sent = stopped => TunnelEnd::Done(if sent.is_ok() { who_ended() } else { CloseCause::Killed }),
             // A peer that has disappeared looks like one that has only finished its direction.
             () = clock.idle_for(limits.half_closed.min(limits.progress), || {
                 moved.note_time();
@@ -211,24 +185,24 @@ pub(crate) async fn run(
                     None => limits.idle,
                     Some(_) => limits.half_closed.min(limits.idle),
                 }
-            }) => TunnelEnd::Done(End::Idle),
+            }) => TunnelEnd::Done(CloseCause::Idle),
             () = tokio::time::sleep(limits.total) => TunnelEnd::Total,
         }
     };
     match ended {
         TunnelEnd::Done(end) => Ended { end, error: None },
-        TunnelEnd::Total => Ended { end: End::Budget, error: Some(TOTAL_IS_OVER.into()) },
+        TunnelEnd::Total => Ended { end: CloseCause::Budget, error: Some(TOTAL_IS_OVER.into()) },
         TunnelEnd::Broken(Broken { who, error }) => {
             // A reset is forwarded as a reset, so that a cut stream does not look like a finished one.
             client.will_reset();
             upstream.will_reset();
-            Ended { end: End::Error, error: Some(format!("{who}: {error}")) }
+            Ended { end: CloseCause::Error, error: Some(format!("{who}: {error}")) }
         }
     }
 }
 
 enum TunnelEnd {
-    Done(End),
+    Done(CloseCause),
     Total,
     Broken(Broken),
 }
@@ -371,7 +345,7 @@ async fn pump(
         for _ in 0..limits::BURST {
             let Some(read) = from.read_now(&mut loan.buffer).await.map_err(|error| (Side::Reading, error))?
             else {
-                // There are no more bytes for now, or this task has used up its share and yields here.
+                // The socket has no more bytes for now, or this task has used up its share and yields here.
                 drop(loan);
                 tokio::task::consume_budget().await;
                 continue 'idle;

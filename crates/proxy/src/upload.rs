@@ -19,7 +19,7 @@ struct Used {
     places: HashMap<BudgetKey, usize>,
 }
 
-/// What one connection may send: the smallest rest of any of its budgets.
+/// The bytes that one connection may send: the smallest rest of any of its budgets.
 #[derive(Debug)]
 pub(crate) struct Budget<'a> {
     uploads: &'a Uploads,

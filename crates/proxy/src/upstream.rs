@@ -83,8 +83,8 @@ impl fmt::Display for UpstreamProxy {
     }
 }
 
-/// A tunnel to what was entrusted. The lookup of the proxy's name has the deadline of lookups, and all that follows
-/// together that of connections. Not a byte behind the proxy's answer is read: it belongs to the tunnel.
+/// Opens a tunnel to the entrusted target. The lookup of the proxy's name has the deadline of lookups, and all steps
+/// after it share that of connections. Bytes after the proxy's answer are not read: they belong to the tunnel.
 ///
 /// Dropping the future closes the connection.
 pub(crate) async fn open_through(
@@ -114,7 +114,7 @@ pub(crate) async fn open_through(
     Ok(upstream)
 }
 
-/// Why an upstream proxy opened no tunnel: for the reply, and as text for the record.
+/// The reason why an upstream proxy opened no tunnel: for the reply, and as text for the record.
 type TunnelFailure = (Failure, String);
 
 async fn request_tunnel(

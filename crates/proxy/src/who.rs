@@ -24,7 +24,7 @@ pub(crate) enum ProcessLookup {
     Open(oneshot::Receiver<Process>),
     /// The lookup found this process.
     Found(Process),
-    /// There is no result, and none will come.
+    /// The lookup has no result, and will have none.
     #[default]
     Nothing,
 }

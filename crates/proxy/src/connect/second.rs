@@ -6,18 +6,17 @@
 //! bytes.
 
 use exeat_policy::{Ech, Target};
-use exeat_record::End;
+use exeat_record::CloseCause;
 use tokio::time::{Instant, timeout_at};
 
-use super::settle::Step;
-use super::{Session, Tunnel, alert_and_close};
+use super::session::{Session, Step, Tunnel, alert_and_close};
+use crate::context::Context;
 use crate::hello::{HelloFault, Reader};
 use crate::record::Record;
 use crate::retry::{Answer, Answers, RECORD};
-use crate::server::Context;
 use crate::tunnel;
 
-/// What the client sends after its hello.
+/// The bytes that the client sends after its hello.
 struct AfterHello {
     /// Number of waiting bytes that may go up.
     free: usize,
@@ -77,7 +76,7 @@ pub(super) async fn pass_hello(
             }
             Ok(Ok(Step::Client(_))) => {}
             Ok(Ok(Step::Server(0))) if after.by.is_some() => {
-                record.close(End::Upstream, None);
+                record.close(CloseCause::Upstream, None);
                 return None;
             }
             Ok(Ok(Step::Server(0))) => return Some(tunnel.open()),
@@ -95,11 +94,11 @@ pub(super) async fn pass_hello(
                 return alert_and_close(tunnel.client, tunnel.upstream, target, fault, record, cx).await;
             }
             Err(_) if Instant::now() >= total => {
-                record.close(End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()));
+                record.close(CloseCause::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()));
                 return None;
             }
             Err(_) => {
-                record.close(End::Idle, None);
+                record.close(CloseCause::Idle, None);
                 return None;
             }
         }

@@ -1,126 +1,17 @@
 //! Finds out what a tunnel carries from the first bytes of its client. Meanwhile it forwards what the server sends.
 
-use std::io;
-
-use exeat_policy::{Ech, Target};
-use exeat_record::End;
+use exeat_record::CloseCause;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Session, Tunnel, alert_and_close, check_tls, read_inner_request, send_refusal};
+use super::first::{check_tls, read_inner_request};
+use super::session::{Session, Step, Tunnel, UnknownTunnel, alert_and_close, send_refusal};
+use crate::context::Context;
 use crate::head::Fault;
 use crate::hello::HelloFault;
-use crate::limits;
-use crate::opening::{Detector, Protocol};
+use crate::opening::Protocol;
 use crate::record::Record;
 use crate::reply::Refusal;
-use crate::server::Context;
-use crate::tunnel::{self, Moved};
-
-/// A tunnel whose protocol is not known yet.
-pub(super) struct UnknownTunnel {
-    pub(super) tunnel: Tunnel,
-    pub(super) target: Target,
-    pub(super) ech: Ech,
-    pub(super) detector: Detector,
-}
-
-/// One event on a tunnel whose protocol is not known yet.
-pub(super) enum Step {
-    /// The client sent this many bytes; 0 is its end.
-    Client(usize),
-    /// The server sent this many bytes; 0 is its end.
-    Server(usize),
-    /// The server accepted this many bytes.
-    Up(usize),
-    /// The client accepted some bytes.
-    Down,
-}
-
-/// The end of a tunnel that broke, with its error.
-pub(super) struct Broken(&'static str, io::Error);
-
-impl Tunnel {
-    /// Waits for one event and handles it. The first `free` early bytes may go up. `read_client` enables reading from
-    /// the client, and `read_server` reading from the server, which also needs an empty buffer.
-    ///
-    /// Cancel-safe.
-    pub(super) async fn step(
-        &mut self,
-        free: usize,
-        read_client: bool,
-        read_server: bool,
-        moved: &Moved<'_>,
-    ) -> Result<Step, Broken> {
-        enum Ready {
-            Client,
-            Server,
-            Up,
-            Down,
-        }
-        let Self { client, upstream, early } = self;
-        loop {
-            let ready = tokio::select! {
-                // The client comes first: its bytes must be checked even if the server's have arrived too.
-                biased;
-                () = moved.time_due() => {
-                    moved.note_time();
-                    continue;
-                }
-                ready = client.readable(), if read_client => ready.map(|()| Ready::Client).map_err(client_broke),
-                ready = upstream.writable(), if free > 0 => ready.map(|()| Ready::Up).map_err(server_broke),
-                ready = client.writable(), if !early.down.is_empty() => ready.map(|()| Ready::Down).map_err(client_broke),
-                ready = upstream.readable(), if read_server && early.down.is_empty() => ready.map(|()| Ready::Server).map_err(server_broke),
-            }?;
-            let done = match ready {
-                Ready::Client => client
-                    .try_read_some(&mut early.up, limits::EARLY_BYTES)
-                    .map(Step::Client)
-                    .map_err(client_broke),
-                Ready::Server => upstream
-                    .try_read_some(&mut early.down, limits::EARLY_BYTES)
-                    .map(Step::Server)
-                    .map_err(server_broke),
-                Ready::Up => {
-                    let bytes = early.up.get(..free).unwrap_or_default();
-                    tunnel::send_now(upstream, bytes, moved)
-                        .map(|taken| {
-                            early.up.drain(..taken);
-                            Step::Up(taken)
-                        })
-                        .map_err(server_broke)
-                }
-                Ready::Down => client
-                    .try_write(&early.down)
-                    .map(|taken| {
-                        moved.add_down(taken as u64);
-                        early.down.drain(..taken);
-                        Step::Down
-                    })
-                    .map_err(client_broke),
-            };
-            match done {
-                Err(Broken(_, error)) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return done,
-            }
-        }
-    }
-
-    /// Closes a tunnel that broke before its protocol was known. The client's waiting bytes are dropped.
-    pub(super) fn close_broken(&self, Broken(who, error): &Broken, record: &mut Record<'_>) {
-        // A reset, so that a cut stream does not look like a finished one.
-        self.client.will_reset();
-        self.upstream.will_reset();
-        record.close(End::Error, Some(format!("{who}: {error}")));
-    }
-}
-
-fn client_broke(error: io::Error) -> Broken {
-    Broken("client", error)
-}
-
-fn server_broke(error: io::Error) -> Broken {
-    Broken("upstream", error)
-}
+use crate::tunnel::{self};
 
 /// Waits until the client's bytes show what it speaks, and forwards what the server sends before that. A client
 /// that opens with TLS or with a request must name its target, whichever side spoke first.
@@ -175,11 +66,11 @@ pub(super) async fn detect_protocol(
                 return alert_and_close(client, upstream, &target, HelloFault::Undecided, record, cx).await;
             }
             Err(_) if Instant::now() >= total => {
-                record.close(End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()));
+                record.close(CloseCause::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()));
                 return None;
             }
             Err(_) => {
-                record.close(End::Idle, None);
+                record.close(CloseCause::Idle, None);
                 return None;
             }
         }

@@ -1,15 +1,16 @@
 //! The SOCKS5 entry. It reads the target and answers in SOCKS5; the steps between are those of CONNECT.
 
 use exeat_policy::Target;
-use exeat_record::End;
+use exeat_record::CloseCause;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Session, check_first_bytes, send_and_close};
+use super::first::check_first_bytes;
+use super::session::{Session, send_and_close};
+use crate::context::Context;
 use crate::limits;
 use crate::reach::{RequestKind, reach};
 use crate::record::Record;
 use crate::reply::{Refusal, socks_reply};
-use crate::server::Context;
 use crate::socks::{Fault, NO_AUTHENTICATION, Parsed, Parser, VERSION};
 use crate::stream::Stream;
 
@@ -49,7 +50,7 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
         Err(refusal) => return send_and_close(client, &socks_reply(refusal.socks_code()), record, cx).await,
     };
     if let Err(error) = client.write_until(&socks_reply(SUCCEEDED), Instant::now() + limits::REPLY).await {
-        record.close(End::Error, Some(format!("client: {error}")));
+        record.close(CloseCause::Error, Some(format!("client: {error}")));
         return None;
     }
     check_first_bytes(client, first, target, reached, record, cx).await
@@ -60,7 +61,7 @@ pub(super) fn unread_reply(refusal: &Refusal) -> Vec<u8> {
     [&METHOD[..], &socks_reply(refusal.socks_code())].concat()
 }
 
-/// What the client sent before the first answer to a request.
+/// The bytes that the client sent before the first answer to a request.
 enum Received {
     /// A request for a target in the first bytes.
     Request { target: Target, len: usize },

@@ -2,13 +2,14 @@
 //! read for it.
 
 use exeat_policy::{Port, Target};
-use exeat_record::{ConnId, End, RunId};
+use exeat_record::{CloseCause, ConnId, RunId};
 
-use super::{ACCESS_DENIED, Session, check_first_bytes, send_and_close};
+use super::first::check_first_bytes;
+use super::session::{ACCESS_DENIED, Session, send_and_close};
+use crate::context::Context;
 use crate::reach::{HTTP, RequestKind, reach};
 use crate::record::Record;
 use crate::reply::{Refusal, refuse};
-use crate::server::Context;
 use crate::stream::Stream;
 
 /// The fatal alert internal_error (RFC 8446 section 6.2).
@@ -30,7 +31,7 @@ pub(super) async fn open(
                 return send_and_close(client, &answer, record, cx).await;
             }
             // The client's protocol is unknown. A reset at least does not look like an answer of the origin.
-            record.close(End::Killed, None);
+            record.close(CloseCause::Killed, None);
             client.will_reset();
             None
         }

@@ -75,7 +75,7 @@ async fn k38_forwards_bytes_and_ends_unread() {
     drop(there);
     assert_eq!(all(&mut client).await, "an answer");
     assert_eq!(setup.cx.summary().connections, 1);
-    assert_eq!(setup.cx.lost(), LostConnections::default());
+    assert_eq!(setup.cx.lost_connections(), LostConnections::default());
     assert_eq!(setup.end().await, "", "the other's record tells");
 }
 
@@ -95,7 +95,7 @@ async fn k38_answers_503_without_the_other_proxy() {
     let theirs = setup.listen_as_other_proxy();
     let _client = setup.client().await;
     accepted(&theirs).await;
-    let LostConnections { count, why } = setup.cx.lost();
+    let LostConnections { count, why } = setup.cx.lost_connections();
     assert_eq!(count, 3);
     assert!(why.unwrap().starts_with("No such file"));
     let record = setup.end().await;

@@ -10,13 +10,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exeat_policy::{Admitted, Denial, Host, HostName, Policy, Port, Reason, Target, Verdict};
-use exeat_record::{Decision, Event, Note, Question, RuleRef, Via, What, today};
+use exeat_record::{Event, Question, RequestDecision, RuleRef, RunNote, Via, What, today};
 use tokio::time::Instant;
 
+use crate::context::{Context, Ruling};
 use crate::fold::{Bucket, Fold};
 use crate::gateway::names::Unserved;
 use crate::limits;
-use crate::server::{Context, Ruling};
 use crate::tally::{DeniedHost, FailedHost};
 
 pub(crate) use exeat_record::Proto;
@@ -38,7 +38,7 @@ struct State {
     bucket: Bucket,
 }
 
-/// What the attempts in one line have in common.
+/// The fields that the attempts in one line have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     /// A destination. Its port is 0 if it has none.
@@ -49,7 +49,7 @@ enum Key {
     Raw(Vec<u8>),
     /// A question for a granted name that cannot be served, and why.
     Unserved(HostName, String),
-    /// All attempts with this reason that have no line of their own.
+    /// Attempts with this reason that have no line of their own.
     Rest(Reason),
     /// Packets that the tap missed.
     Missed,
@@ -75,7 +75,7 @@ struct Report {
     flag_inside: Option<String>,
 }
 
-/// Where the end-of-run summary reports an attempt.
+/// The place of an attempt in the end-of-run summary.
 #[derive(Debug)]
 enum SummaryEntry {
     /// In its own entry of denied targets.
@@ -302,7 +302,7 @@ impl Report {
                 Self { event, end, flag_inside: None }
             }
             Key::Missed => {
-                let mut note = Note::new(What::TapDrops);
+                let mut note = RunNote::new(What::TapDrops);
                 note.error = Some("packets of the stage were not looked at".to_owned());
                 Self { event: Event::Note(note), end: SummaryEntry::Nowhere, flag_inside: None }
             }
@@ -320,14 +320,7 @@ impl Report {
         // As for connections: no other field says which ports are granted.
         question.error = (reason != Reason::Default).then(|| said.clone()).filter(|_| reason == Reason::Port);
         let flag = denial.as_ref().and_then(Denial::flag);
-        // The port comes after the name, and who asks a name server is not known: a flag without a port opens 443 alone.
-        let for_port = match &flag {
-            Some(flag) if reason == Reason::Default => {
-                format!(": the port is not known, and the flag is for 443; for ssh {flag}:22")
-            }
-            _ => String::new(),
-        };
-        let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name{for_port})"), flag);
+        let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name)"), flag);
         denied.host = name.to_string();
         let flag_inside = denial.as_ref().and_then(Denial::flag_inside);
         Self { event: Event::Dns(question), end: SummaryEntry::Listed(denied), flag_inside }
@@ -366,8 +359,8 @@ fn new_question(reason: Reason, ruling: &Ruling) -> Question {
     question
 }
 
-fn packet_decision(ruling: &Ruling) -> Decision {
-    let mut decision = Decision::new(None, Via::Direct, Verdict::Deny, Reason::Direct);
+fn packet_decision(ruling: &Ruling) -> RequestDecision {
+    let mut decision = RequestDecision::new(None, Via::Direct, Verdict::Deny, Reason::Direct);
     decision.under = Some(Arc::clone(&ruling.under));
     decision
 }

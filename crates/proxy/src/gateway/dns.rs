@@ -23,7 +23,7 @@ pub(crate) enum Message {
     Mute,
 }
 
-/// One question about one name, of class IN.
+/// A question about one name, of class IN.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     head: Head,

@@ -46,7 +46,7 @@ enum State {
     Opening(watch::Receiver<Outcome>),
 }
 
-/// Why a granted name or address is not served.
+/// The reason why a granted name or address is not served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unserved {
     #[error("{} names have an address already, and no more get one in a run", limits::NAMES)]
@@ -67,7 +67,7 @@ pub(crate) enum Unserved {
 
 type Outcome = Option<Result<(), Unserved>>;
 
-/// What a question finds for its name.
+/// The state that a question finds for its name.
 enum Opening {
     /// The listeners are open.
     Open(usize),

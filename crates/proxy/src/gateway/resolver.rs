@@ -13,11 +13,12 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::context::Context;
 use crate::gateway::attempts::Attempts;
 use crate::gateway::dns::{self, Answer, Code, Message, Pair, Question, QuestionType};
 use crate::gateway::names::Names;
 use crate::limits;
-use crate::server::{Backoff, Context, concerns_one_connection, note_panic};
+use crate::server::{Backoff, concerns_one_connection, note_panic};
 use exeat_record::today;
 
 /// The name server of the gateway.
@@ -33,7 +34,7 @@ pub(crate) struct Server {
     own: Option<HostName>,
 }
 
-/// What to do with a message.
+/// The reaction to a message.
 enum Step {
     Answer(Vec<u8>),
     /// Open the listeners of the name, then answer.
@@ -283,7 +284,7 @@ impl Server {
     }
 }
 
-/// How to answer a question.
+/// The answer to a question.
 enum Resolution {
     Say(Answer<'static>),
     /// With the name of an address.

@@ -113,7 +113,7 @@ impl Tap {
     }
 
     fn count_missed(&self) {
-        match self.socket.missed() {
+        match self.socket.missed_packets() {
             Ok(count) => self.attempts.count_missed(count),
             Err(error) => tracing::debug!(%error, "cannot ask what the tap missed"),
         }

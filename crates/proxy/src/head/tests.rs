@@ -313,7 +313,7 @@ proptest! {
     }
 
     #[test]
-    fn accepts_only_what_httparse_accepts(bytes in head_like()) {
+    fn accepts_only_heads_that_httparse_accepts(bytes in head_like()) {
         agrees(&bytes);
     }
 

@@ -36,8 +36,8 @@ impl Drop for Run {
     }
 }
 
-fn refusal(conn: u64, target: &str, reason: Reason) -> Decision {
-    let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Deny, reason);
+fn refusal(conn: u64, target: &str, reason: Reason) -> RequestDecision {
+    let mut decision = RequestDecision::new(ConnId(conn), Via::Connect, Verdict::Deny, reason);
     decision.target = Some(Target::parse(target.as_bytes()).unwrap());
     decision
 }

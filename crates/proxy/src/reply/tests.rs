@@ -95,7 +95,7 @@ fn separates_failures_from_denials() {
         let text = text(&Refusal::Failed(target("a.test:443"), failure));
         assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
         assert!(text.contains("\r\n\r\nexeat could not reach a.test:443: "), "{text}");
-        assert!(text.contains("not a policy denial: a rule allows it.\n"), "{text}");
+        assert!(text.contains("not a policy denial: the policy lets it through.\n"), "{text}");
         assert!(text.contains("Proxy-Status: exeat; error="), "{text}");
         // R01: descriptors become free again.
         assert_eq!(text.contains("\r\nRetry-After: 1\r\n"), failure == Failure::Resources, "{text}");

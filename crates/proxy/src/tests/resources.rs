@@ -68,7 +68,7 @@ async fn r01_connections_to_one_host() {
 
     let ended = proxy.end().await;
     ended.closes_follow_decisions();
-    assert_eq!(origin.connections(), MOST + 2 + 1, "what is refused is not dialled");
+    assert_eq!(origin.connections(), MOST + 2 + 1, "what is refused is not dialed");
     assert_eq!(ended.asked.len(), MOST + 1 + 1, "nor looked up");
     let refused: Vec<_> =
         ended.events("decision").into_iter().filter(|line| line["verdict"] == "deny").collect();

@@ -70,7 +70,7 @@ async fn forwards_a_half_close_from_the_client() {
     drop(run.origin);
     assert_eq!(read_to_end(&mut run.client).await, b"answer");
     let (ended, up, down) = run.task.await.unwrap();
-    assert_eq!((ended.end, ended.error, up, down), (End::Client, None, 14, 6));
+    assert_eq!((ended.end, ended.error, up, down), (CloseCause::Client, None, 14, 6));
 }
 
 /// P21: the same, started by the upstream.
@@ -84,7 +84,7 @@ async fn forwards_a_half_close_from_the_upstream() {
     drop(run.client);
     assert_eq!(read_to_end(&mut run.origin).await, b"still here");
     let (ended, up, down) = run.task.await.unwrap();
-    assert_eq!((ended.end, up, down), (End::Upstream, 10, 5));
+    assert_eq!((ended.end, up, down), (CloseCause::Upstream, 10, 5));
 }
 
 /// A reset is a reset on the other side too, and the counts are exact.
@@ -99,7 +99,7 @@ async fn forwards_a_reset() {
     let error = run.client.read(&mut got).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     let (ended, up, down) = run.task.await.unwrap();
-    assert_eq!((ended.end, up, down), (End::Error, 0, 5));
+    assert_eq!((ended.end, up, down), (CloseCause::Error, 0, 5));
     assert!(ended.error.unwrap().starts_with("upstream: "));
 }
 
@@ -134,26 +134,26 @@ async fn ends_a_tunnel_at_its_limits() {
     }
     assert!(!idle.task.is_finished());
     let (ended, up, _) = idle.task.await.unwrap();
-    assert_eq!((ended.end, up), (End::Idle, 4));
+    assert_eq!((ended.end, up), (CloseCause::Idle, 4));
 
     // A client that has disappeared looks like one that has only finished its direction.
     let mut half = start(b"", ProxyLimits { half_closed: short, ..ProxyLimits::default() }).await;
     tokio::time::sleep(short * 2).await;
     assert!(!half.task.is_finished(), "nobody has finished");
     half.client.shutdown().await.unwrap();
-    assert_eq!(half.task.await.unwrap().0.end, End::Idle);
+    assert_eq!(half.task.await.unwrap().0.end, CloseCause::Idle);
 
     let total = start(b"", ProxyLimits { total: short, ..ProxyLimits::default() }).await;
-    assert_eq!(total.task.await.unwrap().0.end, End::Budget);
+    assert_eq!(total.task.await.unwrap().0.end, CloseCause::Budget);
 
     let stopped = start(b"", ProxyLimits { drain: short, ..ProxyLimits::default() }).await;
     stopped.stop.cancel();
-    assert_eq!(stopped.task.await.unwrap().0.end, End::Killed, "its client was still there");
+    assert_eq!(stopped.task.await.unwrap().0.end, CloseCause::Killed, "its client was still there");
 }
 
 /// A stage sends, closes and exits. Its bytes arrive, although the run ends before the origin has read them.
 #[tokio::test]
-async fn delivers_what_a_finished_client_sent() {
+async fn delivers_the_bytes_of_a_finished_client() {
     for answers in [false, true] {
         let mut run = start_between(pair().await, narrow_pair().await, b"early ", ProxyLimits::default());
         let data: Vec<u8> = (0..1 << 20).map(|n: u32| n.to_le_bytes()[1]).collect();
@@ -171,7 +171,7 @@ async fn delivers_what_a_finished_client_sent() {
         assert!(got.strip_prefix(b"early ").is_some_and(|rest| rest == data), "{} bytes", got.len());
         let start = Instant::now();
         let (ended, up, _) = run.task.await.unwrap();
-        assert_eq!((ended.end, ended.error, up), (End::Client, None, 6 + (1 << 20)));
+        assert_eq!((ended.end, ended.error, up), (CloseCause::Client, None, 6 + (1 << 20)));
         assert!(start.elapsed() < limits::DRAIN / 2, "nobody waits for an origin that stays");
     }
 }
@@ -186,7 +186,7 @@ async fn bounds_the_drain() {
     drop(run.client);
     run.stop.cancel();
     let (ended, up, _) = run.task.await.unwrap();
-    assert_eq!(ended.end, End::Killed);
+    assert_eq!(ended.end, CloseCause::Killed);
     assert!(up < 1 << 20, "{up}");
 }
 

@@ -12,10 +12,11 @@ use simple_dns::{Packet, RCODE};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
+use crate::context::Entry;
 use crate::gateway::dns::tests::ask;
 use crate::gateway::names::tests::Loopback;
 use crate::gateway::{Door, ListenerFactory};
-use crate::server::{Entry, Listener, serve};
+use crate::server::{Listener, serve};
 
 /// A name server on ordinary loopback ports, on its own thread as in a run.
 struct Served {

@@ -154,7 +154,7 @@ impl PacketSource for Queue {
         Ok(nix::sys::socket::recv(self.as_fd().as_raw_fd(), packet, MsgFlags::MSG_DONTWAIT)?)
     }
 
-    fn missed(&self) -> io::Result<u64> {
+    fn missed_packets(&self) -> io::Result<u64> {
         Ok(self.1.swap(0, Ordering::Relaxed))
     }
 }
