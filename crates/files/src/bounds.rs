@@ -11,12 +11,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_files::names::open_plain;
-use exeat_files::request::{Bounds, Declared};
-use exeat_files::walk::{End, LinkRule, WalkError, clean, pieces};
+use crate::names::open_plain;
+use crate::request::{Bounds, Declared};
+use crate::walk::{End, LinkRule, WalkError, clean, pieces};
 use nix::unistd::geteuid;
 
-use crate::error::{Error, chain};
+use crate::fault::FileFault;
 
 /// A set of paths with everything below them. No path is below another one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub(crate) struct Limit {
 
 impl Limit {
     /// Resolves a ceiling on this machine. Leaves out a listed path that leads through a link which a stage could have made.
-    pub(crate) fn of(bounds: &Bounds, links: &LinkRule, notes: &mut Vec<String>) -> Result<Self, Error> {
+    pub(crate) fn of(bounds: &Bounds, links: &LinkRule, notes: &mut Vec<String>) -> Result<Self, FileFault> {
         let mut find = |paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
@@ -201,13 +201,17 @@ pub(crate) struct Found {
 
 impl Found {
     /// Finds the declared paths.
-    pub(crate) fn new(declared: &Declared, links: &LinkRule, notes: &mut Vec<String>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        declared: &Declared,
+        links: &LinkRule,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, FileFault> {
         let mut find = |what: &'static str, paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
-                match links.walk(path).map_err(|error| Error::from_walk(what, path, error)) {
+                match links.walk(path).map_err(|error| FileFault::from_walk(what, path, error)) {
                     Ok(end) => found.push(end.real),
-                    Err(error) if declared.narrow => notes.push(format!("left out: {}", chain(&error))),
+                    Err(error) if declared.narrow => notes.push(format!("left out: {}", error.line())),
                     Err(error) => return Err(error),
                 }
             }
@@ -219,11 +223,11 @@ impl Found {
 }
 
 /// Follows a path to its end; `None` if nothing exists.
-pub(crate) fn existing(what: &'static str, path: &Path, links: &LinkRule) -> Result<Option<End>, Error> {
+pub(crate) fn existing(what: &'static str, path: &Path, links: &LinkRule) -> Result<Option<End>, FileFault> {
     match links.walk(path) {
         Ok(end) => Ok(Some(end)),
         Err(error) if error.is_absent() => Ok(None),
-        Err(error) => Err(Error::from_walk(what, path, error)),
+        Err(error) => Err(FileFault::from_walk(what, path, error)),
     }
 }
 

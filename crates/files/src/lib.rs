@@ -1,12 +1,17 @@
-//! Host paths: where they lead, who may have made the links on the way, and which names are kept from a stage.
+//! What a stage sees of the host's files, and what is kept from it: turns a request into the pieces of a file tree.
 //!
 //! Every host path that exeat takes from a flag, a file, a variable or the working directory passes through here before
-//! anything of it is opened or mounted.
+//! anything of it is opened or mounted: where it leads, and who may have made the links on the way.
 #![forbid(unsafe_code)]
 
+pub mod bounds;
 mod bytes;
+pub mod fault;
 pub mod index;
+pub mod layout;
+pub mod lists;
 pub mod names;
+pub mod permissions;
 pub mod place;
 pub mod protected;
 pub mod quarantine;
@@ -14,4 +19,5 @@ pub mod removal;
 pub mod request;
 pub mod stubs;
 pub mod users;
+pub mod view;
 pub mod walk;

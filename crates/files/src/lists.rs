@@ -1,34 +1,10 @@
 //! Lists the parts of a view: system trees, toolchains, credentials, caches, variables. Protected names are in
-//! [`exeat_files::protected`].
+//! [`crate::protected`].
 //!
 //! A test compares these lists with docs/files.md.
 
-/// Returns absolute paths of system trees that the `project` view shows read-only, if they exist.
-#[must_use]
-pub fn system_trees() -> &'static [&'static str] {
-    SYSTEM
-}
-
-/// Returns the files and directories below a home directory that are masked in every tree, unless a bind names them or a part of them.
-#[must_use]
-pub fn credentials() -> &'static [&'static str] {
-    CREDENTIALS
-}
-
-/// Returns absolute paths that are also masked if the caller is root.
-#[must_use]
-pub fn system_credentials() -> &'static [&'static str] {
-    SYSTEM_CREDENTIALS
-}
-
-/// Returns the variables of the caller that every stage gets.
-#[must_use]
-pub fn passed() -> &'static [&'static str] {
-    PASSED
-}
-
 /// System trees: shown read-only in the project view, and never writable as a working directory.
-pub(crate) const SYSTEM: &[&str] =
+pub const SYSTEM: &[&str] =
     // Not all of /nix: the daemon's socket is in it.
     &[
         "/usr",
@@ -46,10 +22,10 @@ pub(crate) const SYSTEM: &[&str] =
     ];
 
 /// Places of the kernel or the machine, which are never shown from the host, whatever the working directory is.
-pub(crate) const KERNEL: &[&str] = &["/proc", "/sys", "/dev"];
+pub const KERNEL: &[&str] = &["/proc", "/sys", "/dev"];
 
 /// The directories to show for a directory on PATH. The key is the first component below HOME, or the first two below `.local/share`.
-pub(crate) const TOOLCHAINS: &[(&str, &[&str])] = &[
+pub const TOOLCHAINS: &[(&str, &[&str])] = &[
     (".cargo/bin", &[".cargo/bin", ".rustup"]),
     (".local/bin", &[".local/bin", ".local/share/uv", ".local/share/pipx", ".local/pipx"]),
     (".pyenv", &[".pyenv"]),
@@ -69,7 +45,7 @@ pub(crate) const TOOLCHAINS: &[(&str, &[&str])] = &[
 ];
 
 /// Variables that name the place of a toolchain, which is shown read-only.
-pub(crate) const TOOLCHAIN_VARIABLES: &[&str] = &[
+pub const TOOLCHAIN_VARIABLES: &[&str] = &[
     "RUSTUP_HOME",
     "PYENV_ROOT",
     "NVM_DIR",
@@ -81,7 +57,7 @@ pub(crate) const TOOLCHAIN_VARIABLES: &[&str] = &[
 ];
 
 /// Variables that name a directory of HOME where programs look for executables. They are set if HOME is private and PATH leads there.
-pub(crate) const HOME_VARIABLES: &[(&str, &str)] = &[
+pub const HOME_VARIABLES: &[(&str, &str)] = &[
     ("PYENV_ROOT", ".pyenv"),
     ("RBENV_ROOT", ".rbenv"),
     ("NODENV_ROOT", ".nodenv"),
@@ -93,7 +69,7 @@ pub(crate) const HOME_VARIABLES: &[(&str, &str)] = &[
 ];
 
 /// Files and directories with credentials below a home directory, masked in every shown tree.
-pub(crate) const CREDENTIALS: &[&str] = &[
+pub const CREDENTIALS: &[&str] = &[
     ".ssh",
     ".gnupg",
     ".aws",
@@ -176,7 +152,7 @@ pub(crate) const CREDENTIALS: &[&str] = &[
 
 /// Credential files that host programs replace at any time. A stage that sees one is not ended for that, but can then read it. One alone
 /// gives little access: sockets are not reachable.
-pub(crate) const REWRITTEN: &[&str] = &[
+pub const REWRITTEN: &[&str] = &[
     ".Xauthority",
     ".bash_history",
     ".zsh_history",
@@ -187,7 +163,7 @@ pub(crate) const REWRITTEN: &[&str] = &[
 
 /// System files for root and its groups, masked if the caller is root. The stage owns them if it keeps root's kernel uid, and in a tree
 /// of root's that is mapped for it.
-pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
+pub const SYSTEM_CREDENTIALS: &[&str] = &[
     "/etc/shadow",
     "/etc/shadow-",
     "/etc/gshadow",
@@ -205,7 +181,7 @@ pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
 ];
 
 /// Variables of the caller that are passed to the stage.
-pub(crate) const PASSED: &[&str] = &[
+pub const PASSED: &[&str] = &[
     "PATH",
     "LANG",
     "LANGUAGE",
@@ -236,7 +212,7 @@ pub(crate) const PASSED: &[&str] = &[
 ];
 
 /// Variables that name certificates. They are passed, and the file is shown if the view lacks it.
-pub(crate) const CERTIFICATES: &[&str] = &[
+pub const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
     "CURL_CA_BUNDLE",
@@ -254,11 +230,11 @@ pub(crate) const CERTIFICATES: &[&str] = &[
 ];
 
 /// The system's trusted certificates, shown to a stage with a work directory and hosts to reach.
-pub(crate) const TRUST: &[&str] =
+pub const TRUST: &[&str] =
     &["/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted"];
 
 /// Variables that lead package managers to the private cache, with the directory in it.
-pub(crate) const CACHES: &[(&str, &str)] = &[
+pub const CACHES: &[(&str, &str)] = &[
     ("XDG_CACHE_HOME", ""),
     ("npm_config_cache", "npm"),
     ("YARN_CACHE_FOLDER", "yarn"),
@@ -279,7 +255,7 @@ pub(crate) const CACHES: &[(&str, &str)] = &[
 ];
 
 /// Settings and programs that tools use from a private cache, removed before each start. The rest is data and packages.
-pub(crate) const CACHE_SETTINGS: &[&str] = &[
+pub const CACHE_SETTINGS: &[&str] = &[
     "cargo/config",
     "cargo/config.toml",
     "cargo/credentials",
@@ -294,7 +270,7 @@ pub(crate) const CACHE_SETTINGS: &[&str] = &[
 ];
 
 /// Variables of the caller that no stage needs and that would harm some, with their effect.
-pub(crate) const DROPPED: &[(&str, &str)] = &[
+pub const DROPPED: &[(&str, &str)] = &[
     ("SSH_AUTH_SOCK", "host socket"),
     ("GPG_AGENT_INFO", "host socket"),
     ("DBUS_SESSION_BUS_ADDRESS", "host socket"),

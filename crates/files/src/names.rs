@@ -30,6 +30,16 @@ pub fn true_name(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize()
 }
 
+/// Returns the real path of a file that does not exist yet; the directories above it may be missing, too.
+#[must_use]
+pub fn future_path(path: &Path) -> PathBuf {
+    let known = path.ancestors().skip(1).find_map(|above| Some((above, true_name(above).ok()?)));
+    match known {
+        Some((above, resolved)) => resolved.join(path.strip_prefix(above).unwrap_or(path)),
+        None => path.to_path_buf(),
+    }
+}
+
 /// What is at a path that has no link in it, by the time that it is opened: a place (`O_PATH`), of whatever kind.
 ///
 /// # Errors
@@ -179,6 +189,11 @@ impl Mounts {
         self.0.iter().any(|mount| mount.at == path && mount.root == Path::new("/"))
     }
 
+    /// Returns whether anything is mounted below one of these directories.
+    pub fn are_below(&self, dirs: &BTreeSet<PathBuf>) -> bool {
+        self.0.iter().any(|mount| dirs.iter().any(|dir| mount.at.starts_with(dir) && mount.at != *dir))
+    }
+
     /// Other paths to the same file or directory, by way of bind mounts.
     pub fn aliases(&self, path: &Path) -> BTreeSet<PathBuf> {
         // Of those at one place the last is on top.
@@ -254,6 +269,18 @@ fn unescaped(mut rest: &[u8]) -> PathBuf {
         rest = code.and_then(|_| after.get(3..)).unwrap_or(after);
     }
     PathBuf::from(OsStr::from_bytes(&out))
+}
+
+/// Returns whether a component of `name` below `base` is a symbolic link.
+pub(crate) fn links_in(base: &Path, name: &Path) -> io::Result<bool> {
+    let mut path = base.to_path_buf();
+    for part in name.components() {
+        path.push(part);
+        if fs::symlink_metadata(&path)?.is_symlink() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
+use std::time::SystemTime;
 use std::{io, iter};
 
 use nix::dir::{Dir, Type};
@@ -150,6 +151,12 @@ pub fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
     is_there(head) && (is_there(commondir) || is_there(objects) && is_there(refs))
 }
 
+/// Knows what the stages of other runs made.
+trait OtherRuns: std::fmt::Debug + Send + Sync {
+    /// Whether one of these runs watches a path, and its stage may have made what is there.
+    fn have_made(&self, path: &Path) -> bool;
+}
+
 /// The names, and the tree as it was opened before the stage started.
 #[derive(Debug)]
 pub struct Watch {
@@ -164,6 +171,10 @@ pub struct Watch {
     /// The tree's [`DIRECTORY`].
     directory: Option<FileId>,
     keeper: Keeper,
+    /// When the watch started: the stage has made nothing that is older.
+    since: SystemTime,
+    /// The other runs, known at the end of this one.
+    others: OnceLock<[Box<dyn OtherRuns>; 2]>,
     /// Made when something is to be moved.
     store: OnceLock<Store>,
     /// Directories that the stage has made, and that the host does not see under their names for now.
@@ -201,6 +212,7 @@ impl Watch {
     pub fn start(missing: Missing, keeper: Keeper) -> io::Result<Self> {
         // Its name had no link in it when the view was made: one that has come since leads to a tree that is not the stage's.
         // The tree may also be a single file, or one that waits for a writer.
+        let since = SystemTime::now();
         let tree = File::from(open_plain(&missing.tree)?);
         let files = missing.pointers.iter().map(|name| file_at(&tree, name)).collect();
         let keys = Keys::draw();
@@ -218,6 +230,8 @@ impl Watch {
             keys,
             directory,
             keeper,
+            since,
+            others: OnceLock::new(),
             store: OnceLock::new(),
             exchanged: Mutex::default(),
         })
@@ -345,7 +359,7 @@ impl Watch {
         let is_wrong = let_in(dir, || match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
             // The tree is a single file.
             Err(Errno::ENOTDIR) => Ok(false),
-            stat => stat.map(|stat| !may(dir, last, &stat)),
+            stat => stat.map(|stat| !may(dir, last, &stat) && !self.is_of_other_run(dir, below, last, &stat)),
         });
         let moved =
             is_wrong.and_then(|is_wrong| is_wrong.then(|| self.set_aside(dir, last, below)).transpose());
@@ -355,6 +369,21 @@ impl Watch {
             Err(errno) => Err(errno.into()),
         };
         Some(Found { path: self.missing.tree.join(below), moved })
+    }
+
+    /// Returns whether another run settles an entry: an empty directory that stands for one of its stage's, or what is older than this run
+    /// and that run goes on. To move it would take it from that stage.
+    fn is_of_other_run(&self, dir: BorrowedFd<'_>, below: &Path, last: &OsStr, stat: &FileStat) -> bool {
+        let Some([going_on, rest]) = self.others.get() else { return false };
+        let path = self.missing.tree.join(below);
+        let is_older = || {
+            let created = store::open_item(dir, last).ok()?.metadata().ok()?.created().ok()?;
+            Some(created < self.since)
+        };
+        let is_placeholder = arrivals::is_placeholder(stat);
+        let is_empty = || open_at(dir, Path::new(last)).is_ok_and(|dir| arrivals::is_empty(dir.as_fd()));
+        going_on.have_made(&path) && (is_placeholder || is_older() == Some(true))
+            || is_placeholder && rest.have_made(&path) && is_empty()
     }
 
     /// Moves aside what has appeared under the names that are known. How many these are is not for the stage to say.
@@ -545,6 +574,9 @@ pub fn finish_until<'a>(
     is_over: &dyn Fn() -> bool,
 ) -> Leftovers {
     let watches: Vec<&Watch> = watches.into_iter().collect();
+    for watch in &watches {
+        watch.find_others();
+    }
     let mut told = Leftovers::default();
     let settle = |told: &mut Leftovers, settle: &dyn Fn(&Watch) -> Vec<Found>| {
         // All trees before anything is told: one may lie in another.

@@ -34,6 +34,8 @@ pub struct Files {
     pub work: Option<Work>,
     /// Files that decided about this run, such as its policy, as the caller named them: read-only to the stage. Absolute.
     pub deciding: Vec<PathBuf>,
+    /// Directories of exeat's settings, which may be missing: the stage neither changes nor makes them. Absolute.
+    pub settings: Vec<PathBuf>,
 }
 
 /// The files that a stage says it needs. A path that nothing in the view shows is refused.

@@ -17,35 +17,34 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use exeat_files::names::{Mounts, is_absent, joined, rows, true_name, whole};
-use exeat_files::protected::LetThrough;
-use exeat_files::quarantine::{Live, Missing};
-use exeat_files::request::Files;
-use exeat_files::users::user_of;
-use exeat_files::walk::{End, LinkRule, clean};
+use crate::layout::Mount;
+use crate::names::{Mounts, is_absent, joined, rows, true_name, whole};
+use crate::protected::LetThrough;
+use crate::quarantine::{Live, Missing};
+use crate::request::Files;
+use crate::users::user_of;
+use crate::walk::{End, LinkRule, clean};
 use exeat_policy::{Nested, Size, View};
-use exeat_sandbox::{Enforced, Mount};
 use nix::unistd::{Uid, geteuid};
 
 use crate::bounds::{Extent, Found, Limit, existing};
-use crate::error::Error;
+use crate::fault::FileFault;
 use crate::lists;
-use crate::staged::{Ids, doubtful_link, is_open_to};
+use crate::permissions::{Ids, doubtful_link, is_open_to};
 
 mod belongs;
 mod closed;
 mod git;
 mod place;
 mod protected;
-pub(crate) mod scratch;
+pub mod scratch;
 mod sockets;
 mod system;
 mod trees;
-pub(crate) mod work;
+pub mod work;
 
 use closed::keeper;
-pub(crate) use git::Everywhere;
-pub(crate) use place::mount_point;
+pub use git::Everywhere;
 
 /// What an agent should know of the sandbox, which docs/agents.md has, too.
 const AGENTS: &str = include_str!("agents.txt");
@@ -53,17 +52,6 @@ const AGENTS: &str = include_str!("agents.txt");
 const RUN_SIZE: u64 = 64 << 20;
 /// Bytes of `/dev/shm`: browsers and databases share memory there.
 const SHM_SIZE: u64 = 512 << 20;
-/// Bytes of a directory that stands for something hidden.
-pub(crate) const MASK_SIZE: u64 = 4096;
-
-/// What is mounted over a file that is hidden.
-const MASK: &str = "/dev/null";
-
-/// Whether what is mounted somewhere only hides a file there.
-pub(crate) fn is_mask(host: &Path) -> bool {
-    host == Path::new(MASK)
-}
-
 /// What a mask is given for.
 const MASKED: &str = "the masked path";
 /// What a file that decided about a run is given for.
@@ -74,56 +62,62 @@ const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"]
 
 /// Facts that a view depends on.
 #[derive(Debug)]
-pub(crate) struct Facts<'a> {
-    pub(crate) cwd: &'a Path,
+pub struct Facts<'a> {
+    /// The working directory, without links.
+    pub cwd: &'a Path,
     /// A link on the way that the shell took into the working directory, which a stage could have made, and its end.
-    pub(crate) cwd_link: Option<(PathBuf, PathBuf)>,
-    pub(crate) home: &'a Path,
+    pub cwd_link: Option<(PathBuf, PathBuf)>,
+    /// The home directory, without links.
+    pub home: &'a Path,
     /// The home directory as the caller writes it.
-    pub(crate) home_words: &'a Path,
+    pub home_words: &'a Path,
     /// Which links a path may lead through.
-    pub(crate) links: &'a LinkRule,
+    pub links: &'a LinkRule,
     /// What the caller's git obeys in every repository.
-    pub(crate) git: Everywhere,
+    pub git: Everywhere,
     /// Users as whom the stage may read somewhere, the caller among them.
-    pub(crate) owners: BTreeSet<u32>,
+    pub owners: BTreeSet<u32>,
     /// The caller's PATH.
-    pub(crate) path: Option<&'a OsStr>,
+    pub path: Option<&'a OsStr>,
     /// The stage's HOME.
-    pub(crate) stage_home: &'a Path,
+    pub stage_home: &'a Path,
     /// What a run inside this one does.
-    pub(crate) nested: Nested,
+    pub nested: Nested,
     /// Trees that variables of the caller's environment name, and files of certificates.
-    pub(crate) named: Vec<PathBuf>,
+    pub named: Vec<PathBuf>,
     /// The same of variables that were given a value: trees that are asked for, like binds.
-    pub(crate) asked: Vec<PathBuf>,
+    pub asked: Vec<PathBuf>,
     /// Certificates that a stage with a work directory needs to trust what it may reach.
-    pub(crate) certificates: Vec<PathBuf>,
+    pub certificates: Vec<PathBuf>,
     /// The private cache on the host, where there is one.
-    pub(crate) cache: Option<&'a Path>,
+    pub cache: Option<&'a Path>,
     /// The directory on the host that the stage has as `/tmp`, where that is not in memory.
-    pub(crate) tmp_dir: Option<&'a Path>,
+    pub tmp_dir: Option<&'a Path>,
     /// Directories that exeat itself writes to.
-    pub(crate) own: &'a [PathBuf],
+    pub own: &'a [PathBuf],
+    /// The one of them that every user's programs write to.
+    pub shared: PathBuf,
+    /// The program that sets the sandbox up from inside.
+    pub helper: &'static [u8],
     /// The key that signs the record, those that sign other runs', and what was set aside: nothing opens them to the stage.
-    pub(crate) unseen: &'a [PathBuf],
+    pub unseen: &'a [PathBuf],
     /// What other runs watch.
-    pub(crate) live: Live,
+    pub live: Live,
     /// The caller is root.
-    pub(crate) root: bool,
+    pub root: bool,
     /// Who the stage becomes, where that is not the caller.
-    pub(crate) other: Option<Other>,
+    pub other: Option<Other>,
     /// Of each of the private `/tmp` and `/var/tmp`, where the caller has a limit.
-    pub(crate) tmp: Option<Size>,
+    pub tmp: Option<Size>,
 }
 
 /// Who a stage is that root has started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Other {
+pub struct Other {
     /// Kernel uid and gid.
-    pub(crate) ids: Ids,
+    pub ids: Ids,
     /// A tree that is closed to it can be mounted by its descriptor.
-    pub(crate) by_descriptor: bool,
+    pub by_descriptor: bool,
 }
 
 impl Other {
@@ -136,27 +130,29 @@ impl Other {
 
 /// A view, ready for the sandbox.
 #[derive(Debug)]
-pub(crate) struct Built {
-    pub(crate) mounts: Vec<Mount>,
+pub struct Built {
+    /// The pieces of the file tree, in the order in which they are mounted.
+    pub mounts: Vec<Mount>,
     /// Where the stage starts.
-    pub(crate) cwd: PathBuf,
+    pub cwd: PathBuf,
     /// Lines for the caller.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Those of them on what PATH and variables name that is not shown: a missing command may lie there.
-    pub(crate) left_out: Vec<String>,
-    pub(crate) held: Enforced,
+    pub left_out: Vec<String>,
+    /// What cannot be kept.
+    pub lost: Vec<String>,
     /// A socket of the host may be reachable by path: no Unix sockets for the stage.
-    pub(crate) sockets_exposed: bool,
+    pub sockets_exposed: bool,
     /// Host paths that the stage can write below.
-    pub(crate) writable: Vec<PathBuf>,
+    pub writable: Vec<PathBuf>,
     /// Protected names that do not exist, and are watched.
-    pub(crate) missing: Vec<Missing>,
+    pub missing: Vec<Missing>,
     /// What the caller has named to be shown, each with the place that it led to.
-    pub(crate) named: Vec<(PathBuf, PathBuf)>,
+    pub named: Vec<(PathBuf, PathBuf)>,
 }
 
 /// The users who own what of the host is mounted: in a tree that is mapped the stage may read as its owner.
-pub(crate) fn owners(mounts: &[Mount]) -> impl Iterator<Item = u32> {
+pub fn owners(mounts: &[Mount]) -> impl Iterator<Item = u32> {
     let host = |mount: &Mount| match mount {
         Mount::ReadOnly { host, .. } | Mount::Writable { host, .. } => fs::metadata(host).ok(),
         _ => None,
@@ -165,14 +161,14 @@ pub(crate) fn owners(mounts: &[Mount]) -> impl Iterator<Item = u32> {
 }
 
 /// Builds the view.
-pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
+pub fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     let built = arranged(files, facts)?;
     place::check(&built.mounts)?;
     Ok(built)
 }
 
 /// A view, before it is known that each of its mounts has a place.
-fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
+fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     let mut view = Builder::new(files, facts)?;
     view.base();
     view.private_places();
@@ -192,16 +188,11 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     view.check_declared()?;
     let start = view.start(is_cut);
     let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed || view.tools_expose_sockets();
-    let held = if view.lost.is_empty() {
-        Enforced::Full
-    } else {
-        Enforced::Partial { missing: view.lost.join("; ") }
-    };
     let cache = facts.cache.filter(|_| files.cache.is_on_disk()).map(Path::to_path_buf);
     let writable = writable.into_iter().map(|(host, _)| host).chain(cache);
     let writable = writable.chain(facts.tmp_dir.map(Path::to_path_buf)).collect();
-    let Builder { mounts, notes, named, left_out, .. } = view;
-    Ok(Built { mounts, cwd: start, notes, left_out, held, sockets_exposed, writable, missing, named })
+    let Builder { mounts, notes, named, left_out, lost, .. } = view;
+    Ok(Built { mounts, cwd: start, notes, left_out, lost, sockets_exposed, writable, missing, named })
 }
 
 /// Finds what no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Returns each real path
@@ -223,8 +214,7 @@ fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeMap<PathBuf, Vec<
     }
     let credentials = homes.iter().flat_map(|home| lists::CREDENTIALS.iter().map(|name| home.join(name)));
     // Not the shared base of run directories: the stage has a `/tmp` and a `/dev/shm` of its own.
-    let shared = crate::dirs::shared();
-    let own = facts.own.iter().filter(|path| **path != shared).cloned();
+    let own = facts.own.iter().filter(|path| **path != facts.shared).cloned();
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
     // Most are not there. One look says so, where `canonicalize` takes one for each part of a path.
     let missing =
@@ -366,7 +356,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(files: &'a Files, facts: &'a Facts<'a>) -> Result<Self, Error> {
+    fn new(files: &'a Files, facts: &'a Facts<'a>) -> Result<Self, FileFault> {
         let mut notes = Vec::new();
         let mut kind = files.view;
         let mut let_through = files.allow_write.clone();
@@ -399,7 +389,7 @@ impl<'a> Builder<'a> {
         let mut mask_names = hidden;
         let mut restricting = Vec::new();
         for path in &files.deciding {
-            let end = facts.links.walk(path).map_err(|error| Error::from_walk(DECIDING, path, error))?;
+            let end = facts.links.walk(path).map_err(|error| FileFault::from_walk(DECIDING, path, error))?;
             restricting.push(Restricting { what: DECIDING, path: path.clone(), end });
         }
         let mut masks: BTreeMap<PathBuf, By> =

@@ -27,7 +27,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlin
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use nix::unistd::{User, geteuid};
+use nix::unistd::geteuid;
 
 use crate::names::{is_same, true_name};
 use crate::users::user_of;
@@ -214,7 +214,7 @@ impl LinkRule {
     #[must_use]
     pub fn from_env() -> Self {
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-        let known = || User::from_uid(geteuid()).ok().flatten().map(|user| user.dir);
+        let known = || user_of(geteuid()).ok().flatten().map(|user| user.dir);
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Self::new(&home.or_else(known).unwrap_or_else(|| "/".into()), runtime.as_deref())
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use exeat_runner::lists;
+use exeat_files::lists;
 
 /// Returns the names in the paragraph that starts with `start`, or in the one after it.
 fn names(page: &str, start: &str) -> BTreeSet<String> {
@@ -23,10 +23,10 @@ fn the_page_lists_exactly_the_paths_of_a_view() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/files.md");
     let page = fs::read_to_string(page).unwrap();
     for (start, list) in [
-        ("The system's trees:", lists::system_trees()),
-        ("All are below a home directory:\n", lists::credentials()),
-        ("these are hidden as well:\n", lists::system_credentials()),
-        ("Nothing of yours is passed but these, where you have them:\n", lists::passed()),
+        ("The system's trees:", lists::SYSTEM),
+        ("All are below a home directory:\n", lists::CREDENTIALS),
+        ("these are hidden as well:\n", lists::SYSTEM_CREDENTIALS),
+        ("Nothing of yours is passed but these, where you have them:\n", lists::PASSED),
     ] {
         let list: BTreeSet<String> = list.iter().map(|name| (*name).to_owned()).collect();
         assert_eq!(names(&page, start), list, "behind `{start}`");

@@ -728,11 +728,11 @@ pub(super) fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchD
 }
 
 /// Whether it is an empty directory of a run's, or looks like one.
-fn is_placeholder(stat: &FileStat) -> bool {
+pub(super) fn is_placeholder(stat: &FileStat) -> bool {
     kind(stat) == SFlag::S_IFDIR && stat.st_mode & 0o7777 == PLACEHOLDER.bits()
 }
 
-fn is_empty(dir: BorrowedFd<'_>) -> bool {
+pub(super) fn is_empty(dir: BorrowedFd<'_>) -> bool {
     let_in(dir, || entries(dir)).is_ok_and(|mut entries| entries.next().is_none())
 }
 

@@ -9,24 +9,29 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::mem;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::Exchanged;
-use super::modes::Modes;
+use super::modes::{Access, Modes};
 use super::repository::Contents;
-use super::{FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, Watch, finish_until, id_of};
+use super::{
+    FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, OtherRuns, Watch, finish_until, id_of,
+};
 use crate::names::open_plain;
 use crate::protected::matches_pattern;
 
 /// Where journals are, below the user's state directory. No stage sees it.
 const LIVE: &str = "exeat/live";
+/// The mode of a journal whose run has begun to settle. The owner's right to execute a journal says nothing else.
+const ENDING: u32 = 0o700;
 /// The longest journal that is read.
 const LONGEST: u64 = 64 << 20;
 /// Journals that are read at one start.
@@ -49,6 +54,7 @@ struct Entry {
     /// A hash that another version of exeat may compute otherwise: then the hashes of `contents` say nothing.
     check: u64,
     directory: Option<FileId>,
+    since: SystemTime,
     /// The tree was not found when the run was to be settled: that was told.
     waits: bool,
 }
@@ -67,6 +73,7 @@ impl Entry {
             keys: watch.keys,
             check: watch.keys.hash_one(CHECK),
             directory: watch.directory,
+            since: watch.since,
             waits: false,
         })
     }
@@ -103,6 +110,8 @@ impl Entry {
             keys: self.keys,
             directory: self.directory,
             keeper: keeper.clone(),
+            since: self.since,
+            others: OnceLock::new(),
             store: OnceLock::new(),
             exchanged: Mutex::new(exchanged),
         }
@@ -144,6 +153,14 @@ impl Journal {
     /// What dup(2) says.
     pub fn keep_locked(&self) -> io::Result<OwnedFd> {
         self.lock.try_clone().map(OwnedFd::from)
+    }
+
+    /// Says to other runs that the end of this one has begun: what they leave from now on is not settled by it.
+    ///
+    /// # Errors
+    /// What fchmod(2) says.
+    pub fn begin_end(&self) -> io::Result<()> {
+        self.lock.set_permissions(fs::Permissions::from_mode(ENDING))
     }
 
     /// Removes it: the run is settled.
@@ -279,6 +296,11 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
                     settled.found.add(Found { path: item.old_path(), moved: Ok(item.new_path()) });
                 }
             }
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+            {
+                settled.passed.push(format!("`{}` is damaged, and was removed", path.display()));
+            }
             Err(error) => settled.passed.push(format!("`{}`: {error}", path.display())),
         }
         if mem::take(&mut settled.found.is_cut) {
@@ -317,6 +339,7 @@ pub struct Live {
     links: HashMap<PathBuf, PathBuf>,
     pointers: HashMap<PathBuf, Option<FileId>>,
     further: HashMap<PathBuf, Vec<WatchedFurther>>,
+    access: HashMap<PathBuf, Access>,
 }
 
 /// A directory further down, and the names that are let through in it.
@@ -338,10 +361,32 @@ impl Live {
         self.runs.len() > before
     }
 
+    /// Reads the runs other than this one: those that go on and have not begun to settle, and the rest. What a run of the first kind
+    /// watches and is there now is there when it settles, unless its own stage takes it away.
+    fn others(keeper: &Keeper) -> [Self; 2] {
+        let [mut going_on, mut rest] = <[Self; 2]>::default();
+        for (path, run) in keeper.state.as_deref().map(journals).unwrap_or_default() {
+            let Some(file) = File::open(&path).ok().filter(|_| run != keeper.run) else { continue };
+            let (Ok(entries), Ok(open)) = (read(&file), file.try_clone()) else { continue };
+            let locked = Flock::lock(open, FlockArg::LockSharedNonblock);
+            let is_held = matches!(locked, Err((_, Errno::EWOULDBLOCK)));
+            let is_ending = !file.metadata().is_ok_and(|it| it.mode() & 0o777 != ENDING);
+            let kind = if is_held && !is_ending { &mut going_on } else { &mut rest };
+            kind.runs.insert(run);
+            entries.into_iter().for_each(|entry| kind.add(entry));
+        }
+        [going_on, rest]
+    }
+
     fn add(&mut self, entry: Entry) {
         // The names of another directory at its place are the caller's.
         if entry.waits && entry.tree().is_err() {
             return;
+        }
+        for dir in entry.missing.holders() {
+            let Some(was) = entry.modes.of(dir) else { continue };
+            let known = self.access.entry(entry.missing.tree.join(dir));
+            known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
         let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
         let let_through: Arc<[String]> = let_through.into();
@@ -352,6 +397,11 @@ impl Live {
         self.patterns.extend(patterns.into_iter().map(|it| (tree.join(it.dir), it.name, it.known)));
         self.links.extend(links.into_iter().map(|(name, target)| (tree.join(name), target)));
         self.pointers.extend(pointers.into_iter().map(|name| tree.join(name)).zip(entry.files));
+    }
+
+    /// Returns who could write to a directory before such a run started, if one of them watches it.
+    pub(super) fn access(&self, dir: &Path) -> Option<Access> {
+        self.access.get(dir).copied()
     }
 
     /// Whether what stands at a path was made while such a run went on: it is not the caller's.
@@ -380,6 +430,38 @@ impl Live {
                 fs::symlink_metadata(path)
                     .is_ok_and(|meta| !meta.is_dir() && Some((meta.dev(), meta.ino())) != *was)
             })
+    }
+}
+
+impl OtherRuns for Live {
+    fn have_made(&self, path: &Path) -> bool {
+        self.has_made(path)
+    }
+}
+
+impl Watch {
+    /// Finds what the stages of other runs have made by now.
+    pub(super) fn find_others(&self) {
+        let _ = self.others.set(Live::others(&self.keeper).map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
+    }
+
+    /// Starts a watch on each tree. A directory that a stage of another live run may have opened to other users counts as it was before
+    /// that run.
+    ///
+    /// # Errors
+    /// Returns the error that prevents opening a tree.
+    pub fn start_all(missing: impl IntoIterator<Item = Missing>, keeper: &Keeper) -> io::Result<Vec<Self>> {
+        let mut live = Live::default();
+        let mut read = || keeper.state.as_deref().map(|state| live.read(state));
+        // A run that ends in the meantime has no journal afterwards, and one that starts has none before.
+        read();
+        let watches = missing.into_iter().map(|missing| Self::start(missing, keeper.clone()));
+        let mut watches = watches.collect::<io::Result<Vec<_>>>()?;
+        read();
+        for watch in &mut watches {
+            watch.modes.limit_to(|dir| live.access(&watch.missing.tree.join(dir)));
+        }
+        Ok(watches)
     }
 }
 
@@ -450,6 +532,17 @@ mod tests {
             assert_eq!(place.settle(), (1, 0, 1));
             assert!(!tree.join(".envrc").exists());
             assert_eq!(journals(&place.state()), []);
+        }
+    }
+
+    #[test]
+    fn l08_a_damaged_journal_is_named_once_without_the_words_of_a_parser() {
+        for text in ["", "xx", "{}", "[{]"] {
+            let place = Place::new(&format!("damaged-{}", text.len()));
+            fs::write(place.state().join(LIVE).join("RUN.json"), text).unwrap();
+            let settled = settle_interrupted(&place.state(), &[], &|| false).runs;
+            assert!(settled[0].passed[0].ends_with("RUN.json` is damaged, and was removed"), "{settled:?}");
+            assert_eq!(place.settle(), (0, 0, 0));
         }
     }
 
@@ -554,6 +647,50 @@ mod tests {
         let left: std::collections::BTreeSet<_> =
             fs::read_dir(&tree).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
         assert_eq!(left, [".exeat-quarantine", "mise.a.toml", "other"].map(str::to_owned).into());
+    }
+
+    /// Until the other run has begun to settle: then nobody else would.
+    #[test]
+    fn l10_a_run_leaves_to_another_one_what_its_stage_made_before() {
+        let place = Place(std::env::temp_dir().join(format!("journal-leave-{}", std::process::id())));
+        let (tree, state) = (place.tree(), place.state());
+        fs::create_dir_all(&tree).unwrap();
+        let names = [".envrc", ".vscode", ".npmrc"];
+        let start = |run: &str| {
+            let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::WhenStarted });
+            let missing = Missing { tree: tree.clone(), names: names.into(), ..Missing::default() };
+            let keeper = Keeper { run: run.into(), state: Some(state.clone()) };
+            let watches = Watch::start_all([missing], &keeper).unwrap();
+            let journal = Journal::write(&state, run, &watches).unwrap();
+            (watches, journal)
+        };
+        let left = || names.map(|name| tree.join(name).exists());
+        // The kernel's time of creation may be a tick old.
+        let tick = || std::thread::sleep(Duration::from_millis(20));
+        let (first, of_first) = start("FIRST");
+        tick();
+        fs::write(tree.join(".envrc"), "x").unwrap();
+        fs::create_dir(tree.join(".vscode")).unwrap();
+        tick();
+        let (second, of_second) = start("SECOND");
+        let (third, of_third) = start("THIRD");
+        tick();
+        fs::write(tree.join(".npmrc"), "x").unwrap();
+        // The placeholder of a run that started later, too.
+        fs::set_permissions(tree.join(".vscode"), fs::Permissions::from_mode(0o1700)).unwrap();
+        of_second.begin_end().unwrap();
+        assert_eq!(super::super::finish(&second).named.len(), 1);
+        of_second.remove();
+        assert_eq!(left(), [true, true, false]);
+        of_first.begin_end().unwrap();
+        of_third.begin_end().unwrap();
+        // An empty directory of that run stays even then, and whatever is full does not.
+        fs::write(tree.join(".vscode/x"), "x").unwrap();
+        super::super::finish(&third);
+        assert_eq!(left(), [false; 3]);
+        of_third.remove();
+        super::super::finish(&first);
+        of_first.remove();
     }
 
     /// A `.git` file that was there before the killed run is the caller's.

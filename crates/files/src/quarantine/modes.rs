@@ -47,6 +47,13 @@ impl Access {
         ([access && !had_access, default && !had_default], (closed != mode).then_some(closed))
     }
 
+    /// Returns this access without what exceeds an earlier one. A directory of another owner exceeds that one as a whole.
+    pub(super) fn limit_to(self, was: Self) -> Self {
+        let ([access, default], ([has_more, has_more_default], closed)) = (self.lists, was.excess(self));
+        let mode = closed.map_or(self.mode, |closed| closed.bits());
+        Self { mode, owner: was.owner, lists: [access && !has_more, default && !has_more_default] }
+    }
+
     /// Whether other users may do more in a directory than this says: also by being its owner.
     pub(super) fn is_exceeded_by(self, dir: BorrowedFd<'_>, owner: Uid) -> bool {
         Self::read(dir).is_ok_and(|now| {
@@ -128,6 +135,15 @@ impl Modes {
         Ok(Self { dirs, owner })
     }
 
+    /// Limits what was read to what other runs `known` read before their stages could change it, by the place below the tree.
+    pub(super) fn limit_to(&mut self, known: impl Fn(&str) -> Option<Access>) {
+        for (dir, access) in &mut self.dirs {
+            if let Some(was) = known(dir) {
+                *access = access.limit_to(was);
+            }
+        }
+    }
+
     /// Whose directories are closed.
     pub(super) fn owner(&self) -> Uid {
         Uid::from_raw(self.owner)
@@ -165,10 +181,9 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
     use std::path::{Path, PathBuf};
 
-    use rustix::fs::{XattrFlags, setxattr};
-
     use super::super::{FurtherDown, Journal, Keeper, Missing, Watch, finish, settle_interrupted};
     use super::*;
+    use rustix::fs::{XattrFlags, setxattr};
 
     /// A default list that gives everybody all rights: `ACL_USER_OBJ`, `ACL_GROUP_OBJ` and `ACL_OTHER`, in version 2.
     const FOR_ALL: [u8; 28] = [
@@ -246,6 +261,49 @@ mod tests {
             assert!(!has_lists || getxattr(listed.to_str().unwrap(), LISTS[1], &mut [0_u8; 64][..]).is_err());
             fs::remove_dir_all(&root).unwrap();
         }
+    }
+
+    #[test]
+    fn l19_a_parallel_run_does_not_take_an_opened_directory_for_the_caller_s() {
+        let root = std::env::temp_dir().join(format!("modes-beside-{}", std::process::id()));
+        let (tree, state) = (root.join("tree"), root.join("state"));
+        let dirs = [tree.clone(), tree.join("held"), tree.join(".cargo")];
+        fs::create_dir_all(&dirs[1]).unwrap();
+        set(&dirs[0], 0o755);
+        set(&dirs[1], 0o1770);
+        let missing = Missing {
+            tree: tree.clone(),
+            names: vec![super::super::MissingName {
+                name: ".cargo/config".into(),
+                obeyed: crate::protected::Obeyed::WhenStarted,
+            }],
+            covered: [String::from("held")].into(),
+            ..Missing::default()
+        };
+        let start = |run: &str| {
+            let keeper = Keeper { run: run.into(), state: Some(state.clone()) };
+            let watches = Watch::start_all([missing.clone()], &keeper).unwrap();
+            let journal = Journal::write(&state, run, &watches).unwrap();
+            (watches, journal)
+        };
+        let open = || dirs.iter().for_each(|dir| set(dir, 0o777));
+        let modes = || dirs.each_ref().map(|dir| mode(dir));
+        let (first, journal) = start("FIRST");
+        fs::create_dir(&dirs[2]).unwrap();
+        open();
+        let (second, of_second) = start("SECOND");
+        finish(&first);
+        journal.remove();
+        assert_eq!(modes(), [0o755, 0o1775, 0o755]);
+        // What the first run knew is known to a third one, too.
+        open();
+        let (third, _journal) = start("THIRD");
+        finish(&second);
+        of_second.remove();
+        open();
+        assert_eq!(finish(&third).closed.len(), 3);
+        assert_eq!(modes(), [0o755, 0o1775, 0o755]);
+        fs::remove_dir_all(&root).unwrap();
     }
 
     /// A tree with `held` and `other` in it, of which `held` holds something that is read-only.

@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_files::quarantine::is_repository;
-use exeat_files::walk::LinkRule;
+use crate::quarantine::is_repository;
+use crate::walk::LinkRule;
 use nix::unistd::geteuid;
 
 use super::git;

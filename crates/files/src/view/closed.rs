@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_sandbox::Fix;
+use exeat_policy::shell_word;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat, geteuid};
 
 use crate::bounds::follow;
-use crate::caller::is_callers;
+use crate::permissions::is_callers;
 
 /// Directories that have a line each.
 const LINES: usize = 3;
@@ -63,7 +63,8 @@ fn line(dir: &Path) -> String {
     let dir_shown = dir.display();
     match (is_closed, is_ours) {
         (true, true) => {
-            format!("`{dir_shown}` {reason}; `{}` opens it", Fix::command_on("chmod u+rwx", dir).text)
+            let word = shell_word(&dir_shown.to_string());
+            format!("`{dir_shown}` {reason}; `chmod u+rwx {word}` opens it")
         }
         (true, false) => format!("`{dir_shown}` {reason}; it is another user's"),
         (false, _) => format!("`{dir_shown}` {reason}"),

@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use exeat_files::names::{is_absent, true_name};
-use exeat_files::protected::is_first_part;
-use exeat_files::quarantine::{DirState, first_parts_in, is_directory_name, is_repository};
-use exeat_files::walk::clean;
+use crate::names::{is_absent, true_name};
+use crate::protected::is_first_part;
+use crate::quarantine::{DirState, first_parts_in, is_directory_name, is_repository};
+use crate::walk::clean;
 use nix::unistd::{User, geteuid};
 
 use super::closed::{keeper, may_search};
@@ -67,7 +67,7 @@ const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
 
 /// What git obeys in every repository, whoever made that (git-config(1), FILES and ENVIRONMENT).
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Everywhere {
+pub struct Everywhere {
     /// What `~/` means to it.
     home: PathBuf,
     /// The machine's configuration and the user's; what is not there says nothing. A relative one is sought where git stands.
@@ -76,7 +76,7 @@ pub(crate) struct Everywhere {
 
 impl Everywhere {
     /// As git finds it in this environment: that in which exeat was started, which the user's own git has too.
-    pub(crate) fn new<'a>(home: &Path, variable: impl Fn(&str) -> Option<&'a OsStr>) -> Self {
+    pub fn new<'a>(home: &Path, variable: impl Fn(&str) -> Option<&'a OsStr>) -> Self {
         let mut files = match variable("GIT_CONFIG_GLOBAL") {
             Some(file) => vec![PathBuf::from(file)],
             None => {

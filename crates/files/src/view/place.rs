@@ -9,11 +9,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::layout::Mount;
 use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
-use exeat_sandbox::Mount;
 
-use crate::error::Error;
-use exeat_files::walk::pieces;
+use crate::fault::FileFault;
+use crate::walk::pieces;
 
 /// Symbolic links that are followed in one path: as many as the kernel follows (path_resolution(7)).
 const LINKS: usize = 40;
@@ -42,7 +42,7 @@ pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
     }
     let tree = tree_of(place);
     for mount in mounts.iter().rev() {
-        let Some(at) = mount_point(mount) else { continue };
+        let at = mount.at();
         // Most mounts are elsewhere, and to compare paths part by part takes long.
         if tree_of(at).is_some_and(|other| tree.is_some_and(|tree| tree != other)) {
             continue;
@@ -77,22 +77,6 @@ pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
 fn tree_of(path: &Path) -> Option<&[u8]> {
     let rest = path.as_os_str().as_bytes().strip_prefix(b"/")?;
     rest.split(|byte| *byte == b'/').next().filter(|name| !name.is_empty() && !name.starts_with(b"."))
-}
-
-/// Where a mount is.
-pub(crate) fn mount_point(mount: &Mount) -> Option<&Path> {
-    match mount {
-        Mount::ReadOnly { at, .. }
-        | Mount::Writable { at, .. }
-        | Mount::Tmpfs { at, .. }
-        | Mount::Dir { at }
-        | Mount::Symlink { at, .. }
-        | Mount::File { at, .. }
-        | Mount::CoverFile { at, .. } => Some(at),
-        Mount::Proc => Some(Path::new("/proc")),
-        Mount::Dev { .. } => Some(Path::new("/dev")),
-        Mount::Freeze { .. } => None,
-    }
 }
 
 /// What a tree of the host's has at `below`; `read_only` is its place, if nothing can be made in it.
@@ -180,16 +164,16 @@ pub(super) fn is_reserved(place: &Path) -> bool {
 }
 
 /// Checks that bubblewrap finds or can make the place of each mount, and follows no link on the way.
-pub(super) fn check(mounts: &[Mount]) -> Result<(), Error> {
+pub(super) fn check(mounts: &[Mount]) -> Result<(), FileFault> {
     for (number, mount) in mounts.iter().enumerate() {
         let (host, is_dir) = match mount {
             Mount::ReadOnly { host, .. } | Mount::Writable { host, .. } => (Some(host), host.is_dir()),
             Mount::Tmpfs { .. } | Mount::Dir { .. } => (None, true),
             Mount::File { .. } | Mount::CoverFile { .. } => (None, false),
             // Fixed places, and links that nothing was mounted before.
-            Mount::Proc | Mount::Dev { .. } | Mount::Symlink { .. } | Mount::Freeze { .. } => continue,
+            Mount::Proc | Mount::Dev { .. } | Mount::Symlink { .. } => continue,
         };
-        let Some(at) = mount_point(mount) else { continue };
+        let at = mount.at();
         let before = mounts.get(..number).unwrap_or_default();
         if let Some(why) = obstacle(before, at, is_dir) {
             return Err(no_place(host.map(PathBuf::as_path), at, why));
@@ -223,7 +207,7 @@ fn obstacle(before: &[Mount], at: &Path, is_dir: bool) -> Option<String> {
 }
 
 /// The error of a mount that has no place.
-pub(super) fn no_place(host: Option<&Path>, at: &Path, why: String) -> Error {
+pub(super) fn no_place(host: Option<&Path>, at: &Path, why: String) -> FileFault {
     let what = host.map_or_else(|| "something".into(), |host| format!("`{}`", host.display()));
-    Error::NoPlace { what, at: at.to_path_buf(), why }
+    FileFault::NoPlace { what, at: at.to_path_buf(), why }
 }

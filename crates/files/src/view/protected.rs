@@ -7,19 +7,19 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use exeat_files::names::is_absent;
-use exeat_files::protected::{self, LetThrough, Obeyed};
-use exeat_files::quarantine::{
+use crate::names::{is_absent, links_in};
+use crate::protected::{self, LetThrough, Obeyed};
+use crate::quarantine::{
     DirState, FurtherDown, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository,
 };
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 
+use super::Facts;
 use super::closed::{self, keeper};
 use super::git;
-use super::trees::links_in;
 use crate::bounds::{Lookups, Way, follow, way};
-use crate::error::Error;
+use crate::fault::FileFault;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -76,14 +76,14 @@ impl Protected {
 }
 
 /// Looks into the trees, which are where they really are. `git_is_open`: git's configuration and hooks are given up.
-/// `let_through`: names that are. `everywhere`: what git obeys in every repository.
+/// `let_through`: names that are. `settings`: directories of exeat's.
 pub(super) fn find(
     trees: &BTreeSet<PathBuf>,
     git_is_open: bool,
     let_through: &[LetThrough],
-    everywhere: &git::Everywhere,
-    live: &Live,
-) -> Result<Protected, Error> {
+    settings: &[PathBuf],
+    Facts { git: everywhere, live, .. }: &Facts<'_>,
+) -> Result<Protected, FileFault> {
     let at_tops = |name: &LetThrough| trees.iter().map(|tree| tree.join(name.as_str())).collect::<Vec<_>>();
     let mut search = Search {
         trees,
@@ -123,6 +123,7 @@ pub(super) fn find(
             search.further(tree, further, let_through);
         }
     }
+    settings.iter().for_each(|dir| search.settings(dir));
     for name in let_through {
         search.let_through(name)?;
     }
@@ -231,6 +232,24 @@ impl Search<'_> {
             Ok(false) => drop(self.paths.insert(path)),
             Ok(true) => self.behind_links(&path, obeyed),
             Err(error) => self.unseen(&path, &error, obeyed),
+        }
+    }
+
+    /// Protects a directory of exeat's settings, there or not. A policy in it bounds later runs, and admits that of a project.
+    fn settings(&mut self, dir: &Path) {
+        let real =
+            dir.parent().and_then(follow).zip(dir.file_name()).map(|((_, above), name)| above.join(name));
+        for dir in [Some(dir.to_path_buf()), real].into_iter().flatten() {
+            let inner = self.trees.iter().filter(|tree| tree.starts_with(&dir)).cloned();
+            self.paths.extend(inner);
+            if let Some((tree, below)) = self.tree_of(&dir) {
+                match below.to_str() {
+                    Some(below) => self.look(&tree, below, Obeyed::WhenStarted),
+                    None => {
+                        self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display()))
+                    }
+                }
+            }
         }
     }
 
@@ -539,7 +558,7 @@ impl Search<'_> {
 
     /// Says what is let through. In a protected directory that is only what stands there: nothing new can be made in one that is
     /// read-only, and one that is missing is moved aside as a whole.
-    fn let_through(&mut self, name: &LetThrough) -> Result<(), Error> {
+    fn let_through(&mut self, name: &LetThrough) -> Result<(), FileFault> {
         if name.is_whole() {
             self.lose(format!("`{name}` is writable, and stays as the stage leaves it (--allow-write)"));
             return Ok(());
@@ -560,7 +579,7 @@ impl Search<'_> {
                 self.open.remove(&path);
             }
         }
-        if is_any { Ok(()) } else { Err(Error::NothingToLetThrough { name: name.clone() }) }
+        if is_any { Ok(()) } else { Err(FileFault::NothingToLetThrough { name: name.clone() }) }
     }
 
     fn lose(&mut self, line: String) {

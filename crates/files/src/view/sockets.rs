@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use exeat_files::names::Mounts;
+use crate::names::Mounts;
 
 /// Names that are looked at in one tree: the largest toolchains have some ten thousand in their two upper levels.
 const MOST: usize = 1 << 16;

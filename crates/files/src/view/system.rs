@@ -5,17 +5,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::layout::{MASK_SIZE, Mount};
+use crate::walk::WalkError;
 use exeat_contract::{CACHE, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
-use exeat_files::walk::WalkError;
 use exeat_policy::{Cache, Home, HostName, Nested, Size, View};
-use exeat_sandbox::spec::Bytes;
-use exeat_sandbox::{Mount, STAGE2_IMAGE};
 
 use super::place::Seen;
 use super::scratch::{TMP, TMP_SIZE, cache_in_memory, resolved_place, tmp_in_memory};
 use super::trees::plain;
 use super::work::is_too_much;
-use super::{AGENTS, Builder, By, MASK_SIZE, Original, PRIVATE, RUN_SIZE, SHM_SIZE, place, sockets};
+use super::{AGENTS, Builder, By, Original, PRIVATE, RUN_SIZE, SHM_SIZE, place, sockets};
 use crate::lists;
 
 impl<'a> Builder<'a> {
@@ -171,14 +170,14 @@ impl<'a> Builder<'a> {
     pub(super) fn our_files(&mut self) {
         self.mounts.push(Mount::File {
             at: STAGE2.into(),
-            bytes: Bytes(Cow::Borrowed(STAGE2_IMAGE)),
+            bytes: Cow::Borrowed(self.facts.helper),
             mode: 0o555,
         });
         let about = Cow::Borrowed(AGENTS.as_bytes());
-        self.mounts.push(Mount::File { at: README.into(), bytes: Bytes(about), mode: 0o444 });
+        self.mounts.push(Mount::File { at: README.into(), bytes: about, mode: 0o444 });
         if self.facts.nested == Nested::Pass {
             let about = Cow::Borrowed(b"A run inside this one executes its command as it is.\n".as_slice());
-            self.mounts.push(Mount::File { at: NESTED.into(), bytes: Bytes(about), mode: 0o444 });
+            self.mounts.push(Mount::File { at: NESTED.into(), bytes: about, mode: 0o444 });
         }
         let home = self.facts.stage_home.display();
         let passwd =
@@ -210,7 +209,7 @@ impl<'a> Builder<'a> {
 
     /// A file of ours at a place of the system's: mounted over what is there, or else simply made.
     pub(super) fn cover(&mut self, at: PathBuf, text: String) {
-        let bytes = Bytes(Cow::Owned(text.into_bytes()));
+        let bytes = Cow::Owned(text.into_bytes());
         let Some(way) = place::follow(&self.mounts, &at) else { return };
         match place::seen(&self.mounts, &way.place) {
             Seen::File => self.mounts.push(Mount::CoverFile { at: way.place, bytes }),

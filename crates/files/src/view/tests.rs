@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
+use crate::request::{Bind, Work};
 use exeat_contract::CACHE;
-use exeat_files::request::{Bind, Work};
 
 use super::scratch::resolved_place;
 use super::*;
@@ -39,7 +39,7 @@ impl Place {
         self.try_build(files, cwd, path).unwrap()
     }
 
-    fn try_build(&self, files: &Files, cwd: &Path, path: Option<&str>) -> Result<Built, Error> {
+    fn try_build(&self, files: &Files, cwd: &Path, path: Option<&str>) -> Result<Built, FileFault> {
         self.with(build, files, cwd, path)
     }
 
@@ -53,27 +53,10 @@ impl Place {
         let home = self.home();
         let own = [home.join(".local/state/exeat"), PathBuf::from("/tmp")];
         let facts = Facts {
-            cwd,
-            cwd_link: None,
-            home: &home,
-            home_words: &home,
-            links: links(&home),
-            git: Everywhere::new(&home, |_| None),
-            owners: BTreeSet::new(),
-            path: path.map(OsStr::new),
-            stage_home: &home,
-            nested: exeat_policy::Nested::default(),
-            named: Vec::new(),
-            asked: Vec::new(),
-            certificates: Vec::new(),
-            cache: None,
-            tmp_dir: None,
             own: &own,
-            unseen: &[],
-            live: exeat_files::quarantine::Live::default(),
-            root: false,
-            other: None,
-            tmp: None,
+            git: Everywhere::new(&home, |_| None),
+            path: path.map(OsStr::new),
+            ..facts(cwd, &home)
         };
         what(files, &facts)
     }
@@ -81,6 +64,35 @@ impl Place {
 
 fn is_read_only(built: &Built, path: &Path) -> bool {
     matches!(at(built, path), Some(Mount::ReadOnly { host, .. }) if host != Path::new("/dev/null"))
+}
+
+/// The facts of a caller who has nothing but a working directory and a home.
+fn facts<'a>(cwd: &'a Path, home: &'a Path) -> Facts<'a> {
+    Facts {
+        cwd,
+        cwd_link: None,
+        home,
+        home_words: home,
+        links: links(home),
+        git: Everywhere::default(),
+        owners: BTreeSet::new(),
+        path: None,
+        stage_home: home,
+        nested: Nested::default(),
+        named: Vec::new(),
+        asked: Vec::new(),
+        certificates: Vec::new(),
+        cache: None,
+        tmp_dir: None,
+        own: &[],
+        shared: "/tmp".into(),
+        helper: &[],
+        unseen: &[],
+        live: Live::default(),
+        root: false,
+        other: None,
+        tmp: None,
+    }
 }
 
 /// The rule for a home; a test may leak it.
@@ -292,7 +304,7 @@ fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
     assert!(
         is_writable(&built, &project.join(".git/config")) && !is_writable(&built, &project.join(".envrc"))
     );
-    assert!(matches!(built.held, Enforced::Partial { .. }), "recorded");
+    assert!(!built.lost.is_empty(), "recorded");
 }
 
 fn names(names: &[&str]) -> Vec<LetThrough> {
@@ -327,8 +339,7 @@ fn b12_a_name_that_is_let_through_is_not_watched() {
     };
     assert_eq!(known(&all), BTreeSet::from(["mise.b.toml".into()]));
     assert_eq!(known(&some), BTreeSet::from(["mise.a.toml".into(), "mise.b.toml".into()]));
-    let Enforced::Partial { missing } = &some.held else { panic!("recorded") };
-    assert!(missing.contains("`.vscode` is writable"), "{missing}");
+    assert!(some.lost.iter().any(|line| line.contains("`.vscode` is writable")), "{:?}", some.lost);
     // All names of a pattern, and a name that git's configuration has its hooks in.
     let built =
         place.build(&Files { allow_write: names(&["mise.*.toml"]), ..Files::default() }, &project, None);
@@ -352,7 +363,7 @@ fn b12_a_part_of_a_protected_directory_is_let_through() {
     let project = place.project();
     let files = || Files { allow_write: names(&[".claude/commands"]), ..Files::default() };
     let refused = |files: &Files| {
-        matches!(place.try_build(files, &project, None), Err(Error::NothingToLetThrough { .. }))
+        matches!(place.try_build(files, &project, None), Err(FileFault::NothingToLetThrough { .. }))
     };
     assert!(refused(&files()), "nothing is there");
     place.make("home/project/.claude/settings.json");
@@ -413,7 +424,7 @@ fn b13_a_protected_name_behind_a_link_is_followed() {
     assert!(watched.names.iter().any(|it| it.name == "later/env"), "where a dangling link leads");
     // The kernel does not follow it either.
     assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
-    assert!(matches!(built.held, Enforced::Partial { .. }));
+    assert!(!built.lost.is_empty());
 }
 
 #[test]
@@ -455,30 +466,9 @@ fn a_missing_tree_is_the_caller_s_mistake() {
     let place = Place::new("missing");
     let files = Files { ro: vec![bind(&place.home().join("nowhere"))], ..Files::default() };
     let home = place.home();
-    let facts = Facts {
-        cwd: &place.project(),
-        cwd_link: None,
-        home: &home,
-        home_words: &home,
-        links: links(&home),
-        git: Everywhere::default(),
-        owners: BTreeSet::new(),
-        path: None,
-        stage_home: &home,
-        nested: exeat_policy::Nested::default(),
-        named: Vec::new(),
-        asked: Vec::new(),
-        certificates: Vec::new(),
-        cache: None,
-        tmp_dir: None,
-        own: &[],
-        unseen: &[],
-        live: exeat_files::quarantine::Live::default(),
-        root: false,
-        other: None,
-        tmp: None,
-    };
-    assert_eq!(build(&files, &facts).unwrap_err().code(), 2);
+    let project = place.project();
+    let facts = facts(&project, &home);
+    assert!(matches!(build(&files, &facts), Err(FileFault::Path { .. })));
 }
 
 #[test]
@@ -565,29 +555,8 @@ fn b01_a_tree_of_programs_that_may_hold_sockets_takes_them_from_the_stage() {
 fn sockets_that_cannot_be_listed_count_as_exposed() {
     let place = Place::new("unlisted");
     let home = place.home();
-    let facts = Facts {
-        cwd: &place.project(),
-        cwd_link: None,
-        home: &home,
-        home_words: &home,
-        links: links(&home),
-        git: Everywhere::default(),
-        owners: BTreeSet::new(),
-        path: None,
-        stage_home: &home,
-        nested: exeat_policy::Nested::default(),
-        named: Vec::new(),
-        asked: Vec::new(),
-        certificates: Vec::new(),
-        cache: None,
-        tmp_dir: None,
-        own: &[],
-        unseen: &[],
-        live: exeat_files::quarantine::Live::default(),
-        root: false,
-        other: None,
-        tmp: None,
-    };
+    let project = place.project();
+    let facts = facts(&project, &home);
     let files = Files::default();
     let mut view = Builder::new(&files, &facts).unwrap();
     assert!(!view.host_sockets(&place.root.join("nowhere"), None));
@@ -664,29 +633,8 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
     place.make("home/.cache/pip/x");
     let (home, own) = (place.home(), [place.home().join(".cache/exeat")]);
     let cache = home.join(".cache/exeat/0");
-    let facts = Facts {
-        cwd: &place.project(),
-        cwd_link: None,
-        home: &home,
-        home_words: &home,
-        links: links(&home),
-        git: Everywhere::default(),
-        owners: BTreeSet::new(),
-        path: None,
-        stage_home: &home,
-        nested: exeat_policy::Nested::default(),
-        named: Vec::new(),
-        asked: Vec::new(),
-        certificates: Vec::new(),
-        cache: Some(&cache),
-        tmp_dir: None,
-        own: &own,
-        unseen: &[],
-        live: exeat_files::quarantine::Live::default(),
-        root: false,
-        other: None,
-        tmp: None,
-    };
+    let project = place.project();
+    let facts = Facts { cache: Some(&cache), own: &own, ..facts(&project, &home) };
     let files = Files { mask: vec![home.join(".cache")], ..Files::default() };
     let built = build(&files, &facts).unwrap();
     assert!(is_writable(&built, &Path::new(CACHE).join("x")));
@@ -740,29 +688,8 @@ fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_op
 fn what_only_root_reads_is_masked_at_every_place_when_the_caller_is_root() {
     let place = Place::new("shadow");
     let home = place.home();
-    let facts = Facts {
-        cwd: &place.project(),
-        cwd_link: None,
-        home: &home,
-        home_words: &home,
-        links: links(&home),
-        git: Everywhere::default(),
-        owners: BTreeSet::new(),
-        path: None,
-        stage_home: &home,
-        nested: exeat_policy::Nested::default(),
-        named: Vec::new(),
-        asked: Vec::new(),
-        certificates: Vec::new(),
-        cache: None,
-        tmp_dir: None,
-        own: &[],
-        unseen: &[],
-        live: exeat_files::quarantine::Live::default(),
-        root: true,
-        other: None,
-        tmp: None,
-    };
+    let project = place.project();
+    let facts = Facts { root: true, ..facts(&project, &home) };
     let etc = Bind { host: "/etc".into(), guest: "/etc2".into() };
     let built = build(&Files { ro: vec![etc], ..Files::default() }, &facts).unwrap();
     assert!(is_hidden(&built, Path::new("/etc/shadow")) && is_hidden(&built, Path::new("/etc2/shadow")));
@@ -894,6 +821,6 @@ fn docs_have_the_words_for_agents() {
     let page = include_str!("../../../../docs/agents.md");
     assert!(
         page.contains(&format!("```text\n{AGENTS}```")),
-        "docs/agents.md must have crates/runner/src/agents.txt"
+        "docs/agents.md must have crates/files/src/agents.txt"
     );
 }

@@ -1,15 +1,15 @@
 //! The trees that a view shows, as flags and the working directory ask for them: bounded, covered, and in the order of their mounts.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::{fs, io};
 
-use exeat_files::names::{is_absent, joined, true_name};
-use exeat_files::quarantine::{Missing, beyond_search, is_directory_name};
-use exeat_files::request::{Bind, WORK, Work};
-use exeat_files::walk::{WalkError, clean};
-use exeat_sandbox::Mount;
+use crate::layout::{MASK, MASK_SIZE, Mount, is_mask};
+use crate::names::{is_absent, joined, links_in, true_name};
+use crate::quarantine::{Missing, beyond_search, is_directory_name};
+use crate::request::{Bind, WORK, Work};
+use crate::walk::{WalkError, clean};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::unistd::geteuid;
 
@@ -17,12 +17,9 @@ use super::place::Followed;
 use super::protected::Protected;
 use super::scratch::TMP_SIZE;
 use super::work::{WORK_PATH, holds_home, unwritable};
-use super::{
-    Builder, By, DECIDING, How, MASK, MASK_SIZE, Original, Places, Rank, Restricting, belongs, is_mask,
-    place, protected,
-};
+use super::{Builder, By, DECIDING, How, Original, Places, Rank, Restricting, belongs, place, protected};
 use crate::bounds::{Extent, Limit, Tops, told};
-use crate::error::{Error, FS_READ, FS_WRITE};
+use crate::fault::{FS_READ, FS_WRITE, FileFault};
 
 impl<'a> Builder<'a> {
     pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool) {
@@ -36,7 +33,7 @@ impl<'a> Builder<'a> {
     }
 
     /// What the caller asks for, and what the bounds leave of it.
-    pub(super) fn originals(&mut self, cwd: Option<Original>) -> Result<Vec<Original>, Error> {
+    pub(super) fn originals(&mut self, cwd: Option<Original>) -> Result<Vec<Original>, FileFault> {
         let mut trees: Vec<Original> = Vec::new();
         if let Some(mut tree) = cwd {
             let name = format!("the working directory `{}`", tree.host.display());
@@ -52,11 +49,11 @@ impl<'a> Builder<'a> {
             _ => None,
         };
         let named = work.iter().map(|bind| (bind, true, WORK_PATH));
-        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, Error::WRITABLE)));
-        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, Error::READ_ONLY)));
+        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, FileFault::WRITABLE)));
+        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, FileFault::READ_ONLY)));
         for (bind, writable, what) in named {
             let end = self.facts.links.walk(&bind.host);
-            let end = end.map_err(|error| Error::from_walk(what, &bind.host, error))?;
+            let end = end.map_err(|error| FileFault::from_walk(what, &bind.host, error))?;
             let host = end.real.clone();
             if !writable && clean(&bind.guest) == clean(&bind.host) {
                 self.restricting.push(Restricting { what, path: bind.host.clone(), end });
@@ -65,7 +62,7 @@ impl<'a> Builder<'a> {
                 self.facts.cwd_link.as_ref().filter(|_| writable && host == self.facts.cwd)
             {
                 let (link, real) = (link.clone(), real.clone());
-                return Err(Error::StrayLink { what, path: bind.host.clone(), link, real });
+                return Err(FileFault::StrayLink { what, path: bind.host.clone(), link, real });
             }
             self.named.push((bind.host.clone(), host.clone()));
             if self.files.work.is_some() && bind.guest == Path::new(WORK) && what != WORK_PATH {
@@ -76,7 +73,7 @@ impl<'a> Builder<'a> {
                 continue;
             }
             if is_procfs(&host) {
-                return Err(Error::Procfs { what, path: bind.host.clone() });
+                return Err(FileFault::Procfs { what, path: bind.host.clone() });
             }
             let words = clean(&bind.host);
             // The same holds for what the host obeys: a link does not give the caller's word that a stage may write there.
@@ -146,7 +143,7 @@ impl<'a> Builder<'a> {
 
     /// Mounts what is left of the trees, and the caller's masks. Returns what is writable, host and guest, and what is watched
     /// in it.
-    pub(super) fn trees(&mut self, mut trees: Vec<Original>) -> Result<(Places, Vec<Missing>), Error> {
+    pub(super) fn trees(&mut self, mut trees: Vec<Original>) -> Result<(Places, Vec<Missing>), FileFault> {
         // Where a stage can make links.
         let loose = trees.iter().filter(|tree| tree.rank == Rank::Writable);
         let loose: Vec<PathBuf> = loose.map(|tree| tree.host.clone()).collect();
@@ -156,11 +153,18 @@ impl<'a> Builder<'a> {
         });
         let tops: BTreeSet<PathBuf> = tops.collect();
         let mut protected =
-            protected::find(&tops, self.git_is_open, &self.let_through, &self.facts.git, &self.facts.live)?;
+            protected::find(&tops, self.git_is_open, &self.let_through, &self.files.settings, self.facts)?;
         self.check_restricting(&tops)?;
         // What decided about this run decides about the next one, too.
         let deciding = self.restricting.iter().filter(|it| it.what == DECIDING).map(|it| &it.end.real);
         protected.paths.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
+        if self.host_mounts.are_below(&tops) {
+            // A mount of the host's in a tree may show them a second time.
+            let again = protected.paths.iter().flat_map(|path| self.host_mounts.aliases(path));
+            let again = again.filter(|path| tops.iter().any(|top| path.starts_with(top)));
+            let again: Vec<_> = again.collect();
+            protected.paths.extend(again);
+        }
         protected.watch_directories(&tops);
         let mut missing = std::mem::take(&mut protected.watched);
         self.lost.append(&mut protected.lost);
@@ -245,12 +249,12 @@ impl<'a> Builder<'a> {
 
     /// Refuses a path that restricts the stage and that a stage could have mean something else in the next run: by another link in
     /// its place, or by another name of the file.
-    pub(super) fn check_restricting(&self, tops: &BTreeSet<PathBuf>) -> Result<(), Error> {
+    pub(super) fn check_restricting(&self, tops: &BTreeSet<PathBuf>) -> Result<(), FileFault> {
         for Restricting { what, path, end } in &self.restricting {
             let can_replace = |link: &&PathBuf| tops.iter().any(|top| link.starts_with(top));
             if let Some(link) = end.links.iter().find(can_replace) {
                 let (path, link, real) = (path.clone(), link.clone(), end.real.clone());
-                return Err(Error::StrayLink { what, path, link, real });
+                return Err(FileFault::StrayLink { what, path, link, real });
             }
             let about = end.metadata();
             let has_names = |about: &fs::Metadata| {
@@ -260,7 +264,7 @@ impl<'a> Builder<'a> {
                 tops.iter().any(|top| fs::metadata(top).is_ok_and(|top| top.dev() == about.dev()))
             };
             if *what == DECIDING && about.is_ok_and(|about| has_names(&about) && is_in_reach(&about)) {
-                return Err(Error::SecondName { what, path: path.clone() });
+                return Err(FileFault::SecondName { what, path: path.clone() });
             }
         }
         Ok(())
@@ -268,7 +272,12 @@ impl<'a> Builder<'a> {
 
     /// Where a tree is mounted: in a tree of the host's a link leads where it leads there, elsewhere the place is made as it was
     /// named. What was mounted since `first` is the caller's, and no link may lead over it.
-    pub(super) fn settled(&self, tree: &Original, loose: &[PathBuf], first: usize) -> Result<PathBuf, Error> {
+    pub(super) fn settled(
+        &self,
+        tree: &Original,
+        loose: &[PathBuf],
+        first: usize,
+    ) -> Result<PathBuf, FileFault> {
         let refused = |why: String| Err(place::no_place(Some(&tree.host), &tree.at, why));
         let Some(Followed { place, links }) = place::follow(&self.mounts, &tree.at) else {
             return refused("too many symbolic links are on the way".into());
@@ -294,7 +303,7 @@ impl<'a> Builder<'a> {
             return refused(why.into());
         }
         let later = self.mounts.get(first..).unwrap_or_default();
-        if place != tree.at && later.iter().filter_map(place::mount_point).any(|at| at.starts_with(&place)) {
+        if place != tree.at && later.iter().any(|mount| mount.at().starts_with(&place)) {
             return refused(format!(
                 "a link leads to `{}`, where something is mounted already",
                 place.display()
@@ -428,7 +437,7 @@ impl<'a> Builder<'a> {
     }
 
     /// What the stage says it needs and would not have.
-    pub(super) fn check_declared(&mut self) -> Result<(), Error> {
+    pub(super) fn check_declared(&mut self) -> Result<(), FileFault> {
         let (Some(found), Some(declared)) = (&self.declared, &self.files.declared) else { return Ok(()) };
         let read = found.read.iter().map(|path| (FS_READ, path, false));
         let mut notes = Vec::new();
@@ -438,7 +447,7 @@ impl<'a> Builder<'a> {
                 _ => {}
             }
             let ceiling = self.limits.iter().find(|limit| !limit.allows(path, write));
-            let error = Error::Ungranted {
+            let error = FileFault::Ungranted {
                 effect,
                 path: path.clone(),
                 ceiling: ceiling.map(|limit| limit.said.clone()),
@@ -485,18 +494,6 @@ pub(super) fn is_procfs(path: &Path) -> bool {
 /// The order of mounts: wide trees, then by depth.
 pub(super) fn order(at: &Path, rank: Rank) -> (bool, usize, PathBuf, Rank) {
     (rank != Rank::Wide, at.components().count(), at.to_path_buf(), rank)
-}
-
-/// Whether a component of `name` below `base` is a symbolic link.
-pub(super) fn links_in(base: &Path, name: &Path) -> io::Result<bool> {
-    let mut path = base.to_path_buf();
-    for part in name.components() {
-        path.push(part);
-        if fs::symlink_metadata(&path)?.is_symlink() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Without `..`, which says nothing about where a path leads.

@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_files::names::{first_below, holds, is_same, true_name};
-use exeat_files::request::{Bind, Files, WORK};
-use exeat_files::walk::clean;
+use crate::layout::Mount;
+use crate::names::{first_below, holds, is_same, true_name};
+use crate::request::{Bind, Files, WORK};
+use crate::walk::clean;
 use exeat_policy::View;
-use exeat_sandbox::Mount;
 use nix::unistd::Uid;
 
 use super::{Builder, Facts, How, Original, PRIVATE, Rank, home_of, protected};
@@ -95,7 +95,7 @@ impl<'a> Builder<'a> {
 }
 
 /// What a work directory is given for.
-pub(crate) const WORK_PATH: &str = "the work directory";
+pub const WORK_PATH: &str = "the work directory";
 
 /// Whether a directory holds more than a toolchain: homes, other programs' files, or the kernel's.
 pub(super) fn is_too_much(real: &Path, home: &Path) -> bool {

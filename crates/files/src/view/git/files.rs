@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use exeat_files::names::is_absent;
+use crate::names::is_absent;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{self, FsType, fstatfs};
 

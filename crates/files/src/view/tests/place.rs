@@ -17,7 +17,7 @@ fn place(name: &str) -> Place {
 fn refused(place: &Place, bind: Bind) -> String {
     let files = Files { ro: vec![bind], ..Files::default() };
     let error = place.try_build(&files, &place.project(), None).unwrap_err();
-    assert!(matches!(error, Error::NoPlace { .. }) && error.code() == 2 && error.fix().is_some(), "{error}");
+    assert!(matches!(error, FileFault::NoPlace { .. }) && error.fix().is_some(), "{error}");
     error.to_string()
 }
 
@@ -147,7 +147,7 @@ fn b11_every_directory_above_a_mask_is_a_mount_point() {
     let files = Files {
         rw: vec![to(&project, "/d"), bind(&project)],
         mask: masks.to_vec(),
-        bounds: vec![exeat_files::request::Bounds { mask: vec![project.join("a/m")], ..Default::default() }],
+        bounds: vec![crate::request::Bounds { mask: vec![project.join("a/m")], ..Default::default() }],
         ..Files::default()
     };
     let built = place.build(&files, &project, None);
@@ -181,7 +181,7 @@ fn k1_no_tree_shows_the_host_s_processes() {
         ];
         for files in named {
             let error = place.try_build(&files, &place.project(), None).unwrap_err();
-            assert!(matches!(error, Error::Procfs { .. }) && error.code() == 2, "{error}");
+            assert!(matches!(error, FileFault::Procfs { .. }), "{error}");
         }
     }
     // Not the process file system, though the way leads through it.

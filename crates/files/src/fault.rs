@@ -1,0 +1,159 @@
+//! Describes why a path of a request cannot be used: the cause, and the fix.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use exeat_policy::shell_word;
+
+use crate::protected::LetThrough;
+use crate::walk::WalkError;
+
+/// The reason that a view cannot be built as the request asks. The caller can change each by other words.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileFault {
+    /// A path of the request does not exist or cannot be read.
+    #[error("cannot use {what} `{}`", .path.display())]
+    Path {
+        /// The use of the path.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A path leads elsewhere through a link that a stage could have made.
+    #[error("{what} `{}` leads through the symbolic link `{}` to `{}`, and a stage could have made that link", .path.display(), .link.display(), .real.display())]
+    StrayLink {
+        /// The use of the path.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The link.
+        link: PathBuf,
+        /// The target of the link.
+        real: PathBuf,
+    },
+    /// A file that restricts the stage has another name, through which a stage could write to it.
+    #[error("{what} `{}` has another name (a hard link), which a stage could have made", .path.display())]
+    SecondName {
+        /// The use of the file.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
+    /// A host path belongs to the process file system, which would show the host's processes.
+    #[error("{what} `{}` belongs to the process file system: a stage would see this machine's processes", .path.display())]
+    Procfs {
+        /// The use of the path.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
+    /// A name in a protected directory should stay writable, but no writable tree contains it.
+    #[error("`{name}` cannot be let through: it is not there, and `{}` is protected as a whole", .name.entry())]
+    NothingToLetThrough {
+        /// The name.
+        name: LetThrough,
+    },
+    /// A file or directory has no place in the sandbox.
+    #[error("{what} cannot be shown at `{}`: {why}", .at.display())]
+    NoPlace {
+        /// The file or directory.
+        what: String,
+        /// The place inside.
+        at: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// The stage declares a path that it would not get.
+    #[error("the stage declares `{effect}` `{}`, and {}", .path.display(), lacking(.effect, .ceiling.as_deref()))]
+    Ungranted {
+        /// The effect.
+        effect: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The ceiling that does not allow it, if that is the reason.
+        ceiling: Option<String>,
+    },
+}
+
+/// The name of the effect of reading below a path.
+pub(crate) const FS_READ: &str = "FsRead";
+/// The name of the effect of writing below a path.
+pub(crate) const FS_WRITE: &str = "FsWrite";
+
+fn lacking(effect: &str, ceiling: Option<&str>) -> String {
+    match ceiling {
+        Some(ceiling) => format!("{ceiling} does not allow it"),
+        None if effect == FS_WRITE => "nothing makes it writable".into(),
+        None => "nothing shows it".into(),
+    }
+}
+
+impl FileFault {
+    /// The `what` of [`FileFault::Path`] for a `--rw` or a key like it.
+    pub(crate) const WRITABLE: &str = "the writable path";
+    /// The `what` of [`FileFault::Path`] for a `--ro` or a key like it.
+    pub(crate) const READ_ONLY: &str = "the read-only path";
+
+    /// Reports why a path cannot be used.
+    #[must_use]
+    pub fn from_walk(what: &'static str, path: &Path, error: WalkError) -> Self {
+        let path = path.to_path_buf();
+        match error {
+            WalkError::Link { link, end: real } => Self::StrayLink { what, path, link, real },
+            WalkError::Io(source) => Self::Path { what, path, source },
+        }
+    }
+
+    /// Returns the fault and its cause in one line.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::Path { source, .. } => format!("{self}: {source}"),
+            _ => self.to_string(),
+        }
+    }
+
+    /// Returns a command or change that fixes it, if one is known.
+    #[must_use]
+    pub fn fix(&self) -> Option<String> {
+        Some(match self {
+            Self::Path { what: Self::WRITABLE | Self::READ_ONLY, path, source }
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                format!("mkdir -p {}; or leave it out", path.display())
+            }
+            Self::Path { .. } => return None,
+            Self::StrayLink { real, .. } => {
+                format!(
+                    "if that is meant, write `{}` instead; `:DEST` gives it a place inside",
+                    real.display()
+                )
+            }
+            Self::SecondName { path, .. } => {
+                let word = shell_word(&path.display().to_string());
+                format!("copy it to a file of its own: cp {word} {word}.new && mv {word}.new {word}")
+            }
+            Self::Procfs { .. } => "leave it out: the stage has a `/proc` of its own".into(),
+            Self::NothingToLetThrough { name } => format!(
+                "make it first, without links; or --allow-write {} lets all of that through",
+                shell_word(name.entry())
+            ),
+            Self::NoPlace { at, .. } if at == Path::new("/") => {
+                "--fs host shows the whole tree, read-only".into()
+            }
+            Self::NoPlace { .. } => {
+                "give it a place of its own, such as `:/mnt/NAME`, or name one without links".into()
+            }
+            Self::Ungranted { ceiling: Some(_), .. } => {
+                "--set effects.on_excess=narrow runs without it".into()
+            }
+            Self::Ungranted { effect, path, .. } => {
+                let flag = if *effect == FS_WRITE { "--rw" } else { "--ro" };
+                let path = path.display();
+                format!("{flag} {path} grants it; --set effects.on_excess=narrow runs without it")
+            }
+        })
+    }
+}
