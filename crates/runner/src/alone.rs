@@ -11,12 +11,12 @@ use std::{fs, io};
 
 use exeat_compose::FileState;
 use exeat_files::walk::LinkRule;
-use exeat_policy::{Admitted, Limits, Policy, Vetted};
-use exeat_proxy::{AddressCheckError, ConnectionSummary, Context, Entry, Listener, UpstreamProxy, serve};
+use exeat_policy::{Limits, Policy};
+use exeat_proxy::{ConnectionSummary, Context, Entry, Listener, UpstreamProxy, serve};
 use exeat_record::ledger::Head;
-use exeat_record::place::{Place, remove_empty, store_reloaded};
+use exeat_record::place::{remove_empty, store_reloaded};
 use exeat_record::{
-    Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex, today,
+    Cause, Event, Log, RunEnd, RunId, RunNote, RunStart, Source, Under, What, sha256_hex, today,
 };
 use exeat_sandbox::{descriptor_limit, raise_descriptor_limit};
 use nix::sys::signal::Signal;
@@ -31,7 +31,7 @@ use crate::request::AuditTo;
 use crate::run::record::{OpenRecord, Record, keep_record, turned_away_note};
 use crate::run::survive_file_limit;
 use crate::signals::Signals;
-use crate::signing::Signing;
+use crate::signing::{Signing, state_place};
 use crate::{caller, upstream};
 
 /// A callback that gets the place where the proxy listens, and the record's path if there is one.
@@ -142,7 +142,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<ProxyOutcome, Error> {
             Reloader::start(request.load, request.inspected).map_err(prepare("the watch on the policy"))?;
         let run = RunId::new();
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
-        let place = Place::from_env(variable("XDG_STATE_HOME"), variable("HOME")).ok();
+        let place = Some(state_place(&request.host_env)?);
         let start = RunStart {
             version: env!("CARGO_PKG_VERSION").into(),
             user: caller::user_name(),
@@ -210,7 +210,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<ProxyOutcome, Error> {
                 match done.and_then(|reloaded| adopt(reloaded, &context, &log, beside, request.audit_sync)) {
                     Ok((digest, notes)) => (request.on_reload)(Ok((&digest, &notes))),
                     Err(why) => {
-                        let mut note = Note::new(What::PolicyReload);
+                        let mut note = RunNote::new(What::PolicyReload);
                         note.error = Some(why.clone());
                         // The log itself stops the run if it cannot write.
                         let _ = log.write(Event::Note(note));
@@ -255,7 +255,7 @@ fn adopt(
         store_reloaded(record, &digest, canonical, sync).map_err(|error| chain(&Error::Place(error)))?;
     }
     let under = Arc::new(Under { policy_sha256: digest.clone(), mode: policy.terms().mode });
-    let mut note = Note::new(What::PolicyReload);
+    let mut note = RunNote::new(What::PolicyReload);
     note.under = Some(Arc::clone(&under));
     let lines = std::iter::once(Event::Note(note)).chain(sources.into_iter().map(Event::Policy));
     for line in lines {
@@ -283,17 +283,6 @@ fn listen_on(place: &Listen) -> Result<(Listener, String, Option<SocketFile>), E
             let bound = listener.local_addr().map_err(failed)?;
             Ok((Listener::tcp(listener).map_err(failed)?, format!("tcp:{bound}"), None))
         }
-    }
-}
-
-/// Resolves and judges the addresses of an admitted target like the proxy of a run. Blocks until it has an answer.
-///
-/// # Errors
-/// Returns [`AddressCheckError`] if policy denies an address, or no answer is usable.
-pub fn check_addresses(admitted: Admitted) -> Result<Vetted, AddressCheckError> {
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(exeat_proxy::check_addresses(admitted)),
-        Err(error) => Err(AddressCheckError::Failed(format!("no runtime: {error}"))),
     }
 }
 

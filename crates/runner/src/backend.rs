@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use exeat_contract::{BridgeKind, SOCKET, STAGE2};
+use exeat_files::permissions::Ids;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Identity, Launch, Mount, Offer, STAGE2_IMAGE, SandboxSpec};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,11 @@ use crate::error::{Error, chain};
 use crate::identity::StageUser;
 use crate::run::sandbox::staging;
 use crate::signals;
-use crate::staged::{Ids, Staged, TreeFault};
+use crate::staged::{Staged, TreeFault};
+
+pub(crate) mod error;
+
+use error::BackendError;
 
 /// A sandbox that can hold a stage.
 ///
@@ -36,41 +41,6 @@ pub enum Backend {
     },
     /// No sandbox. It can be named, so that a configuration that asks for it is understood, but no command runs with it.
     None,
-}
-
-/// The back end is unknown or does not work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum BackendError {
-    /// The word names no back end.
-    #[error("`{name}` is no backend: `auto`, `bwrap` or `none`")]
-    Unknown {
-        /// The word.
-        name: String,
-    },
-    /// The back end does not work here.
-    #[error("backend `{backend}` is not available: {reason}")]
-    Unavailable {
-        /// The back end's name.
-        backend: String,
-        /// The failed step and its cause.
-        reason: String,
-        /// A command or change that fixes it, if one is known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        fix: Option<String>,
-    },
-}
-
-impl BackendError {
-    /// Returns a command or change that fixes it, if one is known.
-    #[must_use]
-    pub fn fix(&self) -> Option<&str> {
-        match self {
-            Self::Unavailable { fix, .. } => fix.as_deref(),
-            Self::Unknown { .. } => None,
-        }
-    }
 }
 
 /// The result of trying a back end on this machine, as this user.

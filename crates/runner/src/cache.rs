@@ -11,17 +11,20 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use exeat_files::lists::CACHE_SETTINGS;
 use exeat_files::names::{open_plain, true_name};
+use exeat_files::permissions::{Ids, resolve_links};
 use exeat_files::removal::remove_tree;
-use exeat_policy::Home;
+use exeat_files::view::scratch::TMP;
+use exeat_files::walk::LinkRule;
+use exeat_policy::{Cache, Home};
+use exeat_record::RunId;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, unlinkat};
 
 use crate::dirs::is_private;
-use crate::lists::CACHE_SETTINGS;
-use crate::staged::{Ids, resolve_links};
 
 /// The path to a cache, of which the last components may not exist yet.
 #[derive(Debug)]
@@ -164,6 +167,26 @@ pub(crate) fn make_tmp(dir: &Path) -> io::Result<()> {
         return Err(Errno::EPERM.into());
     }
     DirBuilder::new().mode(0o700).create(dir)
+}
+
+/// Returns the directory for a cache on the disk: of this working directory, or of one run alone.
+pub(crate) fn cache_dir(base: &Path, cwd: &Path, kind: Cache) -> PathBuf {
+    if kind == Cache::Run {
+        return base.join("exeat").join(format!("{CACHE_OF_RUN}{}", RunId::new()));
+    }
+    let digest = exeat_record::sha256_hex(cwd.as_os_str().as_bytes());
+    base.join("exeat").join(digest.get(..16).unwrap_or(&digest))
+}
+
+/// Returns a directory for one run in that which TMPDIR names, if a stage has its `/tmp` there: not where that would be another
+/// machine-wide `/tmp`.
+pub(crate) fn tmp_dir(named: Option<&Path>, links: &LinkRule) -> Option<PathBuf> {
+    let named = named.filter(|dir| dir.is_absolute())?;
+    let real = links.walk(named).ok()?.real;
+    let is_usual = [TMP, "/var/tmp"].map(Path::new).contains(&real.as_path());
+    let user = geteuid();
+    let run = || real.join(format!("exeat-{user}")).join(format!("{CACHE_OF_RUN}{}", RunId::new()));
+    (real.is_dir() && !is_usual).then(run)
 }
 
 /// The prefix of the name of a cache for one run.

@@ -1,9 +1,6 @@
 //! Describes who started a run, and where, for the first line of its record. No decision depends on it.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 
 use exeat_files::users::user_of;
 use exeat_record::Trace;
@@ -15,13 +12,6 @@ pub fn user_name() -> Option<String> {
     let name = |uid| user_of(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
     let (real, effective) = (getuid(), geteuid());
     Some(if real == effective { name(real) } else { format!("{} as {}", name(real), name(effective)) })
-}
-
-/// Returns whether the caller may change the mode of a path, as owner or root; `None` if it cannot be inspected.
-pub(crate) fn is_callers(path: &Path) -> Option<bool> {
-    let caller = geteuid();
-    let owner = fs::symlink_metadata(path).ok()?.uid();
-    Some(caller.is_root() || owner == caller.as_raw())
 }
 
 /// Returns the machine's host name.

@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{InsideProcess, Mount, Offer, RunningSandbox, Status};
+use exeat_sandbox::{InsideProcess, Offer, RunningSandbox, Status};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-use crate::lists;
-use crate::view::{is_mask, mount_point};
+use exeat_files::layout::{Mount, is_mask};
+use exeat_files::lists;
 use exeat_files::names::{Row, joined, rows};
 use exeat_files::quarantine::{DIRECTORY, FileId, Found, Leftovers, Watch};
 
@@ -476,10 +476,9 @@ impl Covers {
     fn opens(&self, new: &Row<'_>) -> bool {
         const KERNEL: [&[u8]; 4] = [b"proc", b"sysfs", b"devtmpfs", b"devpts"];
         let place = new.at();
-        let above =
-            self.planned.iter().filter(|mount| mount_point(mount).is_some_and(|at| place.starts_with(at)));
+        let above = self.planned.iter().filter(|mount| place.starts_with(mount.at()));
         // Of two mounts at one place, the later one is on top.
-        let tree = above.max_by_key(|mount| mount_point(mount).map_or(0, |at| at.components().count()));
+        let tree = above.max_by_key(|mount| mount.at().components().count());
         let (host, at) = match tree {
             Some(Mount::ReadOnly { host, at }) if !is_mask(host) => (host, at),
             Some(Mount::Writable { .. }) => return true,
@@ -567,8 +566,8 @@ fn writable(planned: &[Mount]) -> impl Iterator<Item = (&Path, &Path)> {
 fn place_in(tree: &Path, at: &Path, host: &Path, planned: &[Mount]) -> Option<PathBuf> {
     let place = joined(at, host.strip_prefix(tree).ok()?);
     // The topmost mount over it must also lead there.
-    let above = planned.iter().filter(|mount| mount_point(mount).is_some_and(|at| place.starts_with(at)));
-    let last = above.max_by_key(|mount| mount_point(mount).map_or(0, |at| at.components().count()));
+    let above = planned.iter().filter(|mount| place.starts_with(mount.at()));
+    let last = above.max_by_key(|mount| mount.at().components().count());
     let is_shown = match last {
         Some(Mount::ReadOnly { host: tree, at } | Mount::Writable { host: tree, at }) => {
             place.strip_prefix(at).is_ok_and(|below| joined(tree, below) == host)

@@ -19,6 +19,7 @@ use std::{env, fmt};
 
 use exeat_compose::{Ask, Discovered, EnvRule, Services};
 use exeat_contract::PROXY_PORT;
+use exeat_files::layout::Mount;
 use exeat_files::request::{Bind, Bounds, Files};
 use exeat_files::users::home_of;
 use exeat_policy::file::PRESET_STAGE;
@@ -28,13 +29,11 @@ use exeat_policy::{
     Reason, RuleSpec, Size, Span, Target, Transparent, Tty, View, classify,
 };
 use exeat_proxy::{ConnectionSummary, DeniedHost, own_addresses};
-use exeat_record::place::Place;
+use exeat_record::place::RecordDir;
 use exeat_record::{StoppedBy, today};
-use exeat_sandbox::Mount;
 
 use crate::ended::Ended;
 use crate::error::Error;
-use crate::lists;
 use crate::plan::plan;
 use crate::request::Request;
 use crate::run::streams::Streams;
@@ -43,16 +42,17 @@ use crate::signing::{Signing, prepare_key};
 use crate::stopping::GRACE;
 use crate::upstream::check_ceilings;
 use client::{Question, question};
+use error::{DiscoveryError, HOSTS};
+use exeat_files::lists;
 use kept::Answers;
 
 mod client;
+pub mod error;
 mod kept;
 mod waiting;
 
 /// The number of runs of a client: for an index, the host of its files, a redirect, and a last one that finds nothing new.
 const ROUNDS: usize = 4;
-/// The maximal number of hosts of one client. A mirror and its extra indexes are a handful.
-const HOSTS: usize = 16;
 /// Bytes of a client's output that are kept, from its end.
 const SAID: usize = 4096;
 /// Bytes of one line of output that a message shows.
@@ -91,100 +91,6 @@ pub struct Discovery<'a> {
     /// This host's addresses, which no client's settings permit.
     addrs: OwnAddrs,
     by: Instant,
-}
-
-/// The reason that a client did not report its hosts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DiscoveryError {
-    /// The program is not on PATH.
-    Absent {
-        /// The program.
-        program: &'static str,
-    },
-    /// The program is on PATH in a tree of the project, or in one that the stage may write.
-    InUntrustedTree {
-        /// The tree.
-        tree: PathBuf,
-    },
-    /// The client ended without asking for a host.
-    Failed {
-        /// The end of its run.
-        ended: Ended,
-        /// The most telling line of its output, escaped; may be empty.
-        said: String,
-    },
-    /// The client asked for no host within its time.
-    Late {
-        /// The time limit.
-        limit: Duration,
-    },
-    /// The time for all clients was over before this client's turn.
-    NoTime {
-        /// The time limit.
-        limit: Duration,
-    },
-    /// The client asked the proxy for something that is not a host and a port.
-    Malformed,
-    /// The client is configured to use a denied host.
-    Denied {
-        /// The host and port.
-        target: String,
-        /// The reason.
-        said: String,
-    },
-    /// The client is configured to use an address of a kind that no preset permits.
-    Special {
-        /// The address and port.
-        target: String,
-        /// The kind of address.
-        class: AddrClass,
-        /// The flag that permits it; `None` where nothing should.
-        flag: Option<String>,
-    },
-    /// The client asked for too many hosts.
-    TooMany,
-    /// This version cannot ask the client.
-    Unknown,
-}
-
-/// Completes the sentence "asks pip which hosts it uses, and ...".
-impl fmt::Display for DiscoveryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent { program } => write!(f, "{program} is not on PATH"),
-            Self::InUntrustedTree { tree } => {
-                write!(f, "the one on PATH lies in `{}`, where the stage could change it", tree.display())
-            }
-            Self::Failed { ended, said } => {
-                let how = match ended {
-                    Ended::Exit(code) => format!("exited {code}"),
-                    Ended::Signal(signal) => format!("died of signal {signal}"),
-                    Ended::Limit(reached) => format!("reached its {reached}"),
-                    Ended::Stopped(_) | Ended::Denied | Ended::Timeout | Ended::Uncovered => {
-                        "was stopped".into()
-                    }
-                    Ended::NotFound | Ended::NotExecutable => "could not be executed".into(),
-                };
-                write!(f, "it {how} without asking for any")?;
-                if said.is_empty() { Ok(()) } else { write!(f, ": `{said}`") }
-            }
-            Self::Late { limit } => write!(f, "it asked for none in {}", seconds(*limit)),
-            Self::NoTime { limit } => write!(f, "the {} for asking were over", seconds(*limit)),
-            Self::Malformed => f.write_str("it asked for something that is not a host and a port"),
-            Self::Denied { target, said } => write!(f, "it uses `{target}`, which is refused: {said}"),
-            Self::Special { target, class, flag } => {
-                write!(f, "it is configured for `{target}` ({class}), which no preset opens")?;
-                flag.as_ref().map_or(Ok(()), |flag| write!(f, "; {flag} does"))
-            }
-            Self::TooMany => write!(f, "it asked for more than {HOSTS}"),
-            Self::Unknown => f.write_str("this version cannot ask it"),
-        }
-    }
-}
-
-fn seconds(time: Duration) -> String {
-    format!("{} s", time.as_secs_f32())
 }
 
 /// The runner's services for composing a policy.
@@ -310,7 +216,7 @@ impl<'a> Discovery<'a> {
                 let why = found.stop_reason(&seen.summary).unwrap_or(seen.said);
                 let why = if why.is_empty() { why } else { format!(": {why}") };
                 doubt = Some(format!(
-                    "preset `{name}`: hosts may be missing, as the client stopped before it had asked for all of them{why}"
+                    "preset `{name}`: hosts may be missing (--allow HOST adds one): the client could not fetch the package that exeat asks it for{why}"
                 ));
             }
             _ => {}
@@ -323,7 +229,7 @@ impl<'a> Discovery<'a> {
 
     fn answers(&self) -> Option<Answers> {
         let variable = |name: &str| self.ask.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
-        let place = Place::from_env(variable("XDG_STATE_HOME"), Some(self.home.as_os_str())).ok()?;
+        let place = RecordDir::from_env(variable("XDG_STATE_HOME"), Some(self.home.as_os_str())).ok()?;
         Some(Answers::in_state(place.dir().parent()?))
     }
 
@@ -683,19 +589,12 @@ impl Hosts {
     }
 }
 
-impl DiscoveryError {
-    /// Returns whether it reports this target.
-    fn is_about(&self, shown: &str) -> bool {
-        matches!(self, Self::Special { target, .. } if target == shown)
-    }
-}
-
 /// Returns the kind of an address that a client's settings do not permit: all except public and private addresses of other machines. A
 /// company's mirror may have a private address. This machine's own services, its link and its cloud's metadata are not mirrors, and a
 /// settings file is easier to change than a policy.
 fn special(ip: IpAddr, own: &OwnAddrs) -> Option<AddrClass> {
     match classify(ip) {
-        class if class == AddrClass::Metadata || class.is_never_dialled() => Some(class),
+        class if class == AddrClass::Metadata || class.is_never_dialed() => Some(class),
         _ if own.contains(ip) => Some(AddrClass::Own),
         AddrClass::Public | AddrClass::Private | AddrClass::UniqueLocal => None,
         class => Some(class),

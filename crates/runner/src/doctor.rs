@@ -1,11 +1,11 @@
 //! Tries each step of a run on this host, and reports which ones work.
 
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use exeat_record::place::Place;
 pub use exeat_sandbox::Fix;
 pub use exeat_sandbox::doctor::{NOTHING_RUNS, StepFinding, StepOutcome};
 use exeat_sandbox::{Enforced, Identity, RefusingLayer, is_nested};
@@ -16,24 +16,14 @@ use crate::dirs;
 use crate::error::{Error, chain};
 use crate::identity::StageUser;
 use crate::limits::delegated;
+use crate::signing::state_place;
 
 /// The id of the only finding inside a run: no other step is tried there.
 pub const NESTED: &str = "nested";
 
-/// The variables that set where exeat keeps its files.
-#[derive(Debug, Clone, Copy)]
-pub struct Variables<'a> {
-    /// `HOME`.
-    pub home: Option<&'a OsStr>,
-    /// `XDG_STATE_HOME`.
-    pub state: Option<&'a OsStr>,
-    /// `XDG_RUNTIME_DIR`.
-    pub runtime: Option<&'a OsStr>,
-}
-
-/// Tries each step on this host, and removes what it made.
+/// Tries each step on this host in an environment, and removes what it made.
 #[must_use]
-pub fn examine(variables: Variables<'_>) -> Vec<StepFinding> {
+pub fn examine(env: &BTreeMap<OsString, OsString>) -> Vec<StepFinding> {
     if is_nested() {
         // Each step would fail for this reason, with a fix that does not help.
         return vec![nested()];
@@ -47,8 +37,8 @@ pub fn examine(variables: Variables<'_>) -> Vec<StepFinding> {
         findings.extend(whole(bwrap, &who));
     }
     findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(&who)));
-    findings.push(run_directory(variables, identity));
-    findings.push(record(variables));
+    findings.push(run_directory(env, identity));
+    findings.push(record(env));
     findings.push(cgroup());
     findings
 }
@@ -105,28 +95,29 @@ fn another_user(who: &StageUser) -> StepFinding {
     StepFinding { fix, ..StepFinding::partial(id, step, missing, "--require full refuses to run here") }
 }
 
-fn run_directory(variables: Variables<'_>, identity: Identity) -> StepFinding {
+fn run_directory(env: &BTreeMap<OsString, OsString>, identity: Identity) -> StepFinding {
     let (id, step) = ("run_directory", "a private place for sockets");
     // A run would make it in the same place.
-    let base = dirs::base(variables.runtime.map(Path::new).filter(|_| identity == Identity::Caller));
+    let runtime = env.get(OsStr::new("XDG_RUNTIME_DIR")).map(Path::new);
+    let base = dirs::base(runtime.filter(|_| identity == Identity::Caller));
     let found = writable(id, step, &base, NOTHING_RUNS);
     let is_held = found.found == StepOutcome::Held;
     StepFinding { found: if is_held { StepOutcome::Held } else { StepOutcome::Absent }, ..found }
 }
 
-fn record(variables: Variables<'_>) -> StepFinding {
+fn record(env: &BTreeMap<OsString, OsString>) -> StepFinding {
     let (id, step) = ("record", "a place for records");
-    let place = Place::from_env(variables.state, variables.home);
-    match place.and_then(|place| place.check_home().map(|()| place)) {
-        Ok(place) => writable(id, step, place.dir(), "nothing runs without --audit FILE"),
-        Err(error) => {
-            let fix = Some(Fix::words("set HOME or XDG_STATE_HOME, or name a file with --audit"));
-            StepFinding {
-                fix,
-                ..StepFinding::partial(id, step, chain(&error), "nothing runs without --audit FILE")
-            }
-        }
+    let costs = "nothing runs without --audit FILE";
+    let place = state_place(env);
+    let mut found = match place.and_then(|place| place.check_home().map(|()| place).map_err(Error::Place)) {
+        Ok(place) => writable(id, step, place.dir(), costs),
+        Err(error) => StepFinding::partial(id, step, chain(&error), costs),
+    };
+    if found.found != StepOutcome::Held {
+        let words = || Fix::words("set HOME or XDG_STATE_HOME, or name a file with --audit");
+        found.fix.get_or_insert_with(words);
     }
+    found
 }
 
 /// Reports whether this user can write to a directory, or to its nearest existing parent.

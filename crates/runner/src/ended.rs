@@ -3,10 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use exeat_policy::Size;
 use exeat_record::{Cause, StoppedBy, signal_name};
 use nix::libc::SIGKILL;
-
-use crate::limits::Reached;
 
 /// The way in which a stage ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +136,41 @@ impl fmt::Display for Stopped {
 fn tenths(time: Duration) -> String {
     let text = format!("{:.1}", time.as_secs_f64());
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
+/// The limit that ended a stage, with its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reached {
+    /// `memory`.
+    Memory(Size),
+    /// `pids`, if it is watched.
+    Pids(u32),
+    /// `output_size`.
+    OutputSize(Size),
+}
+
+impl Reached {
+    /// Returns the limit's key in a policy file.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Memory(_) => "memory",
+            Self::Pids(_) => "pids",
+            Self::OutputSize(_) => "output_size",
+        }
+    }
+}
+
+/// Displays it like `memory limit of 2GiB`.
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(size) => write!(f, "memory limit of {size}"),
+            Self::Pids(number) => write!(f, "pids limit of {number}"),
+            Self::OutputSize(size) => write!(f, "output limit of {size}"),
+        }
+    }
 }
 
 #[cfg(test)]

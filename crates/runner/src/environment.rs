@@ -6,18 +6,17 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use exeat_compose::EnvRule;
 use exeat_contract::{CACHE, DENIALS, PROXY_PORT, README, SOCKS5_PORT};
-use exeat_files::request::Bounds;
+use exeat_files::request::{Bounds, WORK};
 use exeat_files::users::home_of;
 use exeat_policy::{Cache, Home};
 
-use crate::lists;
-use crate::plan::stage_home;
 use crate::request::Request;
-use crate::view::scratch::TMP;
+use exeat_files::lists;
+use exeat_files::view::scratch::TMP;
 
 /// A variable of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -303,6 +302,38 @@ fn java_value(given: Option<&OsStr>) -> OsString {
         }
         None => java.into(),
     }
+}
+
+/// Returns the stage's HOME, unless a rule sets another one.
+pub(crate) fn stage_home(request: &Request) -> PathBuf {
+    match request.files.work {
+        _ if request.files.home == Home::Private => exeat_contract::HOME.into(),
+        Some(_) => WORK.into(),
+        None => home_of(request.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str)),
+    }
+}
+
+/// Returns the trees that variables name: those of the caller, and those that were set.
+pub(crate) fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let names = [lists::TOOLCHAIN_VARIABLES, lists::CERTIFICATES].concat();
+    let variables = environment.variables.iter();
+    let naming = variables.filter(|variable| names.iter().any(|name| variable.name == *name));
+    let (asked, own): (Vec<_>, Vec<_>) = naming.partition(|variable| variable.why == VariableReason::Set);
+    let paths =
+        |list: Vec<&Variable>| list.into_iter().map(|variable| PathBuf::from(&variable.value)).collect();
+    (paths(own), paths(asked))
+}
+
+/// Returns the certificates for a stage in a work directory that may reach a host. Its view has no `/etc`, but programs expect
+/// certificates there.
+pub(crate) fn certificates(request: &Request, environment: &Environment) -> Vec<PathBuf> {
+    let nowhere = request.policy.is_empty() && request.via.is_none();
+    if request.files.work.is_none() || nowhere {
+        return Vec::new();
+    }
+    let naming = environment.variables.iter();
+    let naming = naming.filter(|variable| lists::CERTIFICATES.iter().any(|name| variable.name == *name));
+    lists::TRUST.iter().map(PathBuf::from).chain(naming.map(|it| PathBuf::from(&it.value))).collect()
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use exeat_compose::Fault;
+use exeat_files::fault::FileFault;
 use exeat_files::quarantine::Leftovers;
-use exeat_files::walk::WalkError;
 use exeat_policy::{HostPort, LEAST_AUDIT_SIZE, LEAST_MEMORY, Size, Target, memory_meant};
 use exeat_record::{RunId, StoppedBy, signal_name};
-use exeat_sandbox::shell_word;
 use nix::sys::signal::Signal;
 
-use crate::discover::DiscoveryError;
+use crate::backend::error::BackendError;
+use crate::discover::error::DiscoveryError;
 use crate::signals::RunRequest;
 
 /// The reason that a run did not happen, or that it was lost after its start.
@@ -25,60 +25,9 @@ pub enum Error {
     /// The request has no command.
     #[error("there is no command to run")]
     NoCommand,
-    /// A path of the request does not exist or cannot be read.
-    #[error("cannot use {what} `{}`", .path.display())]
-    Path {
-        /// The use of the path.
-        what: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A path leads elsewhere through a link that a stage could have made.
-    #[error("{what} `{}` leads through the symbolic link `{}` to `{}`, and a stage could have made that link", .path.display(), .link.display(), .real.display())]
-    StrayLink {
-        /// The use of the path.
-        what: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The link.
-        link: PathBuf,
-        /// The target of the link.
-        real: PathBuf,
-    },
-    /// A file that restricts the stage has another name, through which a stage could write to it.
-    #[error("{what} `{}` has another name (a hard link), which a stage could have made", .path.display())]
-    SecondName {
-        /// The use of the file.
-        what: &'static str,
-        /// The path.
-        path: PathBuf,
-    },
-    /// A host path belongs to the process file system, which would show the host's processes.
-    #[error("{what} `{}` belongs to the process file system: a stage would see this machine's processes", .path.display())]
-    Procfs {
-        /// The use of the path.
-        what: &'static str,
-        /// The path.
-        path: PathBuf,
-    },
-    /// A name in a protected directory should stay writable, but no writable tree contains it.
-    #[error("`{name}` cannot be let through: it is not there, and `{}` is protected as a whole", .name.entry())]
-    NothingToLetThrough {
-        /// The name.
-        name: exeat_files::protected::LetThrough,
-    },
-    /// A file or directory has no place in the sandbox.
-    #[error("{what} cannot be shown at `{}`: {why}", .at.display())]
-    NoPlace {
-        /// The file or directory.
-        what: String,
-        /// The place inside.
-        at: PathBuf,
-        /// The reason.
-        why: String,
-    },
+    /// A path of the request cannot be used.
+    #[error(transparent)]
+    Files(#[from] FileFault),
     /// There are more mounts than bubblewrap accepts.
     #[error("the view needs {words} words, and bubblewrap reads at most {most}")]
     TooMany {
@@ -86,16 +35,6 @@ pub enum Error {
         words: usize,
         /// The largest number that bubblewrap accepts.
         most: usize,
-    },
-    /// The stage declares a path that it would not get.
-    #[error("the stage declares `{effect}` `{}`, and {}", .path.display(), lacking(.effect, .ceiling.as_deref()))]
-    Ungranted {
-        /// The effect.
-        effect: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The ceiling that does not allow it, if that is the reason.
-        ceiling: Option<String>,
     },
     /// The record would be inside a tree that the stage can write.
     #[error("the record `{}` would lie in `{}`, which the stage can write", .record.display(), .tree.display())]
@@ -124,7 +63,7 @@ pub enum Error {
     AuditTooSmall(Size),
     /// The place of the record could not be used.
     #[error("cannot keep the record")]
-    Place(#[source] exeat_record::place::Error),
+    Place(#[source] exeat_record::place::DirError),
     /// The record could not be opened.
     #[error("cannot open the record")]
     Record(#[source] exeat_record::OpenError),
@@ -133,7 +72,7 @@ pub enum Error {
     Key(#[source] exeat_record::KeyError),
     /// The state directory for the signing key could not be used.
     #[error("cannot keep the key that signs the record")]
-    KeyPlace(#[source] exeat_record::place::Error),
+    KeyPlace(#[source] exeat_record::place::DirError),
     /// The stage could replace the key that signs the record.
     #[error("the key `{}` is inside `{}`, which the stage can write", .key.display(), .tree.display())]
     KeyInside {
@@ -144,7 +83,7 @@ pub enum Error {
     },
     /// The record could not be written.
     #[error("cannot write the record")]
-    Log(#[source] exeat_record::Error),
+    Log(#[source] exeat_record::LogError),
     /// A preparation on the host failed.
     #[error("cannot prepare {what}")]
     Prepare {
@@ -283,7 +222,7 @@ pub enum Error {
     },
     /// No sandbox is available.
     #[error("no sandbox")]
-    Backend(#[source] crate::backend::BackendError),
+    Backend(#[source] BackendError),
     /// All parts of the isolation were required to hold, and one does not.
     #[error("not everything holds, and that was required: {0}")]
     NotHeld(String),
@@ -344,11 +283,6 @@ impl std::error::Error for RunLost {
     }
 }
 
-/// The name of the effect of reading below a path.
-pub(crate) const FS_READ: &str = "FsRead";
-/// The name of the effect of writing below a path.
-pub(crate) const FS_WRITE: &str = "FsWrite";
-
 fn stopper(signal: i32, by: StoppedBy) -> String {
     match by {
         StoppedBy::Signal => signal_name(signal),
@@ -357,32 +291,10 @@ fn stopper(signal: i32, by: StoppedBy) -> String {
     }
 }
 
-fn lacking(effect: &str, ceiling: Option<&str>) -> String {
-    match ceiling {
-        Some(ceiling) => format!("{ceiling} does not allow it"),
-        None if effect == FS_WRITE => "nothing makes it writable".into(),
-        None => "nothing shows it".into(),
-    }
-}
-
 impl Error {
-    /// The `what` of [`Error::Path`] for a `--rw` or a key like it.
-    pub(crate) const WRITABLE: &str = "the writable path";
-    /// The `what` of [`Error::Path`] for a `--ro` or a key like it.
-    pub(crate) const READ_ONLY: &str = "the read-only path";
-
     /// Reports a request to end the run before the stage started.
     pub(crate) fn stopped(ask: RunRequest, signal: Signal) -> Self {
         Self::Stopped { signal: signal as i32, by: ask.requester() }
-    }
-
-    /// Reports why a path cannot be used.
-    pub(crate) fn from_walk(what: &'static str, path: &Path, error: WalkError) -> Self {
-        let path = path.to_path_buf();
-        match error {
-            WalkError::Link { link, end: real } => Self::StrayLink { what, path, link, real },
-            WalkError::Io(source) => Self::Path { what, path, source },
-        }
     }
 
     /// Returns exeat's exit code: 2 for an error in the input, 125 for a failure on this machine, 128+n for a signal.
@@ -392,14 +304,8 @@ impl Error {
             Self::RunLost(lost) => lost.error.code(),
             Self::Policy(fault) if fault.is_input => 2,
             Self::NoCommand
-            | Self::Path { .. }
-            | Self::StrayLink { .. }
-            | Self::Procfs { .. }
-            | Self::SecondName { .. }
-            | Self::NothingToLetThrough { .. }
-            | Self::NoPlace { .. }
+            | Self::Files(_)
             | Self::TooMany { .. }
-            | Self::Ungranted { .. }
             | Self::RecordInside { .. }
             | Self::ListenAnywhere(_)
             | Self::Nul(_)
@@ -438,7 +344,7 @@ impl Error {
             Self::RunLost(lost) => lost.error.cause_word(),
             Self::Stopped { .. } => "stopped",
             Self::Policy(fault) if fault.is_input => "policy",
-            Self::Ungranted { .. } | Self::HostPortDenied { .. } => "policy",
+            Self::Files(FileFault::Ungranted { .. }) | Self::HostPortDenied { .. } => "policy",
             _ => "setup",
         }
     }
@@ -472,37 +378,9 @@ impl Error {
             Self::NoCommand => {
                 Some("exeat run --allow api.example.com -- curl -sS https://api.example.com/".into())
             }
-            Self::Path { what: Self::WRITABLE | Self::READ_ONLY, path, source }
-                if source.kind() == io::ErrorKind::NotFound =>
-            {
-                Some(format!("mkdir -p {}; or leave it out", path.display()))
-            }
-            Self::StrayLink { real, .. } => Some(format!(
-                "if that is meant, write `{}` instead; `:DEST` gives it a place inside",
-                real.display()
-            )),
-            Self::SecondName { path, .. } => {
-                Some(format!("copy it to a file of its own: cp {0} {0}.new && mv {0}.new {0}", shell_word(&path.display().to_string())))
-            }
-            Self::Procfs { .. } => Some("leave it out: the stage has a `/proc` of its own".into()),
-            Self::NothingToLetThrough { name } => Some(format!(
-                "make it first, without links; or --allow-write {} lets all of that through",
-                exeat_sandbox::shell_word(name.entry())
-            )),
-            Self::NoPlace { at, .. } if at == Path::new("/") => {
-                Some("--fs host shows the whole tree, read-only".into())
-            }
-            Self::NoPlace { .. } => {
-                Some("give it a place of its own, such as `:/mnt/NAME`, or name one without links".into())
-            }
+            Self::Files(fault) => fault.fix(),
             Self::TooMany { .. } => {
                 Some("bind directories in place of what is in them; leave masks out that need none".into())
-            }
-            Self::Ungranted { ceiling: Some(_), .. } => Some("--set effects.on_excess=narrow runs without it".into()),
-            Self::Ungranted { effect, path, .. } => {
-                let flag = if *effect == FS_WRITE { "--rw" } else { "--ro" };
-                let path = path.display();
-                Some(format!("{flag} {path} grants it; --set effects.on_excess=narrow runs without it"))
             }
             Self::RecordInside { .. } => {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())
@@ -521,7 +399,7 @@ impl Error {
             Self::KeyPlace(_) => {
                 Some("XDG_STATE_HOME=DIR names a directory of yours that the key and the record can be in".into())
             }
-            Self::Place(exeat_record::place::Error::Io { .. }) => {
+            Self::Place(exeat_record::place::DirError::Io { .. }) => {
                 Some("--audit FILE keeps it elsewhere, --audit fd:N in what the caller has open".into())
             }
             Self::Record(exeat_record::OpenError::NoSync { .. }) => {
@@ -596,4 +474,20 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// N12.
+    #[test]
+    fn n12_a_fault_of_a_path_is_an_input_error_and_an_ungranted_one_concerns_the_policy() {
+        let ungranted = FileFault::Ungranted { effect: "FsRead", path: "/a".into(), ceiling: None };
+        let procfs = FileFault::Procfs { what: "the path", path: "/proc/1".into() };
+        for (fault, cause) in [(ungranted, "policy"), (procfs, "setup")] {
+            let error = Error::from(fault);
+            assert_eq!((error.code(), error.cause_word(), error.fix().is_some()), (2, cause, true));
+        }
+    }
 }

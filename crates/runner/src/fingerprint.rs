@@ -8,16 +8,17 @@ use std::path::Path;
 use std::str::FromStr;
 
 use exeat_contract::CACHE;
+use exeat_files::layout::Mount;
 use exeat_files::quarantine::{Missing, MissingName, Pattern};
 use exeat_policy::Loopback;
 use exeat_sandbox::bwrap::Argv;
-use exeat_sandbox::{Enforcement, Identity, Mount, SandboxSpec, seccomp};
+use exeat_sandbox::{Enforcement, Identity, SandboxSpec, seccomp};
 use serde::{Deserialize, Serialize};
 
 use crate::cache::of_any_run;
 use crate::plan::{FILTERS, Plan};
 use crate::staged::{MountSource, Staged, TreeSummary};
-use crate::view::scratch::TMP;
+use exeat_files::view::scratch::TMP;
 
 /// The first field of the hash. It changes with the format.
 const FORM: &str = "exeat isolation 1";
@@ -265,14 +266,13 @@ impl Fields {
             Mount::File { at, bytes, mode } => self
                 .text("mount", "file")
                 .path("at", at)
-                .bytes("bytes", &bytes.0)
+                .bytes("bytes", bytes)
                 .number("mode", u64::from(*mode)),
             Mount::CoverFile { at, bytes } => {
-                self.text("mount", "cover").path("at", at).bytes("bytes", &bytes.0)
+                self.text("mount", "cover").path("at", at).bytes("bytes", bytes)
             }
             Mount::Proc => self.text("mount", "proc"),
             Mount::Dev { shm } => self.text("mount", "dev").number("shm", *shm),
-            Mount::Freeze { at } => self.text("mount", "freeze").path("at", at),
         }
     }
 

@@ -181,7 +181,7 @@ impl PacketSource for Tap {
         self.0.read(packet)
     }
 
-    fn missed(&self) -> io::Result<u64> {
+    fn missed_packets(&self) -> io::Result<u64> {
         self.0.count_missed()
     }
 }

@@ -13,25 +13,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_contract::NOBODY;
-use exeat_files::names::true_name;
+use exeat_files::fault::FileFault;
+use exeat_files::names::{future_path, true_name};
+use exeat_files::permissions::{Ids, is_root_s_to_make};
 use exeat_files::quarantine::{self, Live};
 use exeat_files::request::Work;
 use exeat_files::users::user_of;
 use exeat_files::walk::{LinkRule, WalkError, cwd_by_name};
-use exeat_record::place::Place;
-use exeat_sandbox::{Enforced, Identity};
+use exeat_record::place::RecordDir;
+use exeat_sandbox::{Enforced, Identity, STAGE2_IMAGE};
 use nix::unistd::{Uid, geteuid};
 
-use crate::cache::Steps;
+use crate::cache::{self, Steps};
 use crate::dirs;
-use crate::environment::Environment;
+use crate::environment::{Environment, certificates, named_trees, stage_home};
 use crate::error::Error;
-use crate::plan::{certificates, future_path, named_trees, stage_home};
 use crate::request::Request;
 use crate::signing::key_place;
-use crate::staged::{Ids, MountSource, Staged, TreeFault, is_root_s_to_make};
+use crate::staged::{MountSource, Staged, TreeFault};
 use crate::uids::{Own, has_all};
-use crate::view;
+use exeat_files::view;
 
 /// The kernel user of a stage.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl StageUser {
 
     /// Returns the user to use instead of a fresh one, for this reason. `dir` is where the stage starts or must write.
     pub(crate) fn fallback(why: String, dir: &Path) -> Result<Self, Error> {
-        let meta = fs::metadata(dir).map_err(|source| Error::Path {
+        let meta = fs::metadata(dir).map_err(|source| FileFault::Path {
             what: "the working directory",
             path: dir.to_path_buf(),
             source,
@@ -208,7 +209,7 @@ pub(crate) struct ViewInput<'a> {
     /// The rule for links on paths.
     pub(crate) links: &'a LinkRule,
     /// The place of records.
-    pub(crate) place: Option<&'a Place>,
+    pub(crate) place: Option<&'a RecordDir>,
 }
 
 /// The view of one user.
@@ -241,7 +242,7 @@ impl ViewInput<'_> {
         };
         let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
-        let cache = view::scratch::cache_dir(&cache_base, cwd, request.files.cache);
+        let cache = cache::cache_dir(&cache_base, cwd, request.files.cache);
         let cache = (request.files.cache.is_on_disk())
             .then(|| {
                 // A missing home directory is not created: `HOME` then names none, as for many users of services.
@@ -258,14 +259,14 @@ impl ViewInput<'_> {
             });
         // A limit of its size is enforced only in memory.
         let tmp = request.limits.tmpfs_size.is_none() && matches!(who, StageUser::Caller);
-        let tmp = tmp.then(|| view::scratch::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
+        let tmp = tmp.then(|| cache::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
         // If another user's home is HOME, root's state is beside its key.
         let state = key_place(place);
         own.extend(state.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
         // XDG_STATE_HOME may be set only for some runs.
-        let usual_place = Place::from_env(None, Some(home.as_os_str())).ok();
+        let usual_place = RecordDir::from_env(None, Some(home.as_os_str())).ok();
         own.extend(usual_place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
         own.push(cache_base.join("exeat"));
         let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -285,9 +286,9 @@ impl ViewInput<'_> {
             .signing
             .path(place)
             .into_iter()
-            .chain(places.map(Place::key_path))
+            .chain(places.map(RecordDir::key_path))
             .map(|path| cwd.join(path))
-            .chain(quarantine::directories(state.as_ref().map(Place::state_dir), near))
+            .chain(quarantine::directories(state.as_ref().map(RecordDir::state_dir), near))
             .collect();
         let home_of_stage = stage_home(request);
         let (named, asked) = named_trees(environment);
@@ -295,7 +296,7 @@ impl ViewInput<'_> {
         // A user for one run has no home.
         let owner = other.filter(|_| matches!(who, StageUser::Owner(..)));
         let home_words = variable("HOME").map(Path::new).filter(|home| home.is_absolute());
-        let state = state.as_ref().map(Place::state_dir);
+        let state = state.as_ref().map(RecordDir::state_dir);
         let mut live = Live::default();
         if let Some(state) = state {
             live.read(state);
@@ -318,13 +319,16 @@ impl ViewInput<'_> {
             tmp_dir: tmp.as_deref(),
             own: &own,
             unseen: &unseen,
+            shared: dirs::shared(),
+            helper: STAGE2_IMAGE,
             live,
             root: geteuid().is_root(),
             other: other.map(|ids| view::Other { ids, by_descriptor }),
             tmp: request.limits.tmpfs_size,
         };
         let mut built = loop {
-            let built = view::build(&request.files, &facts).map_err(TreeFault::Failed)?;
+            let built =
+                view::build(&request.files, &facts).map_err(|fault| TreeFault::Failed(fault.into()))?;
             let known = facts.owners.len();
             // The stage reads another user's trees that root shows as that user may.
             facts.owners.extend(view::owners(&built.mounts).filter(|_| facts.root));

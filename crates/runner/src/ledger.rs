@@ -1,7 +1,9 @@
 //! Writes a run to its ledger. The format of the ledger is in `exeat-record`.
 
-use exeat_record::ledger::{Entry, Head, Ledger, NumberedRun, UnnumberedRun, oddity_note, unnumbered_note};
-use exeat_record::place::Place;
+use exeat_record::ledger::{
+    Head, Ledger, LedgerEntry, NumberedRun, UnnumberedRun, oddity_note, unnumbered_note,
+};
+use exeat_record::place::RecordDir;
 use exeat_record::{Cause, Event, Log, RunStart, SigningKey, Source};
 
 use crate::error::{Error, chain};
@@ -24,7 +26,7 @@ impl RunLedger {
     pub(crate) fn find(
         signing: &Signing,
         key: Option<&SigningKey>,
-        place: Option<&Place>,
+        place: Option<&RecordDir>,
         audit: &AuditTo,
         sync: bool,
     ) -> Self {
@@ -71,8 +73,8 @@ pub(crate) fn begin(
     let listed = match ledger {
         RunLedger::Of(ledger, file) => {
             match ledger.begin(log, start, file.as_deref()).map_err(Error::Log)? {
-                Entry::Numbered(numbered) => Listed::Numbered(numbered),
-                Entry::Unnumbered(late) => Listed::Unnumbered(late.why.clone(), Some(late)),
+                LedgerEntry::Numbered(numbered) => Listed::Numbered(numbered),
+                LedgerEntry::Unnumbered(late) => Listed::Unnumbered(late.why.clone(), Some(late)),
             }
         }
         RunLedger::None => {

@@ -51,7 +51,6 @@
 
 mod alone;
 mod backend;
-mod bounds;
 mod cache;
 mod caller;
 mod cover;
@@ -67,7 +66,6 @@ mod host_ports;
 mod identity;
 mod ledger;
 mod limits;
-pub mod lists;
 mod output;
 mod parent;
 mod plan;
@@ -85,21 +83,20 @@ mod terminal;
 mod uids;
 mod upstream;
 mod via;
-mod view;
 mod who;
 
-pub use alone::{
-    Listen, ProxyOutcome, ProxyRequest, ReadyCallback, ReloadCallback, check_addresses, serve_alone,
-};
-pub use backend::{Backend, BackendError, BackendReport};
+pub use alone::{Listen, ProxyOutcome, ProxyRequest, ReadyCallback, ReloadCallback, serve_alone};
+pub use backend::error::BackendError;
+pub use backend::{Backend, BackendReport};
 pub use cache::{PrivateCache, PrivateCaches};
 pub use caller::{machine_name, user_name};
-pub use ended::{Ended, Stopped, StoppedHow};
+pub use ended::{Ended, Reached, Stopped, StoppedHow};
 pub use environment::{DroppedVariable, Environment, Variable, VariableReason, environment};
 pub use error::{Error, RunLost};
 pub use exeat_compose::{
     AuthError, EnvRule, Fault, FileState, Position, Site, read_credentials_file, read_credentials_variable,
 };
+pub use exeat_files::fault::FileFault;
 pub use exeat_files::protected::{LetThrough, NoName};
 pub use exeat_files::quarantine::{Found, Leftovers};
 pub use exeat_files::request::{Bind, Bounds, Declared, Files, WORK, Work};
@@ -113,10 +110,8 @@ pub use exeat_proxy::{
 pub use exeat_record::ledger::Head;
 pub use exeat_record::{self as record, RunId, Sealed};
 #[doc(hidden)]
-pub use exeat_sandbox::attempt;
 pub use exeat_sandbox::{Enforced, Enforcement, is_nested, is_passed, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
-pub use limits::Reached;
 pub use parent::Parent;
 pub use plan::{Plan, plan};
 pub use reload::{LoadPolicy, Reloaded};
@@ -124,5 +119,6 @@ pub use request::{AuditTo, Hardening, Request};
 pub use result::{RESULT_SCHEMA, RunResult, result_schema};
 pub use run::outcome::{OtherProxy, Outcome};
 pub use run::{LineCallback, OnDenied, Oversight, notice_children, run};
-pub use signing::{NewKey, Signing, key_place, prepare_key};
+pub use signing::{NewKey, Signing, key_place, prepare_key, state_place};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
+pub use upstream::check_addresses;

@@ -10,12 +10,14 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use exeat_files::layout::Mount;
 use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, Limits, Size};
 use exeat_record::RunId;
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{MemoryFiles, Meter, Mount, Offer, Resource, Rlimit};
+use exeat_sandbox::{MemoryFiles, Meter, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;
 
+use crate::ended::Reached;
 use crate::error::Error;
 
 mod group;
@@ -37,41 +39,6 @@ const WALK: Duration = Duration::from_secs(1);
 const FILES: Duration = Duration::from_millis(50);
 /// The time that the sandbox may be unreadable, for example for lack of descriptors, before the stage is stopped.
 const BLIND: Duration = Duration::from_secs(2);
-
-/// The limit that ended a stage, with its value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reached {
-    /// `memory`.
-    Memory(Size),
-    /// `pids`, if it is watched.
-    Pids(u32),
-    /// `output_size`.
-    OutputSize(Size),
-}
-
-impl Reached {
-    /// Returns the limit's key in a policy file.
-    #[must_use]
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Memory(_) => "memory",
-            Self::Pids(_) => "pids",
-            Self::OutputSize(_) => "output_size",
-        }
-    }
-}
-
-/// Displays it like `memory limit of 2GiB`.
-impl fmt::Display for Reached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory(size) => write!(f, "memory limit of {size}"),
-            Self::Pids(number) => write!(f, "pids limit of {number}"),
-            Self::OutputSize(size) => write!(f, "output limit of {size}"),
-        }
-    }
-}
 
 /// The way in which a limit is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

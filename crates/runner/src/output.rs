@@ -15,7 +15,8 @@ use nix::sys::stat::fstat;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::Sender;
 
-use crate::limits::{Reached, Stop};
+use crate::ended::Reached;
+use crate::limits::Stop;
 
 /// Bytes of one copy: PIPE_BUF, which a writable pipe accepts without blocking (pipe(7)).
 const CHUNK: usize = 4096;

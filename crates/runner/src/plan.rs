@@ -9,34 +9,38 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
-use exeat_files::names::{joined, true_name};
+use exeat_files::fault::FileFault;
+use exeat_files::layout::Mount;
+use exeat_files::names::{future_path, joined, true_name};
+use exeat_files::permissions::Ids;
 use exeat_files::quarantine::Missing;
-use exeat_files::request::{WORK, Work};
+use exeat_files::request::Work;
 use exeat_files::users::home_of;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{
     Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty, UnixSockets,
 };
 use exeat_proxy::UpstreamProxy;
-use exeat_record::place::Place;
+use exeat_record::place::RecordDir;
 use exeat_record::{Source, today};
 use exeat_sandbox::bwrap::Argv;
-use exeat_sandbox::{Enforced, Enforcement, Identity, Mount, SandboxSpec, seccomp, shell_word};
+use exeat_sandbox::spec::Bytes;
+use exeat_sandbox::{Enforced, Enforcement, Identity, Mount as Step, SandboxSpec, seccomp, shell_word};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::cache::{self, Steps, UsedCache};
-use crate::environment::{Environment, Variable, VariableReason};
+use crate::environment::{Variable, stage_home};
 use crate::error::Error;
 use crate::identity::{StageUser, UserView, ViewInput};
 use crate::request::{AuditTo, Hardening, Request};
 use crate::signing::{Signing, key_place, state_place};
-use crate::staged::{Ids, MountSource, Staged, TreeFault};
+use crate::staged::{MountSource, Staged, TreeFault};
 use crate::uids::Own;
-use crate::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
-use crate::view::work::WORK_PATH;
-use crate::{environment, host_ports, limits, lists, remedy, upstream, via};
+use crate::{environment, host_ports, limits, remedy, upstream, via};
+use exeat_files::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
+use exeat_files::view::work::WORK_PATH;
 
 /// The plan of one run.
 #[derive(Debug)]
@@ -97,7 +101,7 @@ pub struct Plan {
     pub(crate) signing: Signing,
     /// The caller's place in a trace, from its environment.
     pub(crate) traceparent: Option<OsString>,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<RecordDir>,
     pub(crate) stage: Option<String>,
     pub(crate) sources: Vec<Source>,
     pub(crate) labels: Vec<(String, String)>,
@@ -143,14 +147,14 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     let home = home_of(variable("HOME"));
     let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
     let real = |what: &'static str, path: &Path| {
-        links.walk(path).map(|end| end.real).map_err(|error| Error::from_walk(what, path, error))
+        links.walk(path).map(|end| end.real).map_err(|error| FileFault::from_walk(what, path, error))
     };
     let cwd = real("the working directory", &request.cwd)?;
     let work = match &request.files.work {
         Some(Work::Host(dir)) => Some(real(WORK_PATH, dir)?),
         _ => None,
     };
-    let place = state_place(&request.host_env)?;
+    let place = Some(state_place(&request.host_env)?);
     let stage_home = stage_home(&request);
     let environment = environment::build(&request, &stage_home);
     let base = ViewInput {
@@ -167,7 +171,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         other => other,
     }
     .map_err(Error::from)?;
-    let UserView { built, taken, staged, cache, cache_maker, tmp, run_base, notes: said } = seen;
+    let UserView { mut built, taken, staged, cache, cache_maker, tmp, run_base, notes: said } = seen;
     let (identity, identity_held) = who.identity();
     let limits = limits::RunLimits::new(request.limits, matches!(who, StageUser::Kept(_)))?;
 
@@ -190,8 +194,9 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         (AuditTo::Default, Some(place)) => check_outside(&place.dir().join("record"), &built.writable)?,
         (AuditTo::File(record), _) => {
             let what = "the record";
-            *record =
-                links.place(&cwd.join(&*record)).map_err(|error| Error::from_walk(what, record, error))?;
+            *record = links
+                .place(&cwd.join(&*record))
+                .map_err(|error| FileFault::from_walk(what, record, error))?;
             check_outside(record, &built.writable)?;
             // Nobody can have a file open that does not exist yet.
             if let Ok(meta) = fs::metadata(&record) {
@@ -218,8 +223,12 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     }
     let hardening = request.hardening;
     let is_bounded = !request.files.bounds.is_empty();
-    let (unix_sockets, fs) =
-        unix_sockets(hardening.unix_sockets, is_bounded, built.sockets_exposed, built.held, &mut notes);
+    let unix_sockets =
+        unix_sockets(hardening.unix_sockets, is_bounded, built.sockets_exposed, &mut built.lost, &mut notes);
+    let fs = match built.lost.is_empty() {
+        true => Enforced::Full,
+        false => Enforced::Partial { missing: built.lost.join("; ") },
+    };
     can_harden(hardening)?;
     let via = match &request.via {
         Some(_) if !request.host_ports.is_empty() => return Err(Error::ViaAnd("a port of this machine")),
@@ -315,13 +324,20 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     Ok(plan)
 }
 
-/// Returns a mount with its tree's path in the staging directory.
-fn with_source(mount: &Mount, dir: &Path, source: Option<&MountSource>) -> Mount {
+/// Returns the step of the sandbox for a mount; `dir` is the staging directory, which holds its tree if that has a source.
+fn step(mount: &Mount, dir: &Path, source: Option<&MountSource>) -> Step {
     let place = source.map(|source| joined(&dir.join(&source.name), &source.below));
-    match (mount, place) {
-        (Mount::ReadOnly { at, .. }, Some(host)) => Mount::ReadOnly { host, at: at.clone() },
-        (Mount::Writable { at, .. }, Some(host)) => Mount::Writable { host, at: at.clone() },
-        _ => mount.clone(),
+    let from = |host: &PathBuf| place.unwrap_or_else(|| host.clone());
+    match mount.clone() {
+        Mount::ReadOnly { host, at } => Step::ReadOnly { host: from(&host), at },
+        Mount::Writable { host, at } => Step::Writable { host: from(&host), at },
+        Mount::Tmpfs { at, size, mode } => Step::Tmpfs { at, size, mode },
+        Mount::Dir { at } => Step::Dir { at },
+        Mount::Symlink { target, at } => Step::Symlink { target, at },
+        Mount::File { at, bytes, mode } => Step::File { at, bytes: Bytes(bytes), mode },
+        Mount::CoverFile { at, bytes } => Step::CoverFile { at, bytes: Bytes(bytes) },
+        Mount::Proc => Step::Proc,
+        Mount::Dev { shm } => Step::Dev { shm },
     }
 }
 
@@ -351,13 +367,12 @@ impl Plan {
     pub(crate) fn spec(&self, socket: PathBuf, socks5: PathBuf, denials: PathBuf) -> SandboxSpec {
         let dir = socket.parent().unwrap_or(Path::new("/"));
         let mounts = self.mounts.iter().zip(&self.taken);
-        let mut mounts: Vec<Mount> =
-            mounts.map(|(mount, source)| with_source(mount, dir, source.as_ref())).collect();
-        mounts.push(Mount::ReadOnly { host: socket, at: SOCKET.into() });
+        let mut mounts: Vec<Step> = mounts.map(|(mount, source)| step(mount, dir, source.as_ref())).collect();
+        mounts.push(Step::ReadOnly { host: socket, at: SOCKET.into() });
         if self.has_socks5_socket() {
-            mounts.push(Mount::ReadOnly { host: socks5, at: SOCKS5_SOCKET.into() });
+            mounts.push(Step::ReadOnly { host: socks5, at: SOCKS5_SOCKET.into() });
         }
-        mounts.push(Mount::ReadOnly { host: denials, at: DENIALS.into() });
+        mounts.push(Step::ReadOnly { host: denials, at: DENIALS.into() });
         SandboxSpec {
             mounts,
             bridge: self.bridge,
@@ -637,28 +652,25 @@ fn unix_sockets(
     asked: UnixSockets,
     is_bounded: bool,
     exposed: bool,
-    held: Enforced,
+    lost: &mut Vec<String>,
     notes: &mut Vec<String>,
-) -> (bool, Enforced) {
+) -> bool {
     match asked {
-        UnixSockets::Off => (false, held),
-        UnixSockets::Auto => (!exposed, held),
-        UnixSockets::On if !exposed => (true, held),
+        UnixSockets::Off => false,
+        UnixSockets::Auto => !exposed,
+        UnixSockets::On if !exposed => true,
         UnixSockets::On if is_bounded => {
             notes.push(
                 "the stage has no Unix sockets: below a ceiling, `--set sandbox.unix_sockets=on` opens none"
                     .into(),
             );
-            (false, held)
+            false
         }
         UnixSockets::On => {
-            let lost = "the stage can connect to sockets of the host that are in sight (--set sandbox.unix_sockets=on)";
-            notes.push(lost.into());
-            let missing = match held {
-                Enforced::Partial { missing } => format!("{missing}; {lost}"),
-                Enforced::Full | Enforced::Absent => lost.into(),
-            };
-            (true, Enforced::Partial { missing })
+            let line = "the stage can connect to sockets of the host that are in sight (--set sandbox.unix_sockets=on)";
+            notes.push(line.into());
+            lost.push(line.into());
+            true
         }
     }
 }
@@ -674,38 +686,6 @@ fn can_harden(Hardening { loopback, debuggable, .. }: Hardening) -> Result<(), E
         return Err(Error::Landlock { what: "a stage that may trace its own processes", linux: "5.19" });
     }
     Ok(())
-}
-
-/// Returns the stage's HOME, unless a rule sets another one.
-pub(crate) fn stage_home(request: &Request) -> PathBuf {
-    match request.files.work {
-        _ if request.files.home == Home::Private => exeat_contract::HOME.into(),
-        Some(_) => WORK.into(),
-        None => home_of(request.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str)),
-    }
-}
-
-/// Returns the trees that variables name: those of the caller, and those that were set.
-pub(crate) fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let names = [lists::TOOLCHAIN_VARIABLES, lists::CERTIFICATES].concat();
-    let variables = environment.variables.iter();
-    let naming = variables.filter(|variable| names.iter().any(|name| variable.name == *name));
-    let (asked, own): (Vec<_>, Vec<_>) = naming.partition(|variable| variable.why == VariableReason::Set);
-    let paths =
-        |list: Vec<&Variable>| list.into_iter().map(|variable| PathBuf::from(&variable.value)).collect();
-    (paths(own), paths(asked))
-}
-
-/// Returns the certificates for a stage in a work directory that may reach a host. Its view has no `/etc`, but programs expect
-/// certificates there.
-pub(crate) fn certificates(request: &Request, environment: &Environment) -> Vec<PathBuf> {
-    let nowhere = request.policy.is_empty() && request.via.is_none();
-    if request.files.work.is_none() || nowhere {
-        return Vec::new();
-    }
-    let naming = environment.variables.iter();
-    let naming = naming.filter(|variable| lists::CERTIFICATES.iter().any(|name| variable.name == *name));
-    lists::TRUST.iter().map(PathBuf::from).chain(naming.map(|it| PathBuf::from(&it.value))).collect()
 }
 
 /// The paths of the caller's standard streams, which the stage gets.
@@ -726,15 +706,6 @@ fn check_outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
     }
 }
 
-/// Returns the real path of a file that does not exist yet; the directories above it may be missing, too.
-pub(crate) fn future_path(path: &Path) -> PathBuf {
-    let known = path.ancestors().skip(1).find_map(|above| Some((above, true_name(above).ok()?)));
-    match known {
-        Some((above, resolved)) => resolved.join(path.strip_prefix(above).unwrap_or(path)),
-        None => path.to_path_buf(),
-    }
-}
-
 /// Refuses an open record that the stage could write. Pipes, sockets and terminals have no path.
 fn check_descriptor_outside(
     record: BorrowedFd<'_>,
@@ -742,7 +713,7 @@ fn check_descriptor_outside(
     streams: &[&str],
 ) -> Result<(), Error> {
     let link = PathBuf::from(format!("/proc/self/fd/{}", record.as_raw_fd()));
-    let unreadable = |source| Error::Path { what: "the record", path: link.clone(), source };
+    let unreadable = |source| FileFault::Path { what: "the record", path: link.clone(), source };
     let meta = fs::metadata(&link).map_err(unreadable)?;
     if !meta.is_file() {
         return Ok(());

@@ -219,6 +219,13 @@ impl<'a> RunResult<'a> {
             ledger: None,
         }
     }
+
+    /// Adds the name and the labels of the stage to the result of a run that did not start.
+    #[must_use]
+    pub fn with_names(self, stage: Option<&'a str>, labels: &'a [(String, String)]) -> Self {
+        let labels = labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        Self { stage, labels, ..self }
+    }
 }
 
 /// Serializes it as [`RunResult`].

@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::{fmt, mem};
 
 use exeat_contract::Go;
+use exeat_files::layout::Mount;
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::Obeyed;
 use exeat_files::quarantine::{FileId, Found, Journal, Missing, MissingName, Watch, finish_until};
@@ -25,9 +26,9 @@ use exeat_proxy::{
     serve,
 };
 use exeat_record::place::remove_empty;
-use exeat_record::{Event, Log, Note, RunId, RunStart, What};
+use exeat_record::{Event, Log, RunId, RunNote, RunStart, What};
 use exeat_sandbox::{
-    Bridge, ExpectedFile, Identity, Launch, Mount, Staging, descriptor_limit, raise_descriptor_limit, seccomp,
+    Bridge, ExpectedFile, Identity, Launch, Staging, descriptor_limit, raise_descriptor_limit, seccomp,
 };
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -50,8 +51,7 @@ use crate::parent::Parent;
 use crate::plan::Plan;
 use crate::signals::{RunRequest, RunRequests, Signals};
 use crate::staged::Staged;
-use crate::terminal::{Terminal, is_controlling, refuse_reads};
-use crate::view::mount_point;
+use crate::terminal::{Terminal, refuse_reads};
 use crate::who::ProcessLookup;
 
 pub(crate) mod outcome;
@@ -60,13 +60,14 @@ pub(crate) mod record;
 pub(crate) mod sandbox;
 pub(crate) mod streams;
 
+use outcome::SandboxEnd;
 use outcome::{Done, OtherProxy, Outcome, with_leftovers};
 use protected::{
     CUT, hold_stubs, journal, keeper, look_until_signal, place_of, put_back, quarantine_line,
     quarantine_more_lines, quarantine_more_notes, quarantine_note, settle_killed, settlement_lines,
 };
 use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
-use sandbox::{Offered, Sandbox, SandboxEnd, Thread, staging, watch_relay};
+use sandbox::{Offered, Sandbox, Thread, staging, watch_relay};
 use streams::{Flags, STREAMS, Streams, leads_out, null, release_streams};
 
 /// The number of limits that can be reached before one is handled: of each output stream, and of the watch.
@@ -79,8 +80,7 @@ const STOPS: usize = 4;
 /// Returns an error when the stage did not start: then no untrusted code ran. The record says so, too, if it could be opened.
 pub fn run(plan: Plan, oversight: Oversight) -> Result<Outcome, Error> {
     let mut streams = Streams::from_process()?;
-    let [input, output, _] = &streams.fds;
-    let has_own = plan.tty == Tty::Auto && is_controlling(input) && is_controlling(output);
+    let has_own = plan.tty == Tty::Auto && Terminal::is_wanted(&streams.fds);
     let prepare = |source| Error::Prepare { what: "the terminal", source };
     if !has_own
         && refuse_reads(&mut streams.fds).map_err(prepare)?
@@ -198,8 +198,7 @@ pub(crate) fn run_on(
         };
         let keeper = keeper(&plan, run);
         let interrupted = settle_killed(&plan, &keeper);
-        let watches = plan.missing.iter().cloned().map(|missing| Watch::start(missing, keeper.clone()));
-        let watches = watches.collect::<io::Result<Vec<_>>>();
+        let watches = Watch::start_all(plan.missing.iter().cloned(), &keeper);
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
@@ -246,6 +245,9 @@ pub(crate) fn run_on(
             Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
         });
         let remade: Vec<_> = remade.collect();
+        if let Some(Err(why)) = journal.as_ref().map(Journal::begin_end) {
+            tracing::warn!(%why, "another run may leave to this one what it does not see any more");
+        }
         let looked_at = Arc::clone(&watches);
         let look =
             move |is_over: &dyn Fn() -> bool| finish_until(looked_at.iter().chain(&remade), is_over);
@@ -275,7 +277,7 @@ pub(crate) fn run_on(
         let before = no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
         let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(cache_left).chain(tmp_left).collect();
         for (words, line) in lost.lines() {
-            let mut note = Note::new(What::Uncovered);
+            let mut note = RunNote::new(What::Uncovered);
             note.error = Some(words);
             let _ = log.write(Event::Note(note));
             notes.push(line);
@@ -326,7 +328,6 @@ pub(crate) fn run_on(
             _ => None,
         };
         let why_not = why_not.map(|why| format!("cannot execute `{}`: {why}", command_name(&plan)));
-        notes.extend(why_not.clone());
         if how == Ended::NotFound {
             notes.extend(plan.left_out.iter().cloned());
         }
@@ -393,7 +394,7 @@ impl Server {
         match self {
             Self::Own(context) => (context.summary(), None),
             Self::Through(forwarder, socket) => {
-                let through = OtherProxy { socket: socket.clone(), lost: forwarder.lost() };
+                let through = OtherProxy { socket: socket.clone(), lost: forwarder.lost_connections() };
                 (forwarder.summary(), Some(through))
             }
         }
@@ -459,7 +460,7 @@ impl Run<'_> {
         let ledger = self.ledger.take().unwrap_or(RunLedger::None);
         self.listed.set(begin(&self.log, ledger, start, &self.plan.sources)?);
         for doubt in &self.plan.doubts {
-            let mut note = Note::new(What::HostsMissing);
+            let mut note = RunNote::new(What::HostsMissing);
             note.error = Some(doubt.clone());
             // The log itself stops the run if it cannot write.
             let _ = self.log.write(Event::Note(note));
@@ -765,7 +766,7 @@ impl Run<'_> {
 /// since then matches no file.
 fn judge(mounts: &[Mount]) -> Vec<ExpectedFile> {
     let points: HashMap<&Path, usize> =
-        mounts.iter().enumerate().filter_map(|(number, mount)| Some((mount_point(mount)?, number))).collect();
+        mounts.iter().enumerate().map(|(number, mount)| (mount.at(), number)).collect();
     let shown = mounts.iter().enumerate().filter_map(|(number, mount)| match mount {
         Mount::ReadOnly { host, at } | Mount::Writable { host, at } => Some((number, host, at)),
         _ => None,

@@ -6,10 +6,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_files::fault::FileFault;
 use exeat_files::users::{home_of, walk_home};
 use exeat_files::walk::{LinkRule, WalkError};
 use exeat_record::SigningKey;
-use exeat_record::place::{self, Place};
+use exeat_record::place::{self, RecordDir};
 use nix::unistd::geteuid;
 
 use crate::error::Error;
@@ -30,7 +31,7 @@ pub enum Signing {
 
 impl Signing {
     /// Returns the file of the key, if there is one.
-    pub(crate) fn path(&self, place: Option<&Place>) -> Option<PathBuf> {
+    pub(crate) fn path(&self, place: Option<&RecordDir>) -> Option<PathBuf> {
         match self {
             Self::Own => key_place(place).map(|place| place.key_path()),
             Self::File(path) => Some(path.clone()),
@@ -39,25 +40,25 @@ impl Signing {
     }
 
     /// Loads the key. A missing key is not made here because the stage could see it.
-    pub(crate) fn load(&self, place: Option<&Place>) -> Result<Option<SigningKey>, Error> {
+    pub(crate) fn load(&self, place: Option<&RecordDir>) -> Result<Option<SigningKey>, Error> {
         match self {
             Self::Off => Ok(None),
             Self::Key(key) => Ok(Some(key.clone())),
             Self::Own | Self::File(_) => {
-                let path = self.path(place).ok_or(Error::Place(place::Error::NoHome))?;
+                let path = self.path(place).ok_or(Error::Place(place::DirError::NoHome))?;
                 SigningKey::load(&path).map(Some).map_err(Error::Key)
             }
         }
     }
 
     /// Makes the key if it is missing.
-    pub(crate) fn make(&self, place: Option<&Place>) -> Result<NewKey, Error> {
+    pub(crate) fn make(&self, place: Option<&RecordDir>) -> Result<NewKey, Error> {
         if matches!(self, Self::Own) {
-            let own = key_place(place).ok_or(Error::Place(place::Error::NoHome))?;
+            let own = key_place(place).ok_or(Error::Place(place::DirError::NoHome))?;
             own.prepare().map_err(Error::KeyPlace)?;
         }
         let Some(path) = self.path(place) else { return Ok(NewKey(None)) };
-        let (key, is_new) = SigningKey::load_or_note_new(&path).map_err(Error::Key)?;
+        let (key, is_new) = SigningKey::load_or_make(&path).map_err(Error::Key)?;
         // The user's own key is for every run, and others may already use it.
         Ok(NewKey((is_new && matches!(self, Self::File(_))).then_some((path, key))))
     }
@@ -86,13 +87,13 @@ impl Drop for NewKey {
 
 /// Returns the state directory with the user's own key. Root with another user's HOME, as after `sudo -E`, uses root's own home: that
 /// user could take a key that root made there.
-pub fn key_place(place: Option<&Place>) -> Option<Place> {
+pub fn key_place(place: Option<&RecordDir>) -> Option<RecordDir> {
     let place = place?;
     let there = place.dir().ancestors().find_map(|dir| fs::metadata(dir).ok());
     let theirs = geteuid().is_root() && there.is_some_and(|meta| meta.uid() != 0);
     match theirs {
         false => Some(place.clone()),
-        true => Place::from_env(None, Some(home_of(None).as_os_str())).ok(),
+        true => RecordDir::from_env(None, Some(home_of(None).as_os_str())).ok(),
     }
 }
 
@@ -102,24 +103,23 @@ pub fn key_place(place: Option<&Place>) -> Option<Place> {
 /// # Errors
 /// Returns [`Error::Key`], [`Error::KeyPlace`], or [`Error::Place`] without a state directory.
 pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -> Result<NewKey, Error> {
-    signing.make(state_place(host_env)?.as_ref())
+    signing.make(Some(&state_place(host_env)?))
 }
 
 /// Returns where a run with this environment keeps its record.
 ///
 /// # Errors
-/// Returns [`Error::StrayLink`] if a link that a stage could have made leads there, or to HOME.
-pub(crate) fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Result<Option<Place>, Error> {
+/// Returns [`FileFault::StrayLink`] if a link that a stage could have made leads there, or to HOME, and [`Error::Place`] without a place.
+pub fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Result<RecordDir, Error> {
     let variable = |name: &str| host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = walk_home(variable("HOME"))
-        .map_err(|(home, link)| Error::from_walk("the home directory", &home, link))?;
-    let place = Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok();
-    if let Some(place) = &place {
-        let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
-        // Other errors of the directory are reported when it is used.
-        if let Err(error @ WalkError::Link { .. }) = links.walk_existing(place.dir()) {
-            return Err(Error::from_walk("the state directory", place.dir(), error));
-        }
+        .map_err(|(home, link)| FileFault::from_walk("the home directory", &home, link))?;
+    let place =
+        RecordDir::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).map_err(Error::Place)?;
+    let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
+    // Other errors of the directory are reported when it is used.
+    if let Err(error @ WalkError::Link { .. }) = links.walk_existing(place.dir()) {
+        return Err(FileFault::from_walk("the state directory", place.dir(), error).into());
     }
     Ok(place)
 }

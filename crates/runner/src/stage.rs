@@ -13,6 +13,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use exeat_compose::{Effects, EnvRule, Machine, NextHop, PolicyRequest, Site, compose};
+use exeat_files::fault::FileFault;
 use exeat_files::protected::NoName;
 use exeat_files::request::{Bind, Bounds, Work};
 use exeat_policy::{
@@ -688,11 +689,8 @@ fn place(bind: &Bind, cwd: &Path) -> Result<Bind, Error> {
     let dots = bind.guest.components().any(|part| part == Component::ParentDir);
     if dots || !bind.guest.is_absolute() {
         let why = "it must be absolute, without `..`";
-        return Err(Error::Path {
-            what: "as a place inside",
-            path: bind.guest.clone(),
-            source: io::Error::new(io::ErrorKind::InvalidInput, why),
-        });
+        let source = io::Error::new(io::ErrorKind::InvalidInput, why);
+        return Err(FileFault::Path { what: "as a place inside", path: bind.guest.clone(), source }.into());
     }
     Ok(Bind { guest: bind.guest.components().collect(), host })
 }

@@ -9,27 +9,25 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_contract::NOBODY;
+use exeat_files::fault::FileFault;
+use exeat_files::layout::{self, Mount};
+use exeat_files::lists;
 use exeat_files::names::{plain_name, rows, true_name};
+use exeat_files::permissions::{Ids, enters, is_closed, is_mine, is_open_to, resolve_links};
 use exeat_files::users::user_of;
-use exeat_sandbox::{HostTree, Mount, UserMap};
+use exeat_sandbox::{HostTree, UserMap};
 use nix::errno::Errno;
 use nix::unistd::Uid;
 
-use crate::bounds::follow;
 use crate::cache::Steps;
 use crate::error::Error;
-use crate::lists;
 use crate::uids::ranges;
-use crate::view;
-
-/// A kernel uid and gid.
-pub(crate) type Ids = (u32, u32);
 
 /// The ids of root.
 const ROOT: Ids = (0, 0);
@@ -201,12 +199,12 @@ impl Staged {
                 Access::Open => {}
                 Access::Useless => continue,
                 Access::Cover(at) => {
-                    out.push(Mount::Tmpfs { at, size: view::MASK_SIZE, mode: 0o555 });
+                    out.push(Mount::Tmpfs { at, size: layout::MASK_SIZE, mode: 0o555 });
                     taken.push(None);
                 }
             }
             taken.push(match &mount {
-                Mount::ReadOnly { host, .. } if !view::is_mask(host) => {
+                Mount::ReadOnly { host, .. } if !layout::is_mask(host) => {
                     self.source(host, false, must && host == start)?
                 }
                 Mount::Writable { host, .. } => self.source(host, true, must)?,
@@ -243,7 +241,9 @@ impl Staged {
     /// Returns the source of a tree; `None` for its own path.
     fn source(&mut self, host: &Path, writable: bool, must: bool) -> Result<Option<MountSource>, TreeFault> {
         let failed = |source| {
-            TreeFault::Failed(Error::Path { what: "a tree that is shown", path: host.to_path_buf(), source })
+            TreeFault::Failed(
+                FileFault::Path { what: "a tree that is shown", path: host.to_path_buf(), source }.into(),
+            )
         };
         // The cache of a user with a home may be missing: that user makes it.
         let Ok(meta) = fs::metadata(host) else { return Ok(self.held_with(host)) };
@@ -326,9 +326,9 @@ impl Staged {
 
     /// Returns whether the stage can reach a place, and otherwise what to do about the mount.
     fn access(&self, before: &[Mount], taken: &[Option<MountSource>], mount: &Mount) -> Access {
-        let Some(place) = view::mount_point(mount) else { return Access::Open };
+        let place = mount.at();
         let Some(above) = place.parent() else { return Access::Open };
-        let top = before.iter().rposition(|it| view::mount_point(it).is_some_and(|at| above.starts_with(at)));
+        let top = before.iter().rposition(|it| above.starts_with(it.at()));
         let Some((number, tree)) = top.and_then(|number| Some((number, before.get(number)?))) else {
             return Access::Open;
         };
@@ -443,69 +443,12 @@ fn exchange_lines(known: &str, one: u32, other: u32) -> Option<String> {
     Some(lines)
 }
 
-/// Returns a symbolic link on the path that another user than root could have made or changed.
-pub(crate) fn doubtful_link(path: &Path) -> Option<PathBuf> {
-    resolve_links(path).map_or_else(|| Some(path.to_path_buf()), |(link, _)| link)
-}
-
-/// Returns the first such link, and the target of the path; `None` if there are more links than the kernel follows.
-pub(crate) fn resolve_links(path: &Path) -> Option<(Option<PathBuf>, PathBuf)> {
-    let (links, end) = follow(path)?;
-    Some((links.into_iter().find(|link| !is_root_s_to_make(link)), end))
-}
-
-/// Returns whether only root can replace the entry at a path: in its directory, and in each one above.
-pub(crate) fn is_root_s_to_make(link: &Path) -> bool {
-    link.ancestors().zip(link.ancestors().skip(1)).all(|(entry, dir)| {
-        let about = |path: &Path| fs::symlink_metadata(path).ok().filter(|meta| meta.uid() == 0);
-        about(dir).is_some_and(|dir| {
-            dir.mode() & 0o022 == 0 || (dir.mode() & 0o1000 != 0 && about(entry).is_some())
-        })
-    })
-}
-
-/// Returns whether the permission bits let a user enter a directory and every one above it.
-pub(crate) fn is_open_to(who: Ids, path: &Path) -> bool {
-    path.ancestors().all(|part| fs::metadata(part).is_ok_and(|meta| enters(&meta, who, None)))
-}
-
-/// Returns whether a user may enter one directory, in a tree in which an owner and this user are exchanged.
-fn enters(meta: &Metadata, who: Ids, owner: Option<Ids>) -> bool {
-    let bit =
-        match (is_mine(meta, who, owner), exchanged_id(meta.gid(), who.1, owner.map(|ids| ids.1)) == who.1) {
-            (true, _) => 0o100,
-            (false, true) => 0o010,
-            (false, false) => 0o001,
-        };
-    !meta.is_dir() || meta.mode() & bit != 0
-}
-
-/// Returns whether a file belongs to others and is closed to everybody else.
-fn is_closed(meta: &Metadata, who: Ids) -> bool {
-    const EVERYBODY: u32 = 0o007;
-    !meta.is_symlink() && meta.uid() != who.0 && meta.gid() != who.1 && meta.mode() & EVERYBODY == 0
-}
-
 /// Returns whether a mount only hides what is there.
 fn is_mask(mount: &Mount) -> bool {
     match mount {
         Mount::Tmpfs { mode, .. } => *mode == 0,
-        Mount::ReadOnly { host, .. } => view::is_mask(host),
+        Mount::ReadOnly { host, .. } => layout::is_mask(host),
         _ => false,
-    }
-}
-
-/// Returns whether a file belongs to this user in a tree with an exchanged owner.
-fn is_mine(meta: &Metadata, who: Ids, owner: Option<Ids>) -> bool {
-    exchanged_id(meta.uid(), who.0, owner.map(|ids| ids.0)) == who.0
-}
-
-/// Maps an id in an exchange of two.
-fn exchanged_id(id: u32, one: u32, other: Option<u32>) -> u32 {
-    match other {
-        Some(other) if id == one => other,
-        Some(other) if id == other => one,
-        _ => id,
     }
 }
 

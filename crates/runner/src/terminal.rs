@@ -56,15 +56,20 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Returns `None` if the stage gets its streams unchanged: when standard input or output is not this process's controlling terminal.
+    /// Whether the stage gets a terminal of its own: when standard input and output are this process's controlling terminal.
+    pub(crate) fn is_wanted([input, output, _]: &[OwnedFd; 3]) -> bool {
+        is_controlling(output) && is_controlling(input)
+    }
+
+    /// Returns `None` if the stage gets its streams unchanged.
     ///
     /// # Errors
     /// Returns an error when that terminal cannot be opened again or inspected.
     pub(crate) fn for_streams(streams: &[OwnedFd; 3]) -> io::Result<Option<Self>> {
-        let [input, output, _] = streams;
-        if !is_controlling(output) || !is_controlling(input) {
+        if !Self::is_wanted(streams) {
             return Ok(None);
         }
+        let [input, ..] = streams;
         let tty = opened_anew(input)?;
         let mut found = tcgetattr(&tty)?;
         if tcgetpgrp(&tty) != Ok(getpgrp()) {
@@ -227,7 +232,7 @@ pub(crate) fn refuse_reads(streams: &mut [OwnedFd; 3]) -> io::Result<bool> {
 
 /// Returns whether this is this process's controlling terminal, by any name. The kernel returns ENOTTY for any other (tcgetpgrp(3)),
 /// except for a pseudo-terminal's master (tiocgpgrp, drivers/tty/tty_jobctrl.c), which never is one.
-pub(crate) fn is_controlling(stream: impl AsFd) -> bool {
+fn is_controlling(stream: impl AsFd) -> bool {
     tcgetpgrp(&stream).is_ok() && fstat(&stream).is_ok_and(|stat| stat.st_rdev != PTMX)
 }
 

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use nix::unistd::{Gid, Group, Uid};
 
-use crate::staged::Ids;
+use exeat_files::permissions::Ids;
 
 /// The range is above the default range of sssd-ad(5) for directory users (`ldap_idmap_range_min` and `ldap_idmap_range_max`: 200000 to
 /// 2000200000), and below systemd's ranges for other machines ("Users, Groups, UIDs and GIDs on systemd systems": 1879048192 to

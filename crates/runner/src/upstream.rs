@@ -1,9 +1,8 @@
 //! Checks the upstream proxy of a run against the ceilings.
 
-use exeat_policy::{Day, Policy, Target};
+use exeat_policy::{Admitted, Day, Policy, Target, Vetted};
 use exeat_proxy::AddressCheckError;
 
-use crate::alone::check_addresses;
 use crate::error::Error;
 
 /// Checks that every ceiling of the policy that bounds upstream proxies allows this one. A literal address is judged here; what
@@ -22,6 +21,17 @@ pub(crate) fn check_ceilings(policy: &Policy, proxy: &Target, today: Day) -> Res
             Err(AddressCheckError::Failed(why)) => Err(denied(why)),
         },
         _ => Ok(()),
+    }
+}
+
+/// Resolves and judges the addresses of an admitted target like the proxy of a run. Blocks until it has an answer.
+///
+/// # Errors
+/// Returns [`AddressCheckError`] if policy denies an address, or no answer is usable.
+pub fn check_addresses(admitted: Admitted) -> Result<Vetted, AddressCheckError> {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(exeat_proxy::check_addresses(admitted)),
+        Err(error) => Err(AddressCheckError::Failed(format!("no runtime: {error}"))),
     }
 }
 

@@ -20,9 +20,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exeat_compose::{Ask, Discovered};
-use exeat_policy::preset::{self, Found, Preset};
+use exeat_policy::preset::{self, Preset, PresetOrProfile};
 use exeat_policy::{Action, Limits, Note, Origin, Policy, PolicyBuilder, RuleSpec};
-use exeat_runner::discover::{Discovery, DiscoveryError, Times};
+use exeat_runner::discover::error::DiscoveryError;
+use exeat_runner::discover::{Discovery, Times};
 use exeat_runner::{Bind, Bounds, Error, Files};
 
 /// A name that no resolver knows.
@@ -166,7 +167,7 @@ fn is_kept(name: &OsStr) -> bool {
 
 fn group(name: &str) -> &'static Preset {
     match preset::find(name) {
-        Some(Found::Group(group)) => group,
+        Some(PresetOrProfile::Group(group)) => group,
         other => panic!("{other:?}"),
     }
 }
@@ -455,7 +456,7 @@ fn a_users_rule_opens_an_address_that_a_preset_does_not() {
     let found = place().ask("npm").unwrap();
     assert_eq!(texts(&found), [""; 0]);
     assert!(
-        found.doubt.as_ref().unwrap().contains("had asked for all of them: 127.0.0.1:9"),
+        found.doubt.as_ref().unwrap().contains("exeat asks it for: 127.0.0.1:9"),
         "{:?}",
         found.doubt
     );
@@ -556,7 +557,7 @@ fn finds_hosts_that_a_found_host_names() {
         "{:?}",
         found.notes
     );
-    assert!(found.doubt.as_ref().unwrap().contains("had asked for all of them"), "{:?}", found.doubt);
+    assert!(found.doubt.as_ref().unwrap().contains("exeat asks it for: 10.9.8.7:443"), "{:?}", found.doubt);
     // Every round has a record, and allowed only hosts that were found before it.
     let records = place.records();
     assert_eq!(records.len(), 3);

@@ -172,7 +172,7 @@ fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
             Box::new(|it| {
                 edit(it, |mount| {
                     if let Mount::File { bytes, .. } = mount {
-                        bytes.0.to_mut().push(b'x')
+                        bytes.to_mut().push(b'x')
                     }
                 })
             }),

@@ -7,8 +7,9 @@ use exeat_files::quarantine::Leftovers;
 use exeat_proxy::{ConnectionSummary, LostConnections};
 use exeat_record::ledger::Head;
 use exeat_record::{RunId, Sealed};
+use nix::sys::signal::Signal;
 
-use super::sandbox::SandboxEnd;
+use crate::cover::Uncovered;
 use crate::ended::Ended;
 use crate::error::{Error, RunLost};
 
@@ -19,7 +20,7 @@ pub struct Outcome {
     pub run: RunId,
     /// The end of the stage.
     pub ended: Ended,
-    /// The reason that the stage never started, if so. A line of `notes` repeats it.
+    /// The reason that the stage never started, if so.
     pub why_not: Option<String>,
     /// The proxy's counts.
     pub summary: ConnectionSummary,
@@ -80,4 +81,19 @@ pub(super) struct Done {
     pub(super) no_gateway: Option<String>,
     pub(super) summary: ConnectionSummary,
     pub(super) through: Option<OtherProxy>,
+}
+
+/// The end as the sandbox's thread saw it.
+pub(super) struct SandboxEnd {
+    pub(super) ended: Ended,
+    /// The kernel's error if the command could not be executed.
+    pub(super) why_not: Option<&'static str>,
+    /// The first signal for the stage.
+    pub(super) signal: Option<Signal>,
+    /// The reason to stop the stage because usage could not be measured.
+    pub(super) blind: Option<String>,
+    /// A line about a signal that was not passed on.
+    pub(super) untold: Option<String>,
+    /// The covers that the host removed.
+    pub(super) uncovered: Uncovered,
 }

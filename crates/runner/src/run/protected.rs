@@ -10,31 +10,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use exeat_files::layout::Mount;
 use exeat_files::protected::let_through;
 use exeat_files::quarantine::{
     DIRECTORY, Found, Interrupted, Journal, Keeper, Leftovers, Settlement, Watch, settle_interrupted,
 };
 use exeat_files::stubs::Stub;
-use exeat_record::{Note, RunId, What};
-use exeat_sandbox::Mount;
+use exeat_record::{RunId, RunNote, What};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::caller::is_callers;
 use crate::cover::SavedFile;
 use crate::plan::Plan;
 use crate::remedy;
 use crate::signals::Signals;
 use crate::signing::key_place;
+use exeat_files::permissions::is_callers;
 
-pub(super) fn quarantine_note(Found { path, moved }: &Found) -> Note {
+pub(super) fn quarantine_note(Found { path, moved }: &Found) -> RunNote {
     let path = path.display();
     let (what, words) = match moved {
         Ok(_) => (What::Quarantined, path.to_string()),
         // The reason comes first because a record cuts long texts at their end.
         Err(error) => (What::NotQuarantined, format!("{error}: {path}")),
     };
-    let mut note = Note::new(what);
+    let mut note = RunNote::new(what);
     note.error = Some(words);
     note
 }
@@ -229,10 +229,10 @@ pub(super) fn quarantine_line(found: &Found) -> String {
 }
 
 /// Returns notes that count the names without their own note.
-pub(super) fn quarantine_more_notes(found: &Leftovers) -> impl Iterator<Item = Note> {
+pub(super) fn quarantine_more_notes(found: &Leftovers) -> impl Iterator<Item = RunNote> {
     let more = [(What::Quarantined, found.more_moved), (What::NotQuarantined, found.more_left)];
     more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| {
-        let mut note = Note::new(what);
+        let mut note = RunNote::new(what);
         note.count = Some(count);
         note.error = Some("as many more, which have no note of their own".into());
         note

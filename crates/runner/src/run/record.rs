@@ -10,7 +10,7 @@ use exeat_files::place::FilePlace;
 use exeat_policy::Policy;
 use exeat_proxy::ConnectionSummary;
 use exeat_record::place::store_policy;
-use exeat_record::{Cause, Header, Holds, Log, Note, OpenError, RunEnd, RunId, Sink, What, sha256_hex};
+use exeat_record::{Cause, Header, Holds, Log, OpenError, RunEnd, RunId, RunNote, Sink, What, sha256_hex};
 use exeat_sandbox::Enforced;
 use tokio::time::sleep_until;
 
@@ -61,9 +61,9 @@ pub(crate) fn record_full(summary: &ConnectionSummary, no_space: Option<&str>) -
 }
 
 /// Returns a note about connections beyond the limit. A line for each would let a flood of them fill the disk.
-pub(crate) fn turned_away_note(summary: &ConnectionSummary) -> Option<Note> {
+pub(crate) fn turned_away_note(summary: &ConnectionSummary) -> Option<RunNote> {
     let count = Some(summary.turned_away).filter(|count| *count > 0)?;
-    let mut note = Note::new(What::TurnedAway);
+    let mut note = RunNote::new(What::TurnedAway);
     note.count = Some(count);
     let plural = if count == 1 { "" } else { "s" };
     note.error = Some(format!("{count} connection{plural} turned away: too many were open at one time"));
@@ -89,7 +89,7 @@ pub(crate) struct Record<'a> {
     /// Whether each line reaches the disk before the action that it describes.
     pub(crate) sync: bool,
     pub(crate) signing: &'a Signing,
-    pub(crate) place: Option<&'a exeat_record::place::Place>,
+    pub(crate) place: Option<&'a exeat_record::place::RecordDir>,
     pub(crate) stage: Option<String>,
     /// The policy; `None` if another proxy decides.
     pub(crate) policy: Option<&'a Policy>,
@@ -162,7 +162,7 @@ async fn keep_signed(log: &Log) -> Infallible {
 /// Opens the sink, and returns its path if it has one.
 fn open_record(
     audit: &AuditTo,
-    place: Option<&exeat_record::place::Place>,
+    place: Option<&exeat_record::place::RecordDir>,
     run: RunId,
 ) -> Result<(Sink, Option<PathBuf>), Error> {
     match (audit, place) {
@@ -170,7 +170,7 @@ fn open_record(
             let (sink, path) = place.create(run).map_err(Error::Place)?;
             Ok((sink, Some(path)))
         }
-        (AuditTo::Default, None) => Err(Error::Place(exeat_record::place::Error::NoHome)),
+        (AuditTo::Default, None) => Err(Error::Place(exeat_record::place::DirError::NoHome)),
         (AuditTo::File(path), _) => {
             let opened = |source| Error::Record(OpenError::Io { path: path.clone(), source });
             let record = FilePlace::open(path).map_err(opened)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exeat_policy::{Limits, Span};
 use exeat_proxy::DeniedHost;
-use exeat_record::{Event, Log, Note, What};
+use exeat_record::{Event, Log, RunNote, What};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Bridge, HostTree, Staging, Status};
 use nix::libc;
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::outcome::SandboxEnd;
 use super::{OnDenied, Run};
 use crate::cover::Uncovered;
 use crate::dirs::{RunDir, names};
@@ -284,21 +285,6 @@ impl Sandbox {
     }
 }
 
-/// The end as the sandbox's thread saw it.
-pub(super) struct SandboxEnd {
-    pub(super) ended: Ended,
-    /// The kernel's error if the command could not be executed.
-    pub(super) why_not: Option<&'static str>,
-    /// The first signal for the stage.
-    pub(super) signal: Option<Signal>,
-    /// The reason to stop the stage because usage could not be measured.
-    pub(super) blind: Option<String>,
-    /// A line about a signal that was not passed on.
-    pub(super) untold: Option<String>,
-    /// The covers that the host removed.
-    pub(super) uncovered: Uncovered,
-}
-
 /// Sleeps until the deadline, or forever without one.
 async fn until(deadline: Option<Instant>) {
     match deadline {
@@ -332,7 +318,7 @@ pub(super) async fn watch_relay(
     if !handle.stage_is_over() {
         tracing::warn!("the relay ended before the stage");
         // The log itself stops the run if it cannot write.
-        let _ = log.write(Event::Note(Note::new(What::BridgeLost)));
+        let _ = log.write(Event::Note(RunNote::new(What::BridgeLost)));
     }
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! Defines the standard streams that a caller sets for a stage.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+
+use crate::run::streams::null;
 
 /// The destination of one standard stream of a stage.
 ///
@@ -61,9 +63,7 @@ impl Stdio {
         match &self.0 {
             Kind::Inherit => own.try_clone_to_owned(),
             Kind::Fd(fd) => fd.as_fd().try_clone_to_owned(),
-            Kind::Null | Kind::Piped => {
-                Ok(OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
-            }
+            Kind::Null | Kind::Piped => Ok(null()?.into()),
         }
     }
 
