@@ -81,7 +81,7 @@ pub(crate) fn hold_standard_numbers() -> sys::Result<()> {
     let streams = sys::standard_streams();
     for condition in sys::conditions(streams.each_ref().map(|stream| &**stream))? {
         if condition & sys::POLLNVAL != 0 {
-            // The lowest free number is the missing one. It stays open for good.
+            // The lowest free number is the missing one. It is never closed.
             mem::forget(sys::open(c"/dev/null", sys::O_RDWR)?);
         }
     }

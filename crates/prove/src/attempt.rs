@@ -1,8 +1,4 @@
-//! `exeat prove`: what is tried, and what it needs to know. How a stage tries it is in the files of each subject and in
-//! [`inside`]; what stands outside and listens is in [`host`].
-//!
-//! An attempt never decides whether its answer is right for good: it says what it saw, and the host side adds what its
-//! canaries saw. That an attempt can get out at all is shown in the same minute, by making it outside.
+//! One attempt: how it is made, what it saw, and what it has to know.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,31 +9,14 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-pub(crate) mod canary;
-mod files;
-mod gateway;
-pub(crate) mod host;
-pub(crate) mod inside;
-mod kernel;
-mod net;
-mod processes;
-mod proxy;
-pub(crate) mod scratch;
-mod secrets;
-mod sockets;
-pub(crate) mod survive;
-
-/// The word that makes this binary the inside of a proof, as its first argument.
-pub(crate) const INSIDE: &str = "prove-inside";
-
 /// One way to try to get out.
-pub(crate) struct Attempt {
+pub struct Attempt {
     /// What it is called on the command line and in JSON.
-    pub(crate) id: &'static str,
+    pub id: &'static str,
     /// What is tried.
-    pub(crate) title: &'static str,
+    pub title: &'static str,
     /// The rows of docs/threats.md that it stands for.
-    pub(crate) rows: &'static [&'static str],
+    pub rows: &'static [&'static str],
     /// Makes the attempt, where a stage is.
     pub(crate) make: fn(&Spec) -> Saw,
     /// How it is known that the attempt can be made here.
@@ -52,7 +31,7 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// An attempt that needs no canary and no control.
-    const fn new(
+    pub(crate) const fn new(
         id: &'static str,
         title: &'static str,
         rows: &'static [&'static str],
@@ -71,27 +50,27 @@ impl Attempt {
     }
 
     /// The same attempt, made outside, has to succeed.
-    const fn controlled(self) -> Self {
+    pub(crate) const fn controlled(self) -> Self {
         Self { control: Control::Same, ..self }
     }
 
     /// Another attempt, made outside, has to succeed.
-    const fn controlled_by(self, control: fn(&Spec) -> Saw) -> Self {
+    pub(crate) const fn controlled_by(self, control: fn(&Spec) -> Saw) -> Self {
         Self { control: Control::Other(control), ..self }
     }
 
     /// These canaries listen meanwhile.
-    const fn watched(self, canaries: &'static [&'static str]) -> Self {
+    pub(crate) const fn watched(self, canaries: &'static [&'static str]) -> Self {
         Self { canaries, ..self }
     }
 
     /// Another run is alive meanwhile.
-    const fn beside_another_run(self) -> Self {
+    pub(crate) const fn beside_another_run(self) -> Self {
         Self { beside_another: true, ..self }
     }
 
     /// What the canaries would see, where that is not its name.
-    const fn leaving(self, trace: &'static str) -> Self {
+    pub(crate) const fn leaving(self, trace: &'static str) -> Self {
         Self { trace, ..self }
     }
 }
@@ -110,22 +89,13 @@ pub(crate) enum Control {
 /// What an attempt saw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "saw", content = "seen", rename_all = "kebab-case")]
-pub(crate) enum Saw {
+pub enum Saw {
     /// It got out.
     Out(String),
     /// It was refused.
     Refused(String),
     /// It could not be made.
     NotMade(String),
-}
-
-/// Every attempt, in the order in which they are made.
-pub(crate) fn attempts() -> impl Iterator<Item = &'static Attempt> {
-    // The last one would end the others if it succeeded.
-    [net::ATTEMPTS, gateway::ATTEMPTS, sockets::ATTEMPTS, proxy::ATTEMPTS, secrets::ATTEMPTS]
-        .into_iter()
-        .chain([files::ATTEMPTS, kernel::ATTEMPTS, processes::ATTEMPTS])
-        .flatten()
 }
 
 /// What the inside has to know: where the canaries are, and what was planted. As JSON, its one argument.
@@ -188,13 +158,13 @@ impl Node {
     }
 
     /// Whether this is the same object.
-    fn is(&self, meta: &std::fs::Metadata) -> bool {
+    pub(crate) fn is(&self, meta: &std::fs::Metadata) -> bool {
         (self.dev, self.ino) == (meta.dev(), meta.ino())
     }
 }
 
 /// An answer of the kernel's: success is a way out.
-fn answer<T>(result: io::Result<T>, what: &str) -> Saw {
+pub(crate) fn answer<T>(result: io::Result<T>, what: &str) -> Saw {
     match result {
         Ok(_) => Saw::Out(what.to_owned()),
         Err(error) => Saw::Refused(name(&error)),
@@ -202,7 +172,7 @@ fn answer<T>(result: io::Result<T>, what: &str) -> Saw {
 }
 
 /// Several calls: one that succeeds is a way out, and names itself.
-fn several<T>(calls: impl IntoIterator<Item = (String, io::Result<T>)>) -> Saw {
+pub(crate) fn several<T>(calls: impl IntoIterator<Item = (String, io::Result<T>)>) -> Saw {
     let (mut out, mut refused): (Vec<String>, BTreeMap<String, usize>) = Default::default();
     for (what, result) in calls {
         match result {
@@ -224,11 +194,11 @@ fn several<T>(calls: impl IntoIterator<Item = (String, io::Result<T>)>) -> Saw {
 }
 
 /// Why an attempt is not made where [`apart_from_host`] says no.
-const HARM: &str = "it would do harm on the host";
+pub(crate) const HARM: &str = "it would do harm on the host";
 
 /// Whether this process is known to be in a namespace of its own, of this kind (namespaces(7)): some attempts would do harm
 /// elsewhere, in a test of a machine's owner that went wrong.
-fn apart_from_host(spec: &Spec, kind: &str) -> bool {
+pub(crate) fn apart_from_host(spec: &Spec, kind: &str) -> bool {
     let here = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok();
     let host = spec.namespaces.get(kind);
     host.is_some()
@@ -236,14 +206,14 @@ fn apart_from_host(spec: &Spec, kind: &str) -> bool {
 }
 
 /// The first few of a list.
-fn some(list: &[String]) -> String {
+pub(crate) fn some(list: &[String]) -> String {
     const FEW: usize = 4;
     let shown = list.iter().take(FEW).cloned().collect::<Vec<_>>().join(", ");
     if list.len() > FEW { format!("{shown} and {} more", list.len() - FEW) } else { shown }
 }
 
 /// `ENETUNREACH` rather than words that change with the locale.
-fn name(error: &io::Error) -> String {
+pub(crate) fn name(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => format!("{:?}", Errno::from_raw(code)),
         None if error.kind() == io::ErrorKind::TimedOut => "no answer".into(),

@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::libc;
 use nix::unistd::{AccessFlags, access};
 
-use super::{Attempt, Node, Saw, several};
+use crate::attempt::{Attempt, Node, Saw, name, several};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("system-files", "writing to the host's files", &["B19"], |spec| {
@@ -83,7 +83,7 @@ fn hard_link() -> Saw {
 fn setuid_file() -> Saw {
     let path = Path::new("with-rights");
     if let Err(error) = File::create_new(path) {
-        return Saw::NotMade(format!("no file in the working directory: {}", super::name(&error)));
+        return Saw::NotMade(format!("no file in the working directory: {}", name(&error)));
     }
     let set = fs::set_permissions(path, Permissions::from_mode(0o4755)).and_then(|()| {
         let mode = fs::metadata(path)?.permissions().mode();

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-use super::net::{NAME_SERVER, PATIENCE, Reply, ask_tcp, ask_udp};
-use super::{Attempt, Saw, name, several, some};
+use crate::attempt::{Attempt, Saw, name, several, some};
+use crate::net::{NAME_SERVER, PATIENCE, Reply, ask_tcp, ask_udp};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new(

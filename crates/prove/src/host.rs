@@ -7,16 +7,18 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use exeat_compose::Machine;
-use exeat_runner::{RunId, attempt};
+use exeat_runner::RunId;
+
+use crate::sys;
 use nix::sys::signal::{Signal, kill};
 
-use super::canary::{Canaries, Files};
-use super::gateway::GRANTED;
-use super::inside::Line;
-use super::scratch::{Scratch, resolver, sockets_of_runs};
-use super::{Attempt, INSIDE, Node, Other, Spec, survive};
-use crate::env_vars::XDG_STATE_HOME;
-use crate::failure::Failure;
+use crate::attempt::{Attempt, Node, Other, Spec};
+use crate::canary::{Canaries, Files};
+use crate::gateway::GRANTED;
+use crate::inside::INSIDE;
+use crate::inside::Line;
+use crate::scratch::{Scratch, resolver, sockets_of_runs};
+use crate::survive;
 
 mod child;
 mod judge;
@@ -24,11 +26,12 @@ mod loader;
 mod planted;
 mod stop;
 
-use child::{Done, Started};
+use child::Started;
 use judge::{Ended, judge, survived};
 
-pub(crate) use judge::Found;
-pub(crate) use stop::stopped;
+pub use child::Done;
+pub use judge::Found;
+pub use stop::stopped;
 
 /// Where the stage finds this binary.
 const PLACE: &str = "/run/exeat-prove";
@@ -41,13 +44,24 @@ const GONE: Duration = Duration::from_secs(2);
 
 /// The choice of a run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Way<'a> {
-    pub(crate) bridge: &'static str,
-    pub(crate) view: Option<&'a str>,
+pub struct Way<'a> {
+    /// `handoff` or `relay`.
+    pub bridge: &'static str,
+    /// The value of `--fs`, if it was given.
+    pub view: Option<&'a str>,
+}
+
+/// What could not be prepared on the host.
+#[derive(Debug)]
+pub struct HostError {
+    /// What was tried, after "cannot".
+    pub what: String,
+    /// Why not.
+    pub source: io::Error,
 }
 
 /// The machine with everything planted. Dropped, nothing of it is left.
-pub(crate) struct Host {
+pub struct Host {
     exe: PathBuf,
     token: String,
     spec: Spec,
@@ -61,15 +75,15 @@ pub(crate) struct Host {
 
 impl Host {
     /// Plants everything. What cannot be planted is left out, and its attempt then says so.
-    pub(crate) fn new(machine: &Machine) -> Result<Self, Failure> {
+    pub fn new(machine: &Machine) -> Result<Self, HostError> {
         let could_not = |what: &str| {
-            let message = format!("cannot {what}");
-            move |error: io::Error| Failure::could(message).because(error)
+            let what = what.to_owned();
+            move |source: io::Error| HostError { what, source }
         };
         // On this thread, which starts every program: the keyring goes to its children.
         let token = RunId::new().to_string().to_lowercase();
         let key = format!("exeat-prove:{token}");
-        let key = attempt::plant_key(&key, &token).ok().map(|()| key);
+        let key = sys::plant_key(&key, &token).ok().map(|()| key);
         stop::watch_signals();
 
         let exe = std::env::current_exe().map_err(could_not("tell where this program is"))?;
@@ -107,7 +121,7 @@ impl Host {
     ///
     /// # Errors
     /// [`NoRun`] when there is nothing to judge: the words of a run that did not start, among others.
-    pub(crate) fn over(&mut self, way: Way<'_>, attempts: &[&'static Attempt]) -> Result<Vec<Found>, NoRun> {
+    pub fn over(&mut self, way: Way<'_>, attempts: &[&'static Attempt]) -> Result<Vec<Found>, NoRun> {
         if attempts.is_empty() {
             return Ok(Vec::new());
         }
@@ -152,7 +166,7 @@ impl Host {
     }
 
     /// Kills an exeat whose stage has a process that ignores what can be ignored, and looks what is left.
-    pub(crate) fn survive(&mut self, way: Way<'_>) -> Result<Found, NoRun> {
+    pub fn survive(&mut self, way: Way<'_>) -> Result<Found, NoRun> {
         let token = format!("{}-{}-survives", self.token, way.bridge);
         let mut run = self.run(way, "survive");
         run.args(["survive", &token]);
@@ -231,8 +245,8 @@ impl Host {
             run.args(["--allow", &rule]);
         }
         // What is noted of these runs ends with the proof. Where the user has chosen the place, it is the one to be proved.
-        if name == "survive" || std::env::var_os(XDG_STATE_HOME).is_none() {
-            run.env(XDG_STATE_HOME, self.scratch.at("state"));
+        if name == "survive" || std::env::var_os("XDG_STATE_HOME").is_none() {
+            run.env("XDG_STATE_HOME", self.scratch.at("state"));
         }
         run.current_dir(self.scratch.work());
         let mut loader = Vec::new();
@@ -273,7 +287,7 @@ impl Host {
 }
 
 /// Why there is nothing to judge.
-pub(crate) enum NoRun {
+pub enum NoRun {
     /// The run did not start, and said why.
     Said(Done),
     /// This side failed.

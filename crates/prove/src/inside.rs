@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use exeat_runner::attempt::{Apart, apart};
+use crate::sys::{Apart, apart};
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, Control, INSIDE, Saw, Spec, attempts, name};
-use crate::exit::Exit;
+use crate::attempt::{Attempt, Control, Saw, Spec, name};
+use crate::attempts;
 
 /// How long one attempt may take.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -22,21 +22,25 @@ pub(crate) struct Line {
     pub(crate) saw: Saw,
 }
 
-/// The exit code, if this process was started to be an inside: `prove-inside attempts|controls SPEC [NAME...]`, or to
-/// stand by: `prove-inside wait|survive TOKEN`.
-pub(crate) fn asked() -> Option<Exit> {
+/// The word that makes the binary the inside of a proof, as its first argument.
+pub(crate) const INSIDE: &str = "prove-inside";
+
+/// Makes attempts, if this process was started for them: `prove-inside attempts|controls SPEC [NAME...]`, or to stand by:
+/// `prove-inside wait|survive TOKEN`. Returns `None` in any other process.
+///
+/// # Errors
+/// Returns an error for words that it does not know, and when a line cannot be written.
+#[must_use]
+pub fn asked() -> Option<io::Result<()>> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != INSIDE {
         return None;
     }
     let words: Vec<String> = words.map(OsString::into_string).collect::<Result<_, _>>().ok()?;
-    Some(run(&words).unwrap_or_else(|error| {
-        crate::stdio::say(&format!("exeat: {INSIDE}: {error}\n"));
-        Exit::BadInput
-    }))
+    Some(run(&words))
 }
 
-fn run(words: &[String]) -> io::Result<Exit> {
+fn run(words: &[String]) -> io::Result<()> {
     match words {
         [kind, spec, names @ ..] if kind == "attempts" || kind == "controls" => {
             let spec: Spec = serde_json::from_str(spec)?;
@@ -50,7 +54,7 @@ fn run(words: &[String]) -> io::Result<Exit> {
                 };
                 print(attempt, alone(make, &spec))?;
             }
-            Ok(Exit::Yes)
+            Ok(())
         }
         [kind, token] if kind == "wait" => super::sockets::stand_by(token),
         // The word is for whoever looks at the list of processes.

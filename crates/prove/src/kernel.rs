@@ -4,11 +4,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 
-use exeat_runner::attempt::{self, Namespace};
+use crate::sys::{self, Namespace};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use super::{Attempt, HARM, Saw, Spec, answer, apart_from_host, several, some};
+use crate::attempt::{Attempt, HARM, Saw, Spec, answer, apart_from_host, name, several, some};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("sysctls", "writable kernel settings, core_pattern among them", &["B10", "B29"], |_| {
@@ -22,18 +22,18 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("chroot", "another root", &["B10"], |_| {
         answer(nix::unistd::chroot("/tmp").map_err(Into::into), "chroot")
     }),
-    Attempt::new("i386", "system calls of the i386 table", &["B07"], |_| answer(attempt::i386(), "getpid"))
+    Attempt::new("i386", "system calls of the i386 table", &["B07"], |_| answer(sys::i386(), "getpid"))
         .controlled(),
-    Attempt::new("x32", "system calls of the x32 table", &["B07"], |_| answer(attempt::x32(), "getpid"))
+    Attempt::new("x32", "system calls of the x32 table", &["B07"], |_| answer(sys::x32(), "getpid"))
         .controlled(),
     Attempt::new("terminal-input", "typing into a terminal", &["B08"], |_| {
-        answer(attempt::push_input(), "a byte was typed")
+        answer(sys::push_input(), "a byte was typed")
     })
     .controlled(),
-    Attempt::new("bpf", "BPF programs", &[], |_| answer(attempt::bpf(), "a map")),
-    Attempt::new("perf", "performance counters", &[], |_| answer(attempt::perf(), "a counter")),
+    Attempt::new("bpf", "BPF programs", &[], |_| answer(sys::bpf(), "a map")),
+    Attempt::new("perf", "performance counters", &[], |_| answer(sys::perf(), "a counter")),
     Attempt::new("userfaultfd", "page faults handled in user space", &[], |_| {
-        answer(attempt::userfaultfd(), "a handler")
+        answer(sys::userfaultfd(), "a handler")
     })
     .controlled(),
 ];
@@ -43,7 +43,7 @@ fn sysctls() -> Saw {
     let mut tried = 0;
     let mut out = Vec::new();
     match walk(Path::new("/proc/sys"), &mut tried, &mut out) {
-        Err(error) => Saw::NotMade(format!("/proc/sys cannot be listed: {}", super::name(&error))),
+        Err(error) => Saw::NotMade(format!("/proc/sys cannot be listed: {}", name(&error))),
         Ok(()) if tried == 0 => Saw::NotMade("/proc/sys is empty".into()),
         Ok(()) if out.is_empty() => Saw::Refused(format!("none of {tried} opens for writing")),
         Ok(()) => Saw::Out(some(&out)),
@@ -83,8 +83,8 @@ fn open(path: &Path) -> io::Result<()> {
 /// Each in a process of its own: unshare(2) would change the next attempt.
 fn user_namespace() -> Saw {
     several([
-        ("clone".into(), attempt::clone(Namespace::User)),
-        ("clone3".into(), attempt::clone3(Namespace::User)),
+        ("clone".into(), sys::clone(Namespace::User)),
+        ("clone3".into(), sys::clone3(Namespace::User)),
         ("unshare".into(), unshare(CloneFlags::CLONE_NEWUSER).map_err(Into::into)),
     ])
 }
@@ -96,8 +96,8 @@ fn namespaces() -> Saw {
         ("pid", Namespace::Pid, CloneFlags::CLONE_NEWPID),
         ("IPC", Namespace::Ipc, CloneFlags::CLONE_NEWIPC),
     ];
-    let cloned = kinds.map(|(what, kind, _)| (format!("clone, {what}"), attempt::clone(kind)));
-    let cloned3 = kinds.map(|(what, kind, _)| (format!("clone3, {what}"), attempt::clone3(kind)));
+    let cloned = kinds.map(|(what, kind, _)| (format!("clone, {what}"), sys::clone(kind)));
+    let cloned3 = kinds.map(|(what, kind, _)| (format!("clone3, {what}"), sys::clone3(kind)));
     let unshared =
         kinds.map(|(what, _, flag)| (format!("unshare, {what}"), unshare(flag).map_err(io::Error::from)));
     several(cloned.into_iter().chain(cloned3).chain(unshared))
@@ -116,7 +116,7 @@ fn mounts(spec: &Spec) -> Saw {
             "remounting / writable".into(),
             mount(none, "/", none, MsFlags::MS_REMOUNT | MsFlags::MS_BIND, none).map_err(Into::into),
         ),
-        ("fsopen".into(), attempt::open_file_system()),
-        ("open_tree".into(), attempt::copy_tree()),
+        ("fsopen".into(), sys::open_file_system()),
+        ("open_tree".into(), sys::copy_tree()),
     ])
 }

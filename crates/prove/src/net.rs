@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
-use exeat_runner::attempt;
+use crate::sys;
 use nix::libc;
 
-use super::{Attempt, Saw, Spec, answer, name, several};
+use crate::attempt::{Attempt, Saw, Spec, answer, name, several};
 
 /// For an answer that comes at once or not at all.
 pub(super) const PATIENCE: Duration = Duration::from_millis(700);
@@ -227,17 +227,17 @@ fn lookup() -> Saw {
 fn raw() -> Saw {
     let all = 0x0300; // ETH_P_ALL, network byte order
     several([
-        ("ICMP".into(), attempt::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)),
-        ("ICMPv6".into(), attempt::socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)),
-        ("raw IPv4".into(), attempt::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)),
-        ("packet".into(), attempt::socket(libc::AF_PACKET, libc::SOCK_RAW, all)),
-        ("packet, cooked".into(), attempt::socket(libc::AF_PACKET, libc::SOCK_DGRAM, all)),
+        ("ICMP".into(), sys::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)),
+        ("ICMPv6".into(), sys::socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)),
+        ("raw IPv4".into(), sys::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)),
+        ("packet".into(), sys::socket(libc::AF_PACKET, libc::SOCK_RAW, all)),
+        ("packet, cooked".into(), sys::socket(libc::AF_PACKET, libc::SOCK_DGRAM, all)),
     ])
 }
 
 /// Is part of the kernel where it is there at all: asking for it loads nothing into the host's.
 fn mptcp() -> Saw {
-    answer(attempt::socket(libc::AF_INET, libc::SOCK_STREAM, MPTCP), "an MPTCP socket")
+    answer(sys::socket(libc::AF_INET, libc::SOCK_STREAM, MPTCP), "an MPTCP socket")
 }
 
 /// Linux 5.6, include/uapi/linux/in.h.
@@ -256,7 +256,7 @@ fn protocols() -> Saw {
     let families = [("IPv4", libc::AF_INET), ("IPv6", libc::AF_INET6)];
     several(families.iter().flat_map(|(family_name, family)| {
         kinds.map(|(name, kind, protocol)| {
-            (format!("{name} over {family_name}"), attempt::socket(*family, kind, protocol))
+            (format!("{name} over {family_name}"), sys::socket(*family, kind, protocol))
         })
     }))
 }

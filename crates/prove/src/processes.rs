@@ -3,13 +3,13 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 
-use exeat_runner::attempt;
+use crate::sys;
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::{Gid, Pid, Uid, getpid, getppid, setgid, setgroups, setuid};
 
-use super::{Attempt, HARM, Saw, Spec, apart_from_host, several, some};
+use crate::attempt::{Attempt, HARM, Saw, Spec, apart_from_host, several, some};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("rights", "capabilities, and programs that bring rights along", &["B10", "B21"], |_| {
@@ -25,7 +25,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("read-memory", "reading their memory", &["B23"], |spec| beside(spec, read_memory)),
     Attempt::new("write-memory", "writing their memory", &["B38"], |spec| beside(spec, write_memory)),
     Attempt::new("take-descriptor", "taking their descriptors", &["B23"], |spec| {
-        beside(spec, |pid| attempt::take_descriptor_of(pid.as_raw()))
+        beside(spec, |pid| sys::take_descriptor_of(pid.as_raw()))
     }),
     Attempt::new("signal", "ending the sandbox's first process", &["B24"], signal),
 ];

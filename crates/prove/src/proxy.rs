@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use super::net::{heard, no_listener};
-use super::{Attempt, Saw, Spec, name, some};
+use crate::attempt::{Attempt, Saw, Spec, name, some};
+use crate::net::{heard, no_listener};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("denied-name", "a name that no rule allows", &["H15", "D10", "P22"], |spec| {

@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use exeat_runner::attempt;
+use crate::sys;
 
-use super::{Attempt, Node, Saw, Spec, answer, several};
+use crate::attempt::{Attempt, Node, Saw, Spec, answer, several};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("environ", "a secret in the caller's environment", &["B09", "B28", "B31"], environ)
@@ -41,7 +41,7 @@ fn environ(spec: &Spec) -> Saw {
 
 fn keyring(spec: &Spec) -> Saw {
     match &spec.key {
-        Some(key) => answer(attempt::read_key(key), "the key's secret"),
+        Some(key) => answer(sys::read_key(key), "the key's secret"),
         None => Saw::NotMade("no key could be planted".into()),
     }
 }

@@ -7,11 +7,10 @@ use std::os::unix::net::{self as unix, UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use exeat_runner::attempt;
+use crate::sys;
 use nix::libc;
 
-use super::{Attempt, Other, Saw, Spec, answer, several};
-use crate::exit::Exit;
+use crate::attempt::{Attempt, Other, Saw, Spec, answer, several};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("unix-tmp", "a host socket in /tmp", &["B01", "B02"], |spec| by_path(spec, "unix-tmp"))
@@ -37,16 +36,14 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         .watched(&["abstract"]),
     Attempt::new("other-run", "sockets and files of another run", &["B26"], other_run).beside_another_run(),
     Attempt::new("vsock", "vsock, which has no namespace", &["B04"], |_| {
-        answer(attempt::socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0), "a vsock socket")
+        answer(sys::socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0), "a vsock socket")
     })
     .controlled_by(|_| has_vsock()),
     Attempt::new("families", "sockets of other families", &["B05"], |_| families()),
     Attempt::new("netlink", "netlink but for routes", &["B05"], |_| netlink(1..=22))
         .controlled_by(|_| netlink(GENERIC..=GENERIC)),
-    Attempt::new("io-uring", "io_uring, past every filter", &["B06"], |_| {
-        answer(attempt::io_uring(), "a ring")
-    })
-    .controlled(),
+    Attempt::new("io-uring", "io_uring, past every filter", &["B06"], |_| answer(sys::io_uring(), "a ring"))
+        .controlled(),
 ];
 
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -99,7 +96,7 @@ fn enter(path: &Path) -> io::Result<()> {
 }
 
 /// The stage of the other run: listens, shows that it can be reached, says where it is, and waits for the end of its input.
-pub(super) fn stand_by(token: &str) -> io::Result<Exit> {
+pub(super) fn stand_by(token: &str) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let addr = listener.local_addr()?;
     TcpStream::connect_timeout(&addr, PATIENCE)?;
@@ -114,7 +111,7 @@ pub(super) fn stand_by(token: &str) -> io::Result<Exit> {
     line.push(b'\n');
     io::stdout().lock().write_all(&line)?;
     io::stdin().read_to_end(&mut Vec::new())?;
-    Ok(Exit::Yes)
+    Ok(())
 }
 
 /// A socket of such a family would make the kernel load what it takes, and the host is to stay as it is: so the control asks
@@ -135,7 +132,7 @@ fn families() -> Saw {
     let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET];
     let families = (0..=LAST).filter(|family| !of_stage.contains(family));
     let seen = several(families.map(|family| {
-        let made = kinds.iter().map(|kind| attempt::socket(family, *kind, 0));
+        let made = kinds.iter().map(|kind| sys::socket(family, *kind, 0));
         // The answer that says most: a family that the kernel has refuses types that it lacks.
         let made = made.fold(None, |best: Option<io::Result<()>>, next| match best {
             Some(Ok(())) => best,
@@ -158,6 +155,6 @@ const GENERIC: i32 = 16;
 /// Every protocol but that of routes, 0, which a stage asks about its own namespace (linux/netlink.h).
 fn netlink(protocols: std::ops::RangeInclusive<i32>) -> Saw {
     several(protocols.map(|protocol| {
-        (format!("protocol {protocol}"), attempt::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol))
+        (format!("protocol {protocol}"), sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol))
     }))
 }

@@ -4,18 +4,16 @@ use std::fs;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use exeat_runner::attempt;
+use crate::sys;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::exit::Exit;
-
 /// What it is called.
-pub(crate) const ID: &str = "survive";
+pub const ID: &str = "survive";
 /// What is tried.
-pub(crate) const TITLE: &str = "living on when exeat is killed";
+pub const TITLE: &str = "living on when exeat is killed";
 /// The rows of docs/threats.md that it stands for.
-pub(crate) const ROWS: &[&str] = &["B32"];
+pub const ROWS: &[&str] = &["B32"];
 /// What the survivor says when it stands.
 pub(crate) const ALIVE: &str = "alive";
 
@@ -23,20 +21,20 @@ pub(crate) const ALIVE: &str = "alive";
 const LIFE: Duration = Duration::from_secs(20);
 
 /// The stage: starts a survivor and waits for it.
-pub(super) fn outlive() -> io::Result<Exit> {
-    attempt::apart(LIFE, || {
+pub(super) fn outlive() -> io::Result<()> {
+    sys::apart(LIFE, || {
         // What it could not do, its silence tells.
         let _ = survivor();
         Vec::new()
     })?;
-    Ok(Exit::Yes)
+    Ok(())
 }
 
 /// Leaves its session, ignores what can be ignored, says so, and stays for a while.
 fn survivor() -> io::Result<()> {
     nix::unistd::setsid()?;
     for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE] {
-        attempt::ignore(signal)?;
+        sys::ignore(signal)?;
     }
     let mut out = io::stdout().lock();
     out.write_all(ALIVE.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush())?;

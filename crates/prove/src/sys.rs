@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// The outcome of an attempt in a child process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Apart {
+pub(crate) enum Apart {
     /// It wrote these bytes and ended.
     Said(Vec<u8>),
     /// This signal ended it.
@@ -32,7 +32,7 @@ const MOST: u64 = 64 << 10;
 /// # Errors
 /// Returns `EDEADLK` if this process has several threads: locks of the others would stay locked in the child (fork(2)). Returns the
 /// error of pipe(2), fork(2) or waitpid(2).
-pub fn apart(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Result<Apart> {
+pub(crate) fn apart(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Result<Apart> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(Errno::EDEADLK.into());
     }
@@ -125,7 +125,7 @@ fn reap(pid: libc::pid_t) -> io::Result<libc::c_int> {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
+pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
     // SAFETY: takes numbers only.
     let fd = Errno::result(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
     close(fd.into())
@@ -135,7 +135,7 @@ pub fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn io_uring() -> io::Result<()> {
+pub(crate) fn io_uring() -> io::Result<()> {
     // Size of `struct io_uring_params` (include/uapi/linux/io_uring.h).
     let mut params = [0_u8; 120];
     // SAFETY: the kernel reads and fills at most the struct's 120 bytes.
@@ -147,7 +147,7 @@ pub fn io_uring() -> io::Result<()> {
 /// # Errors
 /// Returns the kernel's answer, and `ENOSYS` on architectures without that entry.
 #[cfg(target_arch = "x86_64")]
-pub fn i386() -> io::Result<()> {
+pub(crate) fn i386() -> io::Result<()> {
     const GETPID: i64 = 20; // arch/x86/entry/syscalls/syscall_32.tbl
     let pid: i64;
     // SAFETY: getpid takes no arguments; the entry changes eax, and r8 to r11 are declared as changed.
@@ -162,7 +162,7 @@ pub fn i386() -> io::Result<()> {
 /// # Errors
 /// Returns `ENOSYS`: this architecture has no such entry.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn i386() -> io::Result<()> {
+pub(crate) fn i386() -> io::Result<()> {
     Err(Errno::ENOSYS.into())
 }
 
@@ -170,7 +170,7 @@ pub fn i386() -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer: `ENOSYS` if it has no x32.
-pub fn x32() -> io::Result<()> {
+pub(crate) fn x32() -> io::Result<()> {
     const X32: i64 = 0x4000_0000; // arch/x86/include/uapi/asm/unistd.h
     // SAFETY: getpid takes no arguments.
     Errno::result(unsafe { libc::syscall(X32 + libc::SYS_getpid) }).map(drop).map_err(Into::into)
@@ -181,7 +181,7 @@ pub fn x32() -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the failed step with the kernel's answer.
-pub fn push_input() -> io::Result<()> {
+pub(crate) fn push_input() -> io::Result<()> {
     // As wide as the register: the C libraries disagree on the type (include/uapi/asm-generic/ioctls.h).
     const TIOCSTI: u64 = 0x5412;
     let step = |what: &str, errno: Errno| {
@@ -228,7 +228,7 @@ fn unlock(master: &OwnedFd) -> nix::Result<CString> {
 
 /// A kind of namespace for a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Namespace {
+pub(crate) enum Namespace {
     /// User namespace.
     User,
     /// Network namespace.
@@ -257,7 +257,7 @@ impl Namespace {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn clone(namespace: Namespace) -> io::Result<()> {
+pub(crate) fn clone(namespace: Namespace) -> io::Result<()> {
     let flags = namespace.flag() | libc::SIGCHLD;
     // SAFETY: without CLONE_VM and a stack, this is fork(2); the child makes one system call.
     let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
@@ -268,7 +268,7 @@ pub fn clone(namespace: Namespace) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn clone3(namespace: Namespace) -> io::Result<()> {
+pub(crate) fn clone3(namespace: Namespace) -> io::Result<()> {
     // The first version of `struct clone_args` (include/uapi/linux/sched.h): flags, pidfd, child_tid, parent_tid, exit_signal, ...
     let mut args = [0_u64; 8];
     args[0] = u64::from(namespace.flag().cast_unsigned());
@@ -295,7 +295,7 @@ fn end_of(child: i64) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn open_file_system() -> io::Result<()> {
+pub(crate) fn open_file_system() -> io::Result<()> {
     // SAFETY: a C string that lives through the call.
     close(Errno::result(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1_u32) })?)
 }
@@ -304,7 +304,7 @@ pub fn open_file_system() -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn copy_tree() -> io::Result<()> {
+pub(crate) fn copy_tree() -> io::Result<()> {
     const OPEN_TREE_CLONE: u32 = 1;
     // SAFETY: a C string that lives through the call.
     close(Errno::result(unsafe {
@@ -316,7 +316,7 @@ pub fn copy_tree() -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer for the first number that is open there.
-pub fn take_descriptor_of(pid: i32) -> io::Result<()> {
+pub(crate) fn take_descriptor_of(pid: i32) -> io::Result<()> {
     // SAFETY: takes numbers only.
     let process = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0_u32) })?;
     // SAFETY: a new descriptor that nothing else owns.
@@ -339,7 +339,7 @@ pub fn take_descriptor_of(pid: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn bpf() -> io::Result<()> {
+pub(crate) fn bpf() -> io::Result<()> {
     const BPF_MAP_CREATE: u32 = 0;
     // map_type BPF_MAP_TYPE_ARRAY, key_size, value_size, max_entries (include/uapi/linux/bpf.h).
     let mut attributes = [0_u32; 32];
@@ -354,7 +354,7 @@ pub fn bpf() -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn perf() -> io::Result<()> {
+pub(crate) fn perf() -> io::Result<()> {
     // The first version of `struct perf_event_attr`, 64 bytes (include/uapi/linux/perf_event.h): type 1 (software), size, config 0
     // (the processor's clock).
     let mut attributes = [0_u32; 16];
@@ -369,7 +369,7 @@ pub fn perf() -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the kernel's answer.
-pub fn userfaultfd() -> io::Result<()> {
+pub(crate) fn userfaultfd() -> io::Result<()> {
     const UFFD_USER_MODE_ONLY: i32 = 1;
     // SAFETY: takes numbers only.
     close(Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, UFFD_USER_MODE_ONLY) })?)
@@ -382,7 +382,7 @@ const SESSION: i32 = -3;
 ///
 /// # Errors
 /// Returns the error of keyctl(2) or add_key(2).
-pub fn plant_key(name: &str, secret: &str) -> io::Result<()> {
+pub(crate) fn plant_key(name: &str, secret: &str) -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
     const KEYCTL_SETPERM: i32 = 5;
     /// All rights for the possessor and the user (keyctl_setperm(3)).
@@ -409,7 +409,7 @@ pub fn plant_key(name: &str, secret: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the error of keyctl(2).
-pub fn read_key(name: &str) -> io::Result<String> {
+pub(crate) fn read_key(name: &str) -> io::Result<String> {
     const KEYCTL_SEARCH: i32 = 10;
     const KEYCTL_READ: i32 = 11;
     let name = CString::new(name)?;
@@ -434,7 +434,7 @@ pub fn read_key(name: &str) -> io::Result<String> {
 ///
 /// # Errors
 /// Returns the error of sigaction(2).
-pub fn ignore(signal: nix::sys::signal::Signal) -> io::Result<()> {
+pub(crate) fn ignore(signal: nix::sys::signal::Signal) -> io::Result<()> {
     use nix::sys::signal::{SigHandler, signal as set};
     // SAFETY: no handler of ours runs.
     unsafe { set(signal, SigHandler::SigIgn) }?;

@@ -31,7 +31,6 @@ pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
 pub use staging::Staging;
 #[doc(hidden)]
-pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{
     Bound, FileHandle, HostTree, InsideMounts, InsideNetwork, InsideProcess, KeptFile, KeptFiles, KeptStatus,

@@ -1,6 +1,5 @@
 //! System calls that nix does not wrap, or that return a raw descriptor. They contain no policy.
 
-pub mod attempt;
 mod helper;
 mod inside;
 mod lease;

@@ -222,7 +222,7 @@ fn is_shortage(errno: Errno) -> bool {
 /// Events of a fresh Unix side: bytes, and the end of its sending, which must be noticed when it happens.
 const FROM_HOST: u32 = EPOLLIN | EPOLLRDHUP;
 
-/// One connection: the stage's TCP side and the host's Unix side.
+/// A connection: the stage's TCP side and the host's Unix side.
 struct Pair {
     sides: [Side; 2],
 }
@@ -232,11 +232,11 @@ struct Side {
     /// Bytes from the other side that this one did not take yet: at most [`CHUNK`].
     pending: Vec<u8>,
     sent: usize,
-    /// This side has sent its end of file.
+    /// Whether this side has sent its end of file.
     ended: bool,
-    /// The other side's end of file was passed to this one.
+    /// Whether the other side's end of file was passed to this one.
     shut: bool,
-    /// This side, the host's, has ended its sending but still receives.
+    /// Whether this side, the host's, has ended its sending but still receives.
     half_closed: bool,
     /// Removed from the epoll set: epoll always reports the hang-up of this side, which must wait until the other side has taken its
     /// pending bytes.

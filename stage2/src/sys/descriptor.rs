@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::ManuallyDrop;
-use core::time::Duration;
 
 use super::call::{Errno, Number, Result, syscall};
 use super::{SIGNAL_SET, address, address_mut};
@@ -131,7 +130,7 @@ pub(crate) const POLLNVAL: i16 = 0x20;
 /// Returns the conditions of each descriptor that poll(2) always reports: POLLERR, POLLHUP and POLLNVAL.
 pub(crate) fn conditions<const COUNT: usize>(fds: [&Descriptor; COUNT]) -> Result<[i16; COUNT]> {
     let mut polled = fds.map(|fd| PollFd { fd: fd.0, events: 0, returned: 0 });
-    let mut timeout = Timespec::from(Duration::ZERO);
+    let mut timeout = Timespec { seconds: 0, nanoseconds: 0 };
     let arguments =
         [polled.as_mut_ptr().expose_provenance(), COUNT, address_mut(&mut timeout), 0, SIGNAL_SET, 0];
     // SAFETY: pointer and length describe the array, and the timeout is live. The kernel writes to both.
@@ -152,13 +151,6 @@ struct PollFd {
 struct Timespec {
     seconds: i64,
     nanoseconds: i64,
-}
-
-impl From<Duration> for Timespec {
-    fn from(duration: Duration) -> Self {
-        let seconds = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
-        Self { seconds, nanoseconds: duration.subsec_nanos().into() }
-    }
 }
 
 pub(crate) const EPOLLIN: u32 = 0x01;

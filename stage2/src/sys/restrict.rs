@@ -34,7 +34,7 @@ const LANDLOCK_RULE_PATH_BENEATH: usize = 1;
 const LANDLOCK_RULE_NET_PORT: usize = 2;
 const LANDLOCK_ACCESS_FS_WRITE_FILE: u64 = 1 << 1;
 const LANDLOCK_ACCESS_FS_READ_FILE: u64 = 1 << 2;
-/// All rights of ABI 1, from EXECUTE to MAKE_SYM.
+/// The rights of ABI 1, from EXECUTE to MAKE_SYM.
 const LANDLOCK_ACCESS_FS_ABI_1: u64 = (1 << 13) - 1;
 const LANDLOCK_ACCESS_FS_REFER: u64 = 1 << 13;
 const LANDLOCK_ACCESS_FS_TRUNCATE: u64 = 1 << 14;

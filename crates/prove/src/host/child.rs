@@ -29,10 +29,11 @@ pub(super) struct Started {
 }
 
 /// A program that ended.
-pub(crate) struct Done {
+pub struct Done {
     status: ExitStatus,
     pub(crate) stdout: String,
-    pub(crate) stderr: String,
+    /// Everything that it wrote to standard error.
+    pub stderr: String,
 }
 
 impl Started {
@@ -119,7 +120,7 @@ impl Drop for Started {
 
 impl Done {
     /// The exit code, or that of a shell for a signal.
-    pub(crate) fn code(&self) -> i32 {
+    pub fn code(&self) -> i32 {
         self.status.code().or_else(|| self.status.signal().map(|signal| 128 + signal)).unwrap_or(125)
     }
 }

@@ -2,24 +2,28 @@
 
 use std::time::Duration;
 
-use crate::prove::canary::Seen;
-use crate::prove::{Attempt, Control, Saw};
+use crate::attempt::{Attempt, Control, Saw};
+use crate::canary::Seen;
 
 /// What came of one attempt over one bridge.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
-    pub(crate) id: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) rows: &'static [&'static str],
-    pub(crate) bridge: &'static str,
+pub struct Found {
+    /// The attempt, as [`Attempt::id`].
+    pub id: &'static str,
+    /// What was tried.
+    pub title: &'static str,
+    /// The rows of docs/threats.md that it stands for.
+    pub rows: &'static [&'static str],
+    /// The bridge of the run.
+    pub bridge: &'static str,
     /// What was seen inside, and by the canaries.
-    pub(crate) seen: String,
+    pub seen: String,
     /// What the same attempt saw outside, if it was made there.
-    pub(crate) outside: Option<Saw>,
+    pub outside: Option<Saw>,
     /// `None`: it could not be made, or nothing shows that it could succeed.
-    pub(crate) held: Option<bool>,
+    pub held: Option<bool>,
     /// Why that is so.
-    pub(crate) why: String,
+    pub why: String,
 }
 
 /// Why an attempt said nothing.

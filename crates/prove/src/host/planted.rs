@@ -7,12 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_compose::Machine;
-use exeat_runner::lists;
+use exeat_files::lists;
 
-use crate::env_vars;
-use crate::prove::Node;
-use crate::prove::canary::{Canaries, Files};
-use crate::prove::scratch::Scratch;
+use crate::attempt::Node;
+use crate::canary::{Canaries, Files};
+use crate::scratch::Scratch;
 
 /// The variable that holds a secret.
 pub(super) fn variable(token: &str) -> String {
@@ -27,7 +26,7 @@ pub(super) fn host_sockets(
     token: &str,
 ) -> (BTreeMap<String, PathBuf>, Vec<Files>) {
     let name = format!(".exeat-prove-{token}");
-    let runtime = machine.env.get(OsStr::new(env_vars::XDG_RUNTIME_DIR)).map(PathBuf::from);
+    let runtime = machine.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from);
     let runtime = runtime.or_else(|| Some(format!("/run/user/{}", nix::unistd::geteuid()).into()));
     let places = [
         ("unix-tmp", Some(scratch.at("host.sock"))),
@@ -48,9 +47,9 @@ pub(super) fn host_sockets(
 pub(super) fn hidden(machine: &Machine) -> Vec<Node> {
     const OTHERS_READ: u32 = 0o004;
     let home = machine.home_or_database();
-    let of_user = lists::credentials().iter().map(|name| home.join(name));
+    let of_user = lists::CREDENTIALS.iter().map(|name| home.join(name));
     // What everybody may read is hidden from nobody where the stage runs as somebody else.
-    let of_system = lists::system_credentials()
+    let of_system = lists::SYSTEM_CREDENTIALS
         .iter()
         .map(PathBuf::from)
         .filter(|path| fs::metadata(path).is_ok_and(|meta| meta.mode() & OTHERS_READ == 0));
@@ -60,7 +59,7 @@ pub(super) fn hidden(machine: &Machine) -> Vec<Node> {
 
 /// exeat's own places.
 pub(super) fn own(machine: &Machine) -> Vec<Node> {
-    let state = machine.env.get(OsStr::new(env_vars::XDG_STATE_HOME)).map(PathBuf::from);
+    let state = machine.env.get(OsStr::new("XDG_STATE_HOME")).map(PathBuf::from);
     let state = state.unwrap_or_else(|| machine.home_or_database().join(".local/state"));
     let places = [state.join("exeat"), state.join("exeat/runs"), machine.config().join("exeat")];
     places.iter().filter_map(|place| Node::at(place).ok()).collect()

@@ -8,7 +8,7 @@ use nix::sys::signal::{SigSet, Signal};
 static STOP: AtomicI32 = AtomicI32::new(0);
 
 /// The signal that asked for the end.
-pub(crate) fn stopped() -> Option<i32> {
+pub fn stopped() -> Option<i32> {
     Some(STOP.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 

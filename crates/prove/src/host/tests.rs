@@ -1,6 +1,6 @@
 use super::*;
-use crate::prove::canary::{Seen, Visit};
-use crate::prove::{Control, Saw};
+use crate::attempt::{Control, Saw};
+use crate::canary::{Seen, Visit};
 
 fn attempt(control: Control) -> Attempt {
     Attempt {
