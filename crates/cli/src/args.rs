@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue};
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueHint};
 
 pub(crate) mod audit;
 mod examples;
@@ -25,7 +25,7 @@ pub(crate) use policy::{
 };
 pub(crate) use run::{BridgeKind, FsView, LearnArgs, OnDeniedWhat, Require, RunArgs};
 use state::StateCommand;
-pub(crate) use values::{Label, ListenAt, Output, Variable, ViaAt};
+pub(crate) use values::{ColorWhen, Format, Label, ListenAt, Output, Variable, ViaAt};
 use values::{digits, parse_stage, parse_variable, words};
 
 /// The whole command line.
@@ -75,7 +75,7 @@ pub(crate) fn visible(mut error: clap::Error) -> clap::Error {
 /// The error as a line of ours: in the output of `make`, `error:` alone could be anybody's.
 pub(crate) fn spoken(error: &clap::Error) -> String {
     let text = error.render();
-    match crate::render::Paint::new(ColorWhen::Auto, &std::io::stderr()).is_on() {
+    match crate::terminal::Paint::new(ColorWhen::Auto, &std::io::stderr()).is_on() {
         true => format!("exeat: {}", text.ansi()),
         false => format!("exeat: {text}"),
     }
@@ -131,35 +131,6 @@ pub(crate) fn guessed(mut error: clap::Error, first: Option<&str>) -> clap::Erro
     error
 }
 
-/// When to colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum ColorWhen {
-    /// On a terminal, unless NO_COLOR is set.
-    #[default]
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
-/// `--format` of the commands that print text or JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// For programs; what ends the command early is JSON on stderr.
-    Json,
-}
-
-impl Format {
-    /// Whether it is JSON.
-    pub(crate) fn is_json(self) -> bool {
-        self == Self::Json
-    }
-}
-
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -212,6 +183,10 @@ pub(crate) enum Command {
     /// Print the manual page
     #[command(after_help = MAN_EXAMPLES)]
     Man {
+        /// The command whose page it is; otherwise that of exeat
+        #[arg(value_name = "COMMAND", conflicts_with = "out")]
+        command: Vec<String>,
+
         /// Write one page per command into this directory instead
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,

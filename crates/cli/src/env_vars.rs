@@ -9,12 +9,3 @@ pub(crate) const TERM: &str = "TERM";
 
 /// Diagnostics on stderr, in the syntax of `tracing_subscriber::EnvFilter`: `debug`, `exeat_proxy=trace`. Not set: none.
 pub(crate) const RUST_LOG: &str = "RUST_LOG";
-
-/// Where the user's state is kept; records are in `exeat/runs` below it. Not set: `~/.local/state`.
-pub(crate) const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
-
-/// What `~/` in a path means.
-pub(crate) const HOME: &str = "HOME";
-
-/// Where run directories are made. Not set: `/tmp`.
-pub(crate) const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";

@@ -2,14 +2,16 @@
 
 use std::error::Error;
 use std::io;
+use std::path::Path;
 
 use exeat_compose::{Fault, Position};
+use exeat_policy::shell_word;
 use exeat_runner::RunLost;
 use serde::Serialize;
 
 use crate::exit::Exit;
-use crate::render::{Paint, printable_lines};
-use crate::stdio::speaker;
+use crate::stdio;
+use crate::terminal::{Paint, printable_lines, speaker};
 
 /// Why a command of exeat stopped. The message is lower case, without a full stop, the user's text in backticks.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     because: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fix: Option<&'a str>,
+    hint: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -83,6 +85,18 @@ impl Failure {
     /// exeat could not do its part.
     pub(crate) fn could(message: impl Into<String>) -> Self {
         Self::Fault(Fault::machine(message))
+    }
+
+    /// Reports a file that cannot be written, and how to make its directory if that is missing. Its path follows `message`.
+    pub(crate) fn not_written(message: &str, path: &Path, error: io::Error) -> Self {
+        let shown = |path: &Path| path.display().to_string();
+        let failure = Self::input(format!("{message} `{}`", shown(path)));
+        let directory = path.parent().filter(|_| error.kind() == io::ErrorKind::NotFound);
+        let failure = match directory.filter(|directory| !directory.as_os_str().is_empty()) {
+            Some(directory) => failure.hint(format!("mkdir -p {}", shell_word(&shown(directory)))),
+            None => failure,
+        };
+        failure.because(error)
     }
 
     /// What caused it; never repeated by the message.
@@ -160,6 +174,14 @@ impl Failure {
         text.strip_prefix(&prefix).unwrap_or(&text).trim_end().to_owned()
     }
 
+    /// Reports it on stderr, as JSON with the exit code for a program, or as text.
+    pub(crate) fn say(&self, exit: Exit, is_json: bool, paint: Paint) {
+        match is_json {
+            true => stdio::say_json(&self.json(exit)),
+            false => stdio::say(&self.report(paint)),
+        }
+    }
+
     /// The lines for stderr, each with its newline; none where nobody is to blame.
     pub(crate) fn report(&self, paint: Paint) -> String {
         match self {
@@ -181,7 +203,7 @@ impl Failure {
 
 impl Failure {
     /// JSON objects for a program, a line each; none where nobody is to blame.
-    pub(crate) fn json(&self) -> String {
+    pub(crate) fn json(&self, exit: Exit) -> String {
         let (error, step, because, hint, places) = match self {
             Self::Fault(fault) => {
                 let error = with_causes(&fault.message, fault.source());
@@ -197,7 +219,7 @@ impl Failure {
             }
         };
         let suggested = hint.as_deref().and_then(|hint| hint.strip_prefix(MEANT));
-        let fix = hint.as_deref().filter(|_| suggested.is_none());
+        let hint = hint.as_deref().filter(|_| suggested.is_none());
         let meant = match self {
             Self::Fault(fault) => fault.meant.as_deref().or(suggested),
             Self::Run(_) | Self::Stdout(_) => suggested,
@@ -206,9 +228,9 @@ impl Failure {
             [] => vec![What::Whole { error, meant }],
             places => places.iter().map(|place| What::At(place.into())).collect(),
         };
-        let (exit, cause) = (self.exit().code(), self.cause());
+        let (exit, cause) = (exit.code(), self.cause());
         let lines = whats.into_iter().map(|what| {
-            let line = Line { schema: 1, exit, cause, step: step.clone(), what, because, fix };
+            let line = Line { schema: 1, exit, cause, step: step.clone(), what, because, hint };
             // Of texts and numbers: it cannot fail.
             serde_json::to_string(&line).unwrap_or_default() + "\n"
         });

@@ -6,11 +6,11 @@ mod commands;
 mod env_vars;
 mod exit;
 mod failure;
-mod prove;
 mod render;
 mod request;
 mod result;
 mod stdio;
+mod terminal;
 mod trace;
 
 use std::ffi::OsStr;
@@ -23,16 +23,14 @@ use args::audit::AuditCommand;
 use args::state::StateCommand;
 use args::unread::wants_json;
 use args::{Cli, Command, PolicyCommand};
-use commands::{
-    audit, check, doctor, env, generate, learn, policy, preset, prove as proof, proxy, run, state,
-};
+use commands::{audit, check, doctor, env, generate, learn, policy, preset, prove, proxy, run, state};
 use exit::Exit;
-use render::Paint;
+use terminal::Paint;
 
 fn main() -> ExitCode {
     // Nobody types this: it is what `exeat prove` runs as a stage.
-    if let Some(exit) = prove::inside::asked() {
-        return exit.into();
+    if let Some(done) = exeat_prove::inside::asked() {
+        return done.map_or_else(refuse_inside, |()| Exit::Yes).into();
     }
     // Before anything that takes time: a parent that ends now is followed by another one.
     let parent = getppid();
@@ -49,7 +47,7 @@ fn main() -> ExitCode {
                 return Exit::Yes.into();
             }
             if is_json {
-                stdio::say_json(&run::refusal(&error).json());
+                stdio::say_json(&run::refusal(&error).json(Exit::BadInput));
             } else {
                 stdio::say(&args::spoken(&error));
             }
@@ -72,7 +70,7 @@ fn main() -> ExitCode {
             PolicyCommand::Schema(args) => policy::schema(&args),
         },
         Command::Preset(args) => preset::run(&args, out),
-        Command::Prove(args) => proof::run(&args, out),
+        Command::Prove(args) => prove::run(&args, out),
         Command::Env(args) => env::run(args),
         Command::Doctor(args) => doctor::run(&args, out),
         Command::Audit { command } => match command {
@@ -95,15 +93,18 @@ fn main() -> ExitCode {
             StateCommand::Prune(args) => state::prune(&args),
         },
         Command::Completions { shell } => generate::completions(shell),
-        Command::Man { out } => generate::man(out.as_deref()),
+        Command::Man { command, out } => generate::man(&command, out.as_deref()),
     };
     done.unwrap_or_else(|failure| {
-        if is_json {
-            stdio::say_json(&failure.json());
-        } else {
-            stdio::say(&failure.report(err));
-        }
-        failure.exit()
+        let exit = failure.exit();
+        failure.say(exit, is_json, err);
+        exit
     })
     .into()
+}
+
+/// Reports what kept the inside of a proof from its attempts.
+fn refuse_inside(error: std::io::Error) -> Exit {
+    stdio::say(&format!("exeat: prove-inside: {error}"));
+    Exit::BadInput
 }

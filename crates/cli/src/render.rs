@@ -2,75 +2,14 @@
 //! functions return text. A record that programs read is never rendered here.
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal;
 
 use exeat_audit::query::last_part;
 use exeat_policy::{printable, shell_word};
 use exeat_record::{Proto, signal_name};
 use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, OnDenied, OtherProxy, Outcome};
 
-use crate::args::ColorWhen;
-use crate::env_vars;
 use crate::failure::in_house;
-use crate::stdio::speaker;
-
-/// Colour or none, for one stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Paint(bool);
-
-impl Paint {
-    /// No colour.
-    pub(crate) const PLAIN: Self = Self(false);
-
-    /// What `--color`, the stream and the environment say together.
-    pub(crate) fn new(when: ColorWhen, stream: &impl IsTerminal) -> Self {
-        let is = |name, what: fn(&std::ffi::OsStr) -> bool| std::env::var_os(name).is_some_and(|v| what(&v));
-        Self(match when {
-            ColorWhen::Always => true,
-            ColorWhen::Never => false,
-            ColorWhen::Auto => {
-                stream.is_terminal()
-                    && !is(env_vars::NO_COLOR, |v| !v.is_empty())
-                    && !is(env_vars::TERM, |v| v == "dumb")
-            }
-        })
-    }
-
-    /// Whether there is colour.
-    pub(crate) fn is_on(self) -> bool {
-        self.0
-    }
-
-    /// Something was refused or went wrong.
-    pub(crate) fn bad(self, text: &str) -> String {
-        self.wrap("\x1b[31m", text)
-    }
-
-    /// Something was let through.
-    pub(crate) fn good(self, text: &str) -> String {
-        self.wrap("\x1b[32m", text)
-    }
-
-    /// Something failed that is nobody's policy.
-    pub(crate) fn odd(self, text: &str) -> String {
-        self.wrap("\x1b[33m", text)
-    }
-
-    /// What to type next, and headings.
-    pub(crate) fn strong(self, text: &str) -> String {
-        self.wrap("\x1b[1m", text)
-    }
-
-    fn wrap(self, code: &str, text: &str) -> String {
-        if self.0 && !text.trim().is_empty() { format!("{code}{text}\x1b[0m") } else { text.to_owned() }
-    }
-}
-
-/// Escapes as [`printable`] does, where lines stay lines.
-pub(crate) fn printable_lines(text: &str) -> String {
-    let lines: Vec<_> = text.split('\n').map(printable).collect();
-    lines.join("\n")
-}
+use crate::terminal::{Paint, speaker};
 
 /// The end of one run, as the summary needs it.
 #[derive(Debug)]
@@ -165,6 +104,17 @@ impl Ending<'_> {
                 out.push_str(&format!("  ... and {at_least}{more} more{what}{}\n", prefixed(": ", &show)));
             }
         }
+        // The port comes after the name: a flag without a port opens 443 alone.
+        let is_only_asked = |host: &DeniedHost| host.port == 0 && host.flag.is_some();
+        if let Some(flag) = most_first(denied, |host| host.count)
+            .find(|host| is_only_asked(host))
+            .and_then(|host| host.flag.as_deref())
+        {
+            out.push_str(&format!(
+                "  a name that was only looked up has no port, and its flag opens 443; for ssh: {}:22\n",
+                cell(flag)
+            ));
+        }
         if self.llm && !denied.is_empty() {
             out.push_str(
                 "  the stage declares `Llm`, which grants no host: name the model's, or see exeat preset\n",
@@ -200,14 +150,15 @@ impl Ending<'_> {
         parts.push(format!("{reached} reached"));
         let end = match self.ended {
             // The line above has said it.
-            None | Some(Ended::Limit(_) | Ended::Stopped(_) | Ended::Uncovered) => return parts.join(", "),
+            None | Some(Ended::Limit(_) | Ended::Stopped(_) | Ended::Timeout | Ended::Uncovered) => {
+                return parts.join(", ");
+            }
             Some(Ended::Exit(code)) => format!("the stage exited {code}"),
             Some(Ended::Signal(signal)) => format!("the stage was killed by {}", signal_name(signal)),
             Some(Ended::Denied) if self.on_denied == OnDenied::Fail => {
                 "the stage exited 0, and the run 123 for the refusal (--on-denied fail)".to_owned()
             }
             Some(Ended::Denied) => "the refusal ended the run, which exits 123 (--on-denied end)".to_owned(),
-            Some(Ended::Timeout) => "the stage was stopped at its time limit".to_owned(),
             Some(Ended::NotFound) => "the command was not found".to_owned(),
             Some(Ended::NotExecutable) => "the command could not be executed".to_owned(),
         };

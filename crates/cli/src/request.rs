@@ -185,7 +185,7 @@ fn not_redirected<'a>(
     };
     names.iter().filter(move |name| machine.env.contains_key(OsStr::new(name)) && !is_told(name)).map(|name| {
         format!(
-            "`{name}` is set here and not passed: --env {name} passes it, and its host needs a rule (--allow HOST, or --host-port PORT for this machine's)"
+            "`{name}` is set here and not passed, so the stage asks another host: --env {name} passes it; a host that no preset grants needs a rule (--allow HOST, or --host-port PORT for this machine's)"
         )
     })
 }
@@ -208,7 +208,7 @@ const JOB_LABELS: [(&str, &str); 6] = [
 ];
 
 /// Adds the labels of a job to those that were given, as far as there is room for them.
-fn labels(given: Vec<Label>, machine: &Machine) -> Vec<(String, String)> {
+pub(crate) fn labels(given: Vec<Label>, machine: &Machine) -> Vec<(String, String)> {
     let mut all: Vec<_> = given.into_iter().map(|label| (label.key, label.value)).collect();
     let is_plain = |value: &&str| {
         (1..=MAX_LABEL_VALUE).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_graphic())
@@ -241,9 +241,12 @@ pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditT
     Ok(match output {
         None => AuditTo::Default,
         Some(Output::File(path)) => {
-            AuditTo::File(machine.links().place(&machine.absolute(path)).map_err(|error| {
-                Failure::input(format!("cannot write the record to `{}`", path.display())).because(error)
-            })?)
+            let place = machine.links().place(&machine.absolute(path));
+            AuditTo::File(
+                place.map_err(|error| {
+                    Failure::not_written("cannot write the record to", path, error.into())
+                })?,
+            )
         }
         Some(Output::Fd(n)) => AuditTo::Fd(take_fd("--audit", *n)?),
     })

@@ -33,9 +33,7 @@ impl Sink {
             // As it was given: the working directory is this process's own, while its name may lead elsewhere by now.
             Output::File(path) => path,
         };
-        let bad = |error: io::Error| {
-            Failure::input(format!("cannot write the result to `{}`", path.display())).because(error)
-        };
+        let bad = |error| Failure::not_written("cannot write the result to", path, error);
         let sink = place::Output::open(path).map_err(bad)?;
         if let place::Output::Whole(place) = &sink {
             if !may_be_removed(place.path()).map_err(bad)? {

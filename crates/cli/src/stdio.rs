@@ -2,12 +2,13 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::failure::Failure;
+use crate::terminal::speaker;
 
 /// Writes data to stdout.
 pub(crate) fn data(bytes: &[u8]) -> Result<(), Failure> {
@@ -29,19 +30,6 @@ pub(crate) fn json(text: &str) -> Result<(), Failure> {
 /// Writes what was asked for to stdout: JSON values, or text.
 pub(crate) fn out(text: &str, is_json: bool) -> Result<(), Failure> {
     if is_json { json(text) } else { data(text.as_bytes()) }
-}
-
-/// The stage that lines for the user are about, where it has a name.
-static STAGE: OnceLock<String> = OnceLock::new();
-
-/// Names the stage in every line from now on: of many runs at one time (`make -j`), nobody could tell whose line it is.
-pub(crate) fn name_stage(stage: &str) {
-    let _ = STAGE.set(exeat_policy::printable(stage));
-}
-
-/// Returns how a line for the user begins: `exeat`, or `exeat: STAGE`.
-pub(crate) fn speaker() -> String {
-    STAGE.get().map_or_else(|| "exeat".to_owned(), |stage| format!("exeat: {stage}"))
 }
 
 /// How long words can still wait for room in a stderr that does not block: five seconds in all the life of the process, as the

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use exeat_policy::{Action, Layers, Note, Origin, PolicyBuilder, Reason, Target, Verdict};
 use exeat_record::{
-    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Progress, RuleRef, RunEnd, RunId,
-    RunStart, SigningKey, Sink, Via, sha256_hex,
+    Cause, Close, CloseCause, ConnId, Event, Header, Log, Mode, Progress, RequestDecision, RuleRef, RunEnd,
+    RunId, RunStart, SigningKey, Sink, Via, sha256_hex,
 };
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ impl Run {
 
     fn with_decision(mut self, verdict: Verdict, reason: Reason, host: &str) -> Self {
         let conn = ConnId(self.events.len() as u64 + 1);
-        let mut decision = Decision::new(conn, Via::Connect, verdict, reason);
+        let mut decision = RequestDecision::new(conn, Via::Connect, verdict, reason);
         decision.target = Some(Target::parse(host.as_bytes()).unwrap());
         if verdict == Verdict::Allow {
             decision.ips = vec!["93.184.216.34".parse().unwrap()];
@@ -62,7 +62,7 @@ impl Run {
 
     fn reaches(self, host: &str, up: u64) -> Self {
         let mut run = self.with_decision(Verdict::Allow, Reason::Rule, host);
-        let mut close = Close::new(ConnId(run.events.len() as u64), End::Client);
+        let mut close = Close::new(ConnId(run.events.len() as u64), CloseCause::Client);
         close.target = Some(Target::parse(host.as_bytes()).unwrap());
         close.bytes_up = up;
         close.bytes_down = 1;
@@ -110,7 +110,7 @@ fn runs(home: &Home) -> PathBuf {
 }
 
 fn own_key(home: &Home) -> SigningKey {
-    SigningKey::load_or_make(&runs(home).parent().unwrap().join("audit.key")).unwrap()
+    SigningKey::load_or_make(&runs(home).parent().unwrap().join("audit.key")).unwrap().0
 }
 
 /// Runs a command on records. Returns its exit code, stdout and stderr.
@@ -493,9 +493,13 @@ impl Following {
 
     /// Waits until the output contains all of these words, and returns it.
     fn until(&self, words: &[&str]) -> String {
+        self.wait(|out| words.iter().all(|word| out.contains(word)))
+    }
+
+    fn wait(&self, is_done: impl Fn(&str) -> bool) -> String {
         let by = Instant::now() + Duration::from_secs(20);
-        while !words.iter().all(|word| self.printed().contains(word)) {
-            assert!(Instant::now() < by, "{words:?} are not in\n{}", self.printed());
+        while !is_done(&self.printed()) {
+            assert!(Instant::now() < by, "{}", self.printed());
             std::thread::sleep(Duration::from_millis(20));
         }
         self.printed()
@@ -522,7 +526,7 @@ fn start_record(home: &Home, stage: &str) -> (String, Log) {
 }
 
 fn write_decision(log: &Log, conn: u64, host: &str) {
-    let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Deny, Reason::Default);
+    let mut decision = RequestDecision::new(ConnId(conn), Via::Connect, Verdict::Deny, Reason::Default);
     decision.target = Some(Target::parse(host.as_bytes()).unwrap());
     log.write(Event::Decision(decision)).unwrap();
 }
@@ -580,14 +584,9 @@ fn l17_follows_every_run_and_those_that_start_later() {
     json.until(&["two.example.com", "again.example.com", "short.example.com"]);
     write_end(&two);
     all.until(&[&format!("{second}  ")]);
-    let end = |out: &str| {
+    all.wait(|out| {
         out.lines().any(|line| line.starts_with(&second) && line.contains("exit 0; 0 allowed, 1 denied"))
-    };
-    let by = Instant::now() + Duration::from_secs(20);
-    while !end(&all.printed()) {
-        assert!(Instant::now() < by, "{}", all.printed());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    });
     assert!(!denied.printed().contains("train") && !json.printed().contains("train"), "{}", json.printed());
     for line in json.printed().lines() {
         let value: Value = serde_json::from_str(line).unwrap();
@@ -673,7 +672,7 @@ fn l17_a_comparison_lists_what_it_cannot_decide() {
     let said = "cannot tell: 1 refusal that may be new: a lock has none\n";
     assert!(exit == 0 && out.ends_with(said), "{out}");
 
-    let mut flood = Decision::new(None, Via::Connect, Verdict::Deny, Reason::Default);
+    let mut flood = RequestDecision::new(None, Via::Connect, Verdict::Deny, Reason::Default);
     flood.count = Some(40);
     let mut run = Run::new("flood").reaches("one.example.com:443", 1);
     run.events.push(Event::Decision(flood));
@@ -764,7 +763,7 @@ fn l17_learned_rules_name_seq_and_unreached_targets() {
     let home = Home::new();
     let mut run = Run::new("import").reaches("one.example.com:443", 10);
     run = run.with_decision(Verdict::Allow, Reason::Rule, "down.example.com:443");
-    let mut close = Close::new(ConnId(run.events.len() as u64), End::Error);
+    let mut close = Close::new(ConnId(run.events.len() as u64), CloseCause::Error);
     close.target = Some(Target::parse(b"down.example.com:443").unwrap());
     run.events.push(Event::Close(close));
     let path = run.record(&home);
@@ -1029,7 +1028,6 @@ fn l17_a_record_without_a_line_belongs_to_a_run_that_did_not_start() {
     let (exit, out, _) = audit(&home, &["verify", "--all"]);
     assert!(exit == 0 && out.contains("not begun: no line is in it"), "{exit} {out}");
     assert!(out.contains("1 run not begun") && !out.contains("before there were ledgers: 2"), "{out}");
-    std::thread::sleep(std::time::Duration::from_millis(5));
     let (_, out, _) = audit(&home, &["prune", "--older-than", "1ms"]);
     assert!(!empty.exists() && out.contains("2 records removed"), "{out}");
 }
@@ -1056,10 +1054,11 @@ fn l17_records_of_any_size_are_read_in_constant_memory() {
             connections += 1;
             let host = format!("h{}.example.com:443", connections % 20_000);
             let target = Target::parse(host.as_bytes()).unwrap();
-            let mut decision = Decision::new(ConnId(connections), Via::Connect, Verdict::Allow, Reason::Rule);
+            let mut decision =
+                RequestDecision::new(ConnId(connections), Via::Connect, Verdict::Allow, Reason::Rule);
             decision.target = Some(target.clone());
             log.write(Event::Decision(decision)).unwrap();
-            let mut close = Close::new(ConnId(connections), End::Client);
+            let mut close = Close::new(ConnId(connections), CloseCause::Client);
             close.target = Some(target);
             close.ip = Some("93.184.216.34".parse().unwrap());
             close.bytes_up = 1;

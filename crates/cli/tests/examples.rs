@@ -16,8 +16,6 @@ use home::{Home, result_of};
 
 /// Commands of examples that are not run here, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("learn", "executes the command: the trials `learn::`"),
-    ("prove", "executes each attempt: the trials `prove::`"),
     ("audit diff --stage nightly --baseline-until", "needs a run of an earlier month: the units of `diff`"),
     ("check --format json --set network.ehc", "shows how a fault looks"),
     ("run --via unix:", "needs a proxy that listens: the trials `proxy::`"),
@@ -123,7 +121,9 @@ fn runs_the_examples_of_the_pages() {
             }
             count += 1;
             let (exit, out, err) = result_of(shell(&home, &adapted(&command, &run)).output().unwrap());
-            if ![0, 1, 3, 124].contains(&exit) {
+            // Only a proxy, and the reader of a record that grows, have no end of their own.
+            let is_endless = exit == 124 && (command.contains("proxy") || command.contains("show"));
+            if ![0, 1, 3].contains(&exit) && !is_endless {
                 wrong.push(format!("{page}: `{command}`: {exit}\n{out}{err}"));
             }
         }

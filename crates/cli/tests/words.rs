@@ -36,8 +36,6 @@ fn l17_runs_without_a_first_line_are_counted_in_one_line() {
         assert_eq!(said.matches("2 records left out").count(), 1, "{said}");
         assert!(said.contains("exeat audit list shows all") && !said.contains(".jsonl"), "{said}");
     }
-    // The names of records contain the time.
-    std::thread::sleep(std::time::Duration::from_millis(20));
     let (_, out, said) = home.run(&["audit", "list", "--since", "1ms"]);
     assert!(out.is_empty() && !said.contains("left out"), "{out}{said}");
     let (_, out, _) = home.run(&["audit", "list", "--since", "1h"]);
@@ -100,7 +98,10 @@ fn names_the_lock_file_or_stage_that_is_missing() {
     let words = ["run", "--dry-run", "--stage", "fecth", "--locked", "--", "true"];
     check(
         &home,
-        &[(&words, 2, "there is no `egress.lock`"), (&words, 2, "exeat audit lock --last -o egress.lock")],
+        &[
+            (&words, 2, "there is no `egress.lock`"),
+            (&words, 2, "exeat audit lock --stage fecth --last -o egress.lock"),
+        ],
     );
     home.file("egress.lock", "schema 1\nfetch a.example:443 connect\n");
     check(&home, &[(&words, 2, "probably meant: --stage fetch")]);
@@ -163,7 +164,10 @@ fn reports_a_mistake_in_an_argument_with_its_fix() {
     let (_, _, said) = home.run(&["run", "--allow-write", "foo", "--", "true"]);
     assert!(said.contains("docs/files.md lists the protected names"), "no name is near: {said}");
     let (_, _, said) = home.run(&["check", "--policy", "nope", "--format", "json", "a.example"]);
-    assert!(said.contains(r#""file":"nope""#) && said.contains("cannot read `nope`"), "{said}");
+    assert!(
+        said.contains(r#""file":"nope""#) && said.contains("cannot read the policy file `nope`"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -218,4 +222,147 @@ fn a_lock_in_the_place_of_the_command_is_told() {
         let meant = format!("probably meant: --locked={name}");
         check(&home, &[(&["run", "--locked", name, "--stage", "imp", "--", "true"], 2, &meant)]);
     }
+}
+
+#[test]
+fn names_the_kind_of_file_that_cannot_be_read() {
+    let home = Home::new();
+    check(
+        &home,
+        &[
+            (&["check", "--effects", "nope", "a.example"], 2, "cannot read the effects file `nope`"),
+            (&["check", "--ceiling", "nope", "a.example"], 2, "cannot read the ceiling `nope`"),
+            (&["check", "--allow", "@nope", "a.example"], 2, "cannot read the list of rules `nope`"),
+        ],
+    );
+}
+
+#[test]
+fn names_the_directory_to_make() {
+    let home = Home::new();
+    empty_record(&home);
+    for words in [
+        &["run", "--audit", "my dir/x", "--", "true"][..],
+        &["run", "--result", "my dir/x", "--", "true"],
+        &["learn", "-o", "my dir/x", "--", "true"],
+        &["audit", "lock", "--last", "-o", "my dir/x"],
+        &["audit", "report", "--last", "-o", "my dir/x"],
+    ] {
+        check(&home, &[(words, 2, "hint: mkdir -p 'my dir'")]);
+    }
+    let script = r#"mkdir gone && cd gone && rmdir ../gone && exec "$0" run -- true"#;
+    let mut shell = home.command("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_exeat")]);
+    let (exit, _, said) = home::result_of(shell.output().unwrap());
+    assert!(exit == 125 && said.contains("hint: change to a directory that exists"), "{said}");
+}
+
+#[test]
+fn names_a_limit_that_a_ceiling_lowers() {
+    let home = Home::new();
+    home.file("site.toml", "[limits]\ntimeout = \"30s\"\npids = 900\n");
+    let words = [
+        "run",
+        "--dry-run",
+        "--ceiling",
+        "site.toml",
+        "--timeout",
+        "1h",
+        "--pids",
+        "50",
+        "--memory",
+        "1GB",
+        "true",
+    ];
+    let (exit, _, said) = home.run(&words);
+    assert!(exit == 0 && said.contains("--timeout 1h: the ceiling site.toml allows 30s"), "{said}");
+    assert!(!said.contains("--pids") && !said.contains("--memory"), "{said}");
+}
+
+#[test]
+fn prints_the_manual_page_of_a_command() {
+    let home = Home::new();
+    for (words, heading) in
+        [(&["man", "run"][..], ".TH exeat-run 1"), (&["man", "audit", "lock"], ".TH exeat-audit-lock 1")]
+    {
+        let (exit, out, said) = home.run(words);
+        assert!(exit == 0 && out.contains(heading), "{out}{said}");
+    }
+    check(&home, &[(&["man", "nope"], 2, "there is no command `exeat nope`")]);
+}
+
+#[test]
+fn says_that_flags_select_no_run() {
+    let home = Home::new();
+    empty_record(&home);
+    check(
+        &home,
+        &[(&["audit", "list", "--stage", "nosuch"], 0, "no record is of the runs that the flags select")],
+    );
+}
+
+#[test]
+fn names_the_rules_of_a_file_that_a_ceiling_empties() {
+    let home = Home::new();
+    home.file("site.toml", "[network]\nallow = [\"*.corp.example\"]\n");
+    home.file("p.toml", "[network]\nallow = [\"a.corp.example\", \"b.example\",\n\"c.example\"]\n");
+    let words = ["check", "--ceiling", "site.toml", "--policy", "p.toml", "a.corp.example"];
+    let (exit, _, said) = home.run(&words);
+    assert_eq!(exit, 0, "{said}");
+    assert!(
+        said.contains("p.toml:2 `b.example`: ") && said.contains("and 1 more (exeat policy lint)"),
+        "{said}"
+    );
+    // A stage may declare less than a policy for many stages grants.
+    home.file("p.toml", "[network]\nallow = [\"b.example\", \"c.example\"]\n");
+    let effects = r#"[{"effect":"NetworkHosts","hosts":["b.example"]}]"#;
+    let (_, _, said) = home.run(&["check", "--policy", "p.toml", "--effects", effects, "b.example"]);
+    assert!(!said.contains("c.example"), "{said}");
+}
+
+#[test]
+fn the_result_of_a_refused_run_names_its_stage() {
+    let home = Home::new();
+    let words =
+        ["run", "--stage", "nn", "--label", "t=7", "--effects", "nope", "--result", "r.json", "--", "true"];
+    assert_eq!(home.run(&words).0, 2);
+    let result = fs::read_to_string(home.0.join("r.json")).unwrap();
+    assert!(result.contains(r#""stage":"nn","labels":{"t":"7"}"#), "{result}");
+}
+
+#[test]
+fn names_the_damaged_record() {
+    let home = Home::new();
+    home.file("my run.jsonl", "no record\n");
+    for words in [
+        &["audit", "report", "my run.jsonl", "-o", "x"][..],
+        &["audit", "diff", "my run.jsonl", "my run.jsonl"],
+    ] {
+        let (exit, _, said) = home.run(words);
+        assert!(exit != 0 && said.contains("exeat audit verify 'my run.jsonl'"), "{exit} {said}");
+    }
+}
+
+#[test]
+fn check_answers_for_loopback_as_the_sandbox_does() {
+    let home = Home::new();
+    let run = |words: &[&str]| home.run(words);
+    let (exit, out, _) = run(&["check", "localhost:5432"]);
+    assert!(exit == 1 && out.ends_with("  --host-port 5432\n"), "{out}");
+    for target in ["localhost:80", "127.0.0.1:80"] {
+        let (exit, out, _) = run(&["check", "--host-port", "5432:80", target]);
+        assert!(exit == 0 && out.contains("reach it too, at 127.0.0.1:80"), "{out}");
+    }
+    assert_eq!(run(&["check", "--host-port", "5432:80", "localhost:5432"]).0, 1);
+    check(&home, &[(&["check", "b\u{fc}cher.example"], 2, "hint: a host name has only ASCII")]);
+}
+
+#[test]
+fn a_broken_lock_is_removed_first() {
+    let home = Home::new();
+    home.file("egress.lock", "");
+    let hint =
+        "hint: correct or remove it; after a run without --locked: exeat audit lock --last -o egress.lock";
+    check(&home, &[(&["run", "--locked", "--", "true"], 2, hint)]);
+    check(&home, &[(&["run", "--locked", "--", "true"], 2, "the first line must be `schema 1`")]);
 }

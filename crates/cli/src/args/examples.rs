@@ -146,5 +146,5 @@ Examples:
 
 pub(super) const MAN_EXAMPLES: &str = "\
 Examples:
-  exeat man | man -l -
+  exeat man run | man -l -
   exeat man --out ~/.local/share/man/man1";

@@ -5,7 +5,37 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::ValueEnum;
 use exeat_policy::Mode;
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum ColorWhen {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// `--format` of the commands that print text or JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs; what ends the command early is JSON on stderr.
+    Json,
+}
+
+impl Format {
+    /// Whether it is JSON.
+    pub(crate) fn is_json(self) -> bool {
+        self == Self::Json
+    }
+}
 
 /// `FILE|fd:N`.
 #[derive(Debug, Clone, PartialEq, Eq)]

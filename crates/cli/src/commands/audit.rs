@@ -17,21 +17,20 @@ pub(crate) mod show;
 pub(crate) mod summary;
 pub(crate) mod verify;
 
-use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use exeat_audit::query::{Filter, Flaw, Kind, Reader, Record};
+use exeat_audit::query::{Filter, Flaw, LineKind, Reader, Record};
 use exeat_audit::summary::{Reading, Summary};
 use exeat_compose::Machine;
 use exeat_files::walk::LinkRule;
 use exeat_record::RunId;
-use exeat_record::place::{self, Place};
+use exeat_record::place::{self, RecordDir};
+use exeat_runner::state_place;
 use select::{Notes, select};
 
 use crate::args::audit::Records;
-use crate::env_vars;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -65,6 +64,12 @@ impl Source {
             }
             Self::Stdin => Box::new(BufReader::with_capacity(select::ROOM, io::stdin())),
         })
+    }
+
+    /// Returns the command that says where the record is damaged.
+    pub(crate) fn verify_command(&self) -> String {
+        let name = self.path().map_or_else(|| "-".to_owned(), |path| path.display().to_string());
+        format!("exeat audit verify {}", exeat_policy::shell_word(&name))
     }
 
     /// The file, where it is one.
@@ -127,7 +132,7 @@ pub(crate) fn each(
         for record in reader.by_ref() {
             let record = record.map_err(|error| source.unreadable(error))?;
             // What ran is worth knowing whenever it began and ended.
-            if matches!(record.event, Kind::RunStart | Kind::RunEnd) || time.covers(&record) {
+            if matches!(record.event, LineKind::RunStart | LineKind::RunEnd) || time.covers(&record) {
                 take(&record)?;
             }
         }
@@ -149,15 +154,17 @@ pub(crate) fn summarize(records: &Records) -> Result<(Summary, Exit), Failure> {
     Ok((summary, exit))
 }
 
-/// Where the records of this user are kept.
-pub(crate) fn place_of(machine: &Machine) -> Result<Place, Failure> {
-    let value = |name: &str| machine.env.get(OsStr::new(name)).map(OsString::as_os_str);
-    Place::from_env(value(env_vars::XDG_STATE_HOME), value(env_vars::HOME)).map_err(bad_place)
+/// Returns where the records of this user are, as a run finds it.
+pub(crate) fn place_of(machine: &Machine) -> Result<RecordDir, Failure> {
+    state_place(&machine.env).map_err(|error| match error {
+        exeat_runner::Error::Place(error) => bad_place(error),
+        error => error.into(),
+    })
 }
 
 /// What `exeat audit show` needs to find a record: the run's short name where it stands in the default place and no
 /// other begins so, else its whole name there, else its path.
-pub(crate) fn name_of(record: &Path, place: Option<&Place>) -> String {
+pub(crate) fn name_of(record: &Path, place: Option<&RecordDir>) -> String {
     let run = record.file_stem().and_then(|stem| stem.to_str()?.parse::<RunId>().ok());
     let Some((run, place)) = run.zip(place).filter(|(run, place)| place.path_for(*run) == record) else {
         return record.display().to_string();
@@ -165,12 +172,12 @@ pub(crate) fn name_of(record: &Path, place: Option<&Place>) -> String {
     place.short_names().ok().and_then(|mut names| names.remove(&run)).unwrap_or_else(|| run.to_string())
 }
 
-fn bad_place(error: place::Error) -> Failure {
+fn bad_place(error: place::DirError) -> Failure {
     let hint = match &error {
-        place::Error::Empty { .. } => {
+        place::DirError::Empty { .. } => {
             Some("`exeat run` writes one for each run; a record elsewhere is named: its FILE or DIR")
         }
-        place::Error::NotFound { .. } => Some("exeat audit list"),
+        place::DirError::NotFound { .. } => Some("exeat audit list"),
         _ => None,
     };
     let failure = Failure::input(error.to_string());
@@ -249,7 +256,7 @@ mod tests {
     #[test]
     fn a_record_is_named_as_short_as_it_can_be_found() {
         let home = std::env::temp_dir().join(format!("exeat-audit-name-{}", std::process::id()));
-        let place = Place::from_env(None, Some(home.as_os_str())).unwrap();
+        let place = RecordDir::from_env(None, Some(home.as_os_str())).unwrap();
         std::fs::create_dir_all(place.dir()).unwrap();
         let keep = |run: &str| {
             let path = place.dir().join(format!("{run}.jsonl"));

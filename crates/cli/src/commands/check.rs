@@ -15,8 +15,8 @@ use serde::Serialize;
 use crate::args::CheckArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
 use crate::stdio;
+use crate::terminal::Paint;
 
 /// Decides about every target, in the order in which they were given.
 pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
@@ -70,6 +70,8 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
 struct Answer {
     target: String,
     said: Said,
+    /// The flags that would allow it.
+    flag: Option<String>,
     without_proxy: Without,
 }
 
@@ -159,6 +161,12 @@ impl Said {
 
 fn answer(policy: &Policy, host_ports: &[HostPort], target: Target, today: Day, resolve: bool) -> Answer {
     let shown = target.to_string();
+    // Programs look for loopback addresses in the sandbox, where only a service of this machine can be.
+    let is_inside = target.host.ip().map_or_else(|| shown.starts_with("localhost:"), |ip| ip.is_loopback());
+    let host_port = is_inside.then(|| format!("--host-port {}", target.port));
+    let is_offered = host_ports.iter().any(|offered| offered.target() == target);
+    let inner = host_ports.iter().find(|offered| is_inside && !is_offered && offered.inner == target.port);
+    let target = inner.map_or(target, |offered| offered.target());
     let without_proxy = Without::of(policy, host_ports, &target, today);
     let said = match policy.admit(target, today) {
         Err(denial) => Said::Denied(denial),
@@ -170,7 +178,12 @@ fn answer(policy: &Policy, host_ports: &[HostPort], target: Target, today: Day, 
         },
         Ok(admitted) => Said::Granted(admitted),
     };
-    Answer { target: shown, said, without_proxy }
+    let flag = match &said {
+        Said::Denied(denial) => denial.flag(),
+        said => said.would_deny().and_then(Denial::flag),
+    };
+    let flag = flag.map(|flag| host_port.unwrap_or(flag));
+    Answer { target: shown, said, flag, without_proxy }
 }
 
 fn text(answers: &[Answer], paint: Paint) -> String {
@@ -178,10 +191,10 @@ fn text(answers: &[Answer], paint: Paint) -> String {
     let verdicts = answers.iter().map(|answer| answer.said.verdict().len());
     let column = verdicts.max().unwrap_or(0).max("allow".len());
     let mut out = String::new();
-    for Answer { target, said, without_proxy } in answers {
+    for Answer { target, said, flag, without_proxy } in answers {
         let verdict = said.verdict();
         let refused = |denial: &Denial| {
-            let flag = denial.flag().map(|flag| format!("  {}", paint.strong(&flag))).unwrap_or_default();
+            let flag = flag.as_ref().map(|flag| format!("  {}", paint.strong(flag))).unwrap_or_default();
             format!("{}{flag}", printable(&denial.said_outside()))
         };
         let (painted, mut why) = match said {
@@ -277,7 +290,7 @@ struct Line<'a> {
 
 fn json(answers: &[Answer]) -> Result<String, Failure> {
     let mut out = String::new();
-    for Answer { target, said, without_proxy } in answers {
+    for Answer { target, said, flag, without_proxy } in answers {
         let line = Line {
             target,
             verdict: said.verdict(),
@@ -303,7 +316,7 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
             (None, Some(denial)) => Line {
                 reason: denial.reason().as_str(),
                 said: Some(denial.said_outside()),
-                flag: denial.flag(),
+                flag: flag.clone(),
                 ..line
             },
             (None, None) => line,
@@ -319,7 +332,7 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
                 rule: denial.rule().map(|rule| rule.text.as_str()),
                 rule_src: by(denial.rule()),
                 said: Some(denial.said_outside()),
-                flag: denial.flag(),
+                flag: flag.clone(),
                 addresses_checked: denial.addr().is_some(),
                 ips: denial.addr().map(|addr| addr.to_string()).into_iter().collect(),
                 ..line
@@ -352,6 +365,9 @@ fn target(text: &str) -> Result<Target, Failure> {
         let failure = Failure::input(format!("`{text}` is not a target")).because(error);
         match meant(text) {
             Some(meant) => failure.hint(format!("probably meant: exeat check {meant}")),
+            None if !text.is_ascii() => {
+                failure.hint("a host name has only ASCII: write its A-label, `xn--...`")
+            }
             None => failure.hint("a target is a host, host:port, address:port or [v6]:port"),
         }
     })

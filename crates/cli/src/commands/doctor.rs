@@ -1,30 +1,23 @@
 //! `exeat doctor`: what this host allows, step by step, and what mends the rest.
 
-use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use exeat_policy::printable;
-use exeat_runner::doctor::{self, Fix, StepFinding, StepOutcome, Variables};
+use exeat_runner::doctor::{self, Fix, StepFinding, StepOutcome};
 use exeat_runner::notice_children;
 use serde_json::json;
 
 use crate::args::{DoctorArgs, Format};
-use crate::env_vars;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::{Paint, printable_lines};
 use crate::stdio;
+use crate::terminal::{Paint, printable_lines};
 
 /// Tries each step, and answers whether a command could be run.
 pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
     notice_children()?;
     let machine = crate::request::here()?;
-    let variable = |name: &str| machine.env.get(OsStr::new(name)).map(OsString::as_os_str);
-    let mut findings = doctor::examine(Variables {
-        home: variable(env_vars::HOME),
-        state: variable(env_vars::XDG_STATE_HOME),
-        runtime: variable(env_vars::XDG_RUNTIME_DIR),
-    });
+    let mut findings = doctor::examine(&machine.env);
     if !findings.iter().any(|finding| finding.id == doctor::NESTED) {
         findings.push(policies(&machine));
     }

@@ -32,15 +32,20 @@ pub(crate) fn completions(shell: Option<Shell>) -> Result<Exit, Failure> {
     Ok(Exit::Yes)
 }
 
-/// Prints the manual page, or writes one page per command into a directory.
-pub(crate) fn man(out: Option<&Path>) -> Result<Exit, Failure> {
+/// Prints the manual page of a command, or writes one page per command into a directory.
+pub(crate) fn man(words: &[String], out: Option<&Path>) -> Result<Exit, Failure> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     match out {
-        None => stdio::data(&page(&command)?)?,
+        None => {
+            let find = |command: &Command, word: &String| command.find_subcommand(word).cloned();
+            let found = words.iter().try_fold(command, |command, word| find(&command, word));
+            let unknown = || Failure::input(format!("there is no command `exeat {}`", words.join(" ")));
+            stdio::data(&page(&found.ok_or_else(unknown)?)?)?;
+        }
         Some(directory) => {
             let made = LinkRule::from_env().make_directory(directory, Mode::from_bits_truncate(0o777));
-            made.map_err(|error| cannot(directory, error.into()))?;
+            made.map_err(|error| Failure::not_written("cannot write", directory, error.into()))?;
             pages(&command, directory)?;
         }
     }
@@ -52,7 +57,7 @@ fn pages(command: &Command, directory: &Path) -> Result<(), Failure> {
     let file = directory.join(format!("{name}.1"));
     let page = page(command)?;
     let written = FilePlace::open(&file).and_then(|it| it.write(&page));
-    written.map_err(|error| cannot(&file, error))?;
+    written.map_err(|error| Failure::not_written("cannot write", &file, error))?;
     command.get_subcommands().try_for_each(|command| pages(command, directory))
 }
 
@@ -98,8 +103,4 @@ fn sections(text: &str) -> Roff {
         roff.control("fi", []);
     }
     roff
-}
-
-fn cannot(path: &Path, error: io::Error) -> Failure {
-    Failure::input(format!("cannot write `{}`", path.display())).because(error)
 }

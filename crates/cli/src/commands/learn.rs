@@ -15,9 +15,9 @@ use crate::args::{LearnArgs, Output};
 use crate::commands::run::{self, Finished};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
 use crate::request;
 use crate::stdio;
+use crate::terminal::Paint;
 
 /// Runs the command, and answers with its exit code.
 pub(crate) fn run(args: LearnArgs, parent: Pid, paint: Paint) -> Result<Exit, Failure> {
@@ -126,8 +126,8 @@ impl Sink {
 /// The place for a policy file; one that is there is somebody's work.
 pub(crate) fn output_at(path: &Path, force: bool) -> Result<place::Output, Failure> {
     let shown = printable(&path.display().to_string());
-    let output = place::Output::open(path)
-        .map_err(|error| Failure::input(format!("cannot write `{shown}`")).because(error))?;
+    let output =
+        place::Output::open(path).map_err(|error| Failure::not_written("cannot write", path, error))?;
     if matches!(output, place::Output::Whole(_)) && !force && path.symlink_metadata().is_ok() {
         return Err(Failure::input(format!("`{shown}` is there already")).hint("--force replaces it"));
     }

@@ -7,10 +7,10 @@ use exeat_compose::Machine;
 use exeat_compose::{Composed, EnvRule, NextHop};
 use exeat_files::protected::{self, LetThrough};
 use exeat_files::request::{self, Bind, Bounds};
-use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, Work};
+use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, WorkDir};
 use exeat_policy::{
-    Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
-    Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, printable,
+    Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Layers, Limits, Mode, Policy,
+    PolicyBuilder, PolicyFile, Remark, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, printable,
     schema,
 };
 use exeat_record::{sha256_hex, today};
@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use crate::args::{PolicyArgs, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
 use crate::stdio;
+use crate::terminal::Paint;
 
 /// Prints the effective policy.
 pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
@@ -40,7 +40,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
     let mut text = String::new();
     for finding in &findings {
         if args.format.is_json() {
-            let Finding { rule, lint, by, .. } = finding;
+            let Remark { rule, lint, by, .. } = finding;
             let by = by.map(|by| by.origin.to_string());
             let line = json!({
                 "rule": rule.text, "rule_src": rule.origin.to_string(), "lint": lint.as_str(),
@@ -49,7 +49,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{line}");
         } else {
-            let Finding { rule, lint, .. } = finding;
+            let Remark { rule, lint, .. } = finding;
             let said = printable(&format!("{}: `{}`: {finding}", rule.origin, rule.text));
             let _ = writeln!(text, "{said}  [{}]", out.odd(lint.as_str()));
         }
@@ -191,8 +191,7 @@ fn secrets(loaded: &Composed, machine: &Machine) -> Vec<(&'static str, String, &
     let all = binds.iter().flat_map(|(key, binds)| binds.iter().map(move |bind| (*key, &bind.host)));
     let found = all.filter_map(|(key, path)| {
         let real = path.canonicalize().unwrap_or_else(|_| path.clone());
-        let secret =
-            exeat_runner::lists::credentials().iter().find(|name| real.starts_with(home.join(name)))?;
+        let secret = exeat_files::lists::CREDENTIALS.iter().find(|name| real.starts_with(home.join(name)))?;
         Some((key, path.display().to_string(), *secret))
     });
     found.collect()
@@ -286,7 +285,7 @@ fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
             let _ = writeln!(text, "  {key:6} {} (ceiling {})", printable(&value), printable(&bound.name));
         }
     }
-    let (hidden, kept) = (exeat_runner::lists::credentials().len(), protected::names().count());
+    let (hidden, kept) = (exeat_files::lists::CREDENTIALS.len(), protected::names().count());
     let _ = writeln!(
         text,
         "  besides: {hidden} names below your home are hidden unless named, {kept} of the working directory are read-only \
@@ -367,7 +366,7 @@ fn shown_json(loaded: &Composed) -> Value {
             "mask": shown.mask.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
             "work": shown.work.as_ref().map(at),
             "allow_write": shown.allow_write.iter().map(LetThrough::as_str).collect::<Vec<_>>(),
-            "credentials": exeat_runner::lists::credentials(),
+            "credentials": exeat_files::lists::CREDENTIALS,
             "protected": protected::names().map(|(name, _)| name).collect::<Vec<_>>(),
         },
         // Names only: a value can be a secret.
@@ -489,7 +488,7 @@ struct Side {
 
 impl Side {
     fn read(path: &Path, machine: &Machine) -> Result<Self, Failure> {
-        let (text, _, shown) = exeat_compose::read_policy(path, machine)?;
+        let (text, _, shown) = exeat_compose::read_policy("policy file", path, machine)?;
         // The policy of a record: its rules with all that bounds them, and nothing of files and variables.
         if let Some(read) = StoredPolicy::parse(&text, &shown) {
             let stored = read.map_err(|error| Failure::input(format!("{}: {error}", printable(&shown))))?;
@@ -597,8 +596,8 @@ impl Side {
         }
         match work {
             None => {}
-            Some(Work::Scratch) => put("work_host", "none".into()),
-            Some(Work::Host(path)) => put("work_host", quoted(&path.to_string())),
+            Some(WorkDir::Scratch) => put("work_host", "none".into()),
+            Some(WorkDir::Host(path)) => put("work_host", quoted(&path.to_string())),
         }
         for name in env.pass.iter().flatten() {
             put("env.pass", name.clone());

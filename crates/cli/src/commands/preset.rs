@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 
 use exeat_compose::{PolicyRequest, preset_fault};
-use exeat_policy::preset::{self, Found, Preset, Profile};
+use exeat_policy::preset::{self, Preset, PresetOrProfile, Profile};
 use exeat_policy::{Origin, printable, shell_word};
 use serde_json::{Value, json};
 
 use crate::args::PresetArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
 use crate::stdio;
+use crate::terminal::Paint;
 
 /// Lists the presets, or shows those that were named.
 pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
@@ -54,7 +54,7 @@ fn named(args: &PresetArgs, out: Paint) -> Result<String, Failure> {
     }
     let mut text = String::new();
     for name in &args.names {
-        if let Some(Found::Profile(Profile { members, .. })) = preset::find(name) {
+        if let Some(PresetOrProfile::Profile(Profile { members, .. })) = preset::find(name) {
             let _ = writeln!(text, "{name} is {}\n", members.join(", "));
         }
     }

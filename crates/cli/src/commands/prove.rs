@@ -1,17 +1,18 @@
-//! `exeat prove`: which attempts, over which bridges, and what came of them. How they are made is in [`crate::prove`].
+//! `exeat prove`: which attempts, over which bridges, and what came of them. How they are made is in [`exeat_prove`].
 
 use std::collections::BTreeSet;
 
 use exeat_policy::printable;
+use exeat_prove::attempt::Attempt;
+use exeat_prove::host::{Found, Host, NoRun, Way, stopped};
+use exeat_prove::{attempts, survive};
 use serde_json::{Value, json};
 
 use crate::args::{BridgeKind, FsView, ProveArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::prove::host::{Found, Host, NoRun, Way, stopped};
-use crate::prove::{Attempt, attempts, survive};
-use crate::render::Paint;
 use crate::stdio;
+use crate::terminal::Paint;
 
 /// Tries to get out, and says whether everything held.
 pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
@@ -22,7 +23,8 @@ pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
     }
     exeat_runner::notice_children()?;
     let machine = crate::request::here()?;
-    let mut host = Host::new(&machine)?;
+    let mut host = Host::new(&machine)
+        .map_err(|error| Failure::could(format!("cannot {}", error.what)).because(error.source))?;
     let made: Vec<&'static Attempt> = attempts().filter(|attempt| chosen.contains(&attempt.id)).collect();
     let mut found = Vec::new();
     for bridge in bridges(args.bridge) {

@@ -14,9 +14,10 @@ use crate::args::{ListenAt, ProxyArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::{Ending, Paint, printable_lines};
+use crate::render::Ending;
 use crate::request;
 use crate::stdio;
+use crate::terminal::{Paint, name_stage, printable_lines, speaker};
 
 /// Serves until SIGINT or SIGTERM; at SIGHUP, or when one of its files changes, the policy is read again.
 pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
@@ -65,7 +66,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     }
 
     let stage = args.stage.or_else(|| loaded.stage.clone());
-    stage.iter().for_each(|stage| stdio::name_stage(stage));
+    stage.iter().for_each(|stage| name_stage(stage));
     let to = request::audit(args.audit.as_ref(), &machine)?;
     let signing = request::signing(args.audit_key.as_ref(), &machine)?;
     let place = audit::place_of(&machine).ok();
@@ -93,7 +94,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
             }
             // The fault may show the line where it stands.
             Err(why) => {
-                let exeat = stdio::speaker();
+                let exeat = speaker();
                 stdio::say(&format!(
                     "{exeat}: error: the policy stays as it was: {}\n",
                     printable_lines(why)
@@ -107,7 +108,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         host_env: machine.env,
         on_ready: Box::new(move |at: &str, record: Option<&Path>| {
             let place = record.map(|path| format!("; record: {}", shell_word(&path.display().to_string())));
-            let (exeat, place) = (stdio::speaker(), place.unwrap_or_default());
+            let (exeat, place) = (speaker(), place.unwrap_or_default());
             stdio::say(&format!("{exeat}: listening on {}{place}\n", printable(at)));
             if let Some(path) = record {
                 let _ = told.set(path.to_owned());

@@ -19,10 +19,11 @@ use crate::args::{OnDeniedWhat, Output, Require, RunArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::{self, Ending, Paint, printable_lines};
+use crate::render::{self, Ending};
 use crate::request::{self, Asked};
 use crate::result::{self, Sink};
 use crate::stdio;
+use crate::terminal::{Paint, name_stage, printable_lines};
 
 /// Runs the command and answers with its exit code.
 pub(crate) fn run(args: RunArgs, parent: Pid, paint: Paint) -> Result<Exit, Failure> {
@@ -59,12 +60,9 @@ fn as_it_is(args: &RunArgs) -> Result<Exit, Failure> {
     #[expect(clippy::disallowed_methods, reason = "the stage's own command, in the stage's own place")]
     let error = std::process::Command::new(program).args(words).exec();
     let ended = if error.kind() == io::ErrorKind::NotFound { Ended::NotFound } else { Ended::NotExecutable };
-    stdio::say(
-        &Failure::could(format!("cannot execute `{}`", program.display()))
-            .because(error)
-            .report(Paint::PLAIN),
-    );
-    Ok(Exit::from(ended))
+    let failure = Failure::could(format!("cannot execute `{}`", program.display())).because(error);
+    failure.say(ended.into(), args.format.is_json(), Paint::PLAIN);
+    Ok(ended.into())
 }
 
 /// A run that is over.
@@ -81,7 +79,7 @@ pub(crate) struct Finished {
 
 /// Runs the command, to the end of its summary. `parent` had started this process.
 pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Finished, Failure> {
-    args.stage.iter().for_each(|stage| stdio::name_stage(stage));
+    args.stage.iter().for_each(|stage| name_stage(stage));
     let on_denied = args.on_denied.map_or(OnDenied::Note, OnDenied::from);
     let machine = crate::request::here()?;
     apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
@@ -92,16 +90,17 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     let policies: Vec<_> = policies.iter().map(|(flag, read)| (*flag, Some(read))).collect();
     let record = record.and_then(|()| request::inherited(&policies));
     let sink = args.result.as_ref().map(Sink::open).transpose()?;
-    let quiet = args.quiet;
+    let (quiet, is_json) = (args.quiet, args.format.is_json());
     let place = audit::place_of(&machine).ok();
 
     let hint = hint_if_not_found(&args.command);
+    let (stage, labels) = (args.stage.clone(), request::labels(args.labels.clone(), &machine));
     let done = record.and_then(|()| attempt(args, parent, machine));
     let mut no_result = false;
     if let Some(sink) = sink {
         let result = match &done {
             Ok(Done { outcome, .. }) => RunResult::from_outcome(outcome),
-            Err(failure) => result::of_failure(failure),
+            Err(failure) => result::of_failure(failure).with_names(stage.as_deref(), &labels),
         };
         if let Err(error) = sink.write(&result) {
             stdio::say(&Failure::could("cannot write the result").because(error).report(paint));
@@ -117,14 +116,13 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     for note in &outcome.notes {
         stdio::line("note", note);
     }
-    if outcome.ended == Ended::NotFound {
-        stdio::say(&format!("  hint: {hint}\n"));
+    if let Some(why_not) = &outcome.why_not {
+        let failure = Failure::could(why_not);
+        let failure = if outcome.ended == Ended::NotFound { failure.hint(hint) } else { failure };
+        failure.say(outcome.ended.into(), is_json, paint);
     }
     let silent = render::is_silent(&outcome.summary);
-    if !quiet && silent && outcome.ended == Ended::Timeout {
-        stdio::line("note", "the stage was stopped at its time limit (timeout)");
-    }
-    if let Some(note) = of_a_process(outcome.ended, &limits).filter(|_| !quiet) {
+    if let Some(note) = at_a_limit(outcome.ended, &limits).filter(|_| !quiet) {
         stdio::line("note", &note);
     }
     if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_) | Ended::Stopped(_))) {
@@ -233,13 +231,16 @@ struct Done {
     host_ports: Vec<HostPort>,
 }
 
-/// What to say of a stage that the kernel ended at a limit of each process (setrlimit(2)), or whose shell tells of a command
-/// that was. The signal may have been somebody else's, so it is named.
-fn of_a_process(ended: Ended, limits: &Limits) -> Option<String> {
+/// Describes the end of a stage at its time limit, or at a limit that the kernel holds for each process (setrlimit(2)): its own, or that
+/// of a command of its shell. Somebody else may have sent the signal, so the line names it.
+fn at_a_limit(ended: Ended, limits: &Limits) -> Option<String> {
     let (signal, how) = match ended {
         Ended::Signal(signal) => (signal, "the stage was killed by"),
         Ended::Exit(code) => {
             (i32::from(code) - 128, "the stage exited as a shell does whose command was killed by")
+        }
+        Ended::Timeout => {
+            return Some(format!("the stage was killed at its time limit of {} (timeout)", limits.timeout?));
         }
         _ => return None,
     };
@@ -268,7 +269,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let Asked { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     // Where a policy file names it.
-    request.stage.iter().for_each(|stage| stdio::name_stage(stage));
+    request.stage.iter().for_each(|stage| name_stage(stage));
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
     let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;

@@ -307,7 +307,7 @@ fn find(state: &State, name: &str) -> Result<String, Failure> {
 }
 
 fn unknown(name: &str) -> Failure {
-    Failure::input(format!("no run `{name}` has set anything aside")).hint("exeat state list")
+    Failure::input(format!("nothing that a run `{name}` set aside is left")).hint("exeat state list")
 }
 
 /// `exeat state prune`.

@@ -3,6 +3,7 @@ use exeat_record::Proto;
 use exeat_runner::Reached;
 
 use super::*;
+use crate::args::ColorWhen;
 
 fn denied(host: &str, port: u16, said: &str, count: u64, flag: Option<&str>) -> DeniedHost {
     DeniedHost {
@@ -22,6 +23,10 @@ fn failed(host: &str, said: &str, count: u64) -> FailedHost {
 }
 
 fn render(summary: &ConnectionSummary, ended: Option<Ended>, record: Option<&str>) -> String {
+    paint(Paint::PLAIN, summary, ended, record)
+}
+
+fn paint(paint: Paint, summary: &ConnectionSummary, ended: Option<Ended>, record: Option<&str>) -> String {
     Ending {
         summary,
         ended,
@@ -30,7 +35,7 @@ fn render(summary: &ConnectionSummary, ended: Option<Ended>, record: Option<&str
         llm: false,
         on_denied: OnDenied::Note,
     }
-    .render(Paint::PLAIN)
+    .render(paint)
 }
 
 #[test]
@@ -84,6 +89,7 @@ fn attempts_without_the_proxy_are_listed() {
       denied  3x  8.8.8.8:53 (udp)               UDP is never let out
       denied  2x  stats.example.net              no rule allows it (asked by name)   --allow stats.example.net
       denied  1x  [2001:db8::1] (protocol 132)   protocol 132 is never let out
+      a name that was only looked up has no port, and its flag opens 443; for ssh: --allow stats.example.net:22
     ");
 }
 
@@ -181,7 +187,7 @@ fn only_failures() {
         ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Timeout), Some("my records/run.jsonl")), @r"
-    exeat: 1 host failed, 0 reached; the stage was stopped at its time limit
+    exeat: 1 host failed, 0 reached
       failed  2x  a.example:443   connection refused (not a policy denial)
     exeat: record: exeat audit show 'my records/run.jsonl'
     ");
@@ -247,17 +253,8 @@ fn colour_wraps_words_and_breaks_no_column() {
         denied: vec![denied("a.example", 443, "no rule allows it", 1, None)],
         ..ConnectionSummary::default()
     };
-    let text = Ending {
-        summary: &summary,
-        ended: None,
-        record: None,
-        seal: None,
-        llm: false,
-        on_denied: OnDenied::Note,
-    }
-    .render(Paint(true));
     assert_eq!(
-        text,
+        paint(Paint::new(ColorWhen::Always, &std::io::stderr()), &summary, None, None),
         "exeat: 1 host denied, 0 reached\n  \u{1b}[31mdenied\u{1b}[0m  1x  a.example:443      no rule allows it\n"
             .replace("443      no", "443   no")
     );
@@ -272,16 +269,8 @@ fn refusals_are_told_by_program_where_there_was_more_than_one() {
     };
     let lines = |denied: Vec<DeniedHost>| {
         let summary = ConnectionSummary { denied, ..ConnectionSummary::default() };
-        let ending = Ending {
-            summary: &summary,
-            ended: None,
-            record: None,
-            seal: None,
-            llm: false,
-            on_denied: OnDenied::Note,
-        };
-        let text = ending.render(Paint::PLAIN);
-        text.lines()
+        render(&summary, None, None)
+            .lines()
             .skip(1)
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect::<Vec<_>>()

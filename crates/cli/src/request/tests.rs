@@ -10,7 +10,7 @@ use exeat_policy::{Bridge, Ech, Limits, Mode, Terms, TlsCheck, Tty};
 use super::*;
 use crate::args::{Cli, Command};
 use crate::commands::proxy::without_stage;
-use crate::render::Paint;
+use crate::terminal::Paint;
 
 /// A directory that goes away with the test.
 struct Place(PathBuf);

@@ -215,7 +215,7 @@ fn l17_the_last_line_has_the_root_and_the_ledger() {
         llm: false,
         on_denied: exeat_runner::OnDenied::Note,
     };
-    let text = ending.render(crate::render::Paint::PLAIN);
+    let text = ending.render(crate::terminal::Paint::PLAIN);
     let line =
         "exeat: record: exeat audit show 01JD8Z3V5Q  # root cdcdcdcdcdcdcdcd, ledger 7 abababababababab\n";
     assert!(text.ends_with(line), "{text}");

@@ -14,7 +14,7 @@ use super::{Out, Source, Stopped};
 use crate::args::audit::{DiffArgs, DiffFormat, Records};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
+use crate::terminal::Paint;
 
 /// Hosts that are told apart on either side. Beyond that nothing could be said.
 const MOST: usize = 50_000;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
         diff.changed.clear();
     }
     let form = match args.format {
-        DiffFormat::Text => Form::Text { colour: paint.is_on() },
+        DiffFormat::Text => Form::Text { color: paint.is_on() },
         DiffFormat::Json => Form::Json,
         DiffFormat::Markdown => Form::Markdown,
     };
@@ -91,7 +91,7 @@ fn read_lock(path: &Path, here: &Machine) -> Result<Lock, Failure> {
 fn look_at_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) -> Result<(), Failure> {
     super::note_flaws(source, reader);
     match super::is_damaged(reader) {
-        true => Err(Failure::input(format!("{source} is damaged")).hint("exeat audit show")),
+        true => Err(Failure::input(format!("{source} is damaged")).hint(source.verify_command())),
         false => Ok(()),
     }
 }

@@ -13,14 +13,14 @@ use exeat_audit::query::{Filter, Reader};
 use exeat_audit::runs::RunSummary;
 use exeat_audit::select::Selection;
 use exeat_audit::table::{self, Shared, Strand};
-use exeat_record::place::Place;
+use exeat_record::place::RecordDir;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Out, Source, Stopped, bad_place, place_of, select};
 use crate::args::audit::{Records, ShowArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
+use crate::terminal::Paint;
 
 /// How long after it was written a line is shown at the latest.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -76,7 +76,7 @@ struct Known {
 
 impl Known {
     /// Those that are new, the oldest first.
-    fn look(&mut self, place: &Place) -> Result<Vec<PathBuf>, Failure> {
+    fn look(&mut self, place: &RecordDir) -> Result<Vec<PathBuf>, Failure> {
         let changed = fs::metadata(place.dir()).and_then(|meta| meta.modified()).ok();
         if changed.is_some() && changed == self.changed && !is_fresh(place.dir()) {
             return Ok(Vec::new());
@@ -96,7 +96,7 @@ struct Strands<'a> {
     args: &'a ShowArgs,
     filter: &'a Filter,
     selection: &'a Selection,
-    colour: bool,
+    color: bool,
     headed: bool,
     open: Vec<Open>,
     /// Those that are not open yet.
@@ -132,7 +132,7 @@ impl<'a> Strands<'a> {
             args,
             filter,
             selection,
-            colour: paint.is_on(),
+            color: paint.is_on(),
             headed: false,
             open: Vec::new(),
             waiting: VecDeque::new(),
@@ -142,7 +142,7 @@ impl<'a> Strands<'a> {
     }
 
     /// Shows what was written since, and then waits for a moment.
-    fn turn(&mut self, place: Option<&Place>) -> Result<(), Failure> {
+    fn turn(&mut self, place: Option<&RecordDir>) -> Result<(), Failure> {
         while self.open.len() < MAX_OPEN
             && let Some(path) = self.waiting.pop_front()
         {
@@ -158,7 +158,7 @@ impl<'a> Strands<'a> {
         let mut is_busy = false;
         let mut at = 0;
         while let Some(open) = self.open.get_mut(at) {
-            let mut shared = Shared { out: &mut out, colour: self.colour, headed: self.headed };
+            let mut shared = Shared { out: &mut out, color: self.color, headed: self.headed };
             let mut count = 0;
             let read = loop {
                 if count == TURN {
@@ -196,7 +196,7 @@ impl<'a> Strands<'a> {
         }
     }
 
-    fn add(&mut self, path: PathBuf, place: Option<&Place>) {
+    fn add(&mut self, path: PathBuf, place: Option<&RecordDir>) {
         let again: Pause = || Err(io::ErrorKind::WouldBlock.into());
         match follow(&path, again) {
             Ok(reader) => {

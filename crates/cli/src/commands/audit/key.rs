@@ -3,7 +3,7 @@
 use std::io;
 
 use exeat_policy::printable;
-use exeat_record::place::{self, Place};
+use exeat_record::place::{self, RecordDir};
 use exeat_record::{KeyError, SigningKey};
 use exeat_runner::Signing;
 
@@ -15,8 +15,8 @@ use crate::request;
 use crate::stdio;
 
 /// Where the user's own key is.
-pub(crate) fn own(place: &Place) -> Result<Place, Failure> {
-    exeat_runner::key_place(Some(place)).ok_or(place::Error::NoHome).map_err(bad_place)
+pub(crate) fn own(place: &RecordDir) -> Result<RecordDir, Failure> {
+    exeat_runner::key_place(Some(place)).ok_or(place::DirError::NoHome).map_err(bad_place)
 }
 
 /// Prints it.

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 
-use exeat_audit::ledger::{Book, Found, Joined, KeptHead, Seen, join};
-use exeat_audit::verify::Report;
+use exeat_audit::ledger::{Book, HeadPosition, Joined, KeptHead, RecordFacts, join};
+use exeat_audit::verify::Verification;
 use exeat_policy::printable;
 use exeat_record::ledger::Ledger;
-use exeat_record::place::Place;
+use exeat_record::place::RecordDir;
 use exeat_record::{RunId, SigningKey, VerifyingKey};
 use serde_json::{Value, json};
 
@@ -17,20 +17,20 @@ use super::select;
 use super::{bad_place, place_of};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
+use crate::terminal::Paint;
 
 /// Runs that are named one by one, of each kind; the rest is counted.
 const MAX_NAMED: usize = 10;
 
 /// The ledgers of this user, held against the records that are read.
 pub(crate) struct Ledgers {
-    place: Place,
+    place: RecordDir,
     /// Where the ledgers are: beside the records; where there is none, as of what root ran for somebody else, beside the key.
-    own: Place,
+    own: RecordDir,
     books: Vec<Book>,
     /// What the ledgers had at other times.
     heads: Vec<KeptHead>,
-    seen: Vec<Seen>,
+    seen: Vec<RecordFacts>,
     /// The runs of records that are there and cannot be read.
     unread: BTreeSet<RunId>,
 }
@@ -39,7 +39,8 @@ impl Ledgers {
     /// Reads the ledgers. Before the records are listed: a run has its record before it is in a ledger.
     pub(crate) fn read(keys: &[VerifyingKey], heads: &[KeptHead]) -> Result<Ledgers, Failure> {
         let place = place_of(&crate::request::here()?)?;
-        let read = |place: &Place| Book::all(place, keys, heads).map_err(|error| unreadable(place, error));
+        let read =
+            |place: &RecordDir| Book::all(place, keys, heads).map_err(|error| unreadable(place, error));
         let (mut own_place, mut books) = (place.clone(), read(&place)?);
         if books.is_empty() {
             own_place = own(&place)?;
@@ -61,9 +62,9 @@ impl Ledgers {
     }
 
     /// Takes in a record that was verified.
-    pub(crate) fn see(&mut self, found: &select::Found, report: &Report) {
+    pub(crate) fn see(&mut self, found: &select::Found, report: &Verification) {
         let (Some(run), None, Some(path)) = (found.run.run, found.twin, found.source.path()) else { return };
-        self.seen.push(Seen {
+        self.seen.push(RecordFacts {
             run,
             witness: report.witness.clone(),
             is_running: exeat_record::is_being_written(path).unwrap_or(false),
@@ -90,7 +91,7 @@ impl Ledgers {
     }
 }
 
-fn unreadable(place: &Place, error: io::Error) -> Failure {
+fn unreadable(place: &RecordDir, error: io::Error) -> Failure {
     Failure::input(format!("cannot read the ledgers in `{}`", place.state_dir().join("exeat").display()))
         .because(error)
 }
@@ -108,7 +109,7 @@ impl Joining {
         let has_all_heads = (0..self.heads.len()).all(|at| self.find(at).is_some());
         if !self.joined.faults.is_empty() || !has_all_heads || self.books.iter().any(Book::is_damaged) {
             Exit::No
-        } else if self.books.iter().any(|book| !book.told.is_empty()) {
+        } else if self.books.iter().any(|book| !book.faults.is_empty()) {
             Exit::CouldNot
         } else {
             Exit::Yes
@@ -116,7 +117,7 @@ impl Joining {
     }
 
     /// The ledger that has a head, and where.
-    fn find(&self, at: usize) -> Option<(&Book, Found)> {
+    fn find(&self, at: usize) -> Option<(&Book, HeadPosition)> {
         self.books.iter().find_map(|book| Some((book, *book.found.get(&at)?)))
     }
 
@@ -170,8 +171,8 @@ impl Joining {
                 ),
                 _ => writeln!(text, "{}", paint.bad("not proved")),
             };
-            for told in &book.told {
-                let _ = writeln!(text, "  {told}");
+            for fault in &book.faults {
+                let _ = writeln!(text, "  {fault}");
             }
             if book.more > 0 {
                 let _ = writeln!(text, "  and {} more", book.more);
@@ -245,7 +246,7 @@ impl Joining {
                 "key": book.key.as_ref().map(ToString::to_string),
                 "torn": book.torn,
                 "beside": book.beside,
-                "findings": book.told.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "findings": book.faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "more_findings": book.more,
             })
         });
@@ -304,14 +305,14 @@ fn named(text: &mut String, what: &str, runs: &[RunId]) {
 }
 
 /// The runs that no ledger of this user has the end of.
-pub(crate) fn killed(place: &Place, keys: &[VerifyingKey]) -> Result<BTreeSet<RunId>, Failure> {
+pub(crate) fn killed(place: &RecordDir, keys: &[VerifyingKey]) -> Result<BTreeSet<RunId>, Failure> {
     let own = own(place)?;
     let books = Book::all(&own, keys, &[]).map_err(|error| unreadable(&own, error))?;
     Ok(books.iter().filter(|book| book.key.is_some()).flat_map(Book::without_end).collect())
 }
 
 /// The ledger that `prune` writes to: that of the user's own key.
-pub(crate) fn to_prune(place: &Place) -> Result<Ledger, String> {
+pub(crate) fn to_prune(place: &RecordDir) -> Result<Ledger, String> {
     let found = own(place).map_err(|failure| failure.said()).and_then(|own| {
         let key = SigningKey::load(&own.key_path()).map_err(|error| error.to_string())?;
         Ledger::find(&own, key, false).map_err(|error| error.to_string())

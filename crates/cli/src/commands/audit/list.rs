@@ -4,20 +4,19 @@ use exeat_audit::query::Filter;
 use exeat_audit::runs::RunSummary;
 use exeat_audit::table;
 
-use super::select::{filter, select_any};
+use super::select::{NOTHING, filter, select_any};
 use super::{Out, Source, Stopped, place_of};
 use crate::args::audit::ListArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
 use crate::stdio;
+use crate::terminal::Paint;
 
 /// Lists them, the newest first.
 pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     let place = place_of(&crate::request::here()?).ok();
     let selected = select_any(&args.records)?;
     let mut exit = selected.exit();
-    let any = !selected.found.is_empty();
     let hosts = Filter { hosts: args.host.clone(), ..filter(&args.records) };
     let mut runs: Vec<RunSummary> = Vec::new();
     for found in selected.found.into_iter().filter(|found| found.twin.is_none() && passes(args, &found.run)) {
@@ -39,10 +38,10 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     };
     out.finish(shown)
         .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
-    if let (false, false, Some(place)) = (any, args.format.is_json(), place)
-        && place.records().is_ok_and(|records| records.is_empty())
-    {
-        stdio::line("note", &format!("no record in `{}` yet", place.dir().display()));
+    if runs.is_empty() && !args.format.is_json() {
+        let empty = place.filter(|place| place.records().is_ok_and(|records| records.is_empty()));
+        let nothing = empty.map(|place| format!("no record in `{}` yet", place.dir().display()));
+        stdio::line("note", &nothing.unwrap_or_else(|| NOTHING.to_owned()));
     }
     Ok(exit)
 }

@@ -1,10 +1,8 @@
 //! `exeat audit lock`: what each stage of some records reached, as a file for `exeat run --locked`.
 
 use std::collections::BTreeSet;
-use std::io;
 
 use exeat_files::place::Output;
-use exeat_policy::printable;
 use exeat_record::lock::{Lock, LockEntry};
 
 use crate::args::audit::LockArgs;
@@ -27,8 +25,7 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
         return Ok(exit);
     };
     let shown = path.display().to_string();
-    let bad =
-        |error: io::Error| Failure::input(format!("cannot write `{}`", printable(&shown))).because(error);
+    let bad = |error| Failure::not_written("cannot write", path, error);
     let output = Output::open(path).map_err(bad)?;
     let old = match &output {
         Output::Whole(_) => exeat_compose::read_lock(path, &shown, &crate::request::here()?)?.1,

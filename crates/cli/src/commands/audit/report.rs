@@ -14,6 +14,7 @@ use super::{Out, Source, Stopped, verify};
 use crate::args::audit::ReportArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::stdio;
 
 /// Reads records and writes the page.
 pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
@@ -29,7 +30,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
             Source::File(_) => Some(verify::look(source, &keys)?),
             Source::Stdin => None,
         };
-        damaged |= verified.as_ref().is_some_and(|found| found.standing() == Standing::Tampered);
+        let is_tampered = verified.as_ref().is_some_and(|found| found.standing() == Standing::Tampered);
         let name = match source.path() {
             Some(path) => path.display().to_string(),
             None => source.to_string(),
@@ -37,7 +38,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
         let added = report
             .read(source.input()?, &name, source.path(), verified)
             .map_err(|error| source.unreadable(error))?;
-        damaged |= added.is_damaged;
+        if is_tampered || added.is_damaged {
+            stdio::line("note", &format!("{source} is damaged: {} says where", source.verify_command()));
+            damaged = true;
+        }
         if let Some(record) = source.path() {
             add_policies(report.summary_mut(), record, &added.run, &mut origins);
         }
@@ -51,9 +55,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
         // For its owner alone.
         let written =
             Output::open(&args.output).and_then(|output| output.write(0o600, |out| report.write(out)));
-        written.map_err(|error| {
-            Failure::input(format!("cannot write `{}`", args.output.display())).because(error)
-        })?;
+        written.map_err(|error| Failure::not_written("cannot write", &args.output, error))?;
     }
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }

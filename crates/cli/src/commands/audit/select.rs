@@ -11,7 +11,7 @@ use exeat_audit::runs::RunSummary;
 use exeat_audit::select::Selection;
 use exeat_files::walk::{LinkRule, clean};
 use exeat_policy::file::PRESET_STAGE;
-use exeat_record::place::Place;
+use exeat_record::place::RecordDir;
 
 use super::{Source, bad_place, place_of};
 use crate::args::audit::{Records, SelectionArgs};
@@ -80,7 +80,7 @@ impl Selected {
 }
 
 /// What is said where the flags select nothing.
-const NOTHING: &str = "no record is of the runs that the flags select";
+pub(super) const NOTHING: &str = "no record is of the runs that the flags select";
 
 /// Selects records. None at all is an error.
 pub(crate) fn select(records: &Records) -> Result<Selected, Failure> {
@@ -105,7 +105,7 @@ fn select_some(records: &Records) -> Result<Selected, Failure> {
     let one = records.runs.is_empty() && !records.all && is_empty(&records.selection);
     let selected = gather(records, records.last || one, false)?;
     if selected.found.is_empty() && is_empty(&records.selection) {
-        return Err(bad_place(exeat_record::place::Error::Empty { dir: own_place()?.dir().to_owned() }));
+        return Err(bad_place(exeat_record::place::DirError::Empty { dir: own_place()?.dir().to_owned() }));
     }
     Ok(selected)
 }
@@ -153,7 +153,7 @@ pub(crate) fn is_empty(args: &SelectionArgs) -> bool {
         && args.until.is_none()
 }
 
-fn own_place() -> Result<Place, Failure> {
+fn own_place() -> Result<RecordDir, Failure> {
     place_of(&crate::request::here()?)
 }
 
@@ -211,7 +211,9 @@ pub(crate) fn named(name: &Path, strange: &mut Vec<(PathBuf, String)>) -> Result
         Some("-") => Source::Stdin,
         // A path needs no state directory; what has no `/` and no `.` may be a run as well.
         Some(text) if !text.contains(['/', '.']) => match own_place()?.find(text) {
-            Err(exeat_record::place::Error::NotFound { .. }) if is_dir(name) => Source::File(name.to_owned()),
+            Err(exeat_record::place::DirError::NotFound { .. }) if is_dir(name) => {
+                Source::File(name.to_owned())
+            }
             found => {
                 let source = Source::File(found.map_err(bad_place)?);
                 let (_, odd) = apart(source.path().map(Path::to_owned).into_iter().collect());
@@ -469,7 +471,7 @@ impl Notes {
         let Some((first, others)) = reader.flaws().split_first() else { return };
         self.note(|| match others.len() as u64 + reader.more_flaws() {
             0 => format!("{source}: {first}"),
-            more => format!("{source}: {first}; and {more} more (exeat audit show)"),
+            more => format!("{source}: {first}; and {more} more ({})", source.verify_command()),
         });
     }
 

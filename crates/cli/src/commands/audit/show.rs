@@ -8,7 +8,7 @@ use super::{Out, Source, Stopped};
 use crate::args::audit::ShowArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
+use crate::terminal::Paint;
 
 /// Shows records, one after the other.
 pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {

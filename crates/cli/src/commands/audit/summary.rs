@@ -12,7 +12,7 @@ use super::{Out, Stopped};
 use crate::args::audit::{SummaryArgs, SummaryFormat, SummarySort};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
+use crate::terminal::Paint;
 
 /// Reads records and shows what they say together.
 pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
     flawed.finish();
     summary.finish().map_err(|error| Failure::input(error.to_string()))?;
     let form = match args.format {
-        SummaryFormat::Text => Form::Text { colour: paint.is_on() },
+        SummaryFormat::Text => Form::Text { color: paint.is_on() },
         SummaryFormat::Json => Form::Json,
         SummaryFormat::Markdown => Form::Markdown,
         SummaryFormat::Github => Form::GitHub,

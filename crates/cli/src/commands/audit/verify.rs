@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use exeat_audit::verify::{Beside, Ending, Report, Standing, verify};
+use exeat_audit::verify::{Beside, Ending, Standing, Verification, verify};
 use exeat_policy::printable;
-use exeat_record::place::Place;
+use exeat_record::place::RecordDir;
 use exeat_record::{KeyError, SigningKey, VerifyingKey};
 use serde_json::{Value, json};
 
@@ -19,8 +19,8 @@ use crate::args::Format;
 use crate::args::audit::VerifyArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::Paint;
 use crate::stdio;
+use crate::terminal::Paint;
 
 /// Verifies each record. Prints those that are not whole, or the only one, and then how many of which kind there are.
 pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
@@ -129,7 +129,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, report: &Report, is_open: bool, is_other_key: bool) {
+    fn add(&mut self, report: &Verification, is_open: bool, is_other_key: bool) {
         match report.standing() {
             Standing::Whole => {
                 self.whole += 1;
@@ -261,7 +261,7 @@ fn worse(one: Exit, other: Exit) -> Exit {
 }
 
 /// What came of one record.
-pub(crate) fn look(source: &Source, keys: &[VerifyingKey]) -> Result<Report, Failure> {
+pub(crate) fn look(source: &Source, keys: &[VerifyingKey]) -> Result<Verification, Failure> {
     verify(source.input()?, source.path(), keys).map_err(|error| source.unreadable(error))
 }
 
@@ -288,7 +288,7 @@ pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
 }
 
 /// The user's own: what stands in `audit.pub`, which may be of older keys or lost, and the other half of what signs today.
-fn own_keys(place: &Place) -> Result<Vec<VerifyingKey>, KeyError> {
+fn own_keys(place: &RecordDir) -> Result<Vec<VerifyingKey>, KeyError> {
     let path = place.key_path();
     let mut keys = match VerifyingKey::load_own(&path.with_extension("pub")) {
         Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -309,7 +309,7 @@ fn own_keys(place: &Place) -> Result<Vec<VerifyingKey>, KeyError> {
     Ok(keys)
 }
 
-fn words(source: &Source, report: &Report, is_other_key: bool, paint: Paint) -> String {
+fn words(source: &Source, report: &Verification, is_other_key: bool, paint: Paint) -> String {
     let lines = |count: u64| format!("{count} line{}", if count == 1 { "" } else { "s" });
     let mut text = format!("{}: ", printable(&source.to_string()));
     let _ = match report.standing() {
@@ -360,7 +360,7 @@ fn words(source: &Source, report: &Report, is_other_key: bool, paint: Paint) -> 
     }
     if let Some((first, last)) = report.unsigned_tail() {
         let lines = if first == last { format!("line {last}") } else { format!("lines {first} to {last}") };
-        let _ = writeln!(text, "  unsigned tail: nothing speaks against, or for, {lines}");
+        let _ = writeln!(text, "  unsigned tail: no signature covers {lines}: this part proves nothing");
     }
     if is_other_key {
         let key = report.key.as_ref().map(VerifyingKey::key_id).unwrap_or_default();
@@ -391,7 +391,7 @@ fn is_open(source: &Source) -> bool {
 }
 
 /// Why a record in which nothing is wrong is not whole.
-fn ending(report: &Report) -> String {
+fn ending(report: &Verification) -> String {
     match report.ending {
         Ending::Empty => "no line is in it".into(),
         Ending::MidLine => format!(
@@ -408,7 +408,7 @@ fn ending(report: &Report) -> String {
     }
 }
 
-fn as_json(source: &Source, report: &Report, is_other_key: bool) -> Value {
+fn as_json(source: &Source, report: &Verification, is_other_key: bool) -> Value {
     let standing = match report.standing() {
         Standing::Whole => "whole",
         Standing::Unfinished => "unfinished",
@@ -460,18 +460,18 @@ mod tests {
     #[test]
     fn the_key_that_signs_is_known_whatever_stands_beside_it() {
         let home = std::env::temp_dir().join(format!("exeat-own-keys-{}", std::process::id()));
-        let place = Place::from_env(None, Some(home.as_os_str())).unwrap();
+        let place = RecordDir::from_env(None, Some(home.as_os_str())).unwrap();
         assert_eq!(own_keys(&place).unwrap(), []);
         // A run makes no home directory.
         std::fs::create_dir(&home).unwrap();
         place.prepare().unwrap();
         let (path, vkey) = (place.key_path(), place.key_path().with_extension("pub"));
-        let old = SigningKey::load_or_make(&path).unwrap();
+        let old = SigningKey::load_or_make(&path).unwrap().0;
         assert_eq!(own_keys(&place).unwrap(), [old.verifying().clone()]);
         // The key alone was moved away, and another one made.
         std::fs::remove_file(&path).unwrap();
         assert_eq!(own_keys(&place).unwrap(), [old.verifying().clone()], "for whoever only checks");
-        let new = SigningKey::load_or_make(&path).unwrap();
+        let new = SigningKey::load_or_make(&path).unwrap().0;
         assert_eq!(own_keys(&place).unwrap(), [old.verifying().clone(), new.verifying().clone()]);
         std::fs::remove_file(&vkey).unwrap();
         assert_eq!(own_keys(&place).unwrap(), [new.verifying().clone()]);
