@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     keep: bool,
 }
 
-/// One fuzz program of a project.
+/// A fuzz program of a project.
 struct Target {
     /// The crate's directory below `crates`.
     project: String,

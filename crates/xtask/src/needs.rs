@@ -25,7 +25,7 @@ pub(crate) enum Needs {
     Fuzz,
 }
 
-/// One package that must be installed.
+/// A package that must be installed.
 struct Need {
     /// The Debian package.
     package: &'static str,

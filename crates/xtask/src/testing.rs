@@ -26,7 +26,7 @@ const DIFFERENT_TRIALS: [&str; 2] = ["smoke::", "life::"];
 
 /// The areas of `cargo xtask test AREA`: name, crates, and modules of the end-to-end trials. A test checks that each
 /// module is in an area.
-pub(crate) const AREAS: &[(&str, &[&str], &[&str])] = &[
+const AREAS: &[(&str, &[&str], &[&str])] = &[
     ("policy", &["exeat-policy", "exeat-compose"], &["policy", "allow", "deny", "terms", "presets"]),
     (
         "record",
@@ -41,7 +41,7 @@ pub(crate) const AREAS: &[(&str, &[&str], &[&str])] = &[
     ("files", &["exeat-files"], &["escape"]),
     (
         "sandbox",
-        &["exeat-sandbox", "exeat-runner"],
+        &["exeat-sandbox", "exeat-runner", "exeat-prove"],
         &["doctor", "escape", "life", "limits", "prove", "smoke", "streams", "terminal"],
     ),
     ("cli", &["exeat-cli", "xtask"], &["cli", "exit"]),
@@ -59,9 +59,16 @@ pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
     steps::finish(tree::cargo().args(["build", "--workspace", "--bins", "--tests"]), "the build")?;
     let mut total = Total::default();
     let area = arguments.first().and_then(|name| AREAS.iter().find(|(area, ..)| area == name));
-    if let Some((_, crates, modules)) = area {
+    if asked.contains(&"--user") {
+        if !arguments.is_empty() {
+            return Err("`--user` selects its tests itself".to_owned());
+        }
+        run_as_asked(&asked, &[], &mut total)?;
+    } else if let Some((_, crates, modules)) = area {
         // Trials select the whole workspace, because a part of it would be built with other features.
-        let units = crates.iter().map(|package| vec!["-p".to_owned(), (*package).to_owned()]);
+        let units: Vec<_> =
+            crates.iter().flat_map(|package| ["-p".to_owned(), (*package).to_owned()]).collect();
+        let units = (!units.is_empty()).then_some(units).into_iter();
         let trials = modules.iter().map(|module| {
             ["--workspace", "--test", "e2e", "--", &format!("{module}::")].map(str::to_owned).to_vec()
         });
@@ -90,12 +97,12 @@ fn run_as_asked(asked: &[&str], arguments: &[String], total: &mut Total) -> Resu
             run(tree::cargo_with_all_signals().args(words(&arguments, "--include-ignored")), total)
         }
         [] => {
-            let left_out = std::mem::take(&mut total.left_out);
-            run(tree::cargo_with_all_signals().args(words(&arguments, "")), total)?;
-            if total.left_out > 0 && needs::sudo() {
-                run_as_root(&arguments, "sudo -n", total)?;
+            let mut own = Total::default();
+            run(tree::cargo_with_all_signals().args(words(&arguments, "")), &mut own)?;
+            if own.left_out > 0 && needs::sudo() {
+                run_as_root(&arguments, "sudo -n", &mut own)?;
             }
-            total.left_out += left_out;
+            total.add_all(own);
             Ok(())
         }
         _ => Err("`--root` and `--user` exclude each other".to_owned()),

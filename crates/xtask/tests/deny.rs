@@ -30,9 +30,9 @@ fn each_fault_is_found() {
         faults(&metadata, &lists())
     };
     for (field, value, said) in [
-        ("license", json!("GPL-3.0"), "ring: the licence GPL-3.0"),
-        ("license", json!("MIT AND (GPL-3.0 OR LGPL-2.1)"), "ring: the licence MIT AND"),
-        ("license", Value::Null, "ring: no licence"),
+        ("license", json!("GPL-3.0"), "ring: the license GPL-3.0"),
+        ("license", json!("MIT AND (GPL-3.0 OR LGPL-2.1)"), "ring: the license MIT AND"),
+        ("license", Value::Null, "ring: no license"),
         ("name", json!("openssl-sys"), "openssl-sys: banned"),
         ("source", json!("git+https://example.com/ring"), "ring: comes from git+"),
         ("source", json!("registry+https://example.com/index"), "ring: comes from registry+"),
@@ -65,8 +65,8 @@ fn faults(metadata: &Value, lists: &toml::Table) -> Vec<String> {
         let mut fault = |what: String| faults.push(format!("{name}: {what}"));
         match package["license"].as_str() {
             Some(license) if is_allowed(license, &allowed) => (),
-            Some(license) => fault(format!("the licence {license} is not among those of .deny.toml")),
-            None => fault("no licence is named".to_owned()),
+            Some(license) => fault(format!("the license {license} is not among those of .deny.toml")),
+            None => fault("no license is named".to_owned()),
         }
         if banned.contains(&name) {
             fault("banned by .deny.toml".to_owned());

@@ -44,9 +44,18 @@ const ARROWS: &[(&str, &[&str])] = &[
             "exeat-policy",
         ],
     ),
+    ("exeat-prove", &["exeat-runner", "exeat-compose", "exeat-files"]),
     (
         "exeat-cli",
-        &["exeat-runner", "exeat-compose", "exeat-files", "exeat-audit", "exeat-record", "exeat-policy"],
+        &[
+            "exeat-prove",
+            "exeat-runner",
+            "exeat-compose",
+            "exeat-files",
+            "exeat-audit",
+            "exeat-record",
+            "exeat-policy",
+        ],
     ),
     // The end-to-end tests drive the binary from outside; they may read only data, never the code under test. From
     // `exeat-sandbox` the bench takes the seccomp programs, for a bubblewrap without exeat.
@@ -83,8 +92,7 @@ fn no_crate_depends_on_one_that_the_table_does_not_give_it() {
 
 /// The size of the largest circle of files in each crate that has one of more than two. When a circle is broken, lower
 /// its number.
-const CIRCLES: &[(&str, usize)] =
-    &[("cli", 9), ("files", 6), ("policy", 9), ("proxy", 12), ("runner", 41), ("sandbox", 7)];
+const CIRCLES: &[(&str, usize)] = &[("files", 6), ("policy", 9), ("proxy", 5), ("sandbox", 7)];
 
 #[test]
 fn no_circle_of_files_is_larger_than_two() {
@@ -188,11 +196,11 @@ fn the_measure_follows_exports_and_leaves_tests_and_comments_out() {
 }
 
 #[test]
-fn every_crate_forbids_unsafe_code_except_the_two_that_make_syscalls() {
+fn every_crate_forbids_unsafe_code_except_the_three_that_make_syscalls() {
     let mut wrong = Vec::new();
     for package in packages() {
         let name = text(&package, "name").to_owned();
-        if matches!(name.as_str(), "exeat-sandbox" | "exeat-stage2" | "e2e") {
+        if matches!(name.as_str(), "exeat-sandbox" | "exeat-stage2" | "exeat-prove" | "e2e") {
             continue;
         }
         for target in package["targets"].as_array().unwrap() {
@@ -390,7 +398,7 @@ fn the_pages_explain_every_reason_and_every_field_of_the_record() {
 #[test]
 fn the_pages_list_every_name_that_a_view_is_made_of() {
     let page = read("docs/files.md");
-    let names = read("crates/runner/src/lists.rs") + &read("crates/files/src/protected.rs");
+    let names = read("crates/files/src/lists.rs") + &read("crates/files/src/protected.rs");
     let names = names.split("#[cfg(test)]").next().unwrap();
     let missing: Vec<String> = names
         .lines()
