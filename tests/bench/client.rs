@@ -17,8 +17,8 @@ use crate::server::{BULK, IDLE, IDLE_BYTES, ONCE, PING, PING_BYTES};
 /// Serves orders until stdin ends.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let way = match arguments {
-        [origin] => Way::direct(origin),
-        [origin, proxy] => Ok(Way::through(origin, proxy_address(proxy))),
+        [origin] => Route::direct(origin),
+        [origin, proxy] => Ok(Route::through(origin, proxy_address(proxy))),
         _ => return ExitCode::from(2),
     };
     let way = way.expect("the origin's addresses");
@@ -60,14 +60,14 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
 /// The number of parallel downloads in `several`.
 const SEVERAL: usize = 4;
 
-struct Way {
+struct Route {
     origin: String,
     /// The addresses of the origin, for a client that connects directly.
     known: Vec<SocketAddr>,
     proxy: Option<SocketAddr>,
 }
 
-impl Way {
+impl Route {
     fn direct(origin: &str) -> io::Result<Self> {
         let known = origin.to_socket_addrs()?.collect();
         Ok(Self { origin: origin.to_owned(), known, proxy: None })

@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 1_000;
 /// Measures round trips, streams and connections.
 pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report) {
     let origin = server::start();
-    let lane = |transparent, proxy| Lane::new(under_test.named(origin, NAME, transparent, proxy));
+    let lane = |transparent, proxy| Lane::new(under_test.client_by_name(origin, NAME, transparent, proxy));
     let mut gateway = lane("on", false);
     let mut connect = lane("on", true);
     // Measures what the gateway costs clients that do not use it.

@@ -29,7 +29,7 @@ use crate::under_test::UnderTest;
 const CPU_AT_MOST: f64 = 3.3;
 const WALL_AT_MOST: f64 = 4.0;
 
-/// Wall time is only meaningful if bubblewrap alone takes at most this multiple of its own CPU time.
+/// The highest ratio of bubblewrap's wall time to its CPU time at which wall times are meaningful.
 const QUIET: f64 = 1.25;
 
 /// The run directory in a plan; each run replaces the `X`s.

@@ -15,7 +15,7 @@ use crate::machine;
 pub(crate) struct UnderTest {
     /// The release binary.
     pub(crate) exeat: PathBuf,
-    /// This program.
+    /// The bench program itself, which also runs as the client.
     pub(crate) this: PathBuf,
     /// The directory of figures, records and caches, inside cargo's target directory.
     pub(crate) directory: PathBuf,
@@ -71,7 +71,13 @@ impl UnderTest {
     }
 
     /// Starts a client inside a sandbox that asks for the origin by this name, through the proxy or with the gateway.
-    pub(crate) fn named(&self, origin: SocketAddr, name: &str, transparent: &str, proxy: bool) -> Client {
+    pub(crate) fn client_by_name(
+        &self,
+        origin: SocketAddr,
+        name: &str,
+        transparent: &str,
+        proxy: bool,
+    ) -> Client {
         let named = format!("{name}:{}", origin.port());
         // exeat gives the stage a hosts file without the name.
         let transparent = format!("sandbox.transparent={transparent}");

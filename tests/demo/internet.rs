@@ -11,7 +11,7 @@ use crate::shell::Shell;
 /// The default URL: a host reserved for examples (RFC 2606).
 const EXAMPLE: &str = "https://example.com/";
 
-/// How long a host may take to answer.
+/// The longest time that a host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Reaches a real host with a rule, and does not reach it without. Returns false only for a fault of exeat.

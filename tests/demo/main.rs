@@ -62,7 +62,7 @@ fn local(exeat: &Path) -> ExitCode {
         "One local TLS server answers as {GRANTED} and as {OTHER}.\nThe stage is curl; it may reach the first name only.\n"
     );
     let mut good = true;
-    let mut seen = Seen { bench: &bench, last: 0 };
+    let mut seen = ConnectionCounts { bench: &bench, last: 0 };
 
     println!("1. Allowed: curl gets its answer.");
     let code =
@@ -98,12 +98,12 @@ fn local(exeat: &Path) -> ExitCode {
 }
 
 /// The number of connections that the servers have seen.
-struct Seen<'a> {
+struct ConnectionCounts<'a> {
     bench: &'a Bench,
     last: usize,
 }
 
-impl Seen<'_> {
+impl ConnectionCounts<'_> {
     /// Returns the number of new connections to an address since the last call.
     fn new_at(&mut self, addr: IpAddr) -> usize {
         let internet = &self.bench.internet;

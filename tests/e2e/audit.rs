@@ -139,9 +139,9 @@ fn full_disk(cx: &Cx) {
     let served = answers.iter().take_while(|answer| **answer == "200").count();
     assert!(served > 0 && answers[served..].iter().all(|answer| *answer == "503"), "{answers:?}");
     let (v4, v6) = cx.good_addrs();
-    let dialled =
+    let dialed =
         cx.bench().internet.since(before).iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
-    assert!(dialled <= served, "{dialled} connections for {served} answers");
+    assert!(dialed <= served, "{dialed} connections for {served} answers");
 }
 
 /// L17: an allowed connection that was never established counts as `failed`, and as not reached at the end of the run;

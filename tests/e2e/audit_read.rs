@@ -84,7 +84,7 @@ fn summary(cx: &Cx) {
     for words in [&["audit", "summary"][..], &["audit", "export", "--format", "ecs"]] {
         let words: Vec<&str> = words.iter().copied().chain(broken.iter().map(String::as_str)).collect();
         let done = cx.exeat_plain(words).run();
-        done.says("; and 2 more (exeat audit show)").says("note: and 4 more like that");
+        done.says("; and 2 more (exeat audit verify ").says("note: and 4 more like that");
         assert_eq!(done.stderr().matches("note: `").count(), 5, "{done:?}");
     }
 }

@@ -83,7 +83,7 @@ impl Client<'_> {
     }
 
     /// Checks every cell of the row.
-    fn held(&self, cx: &Cx) {
+    fn check_row(&self, cx: &Cx) {
         let row = row(self.test);
         for (variables, way) in [(false, &row.nothing_set), (true, &row.variables)] {
             let took = self.reaches(cx, variables, way);
@@ -149,7 +149,7 @@ fn row(test: &str) -> Row {
 
 /// Tries a client that fetches over HTTPS.
 fn web(cx: &Cx, test: &'static str, script: &str, shows: &str) {
-    Client { test, port: 443, script, shows, ro: None }.held(cx);
+    Client { test, port: 443, script, shows, ro: None }.check_row(cx);
 }
 
 fn need(cx: &Cx, name: &str) -> PathBuf {
@@ -192,7 +192,7 @@ fn login(cx: &Cx) {
 fn ssh(cx: &Cx) {
     login(cx);
     let script = format!("ssh {SSH_OPTIONS} {LOGIN}@$H echo over ssh");
-    Client { test: "ssh", port: SSH, script: &script, shows: "over ssh\n", ro: None }.held(cx);
+    Client { test: "ssh", port: SSH, script: &script, shows: "over ssh\n", ro: None }.check_row(cx);
 }
 
 fn git_ssh(cx: &Cx) {
@@ -202,7 +202,7 @@ fn git_ssh(cx: &Cx) {
         "export GIT_SSH_COMMAND=\"ssh {SSH_OPTIONS}\"
          git clone -q ssh://{LOGIN}@$H{repository} /tmp/got && cat /tmp/got/file"
     );
-    Client { test: "git_ssh", port: SSH, script: &script, shows: CONTENT, ro: None }.held(cx);
+    Client { test: "git_ssh", port: SSH, script: &script, shows: CONTENT, ro: None }.check_row(cx);
 }
 
 fn pip(cx: &Cx) {
@@ -230,7 +230,7 @@ fn uv(cx: &Cx) {
            --default-index https://$H/simple tiny && python3 /tmp/got/tiny.py",
         ro.display()
     );
-    Client { test: "uv", port: 443, script: &script, shows: CONTENT, ro: Some(ro) }.held(cx);
+    Client { test: "uv", port: 443, script: &script, shows: CONTENT, ro: Some(ro) }.check_row(cx);
 }
 
 fn aiohttp(cx: &Cx) {
@@ -247,7 +247,7 @@ asyncio.run(main())
 ",
     );
     let script = format!("PYTHONPATH={} python3 aio.py", ro.display());
-    Client { test: "aiohttp", port: 443, script: &script, shows: &hello(cx), ro: Some(ro) }.held(cx);
+    Client { test: "aiohttp", port: 443, script: &script, shows: &hello(cx), ro: Some(ro) }.check_row(cx);
 }
 
 fn npm(cx: &Cx) {
@@ -318,7 +318,7 @@ fn go_client(cx: &Cx, test: &'static str, resolver: &str) {
     let script = "GOCACHE=$PWD/cache go build -o client main.go && rm -rf cache";
     let built = BUILT.get_or_init(|| services::built(cx.bench(), "main.go", GO, script));
     let script = format!("SSL_CERT_FILE=ca.pem GODEBUG=netdns={resolver} {}/client", built.display());
-    Client { test, port: 443, script: &script, shows: &hello(cx), ro: Some(built.clone()) }.held(cx);
+    Client { test, port: 443, script: &script, shows: &hello(cx), ro: Some(built.clone()) }.check_row(cx);
 }
 
 fn go(cx: &Cx) {
@@ -360,7 +360,8 @@ fn java(cx: &Cx) {
         services::built(cx.bench(), "Client.java", JAVA, "javac -J-XX:-UsePerfData -d . Client.java")
     });
     let script = format!("java -XX:TieredStopAtLevel=1 -cp {} Client", built.display());
-    Client { test: "java", port: 443, script: &script, shows: &hello(cx), ro: Some(built.clone()) }.held(cx);
+    Client { test: "java", port: 443, script: &script, shows: &hello(cx), ro: Some(built.clone()) }
+        .check_row(cx);
 }
 
 fn cargo(cx: &Cx) {
@@ -377,7 +378,7 @@ fn cargo(cx: &Cx) {
          mkdir -p src && : >src/lib.rs && rm -f Cargo.lock && {TOOLCHAIN}/bin/cargo fetch -q && find /tmp/cargo -name '*.crate'"
     );
     let ro = Some(PathBuf::from(TOOLCHAIN));
-    Client { test: "cargo", port: 443, script: &script, shows: "tiny-1.0.0.crate", ro }.held(cx);
+    Client { test: "cargo", port: 443, script: &script, shows: "tiny-1.0.0.crate", ro }.check_row(cx);
 }
 
 fn apt(cx: &Cx) {
@@ -403,14 +404,14 @@ fn psql(cx: &Cx) {
     let script = format!(
         "PGCONNECT_TIMEOUT=20 psql \"host=$H port={POSTGRES} user={LOGIN} dbname=postgres\" -Atc \"select 6 * 7\""
     );
-    Client { test: "psql", port: POSTGRES, script: &script, shows: "42\n", ro: None }.held(cx);
+    Client { test: "psql", port: POSTGRES, script: &script, shows: "42\n", ro: None }.check_row(cx);
 }
 
 fn redis_cli(cx: &Cx) {
     need(cx, "redis-cli");
     services::redis(cx.bench());
     let script = format!("redis-cli -h $H -p {REDIS} echo pong");
-    Client { test: "redis_cli", port: REDIS, script: &script, shows: "pong\n", ro: None }.held(cx);
+    Client { test: "redis_cli", port: REDIS, script: &script, shows: "pong\n", ro: None }.check_row(cx);
 }
 
 /// Fetches a parent that only the repository has: Maven needs it before any plugin, so that no plugin is needed.

@@ -221,7 +221,7 @@ fn malformed_targets(cx: &Cx) {
     assert!(cx.bench().dns.queries(&good).is_empty());
 }
 
-/// One line per host, with counts, and the most important one last.
+/// The summary has a line per host, with counts, and the most important one last.
 fn summary_counts(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let inner = cx.name("wiki", Answer::Addrs(vec!["10.2.3.4".parse().expect("an address")]));

@@ -28,13 +28,13 @@ fn addr(text: &str) -> IpAddr {
 }
 
 /// Asks for `name:443` with a rule for it.
-fn asked(cx: &Cx, name: &str) -> e2e::run::Done {
+fn ask(cx: &Cx, name: &str) -> e2e::run::Done {
     cx.probing(&[name], &format!("ask {name}:443")).run()
 }
 
 fn private_answer(cx: &Cx) {
     let name = cx.name("inner", Answer::Addrs(vec![addr("10.2.3.4")]));
-    let done = asked(cx, &name);
+    let done = ask(cx, &name);
     done.shows("HTTP/1.1 403 ")
         .shows("its address is not public")
         .shows("An IP rule is needed besides the name");
@@ -60,7 +60,7 @@ fn rebinding(cx: &Cx) {
     assert_eq!(cx.bench().internet.visits(v4).len(), 1);
 }
 
-/// One refused address, at any position, refuses the answer.
+/// A refused address, at any position, refuses the answer.
 fn mixed_answer(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     let answers = [
@@ -71,7 +71,7 @@ fn mixed_answer(cx: &Cx) {
     ];
     for (n, answer) in answers.into_iter().enumerate() {
         let name = cx.name(&format!("mixed{n}"), Answer::Addrs(answer));
-        asked(cx, &name).shows("HTTP/1.1 403 ");
+        ask(cx, &name).shows("HTTP/1.1 403 ");
     }
     for addr in [v4, v6] {
         assert!(cx.bench().internet.visits(addr).is_empty());
@@ -82,13 +82,13 @@ fn mixed_answer(cx: &Cx) {
 fn alias_to_private(cx: &Cx) {
     let inner = cx.name("db", Answer::Addrs(vec![addr("10.1.2.3")]));
     let bad = cx.name("alias", Answer::Cname(inner));
-    asked(cx, &bad).shows("HTTP/1.1 403 ");
+    ask(cx, &bad).shows("HTTP/1.1 403 ");
     let edge = cx.name("edge", Answer::Addrs(vec![cx.good_addrs().0]));
     let fine = cx.name("front", Answer::Cname(edge));
-    asked(cx, &fine).shows("HTTP/1.1 200 ");
+    ask(cx, &fine).shows("HTTP/1.1 200 ");
     let loops = cx.name("loop", Answer::NoData);
     cx.bench().dns.set(&loops, Answer::Cname(loops.clone()));
-    asked(cx, &loops).shows("HTTP/1.1 502 ");
+    ask(cx, &loops).shows("HTTP/1.1 502 ");
 }
 
 /// The metadata addresses of clouds, also embedded in other addresses.
@@ -151,7 +151,7 @@ fn special_addresses(cx: &Cx) {
 fn own_address(cx: &Cx) {
     for (word, own) in [("own4", IpAddr::from(OWN4)), ("own6", IpAddr::from(OWN6))] {
         let name = cx.name(word, Answer::Addrs(vec![own]));
-        let done = asked(cx, &name);
+        let done = ask(cx, &name);
         done.shows("HTTP/1.1 403 ");
         assert_eq!(done.record().decision(&name)["reason"], "private_ip");
     }
@@ -170,7 +170,7 @@ fn denied_names(cx: &Cx) {
 /// The resolv.conf of the bench contains `search` and `ndots:5`.
 fn absolute_names_only(cx: &Cx) {
     let name = cx.name("gone", Answer::NxDomain);
-    asked(cx, &name).shows("HTTP/1.1 502 ");
+    ask(cx, &name).shows("HTTP/1.1 502 ");
     let asked_for: Vec<String> =
         cx.bench().dns.queries("gone.case").into_iter().map(|query| query.name).collect();
     assert!(asked_for.contains(&name));
@@ -194,7 +194,7 @@ fn failures(cx: &Cx) {
     ];
     for (word, answer, why) in answers {
         let name = cx.name(word, answer);
-        let done = asked(cx, &name);
+        let done = ask(cx, &name);
         done.shows("HTTP/1.1 502 ")
             .shows(&format!("exeat could not reach {name}:443"))
             .says("(not a policy denial)");
@@ -206,7 +206,7 @@ fn failures(cx: &Cx) {
 /// The resolver does not answer: the client gets 504 within the proxy's limit.
 fn silence(cx: &Cx) {
     let name = cx.name("silent", Answer::Silence);
-    let done = asked(cx, &name);
+    let done = ask(cx, &name);
     done.shows("HTTP/1.1 504 ");
     assert!(done.took < Duration::from_secs(20), "{done:?}");
 }
@@ -217,7 +217,7 @@ fn huge_answer(cx: &Cx) {
     let mut many: Vec<IpAddr> = (1..=70).map(|n| addr(&format!("93.186.0.{n}"))).collect();
     many.push(addr("10.9.9.9"));
     let name = cx.name("many", Answer::Addrs(many.clone()));
-    let done = asked(cx, &name);
+    let done = ask(cx, &name);
     done.shows("HTTP/1.1 502 ").says("too many addresses in one answer");
     assert_eq!(done.record().decision(&name)["verdict"], "error");
     assert!(many.iter().all(|addr| cx.bench().internet.visits(*addr).is_empty()));
@@ -228,7 +228,7 @@ fn chains_and_floods(cx: &Cx) {
     let many: Vec<IpAddr> =
         (0..1000_u16).map(|n| IpAddr::from([93, 187, n.to_be_bytes()[0], n.to_be_bytes()[1]])).collect();
     let flood = cx.name("flood", Answer::Addrs(many.clone()));
-    let done = asked(cx, &flood);
+    let done = ask(cx, &flood);
     done.shows("HTTP/1.1 502 ").says("too many addresses");
     assert!(done.took < Duration::from_secs(20), "{done:?}");
     assert!(many.iter().all(|addr| cx.bench().internet.visits(*addr).is_empty()));
@@ -241,6 +241,6 @@ fn chains_and_floods(cx: &Cx) {
         for hop in 0..5 {
             next = cx.name(&format!("{word}-hop{hop}"), Answer::Cname(next));
         }
-        asked(cx, &next).shows(&format!("HTTP/1.1 {status} "));
+        ask(cx, &next).shows(&format!("HTTP/1.1 {status} "));
     }
 }

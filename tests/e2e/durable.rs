@@ -52,8 +52,8 @@ fn interrupted(cx: &Cx, run: Run<'_>, change: impl FnOnce(u32)) -> Done {
     done.exits(0).prints("200\n503\n503\n503\n");
     let (v4, v6) = cx.good_addrs();
     let visits = cx.bench().internet.since(before);
-    let dialled = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
-    assert_eq!(dialled, 1, "{visits:?}");
+    let dialed = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
+    assert_eq!(dialed, 1, "{visits:?}");
     done
 }
 
@@ -122,8 +122,8 @@ fn size_limit(cx: &Cx) {
     assert!(served > 0 && answers[served..].iter().all(|answer| *answer == "503"), "{answers:?}");
     let (v4, v6) = cx.good_addrs();
     let visits = cx.bench().internet.since(before);
-    let dialled = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
-    assert!(served < 200 && dialled <= served, "{dialled} connections for {answers:?}");
+    let dialed = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
+    assert!(served < 200 && dialed <= served, "{dialed} connections for {answers:?}");
     // No line is written in part.
     let text = fs::read(done.record_path().expect("a record")).expect("the record");
     assert!(text.len() <= 131_072 && text.ends_with(b"\n"), "{} bytes", text.len());

@@ -54,7 +54,7 @@ mod protected_top;
 mod quarantine;
 mod repositories;
 mod resolver_sockets;
-mod root_neighbours;
+mod root_neighbors;
 mod root_only_files;
 mod root_trees;
 mod run_directory;
@@ -124,7 +124,7 @@ pub(crate) fn cases(list: &mut Cases) {
     quarantine::cases(list);
     repositories::cases(list);
     resolver_sockets::cases(list);
-    root_neighbours::cases(list);
+    root_neighbors::cases(list);
     root_only_files::cases(list);
     root_trees::cases(list);
     run_directory::cases(list);

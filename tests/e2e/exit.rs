@@ -125,7 +125,13 @@ fn result_cause(cx: &Cx) {
         assert_eq!((&said["cause"], &said["code"]), (&"setup".into(), &code.into()));
         let error = said["error"].as_str().expect("why it did not run");
         assert!(error.contains(command) && error.contains(why), "{error}");
+        let done = cx.exeat(["run", "--format", "json", "--", command]).run();
+        let fault: serde_json::Value = serde_json::from_str(&done.exits(code).stderr()).expect("JSON");
+        assert_eq!((&fault["exit"], &fault["cause"]), (&code.into(), &"setup".into()), "{fault}");
+        assert!(fault["error"].as_str().is_some_and(|text| text.contains(why)), "{fault}");
     }
+    let late = cx.exeat(["run", "--timeout", "200ms", "--", "sleep", "60"]).run();
+    late.exits(124).says("the stage was killed at its time limit of 200ms (timeout)");
 }
 
 fn on_denied(cx: &Cx) {

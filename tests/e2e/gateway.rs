@@ -19,7 +19,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("gateway::curl_without_variables", curl_without_variables);
     list.matrix("gateway::d10_a_name_that_is_not_granted", other_name);
     list.matrix("gateway::p24_attempts_are_refused_and_recorded", attempts);
-    list.users("gateway::x04_nothing_leaves_in_a_question", tunnelling);
+    list.users("gateway::x04_nothing_leaves_in_a_question", tunneling);
     list.users("gateway::p24_no_proxy_games_change_nothing", no_proxy_games);
     list.users("gateway::both_families", both_families);
     list.users("gateway::h18_another_port_of_a_granted_name", another_port);
@@ -129,7 +129,7 @@ fn attempts(cx: &Cx) {
     ];
     let internet = &cx.bench().internet;
     let arrived = || {
-        cx.settle();
+        cx.wait_for_logs();
         [v4, v6].map(|addr| (internet.visits(addr).len(), internet.datagrams.to(addr).len()))
     };
     // Nobody answers this datagram, which does arrive. It has a different word, because no trial may send an evil name.
@@ -153,7 +153,7 @@ fn attempts(cx: &Cx) {
 }
 
 /// D11: questions stay in the sandbox's name server, also below a granted wildcard.
-fn tunnelling(cx: &Cx) {
+fn tunneling(cx: &Cx) {
     let base = format!("case-tunnel-{}", cx.good());
     let probe = cx.probe();
     let script = format!(

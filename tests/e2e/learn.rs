@@ -15,7 +15,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("learn::from_records_of_runs_that_enforced", from_records);
     list.users("learn::another_policy_is_asked_about_a_record", replayed);
     list.users("learn::the_policy_beside_a_record", stored_policy);
-    list.matrix("learn::a_lock_refuses_what_is_new", locked);
+    list.matrix("learn::a_lock_refuses_new_targets", locked);
     list.users("learn::a_lock_is_written_from_records", lock_written);
     list.once("learn::a_stage_without_a_lock_does_not_start", lock_missing);
     list.once("learn::a_stage_cannot_write_its_lock", lock_protected);
@@ -173,11 +173,11 @@ fn from_records(cx: &Cx) {
     let done = cx.exeat(["audit", "learn", hostile.to_str().expect("ASCII")]).run();
     done.exits(1)
         .shows("allow = []")
-        .says("line 1 was changed, or lines before it are missing; and 2 more (exeat audit show)");
+        .says("line 1 was changed, or lines before it are missing; and 2 more (exeat audit verify ");
     assert!(!done.stdout().contains("evil"), "{done:?}");
 }
 
-/// The same policy has no differences; another lists them. Nothing is looked up.
+/// A replay under the run's own policy finds no differences; one under another policy lists them, without lookups.
 fn replayed(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let (on_443, on_7) = (format!("{good}:443"), format!("{good}:7"));
@@ -289,7 +289,7 @@ fn locked(cx: &Cx) {
     done.prints("403\n").says(&format!("no rule allows it   --allow {good}"));
 }
 
-/// One stage is rewritten, others stay; `--update` only adds; writing twice gives the same file.
+/// Writing a lock replaces one stage and keeps others; `--update` only adds; writing twice gives the same file.
 fn lock_written(cx: &Cx) {
     let good = cx.good();
     let (a, b) = (format!("{good}:443"), format!("{good}:7"));
@@ -331,7 +331,7 @@ fn lock_missing(cx: &Cx) {
     start(&["--locked=other.lock", "--stage", "import"])
         .exits(2)
         .says("`other.lock` has nothing of the stage `import`")
-        .says("exeat audit lock --last -o other.lock");
+        .says("exeat audit lock --stage import --last -o other.lock");
     cx.write("bad.lock", "schema 1\n<<<<<<< HEAD\n");
     start(&["--locked=bad.lock"]).exits(2).says("bad.lock:2: a line begins with a stage");
     // A file that is not a lock is not overwritten.
@@ -340,7 +340,7 @@ fn lock_missing(cx: &Cx) {
     cx.exeat(["audit", "lock", "-o", "notes.txt", &record])
         .run()
         .exits(2)
-        .says("notes.txt:1: the first line is");
+        .says("notes.txt:1: the first line must be");
     assert_eq!(fs::read_to_string(cx.dir().join("notes.txt")).expect("notes"), "mine\n");
     // The stage's name may come from its policy.
     cx.write("p.toml", "stage = \"other\"\n");

@@ -398,7 +398,7 @@ fn waits_for_no_relay(cx: &Cx) {
     cx.run(&[], ["python3", "-c", script]).run().exits(0).prints("no child\n");
 }
 
-/// One side has closed and the other takes no bytes: exeat must not use processor time.
+/// If a side has closed and the other takes no bytes, exeat does not use processor time.
 fn stuck(cx: &Cx) {
     let good = cx.good();
     for (words, state) in [("stop-reading", "stopped"), ("break-off", "broke off")] {

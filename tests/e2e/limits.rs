@@ -13,7 +13,7 @@ use e2e::run::{Done, Run};
 pub(crate) fn cases(list: &mut Cases) {
     list.matrix("limits::k11_r05_processes", processes);
     list.matrix("limits::k11_r05_threads", threads);
-    list.root("limits::k11_r05_root_that_is_kept", kept);
+    list.root("limits::k11_r05_root_that_is_kept", process_limit_of_root);
     list.alone("limits::k11_r05_fork_bomb", fork_bomb);
     list.root("limits::k11_r05_root_becomes_the_owner", becomes_the_owner);
     list.matrix("limits::k11_memory", memory);
@@ -34,7 +34,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("limits::k11_output_is_cut_at_the_byte", output);
     list.bridges("limits::k11_counted_output_is_like_a_pipe", output_pipe);
     list.users("limits::k11_no_higher_than_the_caller", caller);
-    list.users("limits::k11_the_plan_and_the_record_say_what_holds", said);
+    list.users("limits::k11_the_plan_and_the_record_say_what_holds", notes);
 }
 
 /// Prepares `exeat run LIMIT... -- ./probe WORDS`, with a result file.
@@ -73,7 +73,7 @@ fn was_stopped(cx: &Cx, done: &Done, key: &str, value: &str) {
 /// Without CAP_SYS_ADMIN root's stage keeps the kernel's uid 0, to which the kernel's process limit does not apply.
 const KEPT: [&str; 4] = ["setpriv", "--bounding-set", "-sys_admin", "--"];
 
-fn kept(cx: &Cx) {
+fn process_limit_of_root(cx: &Cx) {
     let kept = |words: &str| limited(cx, "--pids 30", words).under(KEPT).run();
     kept("forks 29 500").exits(0).prints("all 29\n").says("keeps root's kernel uid");
     was_stopped(cx, &kept("forks 60 1000"), "pids", "30");
@@ -496,7 +496,7 @@ fn caller(cx: &Cx) {
     cx.exeat(words).under(lower).run().exits(0).prints("300\n60\n131072\n");
 }
 
-fn said(cx: &Cx) {
+fn notes(cx: &Cx) {
     says(cx, &[], "rlimit");
     if cx.is_root() {
         says(cx, &KEPT, "watched");

@@ -52,7 +52,7 @@ fn sh<'a>(cx: &'a Cx, flags: &[&str], script: &str) -> Run<'a> {
 }
 
 /// Returns a script that prints the status of CONNECT for each host.
-fn asks(hosts: &[&str]) -> String {
+fn status_script(hosts: &[&str]) -> String {
     let each = hosts.iter().map(|host| {
         format!(
             "curl -s -o /dev/null -w '%{{http_connect}} ' --max-time 20 --cacert ca.pem https://{host}/; "
@@ -81,7 +81,7 @@ fn effects_are_granted(cx: &Cx) {
     ]);
     let script = format!(
         "cat {input}/f; echo out > {output}/f; echo no 2>&- > {input}/f || echo read-only; {}",
-        asks(&[&good, &evil]),
+        status_script(&[&good, &evil]),
         input = input.display(),
         output = output.display(),
     );
@@ -92,14 +92,15 @@ fn effects_are_granted(cx: &Cx) {
     assert_eq!(log.decision(&good)["rule_src"], "effect:NetworkHosts");
     assert_eq!(log.decision(&evil)["verdict"], "deny");
     // Undeclared paths are not visible.
-    let nothing = sh(cx, &["--effects", "[]"], &format!("ls {}; {}", input.display(), asks(&[&good]))).run();
+    let nothing =
+        sh(cx, &["--effects", "[]"], &format!("ls {}; {}", input.display(), status_script(&[&good]))).run();
     nothing.shows("403 ").says("No such file");
 }
 
 fn both(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let effects = json!({"effect": "NetworkHosts", "hosts": [good, evil]}).to_string();
-    let script = asks(&[&good, &evil]);
+    let script = status_script(&[&good, &evil]);
     let granted =
         sh(cx, &["--effects", &effects, "--allow", &good, "--set", "effects.on_excess=narrow"], &script)
             .run();
@@ -146,7 +147,7 @@ fn ceiling(cx: &Cx) {
     let good = cx.good();
     let free = cx.name("free", Answer::Addrs(vec![cx.spare_addrs(0).0]));
     let site = write(cx, &cx.home().join("site.toml"), &format!("[network]\nallow = [\"{good}\"]\n"));
-    let script = asks(&[&good, &free]);
+    let script = status_script(&[&good, &free]);
     let done = sh(cx, &["--allow", &good, "--allow", &free, "--ceiling", &site], &script).run();
     done.shows("200 403 ").says("site.toml");
     let log = done.record();
@@ -262,7 +263,7 @@ fn rewritten(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let text = format!("[network]\nallow = [\"{good}\"]\n");
     write(cx, &cx.dir().join("policy.toml"), &text);
-    let script = format!("sed -i s/{good}/{evil}/ policy.toml; {}", asks(&[&good, &evil]));
+    let script = format!("sed -i s/{good}/{evil}/ policy.toml; {}", status_script(&[&good, &evil]));
     let done = sh(cx, &["--policy", "policy.toml"], &script).run();
     done.shows("200 403 ");
     let after = fs::read_to_string(cx.dir().join("policy.toml")).expect("policy");
@@ -278,7 +279,7 @@ fn on_a_descriptor(cx: &Cx) {
     write(cx, &cx.dir().join("policy.toml"), &text);
     let script = format!(
         "ls /proc/self/fd | tr '\\n' ' '; (echo x >>policy.toml) 2>/dev/null || echo -n 'kept '; {}",
-        asks(&[&good, &evil])
+        status_script(&[&good, &evil])
     );
     let done = sh(cx, &["--policy", "fd:9"], &script).redirect("9<policy.toml").run();
     done.shows("0 1 2 3 kept 200 403 ");
@@ -307,7 +308,7 @@ fn sources(log: &AuditLog) -> Vec<Value> {
 fn project_file(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     write(cx, &cx.dir().join(".exeat.toml"), &format!("[network]\nallow = [\"{good}\", \"{evil}\"]\n"));
-    let script = asks(&[&good, &evil]);
+    let script = status_script(&[&good, &evil]);
     sh(cx, &[], &script).run().shows("403 403 ").says(".exeat.toml was found and not used");
     let site = write(cx, &cx.home().join("site.toml"), &format!("[network]\nallow = [\"{good}\"]\n"));
     let done = sh(cx, &["--ceiling", &site], &script).run();
@@ -327,7 +328,7 @@ fn ceiling_of_a_stage(cx: &Cx) {
     let plant =
         "mkdir -p a/home/.config/exeat; cp .exeat.toml a/home/.config/exeat/policy.toml; ln -s a/home h";
     sh(cx, &[], plant).run().exits(0);
-    let script = asks(&[&good]);
+    let script = status_script(&[&good]);
     let config = cx.dir().join("a/home/.config").display().to_string();
     let ceiling = format!("{config}/exeat/policy.toml");
     let refused = |done: Done| did_not_start(cx, &done, &format!("or, if it is yours: --ceiling {ceiling}"));
@@ -337,6 +338,23 @@ fn ceiling_of_a_stage(cx: &Cx) {
         sh(cx, &["--ceiling", &ceiling], &script).env("HOME", &home).run().shows("200 ");
     }
     refused(sh(cx, &[], "touch started").env("XDG_CONFIG_HOME", &config).run());
+    // In another writable tree it is moved aside, however the tree is given, and one that is there stays as it is.
+    let config = cx.home().join("config");
+    let settings = config.join("exeat");
+    for (tree, made) in [(&config, &config), (&settings, &settings)] {
+        cx.outside(["mkdir", "-p", &made.display().to_string()]).run().exits(0);
+        let tree = tree.display().to_string();
+        let run = |script: &str| {
+            sh(cx, &["--rw", &tree], script).env("XDG_CONFIG_HOME", &config.display().to_string())
+        };
+        let plant = format!("mkdir -p {0}; cp .exeat.toml {0}/policy.toml", settings.display());
+        run(&plant).run();
+        assert!(!settings.join("policy.toml").exists(), "{tree}");
+        write(cx, &settings.join("policy.toml"), "");
+        run(&format!("{plant}; mv {0} {0}-gone", settings.display())).run();
+        assert_eq!(fs::read_to_string(settings.join("policy.toml")).expect("the ceiling"), "", "{tree}");
+        fs::remove_file(settings.join("policy.toml")).expect("the ceiling");
+    }
     // No stage writes to the home directory by default.
     let home = cx.dir().display().to_string();
     write(cx, &cx.dir().join(".config/exeat/policy.toml"), &text);
@@ -351,7 +369,7 @@ fn of_another(cx: &Cx) {
     write(cx, &project, &text);
     cx.bench().give(&project, false);
     let site = write(cx, &cx.home().join("site.toml"), &text);
-    let script = asks(&[&good, &evil]);
+    let script = status_script(&[&good, &evil]);
     let done = sh(cx, &["--ceiling", &site], &script).run();
     done.shows("403 403 ").says(".exeat.toml was found and not used: it is somebody else's");
     let config = cx.home().join("config/exeat");
@@ -404,7 +422,7 @@ fn isolation(cx: &Cx) {
     let script = format!(
         "pwd; echo $HOME; echo $KEPT $LEFT; read line || echo end of input; echo w > here; echo o > /output/f; \
          echo no 2>&- > /input/f || echo read-only; cp /input/ca.pem .; {}",
-        asks(&[&cx.good(), &cx.evil()])
+        status_script(&[&cx.good(), &cx.evil()])
     );
     let done = sh(cx, &["--policy", "-"], &script)
         .stdin(policy.to_string())
@@ -416,7 +434,7 @@ fn isolation(cx: &Cx) {
     assert_eq!((file(&work.join("here")), file(&out.join("f"))), ("w\n".into(), "o\n".into()));
     // Without a host directory, the work is gone after the run; without a network nothing is reachable.
     let policy = json!({"ro_binds": system(Value::Null), "network": false, "env_allowlist": []});
-    let script = format!("pwd; ls -A; echo x > f; {}", asks(&[&cx.good()]));
+    let script = format!("pwd; ls -A; echo x > f; {}", status_script(&[&cx.good()]));
     sh(cx, &["--policy", "-"], &script).stdin(policy.to_string()).run().shows("/work\n403 ");
 }
 

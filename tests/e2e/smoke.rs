@@ -20,7 +20,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("smoke::a_program_with_a_pty", pty);
 }
 
-/// All four start methods, and a manager, which is a server on a Unix socket.
+/// Python's four start methods work, and so does a manager, which is a server on a Unix socket.
 fn python_multiprocessing(cx: &Cx) {
     cx.write(
         "multi.py",

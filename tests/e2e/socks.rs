@@ -139,7 +139,7 @@ fn nothing_else(cx: &Cx) {
     assert_eq!(reasons, ["scheme", "scheme", "malformed", "malformed"]);
 }
 
-/// As with CONNECT, another name in the hello reaches nobody.
+/// A hello with another name reaches nobody, as with CONNECT.
 fn other_name(cx: &Cx) {
     let connect_to = format!("{}:443:{}:443", cx.evil(), cx.good());
     let script = format!(
@@ -157,7 +157,7 @@ fn other_name(cx: &Cx) {
     }
 }
 
-/// As in a tunnel of CONNECT to port 80: only requests for the tunnel's host pass.
+/// Only requests for the tunnel's host pass, as in a tunnel of CONNECT to port 80.
 fn other_host(cx: &Cx) {
     let good = cx.good();
     let curl = format!("curl -sS --max-time 20 --noproxy '' --socks5-hostname 127.0.0.1:1080 http://{good}/");

@@ -177,7 +177,7 @@ fn many_fields(cx: &Cx) {
     assert!(lines[0].starts_with("HTTP/1.1 200 ") && lines[1].starts_with("HTTP/1.1 431 "), "{done:?}");
 }
 
-/// One deadline covers the whole head, even if bytes keep arriving.
+/// A single deadline covers the whole head, even if bytes keep arriving.
 fn slow_head(cx: &Cx) {
     let good = cx.good();
     let done = cx.probing(&[&good], &format!("slow-head {good}:443")).run();

@@ -160,7 +160,8 @@ fn stopped_in_an_orphan(cx: &Cx) {
     assert_eq!(screen.wait(), 130);
 }
 
-/// What is typed to the shell is not read by a stage in the background, through no stream; in the foreground it reads again.
+/// A stage in the background reads nothing that is typed to the shell, through any stream; in the foreground it
+/// reads again.
 fn in_the_background(cx: &Cx) {
     let mut screen = shell(cx);
     screen.types("$E -- sh -c 'tty; read -r line; echo \"got $line\"' &\r").until("/dev/pts/0");
@@ -289,7 +290,7 @@ fn output_is_counted(cx: &Cx) {
     assert_eq!(screen.wait(), 3);
 }
 
-/// All output arrives in order, and none is held back.
+/// The output arrives in order and at once.
 fn flood(cx: &Cx) {
     let mut screen = on_terminal(cx, &[], "seq 300000");
     screen.until("\r\n2000\r\n");

@@ -29,7 +29,7 @@ fn asking<'a>(cx: &'a Cx, flags: &[&str], targets: &[&str]) -> Run<'a> {
 
 /// Returns verdict, reason and rule of every decision about a host.
 #[track_caller]
-fn said(log: &AuditLog, host: &str) -> (Value, Value, Value) {
+fn decided(log: &AuditLog, host: &str) -> (Value, Value, Value) {
     let decisions = log.decisions(host);
     let of = |decision: &Value| ["verdict", "reason", "rule"].map(|key| decision[key].clone());
     let [verdict, reason, rule] = of(decisions.first().unwrap_or_else(|| panic!("nothing about {host}")));
@@ -52,8 +52,8 @@ fn report(cx: &Cx) {
     assert_eq!(cx.bench().internet.visits(v4).len(), 2);
     let log = done.record();
     log.sound();
-    assert_eq!(said(&log, &free), (json!("would_deny"), json!("default"), Value::Null));
-    assert_eq!(said(&log, &good), (json!("allow"), json!("rule"), json!(good)));
+    assert_eq!(decided(&log, &free), (json!("would_deny"), json!("default"), Value::Null));
+    assert_eq!(decided(&log, &good), (json!("allow"), json!("rule"), json!(good)));
     assert_eq!(log.close_of(log.decisions(&free)[0])["sni_ok"], true);
     let (start, end) = (log.events("run_start")[0], log.events("run_end")[0]);
     assert_eq!(
@@ -90,12 +90,12 @@ fn report(cx: &Cx) {
             &format!("{}true", curl(&free)),
         ])
         .run();
-    assert_eq!(said(&done.exits(0).record(), &free).0, "allow");
+    assert_eq!(decided(&done.exits(0).record(), &free).0, "allow");
     // Plain HTTP on port 80 as well.
     let web = format!("http://{free}/");
     let done = cx.exeat(["run", "--policy", "policy.toml", "--", "curl", "-sS", "--fail", &web]).run();
     let log = done.exits(0).says(&format!("{free}:80   no rule allows it   --allow {free}:80")).record();
-    assert_eq!(said(&log, &free), (json!("would_deny"), json!("default"), Value::Null));
+    assert_eq!(decided(&log, &free), (json!("would_deny"), json!("default"), Value::Null));
     // A flag has the last word.
     let done = asking(cx, &["--policy", "policy.toml", "--mode", "enforce"], &[&format!("{free}:443")]).run();
     done.prints("403\n");
@@ -129,8 +129,8 @@ fn enforced(cx: &Cx) {
         (&inner, "private_ip"),
         (&meta, "metadata_ip"),
     ] {
-        assert_eq!(said(&log, host).0, "deny", "{host}");
-        assert_eq!(said(&log, host).1, reason, "{host}");
+        assert_eq!(decided(&log, host).0, "deny", "{host}");
+        assert_eq!(decided(&log, host).1, reason, "{host}");
     }
     // A target that is refused by its name or port is not looked up.
     assert!(cx.bench().dns.queries(&shut).is_empty() && cx.bench().dns.queries(&port).is_empty());
@@ -157,7 +157,7 @@ fn enforced(cx: &Cx) {
     .run();
     done.prints("200\n403\n");
     assert_eq!(done.record().decision(&port)["refused_by"], format!("ceiling {site}"));
-    assert_eq!(said(&done.record(), &free).0, "would_deny");
+    assert_eq!(decided(&done.record(), &free).0, "would_deny");
     assert!(cx.bench().dns.queries(&port).is_empty());
     // Neither is a declaration.
     let effects = json!([{"effect": "NetworkHosts", "hosts": [free]}]).to_string();
@@ -168,7 +168,7 @@ fn enforced(cx: &Cx) {
     )
     .run();
     done.prints("200\n403\n");
-    assert_eq!(said(&done.record(), &free).0, "allow");
+    assert_eq!(decided(&done.record(), &free).0, "allow");
 }
 
 fn forbidden(cx: &Cx) {
@@ -219,9 +219,13 @@ fn nat64(cx: &Cx) {
     assert!(!done.stdout().contains("10.2.3.4"));
     let log = done.record();
     assert_eq!(log.decision(&free)["ips"], json!([outer.to_string()]));
-    assert_eq!(log.close_of(log.decision(&free))["ip"], outer.to_string(), "what is dialled is the answer");
-    assert_eq!(said(&log, &meta).1, "metadata_ip");
-    assert_eq!(said(&log, &own).1, "private_ip");
+    assert_eq!(
+        log.close_of(log.decision(&free))["ip"],
+        outer.to_string(),
+        "the dialed address is the answer"
+    );
+    assert_eq!(decided(&log, &meta).1, "metadata_ip");
+    assert_eq!(decided(&log, &own).1, "private_ip");
 
     // A rule for the embedded address opens it, and a deny rule for either form closes it.
     let opened = asking(cx, &[&flags[..], &["--allow", "10.2.3.4"]].concat(), &targets).run();
@@ -229,7 +233,7 @@ fn nat64(cx: &Cx) {
     for form in [public.to_string(), format!("[{outer}]")] {
         let done = asking(cx, &[&flags[..], &["--deny", &form]].concat(), &targets[..1]).run();
         done.prints("403\n");
-        assert_eq!(said(&done.record(), &free).1, "deny_rule");
+        assert_eq!(decided(&done.record(), &free).1, "deny_rule");
     }
     // A real client, end to end.
     let url = format!("https://{free}/");

@@ -29,7 +29,7 @@ const HOSTS: &str = include_str!("../fixtures/hosts.tsv");
 const DNS: &str = include_str!("../fixtures/dns.tsv");
 const RAW: &str = include_str!("../fixtures/raw_http.jsonl");
 
-/// One line of `hosts.tsv`.
+/// A line of `hosts.tsv`.
 struct Row<'a> {
     id: &'a str,
     rules: &'a str,
@@ -310,7 +310,7 @@ fn play_row(cx: &Cx, row: &Value, n: usize, play: impl Fn(Play<'_>) -> (String, 
     let name = cx.name(&format!("allowed-r{n}"), Answer::Addrs(vec![v4]));
     let (heard, log) = play(Play { cx, row, name, n });
     // A client that ends at once is faster than the origin's log.
-    cx.settle();
+    cx.wait_for_logs();
     let (state, bytes) = heard.split_once(' ').unwrap_or((heard.as_str(), ""));
     let outcome = Outcome {
         closed: state == "closed",

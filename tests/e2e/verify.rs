@@ -159,7 +159,11 @@ fn killed(cx: &Cx) {
     let tail = match signed + 1 == lines.len() {
         true => "no end of the run".to_owned(),
         false => {
-            format!("unsigned tail: nothing speaks against, or for, lines {} to {}", signed + 2, lines.len())
+            format!(
+                "unsigned tail: no signature covers lines {} to {}: this part proves nothing",
+                signed + 2,
+                lines.len()
+            )
         }
     };
     verify(cx, &audit).exits(1).shows("not finished: ").shows(&tail);

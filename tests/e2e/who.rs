@@ -32,7 +32,7 @@ fn repeated(script: &str) -> String {
 }
 
 /// Returns the decisions that name a process. Checks that the others have no part of it.
-fn told(done: &Done) -> Vec<Value> {
+fn decisions_with_process(done: &Done) -> Vec<Value> {
     let log = done.record();
     let decisions = log.events("decision").into_iter().cloned();
     let (told, untold): (Vec<_>, Vec<_>) = decisions.partition(|line| line["pid"].is_u64());
@@ -47,7 +47,7 @@ fn name(line: &Value) -> &str {
 }
 
 fn some_told(done: &Done) -> Vec<Value> {
-    let told = told(done);
+    let told = decisions_with_process(done);
     assert!(!told.is_empty(), "nobody is told of: {:#?}", done.record().records());
     told
 }
@@ -62,7 +62,7 @@ fn curl_through_the_proxy(cx: &Cx) {
         let done = cx.sh(&[&cx.good()], &repeated(&curl(&url))).run();
         assert_eq!(done.record().events("decision").len(), TRIES);
         if cx.bridge() == Bridge::Relay {
-            assert_eq!(told(&done).len(), 0);
+            assert_eq!(decisions_with_process(&done).len(), 0);
             continue;
         }
         let told = some_told(&done);
@@ -145,7 +145,7 @@ fn child(cx: &Cx) {
     let script = python(cx, &script);
     let done = cx.sh(&[], &format!("{script}; true")).run();
     if cx.bridge() == Bridge::Relay {
-        return assert_eq!(told(&done).len(), 0);
+        return assert_eq!(decisions_with_process(&done).len(), 0);
     }
     let told = some_told(&done);
     let (parents, children): (Vec<_>, Vec<_>) = told.iter().partition(|line| line["port"] == 1);
@@ -213,7 +213,7 @@ fn hidden(cx: &Cx) {
     let done = cx.sh(&[], &python(cx, &script)).run();
     done.exits(0);
     assert_eq!(done.record().events("decision").len(), TRIES);
-    for line in told(&done) {
+    for line in decisions_with_process(&done) {
         assert!(name(&line).starts_with("python3"), "{line}");
     }
 }
@@ -240,7 +240,7 @@ fn crowd(cx: &Cx) {
     let took: f64 = done.stdout().trim().parse().expect("seconds");
     assert!(took < 10.0, "{took} s");
     assert_eq!(done.record().events("decision").len(), 100);
-    assert!(told(&done).iter().all(|line| name(line).starts_with("python3")));
+    assert!(decisions_with_process(&done).iter().all(|line| name(line).starts_with("python3")));
 }
 
 /// A03.

@@ -1,4 +1,4 @@
-//! A direct read (open(2), `O_DIRECT`) into a mapping of a file: the kernel writes to the file when nobody has it open any more.
+//! Reads directly (open(2), `O_DIRECT`) into a mapping of a file: the kernel writes to the file after nobody has it open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -10,18 +10,18 @@ use std::time::Instant;
 use nix::libc::{self, c_void, off_t};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::{Said, check, number};
+use crate::{ProbeResult, check, number};
 
 const PAGE: usize = 4096;
-/// Bytes of each read that the last one waits behind.
+/// The bytes of each read that the last one waits for.
 const PIECE: usize = 1 << 20;
 
 /// The first words of `struct io_event` (linux/aio_abi.h): data, object, result.
 type Event = [i64; 4];
 
-/// Waits for a file of at least so many bytes, and plants words in it by a direct read that waits behind so many others of a megabyte.
-/// Prints `submitted` when the mapping and the file are closed, and how each read ended.
-pub(crate) fn plant_late(path: &str, size: &str, count: &str) -> Said {
+/// Waits for a file of at least this many bytes, and plants words in it by a direct read that waits for this many
+/// others of a megabyte. Prints `submitted` when the mapping and the file are closed, and how each read ended.
+pub(crate) fn plant_late(path: &str, size: &str, count: &str) -> ProbeResult {
     let (size, count): (u64, usize) = (number(size)?, number(count)?);
     let mut words = b"[core]\n\tfsmonitor = ./evil\n".to_vec();
     words.resize(PAGE, b'#');
@@ -53,7 +53,7 @@ pub(crate) fn plant_late(path: &str, size: &str, count: &str) -> Said {
     // SAFETY: the requests live until all have ended, and each has a buffer of its length that is mapped when the kernel takes it.
     let taken =
         check(unsafe { libc::syscall(libc::SYS_io_submit, context, pointers.len(), pointers.as_ptr()) })?;
-    // SAFETY: nothing but the kernel, which has pinned the page, knows of it.
+    // SAFETY: only the kernel uses the page, which it has pinned.
     unsafe { munmap(target, PAGE)? };
     drop(file);
     let held = began.elapsed();
@@ -61,7 +61,7 @@ pub(crate) fn plant_late(path: &str, size: &str, count: &str) -> Said {
     io::stdout().flush()?;
 
     let mut events: Vec<Event> = vec![Event::default(); pointers.len()];
-    // SAFETY: there is room for as many events as are waited for.
+    // SAFETY: the buffer has room for the awaited events.
     check(unsafe {
         libc::syscall(
             libc::SYS_io_getevents,
@@ -88,7 +88,7 @@ fn direct(name: &str, bytes: &[u8]) -> io::Result<File> {
 }
 
 fn request(file: &File, buffer: *mut c_void, bytes: usize, at: usize) -> libc::iocb {
-    // SAFETY: numbers alone, for all of which 0 is a value: 0 is IOCB_CMD_PREAD, too (linux/aio_abi.h).
+    // SAFETY: the struct has only numbers, and 0 is valid for each: also IOCB_CMD_PREAD is 0 (linux/aio_abi.h).
     let mut request: libc::iocb = unsafe { std::mem::zeroed() };
     request.aio_fildes = file.as_raw_fd().cast_unsigned();
     request.aio_buf = buffer as u64;

@@ -6,16 +6,16 @@ use std::path::Path;
 
 use nix::sys::stat::{SFlag, fstat};
 
-use crate::{Said, number};
+use crate::{ProbeResult, number};
 
 /// Opens an existing file for writing, and writes nothing.
-pub(crate) fn write(path: &str) -> Said {
+pub(crate) fn write(path: &str) -> ProbeResult {
     OpenOptions::new().write(true).open(path)?;
     Ok("ok".into())
 }
 
 /// Reads a file or lists a directory, and prints its size.
-pub(crate) fn read(path: &str) -> Said {
+pub(crate) fn read(path: &str) -> ProbeResult {
     if Path::new(path).is_dir() {
         return Ok(format!("ok: {} entries", fs::read_dir(path)?.count()));
     }
@@ -23,13 +23,13 @@ pub(crate) fn read(path: &str) -> Said {
 }
 
 /// Creates a file.
-pub(crate) fn create(path: &str) -> Said {
+pub(crate) fn create(path: &str) -> ProbeResult {
     OpenOptions::new().write(true).create_new(true).open(path)?.write_all(b"planted\n")?;
     Ok("ok".into())
 }
 
 /// Lists the open descriptors and their targets.
-pub(crate) fn fds() -> Said {
+pub(crate) fn fds() -> ProbeResult {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc/self/fd")?.flatten() {
         let target = fs::read_link(entry.path()).unwrap_or_default();
@@ -44,7 +44,7 @@ pub(crate) fn fds() -> Said {
 }
 
 /// Prints the kind of a descriptor: pipe, file, device or socket.
-pub(crate) fn fd_kind(which: &str) -> Said {
+pub(crate) fn fd_kind(which: &str) -> ProbeResult {
     // SAFETY: borrowed for one fstat; a closed number gives EBADF.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number(which)?) };
     let kind = SFlag::from_bits_truncate(fstat(fd)?.st_mode) & SFlag::S_IFMT;
@@ -59,7 +59,7 @@ pub(crate) fn fd_kind(which: &str) -> Said {
 }
 
 /// Writes at most this many megabytes into a file of this directory, removes it, and prints how far it came.
-pub(crate) fn fill(place: &str, megabytes: &str) -> Said {
+pub(crate) fn fill(place: &str, megabytes: &str) -> ProbeResult {
     let path = Path::new(place).join("probe-fill");
     let block = vec![0x5a; 1 << 20];
     let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
@@ -77,7 +77,7 @@ pub(crate) fn fill(place: &str, megabytes: &str) -> Said {
 }
 
 /// Counts the kernel settings that can be opened for writing, and prints the first few.
-pub(crate) fn writable_sysctls() -> Said {
+pub(crate) fn writable_sysctls() -> ProbeResult {
     let mut found = Vec::new();
     sysctls(Path::new("/proc/sys"), &mut found)?;
     Ok(if found.is_empty() {

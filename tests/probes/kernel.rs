@@ -7,10 +7,10 @@ use std::process::Command;
 
 use nix::libc;
 
-use crate::{Said, check, number};
+use crate::{ProbeResult, check, number};
 
 /// Makes a socket of any family.
-pub(crate) fn socket(family: &str, kind: &str, protocol: &str) -> Said {
+pub(crate) fn socket(family: &str, kind: &str, protocol: &str) -> ProbeResult {
     // SAFETY: three integers.
     let fd = unsafe { libc::socket(number(family)?, number(kind)?, number(protocol)?) };
     check(fd.into())?;
@@ -18,7 +18,7 @@ pub(crate) fn socket(family: &str, kind: &str, protocol: &str) -> Said {
 }
 
 /// Sets up a ring, which would make socket calls without a filter.
-pub(crate) fn io_uring() -> Said {
+pub(crate) fn io_uring() -> ProbeResult {
     let mut params = [0_u8; 120]; // struct io_uring_params
     // SAFETY: the kernel fills at most the struct's 120 bytes.
     check(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) })?;
@@ -27,7 +27,7 @@ pub(crate) fn io_uring() -> Said {
 
 /// Calls getpid by the i386 entry, which a filter for one architecture would not see.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn i386() -> Said {
+pub(crate) fn i386() -> ProbeResult {
     let pid: i64;
     // SAFETY: int 0x80 with eax = 20 (getpid) takes no arguments and changes eax alone.
     unsafe {
@@ -42,19 +42,19 @@ pub(crate) fn i386() -> Said {
 
 /// Other architectures have no such entry.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn i386() -> Said {
+pub(crate) fn i386() -> ProbeResult {
     Ok("ENOSYS".into())
 }
 
 /// Calls getpid by the x32 entry.
-pub(crate) fn x32() -> Said {
+pub(crate) fn x32() -> ProbeResult {
     // SAFETY: getpid takes no arguments.
     check(unsafe { libc::syscall(0x4000_0000 + libc::SYS_getpid) })?;
     Ok("ok".into())
 }
 
 /// Types a line into the terminal of standard input, or any that can be opened.
-pub(crate) fn tiocsti() -> Said {
+pub(crate) fn tiocsti() -> ProbeResult {
     let byte = b'#';
     // The driver reads 32 bits of the request; high bits must not deceive a filter.
     for request in [libc::TIOCSTI, libc::TIOCSTI | (1 << 32)] {
@@ -65,7 +65,7 @@ pub(crate) fn tiocsti() -> Said {
 }
 
 /// Becomes `command` under a filter that refuses mount(2), as a container runtime's does.
-pub(crate) fn without(call: libc::c_long, command: &[&str]) -> Said {
+pub(crate) fn without(call: libc::c_long, command: &[&str]) -> ProbeResult {
     let call = u32::try_from(call).map_err(io::Error::other)?;
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
     // linux/bpf_common.h: load the call's number, compare, answer.
@@ -82,7 +82,7 @@ pub(crate) fn without(call: libc::c_long, command: &[&str]) -> Said {
 
 /// Makes a request on descriptor `fd` that affects more than its terminal, plainly and with high bits that the driver
 /// ignores.
-pub(crate) fn terminal_request(name: &str, fd: &str) -> Said {
+pub(crate) fn terminal_request(name: &str, fd: &str) -> ProbeResult {
     let request: u64 = match name {
         "TIOCLINUX" => libc::TIOCLINUX,
         "TIOCCONS" => libc::TIOCCONS,
@@ -100,13 +100,13 @@ pub(crate) fn terminal_request(name: &str, fd: &str) -> Said {
 }
 
 /// Makes a nested user namespace.
-pub(crate) fn userns() -> Said {
+pub(crate) fn userns() -> ProbeResult {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER)?;
     Ok("ok".into())
 }
 
 /// Prints the number of the session keyring.
-pub(crate) fn keyctl() -> Said {
+pub(crate) fn keyctl() -> ProbeResult {
     const KEYCTL_GET_KEYRING_ID: i64 = 0;
     const KEY_SPEC_SESSION_KEYRING: i64 = -3;
     // SAFETY: integers alone.
@@ -115,7 +115,7 @@ pub(crate) fn keyctl() -> Said {
 }
 
 /// Joins a new session keyring, puts a secret there, and becomes `command`.
-pub(crate) fn with_key(name: &str, command: &[&str]) -> Said {
+pub(crate) fn with_key(name: &str, command: &[&str]) -> ProbeResult {
     const KEYCTL_JOIN_SESSION_KEYRING: i64 = 1;
     const KEYCTL_SETPERM: i64 = 5;
     const KEY_SPEC_SESSION_KEYRING: i64 = -3;
@@ -139,7 +139,7 @@ pub(crate) fn with_key(name: &str, command: &[&str]) -> Said {
 }
 
 /// Searches for that secret and reads it.
-pub(crate) fn read_key(name: &str) -> Said {
+pub(crate) fn read_key(name: &str) -> ProbeResult {
     const KEYCTL_SEARCH: i64 = 10;
     const KEYCTL_READ: i64 = 11;
     const KEY_SPEC_SESSION_KEYRING: i64 = -3;
@@ -162,26 +162,26 @@ pub(crate) fn read_key(name: &str) -> Said {
 }
 
 /// Mounts a tmpfs, which could uncover what a mask hides.
-pub(crate) fn mount_tmpfs(place: &str) -> Said {
+pub(crate) fn mount_tmpfs(place: &str) -> ProbeResult {
     let none: Option<&str> = None;
     nix::mount::mount(Some("tmpfs"), place, Some("tmpfs"), nix::mount::MsFlags::empty(), none)?;
     Ok("ok".into())
 }
 
 /// Removes a mask.
-pub(crate) fn unmount(place: &str) -> Said {
+pub(crate) fn unmount(place: &str) -> ProbeResult {
     nix::mount::umount2(place, nix::mount::MntFlags::MNT_DETACH)?;
     Ok("ok".into())
 }
 
 /// Becomes another user.
-pub(crate) fn setuid(uid: &str) -> Said {
+pub(crate) fn setuid(uid: &str) -> ProbeResult {
     nix::unistd::setuid(nix::unistd::Uid::from_raw(number(uid)?))?;
     Ok("ok".into())
 }
 
 /// Makes a BPF map.
-pub(crate) fn bpf() -> Said {
+pub(crate) fn bpf() -> ProbeResult {
     let attributes: [u32; 32] =
         [2, 4, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: BPF_MAP_CREATE reads the attributes' true size.
@@ -190,7 +190,7 @@ pub(crate) fn bpf() -> Said {
 }
 
 /// Makes a page-fault handler in user space.
-pub(crate) fn userfaultfd() -> Said {
+pub(crate) fn userfaultfd() -> ProbeResult {
     const UFFD_USER_MODE_ONLY: i64 = 1;
     // SAFETY: one integer.
     check(unsafe { libc::syscall(libc::SYS_userfaultfd, UFFD_USER_MODE_ONLY) })?;
@@ -199,7 +199,7 @@ pub(crate) fn userfaultfd() -> Said {
 
 /// Waits for SIGTSTP, and starts a timer for SIGCONT, which continues this process while everything else is stopped.
 /// Then makes a watched name, and stops again or continues.
-pub(crate) fn go_on(milliseconds: &str, then: &str) -> Said {
+pub(crate) fn go_on(milliseconds: &str, then: &str) -> ProbeResult {
     let milliseconds: i64 = number(milliseconds)?;
     // SAFETY: every structure is a live local, and zeroes are a value of each.
     unsafe {

@@ -10,13 +10,13 @@ use nix::libc;
 use nix::sys::wait::wait;
 use nix::unistd::{ForkResult, fork};
 
-use crate::{Said, check, number};
+use crate::{ProbeResult, check, number};
 
 const MEGABYTE: usize = 1 << 20;
 const PAGE: usize = 4096;
 
 /// Touches this much memory, and keeps it for some milliseconds.
-pub(crate) fn hog(megabytes: &str, millis: &str) -> Said {
+pub(crate) fn hog(megabytes: &str, millis: &str) -> ProbeResult {
     let held = touched(number(megabytes)?);
     thread::sleep(Duration::from_millis(number(millis)?));
     black_box(&held);
@@ -24,7 +24,7 @@ pub(crate) fn hog(megabytes: &str, millis: &str) -> Said {
 }
 
 /// Starts processes that each touch this much private memory.
-pub(crate) fn hogs(processes: &str, megabytes: &str, millis: &str) -> Said {
+pub(crate) fn hogs(processes: &str, megabytes: &str, millis: &str) -> ProbeResult {
     let (megabytes, pause) = (number(megabytes)?, Duration::from_millis(number(millis)?));
     family(number(processes)?, || {
         let held = touched(megabytes);
@@ -34,7 +34,7 @@ pub(crate) fn hogs(processes: &str, megabytes: &str, millis: &str) -> Said {
 }
 
 /// Touches this much memory and forks processes that share it.
-pub(crate) fn hog_shared(processes: &str, megabytes: &str, millis: &str) -> Said {
+pub(crate) fn hog_shared(processes: &str, megabytes: &str, millis: &str) -> ProbeResult {
     let (held, pause) = (touched(number(megabytes)?), Duration::from_millis(number(millis)?));
     let said = family(number(processes)?, || thread::sleep(pause));
     black_box(&held);
@@ -42,7 +42,7 @@ pub(crate) fn hog_shared(processes: &str, megabytes: &str, millis: &str) -> Said
 }
 
 /// Touches this much memory and starts a child that stays in it, as between vfork(2) and execve(2).
-pub(crate) fn hog_vfork(megabytes: &str, millis: &str) -> Said {
+pub(crate) fn hog_vfork(megabytes: &str, millis: &str) -> ProbeResult {
     extern "C" fn child(micros: *mut libc::c_void) -> libc::c_int {
         // SAFETY: takes a number.
         unsafe { libc::usleep(u32::try_from(micros.addr()).unwrap_or(0)) };
@@ -64,7 +64,7 @@ pub(crate) fn hog_vfork(megabytes: &str, millis: &str) -> Said {
 
 /// Writes this much into unmapped memory files, next to descriptors of other files, and keeps them for some
 /// milliseconds.
-pub(crate) fn hog_memfd(megabytes: &str, descriptors: &str, millis: &str) -> Said {
+pub(crate) fn hog_memfd(megabytes: &str, descriptors: &str, millis: &str) -> ProbeResult {
     let beside: io::Result<Vec<_>> =
         (0..number(descriptors)?).map(|_: u32| File::open("/dev/null")).collect();
     let file = nix::sys::memfd::memfd_create(c"hog", nix::sys::memfd::MFdFlags::empty())?;
@@ -79,7 +79,7 @@ pub(crate) fn hog_memfd(megabytes: &str, descriptors: &str, millis: &str) -> Sai
 }
 
 /// Writes this much into a memory file that is also mapped and touched, as garbage collectors and browsers do.
-pub(crate) fn hog_mapped_memfd(megabytes: &str, millis: &str) -> Said {
+pub(crate) fn hog_mapped_memfd(megabytes: &str, millis: &str) -> ProbeResult {
     let file = nix::sys::memfd::memfd_create(c"hog", nix::sys::memfd::MFdFlags::empty())?;
     let length = number::<usize>(megabytes)? * MEGABYTE;
     nix::unistd::ftruncate(&file, i64::try_from(length).map_err(io::Error::other)?)?;
@@ -106,14 +106,14 @@ pub(crate) fn hog_mapped_memfd(megabytes: &str, millis: &str) -> Said {
 }
 
 /// Starts sleeping processes, up to a number or until the kernel refuses.
-pub(crate) fn forks(most: &str, millis: &str) -> Said {
+pub(crate) fn forks(most: &str, millis: &str) -> ProbeResult {
     let (most, pause) = (number(most)?, Duration::from_millis(number(millis)?));
     family(most, || thread::sleep(pause))
 }
 
 /// Forks as fast as it can, as does each child, up to a total that bounds the bomb without any limit. Each process
 /// writes a byte to the file `shards` for each of its children; this one ends after some milliseconds.
-pub(crate) fn bomb(most: &str, millis: &str) -> Said {
+pub(crate) fn bomb(most: &str, millis: &str) -> ProbeResult {
     let end = Instant::now() + Duration::from_millis(number(millis)?);
     let most: usize = number(most)?;
     // A byte for each permitted fork: all processes share this pipe, which holds this many.
@@ -143,7 +143,7 @@ pub(crate) fn bomb(most: &str, millis: &str) -> Said {
 }
 
 /// Starts sleeping threads, up to a number or until the kernel refuses.
-pub(crate) fn threads(most: &str) -> Said {
+pub(crate) fn threads(most: &str) -> ProbeResult {
     let sleep = || thread::sleep(Duration::from_millis(500));
     let mut said = format!("all {most}");
     let mut all = Vec::new();
@@ -163,13 +163,13 @@ pub(crate) fn threads(most: &str) -> Said {
 }
 
 /// Opens a file this many times.
-pub(crate) fn open_many(count: &str) -> Said {
+pub(crate) fn open_many(count: &str) -> ProbeResult {
     let files: io::Result<Vec<_>> = (0..number(count)?).map(|_: u32| File::open("/dev/null")).collect();
     files.map(|files| format!("ok: {}", files.len()))
 }
 
 /// Computes for some seconds of processor time, with SIGXCPU ignored on request.
-pub(crate) fn spin(seconds: &str, ignoring: bool) -> Said {
+pub(crate) fn spin(seconds: &str, ignoring: bool) -> ProbeResult {
     use nix::sys::signal::{SigHandler, Signal, signal};
     if ignoring {
         // SAFETY: no handler of ours runs.
@@ -183,7 +183,7 @@ pub(crate) fn spin(seconds: &str, ignoring: bool) -> Said {
 }
 
 /// Writes 64 bytes in turns to stdout and stderr, up to a total.
-pub(crate) fn flood(bytes: &str) -> Said {
+pub(crate) fn flood(bytes: &str) -> ProbeResult {
     for n in 0..number::<usize>(bytes)? / 64 {
         let line = [if n % 2 == 0 { b'o' } else { b'e' }; 64];
         if n % 2 == 0 {
@@ -204,7 +204,7 @@ fn touched(megabytes: usize) -> Vec<u8> {
 }
 
 /// Forks children that each run `child`, and waits for all.
-fn family(most: usize, child: impl Fn()) -> Said {
+fn family(most: usize, child: impl Fn()) -> ProbeResult {
     let mut said = format!("all {most}");
     let mut children = 0;
     for count in 0..most {

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use nix::errno::Errno;
 
 /// The output of a probe.
-type Said = io::Result<String>;
+type ProbeResult = io::Result<String>;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

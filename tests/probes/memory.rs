@@ -7,16 +7,16 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use nix::libc;
 use nix::unistd::Pid;
 
-use crate::{Said, check, number};
+use crate::{ProbeResult, check, number};
 
 /// Attaches to a process.
-pub(crate) fn ptrace(pid: &str) -> Said {
+pub(crate) fn ptrace(pid: &str) -> ProbeResult {
     nix::sys::ptrace::seize(Pid::from_raw(number(pid)?), nix::sys::ptrace::Options::empty())?;
     Ok("ok".into())
 }
 
 /// Stops a child process, reads its memory and lets it continue, as a debugger does.
-pub(crate) fn trace_child() -> Said {
+pub(crate) fn trace_child() -> ProbeResult {
     let mut child = std::process::Command::new("sleep").arg("30").spawn()?;
     let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
     let traced = nix::sys::ptrace::attach(pid).and_then(|()| {
@@ -32,7 +32,7 @@ pub(crate) fn trace_child() -> Said {
 }
 
 /// Takes a descriptor out of a process.
-pub(crate) fn steal_fd(pid: &str) -> Said {
+pub(crate) fn steal_fd(pid: &str) -> ProbeResult {
     let pid: i32 = number(pid)?;
     // SAFETY: integers alone; the descriptor is new and ours.
     let pidfd = unsafe { check(libc::syscall(libc::SYS_pidfd_open, pid, 0))? };
@@ -53,7 +53,7 @@ pub(crate) fn steal_fd(pid: &str) -> Said {
 }
 
 /// Writes one byte back to its place, in the first writable mapping of a process.
-pub(crate) fn write_memory(pid: &str) -> Said {
+pub(crate) fn write_memory(pid: &str) -> ProbeResult {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let line = maps
         .lines()
@@ -71,7 +71,7 @@ pub(crate) fn write_memory(pid: &str) -> Said {
 }
 
 /// Prints the environment of a process, on one line.
-pub(crate) fn environ(pid: &str) -> Said {
+pub(crate) fn environ(pid: &str) -> ProbeResult {
     let bytes = fs::read(format!("/proc/{pid}/environ"))?;
     Ok(format!("ok: {}", String::from_utf8_lossy(&bytes).replace('\0', " ")))
 }

@@ -9,19 +9,19 @@ use std::os::unix::net::{self as unix_net, UnixDatagram, UnixListener, UnixStrea
 use std::path::Path;
 use std::time::Duration;
 
-use crate::{Said, number};
+use crate::{ProbeResult, number};
 
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Connects, and sends a hello that an origin would log.
-pub(crate) fn tcp(addr: &str) -> Said {
+pub(crate) fn tcp(addr: &str) -> ProbeResult {
     let mut stream = TcpStream::connect_timeout(&address(addr)?, PATIENCE)?;
     stream.write_all(b"hello")?;
     Ok("ok".into())
 }
 
 /// Sends one datagram. A refusal arrives at once.
-pub(crate) fn udp(addr: &str) -> Said {
+pub(crate) fn udp(addr: &str) -> ProbeResult {
     let addr = address(addr)?;
     let socket = UdpSocket::bind(if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
@@ -34,7 +34,7 @@ pub(crate) fn udp(addr: &str) -> Said {
 }
 
 /// Asks a resolver for an address.
-pub(crate) fn dns_udp(server: &str, name: &str) -> Said {
+pub(crate) fn dns_udp(server: &str, name: &str) -> ProbeResult {
     let server = address(server)?;
     let socket = UdpSocket::bind(if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -46,7 +46,7 @@ pub(crate) fn dns_udp(server: &str, name: &str) -> Said {
 }
 
 /// Asks a resolver for an address over TCP.
-pub(crate) fn dns_tcp(server: &str, name: &str) -> Said {
+pub(crate) fn dns_tcp(server: &str, name: &str) -> ProbeResult {
     let mut stream = TcpStream::connect_timeout(&address(server)?, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let question = question(name);
@@ -58,26 +58,26 @@ pub(crate) fn dns_tcp(server: &str, name: &str) -> Said {
 }
 
 /// Connects to a socket in the file system.
-pub(crate) fn unix(path: &str) -> Said {
+pub(crate) fn unix(path: &str) -> ProbeResult {
     UnixStream::connect(path)?.write_all(b"hello")?;
     Ok("ok".into())
 }
 
 /// Sends to a datagram socket in the file system, without connecting.
-pub(crate) fn unix_dgram(path: &str) -> Said {
+pub(crate) fn unix_dgram(path: &str) -> ProbeResult {
     UnixDatagram::unbound()?.send_to(b"hello", path)?;
     Ok("ok".into())
 }
 
 /// Connects to an abstract socket.
-pub(crate) fn abstract_stream(name: &str) -> Said {
+pub(crate) fn abstract_stream(name: &str) -> ProbeResult {
     let addr = unix_net::SocketAddr::from_abstract_name(name)?;
     UnixStream::connect_addr(&addr)?.write_all(b"hello")?;
     Ok("ok".into())
 }
 
 /// Listens on an abstract socket until standard input ends.
-pub(crate) fn listen_abstract(name: &str) -> Said {
+pub(crate) fn listen_abstract(name: &str) -> ProbeResult {
     let addr = unix_net::SocketAddr::from_abstract_name(name)?;
     let _listener = UnixListener::bind_addr(&addr)?;
     println!("listening");
@@ -86,7 +86,7 @@ pub(crate) fn listen_abstract(name: &str) -> Said {
 }
 
 /// Serves one connection on loopback, as a stage may.
-pub(crate) fn serve(port: &str) -> Said {
+pub(crate) fn serve(port: &str) -> ProbeResult {
     let listener = TcpListener::bind(("127.0.0.1", number(port)?))?;
     let addr = listener.local_addr()?;
     let client = std::thread::spawn(move || tcp(&addr.to_string()));
@@ -97,13 +97,13 @@ pub(crate) fn serve(port: &str) -> Said {
 }
 
 /// Binds a port of the loopback, and frees it.
-pub(crate) fn listen(port: &str) -> Said {
+pub(crate) fn listen(port: &str) -> ProbeResult {
     TcpListener::bind(("127.0.0.1", number(port)?))?;
     Ok("ok".into())
 }
 
 /// Connects by sending, without connect(2) (MSG_FASTOPEN, sendto(2)).
-pub(crate) fn fast_open(addr: &str) -> Said {
+pub(crate) fn fast_open(addr: &str) -> ProbeResult {
     let SocketAddr::V4(addr) = address(addr)? else { return Err(io::Error::other("IPv4 alone")) };
     let to = nix::sys::socket::SockaddrIn::from(addr);
     let socket = nix::sys::socket::socket(
@@ -118,7 +118,7 @@ pub(crate) fn fast_open(addr: &str) -> Said {
 }
 
 /// Lists every socket in the file system that accepts a connection, separated by blanks; `none` is expected.
-pub(crate) fn sockets() -> Said {
+pub(crate) fn sockets() -> ProbeResult {
     let mut found = Vec::new();
     for place in ["/run", "/tmp", "/var", "/home", "/root", "/dev", "."] {
         walk(Path::new(place), &mut found);

@@ -9,12 +9,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Said, name_of, number};
+use crate::{ProbeResult, name_of, number};
 
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Sends a CONNECT, and prints everything that came back, on one line.
-pub(crate) fn ask(target: &str) -> Said {
+pub(crate) fn ask(target: &str) -> ProbeResult {
     let mut stream = dial()?;
     stream.write_all(head(target).as_bytes())?;
     let answer = read_head(&mut stream)?;
@@ -26,13 +26,13 @@ pub(crate) fn ask(target: &str) -> Said {
 }
 
 /// Sends this many bytes and closes its side; all of them must come back, and then the end.
-pub(crate) fn echo(target: &str, count: &str) -> Said {
+pub(crate) fn echo(target: &str, count: &str) -> ProbeResult {
     let stream = tunnel(target)?;
     echo_through(stream, number(count)?)
 }
 
 /// Sends the first bytes in the same segment as the head.
-pub(crate) fn early(target: &str) -> Said {
+pub(crate) fn early(target: &str) -> ProbeResult {
     let mut stream = dial()?;
     stream.write_all(format!("{}early bird", head(target)).as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
@@ -43,7 +43,7 @@ pub(crate) fn early(target: &str) -> Said {
 }
 
 /// Reads the greeting of a server that speaks first.
-pub(crate) fn greeting(target: &str) -> Said {
+pub(crate) fn greeting(target: &str) -> ProbeResult {
     let mut stream = tunnel(target)?;
     let mut heard = [0; 64];
     let count = stream.read(&mut heard)?;
@@ -55,7 +55,7 @@ pub(crate) fn greeting(target: &str) -> Said {
 }
 
 /// Sends more bytes after the server has closed its side.
-pub(crate) fn server_closes(target: &str) -> Said {
+pub(crate) fn server_closes(target: &str) -> ProbeResult {
     let mut stream = tunnel(target)?;
     let mut heard = String::new();
     stream.read_to_string(&mut heard)?;
@@ -68,7 +68,7 @@ pub(crate) fn server_closes(target: &str) -> Said {
 }
 
 /// Closes its side, and then reads the answer.
-pub(crate) fn client_closes(target: &str, count: &str) -> Said {
+pub(crate) fn client_closes(target: &str, count: &str) -> ProbeResult {
     let mut stream = tunnel(target)?;
     stream.write_all(&vec![b'c'; number(count)?])?;
     stream.shutdown(Shutdown::Write)?;
@@ -78,21 +78,21 @@ pub(crate) fn client_closes(target: &str, count: &str) -> Said {
 }
 
 /// Downloads this many bytes.
-pub(crate) fn bulk(target: &str, count: &str) -> Said {
+pub(crate) fn bulk(target: &str, count: &str) -> ProbeResult {
     let began = Instant::now();
     let got = download(tunnel(target)?, number(count)?, Duration::ZERO)?;
     Ok(format!("{got} bytes in {} ms", began.elapsed().as_millis()))
 }
 
 /// Asks for many bytes and reads them late: nothing in between may collect them.
-pub(crate) fn slow_reader(target: &str, count: &str) -> Said {
+pub(crate) fn slow_reader(target: &str, count: &str) -> ProbeResult {
     let got = download(tunnel(target)?, number(count)?, Duration::from_secs(2))?;
     Ok(format!("{got} bytes"))
 }
 
 /// Sends a CONNECT; if it is allowed, asks for 3 bytes and then for the end. Prints the status and how the stream
 /// ended.
-pub(crate) fn end_of(target: &str) -> Said {
+pub(crate) fn end_of(target: &str) -> ProbeResult {
     let mut stream = dial()?;
     stream.write_all(head(target).as_bytes())?;
     let answer = read_head(&mut stream)?;
@@ -110,7 +110,7 @@ pub(crate) fn end_of(target: &str) -> Said {
 
 /// Asks for more than all buffers hold and reads none of it; then the origin breaks the connection. Keeps its side
 /// until standard input ends.
-pub(crate) fn stop_reading(target: &str) -> Said {
+pub(crate) fn stop_reading(target: &str) -> ProbeResult {
     let mut stream = tunnel(target)?;
     stream.write_all(&u64::MAX.to_be_bytes())?;
     thread::sleep(Duration::from_millis(500));
@@ -123,7 +123,7 @@ pub(crate) fn stop_reading(target: &str) -> Said {
 }
 
 /// Sends until nobody takes more, then closes with an unread answer, which is a reset. Stays until standard input ends.
-pub(crate) fn break_off(target: &str) -> Said {
+pub(crate) fn break_off(target: &str) -> ProbeResult {
     let mut stream = dial()?;
     stream.write_all(head(target).as_bytes())?;
     // The close is a reset only if bytes have arrived.
@@ -135,14 +135,14 @@ pub(crate) fn break_off(target: &str) -> Said {
     until_released("broke off")
 }
 
-fn until_released(word: &str) -> Said {
+fn until_released(word: &str) -> ProbeResult {
     println!("{word}");
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok("ok".into())
 }
 
 /// Opens tunnels one after the other, in several threads; each echoes 64 bytes.
-pub(crate) fn many(target: &str, each: &str, beside: &str) -> Said {
+pub(crate) fn many(target: &str, each: &str, beside: &str) -> ProbeResult {
     let each: usize = number(each)?;
     let workers: Vec<_> = (0..number::<usize>(beside)?)
         .map(|_| {
@@ -162,7 +162,7 @@ pub(crate) fn many(target: &str, each: &str, beside: &str) -> Said {
 }
 
 /// Opens tunnels and keeps them until standard input ends.
-pub(crate) fn hold(target: &str, count: &str) -> Said {
+pub(crate) fn hold(target: &str, count: &str) -> ProbeResult {
     let tunnels = (0..number::<usize>(count)?).map(|_| tunnel(target)).collect::<io::Result<Vec<_>>>()?;
     println!("holding {}", tunnels.len());
     io::copy(&mut io::stdin(), &mut io::sink())?;
@@ -170,7 +170,7 @@ pub(crate) fn hold(target: &str, count: &str) -> Said {
 }
 
 /// Sends the head byte by byte.
-pub(crate) fn split_head(target: &str) -> Said {
+pub(crate) fn split_head(target: &str) -> ProbeResult {
     let mut stream = dial()?;
     stream.set_nodelay(true)?;
     for byte in head(target).bytes() {
@@ -181,7 +181,7 @@ pub(crate) fn split_head(target: &str) -> Said {
 }
 
 /// Sends a head without end, a byte a second. Prints the result, and after how many seconds it came.
-pub(crate) fn slow_head(target: &str) -> Said {
+pub(crate) fn slow_head(target: &str) -> ProbeResult {
     let began = Instant::now();
     let mut stream = dial()?;
     let head = head(target);
@@ -207,19 +207,19 @@ pub(crate) fn slow_head(target: &str) -> Said {
 }
 
 /// Sends one field of this many bytes.
-pub(crate) fn huge_head(target: &str, size: &str) -> Said {
+pub(crate) fn huge_head(target: &str, size: &str) -> ProbeResult {
     let head = head(target);
     first_line(&format!("{}X-Pad: {}\r\n\r\n", &head[..head.len() - 2], "x".repeat(number(size)?)))
 }
 
 /// Sends this many fields.
-pub(crate) fn many_fields(target: &str, count: &str) -> Said {
+pub(crate) fn many_fields(target: &str, count: &str) -> ProbeResult {
     let head = head(target);
     first_line(&format!("{}{}\r\n", &head[..head.len() - 2], "X-Pad: x\r\n".repeat(number(count)?)))
 }
 
 /// Sends a CONNECT for every line of a file (`\xHH` is a byte), and prints each status on a line.
-pub(crate) fn ask_all(file: &str) -> Said {
+pub(crate) fn ask_all(file: &str) -> ProbeResult {
     let mut said = Vec::new();
     for line in fs::read_to_string(file)?.lines() {
         said.push(status_of(line).unwrap_or_else(|error| name_of(&error)));
@@ -228,13 +228,13 @@ pub(crate) fn ask_all(file: &str) -> Said {
 }
 
 /// Plays a script over TCP and prints what came back; see [`converse`].
-pub(crate) fn bytes(file: &str) -> Said {
+pub(crate) fn bytes(file: &str) -> ProbeResult {
     let stream = dial()?;
     converse(stream.try_clone()?, stream, |stream| stream.shutdown(Shutdown::Write), file)
 }
 
 /// Plays a script directly on the proxy's socket.
-pub(crate) fn bytes_unix(socket: &str, file: &str) -> Said {
+pub(crate) fn bytes_unix(socket: &str, file: &str) -> ProbeResult {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     converse(stream.try_clone()?, stream, |stream| stream.shutdown(Shutdown::Write), file)
@@ -251,7 +251,7 @@ fn converse<S: Read + Send + 'static, W: Write>(
     mut writer: W,
     shut: impl Fn(&W) -> io::Result<()>,
     file: &str,
-) -> Said {
+) -> ProbeResult {
     let script = fs::read_to_string(file)?;
     let quiet = script.lines().find_map(|line| line.strip_prefix("quiet ")).map_or(Ok(1500), number)?;
     let (send, chunks) = std::sync::mpsc::channel();
@@ -306,7 +306,7 @@ fn listen_until(chunks: &Receiver<Vec<u8>>, end: Instant, heard: &mut Vec<u8>) -
     }
 }
 
-fn status_of(target: &str) -> Said {
+fn status_of(target: &str) -> ProbeResult {
     let mut stream = dial()?;
     let target = unescape(target);
     let request = [b"CONNECT ", target.as_slice(), b" HTTP/1.1\r\nHost: ", &target, b"\r\n\r\n"].concat();
@@ -315,7 +315,7 @@ fn status_of(target: &str) -> Said {
     Ok(answer.split(' ').nth(1).unwrap_or("none").to_string())
 }
 
-fn first_line(request: &str) -> Said {
+fn first_line(request: &str) -> ProbeResult {
     let mut stream = dial()?;
     let mut copy = stream.try_clone()?;
     let request = request.to_string();
@@ -326,7 +326,7 @@ fn first_line(request: &str) -> Said {
     Ok(answer.lines().next().unwrap_or("").to_string())
 }
 
-pub(crate) fn echo_through(mut stream: TcpStream, count: usize) -> Said {
+pub(crate) fn echo_through(mut stream: TcpStream, count: usize) -> ProbeResult {
     let sent: Vec<u8> = (0..=255).cycle().take(count).collect();
     let mut writer = stream.try_clone()?;
     let copy = sent.clone();

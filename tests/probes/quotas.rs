@@ -11,13 +11,13 @@ use nix::sys::inotify::{InitFlags, Inotify};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 
-use crate::{Said, check, name_of, number};
+use crate::{ProbeResult, check, name_of, number};
 
 /// The most descriptors in one message (SCM_MAX_FD, include/net/scm.h).
 const AT_ONCE: usize = 253;
 
 /// Puts as many descriptors in flight as the kernel allows, prints the number, and keeps them for some milliseconds.
-pub(crate) fn in_flight(millis: &str) -> Said {
+pub(crate) fn in_flight(millis: &str) -> ProbeResult {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let file = File::open("/dev/null")?;
@@ -46,7 +46,7 @@ pub(crate) fn in_flight(millis: &str) -> Said {
 }
 
 /// Sends a descriptor to itself.
-pub(crate) fn pass() -> Said {
+pub(crate) fn pass() -> ProbeResult {
     let (from, _to) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty())?;
     let part = [ControlMessage::ScmRights(&[0])];
     sendmsg::<()>(from.as_raw_fd(), &[IoSlice::new(b"x")], &part, MsgFlags::empty(), None)?;
@@ -54,7 +54,7 @@ pub(crate) fn pass() -> Said {
 }
 
 /// Makes inotify instances, up to a number or until the kernel refuses, and keeps them for some milliseconds.
-pub(crate) fn inotify_instances(most: &str, millis: &str) -> Said {
+pub(crate) fn inotify_instances(most: &str, millis: &str) -> ProbeResult {
     let made = |_: usize| Inotify::init(InitFlags::empty()).map_err(io::Error::from);
     let mut kept = Vec::new();
     let mut said = format!("all {most}");
@@ -73,7 +73,7 @@ pub(crate) fn inotify_instances(most: &str, millis: &str) -> Said {
 }
 
 /// Takes a lease on a file (`F_SETLEASE`), or a delegation (`F_SETDELEG`, which kernels before 6.19 do not know).
-pub(crate) fn lease(path: &str, kind: &str) -> Said {
+pub(crate) fn lease(path: &str, kind: &str) -> ProbeResult {
     let file = File::open(path)?;
     let kind_of_delegation = [libc::F_RDLCK, 0];
     // SAFETY: takes numbers, and a live local that is as long as `struct delegation`.

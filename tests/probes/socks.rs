@@ -6,35 +6,35 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::proxy::echo_through;
-use crate::{Said, number};
+use crate::{ProbeResult, number};
 
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Prints the code of the reply: an address is sent as one, anything else as a name.
-pub(crate) fn ask(target: &str) -> Said {
+pub(crate) fn ask(target: &str) -> ProbeResult {
     let (_, code) = send(&request(target)?)?;
     Ok(format!("code {code}"))
 }
 
 /// Asks for an address in the form of a name.
-pub(crate) fn ask_name(name: &str, port: &str) -> Said {
-    let (_, code) = send(&named(name, number(port)?)?)?;
+pub(crate) fn ask_name(name: &str, port: &str) -> ProbeResult {
+    let (_, code) = send(&name_request(name, number(port)?)?)?;
     Ok(format!("code {code}"))
 }
 
 /// Sends BIND, UDP ASSOCIATE, or another command by its number.
-pub(crate) fn command(number_of: &str) -> Said {
+pub(crate) fn command(number_of: &str) -> ProbeResult {
     let (_, code) = send(&[5, number(number_of)?, 0, 1, 0, 0, 0, 0, 0, 0])?;
     Ok(format!("code {code}"))
 }
 
 /// Sends this many bytes and closes its side; all of them must come back, and then the end.
-pub(crate) fn echo(target: &str, count: &str) -> Said {
+pub(crate) fn echo(target: &str, count: &str) -> ProbeResult {
     echo_through(tunnel(target)?, number(count)?)
 }
 
 /// Prints the greeting of a server that speaks first.
-pub(crate) fn greeting(target: &str) -> Said {
+pub(crate) fn greeting(target: &str) -> ProbeResult {
     let mut heard = [0; 64];
     let count = tunnel(target)?.read(&mut heard)?;
     Ok(String::from_utf8_lossy(&heard[..count]).trim().into())
@@ -71,12 +71,12 @@ fn request(target: &str) -> io::Result<Vec<u8>> {
     let octets = match host.trim_matches(['[', ']']).parse() {
         Ok(IpAddr::V4(ip)) => [&[1], &ip.octets()[..]].concat(),
         Ok(IpAddr::V6(ip)) => [&[4], &ip.octets()[..]].concat(),
-        Err(_) => return named(host, port),
+        Err(_) => return name_request(host, port),
     };
     Ok([&[5, 1, 0], &octets[..], &port.to_be_bytes()].concat())
 }
 
-fn named(name: &str, port: u16) -> io::Result<Vec<u8>> {
+fn name_request(name: &str, port: u16) -> io::Result<Vec<u8>> {
     let length = u8::try_from(name.len()).map_err(io::Error::other)?;
     Ok([&[5, 1, 0, 3, length], name.as_bytes(), &port.to_be_bytes()].concat())
 }

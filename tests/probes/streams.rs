@@ -11,10 +11,10 @@ use nix::sys::socket::{
     socketpair,
 };
 
-use crate::{Said, check, number};
+use crate::{ProbeResult, check, number};
 
 /// Becomes a command that has a socket of this kind as one of its standard streams.
-pub(crate) fn with_stream(kind: &str, stream: &str, command: &[&str]) -> Said {
+pub(crate) fn with_stream(kind: &str, stream: &str, command: &[&str]) -> ProbeResult {
     let socket = socket_of(kind)?;
     // SAFETY: takes numbers only; the copy is for the program that this process becomes.
     check(unsafe { libc::dup2(socket.as_raw_fd(), number(stream)?) }.into())?;

@@ -18,12 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The path to the origins.
 #[derive(Clone)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     pub(crate) proxy: PathBuf,
     pub(crate) origins: Vec<SocketAddr>,
 }
 
-impl Way {
+impl Route {
     async fn tunnel(&self, number: usize, first: &[u8]) -> io::Result<UnixStream> {
         let origin = self.origins[number % self.origins.len()];
         let mut stream = UnixStream::connect(&self.proxy).await?;
@@ -58,7 +58,7 @@ pub(crate) struct Honest {
 
 impl Honest {
     /// Runs this many clients, one after the other, until the time is over.
-    pub(crate) async fn run(&mut self, way: &Way, count: usize, time: Duration) {
+    pub(crate) async fn run(&mut self, way: &Route, count: usize, time: Duration) {
         let end = Instant::now() + time;
         for number in 0..count {
             let start = Instant::now();
@@ -103,7 +103,7 @@ pub(crate) fn tried() -> String {
 }
 
 /// Runs all kinds in parallel, and restarts each that ends, until the future is dropped.
-pub(crate) async fn hostile(way: &Way) -> String {
+pub(crate) async fn hostile(way: &Route) -> String {
     let mut tasks = JoinSet::new();
     for (kind, (_, count, came)) in KINDS.iter().enumerate() {
         for number in 0..*count {
@@ -122,7 +122,7 @@ pub(crate) async fn hostile(way: &Way) -> String {
     tried()
 }
 
-async fn attack(kind: usize, number: usize, way: &Way) -> io::Result<()> {
+async fn attack(kind: usize, number: usize, way: &Route) -> io::Result<()> {
     let mut stream = match kind {
         1 => way.tunnel(number, &[0x16, 3, 1, 2, 0, 1, 0]).await?,
         5 => way.tunnel(number, &[BULK]).await?,

@@ -12,7 +12,7 @@ mod watched;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clients::{Honest, Way, hostile};
+use clients::{Honest, Route, hostile};
 use watched::Watched;
 
 /// The most resident bytes of one idle tunnel: the state of two sockets and a future, without a buffer.
@@ -79,7 +79,7 @@ async fn soak(plan: &Plan) -> Vec<String> {
     let began = Instant::now();
     let origins = origin::start().await;
     let proxy = Watched::start(&origins, plan.idle + 4000);
-    let way = Way { proxy: proxy.socket().to_path_buf(), origins };
+    let way = Route { proxy: proxy.socket().to_path_buf(), origins };
     let mut broken = Vec::new();
     let mut check = |holds: bool, what: String| {
         if !holds {

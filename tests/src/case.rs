@@ -47,7 +47,7 @@ pub enum Bridge {
 /// The spare address with which a trial settles its logs. The longest table needs as many addresses before it.
 const MARK: u32 = 72;
 
-/// One trial: its user, bridge, directories and names.
+/// A trial: its user, bridge, directories and names.
 pub struct Cx {
     who: Who,
     bridge: Bridge,
@@ -256,11 +256,11 @@ impl Cx {
     }
 
     /// Waits until the logs of the internet contain everything sent so far.
-    pub fn settle(&self) {
+    pub fn wait_for_logs(&self) {
         // Parallel trials would count each other's connections to the same address.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        self.bench().internet.settle(self.spare_addrs(MARK));
+        self.bench().internet.wait_for_logs(self.spare_addrs(MARK));
     }
 
     /// Gives up unless one of these files exists.
@@ -283,7 +283,7 @@ impl Cx {
     /// name, the resolver was not asked for it, and the search list of resolv.conf was never applied.
     fn nothing_leaked(&self) {
         let internet = &self.bench().internet;
-        self.settle();
+        self.wait_for_logs();
         let (v4, v6) = self.evil_addrs();
         for addr in [v4, v6] {
             let visits = internet.visits(addr);

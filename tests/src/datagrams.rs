@@ -19,7 +19,7 @@ const UDP_HEADER: usize = 8;
 /// The offset of the destination address in an IPv4 header.
 const TO: usize = 16;
 
-/// One datagram.
+/// A datagram.
 #[derive(Debug, Clone)]
 pub struct Datagram {
     /// The destination address.

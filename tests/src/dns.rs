@@ -26,7 +26,7 @@ pub enum Answer {
     Silence,
 }
 
-/// One question.
+/// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
     /// The name in lower case, without the last dot.

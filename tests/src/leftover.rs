@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 /// The files that a run may leave: its record, and if it was killed its journal, which the next start settles.
 const EXPECTED: [&str; 3] = ["/exeat/live/", "/exeat/runs/", "/audit-"];
 
-/// One count. The harness reaps its descendants, so that it also finds processes that lost their parent.
+/// A count. The harness reaps its descendants, so that it also finds processes that lost their parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
     processes: BTreeSet<String>,

@@ -68,7 +68,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// The bytes of one connection that are kept; more are only counted.
 const KEPT: usize = 256 * 1024;
 
-/// One connection.
+/// A connection.
 #[derive(Debug)]
 pub struct Visit {
     /// The address and port that the client connected to.
@@ -109,7 +109,7 @@ impl Visit {
 pub enum Server {
     /// A server that listens on this Unix socket.
     Socket(PathBuf),
-    /// One process for each connection, which is its input and output.
+    /// A process for each connection, which is its input and output.
     PerConnection(Vec<String>),
 }
 
@@ -171,7 +171,7 @@ impl Internet {
     /// Waits until the logs contain everything that was sent before this call. Makes a connection to each origin, and a
     /// datagram, and waits for those: an origin accepts connections in turn, and the kernel delivers in order. `mark`
     /// is an otherwise unused address of each family.
-    pub fn settle(&self, mark: (IpAddr, IpAddr)) {
+    pub fn wait_for_logs(&self, mark: (IpAddr, IpAddr)) {
         let before = self.visits(mark.0).len();
         for port in ORIGINS {
             let stream = StdStream::connect((mark.0, port)).expect("an origin takes every connection");

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l08_a_killed_run_is_settled_by_the_next_one", killed);
-    list.users("escape::l19_directories_of_protected_names_stay_closed_to_other_users", opened);
+    list.users("escape::l19_directories_of_protected_names_stay_closed_to_other_users", opened_directory);
     list.users("escape::l11_a_cache_carries_no_settings", cached_settings);
     list.users("escape::l11_a_read_only_stage_leaves_no_cache", read_only);
     list.users("escape::l11_a_cache_of_one_run_ends_with_it", cache_of_run);
@@ -23,7 +23,7 @@ pub(super) fn cases(list: &mut Cases) {
 }
 
 /// A directory that the stage opened would let another user of the machine replace `.git/config` after the run.
-fn opened(cx: &Cx) {
+fn opened_directory(cx: &Cx) {
     // All that git obeys there is read-only, and nothing is missing.
     let setup = "git init -q . && mkdir -p tools/hooks/all && git config core.hooksPath tools/hooks/all";
     cx.outside(["sh", "-c", setup]).run().exits(0);
@@ -54,6 +54,17 @@ fn opened(cx: &Cx) {
             fs::remove_dir(cx.dir().join(name)).expect("an empty directory");
         }
     }
+
+    // The second run starts when the first stage has opened them, and its stage opens them again at the end.
+    let mut first = cx.sh(&[], attack).stdin_open().start();
+    first.until_prints("ready");
+    let again = "echo ready; read -r go; chmod 777 . .git .git/info tools tools/hooks .cargo";
+    let mut second = cx.sh(&[], again).stdin_open().start();
+    second.until_prints("ready");
+    first.wait().exits(0);
+    second.wait().exits(0);
+    assert_eq!(names.map(mode), before);
+    assert_eq!(mode(".cargo") & 0o22, before[0] & 0o22);
 }
 
 /// SIGKILL, as when memory runs out: nothing is moved then, so the next start moves it before it decides anything.
@@ -239,6 +250,24 @@ fn two_runs(cx: &Cx) {
     // It may not use the name either, which was never the caller's.
     second.wait().exits(4).prints("ready\nit-went-on\n").says(".envrc` was moved to");
     assert!(!cx.dir().join(".envrc").exists());
+
+    // A neighbor that starts and ends meanwhile takes nothing away, and reports nothing.
+    let script = "mkdir .vscode; echo x >.vscode/a; echo x >.npmrc; echo x >mise.ci.toml; echo ready; read -r go; \
+                  cat .vscode/a; echo y >>.npmrc; exit 3";
+    let mut first = cx.sh(&[], script).stdin_open().start();
+    first.until_prints("ready");
+    let is_hidden = || fs::read_dir(cx.dir().join(".vscode")).is_ok_and(|mut dir| dir.next().is_none());
+    e2e::wait_for(Duration::from_secs(5), "the host to see nothing of it", || is_hidden().then_some(()));
+    let neighbor = cx.sh(&[], "true").run().exits(0).stderr();
+    assert!(!neighbor.contains("was moved to"), "{neighbor}");
+    let done = first.wait();
+    done.exits(3).prints("ready\nx\n");
+    for name in [".vscode", ".npmrc", "mise.ci.toml"] {
+        done.says(&format!("{name}` was moved to"));
+        assert!(!cx.dir().join(name).exists(), "{name}");
+    }
+    let aside = cx.find_aside(cx.dir(), ".npmrc").expect("the file");
+    assert_eq!(fs::read_to_string(aside).expect("the file"), "x\ny\n");
 }
 
 /// Each run takes the names out of the host's sight, and leaves the empty directories that the others put there. The

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use e2e::bench::{ORDINARY, PATH};
 use e2e::case::{Cases, Cx};
 
-use super::root_only_files::kept;
+use super::root_only_files::with_kernel_uid_0;
 
 pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_programs_below_a_closed_home", attack);
@@ -61,7 +61,7 @@ fn attack(cx: &Cx) {
         done.exits(0).prints("the tool, with its data\nno\nno\nno\n.cargo\n");
     }
     // With root's uid the closed directory is not an obstacle.
-    let done = kept(start(&home.join("project"), "host")).run();
+    let done = with_kernel_uid_0(start(&home.join("project"), "host")).run();
     done.shows("hunter2").says("keeps root's kernel uid");
 }
 

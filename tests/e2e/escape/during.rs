@@ -10,7 +10,7 @@ use e2e::wait_for;
 use nix::sys::signal::Signal;
 
 pub(super) fn cases(list: &mut Cases) {
-    list.matrix("escape::l06_holds_the_names_that_git_obeys_during_a_run", held);
+    list.matrix("escape::l06_holds_the_names_that_git_obeys_during_a_run", stage_directory);
     list.users("escape::l06_git_works_beside_and_with_the_names_that_are_held", git_works);
     list.users("escape::l06_removes_what_kill_9_left_behind", left_behind);
     list.users("escape::l06_a_file_that_the_host_replaced_gets_no_second_name", second_name);
@@ -135,7 +135,7 @@ fn absent(cx: &Cx) {
 }
 
 /// A stage makes git on the host take its directory for the repository's.
-fn held(cx: &Cx) {
+fn stage_directory(cx: &Cx) {
     repository(cx);
     let script = format!(
         "mkdir -p d/objects d/refs; printf '[core]\\n\\tfsmonitor = \"%s/evil\"\\n' \"$PWD\" >d/config; \

@@ -8,7 +8,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b15_fake_submodules_take_no_room", attack);
 }
 
-/// One run leaves false submodules and worktrees in `.git`. The caller's later clone is younger than they are, and the
+/// A run leaves false submodules and worktrees in `.git`. The caller's later clone is younger than they are, and the
 /// next run attacks its hooks.
 fn attack(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).run().exits(0);

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
 
-use super::root_only_files::kept;
+use super::root_only_files::with_kernel_uid_0;
 
 pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_root_becomes_the_owner", attack);
@@ -40,10 +40,10 @@ fn attack(cx: &Cx) {
 fn in_part(cx: &Cx) {
     chown(cx.dir(), Some(ORDINARY), Some(ORDINARY)).expect("chown");
     let words = "the stage is the owner of the working directory, and no user of its own: exeat has no CAP_SYS_ADMIN here";
-    let full = kept(cx.exeat(["run", "--require", "full", "--", "touch", "started"])).run();
+    let full = with_kernel_uid_0(cx.exeat(["run", "--require", "full", "--", "touch", "started"])).run();
     full.exits(125).says("identity: partial").says(words);
     assert!(!cx.dir().join("started").exists());
-    let done = kept(cx.sh(&[], "echo made >made")).run();
+    let done = with_kernel_uid_0(cx.sh(&[], "echo made >made")).run();
     done.exits(0).says(words).says("start exeat as that user");
     assert_eq!(fs::metadata(cx.dir().join("made")).expect("made").uid(), ORDINARY);
 }

@@ -127,7 +127,7 @@ int execve(const char *path, char *const argv[], char *const envp[])
 "#;
 
 /// Builds the library for `LD_PRELOAD`.
-fn held(cx: &Cx) -> String {
+fn build_library(cx: &Cx) -> String {
     let source = cx.write("held.c", HELD);
     let library = source.with_extension("so").display().to_string();
     let source = source.display().to_string();
@@ -136,7 +136,7 @@ fn held(cx: &Cx) -> String {
 }
 
 fn hanging_start(cx: &Cx) {
-    let library = held(cx);
+    let library = build_library(cx);
     cx.sh(&[], "true").run().exits(0);
     let before = count(cx);
     for (signal, whole_group) in
@@ -163,7 +163,7 @@ fn hanging_start(cx: &Cx) {
 
 /// The guard's child has not requested a signal for its parent's death yet, and must not become bubblewrap then.
 fn no_guard(cx: &Cx) {
-    let library = held(cx);
+    let library = build_library(cx);
     cx.sh(&[], "true").run().exits(0);
     let before = count(cx);
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! B11: what a stage has the kernel write to a file of the host's when nobody has the file open any more.
+//! B11: the kernel writes to a file of the host for a stage after nobody has the file open any more.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,12 +11,12 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b11_a_read_that_ends_late_plants_nothing", plant_late);
 }
 
-/// A stage maps the configuration that git is about to rename, and starts a direct read into it that waits behind others. exeat judges the
-/// file before the data is there, and must not keep it. With a build that kept a file whose words are harmless this failed in 12
-/// of 12 runs.
-/// A disk that is faster than exeat spoils a round: then there is another one.
+/// A stage maps the configuration that git is about to rename, and starts a direct read into it that waits for others.
+/// exeat judges the file before the data arrives, and must not keep it. A build that kept files with harmless content
+/// failed in 12 of 12 runs.
+/// If the disk is faster than exeat, the round shows nothing and is repeated.
 fn plant_late(cx: &Cx) {
-    /// Reads of a megabyte that the last one waits behind.
+    /// The reads of a megabyte that the last one waits for.
     const OTHERS: &str = "200";
     let git = |words: &[&str]| cx.outside([&["git"], words].concat()).cwd(cx.dir()).run();
     git(&["init", "-q", "-b", "main", "."]).exits(0);
@@ -31,7 +31,7 @@ fn plant_late(cx: &Cx) {
         let mut live =
             cx.exeat(["run", "--", cx.probe(), "plant-late", ".git/config.lock", &size, OTHERS]).start();
         live.until_prints("ready");
-        // What git writes where a value stays as it is.
+        // git writes this if a value stays the same.
         fs::copy(&config, &lock).expect("a file");
         cx.bench().give(&lock, cx.is_root());
         let inode = fs::metadata(&lock).expect("a file").ino();

@@ -52,8 +52,8 @@ fn configuration(cx: &Cx) {
     }
 }
 
-/// A protected name leads through links that a run left, farther than is looked at. A start says so, and whoever wants all to be held
-/// gets no run.
+/// A run left a chain of links below a protected name that is longer than exeat follows. A start reports it, and
+/// `--require full` prevents the run.
 fn beyond(cx: &Cx) {
     cx.exeat(["run", "--", "sh", "-c", CONFIGURATIONS]).run().exits(0);
     let link = |end: &str| {

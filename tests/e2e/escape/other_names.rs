@@ -41,4 +41,15 @@ fn attack(cx: &Cx) {
     let words = ["run", "--ro", &shown, "--", "cat", &format!("{shown}/plain")];
     cx.exeat(words).in_mounts(&mounts).run().exits(0).prints("plain\n");
     fs::remove_dir(&alias).expect("nothing is left mounted");
+
+    // What is read-only in a tree is so wherever a mount shows the tree, or a part of it, once more.
+    let made = "git init -q .; mkdir -p a/b/c/d/tree e/f/g/h/git .vscode; echo old >.envrc; echo old >.vscode/x; echo old >.git/hooks/x; : >own.toml";
+    cx.outside(["sh", "-c", made]).run().exits(0);
+    let dir = cx.dir().display();
+    let mounts = format!("mount --bind {dir} {dir}/a/b/c/d/tree; mount --bind {dir}/.git {dir}/e/f/g/h/git");
+    let written = "cd a/b/c/d/tree; for it in .envrc .vscode/x .git/hooks/x .git/config own.toml ../../../../e/f/g/h/git/hooks/x ../../../../e/f/g/h/git/config; do \
+                   echo '#evil' 2>/dev/null >>$it && echo wrote $it; done; mv .vscode gone 2>/dev/null && echo moved; echo new >plain";
+    let words = ["run", "--policy", "own.toml", "--", "sh", "-c", written];
+    cx.exeat(words).in_mounts(&format!("{mounts}; cd {dir}")).run().exits(0).prints("");
+    assert_eq!(fs::read_to_string(cx.dir().join("plain")).expect("what is not protected"), "new\n");
 }

@@ -9,9 +9,9 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b12_closed_directories", closed);
     list.users("escape::b12_a_full_stderr", silenced);
-    list.users("escape::b12_what_is_left_is_told", left);
+    list.users("escape::b12_what_is_left_is_told", mounted_name);
     list.users("escape::b12_git_is_led_elsewhere", led_elsewhere);
-    list.users("escape::b12_taken_names", taken);
+    list.users("escape::b12_taken_names", used_names);
     list.root("escape::b12_a_quarantine_belongs_to_the_owner_of_its_tree", owned);
     list.users("escape::b12_a_quarantine_is_hidden_from_a_run_above_it", hidden_above);
     list.users("escape::b12_a_hidden_quarantine_is_no_error", no_error);
@@ -53,7 +53,7 @@ except BlockingIOError: pass'";
 
 /// A name with a mount over it is not moved: the record and the result report where it stays. A link is moved, but not
 /// its target.
-fn left(cx: &Cx) {
+fn mounted_name(cx: &Cx) {
     let result = cx.home().join("result.json");
     let script = "mkdir c .helix; echo '[build]' >c/config.toml; ln -s c .cargo; echo evil >.envrc; echo made; read end";
     let words = ["run", "--result", result.to_str().expect("ASCII"), "--", "sh", "-c", script];
@@ -122,7 +122,7 @@ fn led_elsewhere(cx: &Cx) {
 }
 
 /// The names in the quarantine are already in use.
-fn taken(cx: &Cx) {
+fn used_names(cx: &Cx) {
     let script = "echo evil >.envrc; mkdir -m 0700 -p .exeat-quarantine/$EXEAT_RUN_ID/.envrc; ln -s / .exeat-quarantine/x";
     let done = cx.sh(&[], script).run();
     done.exits(0).says(".envrc` was moved to");

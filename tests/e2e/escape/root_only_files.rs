@@ -12,7 +12,7 @@ pub(super) fn cases(list: &mut Cases) {
 }
 
 /// The control: without CAP_SYS_ADMIN the stage keeps root's uid.
-pub(super) fn kept(run: Run<'_>) -> Run<'_> {
+pub(super) fn with_kernel_uid_0(run: Run<'_>) -> Run<'_> {
     run.under(["setpriv", "--bounding-set", "-sys_admin", "--"])
 }
 
@@ -36,6 +36,6 @@ fn attack(cx: &Cx) {
     assert!(!said.contains("ok"), "{done:?}");
     assert_eq!(said.matches("EACCES\n").count(), 4, "{done:?}");
     assert_eq!(said.matches("no\n").count(), 2, "{done:?}");
-    let done = kept(run()).run();
+    let done = with_kernel_uid_0(run()).run();
     done.shows("ok: 7 bytes\nok: 7 bytes\nok: 1 entries\n").says("keeps root's kernel uid");
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
 
-use super::root_only_files::kept;
+use super::root_only_files::with_kernel_uid_0;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b10_what_is_made_belongs_to_the_owner", attack);
@@ -48,9 +48,13 @@ fn attack(cx: &Cx) {
 
 /// A file system without idmapped mounts, and a root without CAP_SYS_ADMIN.
 fn refused(cx: &Cx) {
-    kept(cx.sh(&[], "echo x >made")).run().exits(0).says("exeat has no CAP_SYS_ADMIN here");
+    with_kernel_uid_0(cx.sh(&[], "echo x >made")).run().exits(0).says("exeat has no CAP_SYS_ADMIN here");
     let full = || cx.exeat(["run", "--require", "full", "--", "touch", "started"]);
-    kept(full()).run().exits(125).says("identity: partial").says("exeat has no CAP_SYS_ADMIN here");
+    with_kernel_uid_0(full())
+        .run()
+        .exits(125)
+        .says("identity: partial")
+        .says("exeat has no CAP_SYS_ADMIN here");
 
     let place = cx.home().join("overlay");
     fs::create_dir(&place).expect("a directory");

@@ -133,7 +133,8 @@ fn empty_directories(cx: &Cx) {
     }
 }
 
-/// It was set aside while the stage ran, and is back. The parts that git obeys are still aside, and can be restored.
+/// A repository that was set aside during the run is back. The parts that git obeys are still aside, and can be
+/// restored.
 fn given_back(cx: &Cx) {
     let done = cx.sh(&[], "git init -q . && until [ -e .git/config ]; do :; done; sleep 1").run();
     done.exits(0).says(".git/config` was moved");

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b16_settings_that_are_there", there);
-    list.matrix("escape::b16_settings_that_are_made", made);
+    list.matrix("escape::b16_settings_that_are_made", made_names);
     list.users("escape::b16_settings_further_down", further_down);
     list.users("escape::b16_settings_further_down_that_are_let_through", further_down_open);
     list.users("escape::b16_settings_further_down_after_a_kill", further_down_killed);
@@ -147,7 +147,7 @@ fn there(cx: &Cx) {
     assert!(cx.sh(&[], &control).run().stdout().contains("appended ordinary"));
 }
 
-fn made(cx: &Cx) {
+fn made_names(cx: &Cx) {
     let names: Vec<&str> = FILES.iter().chain(&DIRECTORIES).copied().collect();
     let script =
         format!("for f in {}; do mkdir -p $(dirname $f); echo evil >$f; done; echo made", names.join(" "));

@@ -79,21 +79,21 @@ fn is_untouched(victim: &Path) -> bool {
     names == ["secret"] && fs::read_to_string(victim.join("secret")).expect("secret") == "top secret\n"
 }
 
-/// What runs did to the victim: first whether any reached it, and then how it was refused.
-struct Led<'a> {
+/// The runs that reached the victim, and those that were refused without a message.
+struct Attempts<'a> {
     cx: &'a Cx,
     victim: &'a Path,
     astray: Vec<String>,
-    untold: Vec<String>,
+    without_message: Vec<String>,
 }
 
-impl<'a> Led<'a> {
+impl<'a> Attempts<'a> {
     fn new(cx: &'a Cx, victim: &'a Path) -> Self {
-        Self { cx, victim, astray: Vec::new(), untold: Vec::new() }
+        Self { cx, victim, astray: Vec::new(), without_message: Vec::new() }
     }
 
     /// Checks what a run read and wrote, and restores the victim.
-    fn look(&mut self, what: &str, done: &Done, code: i32, says: &[&str]) {
+    fn check(&mut self, what: &str, done: &Done, code: i32, says: &[&str]) {
         if done.stdout().contains("secret")
             || done.stderr().contains("top secret")
             || !is_untouched(self.victim)
@@ -104,25 +104,25 @@ impl<'a> Led<'a> {
             put(self.cx, &self.victim.join("secret"), "top secret\n");
         }
         if done.code != Some(code) || !says.iter().all(|words| done.stderr().contains(words)) {
-            self.untold.push(format!("{what}: {done:?}"));
+            self.without_message.push(format!("{what}: {done:?}"));
         }
     }
 
     fn refused(&mut self, what: &str, done: &Done) {
         let end = self.victim.display().to_string();
-        self.look(what, done, 2, &["a stage could have made", &end]);
+        self.check(what, done, 2, &["a stage could have made", &end]);
     }
 
     fn nowhere(self) {
         assert!(self.astray.is_empty(), "led astray: {:#?}", self.astray);
-        assert!(self.untold.is_empty(), "{:#?}", self.untold);
+        assert!(self.without_message.is_empty(), "{:#?}", self.without_message);
     }
 }
 
 fn flags(cx: &Cx) {
     let (other, victim) = scene(cx);
     plant(cx, &victim);
-    let mut led = Led::new(cx, &victim);
+    let mut led = Attempts::new(cx, &victim);
     let dir = cx.dir().display().to_string();
     for name in ["out", "chain", "sub/deep", "out/secret", "here/out", "out/../victim"] {
         for (flag, value) in [
@@ -144,14 +144,14 @@ fn flags(cx: &Cx) {
     }
     let done = cx.exeat(["run", "--result", &format!("{dir}/new"), "--", "true"]).cwd(&other).run();
     // A result replaces a link and does not follow it.
-    led.look("--result of a link", &done, 0, &[]);
+    led.check("--result of a link", &done, 0, &[]);
     // The state directory and the cache that variables name.
     let state = format!("{dir}/out/state");
     let done = cx.exeat_plain(["run", "--", "true"]).cwd(&other).env("XDG_STATE_HOME", &state).run();
     led.refused("XDG_STATE_HOME", &done);
     let cache = format!("{dir}/out/c");
     let done = cx.exeat(["run", "--", "true"]).cwd(&other).env("XDG_CACHE_HOME", &cache).run();
-    led.look("XDG_CACHE_HOME", &done, 0, &["in memory"]);
+    led.check("XDG_CACHE_HOME", &done, 0, &["in memory"]);
     // Files that are written from a record.
     let record = cx.exeat(["run", "--", "true"]).cwd(&other).run();
     let record = record.record_path().expect("a record").display().to_string();
@@ -172,14 +172,14 @@ fn flags(cx: &Cx) {
         led.astray.push("--via".into());
     }
     fs::remove_file(victim.join("s")).expect("socket");
-    led.look("--via", &done, 2, &["a stage could have made"]);
+    led.check("--via", &done, 2, &["a stage could have made"]);
     led.nowhere();
 }
 
 fn files(cx: &Cx) {
     let (other, victim) = scene(cx);
     plant(cx, &victim);
-    let mut led = Led::new(cx, &victim);
+    let mut led = Attempts::new(cx, &victim);
     let dir = cx.dir().display().to_string();
     let reach =
         format!("for at in {dir}/out /in .; do cat $at/secret; echo x > $at/new; done; rm -f new; true");
@@ -261,7 +261,7 @@ fn variables(cx: &Cx) {
     let venv = cx.dir().join(".venv").display().to_string();
     let path = format!("{venv}/bin:/usr/bin:/bin");
     let look = format!("cat {venv}/secret {}/left.pem; ls {venv}", cx.dir().display());
-    let mut led = Led::new(cx, &victim);
+    let mut led = Attempts::new(cx, &victim);
     for (name, value) in [
         ("PATH", path.clone()),
         ("PATH", format!("{venv}:/usr/bin:/bin")),
@@ -275,7 +275,7 @@ fn variables(cx: &Cx) {
             cx.exeat(["run", "--", "sh", "-c", &format!("{look}; true")]).cwd(&other).env(name, &value).run();
         let told: &[&str] =
             if value.ends_with("..") { &[] } else { &["left out", "a stage could have made"] };
-        led.look(&format!("{name}={value}"), &done, 0, told);
+        led.check(&format!("{name}={value}"), &done, 0, told);
     }
     // Links in a home are followed, since no stage writes there: their targets may be any file.
     put(cx, &cx.home().join("letter"), "top secret\n");
@@ -288,7 +288,7 @@ fn variables(cx: &Cx) {
         );
         for (name, value) in [("PATH", format!("{at}/bin:/usr/bin:/bin")), ("VIRTUAL_ENV", at.clone())] {
             let done = cx.exeat(["run", "--", "sh", "-c", &look]).cwd(&other).env(name, &value).run();
-            led.look(&format!("{name}={value}"), &done, 0, &["more than programs"]);
+            led.check(&format!("{name}={value}"), &done, 0, &["more than programs"]);
         }
     }
     led.nowhere();
@@ -301,13 +301,13 @@ fn variables(cx: &Cx) {
 fn working_directory(cx: &Cx) {
     let (_, victim) = scene(cx);
     plant(cx, &victim);
-    let mut led = Led::new(cx, &victim);
+    let mut led = Attempts::new(cx, &victim);
     let through = cx.dir().join("out");
     for flags in [&[][..], &["--rw", "."]] {
         let words = [&["run"], flags, &["--", "sh", "-c", "echo x > planted"]].concat();
         let done = cx.exeat(words).cwd(&through).env("PWD", &through.display().to_string()).run();
         let read_only: &[&str] = if flags.is_empty() { &["is read-only for the stage"] } else { &[] };
-        led.look(&format!("{flags:?}"), &done, 2, &[read_only, &["a stage could have made"]].concat());
+        led.check(&format!("{flags:?}"), &done, 2, &[read_only, &["a stage could have made"]].concat());
     }
     led.nowhere();
     // Without PWD there is no link: the caller chose the directory.
@@ -416,6 +416,15 @@ fn homes(cx: &Cx) {
     };
     for (home, end) in [("h", &victim), ("h/new", &victim), ("self", &other)] {
         run(home).exits(2).says("a stage could have made").says(&end.display().to_string());
+        let home = other.join(home).display().to_string();
+        let listen = format!("unix:{}", elsewhere.join("socket").display());
+        let others: [&[&str]; 3] = [&["state", "list"], &["audit", "list"], &["proxy", "--listen", &listen]];
+        for words in others {
+            let done = cx.exeat(words).cwd(&elsewhere).env("HOME", &home).run();
+            done.exits(2).says("a stage could have made");
+        }
+        let doctor = cx.exeat(["doctor"]).cwd(&elsewhere).env("HOME", &home).run();
+        assert!(doctor.stdout().contains("a stage could have made"), "{doctor:?}");
         assert_eq!(fs::read_dir(&victim).expect("directory").count(), 1, "only the secret");
     }
     run("below").exits(0);
@@ -450,17 +459,17 @@ fn foreign(cx: &Cx) {
         let ro = format!("{}:/in", home.join(name).display());
         cx.exeat(["run", "--ro", &ro, "--", "cat", "/in/secret"]).cwd(&other).run()
     };
-    let (mut astray, mut untold) = (Vec::new(), Vec::new());
+    let (mut astray, mut without_message) = (Vec::new(), Vec::new());
     // Files that root's stage makes belong to root.
     let of_root: &[&str] = if cx.is_root() { &["closed/link"] } else { &[] };
     for name in ["theirs", "shared/current", "open/link"].iter().chain(of_root) {
         let done = read(name);
         astray.extend(done.stdout().contains("secret").then_some(*name));
         if done.code != Some(2) || !done.stderr().contains("a stage could have made") {
-            untold.push(done);
+            without_message.push(done);
         }
     }
-    assert!(astray.is_empty() && untold.is_empty(), "{astray:?} {untold:#?}");
+    assert!(astray.is_empty() && without_message.is_empty(), "{astray:?} {without_message:#?}");
     if !cx.is_root() {
         read("closed/link").exits(0).prints("top secret\n");
     }
@@ -504,7 +513,7 @@ fn closed_below(cx: &Cx) {
 fn relative(cx: &Cx) {
     let (_, victim) = scene(cx);
     plant(cx, &victim);
-    let mut led = Led::new(cx, &victim);
+    let mut led = Attempts::new(cx, &victim);
     let through = cx.dir().join("out");
     let pwd = through.display().to_string();
     let beside = cx.home().join("beside");
@@ -527,7 +536,7 @@ fn relative(cx: &Cx) {
             led.astray.push(format!("{flags:?} makes a file"));
             made.iter().for_each(|path| drop(fs::remove_file(path)));
         }
-        led.look(&format!("{flags:?}"), &done, 2, &["a stage could have made"]);
+        led.check(&format!("{flags:?}"), &done, 2, &["a stage could have made"]);
     }
     led.nowhere();
 }
@@ -542,7 +551,7 @@ fn restricting(cx: &Cx) {
         put(cx, &cx.dir().join("versions/1/p.toml"), "schema = 1\n[fs]\nro = [\".\"]\n");
         link(cx, "versions/1", &cx.dir().join("conf"));
     };
-    let (mut lifted, mut untold) = (Vec::new(), Vec::new());
+    let (mut lifted, mut without_message) = (Vec::new(), Vec::new());
     for flags in [
         ["--mask", "conf/keys"],
         ["--ro", "conf/keys"],
@@ -565,11 +574,11 @@ fn restricting(cx: &Cx) {
             .iter()
             .any(|it| it.code != Some(2) || !it.stderr().contains("a stage could have made"))
         {
-            untold.push(format!("{flags:?}: {first:?}"));
+            without_message.push(format!("{flags:?}: {first:?}"));
         }
     }
     assert!(lifted.is_empty(), "{lifted:#?}");
-    assert!(untold.is_empty(), "{untold:#?}");
+    assert!(without_message.is_empty(), "{without_message:#?}");
     again();
     // A second name of the policy, made while it decided about nothing.
     put(cx, &cx.dir().join("p.toml"), "schema = 1\n");

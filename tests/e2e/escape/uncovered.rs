@@ -29,7 +29,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b11_what_only_root_may_read", of_root);
     list.users("escape::b11_what_programs_replace_at_home", at_home);
     list.users("escape::b11_a_home_that_is_a_mount", mounted_home);
-    list.root("escape::b11_files_of_ours_may_be_replaced", ours);
+    list.root("escape::b11_files_of_ours_may_be_replaced", public_files);
 }
 
 /// Checks that the run ends by itself, without input.
@@ -662,7 +662,7 @@ fn mounted_home(cx: &Cx) {
 }
 
 /// exeat's `/etc/passwd` and `/etc/resolv.conf` cover public files: `useradd` and a new lease do not end the run.
-fn ours(cx: &Cx) {
+fn public_files(cx: &Cx) {
     let private = "mount --make-rprivate / && mount -t tmpfs x /mnt && cp -a /etc /mnt && mount --bind /mnt/etc /etc && exec \"$@\"";
     let live = cx.sh(&[], "echo ready; read -r go; echo went-on").stdin_open();
     let mut live = live.under(["unshare", "-m", "sh", "-c", private, "sh"]).start();
