@@ -430,7 +430,9 @@ impl Watch {
             // One that was there before stays until there is something to move: it may be another user's quarantine.
             self.directory.is_none() || there.ok() != self.directory
         };
-        if self.store.get().is_none() && !(is_new() && store::is_strange(self.tree(), &self.keeper)) {
+        // Also closes one of exeat's that the stage has opened.
+        let is_strange = store::is_strange(self.tree(), &self.keeper);
+        if self.store.get().is_none() && !(is_strange && is_new()) {
             return None;
         }
         match self.store() {

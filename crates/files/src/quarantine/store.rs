@@ -19,6 +19,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::{Deserialize, Serialize};
 
+use super::modes::set_mode;
 use super::{FileId, Opened, entries, kind, let_in, open_above, open_at, random};
 use crate::names::rename_new;
 
@@ -553,12 +554,21 @@ pub(super) fn is_strange(tree: BorrowedFd<'_>, keeper: &Keeper) -> bool {
 }
 
 /// Whether a [`DIRECTORY`] is one that exeat has made. That it was there before the stage started proves nothing: an earlier stage may
-/// have made it.
+/// have made it. One that a stage has opened to other users is closed again. Its mode is also the mask of its access control list
+/// (acl(5)). Without a list of what exeat has made, an open one is not exeat's.
 fn is_ours(dir: &OwnedFd, tree: &FileStat, keeper: &Keeper) -> io::Result<bool> {
     let stat = fstat(dir)?;
-    let id = DirectoryId::of(dir.as_fd())?;
     let is_private = stat.st_uid == tree.st_uid || stat.st_uid == geteuid().as_raw();
-    Ok(is_private && stat.st_mode & 0o7777 == 0o700 && keeper.has_made(id))
+    if !is_private || !keeper.has_made(DirectoryId::of(dir.as_fd())?) {
+        return Ok(false);
+    }
+    if stat.st_mode & 0o7777 != Mode::S_IRWXU.bits() {
+        if keeper.manifests().is_none() {
+            return Ok(false);
+        }
+        set_mode(dir.as_fd(), Mode::S_IRWXU)?;
+    }
+    Ok(true)
 }
 
 /// Makes the [`DIRECTORY`] of a tree, which git passes over.
@@ -632,6 +642,8 @@ fn numbered(name: &OsStr, number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn scratch(name: &str) -> (PathBuf, Keeper) {
@@ -662,6 +674,32 @@ mod tests {
         Store::open(tree.as_fd(), &path, &keeper).unwrap();
         assert_eq!(hidden(), BTreeSet::from([path.join(DIRECTORY)]));
         assert_eq!(known(&keeper.manifests().unwrap()).len(), 2);
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// Other users could put something in the place of what was set aside.
+    #[test]
+    fn l19_a_quarantine_that_the_stage_opened_is_closed_again() {
+        let (root, keeper) = scratch("opened");
+        let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
+        let start = || {
+            let missing = super::super::Missing { tree: path.clone(), ..Default::default() };
+            super::super::Watch::start(missing, keeper.clone()).unwrap()
+        };
+        let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+        Store::open(File::open(&path).unwrap().as_fd(), &path, &keeper).unwrap();
+        for mode in [0o777, 0o2770, 0o705, 0o000] {
+            let watch = start();
+            set(mode);
+            assert!(super::super::finish([&watch]).named.is_empty());
+            assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o700, "{mode:o}");
+        }
+        // The directory of a stage, or of another user, stays as it is.
+        fs::remove_dir_all(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        set(0o755);
+        assert!(is_strange(File::open(&path).unwrap().as_fd(), &keeper));
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o755);
         fs::remove_dir_all(&root).unwrap();
     }
 
