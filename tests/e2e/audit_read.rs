@@ -393,7 +393,7 @@ fn list_filters(cx: &Cx) {
     assert_eq!(runs(&["--since", "1h"]).len(), 3);
     assert_eq!(runs(&["--until", "1h"]).len(), 0);
     let none = cx.exeat_plain(["audit", "list", "--until", "1h"]).run();
-    none.exits(0).silent();
+    none.exits(0).prints("").says("note: no record is of the runs that the flags select");
     let mut live =
         cx.exeat_plain(["run", "--stage", "live", "--", "sh", "-c", "echo up; cat"]).stdin_open().start();
     live.until_prints("up");

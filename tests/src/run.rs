@@ -193,11 +193,14 @@ impl Live<'_> {
 
     /// Waits until the stage has printed a line with `text`.
     pub fn until_prints(&mut self, text: &str) -> &mut Self {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        wait_for(left, &format!("`{text}` on stdout"), || {
-            self.stdout.take_in();
-            String::from_utf8_lossy(&self.stdout.bytes).contains(text).then_some(())
-        });
+        while !self.printed().contains(text) {
+            let (printed, errors) = (self.printed(), self.errors());
+            assert!(
+                Instant::now() < self.deadline,
+                "waited in vain for `{text}`\n--- stdout\n{printed}\n--- stderr\n{errors}"
+            );
+            std::thread::sleep(Duration::from_millis(3));
+        }
         self
     }
 

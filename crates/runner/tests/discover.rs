@@ -455,11 +455,7 @@ fn a_users_rule_opens_an_address_that_a_preset_does_not() {
     };
     let found = place().ask("npm").unwrap();
     assert_eq!(texts(&found), [""; 0]);
-    assert!(
-        found.doubt.as_ref().unwrap().contains("exeat asks it for: 127.0.0.1:9"),
-        "{:?}",
-        found.doubt
-    );
+    assert!(found.doubt.as_ref().unwrap().contains("exeat asks it for: 127.0.0.1:9"), "{:?}", found.doubt);
 }
 
 /// An index can add names on the user's ports and on 443, but not on others, such as a mail server's.

@@ -319,7 +319,7 @@ fn reports_why_a_command_cannot_start() {
     let place = Scene::new("wrong");
     let absent = place.stage("no-such-command").spawn().unwrap().wait().unwrap();
     assert_eq!(absent.ended, Ended::NotFound);
-    assert!(absent.notes.iter().any(|note| note.contains("no-such-command")));
+    assert!(absent.why_not.unwrap().contains("`no-such-command`"));
     fs::write(place.path("work/text"), "text").unwrap();
     assert_eq!(place.stage("./text").run().unwrap().ended, Ended::NotExecutable);
 

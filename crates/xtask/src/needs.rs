@@ -116,10 +116,22 @@ pub(crate) fn provide(needs: Needs) -> Result<(), String> {
         components()?;
     }
     if TESTS.contains(&needs) {
+        fetch_crates()?;
         unpack_servers()?;
         python_clients()?;
     }
     if needs == Needs::Fuzz { Ok(()) } else { sandboxes() }
+}
+
+/// Downloads the crates of all targets: tests read the dependency graph without a network, and a build fetches only what its own
+/// target needs.
+fn fetch_crates() -> Result<(), String> {
+    let is_done = Command::new(env!("CARGO")).args(["fetch", "--locked", "--quiet"]).status();
+    if is_done.is_ok_and(|status| status.success()) {
+        Ok(())
+    } else {
+        Err("`cargo fetch` failed".to_string())
+    }
 }
 
 /// Installs packages with apt-get, as root or through a `sudo` that asks for no password.
