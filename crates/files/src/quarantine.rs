@@ -26,7 +26,7 @@ use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, linkat, unlinkat}
 use serde::{Deserialize, Serialize};
 
 use crate::names::{open_plain, rename_new};
-use crate::protected::{Obeyed, matches_pattern};
+use crate::protected::{GIT_LINK, Obeyed, matches_pattern};
 
 mod arrivals;
 mod further;
@@ -50,6 +50,7 @@ pub use leftovers::{Found, Leftovers};
 use modes::{Modes, above, dir_of, set_mode};
 pub use repository::beyond_search;
 use repository::{Contents, MOVED};
+use store::DirectoryId;
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
 
 /// What is appended to a name that cannot leave its directory.
@@ -162,8 +163,8 @@ trait OtherRuns: std::fmt::Debug + Send + Sync {
 pub struct Watch {
     missing: Missing,
     tree: File,
-    /// `.git` files that are there at the start, by their pointers: bound read-only, and no stage's work.
-    files: Vec<Option<FileId>>,
+    /// What the pointers are at the start. A file is bound read-only, and no stage's work.
+    pointers: Vec<Pointer>,
     /// What is in the repositories at the start.
     contents: Vec<Contents>,
     modes: Modes,
@@ -214,7 +215,7 @@ impl Watch {
         // The tree may also be a single file, or one that waits for a writer.
         let since = SystemTime::now();
         let tree = File::from(open_plain(&missing.tree)?);
-        let files = missing.pointers.iter().map(|name| file_at(&tree, name)).collect();
+        let pointers = missing.pointers.iter().map(|name| Pointer::read(&tree, name)).collect();
         let keys = Keys::draw();
         let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), keys));
         let contents = contents.collect();
@@ -224,7 +225,7 @@ impl Watch {
         Ok(Self {
             missing,
             tree,
-            files,
+            pointers,
             contents,
             modes,
             keys,
@@ -386,14 +387,26 @@ impl Watch {
             || is_placeholder && rest.have_made(&path) && is_empty()
     }
 
+    /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
+    fn note_repositories(&self) -> Vec<Found> {
+        let pointers = self.missing.pointers.iter().cloned().zip(self.pointers.iter().copied());
+        let further = self.missing.further.iter().filter(|it| !it.known.iter().any(|name| name == GIT_LINK));
+        let further = further.map(|it| (format!("{}/{GIT_LINK}", it.dir), Pointer::Missing));
+        let noted =
+            pointers.chain(further).filter_map(|(name, was)| match Pointer::read(&self.tree, &name) {
+                now @ Pointer::Directory(id) if now != was => Some((name, self.keeper.note_repository(id))),
+                _ => None,
+            });
+        let failed = noted.filter_map(|(name, noted)| Some((name, noted.err()?)));
+        failed.map(|(name, error)| Found { path: self.missing.tree.join(name), moved: Err(error) }).collect()
+    }
+
     /// Moves aside what has appeared under the names that are known. How many these are is not for the stage to say.
     fn settle_names(&self) -> Vec<Found> {
         // First: what stands behind such a pointer has other names once it is gone.
-        let pointers = self.missing.pointers.iter().zip(&self.files);
+        let pointers = self.missing.pointers.iter().zip(&self.pointers);
         let pointers = pointers.filter_map(|(name, was)| {
-            self.look(name, |_, _, stat| {
-                kind(stat) == SFlag::S_IFDIR || was.is_some() && file_id(stat) == *was
-            })
+            self.look(name, |_, _, stat| kind(stat) == SFlag::S_IFDIR || was.is_file(stat))
         });
         let names = self.missing.names.iter().filter_map(|it| {
             self.look(&it.name, |dir, last, _| {
@@ -592,6 +605,7 @@ pub fn finish_until<'a>(
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
     settle(&mut told, &Watch::settle_names);
     settle(&mut told, &|watch| watch.settle_further(is_over));
+    settle(&mut told, &Watch::note_repositories);
     // What was moved by now is no longer there.
     settle(&mut told, &Watch::tell_links);
     settle(&mut told, &|watch| if is_over() { Vec::new() } else { watch.settle_held() });
@@ -618,15 +632,38 @@ fn id_of(stat: &FileStat) -> FileId {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Which file it is, if it is a regular one.
-fn file_id(stat: &FileStat) -> Option<FileId> {
-    (kind(stat) == SFlag::S_IFREG).then_some(id_of(stat))
+/// What a `.git` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Pointer {
+    Missing,
+    File(FileId),
+    Directory(DirectoryId),
 }
 
-fn file_at(tree: &File, name: &str) -> Option<FileId> {
-    let (above, last) = name.rsplit_once('/').unwrap_or((".", name));
-    let dir = open_beneath(tree, Path::new(above)).ok()?;
-    file_id(&fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?)
+impl Pointer {
+    /// Looks at a name of a tree. What cannot be read is missing.
+    fn read(tree: &File, name: &str) -> Self {
+        Self::find(tree, name).unwrap_or(Self::Missing)
+    }
+
+    fn find(tree: &File, name: &str) -> Option<Self> {
+        let dir = open_or_tree(tree, modes::dir_of(name)).ok()?;
+        let last = Path::new(name).file_name()?;
+        let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
+        match kind(&stat) {
+            SFlag::S_IFREG => Some(Self::File(id_of(&stat))),
+            SFlag::S_IFDIR => {
+                let dir = let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(last))).ok()?;
+                DirectoryId::of(dir.as_fd()).ok().map(Self::Directory)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it was this regular file.
+    fn is_file(self, stat: &FileStat) -> bool {
+        kind(stat) == SFlag::S_IFREG && self == Self::File(id_of(stat))
+    }
 }
 
 /// Names that openat2(2) takes at one go, however long each is: PATH_MAX is 4096.

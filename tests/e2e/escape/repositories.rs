@@ -9,6 +9,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l06_git_works_in_parts_of_a_repository_and_gains_nothing", parts);
     list.users("escape::l01_a_pointer_that_a_stage_wrote_shows_no_repository", pointers);
+    list.users("escape::l01_a_repository_that_a_stage_made_shows_nothing_around_it", made);
     list.once("escape::a_worktree_inside_the_repository_is_no_reason_for_a_note", inside);
 }
 
@@ -97,6 +98,31 @@ fn pointers(cx: &Cx) {
     let done = inside_of(cx, &alone, "cat ../letter");
     assert!(!done.stdout().contains("secret"), "{done:?}");
     fs::remove_dir_all(cx.home().join(".git")).expect("the repository");
+}
+
+/// What a flag hides from one stage is not shown to a later one because of a `.git` that the first one made.
+fn made(cx: &Cx) {
+    let scene = "mkdir -p app/secrets app/sub app/a/b/secrets app/a/b/sub; echo s > app/secrets/key; echo s > app/a/b/secrets/key";
+    host(cx, cx.dir(), scene);
+    let app = cx.dir().join("app");
+    let tops = [app.clone(), app.join("a/b")];
+    let read = |top: &Path| inside_of(cx, &top.join("sub"), "cat ../secrets/key 2>/dev/null; git status -s");
+    tops.iter()
+        .for_each(|top| assert!(!read(top).stdout().contains('s'), "nothing is shown without a repository"));
+    let plant = format!("for dir in . a/b; do {GIT} init -q $dir; done; cat secrets/key");
+    cx.exeat(["run", "--mask", "secrets", "--", "sh", "-c", &plant]).cwd(&app).run().exits(1);
+    for top in &tops {
+        assert!(top.join(".git/objects").is_dir(), "the repository stays");
+        let done = read(top);
+        assert!(!done.stdout().contains('s'), "{done:?}");
+        done.says("a stage may have made").says(&format!("`--ro {}` shows it", top.display()));
+        // A flag shows it, and what the host makes is shown.
+        let words = ["run", "--ro", "..", "--", "cat", "../secrets/key"];
+        cx.exeat(words).cwd(&top.join("sub")).run().exits(0).prints("s\n");
+        host(cx, top, &format!("rm -rf .git; {GIT} init -q"));
+        let done = read(top);
+        assert!(done.stdout().starts_with("s\n"), "{done:?}");
+    }
 }
 
 fn inside(cx: &Cx) {

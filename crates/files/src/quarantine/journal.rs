@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::mem;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,11 +22,13 @@ use serde::{Deserialize, Serialize};
 use super::arrivals::Exchanged;
 use super::modes::{Access, Modes};
 use super::repository::Contents;
+use super::store::{DirectoryId, is_noted_repository};
 use super::{
-    FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, OtherRuns, Watch, finish_until, id_of,
+    FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, OtherRuns, Pointer, Watch,
+    finish_until, id_of,
 };
 use crate::names::open_plain;
-use crate::protected::matches_pattern;
+use crate::protected::{GIT_LINK, matches_pattern};
 
 /// Where journals are, below the user's state directory. No stage sees it.
 const LIVE: &str = "exeat/live";
@@ -47,7 +49,7 @@ struct Entry {
     missing: Missing,
     /// The tree's device and inode.
     id: FileId,
-    files: Vec<Option<FileId>>,
+    pointers: Vec<Pointer>,
     contents: Vec<Contents>,
     modes: Modes,
     keys: Keys,
@@ -67,7 +69,7 @@ impl Entry {
         Ok(Self {
             missing: watch.missing.clone(),
             id: id_of(&stat),
-            files: watch.files.clone(),
+            pointers: watch.pointers.clone(),
             contents: watch.contents.clone(),
             modes: watch.modes.clone(),
             keys: watch.keys,
@@ -104,7 +106,7 @@ impl Entry {
         Watch {
             missing,
             tree,
-            files: self.files,
+            pointers: self.pointers,
             contents,
             modes: self.modes,
             keys: self.keys,
@@ -333,11 +335,12 @@ fn keep(path: &Path, entries: &[Entry], since: SystemTime) -> io::Result<()> {
 /// when those runs started.
 #[derive(Debug, Default)]
 pub struct Live {
+    state: Option<PathBuf>,
     runs: HashSet<String>,
     names: HashSet<PathBuf>,
     patterns: Vec<(PathBuf, String, Vec<String>)>,
     links: HashMap<PathBuf, PathBuf>,
-    pointers: HashMap<PathBuf, Option<FileId>>,
+    pointers: HashMap<PathBuf, Pointer>,
     further: HashMap<PathBuf, Vec<WatchedFurther>>,
     access: HashMap<PathBuf, Access>,
 }
@@ -349,6 +352,7 @@ impl Live {
     /// Adds the runs that are in the state directory now, and says whether there are new ones.
     pub fn read(&mut self, state: &Path) -> bool {
         let before = self.runs.len();
+        self.state = Some(state.to_path_buf());
         for (path, run) in journals(state) {
             if self.runs.contains(&run) {
                 continue;
@@ -396,7 +400,7 @@ impl Live {
         self.names.extend(names.into_iter().map(|it| tree.join(it.name)));
         self.patterns.extend(patterns.into_iter().map(|it| (tree.join(it.dir), it.name, it.known)));
         self.links.extend(links.into_iter().map(|(name, target)| (tree.join(name), target)));
-        self.pointers.extend(pointers.into_iter().map(|name| tree.join(name)).zip(entry.files));
+        self.pointers.extend(pointers.into_iter().map(|name| tree.join(name)).zip(entry.pointers));
     }
 
     /// Returns who could write to a directory before such a run started, if one of them watches it.
@@ -428,8 +432,19 @@ impl Live {
             || self.links.get(path).is_some_and(|was| !fs::read_link(path).is_ok_and(|is| is == *was))
             || self.pointers.get(path).is_some_and(|was| {
                 fs::symlink_metadata(path)
-                    .is_ok_and(|meta| !meta.is_dir() && Some((meta.dev(), meta.ino())) != *was)
+                    .is_ok_and(|meta| !meta.is_dir() && *was != Pointer::File((meta.dev(), meta.ino())))
             })
+    }
+
+    /// Whether the stage of such a run, or of an earlier one, may have made the directory of a repository.
+    pub(crate) fn may_have_made_repository(&self, git: &Path) -> bool {
+        let id = open_plain(git).and_then(|dir| DirectoryId::of(dir.as_fd())).ok();
+        let is_missing = |it: &WatchedFurther| !it.0.known.iter().any(|name| name == GIT_LINK);
+        let further = git.parent().and_then(|dir| self.further.get(dir));
+        let was = self.pointers.get(git);
+        further.is_some_and(|known| known.iter().any(is_missing))
+            || was.is_some_and(|was| id.is_none_or(|id| *was != Pointer::Directory(id)))
+            || self.state.as_ref().is_some_and(|state| is_noted_repository(state, id))
     }
 }
 

@@ -247,7 +247,8 @@ pub fn restore(run: &str, item: &Item) -> io::Result<()> {
 pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
     let mut failed = Vec::new();
     for (tree, directory, name) in run_directories(aside) {
-        let deleted = Place::open(&tree, directory).and_then(|place| remove_tree(place.dir.as_fd(), &name));
+        let deleted =
+            Place::open(&tree, directory).and_then(|place| remove_tree(place.dir.as_fd(), &name, None));
         match deleted {
             Err(error) if error.kind() != io::ErrorKind::NotFound => failed.push((tree, error)),
             _ => {}

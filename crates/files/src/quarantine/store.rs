@@ -43,6 +43,8 @@ pub(super) const MANIFESTS: &str = "exeat/quarantine";
 const DIRECTORIES: &str = "directories";
 /// The list of the files with which runs have replaced others, beside the manifests.
 const OWN_FILES: &str = "own-files";
+/// The list of the repositories that stages may have made, beside the manifests.
+const MADE_REPOSITORIES: &str = "repositories";
 /// Files in that list. An older one is not known any more, and is replaced like a host's.
 const MOST_OWN_FILES: usize = 64;
 /// How long another run is waited for that makes such a directory at the same moment.
@@ -186,6 +188,18 @@ impl Keeper {
         identity(file).is_ok_and(|file| lines.contains(&file))
     }
 
+    /// Notes the directory of a repository that the stage may have made.
+    pub(super) fn note_repository(&self, id: DirectoryId) -> io::Result<()> {
+        let Some(dir) = self.manifests() else { return Ok(()) };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let line = serde_json::to_string(&id).map_err(io::Error::other)?;
+        if read_lines(&dir, MADE_REPOSITORIES).contains(&line) {
+            return Ok(());
+        }
+        let list = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(MADE_REPOSITORIES));
+        list?.write_all(format!("{line}\n").as_bytes())
+    }
+
     /// Whether exeat has made this directory of a tree. Without a list nobody can tell, and nothing is lost: what is set
     /// aside goes into a new directory of it.
     fn has_made(&self, id: DirectoryId) -> bool {
@@ -248,6 +262,13 @@ fn forget(manifests: &Path, is_gone: impl Fn(&Known) -> bool) {
     let lines = kept.filter_map(|known| serde_json::to_string(&known).ok());
     // A list that stays as it is names a directory too many.
     let _ = write_lines(manifests, DIRECTORIES, lines);
+}
+
+/// Whether a run has noted the directory of a repository. One that cannot be read may be any.
+pub(super) fn is_noted_repository(state: &Path, id: Option<DirectoryId>) -> bool {
+    let lines = read_lines(&state.join(MANIFESTS), MADE_REPOSITORIES);
+    let line = id.and_then(|id| serde_json::to_string(&id).ok());
+    !lines.is_empty() && line.is_none_or(|line| lines.contains(&line))
 }
 
 /// Lists the directories that no stage may see: those that exeat has made in trees of this user, what it has moved out of their

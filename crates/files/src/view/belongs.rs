@@ -2,7 +2,8 @@
 //! submodule's. Without it git finds nothing in the sandbox.
 //!
 //! An earlier stage may have written a `.git` file. So what it names counts only if the repository names the working tree back,
-//! as git has it do (gitrepository-layout(5)): no stage can write that in a repository that it was not shown.
+//! as git has it do (gitrepository-layout(5)): no stage can write that in a repository that it was not shown. A `.git` directory that a
+//! stage may have made shows nothing of what is around it ([`crate::quarantine::Live`]).
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};

@@ -104,6 +104,14 @@ impl<'a> Builder<'a> {
             return Vec::new();
         };
         let Some(found) = belongs::find(&cwd.host, self.facts.links) else { return Vec::new() };
+        if let Some(top) = found.top.as_ref().filter(|_| self.facts.live.may_have_made_repository(&found.git))
+        {
+            let (top, git) = (top.display(), found.git.display());
+            self.notes.push(format!(
+                "the repository `{top}` of the working directory is not shown: a stage may have made `{git}`; `--ro {top}` shows it"
+            ));
+            return Vec::new();
+        }
         let binds = self.files.ro.iter().chain(&self.files.rw);
         let named: Vec<PathBuf> = binds.map(|bind| clean(&bind.guest)).collect();
         let is_read_only = self.files.ro.iter().any(|bind| clean(&bind.guest) == cwd.at);
