@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, renameat};
@@ -23,8 +24,12 @@ const AT_ONCE: usize = 4096;
 /// enough for any depth.
 ///
 /// # Errors
-/// What keeps a part of it in its place, such as `EXDEV` where something is mounted; the rest may be gone.
-pub fn remove_tree(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+/// What keeps a part of it in its place, such as `EXDEV` where something is mounted; the rest may be gone. `TimedOut` at the deadline `until`.
+pub fn remove_tree(dir: BorrowedFd<'_>, name: &OsStr, until: Option<Instant>) -> io::Result<()> {
+    let check = || match until.is_some_and(|until| Instant::now() > until) {
+        true => Err(io::Error::new(io::ErrorKind::TimedOut, "there is too much in it to be removed in time")),
+        false => Ok(()),
+    };
     match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
         Err(Errno::EISDIR | Errno::EPERM) => {}
@@ -38,6 +43,7 @@ pub fn remove_tree(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
             return Ok(unlinkat(dir, name, UnlinkatFlags::RemoveDir)?);
         }
         for entry in entries {
+            check()?;
             if unlinkat(&tree, entry.as_os_str(), UnlinkatFlags::NoRemoveDir).is_ok() {
                 continue;
             }
@@ -48,6 +54,7 @@ pub fn remove_tree(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
                     break;
                 }
                 for inner in inner {
+                    check()?;
                     if unlinkat(&child, inner.as_os_str(), UnlinkatFlags::NoRemoveDir).is_err() {
                         // To move a directory is to write its `..`, which its own mode may forbid.
                         open_for_owner(&enter(&child, &inner)?)?;
@@ -114,12 +121,12 @@ mod tests {
         }
         let dir = File::open(&root).unwrap();
         // Twice: what is gone is no error.
-        remove_tree(dir.as_fd(), OsStr::new("top")).unwrap();
-        remove_tree(dir.as_fd(), OsStr::new("top")).unwrap();
+        remove_tree(dir.as_fd(), OsStr::new("top"), None).unwrap();
+        remove_tree(dir.as_fd(), OsStr::new("top"), None).unwrap();
         assert!(!top.exists());
         assert_eq!(fs::read(outside.join("mine")).unwrap(), b"mine");
         symlink(&outside, &top).unwrap();
-        remove_tree(dir.as_fd(), OsStr::new("top")).unwrap();
+        remove_tree(dir.as_fd(), OsStr::new("top"), None).unwrap();
         assert!(outside.join("mine").exists() && fs::symlink_metadata(&top).is_err());
         fs::remove_dir_all(&root).unwrap();
     }

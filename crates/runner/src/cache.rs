@@ -209,7 +209,7 @@ impl UsedCache {
     /// # Errors
     /// Returns what prevents the deletion: then it stays for `exeat state prune --caches`.
     pub(crate) fn end(&mut self) -> io::Result<()> {
-        self.of_run.take().map_or(Ok(()), |name| remove(&self.base, &name))
+        self.of_run.take().map_or(Ok(()), |name| remove(&self.base, &name, None))
     }
 }
 
@@ -227,13 +227,15 @@ pub(crate) fn sweep(cache: &Path) {
     }
     let Some(caches) = cache.parent().and_then(|base| PrivateCaches::open(base).ok()) else { return };
     let names = caches.names().unwrap_or_default();
+    let until = Some(Instant::now() + REMOVING);
     // The check locks each cache for a moment, so it skips lasting ones.
     for left in
         names.iter().filter(|name| is_of_run(Some(OsStr::new(name)))).map(|name| caches.describe(name))
     {
         let is_old = left.last_use.is_some_and(|at| at.elapsed().is_ok_and(|age| age > LEFT));
         if is_old && !left.is_used {
-            let _ = caches.delete(&left);
+            // The next such start goes on.
+            let _ = caches.delete_until(&left, until);
         }
     }
 }
@@ -251,8 +253,8 @@ fn is_of_run(name: Option<&OsStr>) -> bool {
 }
 
 /// Deletes a cache, then its note.
-fn remove(base: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    remove_tree(base.as_fd(), name)?;
+fn remove(base: &OwnedFd, name: &OsStr, until: Option<Instant>) -> io::Result<()> {
+    remove_tree(base.as_fd(), name, until)?;
     let mut note = name.to_owned();
     note.push(NOTE);
     Ok(unlinkat(base, note.as_os_str(), UnlinkatFlags::NoRemoveDir)?)
@@ -263,6 +265,8 @@ fn remove(base: &OwnedFd, name: &OsStr) -> io::Result<()> {
 const NOTE: &str = ".dir";
 /// The longest wait of a start for a cache that is being deleted.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest time that a start removes what earlier stages left in caches.
+const REMOVING: Duration = Duration::from_secs(1);
 /// The longest path in a note (PATH_MAX of limits.h).
 const LONGEST: u64 = 4096;
 /// The maximal number of listed caches.
@@ -423,11 +427,15 @@ impl PrivateCaches {
     /// # Errors
     /// Returns what prevents the deletion.
     pub fn delete(&self, cache: &PrivateCache) -> io::Result<bool> {
+        self.delete_until(cache, None)
+    }
+
+    fn delete_until(&self, cache: &PrivateCache, until: Option<Instant>) -> io::Result<bool> {
         let Some(name) = cache.path.file_name() else { return Ok(false) };
         // A start in the meantime waits, or finds no cache and uses memory.
         let note = open_note(&self.base, name, OFlag::O_RDWR | OFlag::O_CREAT)?;
         let Ok(_lock) = Flock::lock(note, FlockArg::LockExclusiveNonblock) else { return Ok(false) };
-        remove(&self.base, name)?;
+        remove(&self.base, name, until)?;
         Ok(true)
     }
 }
@@ -437,10 +445,11 @@ impl PrivateCaches {
 /// # Errors
 /// Returns what prevents the removal of one.
 fn remove_settings(top: &OwnedFd) -> io::Result<()> {
+    let until = Some(Instant::now() + REMOVING);
     for name in CACHE_SETTINGS {
         let (above, last) = name.split_once('/').unwrap_or((".", name));
         match enter(top, Path::new(above), ResolveFlag::RESOLVE_BENEATH) {
-            Ok(dir) => remove_tree(dir.as_fd(), OsStr::new(last))?,
+            Ok(dir) => remove_tree(dir.as_fd(), OsStr::new(last), until)?,
             Err(Errno::ENOENT) => {}
             // Anything but a directory sends the tool to another place or to none.
             Err(Errno::ELOOP | Errno::ENOTDIR) => unlinkat(top, above, UnlinkatFlags::NoRemoveDir)?,

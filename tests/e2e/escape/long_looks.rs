@@ -8,6 +8,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l18_a_configuration_that_a_run_left_holds_up_no_start", configuration);
     list.users("escape::l18_links_beyond_the_bound_refuse_a_start_that_must_hold", beyond);
+    list.users("escape::l18_a_cache_that_a_run_filled_holds_up_no_start", cache);
     list.users("escape::l18_many_links_to_one_directory_hold_up_no_end", ends);
 }
 
@@ -50,6 +51,20 @@ fn configuration(cx: &Cx) {
         }
         fs::remove_dir_all(cx.dir().join("lib")).expect("what the stage has made");
     }
+}
+
+/// A run filled a name of its cache that exeat removes before each start. The next start uses memory and says why, until it
+/// is gone.
+fn cache(cx: &Cx) {
+    let fill = "import os; top = os.environ['CARGO_HOME'] + '/config'\nfor i in range(60):\n os.makedirs(f'{top}/{i}')\n for j in range(1000): os.mkdir(f'{top}/{i}/{j}')";
+    cx.exeat(["run", "--", "python3", "-c", fill]).run().exits(0);
+    let start = || cx.exeat(["run", "--", "sh", "-c", "test ! -e $CARGO_HOME/config"]).run();
+    let first = start();
+    first.exits(0).says("the package cache was in memory").says("too much in it to be removed in time");
+    assert!(first.took < Duration::from_secs(8), "{first:?}");
+    let mut starts = (0..100).map(|_| start());
+    let last = starts.find(|done| !done.exits(0).stderr().contains("in memory"));
+    assert!(last.is_some(), "each start removes a part");
 }
 
 /// A run left a chain of links below a protected name that is longer than exeat follows. A start reports it, and
