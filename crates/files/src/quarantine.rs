@@ -9,26 +9,25 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::File;
-use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
-use std::{io, iter};
 
-use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, OpenHow, ResolveFlag, openat2, readlinkat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, ResolveFlag, openat2, readlinkat, renameat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, linkat, unlinkat};
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::{open_plain, rename_new};
-use crate::protected::{GIT_LINK, Obeyed, matches_pattern};
+use crate::names::open_plain;
+use crate::protected::{Obeyed, matches_pattern};
 
 mod arrivals;
+mod descriptors;
 mod further;
 mod held;
 mod journal;
@@ -36,29 +35,26 @@ mod kept;
 mod leftovers;
 mod links;
 mod modes;
+mod pointers;
 mod repository;
 mod store;
 
 use arrivals::Exchanged;
-pub use arrivals::{Arrivals, IN_MASK_ADD, Mount};
+pub use arrivals::{Arrivals, Mount};
+pub(crate) use descriptors::random;
+pub use descriptors::{FileId, IN_MASK_ADD};
+use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, open_or_tree};
 pub use further::{DirState, FurtherDown, first_parts_in};
 pub use journal::{Interrupted, Journal, Live, Open, Settlement, open_runs, settle_interrupted};
 pub use kept::{
     Kind, SetAside, Standing, absent, delete, remove_empty_directories, restore, set_aside, tidy,
 };
 pub use leftovers::{Found, Leftovers};
-use modes::{Modes, above, dir_of, set_mode};
+use modes::{Modes, above, dir_of};
+use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, MOVED};
-use store::DirectoryId;
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
-
-/// What is appended to a name that cannot leave its directory.
-const SUFFIX: &str = ".exeat-quarantine";
-/// Names that are tried. They are drawn after the stage has ended, so that it could not take them.
-const DRAWN: u32 = 8;
-/// The longest name of a file, in bytes (NAME_MAX of limits.h).
-const LONGEST: usize = 255;
 
 /// Entries of a directory that are compared with a pattern.
 pub const MAX_ENTRIES: usize = 1 << 16;
@@ -182,9 +178,6 @@ pub struct Watch {
     exchanged: Mutex<Vec<Exchanged>>,
 }
 
-/// The device and the inode.
-pub type FileId = (u64, u64);
-
 /// The key of hashes: a stage does not know it, so it can make no name whose hash is another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Keys([u64; 2]);
@@ -200,12 +193,6 @@ impl Keys {
         it.hash(&mut hasher);
         hasher.finish()
     }
-}
-
-/// A number that nobody can foresee.
-pub(crate) fn random() -> u64 {
-    // The keys of a hasher are drawn by the kernel, and those of two differ.
-    RandomState::new().build_hasher().finish()
 }
 
 impl Watch {
@@ -387,20 +374,6 @@ impl Watch {
             || is_placeholder && rest.have_made(&path) && is_empty()
     }
 
-    /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
-    fn note_repositories(&self) -> Vec<Found> {
-        let pointers = self.missing.pointers.iter().cloned().zip(self.pointers.iter().copied());
-        let further = self.missing.further.iter().filter(|it| !it.known.iter().any(|name| name == GIT_LINK));
-        let further = further.map(|it| (format!("{}/{GIT_LINK}", it.dir), Pointer::Missing));
-        let noted =
-            pointers.chain(further).filter_map(|(name, was)| match Pointer::read(&self.tree, &name) {
-                now @ Pointer::Directory(id) if now != was => Some((name, self.keeper.note_repository(id))),
-                _ => None,
-            });
-        let failed = noted.filter_map(|(name, noted)| Some((name, noted.err()?)));
-        failed.map(|(name, error)| Found { path: self.missing.tree.join(name), moved: Err(error) }).collect()
-    }
-
     /// Moves aside what has appeared under the names that are known. How many these are is not for the stage to say.
     fn settle_names(&self) -> Vec<Found> {
         // First: what stands behind such a pointer has other names once it is gone.
@@ -573,11 +546,6 @@ impl Watch {
     }
 }
 
-/// The same as [`open_beneath`], where "" is the tree itself.
-fn open_or_tree(tree: &File, dir: &str) -> nix::Result<OwnedFd> {
-    open_beneath(tree, Path::new(if dir.is_empty() { "." } else { dir }))
-}
-
 /// Moves aside what has appeared in these trees.
 pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
     finish_until(watches, &|| false)
@@ -621,188 +589,6 @@ pub fn finish_until<'a>(
     told.is_cut = is_over();
     told.unlisted = watches.iter().filter_map(|watch| watch.store.get()?.unlisted()).next();
     told
-}
-
-fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
-}
-
-/// Which file it is.
-fn id_of(stat: &FileStat) -> FileId {
-    (stat.st_dev, stat.st_ino)
-}
-
-/// What a `.git` is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Pointer {
-    Missing,
-    File(FileId),
-    Directory(DirectoryId),
-}
-
-impl Pointer {
-    /// Looks at a name of a tree. What cannot be read is missing.
-    fn read(tree: &File, name: &str) -> Self {
-        Self::find(tree, name).unwrap_or(Self::Missing)
-    }
-
-    fn find(tree: &File, name: &str) -> Option<Self> {
-        let dir = open_or_tree(tree, modes::dir_of(name)).ok()?;
-        let last = Path::new(name).file_name()?;
-        let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
-        match kind(&stat) {
-            SFlag::S_IFREG => Some(Self::File(id_of(&stat))),
-            SFlag::S_IFDIR => {
-                let dir = let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(last))).ok()?;
-                DirectoryId::of(dir.as_fd()).ok().map(Self::Directory)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether it was this regular file.
-    fn is_file(self, stat: &FileStat) -> bool {
-        kind(stat) == SFlag::S_IFREG && self == Self::File(id_of(stat))
-    }
-}
-
-/// Names that openat2(2) takes at one go, however long each is: PATH_MAX is 4096.
-const STEPS: usize = 15;
-
-/// Opens a directory in the tree: at one go, in pieces where its path is too long for that, or step by step where a directory on
-/// the way was closed.
-fn open_beneath(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
-    let tree = tree.as_fd();
-    match open_deep(tree, path) {
-        Err(Errno::EACCES) => {}
-        other => return other,
-    }
-    // `.` asks for the right to search the tree.
-    let mut dir = let_in(tree, || open_at(tree, Path::new(".")))?;
-    for part in path.components() {
-        let step = let_in(dir.as_fd(), || open_at(dir.as_fd(), part.as_ref()))?;
-        dir = step;
-    }
-    Ok(dir)
-}
-
-/// Opens a directory in the tree, however long its path is.
-fn open_deep(tree: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
-    match open_at(tree, path) {
-        Err(Errno::ENAMETOOLONG) => {}
-        other => return other,
-    }
-    let mut dir = open_at(tree, Path::new("."))?;
-    let mut parts = path.components().peekable();
-    while parts.peek().is_some() {
-        let piece: PathBuf = parts.by_ref().take(STEPS).collect();
-        dir = open_at(dir.as_fd(), &piece)?;
-    }
-    Ok(dir)
-}
-
-/// Opens the directory that a path of the tree is in, as [`open_beneath`] does.
-fn open_above(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-    open_beneath(tree, above.unwrap_or(Path::new(".")))
-}
-
-/// An entry of a directory: its name, and its kind, where the file system says that here.
-type Entry = (OsString, Option<Type>);
-
-/// Lists an open directory, by whatever name it has now. An error is the last that comes.
-fn entries(dir: BorrowedFd<'_>) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut listed = Some(Dir::openat(dir, ".", flags, Mode::empty())?.into_iter());
-    Ok(iter::from_fn(move || {
-        loop {
-            match listed.as_mut()?.next()? {
-                Ok(entry) if [c".", c".."].contains(&entry.file_name()) => {}
-                Ok(entry) => {
-                    let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
-                    return Some(Ok((name, entry.file_type())));
-                }
-                Err(errno) => {
-                    listed = None;
-                    return Some(Err(errno));
-                }
-            }
-        }
-    }))
-}
-
-/// Opens a directory below another one, through no link.
-fn open_at(dir: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
-    openat2(dir, path, how(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS))
-}
-
-/// How a directory is opened, by its path only.
-fn how(resolve: ResolveFlag) -> OpenHow {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    OpenHow::new().flags(flags).resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS)
-}
-
-/// Does it; where that is refused, with the directory opened for its owner as long as it takes.
-fn let_in<T>(dir: BorrowedFd<'_>, act: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
-    match act() {
-        Err(Errno::EACCES) => {
-            let _opened = Opened::new(dir)?;
-            act()
-        }
-        other => other,
-    }
-}
-
-/// A directory that its owner may list, search and write as long as this lives.
-struct Opened<'a> {
-    dir: BorrowedFd<'a>,
-    was: Mode,
-}
-
-impl<'a> Opened<'a> {
-    /// Of the caller's directories only; root's rights reach further, and are used as they are.
-    fn new(dir: BorrowedFd<'a>) -> nix::Result<Self> {
-        let stat = fstat(dir)?;
-        let caller = geteuid();
-        if kind(&stat) != SFlag::S_IFDIR || !(caller.is_root() || stat.st_uid == caller.as_raw()) {
-            return Err(Errno::EACCES);
-        }
-        let was = Mode::from_bits_truncate(stat.st_mode);
-        set_mode(dir, was | Mode::S_IRWXU)?;
-        Ok(Self { dir, was })
-    }
-}
-
-impl Drop for Opened<'_> {
-    fn drop(&mut self) {
-        // It was ours to change a moment ago; a directory that stays open to its owner is no loss.
-        let _ = set_mode(self.dir, self.was);
-    }
-}
-
-/// Renames it in its directory, over nothing, and gives the new name.
-fn aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
-    let words = name.to_string_lossy();
-    for _ in 0..DRAWN {
-        let new = drawn(&words);
-        match rename_new(dir, name, dir, new.as_str()) {
-            Err(Errno::EEXIST) => {}
-            other => return other.map(|()| new),
-        }
-    }
-    Err(Errno::EEXIST)
-}
-
-/// With a suffix that nobody can have known.
-fn drawn(name: &str) -> String {
-    suffixed(name, &format!("{SUFFIX}.{:016x}", random()))
-}
-
-/// The name, shortened as far as the suffix needs it.
-fn suffixed(name: &str, suffix: &str) -> String {
-    let room = LONGEST.saturating_sub(suffix.len());
-    let kept = (0..=room.min(name.len())).rev().find_map(|end| name.get(..end)).unwrap_or_default();
-    format!("{kept}{suffix}")
 }
 
 #[cfg(test)]

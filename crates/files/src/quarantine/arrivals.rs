@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,9 +23,10 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use rustix::fs::RenameFlags;
 
+use super::descriptors::{FileId, add_watch, entries, id_of, kind, let_in, open_above, open_at};
 use super::links::NewLinks;
 use super::store::beside;
-use super::{FileId, Found, Watch, entries, id_of, is_repository, kind, let_in, open_above, open_at};
+use super::{Found, Watch, is_repository};
 use crate::names::rename_with;
 use crate::protected::{Obeyed, REPOSITORIES};
 
@@ -41,9 +42,6 @@ const ENTRIES: usize = 64;
 /// The mode of an empty directory of ours: by this other runs know it. The sticky bit says nothing in a directory that only its owner may
 /// write to. A stage that makes one so gains nothing: what appears in it is moved.
 const PLACEHOLDER: Mode = Mode::S_IRWXU.union(Mode::S_ISVTX);
-
-/// Keeps what a directory is watched for already (inotify(7)), which the crate does not name.
-pub const IN_MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_0000);
 
 /// Mounts a directory over another one in the sandbox, by their paths on the host, and says which two these were.
 pub type Mount<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
@@ -446,7 +444,7 @@ impl Arrivals {
         if !seen.is_closed && may_stay() {
             return Ok(None);
         }
-        let new = let_in(dir.as_fd(), || super::aside(dir.as_fd(), last))?;
+        let new = let_in(dir.as_fd(), || super::descriptors::aside(dir.as_fd(), last))?;
         Ok(Some(Hidden { node: seen.node, at: node.path.with_file_name(new), placeholder: None }))
     }
 
@@ -641,7 +639,7 @@ impl Watch {
         // The last first: it may lie in another one.
         for item in exchanged.iter().rev() {
             let is_ours = || self.stat(&item.from).is_ok_and(|stat| id_of(&stat) == item.placeholder);
-            let empty = super::open_beneath(&self.tree, &item.from).ok().filter(|_| is_ours());
+            let empty = super::descriptors::open_beneath(&self.tree, &item.from).ok().filter(|_| is_ours());
             // After a kill what is in it may be the user's.
             let is_theirs = item.is_resumed && !empty.as_ref().is_some_and(|dir| is_empty(dir.as_fd()));
             if let Some(dir) = empty.filter(|_| !item.is_resumed) {
@@ -719,12 +717,6 @@ impl Watch {
 
 fn rename(from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new: &OsStr) -> nix::Result<()> {
     let_in(from, || let_in(to, || super::store::rename_into(from, name, to, new)))
-}
-
-pub(super) fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> {
-    let mask =
-        AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR | IN_MASK_ADD;
-    inotify.add_watch(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).as_str(), mask)
 }
 
 /// Whether it is an empty directory of a run's, or looks like one.

@@ -19,8 +19,9 @@ use nix::sys::statfs::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::descriptors::{FileId, entries, id_of, let_in, open_beneath};
 use super::repository::MOVED;
-use super::{FileId, Found, MAX_ENTRIES, Pattern, Watch, entries, id_of, let_in, open_beneath};
+use super::{Found, MAX_ENTRIES, Pattern, Watch};
 use crate::names::{is_absent, open_plain};
 use crate::protected::{first_parts, is_first_part, is_pattern, matches_pattern, names_from};
 

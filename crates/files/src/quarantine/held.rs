@@ -13,8 +13,10 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
 
-use super::{Found, Watch, entries, let_in, open_beneath};
-use crate::protected::{self, GIT};
+use super::descriptors::{entries, let_in, open_beneath};
+use super::pointers::Pointer;
+use super::{Found, Watch};
+use crate::protected::{self, GIT, GIT_LINK};
 
 /// How deep submodules lie in `modules`: their names may hold slashes.
 const DEPTH: usize = 8;
@@ -24,6 +26,20 @@ const DIRECTORIES: usize = 8192;
 const COMMONDIR: &str = "../..";
 
 impl Watch {
+    /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
+    pub(super) fn note_repositories(&self) -> Vec<Found> {
+        let pointers = self.missing.pointers.iter().cloned().zip(self.pointers.iter().copied());
+        let further = self.missing.further.iter().filter(|it| !it.known.iter().any(|name| name == GIT_LINK));
+        let further = further.map(|it| (format!("{}/{GIT_LINK}", it.dir), Pointer::Missing));
+        let noted =
+            pointers.chain(further).filter_map(|(name, was)| match Pointer::read(&self.tree, &name) {
+                now @ Pointer::Directory(id) if now != was => Some((name, self.keeper.note_repository(id))),
+                _ => None,
+            });
+        let failed = noted.filter_map(|(name, noted)| Some((name, noted.err()?)));
+        failed.map(|(name, error)| Found { path: self.missing.tree.join(name), moved: Err(error) }).collect()
+    }
+
     /// Moves aside what git obeys in the new ones. The others are protected as a whole, or were told at the start.
     pub(super) fn settle_held(&self) -> Vec<Found> {
         let known: BTreeSet<&Path> = self.missing.held.iter().map(Path::new).collect();

@@ -20,13 +20,12 @@ use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::Exchanged;
+use super::descriptors::{FileId, id_of};
 use super::modes::{Access, Modes};
+use super::pointers::Pointer;
 use super::repository::Contents;
 use super::store::{DirectoryId, is_noted_repository};
-use super::{
-    FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, OtherRuns, Pointer, Watch,
-    finish_until, id_of,
-};
+use super::{Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, OtherRuns, Watch, finish_until};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
 

@@ -16,10 +16,11 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::descriptors::{entries, id_of, kind, let_in, open_above, open_at};
 use super::store::{
     DirectoryId, ItemId, MANIFESTS, forget_made, list, made, manifest_of, open_item, rename_into,
 };
-use super::{DIRECTORY, Item, Keeper, entries, id_of, kind, let_in, open_above, open_at, open_runs};
+use super::{DIRECTORY, Item, Keeper, open_runs};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 

@@ -14,9 +14,9 @@ use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::arrivals::add_watch;
+use super::descriptors::{add_watch, aside, entries, kind, let_in, open_beneath};
 use super::repository::{is_old_head, is_searched};
-use super::{Found, Watch, aside, entries, kind, let_in, open_beneath};
+use super::{Found, Watch};
 
 /// Links that are taken away in one run. No tool makes so many, and the host may meet each for a moment.
 const MOST: u32 = 1000;

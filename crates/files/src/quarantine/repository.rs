@@ -19,8 +19,9 @@ use nix::unistd::geteuid;
 
 use serde::{Deserialize, Serialize};
 
+use super::descriptors::{Entry, entries, kind, let_in, open_beneath, open_deep};
 use super::leftovers::Leftovers;
-use super::{Entry, Found, Keys, Missing, Watch, entries, kind, let_in, open_beneath, open_deep};
+use super::{Found, Keys, Missing, Watch};
 use crate::names::open_plain;
 
 /// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
@@ -159,7 +160,7 @@ impl Search<'_> {
                 Some(known) => known == kind,
                 // Not every file system says it here.
                 None => fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
-                    .is_ok_and(|stat| super::kind(&stat) == bits),
+                    .is_ok_and(|stat| super::descriptors::kind(&stat) == bits),
             };
             if is(Type::Symlink, SFlag::S_IFLNK) {
                 if let Ok(target) = readlinkat(dir, name.as_os_str()) {

@@ -19,8 +19,8 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::{Deserialize, Serialize};
 
+use super::descriptors::{FileId, Opened, entries, kind, let_in, open_above, open_at, random};
 use super::modes::set_mode;
-use super::{FileId, Opened, entries, kind, let_in, open_above, open_at, random};
 use crate::names::rename_new;
 
 /// The directory's name at the top of a tree.
@@ -658,7 +658,7 @@ pub(super) fn rename_into(
 
 /// A name with a number behind it.
 fn numbered(name: &OsStr, number: u64) -> String {
-    super::suffixed(&name.to_string_lossy(), &format!("~{number}"))
+    super::descriptors::suffixed(&name.to_string_lossy(), &format!("~{number}"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
 use nix::sys::inotify::InitFlags;

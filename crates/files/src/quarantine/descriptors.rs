@@ -1,0 +1,199 @@
+//! Entries of a tree that a stage writes to: opened, listed and renamed by descriptors, through no link, also where the stage closed a
+//! directory.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::iter;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::inotify::{AddWatchFlags, Inotify, WatchDescriptor};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::unistd::geteuid;
+
+use super::modes::set_mode;
+use crate::names::rename_new;
+
+/// The device and the inode.
+pub type FileId = (u64, u64);
+
+/// What is appended to a name that cannot leave its directory.
+const SUFFIX: &str = ".exeat-quarantine";
+/// Names that are tried. They are drawn after the stage has ended, so that it could not take them.
+const DRAWN: u32 = 8;
+/// The longest name of a file, in bytes (NAME_MAX of limits.h).
+const LONGEST: usize = 255;
+
+/// A number that nobody can foresee.
+pub(crate) fn random() -> u64 {
+    // The keys of a hasher are drawn by the kernel, and those of two differ.
+    RandomState::new().build_hasher().finish()
+}
+
+/// The same as [`open_beneath`], where "" is the tree itself.
+pub(super) fn open_or_tree(tree: &File, dir: &str) -> nix::Result<OwnedFd> {
+    open_beneath(tree, Path::new(if dir.is_empty() { "." } else { dir }))
+}
+
+pub(super) fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
+}
+
+/// Which file it is.
+pub(super) fn id_of(stat: &FileStat) -> FileId {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Names that openat2(2) takes at one go, however long each is: PATH_MAX is 4096.
+const STEPS: usize = 15;
+
+/// Opens a directory in the tree: at one go, in pieces where its path is too long for that, or step by step where a directory on
+/// the way was closed.
+pub(super) fn open_beneath(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
+    let tree = tree.as_fd();
+    match open_deep(tree, path) {
+        Err(Errno::EACCES) => {}
+        other => return other,
+    }
+    // `.` asks for the right to search the tree.
+    let mut dir = let_in(tree, || open_at(tree, Path::new(".")))?;
+    for part in path.components() {
+        let step = let_in(dir.as_fd(), || open_at(dir.as_fd(), part.as_ref()))?;
+        dir = step;
+    }
+    Ok(dir)
+}
+
+/// Opens a directory in the tree, however long its path is.
+pub(super) fn open_deep(tree: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
+    match open_at(tree, path) {
+        Err(Errno::ENAMETOOLONG) => {}
+        other => return other,
+    }
+    let mut dir = open_at(tree, Path::new("."))?;
+    let mut parts = path.components().peekable();
+    while parts.peek().is_some() {
+        let piece: PathBuf = parts.by_ref().take(STEPS).collect();
+        dir = open_at(dir.as_fd(), &piece)?;
+    }
+    Ok(dir)
+}
+
+/// Opens the directory that a path of the tree is in, as [`open_beneath`] does.
+pub(super) fn open_above(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    open_beneath(tree, above.unwrap_or(Path::new(".")))
+}
+
+/// An entry of a directory: its name, and its kind, where the file system says that here.
+pub(super) type Entry = (OsString, Option<Type>);
+
+/// Lists an open directory, by whatever name it has now. An error is the last that comes.
+pub(super) fn entries(dir: BorrowedFd<'_>) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut listed = Some(Dir::openat(dir, ".", flags, Mode::empty())?.into_iter());
+    Ok(iter::from_fn(move || {
+        loop {
+            match listed.as_mut()?.next()? {
+                Ok(entry) if [c".", c".."].contains(&entry.file_name()) => {}
+                Ok(entry) => {
+                    let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+                    return Some(Ok((name, entry.file_type())));
+                }
+                Err(errno) => {
+                    listed = None;
+                    return Some(Err(errno));
+                }
+            }
+        }
+    }))
+}
+
+/// Opens a directory below another one, through no link.
+pub(super) fn open_at(dir: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
+    openat2(dir, path, how(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS))
+}
+
+/// How a directory is opened, by its path only.
+pub(super) fn how(resolve: ResolveFlag) -> OpenHow {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    OpenHow::new().flags(flags).resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS)
+}
+
+/// Does it; where that is refused, with the directory opened for its owner as long as it takes.
+pub(super) fn let_in<T>(dir: BorrowedFd<'_>, act: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
+    match act() {
+        Err(Errno::EACCES) => {
+            let _opened = Opened::new(dir)?;
+            act()
+        }
+        other => other,
+    }
+}
+
+/// A directory that its owner may list, search and write as long as this lives.
+pub(super) struct Opened<'a> {
+    dir: BorrowedFd<'a>,
+    was: Mode,
+}
+
+impl<'a> Opened<'a> {
+    /// Of the caller's directories only; root's rights reach further, and are used as they are.
+    pub(super) fn new(dir: BorrowedFd<'a>) -> nix::Result<Self> {
+        let stat = fstat(dir)?;
+        let caller = geteuid();
+        if kind(&stat) != SFlag::S_IFDIR || !(caller.is_root() || stat.st_uid == caller.as_raw()) {
+            return Err(Errno::EACCES);
+        }
+        let was = Mode::from_bits_truncate(stat.st_mode);
+        set_mode(dir, was | Mode::S_IRWXU)?;
+        Ok(Self { dir, was })
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        // It was ours to change a moment ago; a directory that stays open to its owner is no loss.
+        let _ = set_mode(self.dir, self.was);
+    }
+}
+
+/// Renames it in its directory, over nothing, and gives the new name.
+pub(super) fn aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
+    let words = name.to_string_lossy();
+    for _ in 0..DRAWN {
+        let new = drawn(&words);
+        match rename_new(dir, name, dir, new.as_str()) {
+            Err(Errno::EEXIST) => {}
+            other => return other.map(|()| new),
+        }
+    }
+    Err(Errno::EEXIST)
+}
+
+/// With a suffix that nobody can have known.
+pub(super) fn drawn(name: &str) -> String {
+    suffixed(name, &format!("{SUFFIX}.{:016x}", random()))
+}
+
+/// The name, shortened as far as the suffix needs it.
+pub(super) fn suffixed(name: &str, suffix: &str) -> String {
+    let room = LONGEST.saturating_sub(suffix.len());
+    let kept = (0..=room.min(name.len())).rev().find_map(|end| name.get(..end)).unwrap_or_default();
+    format!("{kept}{suffix}")
+}
+
+/// Keeps what a directory is watched for already (inotify(7)), which the crate does not name.
+pub const IN_MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_0000);
+
+/// Watches a directory for new entries.
+pub(super) fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> {
+    let mask =
+        AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR | IN_MASK_ADD;
+    inotify.add_watch(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).as_str(), mask)
+}
