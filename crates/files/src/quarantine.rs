@@ -43,7 +43,7 @@ use arrivals::Exchanged;
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
-use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, open_or_tree};
+use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath};
 pub use further::{DirState, FurtherDown, first_parts_in};
 pub use journal::{Interrupted, Journal, Live, Open, Settlement, open_runs, settle_interrupted};
 pub use kept::{
@@ -206,7 +206,9 @@ impl Watch {
         let keys = Keys::draw();
         let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), keys));
         let contents = contents.collect();
-        let modes = Modes::read(&tree, missing.holders().into_iter(), |dir| open_or_tree(&tree, dir).ok())?;
+        let modes = Modes::read(&tree, missing.holders().into_iter(), |dir| {
+            open_beneath(&tree, Path::new(dir)).ok()
+        })?;
         let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
         let directory = directory.ok().map(|stat| id_of(&stat));
         Ok(Self {
@@ -434,9 +436,8 @@ impl Watch {
 
     /// Moves aside what a pattern stands for and was not there at the start.
     fn settle_pattern(&self, pattern: &Pattern) -> Vec<Found> {
-        let at = if pattern.dir.is_empty() { "." } else { pattern.dir.as_str() };
         let path = |name: &str| Path::new(&pattern.dir).join(name);
-        let listed = open_beneath(&self.tree, Path::new(at)).and_then(|dir| {
+        let listed = open_beneath(&self.tree, Path::new(&pattern.dir)).and_then(|dir| {
             let_in(dir.as_fd(), || {
                 let mut entries = entries(dir.as_fd())?;
                 let names = entries.by_ref().take(MAX_ENTRIES).flatten();
@@ -512,7 +513,7 @@ impl Watch {
     pub(super) fn settle_modes(&self, told: &mut Leftovers) {
         for dir in self.missing.holders() {
             let Some(was) = self.modes.of(dir) else { continue };
-            let Ok(opened) = open_or_tree(&self.tree, dir) else { continue };
+            let Ok(opened) = open_beneath(&self.tree, Path::new(dir)) else { continue };
             match was.restore(opened.as_fd(), self.modes.owner()) {
                 Ok(false) => {}
                 Ok(true) => told.add_closed(self.path_of(dir)),
@@ -525,7 +526,7 @@ impl Watch {
     /// the stage started, so it is not changed.
     fn tell_links(&self) -> Vec<Found> {
         let leads_to_open = |dir: &&str| {
-            let is_link = open_or_tree(&self.tree, dir).err() == Some(Errno::ELOOP);
+            let is_link = open_beneath(&self.tree, Path::new(dir)).err() == Some(Errno::ELOOP);
             let Some(was) = self.modes.of(dir).filter(|_| is_link) else { return false };
             match openat2(&self.tree, *dir, how(ResolveFlag::RESOLVE_BENEATH)) {
                 Ok(end) => was.is_exceeded_by(end.as_fd(), self.modes.owner()),

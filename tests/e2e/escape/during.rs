@@ -98,15 +98,31 @@ fn links(cx: &Cx) {
         outside.display(),
         names = made.join(" "),
     );
-    let mut live = cx.sh(&[], &script).stdin_open().start();
+    cx.outside(["mkdir", "pkg"]).cwd(cx.dir()).run().exits(0);
+    // In a subdirectory, `.git` is a tree of its own.
+    for cwd in [".", "pkg"] {
+        let script = format!("cd \"$(git rev-parse --show-toplevel)\"; {script}");
+        let mut live =
+            cx.exeat(["run", "--", "sh", "-c", &script]).cwd(&cx.dir().join(cwd)).stdin_open().start();
+        live.until_prints("ready");
+        wait_for(Duration::from_secs(2), "the links to be taken away", || {
+            made.iter().all(|name| fs::symlink_metadata(cx.dir().join(name)).is_err()).then_some(())
+        });
+        git(cx, cx.dir(), "commit -q --allow-empty --amend -m evil");
+        git(cx, cx.dir(), &format!("branch new/x{}", cwd.len()));
+        git(cx, cx.dir(), "fetch -q . HEAD");
+        live.wait().exits(5).says(".git/COMMIT_EDITMSG` was moved to");
+    }
+    // A bare repository is one, too.
+    let bare = cx.dir().join("bare");
+    cx.outside(["git", "init", "-q", "--bare", "bare"]).cwd(cx.dir()).run().exits(0);
+    let script = "ln -s ../x FETCH_HEAD; echo ready; read -r go";
+    let mut live = cx.exeat(["run", "--", "sh", "-c", script]).cwd(&bare).stdin_open().start();
     live.until_prints("ready");
-    wait_for(Duration::from_secs(2), "the links to be taken away", || {
-        made.iter().all(|name| fs::symlink_metadata(cx.dir().join(name)).is_err()).then_some(())
+    wait_for(Duration::from_secs(2), "the link to be taken away", || {
+        fs::symlink_metadata(bare.join("FETCH_HEAD")).is_err().then_some(())
     });
-    git(cx, cx.dir(), "commit -q --allow-empty --amend -m evil");
-    git(cx, cx.dir(), "branch new/x");
-    git(cx, cx.dir(), "fetch -q . HEAD");
-    live.wait().exits(5).says(".git/COMMIT_EDITMSG` was moved to");
+    live.wait();
     assert_eq!(fs::read(&outside).expect("the file"), b"before");
     assert_eq!(fs::read(cx.dir().join(".git/config")).expect("the configuration"), config);
 }

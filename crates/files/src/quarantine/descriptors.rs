@@ -2,7 +2,6 @@
 //! directory.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::iter;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -35,11 +34,6 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The same as [`open_beneath`], where "" is the tree itself.
-pub(super) fn open_or_tree(tree: &File, dir: &str) -> nix::Result<OwnedFd> {
-    open_beneath(tree, Path::new(if dir.is_empty() { "." } else { dir }))
-}
-
 pub(super) fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
@@ -52,7 +46,7 @@ pub(super) fn id_of(stat: &FileStat) -> FileId {
 /// Names that openat2(2) takes at one go, however long each is: PATH_MAX is 4096.
 const STEPS: usize = 15;
 
-/// Opens a directory in the tree: at one go, in pieces where its path is too long for that, or step by step where a directory on
+/// Opens a directory in the tree, which is "" itself: at one go, in pieces where its path is too long for that, or step by step where a directory on
 /// the way was closed.
 pub(super) fn open_beneath(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
     let tree = tree.as_fd();
@@ -61,7 +55,7 @@ pub(super) fn open_beneath(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd>
         other => return other,
     }
     // `.` asks for the right to search the tree.
-    let mut dir = let_in(tree, || open_at(tree, Path::new(".")))?;
+    let mut dir = let_in(tree, || open_at(tree, Path::new("")))?;
     for part in path.components() {
         let step = let_in(dir.as_fd(), || open_at(dir.as_fd(), part.as_ref()))?;
         dir = step;
@@ -75,7 +69,7 @@ pub(super) fn open_deep(tree: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedF
         Err(Errno::ENAMETOOLONG) => {}
         other => return other,
     }
-    let mut dir = open_at(tree, Path::new("."))?;
+    let mut dir = open_at(tree, Path::new(""))?;
     let mut parts = path.components().peekable();
     while parts.peek().is_some() {
         let piece: PathBuf = parts.by_ref().take(STEPS).collect();
@@ -86,8 +80,7 @@ pub(super) fn open_deep(tree: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedF
 
 /// Opens the directory that a path of the tree is in, as [`open_beneath`] does.
 pub(super) fn open_above(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-    open_beneath(tree, above.unwrap_or(Path::new(".")))
+    open_beneath(tree, path.parent().unwrap_or(Path::new("")))
 }
 
 /// An entry of a directory: its name, and its kind, where the file system says that here.
@@ -114,8 +107,10 @@ pub(super) fn entries(dir: BorrowedFd<'_>) -> nix::Result<impl Iterator<Item = n
     }))
 }
 
-/// Opens a directory below another one, through no link.
+/// Opens a directory below another one, which is "" itself, through no link.
 pub(super) fn open_at(dir: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
+    // The kernel takes an empty path for a missing file.
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     openat2(dir, path, how(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS))
 }
 

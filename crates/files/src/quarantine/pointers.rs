@@ -8,7 +8,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{FileId, id_of, kind, let_in, open_at, open_or_tree};
+use super::descriptors::{FileId, id_of, kind, let_in, open_at, open_beneath};
 use super::modes::dir_of;
 use super::store::DirectoryId;
 
@@ -27,7 +27,7 @@ impl Pointer {
     }
 
     fn find(tree: &File, name: &str) -> Option<Self> {
-        let dir = open_or_tree(tree, dir_of(name)).ok()?;
+        let dir = open_beneath(tree, Path::new(dir_of(name))).ok()?;
         let last = Path::new(name).file_name()?;
         let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
         match kind(&stat) {

@@ -192,7 +192,6 @@ impl Search<'_> {
     }
 
     fn open(&self, at: &Path) -> nix::Result<OwnedFd> {
-        let at = if at == Path::new("") { Path::new(".") } else { at };
         if self.opens { open_beneath(self.tree, at) } else { open_deep(self.tree.as_fd(), at) }
     }
 

@@ -531,13 +531,13 @@ impl Store {
     fn parent_for(&self, path: &Path, taken: &HashSet<PathBuf>) -> nix::Result<(OwnedFd, PathBuf)> {
         let flat = || {
             let to = PathBuf::from(path.file_name().unwrap_or(OsStr::new("unnamed")));
-            Ok((open_at(self.dir.as_fd(), Path::new("."))?, to))
+            Ok((open_at(self.dir.as_fd(), Path::new(""))?, to))
         };
         let above = path.parent().unwrap_or(Path::new(""));
         if above.ancestors().any(|it| taken.contains(it)) {
             return flat();
         }
-        let mut dir = open_at(self.dir.as_fd(), Path::new("."))?;
+        let mut dir = open_at(self.dir.as_fd(), Path::new(""))?;
         for part in above.components() {
             let Component::Normal(part) = part else { return flat() };
             dir = match open_at(dir.as_fd(), Path::new(part)) {

@@ -61,6 +61,7 @@ pub(super) const OBEYED: &[&str] = &[
     "remotes",
     "branches",
     "sl/config",
+    "lazygit.yml",
 ];
 /// Names in the directory of a linked worktree, in the repository that it belongs to.
 const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
