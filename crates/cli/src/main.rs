@@ -29,7 +29,7 @@ use terminal::Paint;
 
 fn main() -> ExitCode {
     // Nobody types this: it is what `exeat prove` runs as a stage.
-    if let Some(done) = exeat_prove::inside::asked() {
+    if let Some(done) = exeat_prove::inside::run_if_requested() {
         return done.map_or_else(refuse_inside, |()| Exit::Yes).into();
     }
     // Before anything that takes time: a parent that ends now is followed by another one.

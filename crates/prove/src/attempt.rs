@@ -1,4 +1,4 @@
-//! One attempt: how it is made, what it saw, and what it has to know.
+//! Attempts to get out of the sandbox: how each is made, the data that it needs, and its result.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-/// One way to try to get out.
+/// An attempt to get out of the sandbox.
 pub struct Attempt {
-    /// What it is called on the command line and in JSON.
+    /// Its name on the command line and in JSON.
     pub id: &'static str,
-    /// What is tried.
+    /// A short description for the user.
     pub title: &'static str,
     /// The rows of docs/threats.md that it stands for.
     pub rows: &'static [&'static str],
     /// Makes the attempt, where a stage is.
     pub(crate) make: fn(&Spec) -> Saw,
-    /// How it is known that the attempt can be made here.
+    /// The check that the attempt can succeed on this machine.
     pub(crate) control: Control,
     /// The canaries that may see nothing of it.
     pub(crate) canaries: &'static [&'static str],
-    /// What they would see of it.
+    /// The bytes that a canary receives if the attempt succeeds.
     pub(crate) trace: &'static str,
     /// Whether another run has to be alive meanwhile.
     pub(crate) beside_another: bool,
@@ -49,7 +49,7 @@ impl Attempt {
         }
     }
 
-    /// The same attempt, made outside, has to succeed.
+    /// Sets the control: the same attempt, made outside, must succeed.
     pub(crate) const fn controlled(self) -> Self {
         Self { control: Control::Same, ..self }
     }
@@ -69,40 +69,40 @@ impl Attempt {
         Self { beside_another: true, ..self }
     }
 
-    /// What the canaries would see, where that is not its name.
+    /// Sets the bytes that a canary receives, if these are not the attempt's name.
     pub(crate) const fn leaving(self, trace: &'static str) -> Self {
         Self { trace, ..self }
     }
 }
 
-/// What shows that a refusal is one: the attempt succeeds where nothing holds it.
+/// The proof that the sandbox is the reason of a refusal: the attempt succeeds outside of it.
 #[derive(Clone, Copy)]
 pub(crate) enum Control {
     /// The attempt itself, on the host, as the caller.
     Same,
     /// Something less, on the host, as the caller.
     Other(fn(&Spec) -> Saw),
-    /// None: the attempt needs rights that the caller may not have, or something that is inside alone. It is made all the same.
+    /// No control. The attempt needs rights that the caller may lack, or something that exists only inside. It is made anyway.
     None,
 }
 
-/// What an attempt saw.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "saw", content = "seen", rename_all = "kebab-case")]
 pub enum Saw {
-    /// It got out.
+    /// The attempt got out.
     Out(String),
-    /// It was refused.
+    /// The kernel or the proxy refused the attempt.
     Refused(String),
-    /// It could not be made.
+    /// The attempt could not be made.
     NotMade(String),
 }
 
-/// What the inside has to know: where the canaries are, and what was planted. As JSON, its one argument.
+/// The data for the process inside: the places of the canaries, and what was planted. Its one argument, as JSON.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Spec {
-    /// What a canary answers, and what marks everything that is planted. Unguessable.
+    /// A random word. Canaries answer it, and everything that is planted contains it.
     pub(crate) token: String,
     /// Listeners on the host's loopback, by their name.
     pub(crate) sockets: BTreeMap<String, SocketAddr>,
@@ -134,7 +134,7 @@ pub(crate) struct Spec {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Other {
-    /// Where its stage listens, on its own loopback.
+    /// The port on which its stage listens, on its own loopback.
     pub(crate) port: u16,
     /// Its abstract socket.
     pub(crate) abstract_name: String,
@@ -151,7 +151,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// What is at that path now, behind links.
+    /// Reads the identity of the file at a path, following links.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         let meta = std::fs::metadata(path)?;
         Ok(Self { path: path.to_owned(), dev: meta.dev(), ino: meta.ino() })
@@ -193,11 +193,11 @@ pub(crate) fn several<T>(calls: impl IntoIterator<Item = (String, io::Result<T>)
     Saw::Refused(words.join(", "))
 }
 
-/// Why an attempt is not made where [`apart_from_host`] says no.
+/// The reason for not making an attempt if [`apart_from_host`] returns false.
 pub(crate) const HARM: &str = "it would do harm on the host";
 
-/// Whether this process is known to be in a namespace of its own, of this kind (namespaces(7)): some attempts would do harm
-/// elsewhere, in a test of a machine's owner that went wrong.
+/// Returns whether this process is in another namespace of this kind than the host (namespaces(7)). Some attempts would damage the
+/// host without it.
 pub(crate) fn apart_from_host(spec: &Spec, kind: &str) -> bool {
     let here = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok();
     let host = spec.namespaces.get(kind);

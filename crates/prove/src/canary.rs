@@ -1,5 +1,5 @@
-//! What listens on the host while a stage tries to get out: sockets that note whoever comes, and answer with a word that
-//! nobody else knows.
+//! Canaries: sockets on the host that note every visitor while a stage tries to get out, and answer with a word that nobody
+//! else knows.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a visitor may take to say something.
+/// The longest wait for a visitor's first bytes.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// Bytes of a visit that are kept.
 const KEPT: u64 = 4096;
-/// Visits that are kept: a canary is no place to fill the host's memory.
+/// The maximal number of kept visits, so that no stage fills the host's memory.
 const VISITS: usize = 4096;
 /// Before a canary that could not listen tries again: without descriptors, accept(2) fails at once, for ever.
 const REST: Duration = Duration::from_millis(20);
@@ -28,35 +28,35 @@ pub(crate) struct Visit {
     pub(crate) said: String,
 }
 
-/// What the canaries saw.
+/// The visits that the canaries noted.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Visits {
     pub(crate) visits: Vec<Visit>,
     /// Somebody may have come whom no canary could note.
     pub(crate) missed: bool,
 }
 
-/// All canaries of one proof. Their threads end with the process.
+/// The canaries of one proof. Their threads end with the process.
 #[derive(Debug, Clone)]
 pub(crate) struct Canaries {
     token: String,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Visits>>,
 }
 
 impl Canaries {
-    /// None yet.
+    /// Creates a set without canaries.
     pub(crate) fn new(token: &str) -> Self {
         Self { token: token.to_owned(), seen: Arc::default() }
     }
 
-    /// What was seen since the last time.
-    pub(crate) fn take(&self) -> Seen {
+    /// Takes the visits since the last call.
+    pub(crate) fn take(&self) -> Visits {
         // What has been accepted by the kernel is noted in a moment.
         std::thread::sleep(Duration::from_millis(50));
         std::mem::take(&mut *self.seen())
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, Visits> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,7 +70,7 @@ impl Canaries {
         }
     }
 
-    /// What came, and `None` where the kernel did not give it.
+    /// Returns the visitor, or notes that the kernel could not provide one.
     fn came<T>(&self, came: io::Result<T>) -> Option<T> {
         came.inspect_err(|error| {
             if error.kind() != io::ErrorKind::Interrupted {
@@ -125,8 +125,8 @@ impl Canaries {
         out
     }
 
-    /// A stream socket in the file system, and a datagram socket beside it. Open to every user, so that nothing but the
-    /// sandbox is in the way.
+    /// Listens on a stream socket in the file system, with a datagram socket next to it. Every user may connect, so that only the
+    /// sandbox prevents it.
     pub(crate) fn path(&self, name: &str, path: &Path) -> io::Result<Files> {
         let mut beside = path.to_owned().into_os_string();
         beside.push(".d");

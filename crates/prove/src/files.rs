@@ -27,7 +27,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("setuid-file", "leaving a setuid file behind", &["B21"], |_| setuid_file()).controlled(),
 ];
 
-/// What [`super::scratch`] makes in the working directory.
+/// Files that [`super::scratch`] creates in the working directory.
 const CONFIG: &str = ".git/config";
 const HOOKS: &str = ".git/hooks";
 

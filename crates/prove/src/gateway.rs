@@ -24,7 +24,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 pub(super) const GRANTED: &str = "granted.exeat-gateway.invalid";
 /// Reserved as well.
 const DENIED: &str = "denied.exeat-gateway.invalid";
-/// What a tunnel would carry.
+/// The payload of a DNS tunnel.
 const DATA: &str = "a2v5cyB0byB0aGUga2luZ2RvbQ";
 /// A port on which the name is not granted.
 const OTHER: u16 = 8443;
@@ -52,7 +52,7 @@ fn questions(all: &[(String, u16)]) -> Saw {
     if out.is_empty() { Saw::Refused(refused.join(", ")) } else { Saw::Out(some(&out)) }
 }
 
-/// What the name's addresses answer on another port.
+/// Connects to the name's addresses on another port.
 fn other_port() -> Saw {
     let addresses: Vec<IpAddr> = std::net::ToSocketAddrs::to_socket_addrs(&(GRANTED, OTHER))
         .map(|all| all.map(|addr| addr.ip()).collect())

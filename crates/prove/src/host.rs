@@ -30,33 +30,33 @@ use child::Started;
 use judge::{Ended, judge, survived};
 
 pub use child::Done;
-pub use judge::Found;
+pub use judge::Finding;
 pub use stop::stopped;
 
-/// Where the stage finds this binary.
+/// The path of this binary in the stage's view.
 const PLACE: &str = "/run/exeat-prove";
-/// How long one run may take: each attempt has a shorter limit of its own.
+/// The longest duration of one run. Each attempt has a shorter limit.
 const RUN: Duration = Duration::from_secs(60);
-/// How long a run may take to be there.
+/// The longest wait for a run to start.
 const START: Duration = Duration::from_secs(15);
-/// How long what is left of a run may take to be gone.
+/// The longest wait for the leftovers of a run to disappear.
 const GONE: Duration = Duration::from_secs(2);
 
 /// The choice of a run.
 #[derive(Debug, Clone, Copy)]
-pub struct Way<'a> {
+pub struct Scenario<'a> {
     /// `handoff` or `relay`.
     pub bridge: &'static str,
     /// The value of `--fs`, if it was given.
     pub view: Option<&'a str>,
 }
 
-/// What could not be prepared on the host.
+/// An error while preparing the host.
 #[derive(Debug)]
 pub struct HostError {
-    /// What was tried, after "cannot".
+    /// The action, for a message that begins with "cannot".
     pub what: String,
-    /// Why not.
+    /// The cause.
     pub source: io::Error,
 }
 
@@ -67,7 +67,7 @@ pub struct Host {
     spec: Spec,
     canaries: Canaries,
     scratch: Scratch,
-    /// What the controls saw, once they were made.
+    /// The results of the controls, once they were made.
     outside: Option<Vec<Line>>,
     _open: Option<fs::File>,
     _sockets: Vec<Files>,
@@ -121,12 +121,16 @@ impl Host {
     ///
     /// # Errors
     /// [`NoRun`] when there is nothing to judge: the words of a run that did not start, among others.
-    pub fn over(&mut self, way: Way<'_>, attempts: &[&'static Attempt]) -> Result<Vec<Found>, NoRun> {
+    pub fn over(
+        &mut self,
+        scenario: Scenario<'_>,
+        attempts: &[&'static Attempt],
+    ) -> Result<Vec<Finding>, NoRun> {
         if attempts.is_empty() {
             return Ok(Vec::new());
         }
         let beside_another = attempts.iter().any(|attempt| attempt.beside_another);
-        let other = if beside_another { self.other_run(way)? } else { None };
+        let other = if beside_another { self.other_run(scenario)? } else { None };
         let spec = serde_json::to_string(&self.spec).map_err(io::Error::other)?;
         let names: Vec<&str> = attempts.iter().map(|attempt| attempt.id).collect();
 
@@ -137,7 +141,7 @@ impl Host {
         }
         self.canaries.take();
 
-        let mut run = self.run(way, "attempts");
+        let mut run = self.run(scenario, "attempts");
         run.args(["attempts", &spec]).args(&names);
         let done = Started::new(run)?.end(RUN)?;
         let seen = self.canaries.take();
@@ -156,7 +160,7 @@ impl Host {
         };
         let judged = attempts.iter().map(|attempt| {
             let (here, there) = (of(&inside, attempt.id), of(outside, attempt.id));
-            let found = judge(attempt, way.bridge, here.as_ref(), there.as_ref(), &seen, ended);
+            let found = judge(attempt, scenario.bridge, here.as_ref(), there.as_ref(), &seen, ended);
             if here.is_none() && ended == Ended::Here {
                 ended = Ended::Before;
             }
@@ -166,16 +170,16 @@ impl Host {
     }
 
     /// Kills an exeat whose stage has a process that ignores what can be ignored, and looks what is left.
-    pub fn survive(&mut self, way: Way<'_>) -> Result<Found, NoRun> {
-        let token = format!("{}-{}-survives", self.token, way.bridge);
-        let mut run = self.run(way, "survive");
+    pub fn survive(&mut self, scenario: Scenario<'_>) -> Result<Finding, NoRun> {
+        let token = format!("{}-{}-survives", self.token, scenario.bridge);
+        let mut run = self.run(scenario, "survive");
         run.args(["survive", &token]);
         let mut started = Started::new(run)?;
-        let found = |seen: String, held: Option<bool>, why: &str| Found {
+        let found = |seen: String, held: Option<bool>, why: &str| Finding {
             id: survive::ID,
             title: survive::TITLE,
             rows: survive::ROWS,
-            bridge: way.bridge,
+            bridge: scenario.bridge,
             seen,
             outside: None,
             held,
@@ -189,7 +193,7 @@ impl Host {
                 Err(NoRun::Said(done))
             };
         }
-        let before = survive::named(&token).len();
+        let before = survive::find_processes(&token).len();
         let began = Instant::now();
         started.kill();
         let left = survive::until_gone(&token, GONE);
@@ -203,8 +207,8 @@ impl Host {
     }
 
     /// Starts another run, whose stage listens on its loopback, and notes where it is. It ends when the value is dropped.
-    fn other_run(&mut self, way: Way<'_>) -> Result<Option<Started>, NoRun> {
-        let mut run = self.run(way, "other");
+    fn other_run(&mut self, scenario: Scenario<'_>) -> Result<Option<Started>, NoRun> {
+        let mut run = self.run(scenario, "other");
         run.args(["wait", &self.token]).stdin(Stdio::piped());
         let mut started = Started::new(run)?;
         self.spec.other = None;
@@ -220,24 +224,24 @@ impl Host {
             self.spec.other = Some(other);
         }
         self.spec.own.retain(|node| !node.path.starts_with(self.scratch.at("")));
-        let own = [self.record("other", way), self.scratch.at("state/exeat")];
+        let own = [self.record("other", scenario), self.scratch.at("state/exeat")];
         self.spec.own.extend(own.iter().filter_map(|path| Node::at(path).ok()));
         Ok(Some(started))
     }
 
-    fn record(&self, name: &str, way: Way<'_>) -> PathBuf {
-        self.scratch.at(&format!("record-{name}-{}.jsonl", way.bridge))
+    fn record(&self, name: &str, scenario: Scenario<'_>) -> PathBuf {
+        self.scratch.at(&format!("record-{name}-{}.jsonl", scenario.bridge))
     }
 
     /// `exeat run ... -- exeat prove-inside`, as anybody would start it, with a way out that one attempt misuses.
-    fn run(&self, way: Way<'_>, name: &str) -> Command {
+    fn run(&self, scenario: Scenario<'_>, name: &str) -> Command {
         let mut run = self.program(&self.exe);
         run.args(["run", "--quiet", "--set", "fs.cache=none", "--timeout", "55s"]);
-        run.arg("--set").arg(format!("sandbox.bridge={}", way.bridge));
-        if let Some(view) = way.view {
+        run.arg("--set").arg(format!("sandbox.bridge={}", scenario.bridge));
+        if let Some(view) = scenario.view {
             run.args(["--fs", view]);
         }
-        run.arg("--audit").arg(self.record(name, way));
+        run.arg("--audit").arg(self.record(name, scenario));
         let mut bind = self.exe.clone().into_os_string();
         bind.push(format!(":{PLACE}"));
         run.arg("--ro").arg(bind);
@@ -250,7 +254,7 @@ impl Host {
         }
         run.current_dir(self.scratch.work());
         let mut loader = Vec::new();
-        if way.view == Some("minimal") {
+        if scenario.view == Some("minimal") {
             // Nothing is shown that is not named.
             run.args(["--rw", "."]);
             for library in loader::libraries() {
@@ -286,11 +290,11 @@ impl Host {
     }
 }
 
-/// Why there is nothing to judge.
+/// The reason that there is no result to judge.
 pub enum NoRun {
     /// The run did not start, and said why.
     Said(Done),
-    /// This side failed.
+    /// An error on the host.
     Io(io::Error),
 }
 

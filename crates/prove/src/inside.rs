@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::attempt::{Attempt, Control, Saw, Spec, name};
 use crate::attempts;
 
-/// How long one attempt may take.
+/// The longest duration of one attempt.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// One attempt and what came of it.
+/// An attempt and its result.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) id: String,
@@ -31,7 +31,7 @@ pub(crate) const INSIDE: &str = "prove-inside";
 /// # Errors
 /// Returns an error for words that it does not know, and when a line cannot be written.
 #[must_use]
-pub fn asked() -> Option<io::Result<()>> {
+pub fn run_if_requested() -> Option<io::Result<()>> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != INSIDE {
         return None;
@@ -63,7 +63,7 @@ fn run(words: &[String]) -> io::Result<()> {
     }
 }
 
-/// Makes an attempt in a process of its own, which may be killed for it.
+/// Makes an attempt in a separate process, which the sandbox may kill for it.
 fn alone(make: fn(&Spec) -> Saw, spec: &Spec) -> Saw {
     let said = apart(LIMIT, || serde_json::to_vec(&make(spec)).unwrap_or_default());
     match said {

@@ -80,7 +80,7 @@ fn open(path: &Path) -> io::Result<()> {
     if path.is_dir() { fs::read_dir(path).map(drop) } else { File::open(path).map(drop) }
 }
 
-/// Each in a process of its own: unshare(2) would change the next attempt.
+/// Makes each attempt in a separate process, because unshare(2) would change the next attempt.
 fn user_namespace() -> Saw {
     several([
         ("clone".into(), sys::clone(Namespace::User)),

@@ -49,9 +49,9 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     })
     .controlled()
     .watched(&["udp6"]),
-    Attempt::new("dns-udp", "asking a name server, UDP", &["D11", "D10"], |spec| asked(spec, ask_udp))
+    Attempt::new("dns-udp", "asking a name server, UDP", &["D11", "D10"], |spec| ask_resolver(spec, ask_udp))
         .controlled(),
-    Attempt::new("dns-tcp", "asking a name server, TCP", &["D11", "D10"], |spec| asked(spec, ask_tcp))
+    Attempt::new("dns-tcp", "asking a name server, TCP", &["D11", "D10"], |spec| ask_resolver(spec, ask_tcp))
         .controlled(),
     Attempt::new("lookup", "a name through the C library", &["D11", "D12"], |_| lookup()).controlled(),
     Attempt::new("protocols", "internet sockets but TCP, UDP and ping", &["B05"], |_| protocols())
@@ -143,7 +143,7 @@ pub(super) fn no_listener(canary: &str) -> String {
 
 type Ask = fn(SocketAddr, &str, u16) -> io::Result<Reply>;
 
-fn asked(spec: &Spec, ask: Ask) -> Saw {
+fn ask_resolver(spec: &Spec, ask: Ask) -> Saw {
     match spec.resolver {
         Some(server) => match ask(server, NAME, 1) {
             // The sandbox's own, which says so of every name that is not granted.
@@ -156,7 +156,7 @@ fn asked(spec: &Spec, ask: Ask) -> Saw {
     }
 }
 
-/// What a name server said.
+/// The answer of a name server.
 pub(super) struct Reply {
     /// The word for its code (RFC 1035, section 4.1.1).
     pub(super) code: &'static str,
@@ -243,7 +243,7 @@ fn mptcp() -> Saw {
 /// Linux 5.6, include/uapi/linux/in.h.
 const MPTCP: i32 = 262;
 
-/// What is TCP by another name, or would make the kernel load a module.
+/// Opens sockets of protocols that equal TCP or make the kernel load a module.
 fn protocols() -> Saw {
     const DCCP: (i32, i32) = (6, 33); // SOCK_DCCP, IPPROTO_DCCP
     let kinds = [

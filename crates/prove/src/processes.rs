@@ -98,7 +98,7 @@ fn beside(spec: &Spec, reach: impl Fn(Pid) -> io::Result<()>) -> Saw {
     several(pids.into_iter().map(|pid| (format!("process {pid}"), reach(pid))))
 }
 
-/// One byte of the first readable mapping.
+/// Reads one byte of the first readable mapping.
 fn read_memory(pid: Pid) -> io::Result<()> {
     // Where the map is not to be had, the call is made all the same: it is refused before the address is looked at.
     let base = mapping(pid).unwrap_or(0x1000);
@@ -108,7 +108,7 @@ fn read_memory(pid: Pid) -> io::Result<()> {
     process_vm_readv(pid, &mut local, &remote).map(drop).map_err(Into::into)
 }
 
-/// One byte of the first writable mapping, put back as it is.
+/// Writes one byte of the first writable mapping, with its present value.
 fn write_memory(pid: Pid) -> io::Result<()> {
     let mut memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
     let start = SeekFrom::Start(u64::try_from(mapping(pid)?).map_err(io::Error::other)?);
@@ -119,7 +119,7 @@ fn write_memory(pid: Pid) -> io::Result<()> {
     memory.write_all(&byte)
 }
 
-/// Where the first writable mapping of a process begins.
+/// Returns the start of the first writable mapping of a process.
 fn mapping(pid: Pid) -> io::Result<usize> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let line = maps.lines().find(|line| line.contains(" rw"));

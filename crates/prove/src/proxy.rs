@@ -44,7 +44,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 const DENIED: &str = "exeat-prove.invalid:443";
 /// The name that a refused hello carries.
 const OTHER_NAME: &str = "other-name.exeat-prove.invalid";
-/// Where clouds keep a machine's own credentials, in both families.
+/// The metadata services of clouds, which hand out a machine's credentials, in both families.
 const METADATA: [&str; 3] = ["169.254.169.254:80", "[fd00:ec2::254]:80", "168.63.129.16:80"];
 /// exeat's socket inside (docs/threats.md, B25).
 const SOCKET: &str = "/run/exeat/proxy.sock";
@@ -97,7 +97,7 @@ fn refused(spec: &Spec, id: &str, targets: &[String]) -> Saw {
     if out.is_empty() { Saw::Refused(refused.join(", ")) } else { Saw::Out(some(&out)) }
 }
 
-/// The same for hosts that lead to the listener on the host's loopback.
+/// Asks the proxy for hosts that resolve to the listener on the host's loopback.
 fn on_canary(spec: &Spec, id: &str, hosts: &[&str]) -> Saw {
     let Some(port) = canary_port(spec) else { return Saw::NotMade(no_listener("4")) };
     let targets: Vec<_> = hosts.iter().map(|host| format!("{host}:{port}")).collect();

@@ -1,4 +1,4 @@
-//! What a proof makes on the host and takes away again: a directory with a project in it, sockets, an open file.
+//! The temporary files of a proof on the host: a directory with a project in it, sockets, an open file.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -32,7 +32,7 @@ impl Scratch {
         self.path.join("work")
     }
 
-    /// That of the control.
+    /// Returns the directory of the control.
     pub(crate) fn outside(&self) -> PathBuf {
         self.path.join("outside")
     }

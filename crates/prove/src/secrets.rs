@@ -1,4 +1,4 @@
-//! What lies about on the host: environments, keyrings, descriptors, credentials, records.
+//! Attempts to read secrets of the host: environments, keyrings, descriptors, credentials, records.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,11 +14,11 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("keyring", "a key in the caller's session keyring", &["B29"], keyring).controlled(),
     Attempt::new("descriptors", "a file that the caller has open", &["B20"], descriptors).controlled(),
     Attempt::new("credentials", "credentials below the home directory", &["B13"], |spec| {
-        opened(&spec.hidden, "no listed file is there")
+        open_nodes(&spec.hidden, "no listed file is there")
     })
     .controlled(),
     Attempt::new("record", "exeat's own record and state", &["A02"], |spec| {
-        opened(&spec.own, "there is no record")
+        open_nodes(&spec.own, "there is no record")
     })
     .controlled()
     .beside_another_run(),
@@ -62,7 +62,7 @@ fn descriptors(spec: &Spec) -> Saw {
 }
 
 /// Opens what the host side found there, and looks whether it is the same: never at what is in it.
-fn opened(nodes: &[Node], none: &str) -> Saw {
+fn open_nodes(nodes: &[Node], none: &str) -> Saw {
     if nodes.is_empty() {
         return Saw::NotMade(none.into());
     }

@@ -1,4 +1,4 @@
-//! Sockets that are no network: of the host's files, of other runs, of other families.
+//! Attempts on sockets other than the Internet's: Unix sockets of the host, of other runs, and other families.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -8,16 +8,16 @@ use crate::sys;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-/// What it is called.
+/// The name of the attempt.
 pub const ID: &str = "survive";
-/// What is tried.
+/// A short description for the user.
 pub const TITLE: &str = "living on when exeat is killed";
 /// The rows of docs/threats.md that it stands for.
 pub const ROWS: &[&str] = &["B32"];
-/// What the survivor says when it stands.
+/// The word that the survivor prints when it is ready.
 pub(crate) const ALIVE: &str = "alive";
 
-/// How long the survivor lives where nothing ends it.
+/// The longest life of the survivor.
 const LIFE: Duration = Duration::from_secs(20);
 
 /// The stage: starts a survivor and waits for it.
@@ -43,7 +43,7 @@ fn survivor() -> io::Result<()> {
 }
 
 /// The processes that have this word among their arguments.
-pub(crate) fn named(token: &str) -> Vec<Pid> {
+pub(crate) fn find_processes(token: &str) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
@@ -58,7 +58,7 @@ pub(crate) fn named(token: &str) -> Vec<Pid> {
 pub(crate) fn until_gone(token: &str, limit: Duration) -> Vec<Pid> {
     let end = Instant::now() + limit;
     loop {
-        let left = named(token);
+        let left = find_processes(token);
         if left.is_empty() || Instant::now() > end {
             return left;
         }

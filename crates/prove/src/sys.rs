@@ -16,11 +16,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// The outcome of an attempt in a child process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Apart {
-    /// It wrote these bytes and ended.
+    /// The process wrote these bytes and ended.
     Said(Vec<u8>),
-    /// This signal ended it.
+    /// This signal ended the process.
     Killed(i32),
-    /// It still ran at its deadline and was killed.
+    /// The process still ran at its deadline and was killed.
     Late,
 }
 
@@ -385,7 +385,7 @@ const SESSION: i32 = -3;
 pub(crate) fn plant_key(name: &str, secret: &str) -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
     const KEYCTL_SETPERM: i32 = 5;
-    /// All rights for the possessor and the user (keyctl_setperm(3)).
+    /// Gives all rights to the possessor and the user (keyctl_setperm(3)).
     const PERMISSIONS: u32 = 0x3f3f_0000;
     let name = CString::new(name)?;
     let none: *const libc::c_char = std::ptr::null();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use exeat_policy::printable;
 use exeat_prove::attempt::Attempt;
-use exeat_prove::host::{Found, Host, NoRun, Way, stopped};
+use exeat_prove::host::{Finding, Host, NoRun, Scenario, stopped};
 use exeat_prove::{attempts, survive};
 use serde_json::{Value, json};
 
@@ -28,13 +28,13 @@ pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
     let made: Vec<&'static Attempt> = attempts().filter(|attempt| chosen.contains(&attempt.id)).collect();
     let mut found = Vec::new();
     for bridge in bridges(args.bridge) {
-        let way = Way { bridge, view: args.fs.map(view) };
-        found.extend(match host.over(way, &made) {
+        let scenario = Scenario { bridge, view: args.fs.map(view) };
+        found.extend(match host.over(scenario, &made) {
             Ok(found) => found,
             Err(error) => return no_run(error),
         });
         if chosen.contains(&survive::ID) && stopped().is_none() {
-            found.push(match host.survive(way) {
+            found.push(match host.survive(scenario) {
                 Ok(found) => found,
                 Err(error) => return no_run(error),
             });
@@ -102,7 +102,7 @@ fn no_run(error: NoRun) -> Result<Exit, Failure> {
     }
 }
 
-fn exit(found: &[Found]) -> Exit {
+fn exit(found: &[Finding]) -> Exit {
     match found {
         found if found.iter().any(|found| found.held == Some(false)) => Exit::No,
         found if found.iter().any(|found| found.held == Some(true)) => Exit::Yes,
@@ -124,7 +124,7 @@ fn listed(chosen: &[&str], is_json: bool) -> String {
     lines.concat()
 }
 
-fn object(found: &[Found], args: &ProveArgs) -> Value {
+fn object(found: &[Finding], args: &ProveArgs) -> Value {
     let uid = nix::unistd::geteuid();
     let kernel = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
     let attempts: Vec<Value> = found
@@ -147,7 +147,7 @@ fn object(found: &[Found], args: &ProveArgs) -> Value {
 }
 
 /// A line for each attempt, or for each bridge where they differ; and what it comes to.
-fn table(found: &[Found], paint: Paint) -> String {
+fn table(found: &[Finding], paint: Paint) -> String {
     let mut out = String::new();
     let width = found.iter().map(|found| found.title.len()).max().unwrap_or(0);
     let seen_width = found.iter().map(|found| shown(found).chars().count()).max().unwrap_or(0).min(60);
@@ -156,7 +156,7 @@ fn table(found: &[Found], paint: Paint) -> String {
         .iter()
         .filter(|one| found.iter().find(|other| other.id == one.id).is_some_and(|f| std::ptr::eq(f, *one)))
     {
-        let all: Vec<&Found> = found.iter().filter(|other| other.id == first.id).collect();
+        let all: Vec<&Finding> = found.iter().filter(|other| other.id == first.id).collect();
         let alike = all.iter().all(|other| other.held == first.held);
         for one in if alike { vec![first] } else { all } {
             let on = if alike { String::new() } else { format!(" ({})", one.bridge) };
@@ -182,7 +182,7 @@ fn table(found: &[Found], paint: Paint) -> String {
 }
 
 /// What was seen; of what was skipped, why.
-fn shown(found: &Found) -> String {
+fn shown(found: &Finding) -> String {
     let text = match found.held {
         None if found.seen.is_empty() || found.why.starts_with("it does not") => &found.why,
         _ => &found.seen,
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn one_that_does_not_hold_decides() {
-        let found = |held| Found {
+        let found = |held| Finding {
             id: "it",
             title: "a title",
             rows: &[],
@@ -229,14 +229,14 @@ mod tests {
             (&[None, None], Exit::CouldNot),
             (&[], Exit::CouldNot),
         ] {
-            let found: Vec<Found> = held.iter().copied().map(found).collect();
+            let found: Vec<Finding> = held.iter().copied().map(found).collect();
             assert_eq!(exit(&found), code, "{held:?}");
         }
     }
 
     #[test]
     fn bridges_that_differ_have_a_line_each() {
-        let found = |bridge, held, seen: &str| Found {
+        let found = |bridge, held, seen: &str| Finding {
             id: "it",
             title: "a title",
             rows: &[],

@@ -14,9 +14,9 @@ use super::stop::stopped;
 
 /// Bytes of each stream that are kept.
 const MOST: usize = 1 << 20;
-/// How long the streams of an ended program may stay open.
+/// The longest time that the streams of an ended program may stay open.
 const SETTLE: Duration = Duration::from_millis(500);
-/// How long a program that is asked to end may take.
+/// The longest wait for a program that was asked to end.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(3);
@@ -32,7 +32,7 @@ pub(super) struct Started {
 pub struct Done {
     status: ExitStatus,
     pub(crate) stdout: String,
-    /// Everything that it wrote to standard error.
+    /// The program's standard error.
     pub stderr: String,
 }
 
@@ -43,7 +43,7 @@ impl Started {
         Ok(Self { child, out, err })
     }
 
-    /// What it has said on its standard output until now.
+    /// Returns the standard output so far.
     pub(super) fn heard(&self) -> String {
         self.out.so_far()
     }
@@ -64,7 +64,7 @@ impl Started {
         false
     }
 
-    /// Kills it: no handler of its own runs.
+    /// Kills the program with SIGKILL, so that no handler runs.
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
     }

@@ -1,32 +1,32 @@
-//! What an attempt's answers mean.
+//! Judges the results of an attempt.
 
 use std::time::Duration;
 
 use crate::attempt::{Attempt, Control, Saw};
-use crate::canary::Seen;
+use crate::canary::Visits;
 
-/// What came of one attempt over one bridge.
+/// The judged result of one attempt over one bridge.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct Finding {
     /// The attempt, as [`Attempt::id`].
     pub id: &'static str,
-    /// What was tried.
+    /// A short description for the user.
     pub title: &'static str,
     /// The rows of docs/threats.md that it stands for.
     pub rows: &'static [&'static str],
     /// The bridge of the run.
     pub bridge: &'static str,
-    /// What was seen inside, and by the canaries.
+    /// The result inside, and the canaries' visits.
     pub seen: String,
-    /// What the same attempt saw outside, if it was made there.
+    /// The result of the same attempt outside, if it was made there.
     pub outside: Option<Saw>,
     /// `None`: it could not be made, or nothing shows that it could succeed.
     pub held: Option<bool>,
-    /// Why that is so.
+    /// The reason for the verdict.
     pub why: String,
 }
 
-/// Why an attempt said nothing.
+/// The reason that an attempt has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     /// The stage had said everything before it, and nothing since.
@@ -37,16 +37,16 @@ pub(super) enum Ended {
     InTime,
 }
 
-/// What an attempt's answers mean.
+/// Judges an attempt by its results inside and outside, and by the canaries' visits.
 pub(super) fn judge(
     attempt: &Attempt,
     bridge: &'static str,
     inside: Option<&Saw>,
     outside: Option<&Saw>,
-    by_canaries: &Seen,
+    by_canaries: &Visits,
     ended: Ended,
-) -> Found {
-    let mut found = Found {
+) -> Finding {
+    let mut found = Finding {
         id: attempt.id,
         title: attempt.title,
         rows: attempt.rows,
@@ -58,7 +58,7 @@ pub(super) fn judge(
     };
     let visited = by_canaries.visits.iter().any(|visit| {
         attempt.canaries.contains(&visit.canary.as_str())
-            // A proxy that waits for a hello has connected, and said nothing: that is no way out.
+            // A proxy that waits for a hello has connected, and sent nothing. That is not an escape.
             && (visit.said.contains(attempt.trace) || visit.said.is_empty() && attempt.trace == attempt.id)
     });
     let (seen, held, why) = match inside {
@@ -92,7 +92,7 @@ pub(super) fn judge(
     found
 }
 
-/// What it means that of so many processes so many are left after that time.
+/// Judges how many of a run's processes are left some time after exeat was killed.
 pub(super) fn survived(before: usize, left: usize, took: Duration) -> (String, Option<bool>, &'static str) {
     match (before, left) {
         // The stage and its survivor at least; what of exeat carries the word, besides.

@@ -1,4 +1,4 @@
-//! What this program needs besides itself, where a view shows nothing that is not named.
+//! Finds the libraries that this program needs in a minimal view.
 
 use std::fs;
 use std::path::PathBuf;

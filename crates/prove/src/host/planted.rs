@@ -1,4 +1,4 @@
-//! What is put in a stage's way, and what is there anyway.
+//! Plants secrets and sockets for a stage to find, and lists those that exist anyway.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::attempt::{Control, Saw};
-use crate::canary::{Seen, Visit};
+use crate::canary::{Visit, Visits};
 
 fn attempt(control: Control) -> Attempt {
     Attempt {
@@ -10,7 +10,7 @@ fn attempt(control: Control) -> Attempt {
 }
 
 fn held(control: Control, inside: Option<&Saw>, outside: Option<&Saw>, visits: &[Visit]) -> Option<bool> {
-    let seen = Seen { visits: visits.to_vec(), missed: false };
+    let seen = Visits { visits: visits.to_vec(), missed: false };
     judge(&attempt(control), "handoff", inside, outside, &seen, Ended::Here).held
 }
 
@@ -56,7 +56,7 @@ fn a_canary_is_believed_rather_than_the_stage() {
 #[test]
 fn a_canary_that_missed_somebody_shows_nothing() {
     let refused = Saw::Refused("ECONNREFUSED".into());
-    let missed = Seen { missed: true, ..Seen::default() };
+    let missed = Visits { missed: true, ..Visits::default() };
     let watched = attempt(Control::None);
     let not_watched = Attempt { canaries: &[], ..attempt(Control::None) };
     for (attempt, held) in [(watched, None), (not_watched, Some(true))] {
@@ -69,7 +69,7 @@ fn a_canary_that_missed_somebody_shows_nothing() {
 fn what_follows_an_end_was_not_tried() {
     let attempt = attempt(Control::None);
     for (ended, held) in [(Ended::Here, Some(false)), (Ended::Before, None), (Ended::InTime, None)] {
-        assert_eq!(judge(&attempt, "relay", None, None, &Seen::default(), ended).held, held, "{ended:?}");
+        assert_eq!(judge(&attempt, "relay", None, None, &Visits::default(), ended).held, held, "{ended:?}");
     }
 }
 
