@@ -1,4 +1,4 @@
-//! What was typed, and nothing else: no file is read here and no default depends on the machine. What it means is in
+//! The arguments as they were typed. No file is read here, and no default depends on the machine. What it means is in
 //! `request.rs`.
 
 use std::path::PathBuf;

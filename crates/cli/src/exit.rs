@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use exeat_runner::Ended;
 
-/// How a command of exeat ends.
+/// The exit codes of exeat's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Done; for `check`: yes, allowed.

@@ -1,4 +1,4 @@
-//! What ends a command early, and the one function that prints it. A denial is no failure: it is an answer.
+//! Failures that end a command early, and the one function that prints them. A denial is an answer and not a failure.
 
 use std::error::Error;
 use std::io;
@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::stdio;
 use crate::terminal::{Paint, printable_lines, speaker};
 
-/// Why a command of exeat stopped. The message is lower case, without a full stop, the user's text in backticks.
+/// The reason that a command of exeat stopped. The message is lower case, without a full stop, the user's text in backticks.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// An input of the user's is wrong (exit code 2), or something that exeat needs does not work here (125).
@@ -44,7 +44,7 @@ impl<'a> From<&'a Position> for At<'a> {
     }
 }
 
-/// One line of `--format json` about what ended a command early. What there is not is absent.
+/// A line of `--format json` about a failure. Fields without a value are absent.
 #[derive(Serialize)]
 struct Line<'a> {
     schema: u32,
@@ -73,7 +73,7 @@ enum What<'a> {
     },
 }
 
-/// How a hint begins that is a suggestion.
+/// The prefix of a hint that is a suggestion.
 const MEANT: &str = "probably meant: ";
 
 impl Failure {
@@ -99,17 +99,17 @@ impl Failure {
         failure.because(error)
     }
 
-    /// What caused it; never repeated by the message.
+    /// Adds the cause, which the message must not repeat.
     pub(crate) fn because(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.with(|fault| fault.because(source))
     }
 
-    /// What to do, on a line of its own.
+    /// Adds a hint, which is printed on a separate line.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         self.with(|fault| fault.hint(hint))
     }
 
-    /// What was probably meant, for programs; where the message says so itself.
+    /// Adds the probable meaning for programs, if the message itself contains it.
     pub(crate) fn meant(self, meant: String) -> Self {
         self.with(|fault| fault.meant(meant))
     }
@@ -167,7 +167,7 @@ impl Failure {
         }
     }
 
-    /// The same as plain text, for a program that reads it: without a name in front.
+    /// Formats the failure as plain text for programs, without the prefix.
     pub(crate) fn said(&self) -> String {
         let text = self.report(Paint::PLAIN);
         let prefix = format!("{}: error: ", speaker());
@@ -238,7 +238,7 @@ impl Failure {
     }
 }
 
-/// What happened with its causes, in one line; then what made it happen, and what to do, where they are known.
+/// Formats the message with its causes as one line, then the origin and the hint if they are known.
 fn lines(
     message: &str,
     source: Option<&dyn Error>,
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(failure.exit().code(), 125);
     }
 
-    /// Which of the host's settings refused is not in bubblewrap's words.
+    /// bubblewrap does not say which setting of the host refused.
     #[test]
     fn the_layer_that_refused_stands_before_the_hint() {
         let said = io::Error::other("bwrap: setting up uid map: Permission denied");

@@ -1,5 +1,5 @@
-//! What people read: colour, the summary at the end of a run, tables. It decides nothing and writes nothing; its
-//! functions return text. A record that programs read is never rendered here.
+//! Text for people: color, the summary at the end of a run, tables. The functions return text and write nothing. Text for programs
+//! is never made here.
 
 use std::collections::BTreeSet;
 
@@ -14,17 +14,17 @@ use crate::terminal::{Paint, speaker};
 /// The end of one run, as the summary needs it.
 #[derive(Debug)]
 pub(crate) struct Ending<'a> {
-    /// What was denied, failed and reached.
+    /// Denied, failed and reached connections.
     pub(crate) summary: &'a ConnectionSummary,
-    /// How the stage ended; `None`: there was no stage (`exeat proxy`).
+    /// The end of the stage; `None` if there was no stage (`exeat proxy`).
     pub(crate) ended: Option<Ended>,
-    /// What `exeat audit show` needs to find the record; `None`: it went to a descriptor.
+    /// The argument of `exeat audit show` for the record; `None` if the record went to a descriptor.
     pub(crate) record: Option<String>,
-    /// What the record and the ledger end with, for whoever keeps this text; `None`: nothing signs them.
+    /// The last hashes of the record and the ledger, for whoever keeps this text; `None` if nothing signs them.
     pub(crate) seal: Option<String>,
     /// The stage declared `Llm`.
     pub(crate) llm: bool,
-    /// What a refusal does to the run.
+    /// The effect of a denial on the run.
     pub(crate) on_denied: OnDenied,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn seal(outcome: &Outcome) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Where the decisions are of a run through somebody else's proxy; nothing where nothing was asked for.
+/// Says where the decisions of a run through another proxy are; empty if the run made no connection.
 pub(crate) fn through(summary: &ConnectionSummary, through: &OtherProxy) -> String {
     let OtherProxy { socket, lost } = through;
     let place = printable(&format!("unix:{}", socket.display()));
@@ -170,7 +170,7 @@ impl Ending<'_> {
     }
 }
 
-/// One line of the summary, before its columns are known.
+/// A line of the summary, before the widths of the columns are known.
 struct Row {
     word: &'static str,
     count: String,
@@ -217,7 +217,7 @@ fn programs(paths: &[String]) -> String {
     names.join(", ")
 }
 
-/// Where more than one program asked, puts what one has asked together, and leaves the names out elsewhere: all is then one program's.
+/// Groups the rows by program. If there is only one program, removes its name from all rows.
 fn by_program(rows: &mut [Row]) {
     let mut order: Vec<String> = Vec::new();
     for row in rows.iter() {

@@ -60,13 +60,13 @@ pub(crate) fn open(hop: &NextHop, machine: &Machine) -> Result<UpstreamProxy, Fa
     Ok(UpstreamProxy::new(hop.url().clone(), hop.bypass(), hop.credentials(&machine.env)?))
 }
 
-/// What the arguments of `exeat run` come to.
+/// The request that the arguments of `exeat run` make.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) request: Request,
-    /// What the user should know before the stage starts.
+    /// Notes for the user before the stage starts.
     pub(crate) notes: Vec<String>,
-    /// Why hosts of a preset may be missing, which is told at the end.
+    /// Reasons that hosts of a preset may be missing, for the end of the run.
     pub(crate) doubts: Vec<String>,
     /// The stage declares `Llm`, whoever grants its hosts.
     pub(crate) llm: bool,
@@ -236,7 +236,7 @@ fn usual_cache(is_read_only: bool, machine: &Machine) -> Cache {
     }
 }
 
-/// Where the record goes.
+/// Returns the destination of the record.
 pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditTo, Failure> {
     Ok(match output {
         None => AuditTo::Default,
@@ -252,7 +252,7 @@ pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditT
     })
 }
 
-/// What signs the record.
+/// Returns the key that signs the record.
 pub(crate) fn signing(from: Option<&KeyFrom>, machine: &Machine) -> Result<Signing, Failure> {
     /// Bytes of a key at most: one that is longer is something else.
     const MOST: u64 = 16 * 1024;

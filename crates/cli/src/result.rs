@@ -1,4 +1,4 @@
-//! Where the result object goes (`--result`). What it says is the runner's.
+//! The output of the result object (`--result`). The runner makes its contents.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -14,12 +14,12 @@ use crate::args::Output;
 use crate::failure::Failure;
 use crate::request;
 
-/// What it says of a run that did not happen, or that was lost.
+/// The result of a run that did not start, or that was lost.
 pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
     RunResult::from_failure(failure.cause(), failure.exit().code(), failure.said(), failure.error())
 }
 
-/// Where the result goes, opened before the stage runs.
+/// The output of the result, opened before the stage runs.
 #[derive(Debug)]
 pub(crate) struct Sink(place::Output);
 

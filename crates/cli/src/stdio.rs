@@ -90,7 +90,7 @@ fn write_patiently(
                 // Rounded up, so that the last moment is not spent awake.
                 let timeout =
                     PollTimeout::try_from(*patience + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-                // Interrupted or not: what comes of it is seen at the next write.
+                // The next write shows the result, also if this was interrupted.
                 let _ = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLOUT)], timeout);
                 *patience = patience.saturating_sub(start.elapsed());
             }
@@ -100,7 +100,7 @@ fn write_patiently(
     Ok(())
 }
 
-/// One line for the user on stderr, of a kind: `note`, `warning`.
+/// Prints a line of a kind (`note`, `warning`) on stderr.
 pub(crate) fn line(kind: &str, text: &str) {
     say(&format!("{}: {kind}: {}\n", speaker(), exeat_policy::printable(text)));
 }

@@ -1,4 +1,4 @@
-//! How a line for the user looks: how it begins, its colour, and what is escaped in it.
+//! The form of lines for the user: their prefix, color and escapes.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ impl Paint {
     /// No colour.
     pub(crate) const PLAIN: Self = Self(false);
 
-    /// What `--color`, the stream and the environment say together.
+    /// Decides from `--color`, the stream and the environment.
     pub(crate) fn new(when: ColorWhen, stream: &impl IsTerminal) -> Self {
         let is = |name, what: fn(&std::ffi::OsStr) -> bool| std::env::var_os(name).is_some_and(|v| what(&v));
         Self(match when {
@@ -63,7 +63,7 @@ impl Paint {
         self.wrap("\x1b[33m", text)
     }
 
-    /// What to type next, and headings.
+    /// Commands to type next, and headings.
     pub(crate) fn strong(self, text: &str) -> String {
         self.wrap("\x1b[1m", text)
     }

@@ -1,4 +1,4 @@
-//! What was typed behind `exeat audit`.
+//! The arguments of `exeat audit`.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What was typed of a policy, and behind `exeat policy`.
+//! The arguments about policies, and those of `exeat policy`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What was typed behind `exeat run` and `exeat learn`, and what other commands take of it.
+//! The arguments of `exeat run` and `exeat learn`, and those that other commands share with them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

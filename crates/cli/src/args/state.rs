@@ -1,4 +1,4 @@
-//! What was typed behind `exeat state`.
+//! The arguments of `exeat state`.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -68,7 +68,7 @@ fn a_variable_s_name_has_no_space() {
     assert_eq!(parse_variable("A=b c"), Ok(Variable::Set("A".into(), "b c".into())));
 }
 
-/// What a later version has is refused here, never taken and ignored.
+/// Arguments of later versions are refused and never ignored.
 #[test]
 fn flags_of_other_versions_are_refused() {
     for flag in ["--backend=bwrap", "--unsafe-no-isolation"] {
@@ -141,7 +141,7 @@ fn ages_of_records() {
     }
 }
 
-/// What holds for all rules is said wherever rules are.
+/// The help of every command with rules describes them.
 #[test]
 fn terms() {
     for command in [
@@ -240,7 +240,7 @@ fn listeners() {
     }
 }
 
-/// What was typed makes no line of its own in an error, and paints nothing.
+/// Text of the user adds no line and no color to an error.
 #[test]
 fn errors_show_what_was_typed_on_one_line() {
     let typed = "/a\n\u{1b}[31mexeat: fake\nb:c:d";

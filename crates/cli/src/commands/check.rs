@@ -66,7 +66,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
     })
 }
 
-/// What was found out about one target.
+/// The answer for one target.
 struct Answer {
     target: String,
     said: Said,
@@ -75,7 +75,7 @@ struct Answer {
     without_proxy: Without,
 }
 
-/// What a program reaches that ignores the proxy's variables.
+/// The ways of a program that ignores the proxy variables.
 enum Without {
     /// The target, through the gateway.
     Gateway,
@@ -139,7 +139,7 @@ impl Said {
         }
     }
 
-    /// What enforcing would say of what report mode lets through.
+    /// Returns the denial of a target that only report mode allows.
     fn would_deny(&self) -> Option<&Denial> {
         match self {
             Self::Granted(admitted) => admitted.would_deny(),
@@ -148,7 +148,7 @@ impl Said {
         }
     }
 
-    /// What may be sent there in a run: the smallest budget.
+    /// Returns the smallest upload budget of the rules.
     fn max_upload(&self) -> Option<Size> {
         let least = match self {
             Self::Granted(admitted) => admitted.upload_budgets().map(|(_, bytes)| bytes).min(),
@@ -234,7 +234,7 @@ fn text(answers: &[Answer], paint: Paint) -> String {
     out
 }
 
-/// What else the rule that decided allows.
+/// Describes the other targets of the rule that decided.
 fn also(said: &Said) -> Option<String> {
     match said {
         Said::Granted(admitted) => admitted.rule()?.also_opens(admitted.target()),
@@ -253,7 +253,7 @@ fn named(rule: &Rule) -> String {
     printable(&format!("{} ({})", rule.text, rule.origin))
 }
 
-/// One line of `--format json`. Absent is what there is not: a rule where none decided, addresses where none were looked up.
+/// A line of `--format json`. Fields without a value are absent: the rule if none decided, the addresses if none were looked up.
 #[derive(Serialize)]
 struct Line<'a> {
     target: &'a str,
@@ -269,10 +269,10 @@ struct Line<'a> {
     /// Whether a program that ignores the proxy's variables reaches it.
     #[serde(skip_serializing_if = "Option::is_none")]
     without_proxy: Option<bool>,
-    /// The same in words, and why not.
+    /// `without_proxy` in words, with the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     without_proxy_said: Option<String>,
-    /// What else the rule opens.
+    /// Other targets of the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     also: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

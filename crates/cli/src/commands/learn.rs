@@ -51,7 +51,7 @@ pub(crate) fn run(args: LearnArgs, parent: Pid, paint: Paint) -> Result<Exit, Fa
     }
 }
 
-/// What a run must be for its record to tell what it reached.
+/// Checks that the record of a run can contain what it reached.
 fn can_learn(args: &crate::args::RunArgs) -> Result<(), Failure> {
     let not = |what: &str, hint: &str| Err(Failure::input(format!("exeat learn: {what}")).hint(hint));
     if args.policy.mode == Some(Mode::Enforce) {
@@ -86,7 +86,7 @@ fn learned(finished: &Finished) -> Result<String, Failure> {
     Learned::new(&summary).policy_file(&known).map_err(|error| Failure::could("cannot learn").because(error))
 }
 
-/// Where the policy goes, opened before the stage runs.
+/// The output file of the policy, opened before the stage runs.
 struct Sink {
     output: place::Output,
     /// Its name, where it has one.

@@ -383,7 +383,7 @@ fn shown_json(loaded: &Composed) -> Value {
     })
 }
 
-/// What is not as usual for all rules.
+/// Lists settings that differ from the defaults for all rules.
 fn terms(terms: Terms) -> impl Iterator<Item = &'static str> {
     let report = terms.mode == Mode::Report;
     let said = [
@@ -434,7 +434,7 @@ fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str,
     .flatten()
 }
 
-/// Where the stage works, if not where the caller is.
+/// Describes the working directory of the stage, if it is not the caller's.
 fn at(work: &request::Work) -> String {
     match work {
         request::Work::Scratch => "an empty directory, gone with the run".into(),
@@ -478,7 +478,7 @@ fn quoted(text: &str) -> String {
     if text.contains([',', '"', ' ', '\\']) { format!("{text:?}") } else { text.to_owned() }
 }
 
-/// One file of a comparison.
+/// A file of a comparison.
 struct Side {
     file: PolicyFile,
     policy: Policy,
@@ -509,7 +509,7 @@ impl Side {
         Ok(Self { file, policy, is_stored: false })
     }
 
-    /// What differs besides rules: the key, and its two values as text.
+    /// A difference other than rules: the key, and its two values as text.
     fn rest(&self, after: &Self) -> Vec<(String, String, String)> {
         let (old, new) = (self.keys(), after.keys());
         let names: std::collections::BTreeSet<_> =

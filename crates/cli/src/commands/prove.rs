@@ -181,7 +181,7 @@ fn table(found: &[Finding], paint: Paint) -> String {
     out
 }
 
-/// What was seen; of what was skipped, why.
+/// Returns the observation; for a skipped attempt the reason.
 fn shown(found: &Finding) -> String {
     let text = match found.held {
         None if found.seen.is_empty() || found.why.starts_with("it does not") => &found.why,

@@ -71,7 +71,7 @@ pub(crate) struct Finished {
     pub(crate) exit: Exit,
     /// Its record; `None` where that went to a descriptor.
     pub(crate) record: Option<PathBuf>,
-    /// What it ran under.
+    /// The policy of the run.
     pub(crate) policy: Policy,
     /// The services of this machine that it offered.
     pub(crate) host_ports: Vec<HostPort>,
@@ -210,7 +210,7 @@ pub(crate) fn refusal(error: &clap::Error) -> Failure {
     }
 }
 
-/// What clap says, without its own prefix, and without the usage.
+/// Returns clap's message without its prefix and the usage.
 fn in_one(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -218,10 +218,10 @@ fn in_one(error: &clap::Error) -> String {
     text.get(..end.unwrap_or(text.len())).unwrap_or(text).trim_end().to_owned()
 }
 
-/// What a run came to.
+/// The result of a run.
 struct Done {
     outcome: Outcome,
-    /// Why hosts of a preset may be missing.
+    /// Reasons that hosts of a preset may be missing.
     doubts: Vec<String>,
     /// The stage declared `Llm`.
     llm: bool,

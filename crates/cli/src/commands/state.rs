@@ -20,10 +20,10 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
 
-/// Of one run so many things are named in words. How many there are was the stage's to choose.
+/// The maximal number of listed entries per run, because the stage chose how many there are.
 const NAMED: usize = 100;
 
-/// What is in the state directory.
+/// The contents of the state directory.
 struct State {
     dir: PathBuf,
     machine: Machine,

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use exeat_policy::{Action, HostPattern, HostPort, Pattern, Policy, Role, Rule};
 
-/// What to say of them before a stage starts; `None` where there is nothing to say.
+/// Returns a note about rules for loopback addresses, if there are any.
 ///
 /// An address is also what a name needs that leads there: where a rule for a name has one of the same ports, that is taken to be
 /// what was meant.

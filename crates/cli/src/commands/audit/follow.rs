@@ -22,7 +22,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Paint;
 
-/// How long after it was written a line is shown at the latest.
+/// The longest delay between writing and showing a line.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Records that are open at one time. Others wait until one of these is over.
@@ -31,7 +31,7 @@ const MAX_OPEN: usize = 256;
 /// Lines of one record that are shown before the next one has its turn.
 const TURN: usize = 1000;
 
-/// How long a directory may change without its time of change telling: clocks of file systems tick.
+/// The longest time in which two changes of a directory may have the same time of change, because clocks of file systems tick.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Whether runs are meant that have not begun yet: those that flags select from the state directory.
@@ -50,13 +50,13 @@ pub(super) fn all(args: &ShowArgs, filter: &Filter, paint: Paint) -> Result<Exit
     let mut known = Known::default();
     let mut strands = Strands::new(args, filter, &selection, paint);
     let going_on = |path: &PathBuf| exeat_record::is_being_written(path).unwrap_or(false);
-    let begun: Vec<PathBuf> = known.look(&place)?.into_iter().filter(going_on).collect();
+    let begun: Vec<PathBuf> = known.find_new(&place)?.into_iter().filter(going_on).collect();
     let plural = if begun.len() == 1 { " goes" } else { "s go" };
     crate::stdio::line("note", &format!("{} run{plural} on; those that begin follow", begun.len()));
     strands.waiting.extend(begun);
     loop {
         strands.turn(Some(&place))?;
-        strands.waiting.extend(known.look(&place)?);
+        strands.waiting.extend(known.find_new(&place)?);
     }
 }
 
@@ -75,8 +75,8 @@ struct Known {
 }
 
 impl Known {
-    /// Those that are new, the oldest first.
-    fn look(&mut self, place: &RecordDir) -> Result<Vec<PathBuf>, Failure> {
+    /// Lists new records, the oldest first.
+    fn find_new(&mut self, place: &RecordDir) -> Result<Vec<PathBuf>, Failure> {
         let changed = fs::metadata(place.dir()).and_then(|meta| meta.modified()).ok();
         if changed.is_some() && changed == self.changed && !is_fresh(place.dir()) {
             return Ok(Vec::new());
@@ -99,14 +99,14 @@ struct Strands<'a> {
     color: bool,
     headed: bool,
     open: Vec<Open>,
-    /// Those that are not open yet.
+    /// Records that are not open yet.
     waiting: VecDeque<PathBuf>,
-    /// It was said that some wait.
+    /// Whether the user knows that some records wait.
     is_said: bool,
     is_damaged: bool,
 }
 
-/// One of them.
+/// An open record.
 struct Open {
     source: Source,
     reader: Reader<Growing<Pause>>,
@@ -115,14 +115,14 @@ struct Open {
     is_selected: bool,
 }
 
-/// What is done where there is nothing to read.
+/// The action if there is nothing to read.
 type Pause = fn() -> io::Result<()>;
 
-/// How far a record was read.
+/// The progress of reading a record.
 enum Read {
-    /// There may be more.
+    /// The record may have more lines.
     On,
-    /// It is at its end, or it is not asked for.
+    /// The record has ended, or the flags do not select it.
     Over,
 }
 
@@ -249,7 +249,7 @@ impl Open {
     }
 }
 
-/// Why nothing more is shown.
+/// Returns the failure that ends the command.
 fn failed(out: Out, source: &Source, error: io::Error) -> Failure {
     match out.finish::<()>(Err(error)) {
         Err(Stopped::Reading(error)) => source.unreadable(error),
@@ -330,7 +330,7 @@ fn pause() -> io::Result<()> {
         Ok(_) if polled.iter().filter_map(PollFd::revents).any(|it| it.contains(PollFlags::POLLERR)) => {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        // What else there is to say of it is no reason to ask again at once.
+        // Any other event is not a reason to ask again at once.
         _ => thread::sleep(PAUSE),
     }
     Ok(())

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::request;
 use crate::stdio;
 
-/// Where the user's own key is.
+/// Returns the path of the user's key.
 pub(crate) fn own(place: &RecordDir) -> Result<RecordDir, Failure> {
     exeat_runner::key_place(Some(place)).ok_or(place::DirError::NoHome).map_err(bad_place)
 }

@@ -28,7 +28,7 @@ pub(crate) struct Ledgers {
     /// Where the ledgers are: beside the records; where there is none, as of what root ran for somebody else, beside the key.
     own: RecordDir,
     books: Vec<Book>,
-    /// What the ledgers had at other times.
+    /// Checkpoints that ledgers had earlier.
     heads: Vec<KeptHead>,
     seen: Vec<RecordFacts>,
     /// The runs of records that are there and cannot be read.
@@ -96,7 +96,7 @@ fn unreadable(place: &RecordDir, error: io::Error) -> Failure {
         .because(error)
 }
 
-/// What came of it.
+/// The result of the comparison.
 pub(crate) struct Joining {
     books: Vec<Book>,
     heads: Vec<KeptHead>,

@@ -15,7 +15,7 @@ use crate::args::audit::PruneArgs;
 use crate::exit::Exit;
 use crate::failure::{Failure, in_house};
 
-/// What became of the records that are old enough.
+/// The results for the records that are old enough.
 #[derive(Default)]
 struct Done {
     removed: u64,

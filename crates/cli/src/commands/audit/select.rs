@@ -31,18 +31,18 @@ const MAX_NOTES: usize = 5;
 /// A record that was selected.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Where it is.
+    /// The place of the record.
     pub(crate) source: Source,
-    /// What its first line and its last ones say.
+    /// The facts of its first line and its last lines.
     pub(crate) run: RunSummary,
     /// Whether a record before it holds the same run, and is read instead.
     pub(crate) twin: Option<Twin>,
 }
 
-/// How a record compares with an earlier one of the same run.
+/// The relation of a record to an earlier one of the same run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Twin {
-    /// It is the same to the byte.
+    /// Both have the same bytes.
     Copy,
     /// They differ, from this line on.
     Differs(u64),
@@ -51,9 +51,9 @@ pub(crate) enum Twin {
 /// The records that a command reads.
 #[derive(Debug, Default)]
 pub(crate) struct Selected {
-    /// All of them, in the order in which they are read.
+    /// The selected records, in reading order.
     pub(crate) found: Vec<Found>,
-    /// What stands in the place of a record and is no file, with the reason. Nobody reads on from there.
+    /// Paths that were named as records and are not regular files, with the reason. They are not read.
     pub(crate) strange: Vec<(PathBuf, String)>,
 }
 
@@ -73,13 +73,13 @@ impl Selected {
         self.has_differing() || !self.strange.is_empty()
     }
 
-    /// What its records are worth before they are read.
+    /// Returns the exit code that the selection alone determines.
     pub(crate) fn exit(&self) -> Exit {
         if self.is_damaged() { Exit::No } else { Exit::Yes }
     }
 }
 
-/// What is said where the flags select nothing.
+/// The note if the flags select nothing.
 pub(super) const NOTHING: &str = "no record is of the runs that the flags select";
 
 /// Selects records. None at all is an error.
@@ -91,7 +91,7 @@ pub(crate) fn select(records: &Records) -> Result<Selected, Failure> {
     }
 }
 
-/// Selects records to be shown. That the flags select none is a note: nothing may have run in that time.
+/// Selects records to show. If the flags select none, that is a note and not an error, because nothing may have run in that time.
 pub(crate) fn select_to_show(records: &Records) -> Result<Selected, Failure> {
     let selected = select_some(records)?;
     if selected.found.is_empty() {
@@ -110,7 +110,7 @@ fn select_some(records: &Records) -> Result<Selected, Failure> {
     Ok(selected)
 }
 
-/// The same where no flag means all records, and there may be none.
+/// Selects records; without flags all of them. There may be none.
 pub(crate) fn select_any(records: &Records) -> Result<Selected, Failure> {
     gather(records, records.last, true)
 }
@@ -120,7 +120,7 @@ pub(crate) fn filter(records: &Records) -> Filter {
     Filter { since: records.selection.since, until: records.selection.until, ..Filter::default() }
 }
 
-/// What the flags select.
+/// Builds the selection from the flags.
 pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection, Failure> {
     let mut dirs = Vec::new();
     for dir in &args.dir {
@@ -187,7 +187,7 @@ fn warned(strange: Vec<(PathBuf, String)>) -> Vec<(PathBuf, String)> {
     strange
 }
 
-/// Takes out what is no file: a pipe would be waited for, and a device may have no end.
+/// Separates paths that are not regular files: reading a pipe would wait, and a device may have no end.
 fn apart(paths: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) {
     let (mut files, mut strange) = (Vec::new(), Vec::new());
     for path in paths {
@@ -293,7 +293,7 @@ fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
     Selected { found: preset.into_iter().collect(), strange: Vec::new() }
 }
 
-/// Those of the records that pass, with what is to be said of copies.
+/// Returns the records that the selection contains, with notes about copies.
 fn of(
     selection: &Selection,
     sources: Vec<Source>,
@@ -324,7 +324,7 @@ fn of(
     Ok(Selected { found, strange: warned(strange) })
 }
 
-/// What the first line and the last ones of a record say. Of what can be read once, nothing is taken.
+/// Summarizes the first line and the last lines of a record. Reads nothing from a source that can be read only once.
 fn summary_of(source: &Source) -> RunSummary {
     match source {
         Source::File(path) => summarize(path),
@@ -337,7 +337,7 @@ fn summary_of(source: &Source) -> RunSummary {
     }
 }
 
-/// The same of a file.
+/// Summarizes the first line and the last lines of a file.
 pub(super) fn summarize(path: &Path) -> RunSummary {
     let open = || {
         let end = LinkRule::from_env().walk(path).map_err(io::Error::from)?;

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     Ok(joining.map_or(totals.exit(), |joining| worse(totals.exit(), joining.exit())))
 }
 
-/// What came of all records.
+/// The results of all records.
 #[derive(Default)]
 struct Totals {
     whole: u64,
@@ -260,7 +260,7 @@ fn worse(one: Exit, other: Exit) -> Exit {
     }
 }
 
-/// What came of one record.
+/// The result of one record.
 pub(crate) fn look(source: &Source, keys: &[VerifyingKey]) -> Result<Verification, Failure> {
     verify(source.input()?, source.path(), keys).map_err(|error| source.unreadable(error))
 }
@@ -390,7 +390,7 @@ fn is_open(source: &Source) -> bool {
     source.path().is_some_and(|path| exeat_record::is_being_written(path).unwrap_or(false))
 }
 
-/// Why a record in which nothing is wrong is not whole.
+/// Returns the reason that a record without errors is not whole.
 fn ending(report: &Verification) -> String {
     match report.ending {
         Ending::Empty => "no line is in it".into(),
