@@ -1,4 +1,4 @@
-//! Which paths git tracks, by the index of their repository. A stage can write that file: it decides what is told, and nothing else.
+//! Finds the paths that git tracks, from the index of their repository. A stage can write that file: it decides what is told, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,9 +1,9 @@
-//! What a view comes out as: the pieces of a stage's file tree, in the order in which they are mounted.
+//! The layout of a view: the parts of a stage's file tree, in the order in which they are mounted.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-/// One piece of the file tree. Paths named `at` are in the sandbox, paths named `host` on the host; all are absolute.
+/// A part of the file tree. Paths named `at` are in the sandbox, paths named `host` on the host; all are absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mount {
     /// A file or directory of the host, read-only.

@@ -1,4 +1,4 @@
-//! What a stage sees of the host's files, and what is kept from it: turns a request into the pieces of a file tree.
+//! The stage's view of the host's files, and its bounds: turns a request into the pieces of a file tree.
 //!
 //! Every host path that exeat takes from a flag, a file, a variable or the working directory passes through here before
 //! anything of it is opened or mounted: where it leads, and who may have made the links on the way.

@@ -1,4 +1,4 @@
-//! One file, many names: what the kernel calls a path, and what else leads to the same place.
+//! Names of one file: the kernel's name of a path, and other paths to the same place.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -80,7 +80,7 @@ pub fn id_of_plain(path: &Path) -> io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// The same as [`true_name`] for such a path.
+/// Returns the [`true_name`] of such a path.
 ///
 /// # Errors
 /// As [`open_plain`].
@@ -131,7 +131,7 @@ fn rename_after_look(from: impl AsFd, name: &Path, to: impl AsFd, new: &Path) ->
 struct Mounted {
     /// Major and minor number of the file system.
     device: Vec<u8>,
-    /// What of it is mounted.
+    /// The mounted part of the file system.
     root: PathBuf,
     /// Where.
     at: PathBuf,
@@ -150,7 +150,7 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Where it is mounted.
+    /// The mount point.
     pub fn at(&self) -> PathBuf {
         unescaped(self.at)
     }

@@ -1,4 +1,4 @@
-//! What permissions let a user reach: the caller, or the user that a stage becomes.
+//! The paths that permissions allow to a user: the caller, or the user that a stage becomes.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;

@@ -27,13 +27,13 @@ const EXCHANGED: &str = "something else was put in its place while it was writte
                          directory, so choose one that no stage can write to";
 
 const UNREAD: &str = "it is a named pipe that nobody reads: start its reader first, or remove it";
-/// How long a reader of a named pipe is waited for. A script starts one just before.
+/// The longest wait for a reader of a named pipe, which a script starts just before.
 const READER: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long a reader may take nothing, in milliseconds.
+/// The longest time that a reader may read nothing, in milliseconds.
 const STUCK: u16 = 10_000;
 
-/// Where a command puts what it was asked to write.
+/// The output of a command.
 #[derive(Debug)]
 pub enum Output {
     /// A pipe, a terminal or a device: written as it stands, and never replaced.

@@ -307,7 +307,7 @@ pub const GROUPS: &[Group] = &[
     ),
 ];
 
-/// What the names of git in a repository's directory begin with: `--allow-write .git` leaves those writable.
+/// The prefix of git's names in a repository's directory, which `--allow-write .git` leaves writable.
 pub const GIT: &str = ".git/";
 
 /// A repository's directory; in a linked worktree and in a submodule a file that says where it is, and then protected.
@@ -316,7 +316,7 @@ pub const GIT_LINK: &str = ".git";
 /// Directories of repositories. One that a stage makes is given back to it whole, but for the names of the table.
 pub const REPOSITORIES: [&str; 6] = [GIT_LINK, ".hg", ".sl", ".jj", "_darcs", ".pijul"];
 
-/// The same of Jujutsu. What programs obey in it is `config.toml`.
+/// The pointer of a Jujutsu workspace. Programs obey `config.toml` in the directory that it names.
 pub const JJ_LINK: &str = ".jj/repo";
 
 /// Lists every name, with the time at which it is obeyed. A name with a `*` is a pattern ([`matches_pattern`]).

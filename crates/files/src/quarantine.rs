@@ -95,7 +95,7 @@ pub struct Missing {
     pub links: Vec<(String, PathBuf)>,
     /// Names of `.git`, which is a directory or nothing: git is led elsewhere by a file or a link there.
     pub pointers: Vec<String>,
-    /// Of the names that make a directory a repository without a `.git` ([`is_repository`]), those that were missing.
+    /// Missing names that would make a directory a repository without a `.git` ([`is_repository`]).
     pub bare: Vec<String>,
     /// Directories of repositories, whether they are there or not: what git would follow in them is no name of the list. The
     /// tree itself is "".
@@ -159,9 +159,9 @@ trait OtherRuns: std::fmt::Debug + Send + Sync {
 pub struct Watch {
     missing: Missing,
     tree: File,
-    /// What the pointers are at the start. A file is bound read-only, and no stage's work.
+    /// The pointers at the start. A file is mounted read-only, so the stage did not make it.
     pointers: Vec<Pointer>,
-    /// What is in the repositories at the start.
+    /// The contents of the repositories at the start.
     contents: Vec<Contents>,
     modes: Modes,
     keys: Keys,
@@ -227,7 +227,7 @@ impl Watch {
         })
     }
 
-    /// What is watched.
+    /// Returns the names that are watched.
     #[must_use]
     pub fn missing(&self) -> &Missing {
         &self.missing
@@ -467,7 +467,7 @@ impl Watch {
         }
     }
 
-    /// What stands at a name, unless it may.
+    /// Moves aside the entry at a name, unless `may` accepts it.
     fn look(&self, name: &str, may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool) -> Option<Found> {
         let (above, last) = name.rsplit_once('/').map_or((None, name), |(above, last)| (Some(above), last));
         // Most names are at the top of the tree, which is open.
@@ -552,7 +552,8 @@ pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
     finish_until(watches, &|| false)
 }
 
-/// The same, until it is to be over: what is known by its name is moved aside in any case, and what is searched for may stay.
+/// Moves aside what has appeared in these trees until `is_over`. Known names are always moved; entries that must be searched for may
+/// stay.
 pub fn finish_until<'a>(
     watches: impl IntoIterator<Item = &'a Watch>,
     is_over: &dyn Fn() -> bool,

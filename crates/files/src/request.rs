@@ -1,5 +1,5 @@
-//! What of the host's file tree a stage is to see and to change: the words of a caller and of the ceilings, before the host is
-//! looked at.
+//! The request for a view: the paths that a stage may see and change, as the caller and the ceilings name them, before the host is
+//! read.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use exeat_policy::{Cache, Home, View};
 
 use crate::protected::LetThrough;
 
-/// What of the host's file tree the stage sees.
+/// The request for a view of the host's files.
 #[derive(Debug, Clone, Default)]
 pub struct Files {
     /// The base view.
@@ -21,14 +21,14 @@ pub struct Files {
     pub mask: Vec<PathBuf>,
     /// The package caches.
     pub cache: Cache,
-    /// Where the stage's HOME is. A private one takes a cache.
+    /// The stage's HOME. A private one needs a cache.
     pub home: Home,
     /// Protected names that are writable, and neither watched nor moved aside; `.git`: all that git obeys in repositories.
     /// Recorded in the plan.
     pub allow_write: Vec<LetThrough>,
-    /// What the ceilings allow at most; all of them hold.
+    /// The bounds of the ceilings. All of them apply.
     pub bounds: Vec<Bounds>,
-    /// What the stage declared, where that is more than a grant: binds show no more than this.
+    /// The paths that the stage declared, if they bound the binds.
     pub declared: Option<Declared>,
     /// A directory of its own in which the stage starts, in place of the working directory.
     pub work: Option<Work>,
@@ -41,9 +41,9 @@ pub struct Files {
 /// The files that a stage says it needs. A path that nothing in the view shows is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Declared {
-    /// What it reads. Absolute.
+    /// Absolute paths that the stage reads.
     pub read: Vec<PathBuf>,
-    /// What it writes, and reads. Absolute.
+    /// Absolute paths that the stage reads and writes.
     pub write: Vec<PathBuf>,
     /// Run with less, and say so, instead of refusing.
     pub narrow: bool,
@@ -57,7 +57,7 @@ pub const WORK: &str = "/work";
 pub enum Work {
     /// Empty, private, writable, and gone with the run.
     Scratch,
-    /// This directory of the host, writable but for its protected paths.
+    /// A directory of the host, writable except for its protected paths.
     Host(PathBuf),
 }
 
@@ -78,10 +78,9 @@ pub struct Bounds {
     pub name: String,
     /// The widest view.
     pub view: Option<View>,
-    /// What binds and the working directory show at most: what lies below one of these, or of [`rw`](Self::rw). The trees
-    /// of the view are not asked.
+    /// The paths that binds and the working directory may show, together with [`rw`](Self::rw). The view's own trees are not bounded.
     pub ro: Option<Vec<PathBuf>>,
-    /// What they leave writable at most.
+    /// The paths that may be writable.
     pub rw: Option<Vec<PathBuf>>,
     /// Paths that no view, bind or working directory shows. Those that do not exist are skipped.
     pub mask: Vec<PathBuf>,

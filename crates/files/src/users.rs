@@ -35,7 +35,7 @@ pub fn walk_home(variable: Option<&OsStr>) -> Result<PathBuf, (PathBuf, WalkErro
     }
 }
 
-/// How long an answer is kept: a start asks for the same user up to four times.
+/// The time that an answer is kept, because a start asks for the same user up to four times.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// Describes a user from the user database.

@@ -1,4 +1,4 @@
-//! What the stage sees of the file tree: from the request and the host to an ordered list of mounts.
+//! Builds the view: from the request and the host to an ordered list of mounts.
 //!
 //! Reads the host and changes nothing. The order is the contract: base view, private places, our files, toolchains, then by
 //! depth the caller's trees and masks (of two at one place the read-only tree wins over the writable one, the work directory
@@ -46,15 +46,15 @@ pub mod work;
 use closed::keeper;
 pub use git::Everywhere;
 
-/// What an agent should know of the sandbox, which docs/agents.md has, too.
+/// The description of the sandbox for an agent, which docs/agents.md repeats.
 const AGENTS: &str = include_str!("agents.txt");
 /// Bytes of `/run`: sockets, pid files, and stage2.
 const RUN_SIZE: u64 = 64 << 20;
 /// Bytes of `/dev/shm`: browsers and databases share memory there.
 const SHM_SIZE: u64 = 512 << 20;
-/// What a mask is given for.
+/// The name of a mask in messages.
 const MASKED: &str = "the masked path";
-/// What a file that decided about a run is given for.
+/// The name of a deciding file in messages.
 const DECIDING: &str = "the file that decides about this run";
 
 /// Places that are private in every view, whatever the host has there.
@@ -71,9 +71,9 @@ pub struct Facts<'a> {
     pub home: &'a Path,
     /// The home directory as the caller writes it.
     pub home_words: &'a Path,
-    /// Which links a path may lead through.
+    /// The rule for links on a path.
     pub links: &'a LinkRule,
-    /// What the caller's git obeys in every repository.
+    /// The settings that the caller's git obeys in every repository.
     pub git: Everywhere,
     /// Users as whom the stage may read somewhere, the caller among them.
     pub owners: BTreeSet<u32>,
@@ -81,11 +81,11 @@ pub struct Facts<'a> {
     pub path: Option<&'a OsStr>,
     /// The stage's HOME.
     pub stage_home: &'a Path,
-    /// What a run inside this one does.
+    /// The behavior of a run inside this one.
     pub nested: Nested,
     /// Trees that variables of the caller's environment name, and files of certificates.
     pub named: Vec<PathBuf>,
-    /// The same of variables that were given a value: trees that are asked for, like binds.
+    /// Trees that variables name which were given a value. They were requested, like binds.
     pub asked: Vec<PathBuf>,
     /// Certificates that a stage with a work directory needs to trust what it may reach.
     pub certificates: Vec<PathBuf>,
@@ -101,13 +101,13 @@ pub struct Facts<'a> {
     pub helper: &'static [u8],
     /// The key that signs the record, those that sign other runs', and what was set aside: nothing opens them to the stage.
     pub unseen: &'a [PathBuf],
-    /// What other runs watch.
+    /// The names that other runs watch.
     pub live: Live,
     /// The caller is root.
     pub root: bool,
     /// Who the stage becomes, where that is not the caller.
     pub other: Option<Other>,
-    /// Of each of the private `/tmp` and `/var/tmp`, where the caller has a limit.
+    /// The size limit of the private `/tmp` and `/var/tmp`, if there is one.
     pub tmp: Option<Size>,
 }
 
@@ -133,13 +133,13 @@ impl Other {
 pub struct Built {
     /// The pieces of the file tree, in the order in which they are mounted.
     pub mounts: Vec<Mount>,
-    /// Where the stage starts.
+    /// The working directory of the stage.
     pub cwd: PathBuf,
     /// Lines for the caller.
     pub notes: Vec<String>,
-    /// Those of them on what PATH and variables name that is not shown: a missing command may lie there.
+    /// The notes about entries of PATH and variables that are not shown, where a missing command may lie.
     pub left_out: Vec<String>,
-    /// What cannot be kept.
+    /// Promises that cannot be kept.
     pub lost: Vec<String>,
     /// A socket of the host may be reachable by path: no Unix sockets for the stage.
     pub sockets_exposed: bool,
@@ -147,7 +147,7 @@ pub struct Built {
     pub writable: Vec<PathBuf>,
     /// Protected names that do not exist, and are watched.
     pub missing: Vec<Missing>,
-    /// What the caller has named to be shown, each with the place that it led to.
+    /// The paths that the caller named, each with its real path.
     pub named: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -260,7 +260,7 @@ enum By {
     Ceiling,
 }
 
-/// How a tree came into the view.
+/// The reason that a tree is in the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// The stage starts in it.
@@ -286,7 +286,7 @@ struct Original {
     at: PathBuf,
     rank: Rank,
     how: How,
-    /// What the caller wrote for it: only that opens a mask, never what a link makes of it.
+    /// The caller's words for it. Only these open a mask, never the target of a link.
     words: Option<PathBuf>,
     extent: Extent,
 }
@@ -297,7 +297,7 @@ impl Original {
         Self { extent: Extent::new(&host, writable), host, at, rank, how, words: None }
     }
 
-    /// What the caller wrote for a part of it.
+    /// Returns the caller's words for a part of it.
     fn words_for(&self, part: &Path) -> Option<PathBuf> {
         let below = part.strip_prefix(&self.host).ok()?;
         Some(joined(self.words.as_ref()?, below))
@@ -331,15 +331,15 @@ struct Builder<'a> {
     mask_names: BTreeMap<PathBuf, Vec<PathBuf>>,
     /// Paths that restrict the stage, each with the links on its way: a stage that could replace one would lift the restriction.
     restricting: Vec<Restricting>,
-    /// What cannot be kept.
+    /// Promises that cannot be kept.
     lost: Vec<String>,
-    /// What the caller has named, and where it led.
+    /// The paths that the caller named, each with its real path.
     named: Vec<(PathBuf, PathBuf)>,
     /// Lines on what PATH and variables name that is not shown.
     left_out: Vec<String>,
     /// The host's mounts.
     host_mounts: Mounts,
-    /// What they name that is shown and not the system's, each with the place that it led to.
+    /// The shown paths of these that are not the system's, each with its real path.
     tools: Vec<(PathBuf, PathBuf)>,
     /// The working directory is left empty because of what it holds.
     is_cwd_empty: bool,
@@ -351,7 +351,7 @@ struct Builder<'a> {
     let_through: Vec<LetThrough>,
     /// The ceilings.
     limits: Vec<Limit>,
-    /// What the stage declared.
+    /// The paths that the stage declared.
     declared: Option<Found>,
 }
 
@@ -523,7 +523,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Where process file systems are mounted on this machine: a tree of the host's shows its mounts too.
+/// Lists the mounts of process file systems on this machine, because a tree of the host shows its mounts too.
 fn process_files(mounts: &[u8]) -> Vec<PathBuf> {
     let found = rows(mounts).filter(|row| row.kind == b"proc").map(|row| row.at());
     [PathBuf::from("/proc")].into_iter().chain(found).collect()

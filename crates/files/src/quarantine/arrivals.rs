@@ -32,7 +32,7 @@ use crate::protected::{Obeyed, REPOSITORIES};
 
 /// The most names that are taken away in one run. Each leaves a file in the quarantine, and no tool makes so many.
 const MOST: usize = 1000;
-/// The same for one name. Each time the host sees it for a moment.
+/// The most times that one name is taken away, because the host sees it for a moment each time.
 const TIMES: u32 = 20;
 /// Directories are watched up to this number. More mean that the stage replaces those on the way to a name.
 const DIRS: usize = 4096;
@@ -55,7 +55,7 @@ pub struct Arrivals {
     dirs: HashMap<WatchDescriptor, Watched>,
     links: NewLinks,
     is_due: bool,
-    /// How much was taken.
+    /// The number of names that were taken away.
     taken: usize,
     first_look: Duration,
 }
@@ -70,11 +70,11 @@ struct Node {
     rule: Option<Rule>,
     /// The file that may stand there: another run's, or an empty directory of ours.
     known: Option<FileId>,
-    /// How often something came.
+    /// The number of times that an entry appeared.
     times: u32,
 }
 
-/// What may not stand at a name.
+/// The entries that must not exist at a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Rule {
     /// Anything.
@@ -92,7 +92,7 @@ enum Rule {
 /// The part that a watched directory has.
 #[derive(Debug)]
 enum Watched {
-    /// One in which names matter: a node.
+    /// A directory on the way to a name: a node.
     Way(usize),
     /// An empty directory of ours at a node's name.
     Empty(usize, OwnedFd),
@@ -220,7 +220,7 @@ impl Arrivals {
         self.is_due = true;
     }
 
-    /// How long the first look at all names took, which is a measure of the machine and its file systems.
+    /// Returns the duration of the first look at all names, a measure of the machine and its file systems.
     #[must_use]
     pub fn first_look(&self) -> Duration {
         self.first_look
@@ -544,14 +544,14 @@ impl Arrivals {
 struct Seen {
     node: usize,
     stat: FileStat,
-    /// It is a directory on the way that cannot be looked into.
+    /// Whether it is a directory on the way that cannot be opened.
     is_closed: bool,
 }
 
 /// Something that has another name now.
 struct Hidden {
     node: usize,
-    /// Where it is, below the tree.
+    /// Its path below the tree.
     at: PathBuf,
     /// The empty directory that has its name.
     placeholder: Option<FileId>,
@@ -560,9 +560,9 @@ struct Hidden {
 /// A directory of the stage's that was exchanged for an empty one.
 #[derive(Debug)]
 pub(super) struct Exchanged {
-    /// Where it was, below the tree.
+    /// Its earlier path below the tree.
     pub(super) from: PathBuf,
-    /// Where it is.
+    /// Its present path below the tree.
     pub(super) to: PathBuf,
     pub(super) placeholder: FileId,
     /// The run was killed, and this is a later one.
@@ -575,7 +575,7 @@ enum Exchange {
     Done(Hidden),
     /// The stage has changed it meanwhile.
     Again,
-    /// It is to be moved.
+    /// The entry must be moved instead.
     Impossible,
 }
 

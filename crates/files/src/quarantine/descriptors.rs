@@ -21,7 +21,7 @@ use crate::names::rename_new;
 /// The device and the inode.
 pub type FileId = (u64, u64);
 
-/// What is appended to a name that cannot leave its directory.
+/// The suffix of a name that cannot leave its directory.
 const SUFFIX: &str = ".exeat-quarantine";
 /// Names that are tried. They are drawn after the stage has ended, so that it could not take them.
 const DRAWN: u32 = 8;
@@ -38,7 +38,7 @@ pub(super) fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 
-/// Which file it is.
+/// Returns the identity of a file.
 pub(super) fn id_of(stat: &FileStat) -> FileId {
     (stat.st_dev, stat.st_ino)
 }
@@ -46,8 +46,8 @@ pub(super) fn id_of(stat: &FileStat) -> FileId {
 /// Names that openat2(2) takes at one go, however long each is: PATH_MAX is 4096.
 const STEPS: usize = 15;
 
-/// Opens a directory in the tree, which is "" itself: at one go, in pieces where its path is too long for that, or step by step where a directory on
-/// the way was closed.
+/// Opens a directory in the tree, which is "" itself: at one go, in pieces where its path is too long for that, or step by step where
+/// a directory on the way was closed.
 pub(super) fn open_beneath(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
     let tree = tree.as_fd();
     match open_deep(tree, path) {
@@ -114,7 +114,7 @@ pub(super) fn open_at(dir: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> 
     openat2(dir, path, how(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS))
 }
 
-/// How a directory is opened, by its path only.
+/// Returns the options to open a directory by its path only.
 pub(super) fn how(resolve: ResolveFlag) -> OpenHow {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     OpenHow::new().flags(flags).resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS)
@@ -138,7 +138,7 @@ pub(super) struct Opened<'a> {
 }
 
 impl<'a> Opened<'a> {
-    /// Of the caller's directories only; root's rights reach further, and are used as they are.
+    /// Opens a directory of the caller for its owner. Root may open any directory.
     pub(super) fn new(dir: BorrowedFd<'a>) -> nix::Result<Self> {
         let stat = fstat(dir)?;
         let caller = geteuid();

@@ -36,7 +36,7 @@ pub struct FurtherDown {
     pub state: Option<DirState>,
 }
 
-/// Which directory it is, and when its entries were last changed.
+/// The identity of a directory, and the time of the last change of its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirState {
     id: FileId,
@@ -99,7 +99,7 @@ fn ask_for_first_parts(dir: BorrowedFd<'_>) -> Vec<String> {
     first_parts().filter(|name| is_pattern(name) || is_there(name)).map(str::to_owned).collect()
 }
 
-/// What the links of one tree lead to. A stage can lead thousands of them to one directory, or along as many others.
+/// The targets of one tree's links. A stage can make thousands of links to one directory, or to as many directories.
 struct LinkEnds {
     /// Whether names of the table are in a directory.
     known: HashMap<FileId, bool>,
@@ -115,7 +115,7 @@ impl Default for LinkEnds {
     }
 }
 
-/// How long the links of one tree are followed.
+/// The longest time that the links of one tree are followed.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Whether one of these names, or a pattern among them, is a name of the table.
@@ -397,7 +397,7 @@ mod tests {
         fs::remove_dir_all(root).unwrap();
     }
 
-    /// What a pattern matches is moved there too, and stays where it was there at the start.
+    /// Names that a pattern matches are moved there too, unless they existed at the start.
     #[test]
     fn b12_a_pattern_in_a_directory_with_many_names() {
         let fill = |dir: &Path| (0..LISTED).for_each(|n| fs::write(dir.join(n.to_string()), "").unwrap());

@@ -18,11 +18,11 @@ use super::pointers::Pointer;
 use super::{Found, Watch};
 use crate::protected::{self, GIT, GIT_LINK};
 
-/// How deep submodules lie in `modules`: their names may hold slashes.
+/// The maximal depth of submodules in `modules`, because their names may contain slashes.
 const DEPTH: usize = 8;
 /// Directories that are looked at in one repository.
 const DIRECTORIES: usize = 8192;
-/// What git writes into the `commondir` of a linked worktree (gitrepository-layout(5)).
+/// The contents of a linked worktree's `commondir` (gitrepository-layout(5)).
 const COMMONDIR: &str = "../..";
 
 impl Watch {

@@ -1,4 +1,4 @@
-//! What live runs watch, written down before the stage starts: `exeat/live/RUN.json` in the user's state directory.
+//! Journals of what live runs watch, written before the stage starts: `exeat/live/RUN.json` in the user's state directory.
 //!
 //! A run that is killed leaves its journal, and the next start settles what its stage has made. A run that starts beside a live one
 //! learns from the journal which names that one's stage has made: they are not the caller's, and are neither covered nor
@@ -29,7 +29,7 @@ use super::{Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, OtherRun
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
 
-/// Where journals are, below the user's state directory. No stage sees it.
+/// The directory of journals below the user's state directory. No stage sees it.
 const LIVE: &str = "exeat/live";
 /// The mode of a journal whose run has begun to settle. The owner's right to execute a journal says nothing else.
 const ENDING: u32 = 0o700;
@@ -37,12 +37,12 @@ const ENDING: u32 = 0o700;
 const LONGEST: u64 = 64 << 20;
 /// Journals that are read at one start.
 const MOST: usize = 4096;
-/// How long a tree is waited for that is not found. With its journal goes what is known of its names.
+/// The longest time that a journal is kept whose tree is missing.
 const PATIENCE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Killed runs that are kept because their trees are not found.
 const WAITING: usize = 256;
 
-/// One watch of a journal.
+/// A watch in a journal.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     missing: Missing,
@@ -217,13 +217,13 @@ fn read(file: &File) -> io::Result<Vec<Entry>> {
 pub struct Interrupted {
     /// The run.
     pub run: String,
-    /// What was moved aside now.
+    /// The entries that were moved aside now.
     pub found: Leftovers,
-    /// Why a tree was not looked at, in words.
+    /// The reasons that trees were not inspected.
     pub passed: Vec<String>,
 }
 
-/// What a start has settled.
+/// The result of settling killed runs at a start.
 #[derive(Debug, Default)]
 pub struct Settlement {
     /// The runs.
@@ -330,8 +330,8 @@ fn keep(path: &Path, entries: &[Entry], since: SystemTime) -> io::Result<()> {
     fs::rename(&beginning, path)
 }
 
-/// What the stages of live runs, and of killed ones that are not settled yet, may have made: names that were missing, or different,
-/// when those runs started.
+/// Names that the stages of live runs, and of killed ones that are not settled yet, may have made: they were missing or different when
+/// those runs started.
 #[derive(Debug, Default)]
 pub struct Live {
     state: Option<PathBuf>,
@@ -512,7 +512,7 @@ mod tests {
             self.0.join("state")
         }
 
-        /// How many runs were told, lines, and names that were moved.
+        /// Returns the numbers of settled runs, of lines, and of moved names.
         fn settle(&self) -> (usize, usize, usize) {
             let all = settle_interrupted(&self.state(), &[], &|| false).runs;
             let sum = |count: fn(&Interrupted) -> usize| all.iter().map(count).sum();

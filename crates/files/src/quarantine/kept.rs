@@ -1,4 +1,4 @@
-//! What runs have set aside and still stands in a quarantine: found by the manifests, given back, and deleted.
+//! Entries that are still in a quarantine: found by the manifests, restored, and deleted.
 //!
 //! A manifest names a tree by its path. What is there now is entered without following a link, and only where its [`DIRECTORY`] is
 //! the one that the manifest names.
@@ -27,7 +27,7 @@ use crate::removal::remove_tree;
 /// The file in a [`DIRECTORY`] that has git pass over it.
 const IGNORE: &str = ".gitignore";
 
-/// What something is that was set aside.
+/// The kind of an entry that was set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file of so many bytes.
@@ -40,7 +40,7 @@ pub enum Kind {
     Other,
 }
 
-/// Where something is that a manifest names.
+/// The present state of an entry that a manifest names.
 #[derive(Debug)]
 pub enum Standing {
     /// In the quarantine.
@@ -51,23 +51,23 @@ pub enum Standing {
     Away(io::Error),
 }
 
-/// One run, and what it has set aside.
+/// A run and the entries that it set aside.
 #[derive(Debug)]
 pub struct SetAside {
     /// The run.
     pub run: String,
-    /// What its manifest names, outer names first.
+    /// The entries of its manifest, outer names first.
     pub items: Vec<(Item, Standing)>,
 }
 
 impl Item {
-    /// Where it was on the host.
+    /// Returns its earlier path on the host.
     #[must_use]
     pub fn old_path(&self) -> PathBuf {
         self.tree.join(&self.from)
     }
 
-    /// Where it was put on the host.
+    /// Returns its path in the quarantine on the host.
     #[must_use]
     pub fn new_path(&self) -> PathBuf {
         self.tree.join(&self.to)

@@ -1,9 +1,9 @@
-//! What is told of the names that a stage has left. How many there are is the stage's to choose; how many are told is not.
+//! The report of the names that a stage left. The stage chooses how many there are, so their number in the report is bounded.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Of what was moved, and of what was left, so many are named in one run. The rest is a number.
+/// The maximal number of moved names and of left names that one run lists. The others are counted.
 pub(super) const NAMED: usize = 100;
 
 /// A protected name that was missing when the stage started, and was there when it had ended.
@@ -20,15 +20,15 @@ pub struct Found {
 pub struct Leftovers {
     /// At most 100 that were moved aside, and 100 that are where they were; and each repository that was not searched whole.
     pub named: Vec<Found>,
-    /// How many more were moved aside.
+    /// The number of further entries that were moved aside.
     pub more_moved: u64,
-    /// How many more are where they were.
+    /// The number of further entries that were left.
     pub more_left: u64,
     /// At most 100 directories that the stage had opened to other users, and that are closed to them again.
     pub closed: Vec<PathBuf>,
-    /// How many more were closed.
+    /// The number of further directories that were closed.
     pub more_closed: u64,
-    /// Why the list of what was moved is not whole, which `exeat state` reads.
+    /// The reason that the list for `exeat state` is incomplete.
     pub unlisted: Option<String>,
     /// Whether the search for them was ended before it was through.
     pub is_cut: bool,

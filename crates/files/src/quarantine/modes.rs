@@ -38,7 +38,7 @@ impl Access {
         Ok(Self { mode: stat.st_mode, owner: stat.st_uid, lists: LISTS.map(has) })
     }
 
-    /// What a directory has more than this one: its lists, and the mode that it has without.
+    /// Returns the additional lists of a directory, and its mode without the additional bits.
     fn excess(self, now: Self) -> ([bool; 2], Option<Mode>) {
         let [was, mode] = [self.mode, now.mode].map(Mode::from_bits_truncate);
         // Without the sticky bit whoever may write renames what others own.
@@ -149,7 +149,7 @@ impl Modes {
         Uid::from_raw(self.owner)
     }
 
-    /// What a directory is compared with: one that was not there, with the nearest one above it that was.
+    /// Returns the earlier access of a directory; for a new one that of the nearest existing directory above it.
     pub(super) fn of(&self, dir: &str) -> Option<Access> {
         above(dir).find_map(|dir| self.dirs.get(dir).copied())
     }

@@ -12,7 +12,7 @@ use super::descriptors::{FileId, id_of, kind, let_in, open_at, open_beneath};
 use super::modes::dir_of;
 use super::store::DirectoryId;
 
-/// What a `.git` is.
+/// The kind of a `.git`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Pointer {
     Missing,

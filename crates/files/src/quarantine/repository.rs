@@ -1,5 +1,5 @@
-//! What a stage leaves in a repository's directory under names that git chooses, and no list has: symbolic links, through which
-//! git on the host would write, and unfinished operations such as a rebase, whose files name programs that git runs.
+//! Entries that a stage leaves in a repository's directory under names that git chooses: symbolic links, through which git on the
+//! host would write, and unfinished operations such as a rebase, whose files name programs that git runs.
 //!
 //! How much is there is for stages to choose. A directory is searched and forgotten; of what was there at the start a hash is
 //! kept, whose keys no stage knows.
@@ -30,12 +30,12 @@ const SEARCHED: [&str; 9] =
     ["logs", "refs", "info", "rebase-merge", "rebase-apply", "sequencer", "rr-cache", "worktrees", OBJECTS];
 /// git makes the graph of commits, the index of packs and lists of both in place (commit-graph.c, midx.c, server-info.c).
 const OBJECTS: &str = "objects";
-/// Where git keeps unfinished operations: rebases, patches that are applied one by one, cherry-picks and reverts. It obeys most of
+/// The directories of git's unfinished operations: rebases, patches that are applied one by one, cherry-picks and reverts. It obeys most of
 /// what is in these when it continues one or ends it: steps, which may be commands, a strategy and its options, which name a
 /// program, patches and commits.
 const OPERATIONS: [&str; 3] = ["rebase-merge", "rebase-apply", "sequencer"];
 
-/// What is looked at in one repository.
+/// The remaining names and directories that are read in one repository.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     /// Names: each branch has two.
@@ -52,7 +52,7 @@ const ROOM: Room = Room { names: 1 << 16, bytes: 1 << 24 };
 /// Links that are moved at the end of one run, in all repositories together: a few seconds on a busy machine.
 pub(super) const MOVED: usize = 1 << 16;
 
-/// What was in a repository, each as a hash with its name in the tree.
+/// The contents of a repository, each as a hash that includes its name in the tree.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Contents {
     /// Links with what they say.
@@ -71,11 +71,11 @@ struct Link {
     name: OsString,
     /// The hash of its whole name and what it says.
     mark: u64,
-    /// It says which branch is checked out, in the way in which git once wrote that.
+    /// Whether it is a `HEAD` in the old form: a link to the branch.
     is_old_head: bool,
 }
 
-/// What was found in one directory.
+/// The entries of one directory.
 #[derive(Default)]
 struct Listed {
     links: Vec<Link>,
@@ -386,7 +386,7 @@ mod tests {
             symlink("x", self.root.join(name)).unwrap();
         }
 
-        /// Where so many names are looked at.
+        /// Reads the contents with a bound on names.
         fn look(&self, names: usize) -> Contents {
             let watch = &self.watch;
             Contents::within(Room { names, ..ROOM }, &watch.tree, Path::new(".git"), watch.keys)
@@ -421,8 +421,8 @@ mod tests {
         assert!(found.directories.len() < 400, "{}", found.directories.len());
     }
 
-    /// What is beyond the bound is said. Where it was beyond it at the start, nothing is moved in the directories that were not
-    /// read to their end, nor below them; what is in the others is.
+    /// A repository beyond the bound is reported. If it was beyond the bound at the start, links are moved only in the directories that
+    /// were read to their end.
     #[test]
     fn b14_a_repository_with_too_much_in_it() {
         let place = Place::new("bound");

@@ -37,7 +37,7 @@ pub(super) fn beside() -> String {
     format!("{DIRECTORY}.{:016x}", random())
 }
 
-/// Where manifests are, below the user's state directory. No stage sees it.
+/// The directory of manifests below the user's state directory. No stage sees it.
 pub(super) const MANIFESTS: &str = "exeat/quarantine";
 /// The list of the directories that no stage may see, beside the manifests.
 const DIRECTORIES: &str = "directories";
@@ -47,7 +47,7 @@ const OWN_FILES: &str = "own-files";
 const MADE_REPOSITORIES: &str = "repositories";
 /// Files in that list. An older one is not known any more, and is replaced like a host's.
 const MOST_OWN_FILES: usize = 64;
-/// How long another run is waited for that makes such a directory at the same moment.
+/// The longest wait for another run that makes such a directory at the same moment.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Names that are tried for one thing: numbers, and then some that nobody foresees.
 const TRIES: u32 = 16;
@@ -58,7 +58,7 @@ const FRESH: usize = 32;
 /// The longest manifest that is read.
 const LONGEST_MANIFEST: u64 = 64 << 20;
 
-/// Which run sets things aside, and where it writes what went where.
+/// The run that sets entries aside, and the place of its manifest.
 #[derive(Debug, Clone)]
 pub struct Keeper {
     /// The run.
@@ -67,16 +67,16 @@ pub struct Keeper {
     pub state: Option<PathBuf>,
 }
 
-/// One thing that was set aside: a line of a manifest.
+/// An entry that was set aside: a line of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// The tree.
     #[serde(with = "crate::bytes")]
     pub tree: PathBuf,
-    /// Where it was, below the tree.
+    /// Its earlier path below the tree.
     #[serde(with = "crate::bytes")]
     pub from: PathBuf,
-    /// Where it is, below the tree.
+    /// Its present path below the tree.
     #[serde(with = "crate::bytes")]
     pub to: PathBuf,
     /// When it was moved, in seconds since 1970.
@@ -86,8 +86,8 @@ pub struct Item {
     /// The empty directory that has its name instead, for as long as the stage runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placeholder: Option<FileId>,
-    /// What was set aside. A live stage reaches the quarantine, and may put something else there. Whether it has written to a file is
-    /// not known: whoever made the file may have had it open.
+    /// The identity of the entry. A live stage can reach the quarantine and replace the entry there. It may also have written to a file
+    /// that it had open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<ItemId>,
 }
@@ -147,7 +147,7 @@ pub(super) fn open_item(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<File> 
 struct Known {
     #[serde(with = "crate::bytes")]
     path: PathBuf,
-    /// Which [`DIRECTORY`] it is, if exeat has made it. Else it is what had that name, moved out of the way.
+    /// The identity of the [`DIRECTORY`], if exeat made it; otherwise this is an entry with that name that was renamed.
     made: Option<DirectoryId>,
 }
 
@@ -214,7 +214,7 @@ impl Keeper {
         list?.write_all(format!("{line}\n").as_bytes())
     }
 
-    /// What the run has set aside by now.
+    /// Lists the entries that the run set aside so far.
     pub(super) fn listed(&self) -> Vec<Item> {
         self.manifests().map(|dir| manifest_of(&dir, &self.run)).unwrap_or_default()
     }
@@ -321,7 +321,7 @@ pub(super) fn list(dir: &Path) -> Vec<(String, Vec<Item>)> {
     all
 }
 
-/// One run's directory in one tree.
+/// A run's directory in the quarantine of one tree.
 #[derive(Debug)]
 pub struct Store {
     dir: OwnedFd,
@@ -334,7 +334,7 @@ pub struct Store {
     /// The tree's owner, where that is not this process's user.
     owner: Option<(Uid, Gid)>,
     directory: DirectoryId,
-    /// Where that is, below the tree, which had the name of the [`DIRECTORY`] and was not exeat's.
+    /// The present path, below the tree, of an entry that had the name of the [`DIRECTORY`] and was not exeat's.
     strange: Option<PathBuf>,
     inner: Mutex<Inner>,
 }
@@ -342,13 +342,13 @@ pub struct Store {
 #[derive(Debug)]
 struct Inner {
     manifest: Option<File>,
-    /// What was put into the directory: nothing else goes into these.
+    /// Entries that were put into the directory. Nothing is put into them.
     taken: HashSet<PathBuf>,
     /// Names that were numbered.
     numbered: u64,
-    /// Why the manifest is not whole.
+    /// The reason that the manifest is incomplete.
     unlisted: Option<io::Error>,
-    /// What was set aside a moment ago: as long as it is open, its inode goes to nothing that was created at the same time.
+    /// Entries that were set aside a moment ago. While they are open, no new file gets their inodes.
     fresh: VecDeque<(Instant, File)>,
 }
 
@@ -429,7 +429,7 @@ impl Store {
         self.take_as(from, last, path, None).map(|item| item.to)
     }
 
-    /// The same for something that has another name now, and a placeholder at its own.
+    /// Works like [`take`](Self::take) for an entry that was renamed, with a placeholder at its own name.
     pub(super) fn take_as(
         &self,
         from: BorrowedFd<'_>,
@@ -515,12 +515,12 @@ impl Store {
         }
     }
 
-    /// Where that is, below the tree, which had the name of the [`DIRECTORY`] and was not exeat's.
+    /// Returns the present path, below the tree, of an entry that had the name of the [`DIRECTORY`] and was not exeat's.
     pub(super) fn strange(&self) -> Option<&Path> {
         self.strange.as_deref()
     }
 
-    /// Why `exeat state list` does not know all that is here.
+    /// Returns the reason that `exeat state list` does not know all entries.
     pub(super) fn unlisted(&self) -> Option<String> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.unlisted.as_ref().map(ToString::to_string)

@@ -206,7 +206,7 @@ fn b12_a_link_on_the_way_is_moved() {
     fs::remove_dir_all(root).unwrap();
 }
 
-/// What was missing of a repository without a `.git` is moved where the stage has completed it, and only then.
+/// A missing name of a bare repository is moved only if the stage has completed the repository.
 #[test]
 fn b12_a_bare_repository_is_none_afterwards() {
     for (before, made, moved) in [
@@ -497,7 +497,7 @@ fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
     fs::remove_dir_all(root).unwrap();
 }
 
-/// Where the directory cannot be made, what the stage has made is renamed where it stands.
+/// If the quarantine cannot be made, entries are renamed in place.
 #[test]
 fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
     let root = scratch("no-room");

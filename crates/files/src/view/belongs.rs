@@ -20,7 +20,7 @@ use super::git;
 /// Directories above a working directory that are searched. Deeper projects start exeat further up.
 const MOST_ABOVE: usize = 64;
 
-/// What to show of a repository, by real paths.
+/// The parts of a repository to show, by real paths.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Repository {
     /// The top of the working tree, if the working directory lies below it.

@@ -16,8 +16,8 @@ use crate::permissions::is_callers;
 /// Directories that have a line each.
 const LINES: usize = 3;
 
-/// What keeps a path from being looked at: the path itself, or a directory above it. `None` where no stage of the caller's could
-/// look either, or open it.
+/// Returns the directory that prevents reading a path: the path itself or one above it. `None` if no stage of the caller could read
+/// or open it either.
 pub(super) fn keeper(path: &Path) -> Option<PathBuf> {
     let place = follow(path).map_or_else(|| path.to_path_buf(), |(_, place)| place);
     let (keeper, meta) =

@@ -1,5 +1,5 @@
-//! What git on the host would obey in a writable tree, beyond the names that are the same in every repository: repositories
-//! further down, submodules, linked worktrees, and what a configuration names.
+//! Finds what git on the host obeys in a writable tree, in addition to the names that are the same in every repository: repositories
+//! further down, submodules, linked worktrees, and paths that a configuration names.
 //!
 //! Looks and changes nothing. Everything is bounded: what is not looked at is said. A stage of an earlier run may have made
 //! what is found, and more than is looked at.
@@ -29,7 +29,7 @@ mod files;
 use config::Setting;
 use files::{Files, Unread, path_in};
 
-/// How deep below a tree repositories are looked for: `tree/a/b/.git`.
+/// The maximal depth of repositories below a tree: `tree/a/b/.git`.
 const DEPTH: usize = 2;
 /// Directories that are looked at, in one tree.
 const DIRECTORIES: usize = 8192;
@@ -38,7 +38,7 @@ const NAMES: usize = 1 << 18;
 /// Repositories in one tree that have a working tree in it, and as many submodules and linked worktrees that are known from a
 /// repository's directory alone. Each takes a few mounts.
 const REPOSITORIES: usize = 32;
-/// How deep submodules lie in `.git/modules`: their names may hold slashes, and they may have submodules of their own.
+/// The maximal depth of submodules in `.git/modules`: names may contain slashes, and submodules may have submodules.
 const MODULE_DEPTH: usize = 8;
 /// Files that one configuration includes, and those include.
 const INCLUDES: usize = 16;
@@ -66,10 +66,10 @@ pub(super) const OBEYED: &[&str] = &[
 /// Names in the directory of a linked worktree, in the repository that it belongs to.
 const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
 
-/// What git obeys in every repository, whoever made that (git-config(1), FILES and ENVIRONMENT).
+/// The settings that git obeys in every repository, whoever made it (git-config(1), FILES and ENVIRONMENT).
 #[derive(Debug, Clone, Default)]
 pub struct Everywhere {
-    /// What `~/` means to it.
+    /// The directory for `~/`.
     home: PathBuf,
     /// The machine's configuration and the user's; what is not there says nothing. A relative one is sought where git stands.
     files: Vec<PathBuf>,
@@ -98,7 +98,7 @@ impl Everywhere {
     }
 }
 
-/// What was found in a tree, and nothing outside of it.
+/// The findings in a tree, without anything outside of it.
 #[derive(Debug, Default)]
 pub(super) struct Obeyed {
     /// Directories, each with names in it that git obeys. Not the tree itself, nor the `.git` in it.
@@ -116,7 +116,7 @@ pub(super) struct Obeyed {
     pub(super) closed: BTreeSet<PathBuf>,
     /// Directories further down, each with its state and the entries that names of the table of protected names begin with.
     pub(super) further: Vec<(PathBuf, Option<DirState>, Vec<String>)>,
-    /// What was not looked at, for the caller.
+    /// Notes for the caller about what was not read.
     pub(super) left: Vec<String>,
 }
 
@@ -172,7 +172,7 @@ enum What {
     Work(PathBuf),
     /// The directory of a submodule, in the repository of what it is a part of.
     Module(PathBuf),
-    /// That of a linked worktree.
+    /// The directory of a linked worktree.
     Worktree(PathBuf),
 }
 
@@ -188,7 +188,7 @@ struct Search<'a> {
     /// Names that can still be read.
     names: usize,
     next: Vec<Candidate>,
-    /// What could not be looked into.
+    /// Directories that could not be read.
     closed: BTreeSet<PathBuf>,
     /// Repositories' directories: a linked worktree leads back to the one that lists it.
     searched: BTreeSet<PathBuf>,
@@ -250,7 +250,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What is not known of a file.
+    /// Notes that a file could not be read completely.
     fn unread(&mut self, file: &Path, unread: &Unread) {
         let why = match unread {
             Unread::Absent => return,
@@ -454,7 +454,7 @@ impl<'a> Search<'a> {
         Ok((found, first_parts))
     }
 
-    /// As many directories as there is room for.
+    /// Returns as many of the directories as the bound allows, the oldest first.
     fn oldest(&mut self, mut dirs: Vec<PathBuf>) -> Vec<PathBuf> {
         if dirs.len() > self.room {
             self.lose_the_rest();
@@ -682,7 +682,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Where a path leads, or would.
+    /// Returns the real path of a path that may not exist.
     fn real(&mut self, path: &Path) -> Option<PathBuf> {
         let way = self.follow(path)?;
         self.as_named(&way.place)
@@ -695,7 +695,7 @@ impl<'a> Search<'a> {
         named
     }
 
-    /// What a value means in a directory.
+    /// Resolves a value in a directory.
     fn place(&self, base: &Path, value: &OsStr) -> PathBuf {
         place(base, value, &self.everywhere.home)
     }
@@ -706,7 +706,7 @@ fn born(path: &Path) -> Option<SystemTime> {
     fs::symlink_metadata(path).ok()?.created().ok()
 }
 
-/// What is said where links and configurations hold more than is followed.
+/// The note if links and configurations contain more than is followed.
 pub(super) fn too_much(tree: &Path) -> String {
     format!(
         "links and configurations in `{}` lead to more than is looked at: not all that they name is protected",
@@ -727,7 +727,7 @@ fn as_named(path: &Path, lookups: &Lookups) -> Option<PathBuf> {
     Some(path.to_path_buf())
 }
 
-/// What a value means: relative to a directory, below HOME, or below a user's home directory. `..` is left in it: only the kernel
+/// Resolves a value: relative to a directory, below HOME, or below a user's home directory. `..` is left in it: only the kernel
 /// says what that means behind a link.
 fn place(base: &Path, value: &OsStr, home: &Path) -> PathBuf {
     let of = |user: &[u8]| User::from_name(std::str::from_utf8(user).ok()?).ok()?.map(|user| user.dir);

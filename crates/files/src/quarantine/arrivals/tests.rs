@@ -60,7 +60,7 @@ impl Place {
         fs::write(self.tree(name), "evil").unwrap();
     }
 
-    /// What is taken now, by its name. In place of a mount the test does something.
+    /// Settles and returns the names that were taken away. The test replaces the mount by an action.
     fn settle_with(&mut self, mut instead: impl FnMut(&Path, &Path)) -> io::Result<Vec<String>> {
         while let Ok(events) = self.inotify.read_events() {
             events.iter().for_each(|event| self.arrivals.note(event));

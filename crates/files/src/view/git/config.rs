@@ -130,7 +130,7 @@ fn first_word(value: &[u8]) -> &[u8] {
     text.split(|byte| ends.contains(byte)).next().unwrap_or_default()
 }
 
-/// What follows the line.
+/// Returns the text after the line.
 fn after_line(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| *byte == b'\n');
     end.and_then(|end| text.get(end + 1..)).unwrap_or_default()
