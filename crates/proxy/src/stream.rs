@@ -46,7 +46,8 @@ impl Stream {
         Ok(read)
     }
 
-    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+    /// Reads once without waiting.
+    pub(crate) fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_read(into),
             Self::Unix(stream) => stream.try_read(into),

@@ -61,7 +61,7 @@ pub(super) async fn pass_hello(
         let read_client = is_client_open && after.free == 0 && matches!(next, Next::Wait);
         let idle = Instant::now() + if is_client_open { cx.limits().idle } else { cx.limits().half_closed };
         let by = after.by.unwrap_or(idle).min(total);
-        match timeout_at(by, tunnel.step(after.free, read_client, true, &record.moved)).await {
+        match timeout_at(by, tunnel.step(after.free, read_client, true, &record.moved, None)).await {
             Ok(Ok(Step::Up(count))) => after.free = after.free.saturating_sub(count),
             Ok(Ok(Step::Down)) => {}
             Ok(Ok(Step::Client(0))) if after.by.is_some() && waiting > 0 => {

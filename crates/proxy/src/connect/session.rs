@@ -11,6 +11,7 @@ use crate::hello::HelloFault;
 use crate::http::Exchange;
 use crate::limits;
 use crate::opening::Detector;
+use crate::pool::Pool;
 use crate::record::Record;
 use crate::reply::{Refusal, refuse};
 use crate::stream::Stream;
@@ -122,7 +123,8 @@ pub(super) struct Broken(&'static str, io::Error);
 
 impl Tunnel {
     /// Waits for one event and handles it. The first `free` early bytes may go up. `read_client` enables reading from
-    /// the client, and `read_server` reading from the server, which also needs an empty buffer.
+    /// the client, and `read_server` reading from the server, which also needs an empty buffer. With a `pool`, the server's bytes go
+    /// down at once.
     ///
     /// Cancel-safe.
     pub(super) async fn step(
@@ -131,6 +133,7 @@ impl Tunnel {
         read_client: bool,
         read_server: bool,
         moved: &Moved<'_>,
+        pool: Option<&Pool>,
     ) -> Result<Step, Broken> {
         enum Ready {
             Client,
@@ -157,10 +160,19 @@ impl Tunnel {
                     .try_read_some(&mut early.up, limits::EARLY_BYTES)
                     .map(Step::Client)
                     .map_err(client_broke),
-                Ready::Server => upstream
-                    .try_read_some(&mut early.down, limits::EARLY_BYTES)
-                    .map(Step::Server)
-                    .map_err(server_broke),
+                Ready::Server => match pool {
+                    None => upstream
+                        .try_read_some(&mut early.down, limits::EARLY_BYTES)
+                        .map(Step::Server)
+                        .map_err(server_broke),
+                    Some(pool) => {
+                        let mut loan = pool.lend();
+                        upstream.try_read(&mut loan.buffer).map_err(server_broke).and_then(|read| {
+                            let bytes = loan.buffer.get(..read).unwrap_or_default();
+                            pass_down(client, bytes, early, moved).map(|()| Step::Server(read))
+                        })
+                    }
+                },
                 Ready::Up => {
                     let bytes = early.up.get(..free).unwrap_or_default();
                     tunnel::send_now(upstream, bytes, moved)
@@ -175,6 +187,9 @@ impl Tunnel {
                     .map(|taken| {
                         moved.add_down(taken as u64);
                         early.down.drain(..taken);
+                        if early.down.is_empty() {
+                            early.down = Vec::new();
+                        }
                         Step::Down
                     })
                     .map_err(client_broke),
@@ -193,6 +208,17 @@ impl Tunnel {
         self.upstream.will_reset();
         record.close(CloseCause::Error, Some(format!("{who}: {error}")));
     }
+}
+
+/// Sends bytes of the server to the client. What the client does not accept now is kept in `early`.
+fn pass_down(client: &Stream, bytes: &[u8], early: &mut Early, moved: &Moved<'_>) -> Result<(), Broken> {
+    let taken = match client.try_write(bytes) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+        done => done.map_err(client_broke)?,
+    };
+    moved.add_down(taken as u64);
+    early.down = bytes.get(taken..).unwrap_or_default().to_vec();
+    Ok(())
 }
 
 fn client_broke(error: io::Error) -> Broken {

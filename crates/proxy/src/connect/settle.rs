@@ -42,7 +42,12 @@ pub(super) async fn detect_protocol(
             if is_server_open { cx.limits().idle } else { cx.limits().half_closed.min(cx.limits().idle) };
         let idle = Instant::now() + idle;
         let by = until.unwrap_or(idle).min(total);
-        match timeout_at(by, unknown.tunnel.step(free, free == 0, is_server_open, &record.moved)).await {
+        match timeout_at(
+            by,
+            unknown.tunnel.step(free, free == 0, is_server_open, &record.moved, Some(cx.pool())),
+        )
+        .await
+        {
             Ok(Ok(Step::Client(0))) => is_client_open = false,
             Ok(Ok(Step::Client(_))) if !record.try_hold(&unknown.tunnel.early.up) => {
                 let UnknownTunnel { tunnel: Tunnel { client, upstream, early }, target, .. } = unknown;
