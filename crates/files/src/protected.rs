@@ -61,6 +61,7 @@ pub const GROUPS: &[Group] = &[
             ".git/config",
             ".git/config.worktree",
             ".git/info/attributes",
+            ".git/objects/info/alternates",
             ".git/commondir",
             ".git/remotes",
             ".git/branches",

@@ -57,6 +57,7 @@ pub(super) const OBEYED: &[&str] = &[
     "config",
     "config.worktree",
     "info/attributes",
+    "objects/info/alternates",
     "commondir",
     "remotes",
     "branches",
