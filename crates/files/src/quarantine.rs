@@ -534,7 +534,8 @@ impl Watch {
             }
         };
         let dirs = self.missing.holders().into_iter().filter(leads_to_open);
-        dirs.map(|dir| self.open_to_others(dir, "a link has its place")).collect()
+        let why = "a link is in its place that leads out of the tree or to where other users may write";
+        dirs.map(|dir| Found { path: self.path_of(dir), moved: Err(io::Error::other(why)) }).collect()
     }
 
     fn path_of(&self, dir: &str) -> PathBuf {
