@@ -15,8 +15,8 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, rename
 use nix::sys::stat::fstatat;
 use rustix::fs::RenameFlags;
 
-/// Where a path leads, in the kernel's own words: links followed, and each name as the file system gives it. On one that takes
-/// `.SSH` for `.ssh` both are one name here, where realpath(3) keeps what was written.
+/// Returns the kernel's name of a path: links followed, and each name as the file system has it. If a file system treats `.SSH` as
+/// `.ssh`, both give one name here, while realpath(3) keeps the words.
 ///
 /// # Errors
 /// What open(2) with `O_PATH` says; `NotFound` when nothing has that name any more.
@@ -40,7 +40,7 @@ pub fn future_path(path: &Path) -> PathBuf {
     }
 }
 
-/// What is at a path that has no link in it, by the time that it is opened: a place (`O_PATH`), of whatever kind.
+/// Opens the entry at a path that contains no link, of any kind, without access to its contents (`O_PATH`).
 ///
 /// # Errors
 /// `ELOOP` where there is a link, and what else openat2(2) says.
@@ -133,7 +133,7 @@ struct Mounted {
     device: Vec<u8>,
     /// The mounted part of the file system.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     at: PathBuf,
 }
 

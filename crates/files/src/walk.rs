@@ -32,7 +32,7 @@ use nix::unistd::geteuid;
 use crate::names::{is_same, true_name};
 use crate::users::user_of;
 
-/// As many links as the kernel follows in one path (path_resolution(7)).
+/// The number of links that the kernel follows in one path (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
 /// Trees of the system. No stage writes there by default: a working directory in one of them is read-only.
@@ -94,7 +94,7 @@ const TOOLCHAINS: [&str; 23] = [
 /// Roots of toolchains at fixed places.
 const SHARED_TOOLCHAINS: [&str; 3] = ["/home/linuxbrew/.linuxbrew", "/opt/homebrew", "/nix"];
 
-/// Why a path was not followed to its end.
+/// The reason that a path was not followed to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum WalkError {
     /// A link on the way that a stage could have made.

@@ -77,7 +77,7 @@ pub struct Everywhere {
 }
 
 impl Everywhere {
-    /// As git finds it in this environment: that in which exeat was started, which the user's own git has too.
+    /// Reads the settings as git finds them in the environment of exeat, which is also that of the user's git.
     pub fn new<'a>(home: &Path, variable: impl Fn(&str) -> Option<&'a OsStr>) -> Self {
         let mut files = match variable("GIT_CONFIG_GLOBAL") {
             Some(file) => vec![PathBuf::from(file)],
@@ -108,8 +108,8 @@ pub(super) struct Obeyed {
     pub(super) held: Vec<PathBuf>,
     /// `.git` of repositories further down: read-only where it is a file.
     pub(super) links: BTreeSet<PathBuf>,
-    /// What configurations name: hooks, programs, and files that they include. By where it leads, and as it was written where
-    /// that is through links in the tree.
+    /// Paths that configurations name: hooks, programs, and included files. The key is the real path; the value has the written paths
+    /// that lead through links in the tree.
     pub(super) named: BTreeSet<PathBuf>,
     /// Directories that a `..` stands behind in such a path: a link in the place of one would lead it elsewhere.
     pub(super) turns: BTreeSet<PathBuf>,

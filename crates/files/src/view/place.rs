@@ -1,4 +1,4 @@
-//! Where a mount will be: paths of the sandbox, followed through what is mounted before.
+//! Follows paths of the sandbox through earlier mounts, to find where a mount will be.
 //!
 //! bubblewrap makes the place of each mount, and follows the symbolic links on the way while the host's tree still lies
 //! beside the new one: a link that a stage has left could make it create files outside of everything that the stage may
@@ -18,7 +18,7 @@ use crate::walk::pieces;
 /// Symbolic links that are followed in one path: as many as the kernel follows (path_resolution(7)).
 const LINKS: usize = 40;
 
-/// What will be at a path of the sandbox.
+/// The entry at a path of the sandbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     Dir,
@@ -26,16 +26,16 @@ pub(super) enum Seen {
     File,
     Link {
         target: PathBuf,
-        /// Where the link is on the host, if it is the host's.
+        /// The path of the link on the host, if it is the host's.
         host: Option<PathBuf>,
     },
-    /// Nothing: bubblewrap makes it.
+    /// No entry: bubblewrap makes one.
     Absent,
-    /// Nothing can be put there.
+    /// No entry, and none can be made.
     Closed(String),
 }
 
-/// What will be at `place` once `mounts` are there; on the way to it are no links.
+/// Returns the entry at `place` after `mounts`. The path must not contain links.
 pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
     if place == Path::new("/") {
         return Seen::Dir;
@@ -79,7 +79,7 @@ fn tree_of(path: &Path) -> Option<&[u8]> {
     rest.split(|byte| *byte == b'/').next().filter(|name| !name.is_empty() && !name.starts_with(b"."))
 }
 
-/// What a tree of the host's has at `below`; `read_only` is its place, if nothing can be made in it.
+/// Returns the entry at `below` in a tree of the host. `read_only` is the tree's place, if no entry can be made in it.
 fn on_host(host: &Path, below: &Path, read_only: Option<&Path>) -> Seen {
     let is_top = below == Path::new("");
     let path = if is_top { host.to_path_buf() } else { host.join(below) };
@@ -112,7 +112,7 @@ fn in_proc(below: &Path) -> Seen {
     on_host(Path::new("/proc"), below, Some(Path::new("/proc")))
 }
 
-/// What bubblewrap puts there (bwrap(1), `--dev`).
+/// Returns the entry that bubblewrap makes in `/dev` (bwrap(1), `--dev`).
 fn in_dev(below: &Path) -> Seen {
     match below.to_str() {
         Some("shm" | "pts") => Seen::Dir,
@@ -130,7 +130,7 @@ pub(super) struct Followed {
     pub(super) links: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Where a path leads inside. `None` where links go in circles.
+/// Follows a path inside. `None` if links form a circle.
 pub(super) fn follow(mounts: &[Mount], path: &Path) -> Option<Followed> {
     let mut left = pieces(path);
     let mut followed = Followed { place: PathBuf::from("/"), links: Vec::new() };
@@ -182,7 +182,7 @@ pub(super) fn check(mounts: &[Mount]) -> Result<(), FileFault> {
     Ok(())
 }
 
-/// Why a directory, or a file, cannot be mounted at a place.
+/// Returns the reason that a directory or file cannot be mounted at a place.
 fn obstacle(before: &[Mount], at: &Path, is_dir: bool) -> Option<String> {
     let parts = at.components().filter(|part| matches!(part, Component::Normal(_))).count();
     let mut place = PathBuf::from("/");

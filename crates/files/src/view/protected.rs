@@ -1,5 +1,5 @@
-//! What of the writable trees programs on the host obey later: paths that are made read-only, and what is watched because there
-//! is nothing to make read-only. Looks at the host and changes nothing.
+//! Finds the names in writable trees that programs on the host obey later: existing paths, which become read-only, and missing ones,
+//! which are watched. Reads the host and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File, OpenOptions};
@@ -21,18 +21,18 @@ use super::git;
 use crate::bounds::{Lookups, Way, follow, way};
 use crate::fault::FileFault;
 
-/// What was found.
+/// The findings in all trees.
 #[derive(Debug, Default)]
 pub(super) struct Protected {
     /// Made read-only, by their places on the host.
     pub(super) paths: BTreeSet<PathBuf>,
     /// Watched.
     pub(super) watched: Vec<Missing>,
-    /// What is let through, by its place on the host, there or not.
+    /// Names that are let through, by their places on the host, whether they exist or not.
     pub(super) open: BTreeSet<PathBuf>,
-    /// What is neither, for the caller.
+    /// Names that are neither protected nor watched, for the caller.
     pub(super) lost: Vec<String>,
-    /// Why directories are among the paths that could not be looked into.
+    /// Notes about directories that could not be read and are read-only.
     pub(super) notes: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl Protected {
         }
     }
 
-    /// What is let through in a protected path.
+    /// Lists the names that are let through in a protected path.
     pub(super) fn holes<'p>(&'p self, outer: &'p Path) -> impl Iterator<Item = &'p Path> {
         let open = self.open.iter().map(PathBuf::as_path);
         open.filter(move |open| *open != outer && open.starts_with(outer))
@@ -202,18 +202,18 @@ struct Search<'a> {
     further: BTreeSet<PathBuf>,
     /// Directories further down that were looked at.
     seen: HashSet<PathBuf>,
-    /// What the stages of other runs have made: to cover it would be to trust it, and their ends move it aside.
+    /// Names that the stages of other runs made. They are not covered, because their own runs move them aside.
     live: &'a Live,
     paths: BTreeSet<PathBuf>,
     watched: BTreeMap<PathBuf, Names>,
     lost: Vec<String>,
     /// Directories that could not be looked into.
     closed: BTreeSet<PathBuf>,
-    /// What is let through.
+    /// Names that are let through.
     open: BTreeSet<PathBuf>,
     /// The directory that names were looked for in last. Most are in the same one.
     opened: Option<(PathBuf, File)>,
-    /// What is left for the looks at where paths lead, of all trees.
+    /// The remaining lookups of paths, for all trees.
     lookups: Lookups,
 }
 
@@ -316,7 +316,7 @@ impl Search<'_> {
         }
     }
 
-    /// What is not there, or cannot be looked at: then the directory that keeps it from being seen is read-only.
+    /// Watches a missing name. If it cannot be read, the directory that prevents that becomes read-only.
     fn unseen(&mut self, path: &Path, error: &io::Error, obeyed: Obeyed) {
         if is_absent(error) {
             return self.missing(path, obeyed);
@@ -329,7 +329,7 @@ impl Search<'_> {
         }
     }
 
-    /// What is not there yet, if it would lie in a tree.
+    /// Watches a missing name if it would be in a tree.
     fn missing(&mut self, path: &Path, obeyed: Obeyed) {
         if self.open.contains(path) {
             return;
@@ -345,8 +345,8 @@ impl Search<'_> {
         }
     }
 
-    /// Where a name is a link, or leads through one: what it leads to is protected, as far as a stage could write it, and each
-    /// link that a stage could put another thing in the place of is watched.
+    /// Follows the links of a name. The target is protected as far as a stage could write it, and each link that a stage could replace
+    /// is watched.
     fn behind_links(&mut self, path: &Path, obeyed: Obeyed) {
         let Some(Way { links, place, .. }) = way(path, &self.lookups) else {
             let is_spent = self.lookups.are_spent();

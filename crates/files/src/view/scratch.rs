@@ -10,9 +10,9 @@ use crate::walk::clean;
 /// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
 pub const TMP_SIZE: u64 = 1 << 30;
 
-/// Where a file is written that is to be read at `path`: links are followed by their words, since inside they may dangle.
+/// Returns the place of a file that is read at `path`. Links are followed by their text, because inside they may dangle.
 pub(super) fn resolved_place(path: &Path) -> Option<PathBuf> {
-    /// As many links as the kernel follows (path_resolution(7)).
+    /// The number of links that the kernel follows (path_resolution(7)).
     const LINKS: usize = 40;
     let mut place = path.to_path_buf();
     for _ in 0..LINKS {
@@ -22,7 +22,7 @@ pub(super) fn resolved_place(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Where programs put what they need for a while.
+/// The directory of temporary files.
 pub const TMP: &str = "/tmp";
 
 /// The `/tmp` of a run that has none on the disk.

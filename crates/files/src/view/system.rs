@@ -1,4 +1,4 @@
-//! What every view shows of the machine: the system's trees, private places, files of exeat's own, and toolchains.
+//! The parts of every view: the system's trees, private directories, exeat's files, and toolchains.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -132,7 +132,7 @@ impl<'a> Builder<'a> {
         self.is_masked(&tree.host, tree.words.as_deref()) || inside.any(|path| self.masks.contains_key(path))
     }
 
-    /// What lies in a masked directory is reached through it: of the directory it can then be seen that it is there.
+    /// Opens the way to a path in a masked directory. The stage can then see that the directory exists.
     pub(super) fn open_way(&mut self, place: &Path) {
         for mount in &mut self.mounts {
             match mount {
@@ -334,7 +334,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What a directory on PATH needs to be shown for its programs to run.
+/// Lists the trees that the programs in a directory of PATH need.
 pub(super) fn toolchain_roots(dir: &Path, home: &Path) -> Vec<PathBuf> {
     if let Ok(below) = dir.strip_prefix(home) {
         let known = lists::TOOLCHAINS.iter().find(|(name, _)| below.starts_with(name));

@@ -106,7 +106,7 @@ impl Drop for Place {
     }
 }
 
-/// What the stage sees at `path`: the last mount at or above it.
+/// Returns the mount that the stage sees at `path`: the last one at or above it.
 fn at<'a>(built: &'a Built, path: &Path) -> Option<&'a Mount> {
     built.mounts.iter().rev().find(|mount| match mount {
         Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => {
@@ -403,7 +403,7 @@ fn b12_a_part_of_a_protected_directory_is_let_through() {
     assert!(is_hidden(&built, &commands.join("x")));
 }
 
-/// What a link leads to is protected, and the link itself is watched: a mount cannot stand on a link.
+/// The target of a link is protected, and the link is watched, because a mount cannot cover a link.
 #[test]
 fn b13_a_protected_name_behind_a_link_is_followed() {
     let place = Place::new("lost");

@@ -32,7 +32,7 @@ impl<'a> Builder<'a> {
         });
     }
 
-    /// What the caller asks for, and what the bounds leave of it.
+    /// Returns the trees that the caller requests, within the bounds.
     pub(super) fn originals(&mut self, cwd: Option<Original>) -> Result<Vec<Original>, FileFault> {
         let mut trees: Vec<Original> = Vec::new();
         if let Some(mut tree) = cwd {
@@ -138,7 +138,7 @@ impl<'a> Builder<'a> {
         shown
     }
 
-    /// What the ceilings leave of a tree, and the declaration, which is not asked for where the stage starts.
+    /// Bounds a tree by the ceilings and, unless it is the working directory, by the declaration.
     pub(super) fn bounded(&mut self, name: &str, mut extent: Extent, is_declared: bool) -> Extent {
         let declared = self.declared.as_ref().filter(|_| is_declared).map(Limit::declared);
         for limit in self.limits.iter().chain(&declared) {
@@ -278,7 +278,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Where a tree is mounted: in a tree of the host's a link leads where it leads there, elsewhere the place is made as it was
+    /// Returns the mount point of a tree. In a tree of the host, links are followed as on the host; elsewhere the path is made as it was
     /// named. What was mounted since `first` is the caller's, and no link may lead over it.
     pub(super) fn settled(
         &self,
@@ -320,7 +320,7 @@ impl<'a> Builder<'a> {
         Ok(place)
     }
 
-    /// Where the host has what is seen at a place.
+    /// Returns the path on the host of the entry at a place.
     pub(super) fn on_host(&self, place: &Path) -> Option<PathBuf> {
         match self.mounts.get(self.top(place)?)? {
             Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
@@ -354,7 +354,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What a tree would have covered stays covered where not all of the tree is shown.
+    /// Keeps the covers that a partly shown tree would have brought.
     pub(super) fn cover_cut(&mut self, tree: &Original) {
         let Some((under, is_dir)) = self.covers(&tree.at) else { return };
         // The same is under it, read-only: shown by the view, or by what the bound in question does not bind.
@@ -381,7 +381,7 @@ impl<'a> Builder<'a> {
         Some(meta.map_or((false, true), |meta| (true, meta.is_dir())))
     }
 
-    /// The same for what is mounted at a place or anywhere below it.
+    /// Works like [`beneath`](Self::beneath), and also finds mounts below the place.
     pub(super) fn covers(&self, place: &Path) -> Option<(bool, bool)> {
         let is_below = |mount: &Mount| match mount {
             Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } => at != place && at.starts_with(place),
@@ -444,7 +444,7 @@ impl<'a> Builder<'a> {
         seen
     }
 
-    /// What the stage says it needs and would not have.
+    /// Refuses a stage that would not get a path that it declared.
     pub(super) fn check_declared(&mut self) -> Result<(), FileFault> {
         let (Some(found), Some(declared)) = (&self.declared, &self.files.declared) else { return Ok(()) };
         let read = found.read.iter().map(|path| (FS_READ, path, false));

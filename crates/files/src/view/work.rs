@@ -73,8 +73,8 @@ impl<'a> Builder<'a> {
         Some(tree)
     }
 
-    /// Where the stage starts: in its work directory, or the working directory where that is there. Where a ceiling keeps that
-    /// out, in an empty directory of its name, so that relative paths fail by themselves and the stage is not moved.
+    /// Returns the directory in which the stage starts: its work directory, or the working directory if it is shown. If a ceiling excludes
+    /// that, an empty directory has its name, so that relative paths fail and lead nowhere else.
     pub(super) fn start(&mut self, is_cut: bool) -> PathBuf {
         let at = if self.files.work.is_some() { Path::new(WORK) } else { self.facts.cwd };
         // The stage starts in an empty directory of that name rather than elsewhere.
@@ -94,7 +94,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What a work directory is given for.
+/// The name of a work directory in messages.
 pub const WORK_PATH: &str = "the work directory";
 
 /// Whether a directory holds more than a toolchain: homes, other programs' files, or the kernel's.
@@ -107,7 +107,7 @@ pub(super) fn is_too_much(real: &Path, home: &Path) -> bool {
         || lists::KERNEL.iter().any(|place| real.starts_with(place))
 }
 
-/// Why a working directory is read-only for a stage, if it is.
+/// Returns the reason that a working directory is read-only for a stage, if it is.
 pub(super) fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
     let is = |what: &str| Some(what.to_owned());
@@ -128,7 +128,7 @@ pub(super) fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     }
 }
 
-/// Why nothing of a working directory is shown unless it is named: it is a home, or homes lie in it.
+/// Returns the reason that a working directory is only shown if it is named: it is a home directory or contains some.
 pub(super) fn holds_home(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     let why = if is_same(cwd, facts.home) {
         "it is the home directory"
@@ -144,8 +144,8 @@ pub(super) fn holds_home(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Why a working directory is read-only although it could be a project: programs are started, or settings read, from there,
-/// or a link that a stage could have made leads there. `--rw` of it or of a directory above overrides the first two.
+/// Returns the reason that a working directory is read-only although it could be a project: programs or settings are in it, or a link
+/// that a stage could have made leads there. `--rw` of it or of a directory above overrides the first two.
 pub(super) fn by_habit(files: &Files, facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     if let Some((link, _)) = &facts.cwd_link {
         return Some(format!(

@@ -41,18 +41,18 @@ const OF_THE_KERNEL: [FsType; 13] = [
     statfs::XENFS_SUPER_MAGIC,
 ];
 
-/// What was not read of a file, and why.
+/// The unread part of a file, with the reason.
 #[derive(Debug)]
 pub(super) enum Unread {
-    /// It is not there, or is no regular file.
+    /// The file does not exist, or is not a regular file.
     Absent,
-    /// It could not be opened or read.
+    /// The file could not be opened or read.
     Closed,
-    /// It is the kernel's.
+    /// The file belongs to the kernel.
     Kernel,
-    /// What is beyond [`CONFIG`].
+    /// The part beyond [`CONFIG`].
     Rest,
-    /// What is beyond [`TOGETHER`].
+    /// The part beyond [`TOGETHER`].
     Spent,
 }
 

@@ -250,7 +250,7 @@ fn b15_what_gitmodules_names_comes_first() {
     fs::remove_dir_all(&root).unwrap();
 }
 
-/// What a stage made in `.git` is older than what the caller cloned afterwards, and takes none of its room.
+/// Old directories that a stage made in `.git` do not use up the bound for what the caller cloned afterwards.
 #[test]
 fn b15_fake_submodules_take_no_room() {
     let root = scratch("crowd");
@@ -487,7 +487,7 @@ fn b15_what_leads_to_a_named_path_is_found() {
     fs::remove_dir_all(&root).unwrap();
 }
 
-/// What a value of a setting that git runs begins with, where that is a path.
+/// The first word of a setting that git runs is protected if it is a path.
 #[test]
 fn b15_programs_that_git_runs_are_found() {
     let root = scratch("programs");
@@ -513,7 +513,7 @@ fn b15_programs_that_git_runs_are_found() {
     fs::remove_dir_all(&root).unwrap();
 }
 
-/// What a stage may have named is read to a bound, all together, and nothing that is the kernel's: that may wait for ever.
+/// Files that a stage may have named are read up to a common bound. Files of the kernel are not read, because reading may block.
 #[test]
 fn b15_what_is_read_is_bounded() {
     let root = scratch("bounded");

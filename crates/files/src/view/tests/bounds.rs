@@ -1,4 +1,4 @@
-//! What ceilings, declarations and work directories make of a view.
+//! Ceilings, declarations and work directories.
 
 use crate::request::{Bounds, Declared};
 use proptest::prelude::*;
@@ -492,10 +492,10 @@ fn n9_the_work_directory() {
     assert!(is_hidden(&built, &place.project().join("src/f")), "in place of the working directory");
 }
 
-/// What may be read, what may be written, and what is masked.
+/// Readable, writable and masked paths.
 type Lists<T> = (Option<Vec<T>>, Option<Vec<T>>, Vec<T>);
 
-/// One random request, by numbers into the lists of paths.
+/// A random request, as indexes into the lists of paths.
 #[derive(Debug, Clone)]
 struct Random {
     ro: Vec<(usize, usize)>,

@@ -1,4 +1,4 @@
-//! Where mounts are put, and what cannot be put anywhere.
+//! The places of mounts, and the mounts without a place.
 
 use super::*;
 
