@@ -102,7 +102,7 @@ fn pointers(cx: &Cx) {
 
 /// What a flag hides from one stage is not shown to a later one because of a `.git` that the first one made.
 fn made(cx: &Cx) {
-    let scene = "mkdir -p app/secrets app/sub app/a/b/secrets app/a/b/sub; echo s > app/secrets/key; echo s > app/a/b/secrets/key";
+    let scene = "mkdir -p app/secrets app/sub app/a/b/secrets app/a/b/sub app/c/d/sub; git init -q app/c/d; echo mine > app/c/d/f; echo s > app/secrets/key; echo s > app/a/b/secrets/key";
     host(cx, cx.dir(), scene);
     let app = cx.dir().join("app");
     let tops = [app.clone(), app.join("a/b")];
@@ -111,6 +111,8 @@ fn made(cx: &Cx) {
         .for_each(|top| assert!(!read(top).stdout().contains('s'), "nothing is shown without a repository"));
     let plant = format!("for dir in . a/b; do {GIT} init -q $dir; done; cat secrets/key");
     cx.exeat(["run", "--mask", "secrets", "--", "sh", "-c", &plant]).cwd(&app).run().exits(1);
+    // One that was there before is shown as ever.
+    inside_of(cx, &app.join("c/d/sub"), "cat ../f").exits(0).prints("mine\n").silent();
     for top in &tops {
         assert!(top.join(".git/objects").is_dir(), "the repository stays");
         let done = read(top);

@@ -20,10 +20,11 @@ use nix::sys::statfs::{
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::{FileId, entries, id_of, let_in, open_beneath};
+use super::pointers::Pointer;
 use super::repository::MOVED;
 use super::{Found, MAX_ENTRIES, Pattern, Watch};
 use crate::names::{is_absent, open_plain};
-use crate::protected::{first_parts, is_first_part, is_pattern, matches_pattern, names_from};
+use crate::protected::{GIT_LINK, first_parts, is_first_part, is_pattern, matches_pattern, names_from};
 
 /// A directory further down in a tree, that was there at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +80,7 @@ fn is_settled(changed: i64, now: u64) -> bool {
 /// Entries of a directory that are listed. In one that holds more, each name of the table is asked for.
 const LISTED: usize = 1024;
 
-/// Lists the entries of a directory that protected names begin with, by a path without links. One that cannot be listed is asked for each.
+/// Lists the entries of a directory that protected names begin with, and `.git`, by a path without links. One that cannot be listed is asked for each.
 #[must_use]
 pub fn first_parts_in(dir: &Path) -> Vec<String> {
     let Ok(dir) = open_plain(dir) else { return Vec::new() };
@@ -89,14 +90,15 @@ pub fn first_parts_in(dir: &Path) -> Vec<String> {
 fn list_first_parts(dir: BorrowedFd<'_>, most: usize) -> nix::Result<Vec<String>> {
     let mut listed = entries(dir)?;
     let names = listed.by_ref().take(most).flatten().filter_map(|(name, _)| name.into_string().ok());
-    let names = names.filter(|name| is_first_part(name)).collect();
+    let names = names.filter(|name| is_first_part(name) || name == GIT_LINK).collect();
     Ok(if listed.next().is_some() { ask_for_first_parts(dir) } else { names })
 }
 
 /// Asks a directory for each name of the table. A pattern cannot be asked for and stands for what it matches.
 fn ask_for_first_parts(dir: BorrowedFd<'_>) -> Vec<String> {
     let is_there = |name: &&str| fstatat(dir, *name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
-    first_parts().filter(|name| is_pattern(name) || is_there(name)).map(str::to_owned).collect()
+    let names = first_parts().chain([GIT_LINK]);
+    names.filter(|name| is_pattern(name) || is_there(name)).map(str::to_owned).collect()
 }
 
 /// The targets of one tree's links. A stage can make thousands of links to one directory, or to as many directories.
@@ -166,6 +168,9 @@ impl Watch {
     /// Moves aside the names that an entry of a directory begins.
     fn settle_from(&self, it: &FurtherDown, entry: &str, found: &mut Vec<Found>) {
         let dir = Path::new(&it.dir);
+        if entry == GIT_LINK {
+            found.extend(self.note_repository(&format!("{}/{GIT_LINK}", it.dir), Pointer::Missing));
+        }
         for (name, obeyed) in names_from(entry) {
             // A pattern that is a name's first part stands for the entry.
             let name = if name.contains('/') { name } else { entry };

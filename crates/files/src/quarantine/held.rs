@@ -16,7 +16,7 @@ use nix::sys::stat::{Mode, fstatat};
 use super::descriptors::{entries, let_in, open_beneath};
 use super::pointers::Pointer;
 use super::{Found, Watch};
-use crate::protected::{self, GIT, GIT_LINK};
+use crate::protected::{self, GIT};
 
 /// The maximal depth of submodules in `modules`, because their names may contain slashes.
 const DEPTH: usize = 8;
@@ -28,16 +28,15 @@ const COMMONDIR: &str = "../..";
 impl Watch {
     /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
     pub(super) fn note_repositories(&self) -> Vec<Found> {
-        let pointers = self.missing.pointers.iter().cloned().zip(self.pointers.iter().copied());
-        let further = self.missing.further.iter().filter(|it| !it.known.iter().any(|name| name == GIT_LINK));
-        let further = further.map(|it| (format!("{}/{GIT_LINK}", it.dir), Pointer::Missing));
-        let noted =
-            pointers.chain(further).filter_map(|(name, was)| match Pointer::read(&self.tree, &name) {
-                now @ Pointer::Directory(id) if now != was => Some((name, self.keeper.note_repository(id))),
-                _ => None,
-            });
-        let failed = noted.filter_map(|(name, noted)| Some((name, noted.err()?)));
-        failed.map(|(name, error)| Found { path: self.missing.tree.join(name), moved: Err(error) }).collect()
+        let pointers = self.missing.pointers.iter().zip(&self.pointers);
+        pointers.filter_map(|(name, was)| self.note_repository(name, *was)).collect()
+    }
+
+    /// Notes the directory at a name of `.git`, unless it was there at the start. Returns why it could not be noted.
+    pub(super) fn note_repository(&self, name: &str, was: Pointer) -> Option<Found> {
+        let Pointer::Directory(id) = Pointer::read(&self.tree, name) else { return None };
+        let error = (was != Pointer::Directory(id)).then(|| self.keeper.note_repository(id).err())??;
+        Some(Found { path: self.missing.tree.join(name), moved: Err(error) })
     }
 
     /// Moves aside what git obeys in the new ones. The others are protected as a whole, or were told at the start.
