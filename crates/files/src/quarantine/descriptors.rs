@@ -135,6 +135,7 @@ pub(super) fn let_in<T>(dir: BorrowedFd<'_>, act: impl Fn() -> nix::Result<T>) -
 pub(super) struct Opened<'a> {
     dir: BorrowedFd<'a>,
     was: Mode,
+    now: Mode,
 }
 
 impl<'a> Opened<'a> {
@@ -146,15 +147,21 @@ impl<'a> Opened<'a> {
             return Err(Errno::EACCES);
         }
         let was = Mode::from_bits_truncate(stat.st_mode);
-        set_mode(dir, was | Mode::S_IRWXU)?;
-        Ok(Self { dir, was })
+        let now = was | Mode::S_IRWXU;
+        if now != was {
+            set_mode(dir, now)?;
+        }
+        Ok(Self { dir, was, now })
     }
 }
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        // It was ours to change a moment ago; a directory that stays open to its owner is no loss.
-        let _ = set_mode(self.dir, self.was);
+        // A stage may have set another mode meanwhile, which stays. A directory that stays open to its owner is no loss.
+        let is_ours = || fstat(self.dir).is_ok_and(|stat| Mode::from_bits_truncate(stat.st_mode) == self.now);
+        if self.now != self.was && is_ours() {
+            let _ = set_mode(self.dir, self.was);
+        }
     }
 }
 
