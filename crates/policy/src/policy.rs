@@ -24,10 +24,11 @@ mod index;
 mod layer;
 mod review;
 
-pub use effective::{Effective, EffectiveRule, Excess};
+pub use compare::{Change, ChangeKind, Excess};
+pub use effective::{Effective, EffectiveRule};
 use index::Index;
 pub use layer::{Layer, Layers, Role};
-pub use review::{Change, ChangeKind, Lint, Remark};
+pub use review::{Lint, Remark};
 
 /// The rules of a run. A clone is another handle to the same policy.
 ///

@@ -17,9 +17,47 @@ use crate::port::{Port, PortSet};
 use crate::rule::{Action, Pattern, Rule, RuleId};
 use crate::target::{Host, Target};
 
-use super::effective::Excess;
-use super::review::{Change, ChangeKind};
 use super::{Layer, Policy, Role};
+
+/// A difference between what two policies grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The targets.
+    pub pattern: Pattern,
+    /// The ports.
+    pub ports: PortSet,
+    /// The kind of difference: a rule or its check was added or removed.
+    pub why: ChangeKind,
+}
+
+/// Kinds of differences between two policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ChangeKind {
+    /// Allow rules differ, in any layer.
+    Allow,
+    /// A deny rule differs.
+    Deny,
+    /// The check of the TLS server name differs.
+    Tls,
+    /// The upload budget differs.
+    Upload,
+}
+
+/// A declared rule that the other layers do not grant.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Excess<'a> {
+    /// The declared rule.
+    pub rule: &'a Rule,
+    /// Its ports that are not granted.
+    pub ports: PortSet,
+    /// The layer that does not grant them; `None` if a deny rule forbids them.
+    pub missing_in: Option<&'a Layer>,
+    /// The deny rule.
+    pub denied_by: Option<&'a Rule>,
+}
 
 /// A target of each kind that some rules can distinguish.
 struct Samples {

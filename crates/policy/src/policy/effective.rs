@@ -43,20 +43,6 @@ pub struct EffectiveRule {
     widest: Option<IpNet>,
 }
 
-/// A declared rule that the other layers do not grant.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Excess<'a> {
-    /// The declared rule.
-    pub rule: &'a Rule,
-    /// Its ports that are not granted.
-    pub ports: PortSet,
-    /// The layer that does not grant them; `None` if a deny rule forbids them.
-    pub missing_in: Option<&'a Layer>,
-    /// The deny rule.
-    pub denied_by: Option<&'a Rule>,
-}
-
 impl EffectiveRule {
     /// Returns where the rules were written: the grant first, then what bounds it. Effects that are both appear
     /// once.

@@ -139,32 +139,6 @@ impl fmt::Display for Remark<'_> {
     }
 }
 
-/// A difference between what two policies grant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Change {
-    /// The targets.
-    pub pattern: Pattern,
-    /// The ports.
-    pub ports: PortSet,
-    /// The kind of difference: a rule or its check was added or removed.
-    pub why: ChangeKind,
-}
-
-/// Kinds of differences between two policies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum ChangeKind {
-    /// Allow rules differ, in any layer.
-    Allow,
-    /// A deny rule differs.
-    Deny,
-    /// The check of the TLS server name differs.
-    Tls,
-    /// The upload budget differs.
-    Upload,
-}
-
 impl Policy {
     /// Returns remarks about the rules, in their order.
     pub fn review(&self, today: Day) -> Vec<Remark<'_>> {

@@ -1,7 +1,7 @@
 //! K13: tests the intersection of layers, and declarations beyond them.
 
 use super::*;
-use crate::policy::{Layers, PolicyBuilder};
+use crate::policy::{Excess, Layers, PolicyBuilder};
 use crate::rule::{Note, Origin};
 
 fn rules(texts: &[&str]) -> PolicyBuilder {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::{Layers, PolicyBuilder};
+use crate::policy::{Change, Layers, PolicyBuilder};
 use crate::rule::Note;
 
 fn today() -> Day {
