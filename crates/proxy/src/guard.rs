@@ -20,7 +20,6 @@ use crate::hosts::{self, Hosts};
 use crate::limits;
 use crate::reply::{Failure, is_out_of_descriptors};
 use crate::thread;
-use crate::upstream::UpstreamProxy;
 
 /// Resolves admitted names. Its methods run on a thread that may block.
 pub(crate) trait Resolve: Send + Sync {
@@ -107,13 +106,13 @@ impl Guard {
     /// Dropping the future behaves as for [`Guard::resolve`].
     pub(crate) async fn resolve_proxy(
         &self,
-        proxy: &UpstreamProxy,
+        proxy: &Target,
         entrusted: &Entrusted,
         by: Instant,
     ) -> Result<ProxyAddrs, (Failure, String)> {
         let refused = |denial: Denial| (Failure::UpstreamUnresolved, denial.said_outside());
-        let bound = entrusted.admit_upstream(proxy.target().clone()).map_err(refused)?;
-        let Target { host, port } = proxy.target();
+        let bound = entrusted.admit_upstream(proxy.clone()).map_err(refused)?;
+        let Target { host, port } = proxy;
         let ips = match host {
             Host::Ip(ip) => vec![*ip],
             Host::Name(name) => {

@@ -95,7 +95,7 @@ pub(crate) async fn open_through(
 ) -> Result<Upstream, DialError> {
     let failed = |failure, detail| DialError { failure, detail: format!("upstream proxy {proxy}: {detail}") };
     let start = Instant::now();
-    let addrs = guard.resolve_proxy(proxy, &entrusted, start + limits.dns).await;
+    let addrs = guard.resolve_proxy(proxy.target(), &entrusted, start + limits.dns).await;
     let addrs = addrs.map_err(|(failure, detail)| failed(failure, detail))?;
     let by = Instant::now() + limits.connect;
     let mut upstream = dial_proxy(&addrs, by).await.map_err(|error| {

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::gateway::dns::Pair;
-use crate::gateway::{Door, ListenerFactory};
+use crate::gateway::sockets::{Door, ListenerFactory};
 use crate::limits;
 use crate::thread;
 

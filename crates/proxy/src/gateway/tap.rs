@@ -11,9 +11,9 @@ use tokio::net::UnixDatagram;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::gateway::PacketSource;
 use crate::gateway::attempts::{Attempts, Proto};
 use crate::gateway::names::Names;
+use crate::gateway::sockets::PacketSource;
 use crate::limits;
 
 /// Answers what an address inside the sandbox is.

@@ -15,7 +15,7 @@ use super::*;
 use crate::context::Entry;
 use crate::gateway::dns::tests::ask;
 use crate::gateway::names::tests::Loopback;
-use crate::gateway::{Door, ListenerFactory};
+use crate::gateway::sockets::{Door, ListenerFactory};
 use crate::server::{Listener, serve};
 
 /// A name server on ordinary loopback ports, on its own thread as in a run.
