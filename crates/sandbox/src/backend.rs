@@ -22,13 +22,14 @@ use nix::sys::stat::{Mode, fstat};
 
 use crate::bwrap::Argv;
 use crate::child::{Bwrap, Lifeline};
-use crate::control::{self, Control, Ready, wait};
+use crate::control::{self, Control};
 use crate::error::Error;
 use crate::inside::Meter;
 use crate::seccomp;
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
 use crate::sys::{self, InsideProcess, KeptFiles, Network, Notices, PidFd};
+use crate::wait::{Ready, wait};
 use crate::who::Finder;
 
 /// Time from the start of bubblewrap to stage2's hello. A loaded machine takes a second; after this, something hangs.

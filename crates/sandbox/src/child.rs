@@ -16,12 +16,12 @@ use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
 use crate::bwrap::{Argv, Word, probe};
-use crate::control::{Ready, wait};
 use crate::error::Error;
 use crate::seccomp::Program;
 use crate::spec::Identity;
 use crate::staging::Staging;
 use crate::sys::{self, PidFd};
+use crate::wait::{Ready, wait};
 
 /// Bytes of bubblewrap's output that a message quotes.
 const SAID: u64 = 1024;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::error::RefusingLayer;
+use crate::layer::RefusingLayer;
 
 /// A remedy for a step that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,20 +12,23 @@ pub mod enforce;
 pub mod error;
 pub mod fix;
 pub mod inside;
+pub mod layer;
 mod memory_files;
 pub mod seccomp;
 pub mod spec;
 pub mod staging;
 #[expect(unsafe_code, reason = "system calls that no library wraps, each behind a safe function")]
 mod sys;
+mod wait;
 pub mod who;
 
 pub use backend::{Bridge, ExpectedFile, Launch, Offer, Rlimit, RunningSandbox, SandboxEvent, Status};
 pub use bwrap::probe::{is_nested, is_passed};
 pub use enforce::{Enforced, Enforcement};
-pub use error::{Error, RefusingLayer};
+pub use error::Error;
 pub use fix::{Fix, shell_word};
 pub use inside::{Meter, Usage};
+pub use layer::RefusingLayer;
 pub use memory_files::MemoryFiles;
 pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};

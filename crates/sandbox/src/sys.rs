@@ -1,5 +1,6 @@
 //! System calls that nix does not wrap, or that return a raw descriptor. They contain no policy.
 
+mod asks;
 mod helper;
 mod inside;
 mod lease;

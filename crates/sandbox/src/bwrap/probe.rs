@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, RefusingLayer};
+use crate::error::Error;
+use crate::layer::RefusingLayer;
 
 /// Paths where distributions install it. PATH is ignored: a stage of an earlier run may have planted a program there.
 const TRUSTED: [&str; 4] =

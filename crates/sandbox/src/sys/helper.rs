@@ -19,8 +19,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair
 
 use super::PidFd;
 use super::start::close_all_but;
-use crate::control::wait;
 use crate::spec::Identity;
+use crate::wait::wait;
 
 /// The deadline of one answer. The helper makes a few system calls; a late one has been stopped by somebody.
 const ANSWER: Duration = Duration::from_secs(2);

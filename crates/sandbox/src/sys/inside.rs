@@ -14,6 +14,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::libc;
 
+use super::asks;
 use super::helper::{Helper, become_owner, enter_user_of};
 use super::mounts::{self, InsideMounts, KeptFile};
 use super::netns::{self, NetStep, Network};
@@ -34,20 +35,6 @@ pub struct KeptFiles<'a> {
     pub others: Vec<BorrowedFd<'a>>,
     /// The files.
     pub files: Vec<KeptFile>,
-}
-
-/// Requests, by their first byte. A mount request begins with its path instead.
-pub(super) mod asks {
-    /// Enters the network namespace; the next byte tells whether to open it.
-    pub(in super::super) const NETWORK: u8 = b'n';
-    /// Makes a listener on an address.
-    pub(in super::super) const LISTEN: u8 = b'l';
-    /// Enters the mount namespace.
-    pub(in super::super) const MOUNTS: u8 = b'm';
-    /// Reports what has happened to a file.
-    pub(in super::super) const STATUS: u8 = b'?';
-    /// Mounts the file that has a kept name now.
-    pub(in super::super) const MOUNT_ANEW: u8 = b'=';
 }
 
 impl InsideProcess {

@@ -13,8 +13,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::MsgFlags;
 
+use super::asks;
 use super::helper::Helper;
-use super::inside::asks;
 
 /// A file whose name stays read-only in the sandbox: when another file is renamed over it, that one is mounted there.
 #[derive(Debug)]

@@ -15,8 +15,8 @@ use nix::errno::Errno;
 use nix::libc::{self, c_int};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
+use super::asks;
 use super::helper::Helper;
-use super::inside::asks;
 
 /// The index of the loopback interface in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
 const LOOPBACK: u8 = 1;
