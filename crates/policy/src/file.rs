@@ -7,11 +7,10 @@
 use std::fmt;
 
 use crate::effect::EffectKind;
-use crate::grammar::{Allowances, RuleSpec};
 use crate::host_port::HostPort;
 use crate::limits::Limits;
 use crate::policy::PolicyBuilder;
-use crate::rule::{Action, Note, Origin};
+use crate::rule::Origin;
 use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, UpstreamUrl};
@@ -20,38 +19,24 @@ mod bind;
 mod error;
 mod isolation;
 pub(crate) mod keys;
+mod parse;
 pub(crate) mod raw;
 pub(crate) mod reader;
+mod rule;
 pub(crate) mod sections;
 mod settings;
 
 pub use bind::{BindError, BindSpec, PathSpec};
 pub use error::{FileError, Problem};
 pub use keys::nearest;
-use reader::{Reader, Typed};
+pub use parse::parse_rule_lines;
+pub use reader::{MAX_FILE_BYTES, MAX_RULES, PresetNames};
+pub use rule::{FileRole, FileRule};
 pub use sections::{PRESET_STAGE, stage_fault};
 pub use settings::SET;
 
-/// Maximum bytes of a policy file or allow-list. A larger one is refused, not cut.
-pub const MAX_FILE_BYTES: usize = 16 << 20;
-
-/// Maximum rules of one file, list or set of effects. More are refused. The cost of a decision does not depend on
-/// the number.
-pub const MAX_RULES: usize = 200_000;
-
 /// The `schema` number that this version reads.
 pub const SCHEMA: i128 = 1;
-
-/// The purpose of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FileRole {
-    /// The file grants: what it lists is allowed, and nothing else.
-    #[default]
-    Policy,
-    /// The file bounds what others grant and declare. A host that it does not list is not allowed. Files, variables
-    /// and limits are bounded only if it names them.
-    Ceiling,
-}
 
 /// A policy file, checked in every part.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -99,20 +84,6 @@ pub struct PolicyFile {
     pub audit_sync: Option<bool>,
     /// The work directory, if the file names one. Our own format does not: the stage works where the caller is.
     pub work: Option<WorkDir>,
-}
-
-/// A rule of a file, with its line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FileRule {
-    /// The text as typed.
-    pub text: String,
-    /// The parsed rule.
-    pub spec: RuleSpec,
-    /// The file and line.
-    pub origin: Origin,
-    /// The author's note about it.
-    pub note: Note,
 }
 
 /// The part of the host's files that the stage sees, the narrowest first.
@@ -234,45 +205,7 @@ pub struct EnvSection {
     pub set: Vec<(String, String)>,
 }
 
-/// Returns the names of the existing presets. It is called only for a file with `presets`, because it has to read
-/// them.
-pub type PresetNames<'a> = &'a dyn Fn() -> Vec<&'static str>;
-
 impl PolicyFile {
-    /// Parses TOML, or JSON if the first character other than space is `{`. JSON with `ro_binds` and without
-    /// `schema` is read as the isolation policy that other programs write.
-    ///
-    /// `presets` returns the names that `[network] presets` may contain. `allow_any` and `allow_shared_suffix` of a
-    /// file apply only to the rules of that file.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`FileError`] with every fault.
-    pub fn parse(
-        text: &str,
-        path_shown: &str,
-        role: FileRole,
-        presets: PresetNames<'_>,
-    ) -> Result<Self, FileError> {
-        let mut reader = Reader::new(text, path_shown).for_role(role, presets);
-        let mut file = Self { role, ..Self::default() };
-        if reader.check_size() {
-            if reader.text().trim_start().starts_with('{') {
-                match reader.parsed(raw::json) {
-                    Some(document) if isolation::is_isolation(&document) => {
-                        reader.isolation(document, &mut file)
-                    }
-                    Some(document) => reader.document(document, &mut file),
-                    None => {}
-                }
-            } else if let Some(document) = reader.parsed(raw::toml_or_advice) {
-                reader.document(document, &mut file);
-            }
-        }
-        reader.check_rule_count(file.rules.len() + file.host_ports.len());
-        reader.finish(file)
-    }
-
     /// Adds the rules of the file, and those of its `host_port`, to a layer of a policy. The caller adds those of
     /// its presets.
     pub fn apply(&self, builder: &mut PolicyBuilder) {
@@ -283,46 +216,6 @@ impl PolicyFile {
             port.grant(builder, origin.clone());
         }
     }
-}
-
-impl FileRule {
-    /// Adds the rule to a policy.
-    pub fn apply(&self, builder: &mut PolicyBuilder) {
-        builder.push(self.spec.clone(), &self.text, self.origin.clone(), self.note.clone());
-    }
-}
-
-/// Parses an allow-list or deny-list: one rule a line, empty lines, and comments from a `#` that starts a line or
-/// follows a space.
-///
-/// # Errors
-///
-/// Returns a [`FileError`] with every fault. More than [`MAX_RULES`] rules are one.
-pub fn parse_rule_lines(text: &str, path_shown: &str, action: Action) -> Result<Vec<FileRule>, FileError> {
-    let mut reader = Reader::new(text, path_shown);
-    let mut rules = Vec::new();
-    if reader.check_size() {
-        let mut start = 0;
-        for line in reader.text().split_inclusive('\n') {
-            let comment = line
-                .char_indices()
-                .find(|(at, c)| {
-                    *c == '#'
-                        && line.get(..*at).is_some_and(|head| !head.ends_with(|c: char| !c.is_whitespace()))
-                })
-                .map_or(line.len(), |(at, _)| at);
-            let rule = line.get(..comment).unwrap_or(line);
-            let text = rule.trim();
-            let at = start + (rule.len() - rule.trim_start().len());
-            start += line.len();
-            if !text.is_empty() {
-                let rule = Typed { text, at: at..at + text.len(), inside: Some(at) };
-                rules.extend(reader.rule(&rule, action, Allowances::default(), &Note::default()));
-            }
-        }
-    }
-    reader.check_rule_count(rules.len());
-    reader.finish(rules)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use crate::escape::visible;
 use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 
-use super::FileRole;
+use super::rule::FileRole;
 
 /// A key with its properties.
 #[derive(Debug)]

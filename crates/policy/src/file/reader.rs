@@ -9,7 +9,18 @@ use crate::rule::{Action, Note, Origin};
 use super::error::{FileError, MAX_FAULTS, SpanFault, hide_parts};
 use super::keys::{Key, Shape, unknown};
 use super::raw::{Entry, Node, Value};
-use super::{FileRole, FileRule, MAX_FILE_BYTES, MAX_RULES, PresetNames};
+use super::rule::{FileRole, FileRule};
+
+/// Maximum bytes of a policy file or allow-list. A larger one is refused, not cut.
+pub const MAX_FILE_BYTES: usize = 16 << 20;
+
+/// Maximum rules of one file, list or set of effects. More are refused. The cost of a decision does not depend on
+/// the number.
+pub const MAX_RULES: usize = 200_000;
+
+/// Returns the names of the existing presets. It is called only for a file with `presets`, because it has to read
+/// them.
+pub type PresetNames<'a> = &'a dyn Fn() -> Vec<&'static str>;
 
 /// A string of the file with its position, and where its text starts if it has no escapes.
 pub(super) struct Typed<'t> {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rule::{Action, Note};
 use crate::target::Target;
 
 const TOML: &str = include_str!("../../tests/fixtures/good.toml");

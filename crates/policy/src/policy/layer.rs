@@ -4,10 +4,8 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::rule::{Action, Rule, RuleId};
-use crate::terms::Terms;
 
 use super::index::Index;
-use super::{Policy, PolicyBuilder};
 
 /// The owner of a layer's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,7 +33,7 @@ pub struct Layer {
 
 impl Layer {
     /// Adds a layer's rules to those of the policy, and numbers them.
-    fn append(
+    pub(super) fn append(
         role: Role,
         name: Option<String>,
         added: Vec<Rule>,
@@ -94,40 +92,5 @@ impl fmt::Display for Layer {
             (Role::Lock, None) => f.write_str("lock"),
             (Role::Grants, _) => f.write_str("grants"),
         }
-    }
-}
-
-/// The layers of a policy that is being built. A target is granted if every layer grants it.
-#[derive(Debug, Clone, Default)]
-pub struct Layers {
-    /// The rules that the caller grants.
-    pub grants: PolicyBuilder,
-    /// The rules that the stage declared; `None` means everything.
-    pub declared: Option<PolicyBuilder>,
-    /// Upper bounds, each with the name of its file. An empty one allows nothing.
-    pub ceilings: Vec<(String, PolicyBuilder)>,
-    /// The lock, with the name of its file; `None` means everything, an empty one nothing.
-    pub lock: Option<(String, PolicyBuilder)>,
-    /// The settings that apply to all rules.
-    pub terms: Terms,
-}
-
-impl Layers {
-    /// Builds the policy.
-    pub fn build(self) -> Policy {
-        let Self { grants, declared, ceilings, lock, terms } = self;
-        let declared = declared.map(|rules| (Role::Declared, None, rules));
-        let ceilings = ceilings.into_iter().map(|(name, rules)| (Role::Ceiling, Some(name), rules));
-        let lock = lock.map(|(name, rules)| (Role::Lock, Some(name), rules));
-        let mut rules: Vec<Rule> = Vec::new();
-        let mut layers = Vec::new();
-        for (role, name, added) in
-            std::iter::once((Role::Grants, None, grants)).chain(declared).chain(lock).chain(ceilings)
-        {
-            let bounds_upstream = role == Role::Ceiling && !added.leaves_upstream_open;
-            layers.push(Layer::append(role, name, added.rules, bounds_upstream, &mut rules));
-        }
-        layers.sort_by_key(Layer::role);
-        Policy::assemble(rules, layers, terms)
     }
 }

@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::limits::Size;
 use crate::reason::Reason;
+use crate::rule::Origin;
 
 fn today() -> Day {
     "2026-11-21".parse().unwrap()
