@@ -238,10 +238,10 @@ fn refused_signals(cx: &Cx) {
 /// Tries a stage that keeps the default for SIGTSTP, one that catches it and continues, and one that ignores it.
 fn suspend_and_continue(cx: &Cx) {
     let loops = "echo ready; while :; do sleep 0.05; done";
-    // A child that was stopped before it became `sleep` counts too.
+    // A child that was stopped before it became `sleep` counts too. If it came from vfork(2), its parent waits for it ('D').
     let stopped = |live: &Live<'_>| {
         let states = live.states("sh");
-        !states.is_empty() && states.iter().all(|state| *state == 'T')
+        states.contains(&'T') && states.iter().all(|state| "TD".contains(*state))
     };
     for (script, said) in [
         (format!("trap 'echo cont' CONT; {loops}"), "ready\ncont\n"),
