@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -28,6 +27,7 @@ use crate::protected::{Obeyed, matches_pattern};
 
 mod arrivals;
 mod descriptors;
+mod exchanged;
 mod further;
 mod held;
 mod journal;
@@ -39,11 +39,11 @@ mod pointers;
 mod repository;
 mod store;
 
-use arrivals::Exchanged;
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
 use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath};
+use exchanged::Exchanged;
 pub use further::{DirState, FurtherDown, first_parts_in};
 pub use journal::{Interrupted, Journal, Live, Open, Settlement, open_runs, settle_interrupted};
 pub use kept::{
@@ -53,7 +53,7 @@ pub use leftovers::{Found, Leftovers};
 use modes::{Modes, above, dir_of};
 use pointers::Pointer;
 pub use repository::beyond_search;
-use repository::{Contents, MOVED};
+use repository::{Contents, Keys, MOVED};
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
 
 /// Entries of a directory that are compared with a pattern.
@@ -176,23 +176,6 @@ pub struct Watch {
     store: OnceLock<Store>,
     /// Directories that the stage has made, and that the host does not see under their names for now.
     exchanged: Mutex<Vec<Exchanged>>,
-}
-
-/// The key of hashes: a stage does not know it, so it can make no name whose hash is another's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Keys([u64; 2]);
-
-impl Keys {
-    fn draw() -> Self {
-        Self([random(), random()])
-    }
-
-    fn hash_one(self, it: impl Hash) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.0.hash(&mut hasher);
-        it.hash(&mut hasher);
-        hasher.finish()
-    }
 }
 
 impl Watch {
@@ -370,8 +353,8 @@ impl Watch {
             let created = store::open_item(dir, last).ok()?.metadata().ok()?.created().ok()?;
             Some(created < self.since)
         };
-        let is_placeholder = arrivals::is_placeholder(stat);
-        let is_empty = || open_at(dir, Path::new(last)).is_ok_and(|dir| arrivals::is_empty(dir.as_fd()));
+        let is_placeholder = exchanged::is_placeholder(stat);
+        let is_empty = || open_at(dir, Path::new(last)).is_ok_and(|dir| exchanged::is_empty(dir.as_fd()));
         going_on.have_made(&path) && (is_placeholder || is_older() == Some(true))
             || is_placeholder && rest.have_made(&path) && is_empty()
     }

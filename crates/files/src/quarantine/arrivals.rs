@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use rustix::fs::RenameFlags;
 
-use super::descriptors::{FileId, add_watch, entries, id_of, kind, let_in, open_above, open_at};
+use super::descriptors::{FileId, add_watch, id_of, kind, let_in, open_at};
+use super::exchanged::{Exchanged, is_empty, is_placeholder};
 use super::links::NewLinks;
 use super::store::beside;
 use super::{Found, Watch, is_repository};
@@ -36,12 +37,6 @@ const MOST: usize = 1000;
 const TIMES: u32 = 20;
 /// Directories are watched up to this number. More mean that the stage replaces those on the way to a name.
 const DIRS: usize = 4096;
-/// Entries of an empty directory of ours that are moved at one look.
-const ENTRIES: usize = 64;
-
-/// The mode of an empty directory of ours: by this other runs know it. The sticky bit says nothing in a directory that only its owner may
-/// write to. A stage that makes one so gains nothing: what appears in it is moved.
-const PLACEHOLDER: Mode = Mode::S_IRWXU.union(Mode::S_ISVTX);
 
 /// Mounts a directory over another one in the sandbox, by their paths on the host, and says which two these were.
 pub type Mount<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
@@ -557,18 +552,6 @@ struct Hidden {
     placeholder: Option<FileId>,
 }
 
-/// A directory of the stage's that was exchanged for an empty one.
-#[derive(Debug)]
-pub(super) struct Exchanged {
-    /// Its earlier path below the tree.
-    pub(super) from: PathBuf,
-    /// Its present path below the tree.
-    pub(super) to: PathBuf,
-    pub(super) placeholder: FileId,
-    /// The run was killed, and this is a later one.
-    pub(super) is_resumed: bool,
-}
-
 /// The outcome of an exchange.
 enum Exchange {
     /// The host does not see it any more.
@@ -599,133 +582,6 @@ impl Node {
             }
         }
     }
-}
-
-impl Watch {
-    /// Looks up a name of the tree.
-    fn stat(&self, name: &Path) -> nix::Result<FileStat> {
-        let above = self.above(name)?;
-        let last = name.file_name().unwrap_or_default();
-        let_in(above.as_fd(), || fstatat(&above, last, AtFlags::AT_SYMLINK_NOFOLLOW))
-    }
-
-    /// The directory that a name of the tree is in.
-    pub(super) fn above(&self, name: &Path) -> nix::Result<OwnedFd> {
-        open_above(&self.tree, name)
-    }
-
-    /// Makes an empty directory at the top of the tree.
-    fn make_empty(&self, name: &OsStr) -> io::Result<OwnedFd> {
-        let owner = super::store::owner_of(self.tree())?;
-        Ok(let_in(self.tree(), || super::store::make_fresh(self.tree(), name, PLACEHOLDER, owner))?)
-    }
-
-    /// Moves what is in a directory that was empty.
-    ///
-    /// # Errors
-    /// What keeps it from being listed.
-    fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> nix::Result<Vec<Found>> {
-        let listed = let_in(dir, || entries(dir))?;
-        let names: Vec<_> = listed.flatten().take(ENTRIES).map(|(name, _)| name).collect();
-        let settle = |name: &OsString| self.settle_in(dir, &at.join(name), name, |_, _, _| false);
-        Ok(names.iter().filter_map(settle).collect())
-    }
-
-    /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what had appeared
-    /// in the one and what keeps the other away.
-    pub(super) fn settle_exchanged(&self) -> Vec<Found> {
-        let exchanged = std::mem::take(&mut *self.exchanged.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut all = Vec::new();
-        // The last first: it may lie in another one.
-        for item in exchanged.iter().rev() {
-            let is_ours = || self.stat(&item.from).is_ok_and(|stat| id_of(&stat) == item.placeholder);
-            let empty = super::descriptors::open_beneath(&self.tree, &item.from).ok().filter(|_| is_ours());
-            // After a kill what is in it may be the user's.
-            let is_theirs = item.is_resumed && !empty.as_ref().is_some_and(|dir| is_empty(dir.as_fd()));
-            if let Some(dir) = empty.filter(|_| !item.is_resumed) {
-                all.extend(self.settle_entries(dir.as_fd(), &item.from).into_iter().flatten());
-            }
-            let is_repository = REPOSITORIES.iter().any(|name| item.from.ends_with(name));
-            let given_back = match (is_ours() && !is_theirs, is_repository) {
-                (true, true) => self.give_back(item, &mut all),
-                (true, false) => self.remove_empty(&item.from).map_err(|_| item.to.clone()),
-                (false, _) => Err(item.to.clone()),
-            };
-            if let Err(to) = given_back
-                && is_repository
-            {
-                let at = |path: &Path| self.missing.tree.join(path);
-                all.push(Found { path: at(&item.from), moved: Ok(at(&to)) });
-            }
-        }
-        all
-    }
-
-    fn remove_empty(&self, at: &Path) -> nix::Result<()> {
-        let (above, last) = (self.above(at)?, at.file_name().unwrap_or_default());
-        let_in(above.as_fd(), || unlinkat(&above, last, UnlinkatFlags::RemoveDir))
-    }
-
-    /// Gives a repository its place back. What git obeys in it is moved first, while it has a name that git does not look for.
-    ///
-    /// # Errors
-    /// Where it is instead.
-    fn give_back(&self, item: &Exchanged, found: &mut Vec<Found>) -> Result<(), PathBuf> {
-        let tree = self.tree();
-        let way = PathBuf::from(beside());
-        let last = item.to.file_name().unwrap_or_default();
-        let renamed = self.above(&item.to).and_then(|from| rename(from.as_fd(), last, tree, way.as_os_str()));
-        renamed.map_err(|_| item.to.clone())?;
-        let store = self.store.get();
-        if let Some(store) = store {
-            store.give_back(&item.to);
-        }
-        // A live stage may have put something else in its place.
-        let is_dir =
-            fstatat(tree, &way, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok_and(|stat| kind(&stat) == SFlag::S_IFDIR);
-        let mut moved = Vec::new();
-        for name in self.missing.names.iter().filter(|_| is_dir) {
-            let Ok(inner) = Path::new(&name.name).strip_prefix(&item.from) else { continue };
-            let at = way.join(inner);
-            match self.above(&at) {
-                Ok(dir) => {
-                    let last = at.file_name().unwrap_or_default();
-                    moved.extend(self.settle_in(dir.as_fd(), Path::new(&name.name), last, |_, _, _| false));
-                }
-                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-                Err(errno) => {
-                    moved.push(Found { path: self.missing.tree.join(&at), moved: Err(errno.into()) })
-                }
-            }
-        }
-        let is_settled = is_dir && moved.iter().all(|found| found.moved.is_ok());
-        found.append(&mut moved);
-        let back = || {
-            self.remove_empty(&item.from)?;
-            let (above, last) = (self.above(&item.from)?, item.from.file_name().unwrap_or_default());
-            rename(tree, way.as_os_str(), above.as_fd(), last)
-        };
-        if is_settled && back().is_ok() {
-            return Ok(());
-        }
-        // It stays under the name that nobody obeys where there is no quarantine.
-        let taken =
-            store.and_then(|store| let_in(tree, || store.take(tree, way.as_os_str(), &item.from)).ok());
-        Err(taken.unwrap_or(way))
-    }
-}
-
-fn rename(from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new: &OsStr) -> nix::Result<()> {
-    let_in(from, || let_in(to, || super::store::rename_into(from, name, to, new)))
-}
-
-/// Whether it is an empty directory of a run's, or looks like one.
-pub(super) fn is_placeholder(stat: &FileStat) -> bool {
-    kind(stat) == SFlag::S_IFDIR && stat.st_mode & 0o7777 == PLACEHOLDER.bits()
-}
-
-pub(super) fn is_empty(dir: BorrowedFd<'_>) -> bool {
-    let_in(dir, || entries(dir)).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Whether a directory is the caller's, who may open it to itself.

@@ -19,13 +19,13 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 
-use super::arrivals::Exchanged;
 use super::descriptors::{FileId, id_of};
+use super::exchanged::Exchanged;
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
-use super::repository::Contents;
+use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, is_noted_repository};
-use super::{Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, OtherRuns, Watch, finish_until};
+use super::{Found, FurtherDown, Item, Keeper, Leftovers, Missing, OtherRuns, Watch, finish_until};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
 

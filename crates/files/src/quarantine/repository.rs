@@ -7,7 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -19,10 +19,11 @@ use nix::unistd::geteuid;
 
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{Entry, entries, kind, let_in, open_beneath, open_deep};
-use super::leftovers::Leftovers;
-use super::{Found, Keys, Missing, Watch};
-use crate::names::open_plain;
+use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random};
+
+mod settle;
+
+pub use settle::beyond_search;
 
 /// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
 /// the objects.
@@ -51,6 +52,23 @@ const NEAR: usize = 16;
 const ROOM: Room = Room { names: 1 << 16, bytes: 1 << 24 };
 /// Links that are moved at the end of one run, in all repositories together: a few seconds on a busy machine.
 pub(super) const MOVED: usize = 1 << 16;
+
+/// The key of hashes: a stage does not know it, so it can make no name whose hash is another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Keys([u64; 2]);
+
+impl Keys {
+    pub(super) fn draw() -> Self {
+        Self([random(), random()])
+    }
+
+    pub(super) fn hash_one(self, it: impl Hash) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        it.hash(&mut hasher);
+        hasher.finish()
+    }
+}
 
 /// The contents of a repository, each as a hash that includes its name in the tree.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -282,89 +300,13 @@ impl Contents {
     }
 }
 
-/// Repositories that hold more than is looked at, or a directory of the caller's that is closed: of the links that a stage makes
-/// in them not all would be moved. A line for each; changes nothing.
-pub fn beyond_search(missing: &Missing) -> Vec<String> {
-    let Ok(tree) = open_plain(&missing.tree) else { return Vec::new() };
-    let (tree, keys) = (File::from(tree), Keys::draw());
-    let is_beyond = |name: &&String| {
-        let search = Search { tree: &tree, keys, opens: false, room: ROOM };
-        !search.each(Path::new(name), |_, _, _| ()).is_empty()
-    };
-    let beyond = missing.repositories.iter().filter(is_beyond);
-    let told = beyond.map(|name| {
-        format!(
-            "`{}` holds more than {} names, or directories far down or closed: links that the stage makes there may stay, and git would \
-             write through them",
-            missing.tree.join(name).display(),
-            ROOM.names
-        )
-    });
-    told.collect()
-}
-
-impl Watch {
-    /// Moves the links aside that were not in the repository before, and says which unfinished operation is not as it was. `left`: how many
-    /// may still be moved.
-    pub(super) fn settle(&self, repository: &str, before: &Contents, left: &mut usize, told: &mut Leftovers) {
-        self.settle_within(ROOM, repository, before, left, told);
-    }
-
-    fn settle_within(
-        &self,
-        room: Room,
-        repository: &str,
-        before: &Contents,
-        left: &mut usize,
-        told: &mut Leftovers,
-    ) {
-        let search = Search { tree: &self.tree, keys: self.keys, opens: true, room };
-        let unread = search.each(Path::new(repository), |at, dir, Listed { links, operation }| {
-            let is_new = |link: &Link| !link.is_old_head && !before.links.contains(&link.mark);
-            let links: Vec<Link> = links.into_iter().filter(is_new).collect();
-            let is_known = links.is_empty() || before.knows(at, self.keys);
-            for Link { name, .. } in links {
-                let path = self.missing.tree.join(at).join(&name);
-                let found = if !is_known {
-                    Some(stays(path, UNKNOWN))
-                } else if *left == 0 {
-                    Some(stays(path, TOO_MANY))
-                } else {
-                    *left -= 1;
-                    self.settle_in(dir, &at.join(&name), &name, |_, _, stat| kind(stat) != SFlag::S_IFLNK)
-                };
-                if let Some(found) = found {
-                    told.add(found);
-                }
-            }
-            if operation.is_some_and(|operation| !before.operations.contains(&operation)) {
-                told.add(stays(self.missing.tree.join(at), OPERATION));
-            }
-        });
-        if !unread.is_empty() {
-            told.add_always(stays(self.missing.tree.join(repository), CUT));
-        }
-    }
-}
-
-const UNKNOWN: &str =
-    "a symbolic link, and the repository held too much to tell whose it is: git writes through it";
-const TOO_MANY: &str = "a symbolic link, and too many others were moved before it: git writes through it";
-const OPERATION: &str = "the stage began or changed what git has not finished there, and its files can name commands: look at them \
-                         before you have git continue or abort it";
-const CUT: &str = "it holds too much to be searched for symbolic links, through which git would write, and for rebases that the \
-                   stage began";
-
-fn stays(path: PathBuf, why: &str) -> Found {
-    Found { path, moved: Err(io::Error::other(why)) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-    use super::super::Keeper;
+    use super::super::leftovers::Leftovers;
+    use super::super::{Keeper, Missing, Watch};
     use super::*;
 
     struct Place {

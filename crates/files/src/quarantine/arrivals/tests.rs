@@ -4,6 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 
 use nix::sys::inotify::InitFlags;
 
+use super::super::exchanged::PLACEHOLDER;
 use super::super::{DIRECTORY, Journal, Keeper, Missing, MissingName, finish, settle_interrupted};
 use super::*;
 

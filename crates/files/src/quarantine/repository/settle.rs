@@ -1,0 +1,96 @@
+//! Moves links aside that a stage made in a repository, and tells which unfinished operation it changed.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::SFlag;
+
+use super::{Contents, Keys, Link, Listed, ROOM, Room, Search};
+use crate::names::open_plain;
+use crate::quarantine::descriptors::kind;
+use crate::quarantine::leftovers::{Found, Leftovers};
+use crate::quarantine::{Missing, Watch};
+
+/// Repositories that hold more than is looked at, or a directory of the caller's that is closed: of the links that a stage makes
+/// in them not all would be moved. A line for each; changes nothing.
+pub fn beyond_search(missing: &Missing) -> Vec<String> {
+    let Ok(tree) = open_plain(&missing.tree) else { return Vec::new() };
+    let (tree, keys) = (File::from(tree), Keys::draw());
+    let is_beyond = |name: &&String| {
+        let search = Search { tree: &tree, keys, opens: false, room: ROOM };
+        !search.each(Path::new(name), |_, _, _| ()).is_empty()
+    };
+    let beyond = missing.repositories.iter().filter(is_beyond);
+    let told = beyond.map(|name| {
+        format!(
+            "`{}` holds more than {} names, or directories far down or closed: links that the stage makes there may stay, and git would \
+             write through them",
+            missing.tree.join(name).display(),
+            ROOM.names
+        )
+    });
+    told.collect()
+}
+
+impl Watch {
+    /// Moves the links aside that were not in the repository before, and says which unfinished operation is not as it was. `left`: how many
+    /// may still be moved.
+    pub(in crate::quarantine) fn settle(
+        &self,
+        repository: &str,
+        before: &Contents,
+        left: &mut usize,
+        told: &mut Leftovers,
+    ) {
+        self.settle_within(ROOM, repository, before, left, told);
+    }
+
+    pub(super) fn settle_within(
+        &self,
+        room: Room,
+        repository: &str,
+        before: &Contents,
+        left: &mut usize,
+        told: &mut Leftovers,
+    ) {
+        let search = Search { tree: &self.tree, keys: self.keys, opens: true, room };
+        let unread = search.each(Path::new(repository), |at, dir, Listed { links, operation }| {
+            let is_new = |link: &Link| !link.is_old_head && !before.links.contains(&link.mark);
+            let links: Vec<Link> = links.into_iter().filter(is_new).collect();
+            let is_known = links.is_empty() || before.knows(at, self.keys);
+            for Link { name, .. } in links {
+                let path = self.missing.tree.join(at).join(&name);
+                let found = if !is_known {
+                    Some(stays(path, UNKNOWN))
+                } else if *left == 0 {
+                    Some(stays(path, TOO_MANY))
+                } else {
+                    *left -= 1;
+                    self.settle_in(dir, &at.join(&name), &name, |_, _, stat| kind(stat) != SFlag::S_IFLNK)
+                };
+                if let Some(found) = found {
+                    told.add(found);
+                }
+            }
+            if operation.is_some_and(|operation| !before.operations.contains(&operation)) {
+                told.add(stays(self.missing.tree.join(at), OPERATION));
+            }
+        });
+        if !unread.is_empty() {
+            told.add_always(stays(self.missing.tree.join(repository), CUT));
+        }
+    }
+}
+
+const UNKNOWN: &str =
+    "a symbolic link, and the repository held too much to tell whose it is: git writes through it";
+const TOO_MANY: &str = "a symbolic link, and too many others were moved before it: git writes through it";
+const OPERATION: &str = "the stage began or changed what git has not finished there, and its files can name commands: look at them \
+                         before you have git continue or abort it";
+const CUT: &str = "it holds too much to be searched for symbolic links, through which git would write, and for rebases that the \
+                   stage began";
+
+fn stays(path: PathBuf, why: &str) -> Found {
+    Found { path, moved: Err(io::Error::other(why)) }
+}
