@@ -28,11 +28,14 @@ use exeat_files::quarantine::{DIRECTORY, FileId, Found, Leftovers, Watch};
 
 mod branches;
 mod calls;
+mod covered;
+mod list;
 mod remount;
 mod saved;
 mod watchdog;
 
-use remount::{Fate, LastCovers, RENAMES, Remounts};
+use covered::LastCovers;
+use remount::{Fate, RENAMES, Remounts};
 pub(crate) use saved::SavedFile;
 use watchdog::Watchdog;
 

@@ -9,30 +9,28 @@
 //! If they do not show it, and nobody was seen writing to the file either, the stage continues without the file: the file that was
 //! covered before is written again, gets a lease before it gets a name, and replaces the new one.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exeat_files::names::{open_plain, open_regular};
-use exeat_files::protected::is_obeyed_later;
-use exeat_files::quarantine::{Arrivals, FileId, Found, IN_MASK_ADD, Watch};
+use exeat_files::quarantine::{Arrivals, FileId, Found, Watch};
 use exeat_sandbox::{
-    FileHandle, InsideMounts, InsideProcess, KeptFile, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer,
-    Touch, Touches,
+    FileHandle, InsideMounts, InsideProcess, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer, Touch,
+    Touches,
 };
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 use super::branches::differ_in_branches;
 use super::calls::Calls;
+use super::covered::{Covered, Doubt, LastCovers, Name, State};
+use super::list::{CoverList, Watched};
 use super::saved::{MOST, SavedFile};
 
 /// The maximal number of remembered new files. Beyond it they are forgotten, and none of them may replace a covered file.
@@ -46,17 +44,10 @@ const READS: usize = 256;
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// The number of renames over one name that are covered without a pause.
 pub(super) const RENAMES: usize = 64;
-/// The maximal bytes of all saved files.
-const SAVED: usize = 4 << 20;
 /// The number of attempts to judge a file that is being replaced, or to replace it.
 const REPLACED: usize = 3;
 /// The number of times that a file is written again in one run, because a stage may cause it.
 const PUT_BACK: u32 = 10;
-/// The number of attempts to get a lease, a millisecond apart: the host program may close the file only after the rename.
-const ATTEMPTS: u32 = 20;
-
-/// A name in a watched directory.
-type Name = (WatchDescriptor, OsString);
 
 /// The covers that can be mounted again, and the names that the stage must not make visible to the host.
 #[derive(Debug)]
@@ -96,48 +87,6 @@ struct Moving {
     files: Vec<FileHandle>,
 }
 
-#[derive(Debug)]
-struct Covered {
-    host: PathBuf,
-    /// The helper's number for the file.
-    number: usize,
-    /// The helper's status when the file was last covered.
-    status: KeptStatus,
-    /// The places of the file in the sandbox.
-    places: Vec<PathBuf>,
-    /// The state of the name since it was covered.
-    state: State,
-    /// Candidates for the file that was renamed over it. The next file under the same name may appear before that rename: candidates stay
-    /// until the next rename from that name, and are dropped if another thing happens to them.
-    moved: Vec<FileHandle>,
-    moved_from: Option<Name>,
-    /// Whether the host removed the file.
-    was_removed: bool,
-    /// Whether the host obeys it only when somebody starts a program there.
-    is_obeyed_later: bool,
-    /// The number of times that it was written again.
-    put_back: u32,
-    lease: Option<Lease>,
-    /// The saved file, if it is small enough.
-    saved: Option<SavedFile>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// The cover is in place.
-    Covered,
-    /// Another file was renamed over it.
-    Replaced,
-    /// The new file is covered, but has no lease yet.
-    New,
-    /// A file that others than its maker may have had was renamed over it.
-    Unknown,
-    /// Another change happened, which a stage may have caused.
-    Doubtful,
-    /// The host removed the name.
-    Removed,
-}
-
 /// The number of uses of a file, or more: the uses of one process may count twice.
 #[derive(Debug, Default)]
 struct Uses {
@@ -162,39 +111,6 @@ impl Uses {
     }
 }
 
-/// The reason that a new file is not covered.
-#[derive(Debug)]
-enum Doubt {
-    /// It was replaced again in the meantime.
-    Again,
-    /// It is unknown who wrote it.
-    Unknown(&'static str),
-    /// Somebody may write to it.
-    Open(io::Error),
-}
-
-impl From<io::Error> for Doubt {
-    fn from(error: io::Error) -> Self {
-        Self::Open(error)
-    }
-}
-
-impl std::fmt::Display for Doubt {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Again => f.write_str("it was replaced again and again"),
-            Self::Unknown(why) => f.write_str(why),
-            Self::Open(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Doubt {
-    fn open(why: &'static str) -> Self {
-        Self::Open(io::Error::other(why))
-    }
-}
-
 /// A new file with harmless content.
 enum Acceptable {
     /// A program on the host may have written it.
@@ -214,129 +130,6 @@ pub(super) enum Fate {
     Removed,
     /// The cover is lost, or the file below it may be the stage's.
     Lost,
-}
-
-/// The files to cover, while they are collected.
-#[derive(Default)]
-struct CoverList {
-    covers: BTreeMap<Name, Covered>,
-    /// The bytes saved so far.
-    saved: usize,
-    /// The files in the helper's form.
-    kept: Vec<KeptFile>,
-    /// The directories, with the watch in each of the two instances.
-    dirs: HashMap<PathBuf, (WatchDescriptor, WatchDescriptor)>,
-    touches: Option<Touches>,
-}
-
-impl CoverList {
-    /// Adds a file by its path on the host and its place in the sandbox.
-    fn add(
-        &mut self,
-        inotify: &Inotify,
-        renames: &Inotify,
-        host: &Path,
-        at: PathBuf,
-        status: KeptStatus,
-    ) -> io::Result<()> {
-        let (Some(dir), Some(name)) = (host.parent(), host.file_name()) else { return Ok(()) };
-        let (watch, of_helper) = match self.dirs.get(dir) {
-            Some(known) => *known,
-            None => {
-                let open = open_plain(dir)?;
-                let place = self_path(&open);
-                let events =
-                    AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ONLYDIR;
-                // If one directory cannot be watched, none is: a missing event could be from any of them.
-                self.touches = self.touches.take().and_then(|touches| {
-                    let watched = touches.watch(&place);
-                    watched
-                        .inspect_err(|why| tracing::debug!(dir = %dir.display(), %why, "not watched"))
-                        .ok()?;
-                    Some(touches)
-                });
-                let watches = (inotify.add_watch(&place, mask())?, renames.add_watch(&place, events)?);
-                *self.dirs.entry(dir.to_path_buf()).or_insert(watches)
-            }
-        };
-        let place = CString::new(at.as_os_str().as_bytes())?;
-        match self.covers.entry((watch, name.to_owned())) {
-            Entry::Occupied(known) => {
-                if let Some(kept) = self.kept.get_mut(known.get().number) {
-                    kept.places.push(place);
-                }
-                known.into_mut().places.push(at);
-            }
-            Entry::Vacant(new) => {
-                if !host.is_dir() {
-                    // `KeptFile::mount` adds the same watch for the next file.
-                    let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
-                    renames.add_watch(host, mask)?;
-                }
-                let watch = of_helper.as_raw();
-                let (name, number) = (CString::new(name.as_bytes())?, self.kept.len());
-                self.kept.push(KeptFile { watch, name, places: vec![place], current: -1, status });
-                let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
-                let (moved, moved_from) = (Vec::new(), None);
-                // The stage has not started yet.
-                let saved = open_regular(host).and_then(|file| SavedFile::read(&file, MOST)).ok();
-                let saved = saved.filter(|saved| self.saved + saved.bytes.len() <= SAVED);
-                self.saved += saved.as_ref().map_or(0, |saved| saved.bytes.len());
-                let is_obeyed_later = is_obeyed_later(host) && host.is_file();
-                let (host, was_removed, put_back, lease) = (host.to_path_buf(), false, 0, None);
-                let cover = Covered {
-                    host,
-                    number,
-                    status,
-                    places,
-                    state,
-                    moved,
-                    moved_from,
-                    was_removed,
-                    is_obeyed_later,
-                    put_back,
-                    lease,
-                    saved,
-                };
-                new.insert(cover);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The watches, before anything is mounted again.
-struct Watched {
-    inotify: Inotify,
-    /// The helper's instance.
-    renames: Inotify,
-    arrivals: Arrivals,
-    list: CoverList,
-}
-
-impl Watched {
-    fn new(
-        files: impl Iterator<Item = (PathBuf, PathBuf)>,
-        stubs: impl Iterator<Item = (PathBuf, PathBuf)>,
-        watches: Arc<[Watch]>,
-    ) -> io::Result<Self> {
-        let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
-        let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
-        // Arrivals come first because covers may use up all watches.
-        let arrivals = Arrivals::new(watches, &inotify)?;
-        let touches = Touches::new().inspect_err(|why| tracing::debug!(%why, "files are not watched")).ok();
-        let mut list = CoverList { touches, ..CoverList::default() };
-        // A renamed file is already mounted; a stub must be mounted first.
-        let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
-        let files = files.map(|(host, at)| (host, at, KeptStatus::default()));
-        for (host, at, status) in files.chain(stubs.map(|(host, at)| (host, at, stub))) {
-            // The file or the directory may be closed, or no watch may be left. Replacing this file then ends the run.
-            if let Err(why) = list.add(&inotify, &renames, &host, at, status) {
-                tracing::debug!(host = %host.display(), %why, "a cover is not mounted again");
-            }
-        }
-        Ok(Self { inotify, renames, arrivals, list })
-    }
 }
 
 impl Remounts {
@@ -906,126 +699,4 @@ impl Remounts {
             self.forget();
         }
     }
-}
-
-/// The covers after the end of the stage. Dropping it releases the leases.
-pub(super) struct LastCovers(BTreeMap<Name, Covered>);
-
-impl LastCovers {
-    /// Returns files that the host removed and that exist again, with whether the host may have obeyed them already.
-    pub(super) fn remade(&self) -> Vec<(PathBuf, bool)> {
-        let remade = |cover: &&Covered| cover.was_removed && cover.host.symlink_metadata().is_ok();
-        self.0.values().filter(remade).map(|cover| (cover.host.clone(), !cover.is_obeyed_later)).collect()
-    }
-
-    /// Gives each replaced file with a second name its own copy: a later stage could write to it by that name. Call it when no process of
-    /// the stage is left, while nobody else can write to the files.
-    pub(super) fn separate(&self) {
-        for cover in self.0.values().filter(|cover| cover.status.renames > 0 || cover.state != State::Covered)
-        {
-            if let Err(why) = separate(&cover.host) {
-                tracing::warn!(host = %cover.host.display(), %why, "a file keeps its second name");
-            }
-        }
-    }
-
-    /// Returns replaced files that may be the stage's, with the saved file. `is_lost` returns whether a place was seen without its cover,
-    /// which may be before its events are read. Call it when no process of the stage is left.
-    pub(super) fn doubtful(&mut self, is_lost: impl Fn(&Path) -> bool) -> Vec<(PathBuf, SavedFile)> {
-        // A file at a name that the host removed is moved, and nothing replaces it.
-        let is_doubtful = |cover: &&mut Covered| {
-            let was_lost = || cover.places.iter().any(|place| is_lost(place));
-            let is_there = || cover.host.symlink_metadata().is_ok();
-            !cover.was_removed && (cover.state == State::Doubtful || was_lost() && is_there())
-        };
-        let doubtful = self.0.values_mut().filter(is_doubtful);
-        doubtful
-            .filter_map(|cover| {
-                let saved = cover.saved.take()?;
-                let now = open_regular(&cover.host).and_then(|file| SavedFile::read(&file, MOST));
-                let is_same = now.is_ok_and(|now| now.bytes == saved.bytes);
-                (!is_same).then(|| (cover.host.clone(), saved))
-            })
-            .collect()
-    }
-}
-
-impl Covered {
-    fn needs_care(&self) -> bool {
-        self.state != State::Covered || self.lease.as_ref().is_some_and(|lease| !lease.is_quiet())
-    }
-
-    /// Updates the state for an event; `replaced` is the state after a rename over it.
-    fn note(&mut self, mask: AddWatchFlags, replaced: State) {
-        let is_rename = mask.contains(AddWatchFlags::IN_MOVED_TO);
-        let is_write = mask.intersects(AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE);
-        if is_write && self.state == State::Covered {
-            // The saved content is outdated now.
-            self.saved = None;
-        }
-        self.state = match self.state {
-            State::Covered | State::New | State::Replaced if is_rename => replaced,
-            State::Unknown if is_rename && replaced != State::Doubtful => State::Unknown,
-            // A program on the host writes to the file itself.
-            State::Covered if is_write => State::Covered,
-            State::Covered if mask.intersects(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) => {
-                self.was_removed = true;
-                State::Removed
-            }
-            _ => State::Doubtful,
-        };
-    }
-
-    /// Returns whether the lease is on this file. The lease keeps the inode number in use.
-    fn has_lease_on(&self, mounted: Mounted) -> bool {
-        let about = self.lease.as_ref().and_then(|lease| lease.file().metadata().ok());
-        about.is_some_and(|about| mounted == Mounted { dev: about.dev(), ino: about.ino() })
-    }
-
-    /// Takes a lease on the mounted file.
-    fn lease(&self, mounted: Mounted) -> Result<Lease, Doubt> {
-        let file = open_regular(&self.host)?;
-        let about = file.metadata()?;
-        if mounted != (Mounted { dev: about.dev(), ino: about.ino() }) || about.nlink() == 0 {
-            return Err(Doubt::Again);
-        }
-        if !about.is_file() || about.nlink() != 1 {
-            return Err(Doubt::open("it is not a file with one name"));
-        }
-        for _ in 0..ATTEMPTS {
-            match file.try_clone().and_then(Lease::new) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                other => return Ok(other?),
-            }
-        }
-        Err(Doubt::open("somebody has it open for writing"))
-    }
-}
-
-/// Replaces a file with several names by a copy.
-fn separate(path: &Path) -> io::Result<()> {
-    /// The maximal bytes of a copied file.
-    const MOST: u64 = 16 << 20;
-    let file = open_regular(path)?;
-    if file.metadata()?.nlink() == 1 {
-        return Ok(());
-    }
-    SavedFile::read(&file, MOST)?.write(path)
-}
-
-fn mask() -> AddWatchFlags {
-    IN_MASK_ADD
-        | AddWatchFlags::IN_CREATE
-        | AddWatchFlags::IN_DELETE
-        | AddWatchFlags::IN_MOVED_FROM
-        | AddWatchFlags::IN_MOVED_TO
-        | AddWatchFlags::IN_MODIFY
-        | AddWatchFlags::IN_CLOSE_WRITE
-        | AddWatchFlags::IN_ONLYDIR
-}
-
-fn self_path(dir: &OwnedFd) -> PathBuf {
-    Path::new("/proc/self/fd").join(OsStr::new(&dir.as_raw_fd().to_string()))
 }
