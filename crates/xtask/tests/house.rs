@@ -90,47 +90,28 @@ fn no_crate_depends_on_one_that_the_table_does_not_give_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The size of the largest circle of files in each crate that has one of more than two. When a circle is broken, lower
-/// its number.
-const CIRCLES: &[(&str, usize)] = &[("files", 4)];
-
 #[test]
 fn no_circle_of_files_is_larger_than_two() {
-    let circles: Vec<(String, usize)> =
-        sizes().iter().map(|size| (size.name.clone(), size.largest_circle())).collect();
-    let wrong = differences(CIRCLES, circles.into_iter().filter(|(_, files)| *files > 2));
-    assert!(wrong.is_empty(), "`cargo xtask size` names the files of each circle:\n{}", wrong.join("\n"));
+    let large: Vec<(String, usize)> = sizes()
+        .iter()
+        .map(|size| (size.name.clone(), size.largest_circle()))
+        .filter(|(_, files)| *files > 2)
+        .collect();
+    assert!(large.is_empty(), "`cargo xtask size` names the files of each circle: {large:?}");
 }
-
-/// The lines of each file that has more than 800, rounded up to hundreds. When a file is divided, delete its line.
-const LONG: &[(&str, usize)] = &[
-    ("crates/runner/src/cover/remount.rs", 1100),
-    ("crates/runner/src/plan.rs", 1000),
-    ("crates/sandbox/src/sys/netns.rs", 900),
-];
 
 #[test]
 fn no_file_has_more_than_800_lines_and_half_of_them_have_fewer_than_200() {
     let sizes = sizes();
-    let files = sizes.iter().flat_map(|size| &size.files).filter(|file| file.length > 800);
-    let long = files.map(|file| (file.path.display().to_string(), file.length.next_multiple_of(100)));
-    let wrong = differences(LONG, long);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let long: Vec<String> = sizes
+        .iter()
+        .flat_map(|size| &size.files)
+        .filter(|file| file.length > 800)
+        .map(|file| format!("{} has {} lines", file.path.display(), file.length))
+        .collect();
+    assert!(long.is_empty(), "{}", long.join("\n"));
     let median = size::median(&sizes);
     assert!(median < 200, "half of the files have {median} lines or more");
-}
-
-/// Compares a table of exceptions with the measurement: both must be equal, so that no exception outlives its reason.
-fn differences(table: &[(&str, usize)], measured: impl Iterator<Item = (String, usize)>) -> Vec<String> {
-    let table: BTreeMap<&str, usize> = table.iter().copied().collect();
-    let measured: BTreeMap<String, usize> = measured.collect();
-    let more = measured.iter().filter_map(|(name, found)| match table.get(name.as_str()) {
-        Some(listed) if listed == found => None,
-        Some(listed) => Some(format!("{name}: {found}, and the table says {listed}")),
-        None => Some(format!("{name}: {found}, and it is not in the table")),
-    });
-    let gone = table.keys().filter(|name| !measured.contains_key(**name));
-    more.chain(gone.map(|name| format!("{name}: it is in the table, and needs no exception"))).collect()
 }
 
 fn sizes() -> Vec<Size> {
