@@ -13,14 +13,17 @@ fn attack(cx: &Cx) {
         head.bytes().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
     cx.write("evil", &format!("quiet 3000\nsend {}\n", hex(&cx.evil())));
+    // `-type s` would ask the directory, which knows only the empty file below the mounted socket.
     let script = format!(
-        "for socket in $(find /run /tmp -type s 2>/dev/null); do echo $socket >&2; {} bytes-unix $socket evil; done; echo done",
+        "for socket in $(find /run /tmp -exec test -S {{}} ';' -print); do echo $socket >&2; {} bytes-unix $socket evil; done; echo done",
         cx.probe()
     );
     let done = cx.sh(&[&cx.good()], &script).run();
     let said = done.exits(0).stdout();
     let refusal: String = b"HTTP/1.1 403".iter().map(|byte| format!("{byte:02x}")).collect();
-    for line in said.lines().filter(|line| *line != "done") {
+    let answers: Vec<&str> = said.lines().filter(|line| *line != "done").collect();
+    assert!(!answers.is_empty(), "no socket was found, so nothing was tried: {done:?}");
+    for line in answers {
         let dead = ["ECONNREFUSED", "EPERM", "EACCES", "ENOENT"].contains(&line);
         let judged = cx.bridge() == Bridge::Relay && line.starts_with(&format!("closed {refusal}"));
         assert!(dead || judged, "the socket said {line}: {done:?}");
