@@ -62,13 +62,14 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 /// Runs attempts that are each refused at once. Measures inside the run, so that its start does not count.
 fn at_once<S: AsRef<str>>(cx: &Cx, rules: &[&str], attempts: &[S]) -> Done {
     let clock = "$(($(date +%s%N) / 1000000))";
-    let attempts = attempts
+    let timed = attempts
         .iter()
         .map(AsRef::as_ref)
         .map(|it| format!("began={clock}; {it}; code=$?; echo took $(({clock} - began)) >>took\n"));
     let _ = std::fs::remove_file(cx.dir().join("took"));
-    let done = bare(cx, rules, &format!("{}exit $code", attempts.collect::<String>())).run();
+    let done = bare(cx, rules, &format!("{}exit $code", timed.collect::<String>())).run();
     let took = std::fs::read_to_string(cx.dir().join("took")).expect("the script's own clock");
+    assert_eq!(took.lines().count(), attempts.len(), "{done:?}");
     for line in took.lines() {
         let took: u64 = line.trim_start_matches("took ").parse().expect("milliseconds");
         assert!(Duration::from_millis(took) < AT_ONCE, "{took} ms: {done:?}");

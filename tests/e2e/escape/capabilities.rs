@@ -27,6 +27,7 @@ fn attack(cx: &Cx) {
         "{probe} socket 17 3 768; {probe} socket 2 3 1; {probe} bpf; chroot / true 2>/dev/null || echo no"
     );
     let done = cx.sh(&[], &script).run();
+    assert_eq!(done.stdout().lines().count(), 4, "{done:?}");
     for line in done.stdout().lines() {
         assert!(["EPERM", "EACCES", "EAFNOSUPPORT", "ENOSYS", "no"].contains(&line), "{done:?}");
     }

@@ -17,6 +17,7 @@ fn attack(cx: &Cx) {
         cx.probe()
     );
     let done = cx.sh(&[], &script).run();
+    assert!(done.stdout().lines().count() >= 2, "pid 1 was not tried: {done:?}");
     for line in done.exits(0).stdout().lines() {
         assert!(["EPERM", "EACCES", "ENOSYS", "ESRCH"].contains(&line), "{done:?}");
     }
