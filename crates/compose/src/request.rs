@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use exeat_files::protected::LetThrough;
-use exeat_files::request::{Bind, Bounds, Work};
+use exeat_files::request::{Bind, Bounds, WorkDir};
 use exeat_policy::file::SandboxSection;
 use exeat_policy::{Cache, EffectSet, Home, HostPort, Layers, Limits, Mode, PolicyBuilder, View};
 
@@ -54,7 +54,7 @@ pub struct PolicyRequest {
     /// Protected names that the stage may write.
     pub allow_write: Vec<LetThrough>,
     /// The stage's own work directory, if it does not work in the caller's.
-    pub work: Option<Work>,
+    pub work: Option<WorkDir>,
     /// The package caches; `None` leaves them to the files.
     pub cache: Option<Cache>,
     /// The stage's HOME; `None` leaves it to the files.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use exeat_files::protected::{self, LetThrough, NoName};
-use exeat_files::request::{Bind, Bounds, Files, Work};
+use exeat_files::request::{Bind, Bounds, Files, WorkDir};
 use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection};
 use exeat_policy::{Cache, EffectSet, Home, HostPort, Limits, OnExcess, View, shell_word};
 
@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) allow_write: Vec<LetThrough>,
     pub(crate) env: Vec<EnvRule>,
     pub(crate) limits: Limits,
-    pub(crate) work: Option<Work>,
+    pub(crate) work: Option<WorkDir>,
     pub(crate) socks5: bool,
     pub(crate) cache: Option<Cache>,
     pub(crate) home: Option<Home>,
@@ -82,8 +82,8 @@ impl Settings {
     /// Returns the files that the stage sees and changes. A program that must not trust what the stage changed uses them.
     pub(crate) fn files(&self, bounds: &[Bounds]) -> Files {
         let work = self.work.iter().filter_map(|work| match work {
-            Work::Scratch => None,
-            Work::Host(path) => Some(Bind { host: path.clone(), guest: path.clone() }),
+            WorkDir::Scratch => None,
+            WorkDir::Host(path) => Some(Bind { host: path.clone(), guest: path.clone() }),
         });
         Files {
             view: self.view.unwrap_or_default(),
@@ -171,8 +171,8 @@ impl Settings {
         }
         if let Some(work) = file.work {
             let work = match work {
-                file::WorkDir::Scratch => Work::Scratch,
-                file::WorkDir::Host(path) => Work::Host(
+                file::WorkDir::Scratch => WorkDir::Scratch,
+                file::WorkDir::Host(path) => WorkDir::Host(
                     machine
                         .place(&path, base)
                         .map_err(|error| place_error(&format!("{shown}: work_host"), error))?,

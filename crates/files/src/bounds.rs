@@ -86,7 +86,7 @@ const CEILING_MASK: &str = "the path of a ceiling's mask";
 #[derive(Debug)]
 pub(crate) struct Limit {
     /// The source of the bound, for messages.
-    pub(crate) said: String,
+    pub(crate) label: String,
     /// The visible paths; `None` for no bound.
     read: Option<Tops>,
     /// The writable paths; `None` for everything visible.
@@ -97,14 +97,18 @@ pub(crate) struct Limit {
 
 impl Limit {
     /// Resolves a ceiling on this machine. Leaves out a listed path that leads through a link which a stage could have made.
-    pub(crate) fn of(bounds: &Bounds, links: &LinkRule, notes: &mut Vec<String>) -> Result<Self, FileFault> {
+    pub(crate) fn resolve(
+        bounds: &Bounds,
+        links: &LinkRule,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, FileFault> {
         let mut find = |paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
                 match links.walk(path) {
                     Ok(end) => found.push(end.real),
                     Err(error @ WalkError::Link { .. }) => {
-                        notes.push(format!("`{}` of {} is left out: {error}", path.display(), bounds.said()))
+                        notes.push(format!("`{}` of {} is left out: {error}", path.display(), bounds.label()))
                     }
                     Err(WalkError::Io(_)) => {}
                 }
@@ -126,18 +130,18 @@ impl Limit {
                     notes.push(format!(
                         "there is no `{}` to mask: {} names it",
                         path.display(),
-                        bounds.said()
+                        bounds.label()
                     ));
                 }
             }
         }
-        Ok(Self { said: bounds.said(), read, write: write.map(Tops::new), mask })
+        Ok(Self { label: bounds.label(), read, write: write.map(Tops::new), mask })
     }
 
     /// Returns the bound from the stage's declaration.
-    pub(crate) fn declared(found: &Found) -> Self {
+    pub(crate) fn declared(found: &DeclaredPaths) -> Self {
         Self {
-            said: "the stage's declaration".into(),
+            label: "the stage's declaration".into(),
             read: Some(Tops::new(found.read.iter().chain(&found.write).cloned())),
             write: Some(Tops::new(found.write.iter().cloned())),
             mask: Vec::new(),
@@ -167,14 +171,14 @@ impl Limit {
 }
 
 /// Describes for the caller what a bound changed; `None` if nothing. `name` is the tree in words.
-pub(crate) fn told(name: &str, said: &str, before: &Extent, after: &Extent) -> Option<String> {
+pub(crate) fn describe_change(name: &str, label: &str, before: &Extent, after: &Extent) -> Option<String> {
     let list = |tops: &Tops| {
         let names: Vec<_> = tops.iter().map(|path| format!("`{}`", path.display())).collect();
         names.join(", ")
     };
     if after.read.is_empty() {
         (!before.read.is_empty())
-            .then(|| format!("{name} cannot be read by the stage: {said} does not allow it"))
+            .then(|| format!("{name} cannot be read by the stage: {label} does not allow it"))
     } else if after.read != before.read {
         let writable = match (before.write.is_empty(), after.write.is_empty()) {
             (true, _) => String::new(),
@@ -182,24 +186,24 @@ pub(crate) fn told(name: &str, said: &str, before: &Extent, after: &Extent) -> O
             (false, false) if after.write == after.read => String::new(),
             (false, false) => format!(", writable only in {}", list(&after.write)),
         };
-        Some(format!("of {name} only {} is shown{writable}: {said} allows no more", list(&after.read)))
+        Some(format!("of {name} only {} is shown{writable}: {label} allows no more", list(&after.read)))
     } else if after.write == before.write {
         None
     } else if after.write.is_empty() {
-        Some(format!("{name} is read-only for the stage: {said} does not let it be written"))
+        Some(format!("{name} is read-only for the stage: {label} does not let it be written"))
     } else {
-        Some(format!("{name} is writable only in {}: {said} allows no more", list(&after.write)))
+        Some(format!("{name} is writable only in {}: {label} allows no more", list(&after.write)))
     }
 }
 
 /// A declaration, resolved on this machine.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct DeclaredPaths {
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
 }
 
-impl Found {
+impl DeclaredPaths {
     /// Finds the declared paths.
     pub(crate) fn new(
         declared: &Declared,
@@ -244,12 +248,12 @@ fn is_closed(path: &Path) -> bool {
 /// Returns the symbolic links on a path, each by its real path, and the target, even if it does not exist. Returns `None` if there are
 /// more links than the kernel follows.
 pub(crate) fn follow(path: &Path) -> Option<(Vec<PathBuf>, PathBuf)> {
-    way(path, &Lookups::default()).map(|way| (way.links, way.place))
+    resolve_path(path, &Lookups::default()).map(|way| (way.links, way.place))
 }
 
 /// A path as the kernel resolves it.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct ResolvedPath {
     /// The symbolic links on the path, each by its real path.
     pub(crate) links: Vec<PathBuf>,
     /// The real path of each entry that a `..` follows; it may not exist.
@@ -289,7 +293,7 @@ impl Lookups {
 pub(crate) const LONGEST_PATH: usize = 4095;
 
 /// Resolves a path like [`follow`], with the entries that must stay directories for the path to lead there.
-pub(crate) fn way(path: &Path, lookups: &Lookups) -> Option<Way> {
+pub(crate) fn resolve_path(path: &Path, lookups: &Lookups) -> Option<ResolvedPath> {
     /// The number of links that the kernel follows (path_resolution(7)).
     const LINKS: usize = 40;
     if path.as_os_str().len() > LONGEST_PATH {
@@ -305,7 +309,7 @@ pub(crate) fn way(path: &Path, lookups: &Lookups) -> Option<Way> {
     };
     let has_turns = left.iter().any(|part| part == Path::new(".."));
     if path.is_absolute() && !has_turns && is_plain(open_plain(path)) {
-        return Some(Way { links, turns, place: clean(path) });
+        return Some(ResolvedPath { links, turns, place: clean(path) });
     }
     taken?;
     let (mut place, mut depth) = (PathBuf::from("/"), 0_usize);
@@ -337,7 +341,7 @@ pub(crate) fn way(path: &Path, lookups: &Lookups) -> Option<Way> {
             Err(_) => {}
         }
     }
-    Some(Way { links, turns, place })
+    Some(ResolvedPath { links, turns, place })
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub use journal::{Interrupted, Journal, Live, Open, Settlement, open_runs, settl
 pub use kept::{
     Kind, SetAside, Standing, absent, delete, remove_empty_directories, restore, set_aside, tidy,
 };
-pub use leftovers::{Found, Leftovers};
+pub use leftovers::{Leftover, Leftovers};
 use modes::{Modes, above, dir_of};
 use pointers::Pointer;
 pub use repository::beyond_search;
@@ -187,7 +187,7 @@ impl Watch {
         let tree = File::from(open_plain(&missing.tree)?);
         let pointers = missing.pointers.iter().map(|name| Pointer::read(&tree, name)).collect();
         let keys = Keys::draw();
-        let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), keys));
+        let contents = missing.repositories.iter().map(|name| Contents::read(&tree, Path::new(name), keys));
         let contents = contents.collect();
         let modes = Modes::read(&tree, missing.holders().into_iter(), |dir| {
             open_beneath(&tree, Path::new(dir)).ok()
@@ -236,8 +236,8 @@ impl Watch {
 
     /// Moves aside what stands at a name of the tree that was missing at the start, if there is anything now.
     #[must_use]
-    pub fn settle_name(&self, name: &str) -> Option<Found> {
-        self.look(name, |_, _, _| false)
+    pub fn settle_name(&self, name: &str) -> Option<Leftover> {
+        self.settle_at(name, |_, _, _| false)
     }
 
     /// Keeps other runs of this user from replacing files until this is dropped.
@@ -274,10 +274,10 @@ impl Watch {
 
     /// Moves what was replaced into the quarantine. `old`: what [`Watch::replace`] has returned for the name.
     #[must_use]
-    pub fn settle_replaced(&self, name: &Path, old: &OsStr) -> Found {
+    pub fn settle_replaced(&self, name: &Path, old: &OsStr) -> Leftover {
         let above = self.above(name);
         let moved = above.and_then(|above| self.set_aside(above.as_fd(), old, name)).map_err(io::Error::from);
-        Found { path: self.missing.tree.join(name), moved }
+        Leftover { path: self.missing.tree.join(name), moved }
     }
 
     /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
@@ -328,7 +328,7 @@ impl Watch {
         below: &Path,
         last: &OsStr,
         may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
-    ) -> Option<Found> {
+    ) -> Option<Leftover> {
         let is_wrong = let_in(dir, || match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
             // The tree is a single file.
             Err(Errno::ENOTDIR) => Ok(false),
@@ -341,7 +341,7 @@ impl Watch {
             Ok(Some(new)) => Ok(new),
             Err(errno) => Err(errno.into()),
         };
-        Some(Found { path: self.missing.tree.join(below), moved })
+        Some(Leftover { path: self.missing.tree.join(below), moved })
     }
 
     /// Returns whether another run settles an entry: an empty directory that stands for one of its stage's, or what is older than this run
@@ -360,23 +360,23 @@ impl Watch {
     }
 
     /// Moves aside what has appeared under the names that are known. How many these are is not for the stage to say.
-    fn settle_names(&self) -> Vec<Found> {
+    fn settle_names(&self) -> Vec<Leftover> {
         // First: what stands behind such a pointer has other names once it is gone.
         let pointers = self.missing.pointers.iter().zip(&self.pointers);
         let pointers = pointers.filter_map(|(name, was)| {
-            self.look(name, |_, _, stat| kind(stat) == SFlag::S_IFDIR || was.is_file(stat))
+            self.settle_at(name, |_, _, stat| kind(stat) == SFlag::S_IFDIR || was.is_file(stat))
         });
         let names = self.missing.names.iter().filter_map(|it| {
-            self.look(&it.name, |dir, last, _| {
+            self.settle_at(&it.name, |dir, last, _| {
                 crate::stubs::is_stub(Path::new(&it.name), dir, last, &self.keeper)
             })
         });
         let patterns = self.missing.patterns.iter().flat_map(|pattern| self.settle_pattern(pattern));
         let links = self.missing.links.iter().filter_map(|(name, target)| {
-            self.look(name, |dir, last, _| readlinkat(dir, last).is_ok_and(|said| said == **target))
+            self.settle_at(name, |dir, last, _| readlinkat(dir, last).is_ok_and(|said| said == **target))
         });
         let bare = self.missing.bare.iter().filter_map(|name| {
-            self.look(name, |dir, _, _| {
+            self.settle_at(name, |dir, _, _| {
                 let is_there = |name: &str| fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
                 !is_repository(is_there)
             })
@@ -385,15 +385,15 @@ impl Watch {
     }
 
     /// Gives the quarantine its name back, if a live stage has taken it. Returns what the stage has put there.
-    fn put_directory_back(&self) -> Option<Found> {
+    fn put_directory_back(&self) -> Option<Leftover> {
         let back = self.store.get()?.put_back(self.tree());
         let moved = back.transpose()?.map(|to| self.missing.tree.join(to));
-        Some(Found { path: self.missing.tree.join(DIRECTORY), moved })
+        Some(Leftover { path: self.missing.tree.join(DIRECTORY), moved })
     }
 
     /// Moves aside what the stage has put under the name of the quarantine, also where nothing else is to be moved: the next run
     /// would find it there.
-    fn settle_directory(&self) -> Option<Found> {
+    fn settle_directory(&self) -> Option<Leftover> {
         let path = self.missing.tree.join(DIRECTORY);
         let is_new = || {
             let there = let_in(self.tree(), || open_at(self.tree(), Path::new(DIRECTORY)));
@@ -409,16 +409,16 @@ impl Watch {
         match self.store() {
             Ok(store) => {
                 let to = self.missing.tree.join(store.strange()?);
-                Some(Found { path, moved: Ok(to) })
+                Some(Leftover { path, moved: Ok(to) })
             }
             Err(error) => {
-                store::is_strange(self.tree(), &self.keeper).then_some(Found { path, moved: Err(error) })
+                store::is_strange(self.tree(), &self.keeper).then_some(Leftover { path, moved: Err(error) })
             }
         }
     }
 
     /// Moves aside what a pattern stands for and was not there at the start.
-    fn settle_pattern(&self, pattern: &Pattern) -> Vec<Found> {
+    fn settle_pattern(&self, pattern: &Pattern) -> Vec<Leftover> {
         let path = |name: &str| Path::new(&pattern.dir).join(name);
         let listed = open_beneath(&self.tree, Path::new(&pattern.dir)).and_then(|dir| {
             let_in(dir.as_fd(), || {
@@ -433,8 +433,8 @@ impl Watch {
         match listed {
             Ok((names, is_cut)) => {
                 let names = names.iter().filter_map(|name| path(name).to_str().map(str::to_owned));
-                let found = names.filter_map(|name| self.look(&name, |_, _, _| false));
-                let cut = is_cut.then(|| Found {
+                let found = names.filter_map(|name| self.settle_at(&name, |_, _, _| false));
+                let cut = is_cut.then(|| Leftover {
                     path: self.missing.tree.join(path(&pattern.name)),
                     moved: Err(io::Error::other(
                         "the directory holds too many names to look for those of this pattern",
@@ -445,13 +445,17 @@ impl Watch {
             // A link on the way is moved aside for the exact names beside the pattern.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Vec::new(),
             Err(errno) => {
-                vec![Found { path: self.missing.tree.join(path(&pattern.name)), moved: Err(errno.into()) }]
+                vec![Leftover { path: self.missing.tree.join(path(&pattern.name)), moved: Err(errno.into()) }]
             }
         }
     }
 
     /// Moves aside the entry at a name, unless `may` accepts it.
-    fn look(&self, name: &str, may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool) -> Option<Found> {
+    fn settle_at(
+        &self,
+        name: &str,
+        may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
+    ) -> Option<Leftover> {
         let (above, last) = name.rsplit_once('/').map_or((None, name), |(above, last)| (Some(above), last));
         // Most names are at the top of the tree, which is open.
         let opened = above.map(|above| open_beneath(&self.tree, Path::new(above))).transpose();
@@ -460,7 +464,7 @@ impl Watch {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
             Err(errno) => {
                 let link = above.and_then(|above| self.link_on_the_way(above));
-                let found = || Found { path: self.missing.tree.join(name), moved: Err(errno.into()) };
+                let found = || Leftover { path: self.missing.tree.join(name), moved: Err(errno.into()) };
                 return Some(link.unwrap_or_else(found));
             }
         };
@@ -471,10 +475,10 @@ impl Watch {
 
 impl Watch {
     /// A link where a directory was expected is moved itself: nothing behind it is looked at, or is ours to move.
-    fn link_on_the_way(&self, path: &str) -> Option<Found> {
+    fn link_on_the_way(&self, path: &str) -> Option<Leftover> {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         let mut names = ends.filter_map(|end| path.get(..end));
-        names.find_map(|name| self.look(name, |_, _, stat| kind(stat) != SFlag::S_IFLNK))
+        names.find_map(|name| self.settle_at(name, |_, _, stat| kind(stat) != SFlag::S_IFLNK))
     }
 }
 
@@ -495,7 +499,7 @@ impl Watch {
     /// Closes the directories that the stage has opened to others. What cannot be closed is left, and told.
     pub(super) fn settle_modes(&self, told: &mut Leftovers) {
         for dir in self.missing.holders() {
-            let Some(was) = self.modes.of(dir) else { continue };
+            let Some(was) = self.modes.access_to(dir) else { continue };
             let Ok(opened) = open_beneath(&self.tree, Path::new(dir)) else { continue };
             match was.restore(opened.as_fd(), self.modes.owner()) {
                 Ok(false) => {}
@@ -507,10 +511,10 @@ impl Watch {
 
     /// Tells of links in the places of such directories, where they lead to what other users may write to. It may have been so before
     /// the stage started, so it is not changed.
-    fn tell_links(&self) -> Vec<Found> {
+    fn tell_links(&self) -> Vec<Leftover> {
         let leads_to_open = |dir: &&str| {
             let is_link = open_beneath(&self.tree, Path::new(dir)).err() == Some(Errno::ELOOP);
-            let Some(was) = self.modes.of(dir).filter(|_| is_link) else { return false };
+            let Some(was) = self.modes.access_to(dir).filter(|_| is_link) else { return false };
             match openat2(&self.tree, *dir, how(ResolveFlag::RESOLVE_BENEATH)) {
                 Ok(end) => was.is_exceeded_by(end.as_fd(), self.modes.owner()),
                 Err(errno) => !matches!(errno, Errno::ENOENT | Errno::ENOTDIR),
@@ -518,16 +522,16 @@ impl Watch {
         };
         let dirs = self.missing.holders().into_iter().filter(leads_to_open);
         let why = "a link is in its place that leads out of the tree or to where other users may write";
-        dirs.map(|dir| Found { path: self.path_of(dir), moved: Err(io::Error::other(why)) }).collect()
+        dirs.map(|dir| Leftover { path: self.path_of(dir), moved: Err(io::Error::other(why)) }).collect()
     }
 
     fn path_of(&self, dir: &str) -> PathBuf {
         if dir.is_empty() { self.missing.tree.clone() } else { self.missing.tree.join(dir) }
     }
 
-    fn open_to_others(&self, dir: &str, why: impl Display) -> Found {
+    fn open_to_others(&self, dir: &str, why: impl Display) -> Leftover {
         let why = format!("the stage may have opened it to other users, and it stays so ({why})");
-        Found { path: self.path_of(dir), moved: Err(io::Error::other(why)) }
+        Leftover { path: self.path_of(dir), moved: Err(io::Error::other(why)) }
     }
 }
 
@@ -547,9 +551,9 @@ pub fn finish_until<'a>(
         watch.find_others();
     }
     let mut told = Leftovers::default();
-    let settle = |told: &mut Leftovers, settle: &dyn Fn(&Watch) -> Vec<Found>| {
+    let settle = |told: &mut Leftovers, settle: &dyn Fn(&Watch) -> Vec<Leftover>| {
         // All trees before anything is told: one may lie in another.
-        let settled: Vec<Vec<Found>> = watches.iter().copied().map(settle).collect();
+        let settled: Vec<Vec<Leftover>> = watches.iter().copied().map(settle).collect();
         settled.into_iter().flatten().for_each(|found| told.add(found));
     };
     settle(&mut told, &|watch| watch.put_directory_back().into_iter().collect());

@@ -31,7 +31,7 @@ pub struct Files {
     /// The paths that the stage declared, if they bound the binds.
     pub declared: Option<Declared>,
     /// A directory of its own in which the stage starts, in place of the working directory.
-    pub work: Option<Work>,
+    pub work: Option<WorkDir>,
     /// Files that decided about this run, such as its policy, as the caller named them: read-only to the stage. Absolute.
     pub deciding: Vec<PathBuf>,
     /// Directories of exeat's settings, which may be missing: the stage neither changes nor makes them. Absolute.
@@ -49,12 +49,12 @@ pub struct Declared {
     pub narrow: bool,
 }
 
-/// The place of [`Work`] in the sandbox.
+/// The place of [`WorkDir`] in the sandbox.
 pub const WORK: &str = "/work";
 
 /// The directory [`WORK`] of a stage. It is the stage's HOME too, and where it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
+pub enum WorkDir {
     /// Empty, private, writable, and gone with the run.
     Scratch,
     /// A directory of the host, writable except for its protected paths.
@@ -112,7 +112,7 @@ impl Bounds {
 
     /// The ceiling in a note.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn label(&self) -> String {
         format!("the ceiling `{}`", self.name)
     }
 }

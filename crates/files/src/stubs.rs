@@ -83,7 +83,7 @@ struct Mark {
 }
 
 impl Mark {
-    fn of(stat: &FileStat) -> Self {
+    fn from_stat(stat: &FileStat) -> Self {
         Self { id: (stat.st_dev, stat.st_ino), changed: (stat.st_ctime, stat.st_ctime_nsec) }
     }
 }
@@ -113,7 +113,7 @@ fn note(keeper: &Keeper, path: &Path, mark: Mark) -> io::Result<()> {
 fn forget_gone(dir: &Path) -> io::Result<()> {
     // Where it cannot be looked for now it may come back.
     let is_gone = |made: &Made| match lstat(&made.path) {
-        Ok(stat) => Mark::of(&stat) != made.mark,
+        Ok(stat) => Mark::from_stat(&stat) != made.mark,
         Err(errno) => errno == Errno::ENOENT,
     };
     let mut text = String::new();
@@ -133,7 +133,7 @@ fn is_known(keeper: &Keeper, file: &File) -> io::Result<bool> {
     let stat = fstat(file)?;
     let listed = keeper.manifests().map(|dir| list(&dir)).unwrap_or_default();
     // As a line ends. A path has no quotation mark of its own in it.
-    let end = format!(",\"mark\":{}}}", serde_json::to_string(&Mark::of(&stat))?);
+    let end = format!(",\"mark\":{}}}", serde_json::to_string(&Mark::from_stat(&stat))?);
     Ok(stat.st_nlink == 1 && listed.lines().any(|line| line.ends_with(&end)))
 }
 
@@ -181,7 +181,7 @@ impl Stub {
         for _ in 0..ATTEMPTS {
             match open(&stub.dir, name.as_ref()) {
                 Ok(file) if !says(&file, text) => return Ok(None),
-                Ok(file) if made != Some(Mark::of(&fstat(&file)?)) && !is_known(keeper, &file)? => {
+                Ok(file) if made != Some(Mark::from_stat(&fstat(&file)?)) && !is_known(keeper, &file)? => {
                     return Err(io::Error::other(UNKNOWN));
                 }
                 Ok(file) => {
@@ -283,7 +283,7 @@ fn make(dir: &OwnedFd, name: &Path, text: &str) -> io::Result<Option<Mark>> {
             fchown(&file, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))?;
         }
         rename_new(dir, new.as_str(), dir, name)?;
-        Ok(Mark::of(&fstat(&file)?))
+        Ok(Mark::from_stat(&fstat(&file)?))
     });
     match made {
         Ok(mark) => Ok(Some(mark)),

@@ -27,7 +27,7 @@ use crate::walk::{End, LinkRule, clean};
 use exeat_policy::{Nested, Size, View};
 use nix::unistd::{Uid, geteuid};
 
-use crate::bounds::{Extent, Found, Limit, existing};
+use crate::bounds::{DeclaredPaths, Extent, Limit, existing};
 use crate::fault::FileFault;
 use crate::lists;
 use crate::permissions::{Ids, doubtful_link, is_open_to};
@@ -352,7 +352,7 @@ struct Builder<'a> {
     /// The ceilings.
     limits: Vec<Limit>,
     /// The paths that the stage declared.
-    declared: Option<Found>,
+    declared: Option<DeclaredPaths>,
 }
 
 impl<'a> Builder<'a> {
@@ -365,25 +365,26 @@ impl<'a> Builder<'a> {
             if let Some(widest) = bound.view.filter(|widest| *widest < kind) {
                 notes.push(format!(
                     "the view is `{widest}`, not `{kind}`: {} allows no wider one",
-                    bound.said()
+                    bound.label()
                 ));
                 kind = widest;
             }
             let_through.retain(|name| {
                 let is_allowed = bound.allows_write(name);
                 if !is_allowed {
-                    notes.push(format!("`{name}` stays protected: {} does not let it through", bound.said()));
+                    notes
+                        .push(format!("`{name}` stays protected: {} does not let it through", bound.label()));
                 }
                 is_allowed
             });
-            limits.push(Limit::of(bound, facts.links, &mut notes)?);
+            limits.push(Limit::resolve(bound, facts.links, &mut notes)?);
         }
         let git_is_open = let_through.iter().any(LetThrough::is_git);
         let_through.retain(|name| !(git_is_open && (name.is_git() || name.is_of_git())));
         let declared = files
             .declared
             .as_ref()
-            .map(|declared| Found::new(declared, facts.links, &mut notes))
+            .map(|declared| DeclaredPaths::new(declared, facts.links, &mut notes))
             .transpose()?;
         let (hidden, lost) = hidden(facts, &mut notes);
         let mut mask_names = hidden;

@@ -241,7 +241,7 @@ impl LinkRule {
         }
         let path = &std::path::absolute(path)?;
         let mut walker = Walker { rule: self, links: Vec::new(), within: Vec::new() };
-        let end = walker.resolve(Place::root()?, pieces(path)).map_err(|error| match error {
+        let end = walker.resolve(Position::root()?, pieces(path)).map_err(|error| match error {
             WalkError::Link { link, end } => WalkError::Link { end: true_name(path).unwrap_or(end), link },
             other => other,
         })?;
@@ -338,7 +338,7 @@ impl LinkRule {
     }
 
     /// Whether a link may be followed, and if only its end makes it so, the tree that the whole path must stay in.
-    fn judge(&self, dir: &Place, link: &FileStat, end: &Path) -> Result<Trust, Errno> {
+    fn judge(&self, dir: &Position, link: &FileStat, end: &Path) -> Result<Trust, Errno> {
         if fstatvfs(&dir.file)?.flags().contains(FsFlags::ST_RDONLY) {
             return Ok(Trust::Full);
         }
@@ -505,12 +505,12 @@ enum Trust {
 }
 
 /// A place on the way: its real path, and what stands there.
-struct Place {
+struct Position {
     path: PathBuf,
     file: OwnedFd,
 }
 
-impl Place {
+impl Position {
     fn root() -> Result<Self, Errno> {
         let file =
             openat(AT_FDCWD, "/", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
@@ -533,18 +533,18 @@ struct Walker<'a> {
 
 impl Walker<'_> {
     /// Follows names from a place on; the last name comes first.
-    fn resolve(&mut self, mut place: Place, mut left: Vec<PathBuf>) -> Result<Place, WalkError> {
+    fn resolve(&mut self, mut place: Position, mut left: Vec<PathBuf>) -> Result<Position, WalkError> {
         while let Some(name) = left.pop() {
             if name == Path::new("..") {
                 // The descriptor knows its real parent, also where a bind mount lies between.
                 let file = place.enter(OsStr::new(".."))?;
-                place = Place { path: name_of(file.as_fd())?, file };
+                place = Position { path: name_of(file.as_fd())?, file };
                 continue;
             }
             let file = place.enter(name.as_os_str())?;
             let about = fstat(&file)?;
             if SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK {
-                place = Place { path: place.path.join(&name), file };
+                place = Position { path: place.path.join(&name), file };
                 continue;
             }
             let link = place.path.join(&name);
@@ -558,9 +558,9 @@ impl Walker<'_> {
             }
             let target = PathBuf::from(readlinkat(&file, "")?);
             let start = if target.is_absolute() {
-                Place::root()?
+                Position::root()?
             } else {
-                Place { path: place.path.clone(), file: place.file.try_clone()? }
+                Position { path: place.path.clone(), file: place.file.try_clone()? }
             };
             let end = self.resolve(start, pieces(&target))?;
             match self.rule.judge(&place, &about, &end.path)? {
@@ -574,7 +574,7 @@ impl Walker<'_> {
     }
 
     /// Follows a link of the process file system: names of this process, and what this process has open.
-    fn follow_in_proc(&mut self, place: Place, name: &Path) -> Result<Place, WalkError> {
+    fn follow_in_proc(&mut self, place: Position, name: &Path) -> Result<Position, WalkError> {
         let own = format!("/proc/{}", std::process::id());
         let is_own = place.path.starts_with(&own);
         let is_name = place.path == Path::new("/proc")
@@ -590,7 +590,7 @@ impl Walker<'_> {
         let file = openat(&place.file, name, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
         // A pipe or a socket has a name that is no path.
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        Ok(Place { path, file })
+        Ok(Position { path, file })
     }
 }
 

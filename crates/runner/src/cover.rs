@@ -24,7 +24,7 @@ use nix::unistd::{AccessFlags, access};
 use exeat_files::layout::{Mount, is_mask};
 use exeat_files::lists;
 use exeat_files::names::{Row, joined, rows};
-use exeat_files::quarantine::{DIRECTORY, FileId, Found, Leftovers, Watch};
+use exeat_files::quarantine::{DIRECTORY, FileId, Leftover, Leftovers, Watch};
 
 mod branches;
 mod calls;
@@ -293,7 +293,7 @@ impl Covers {
         mut self,
         mut running: RunningSandbox,
         handle: Handle,
-        note: impl Fn(&Found),
+        note: impl Fn(&Leftover),
     ) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
         let mut rewritten = Vec::new();
         let mut over = None;
@@ -331,7 +331,7 @@ impl Covers {
             if looked.elapsed() >= BETWEEN
                 && let Ok(remounts) = &mut self.remounts
             {
-                remounts.look_again();
+                remounts.search_again();
                 looked = Instant::now();
             }
             let lost = lost.and_then(|changes| self.settle_arrivals(&watchdog, &note).map(|()| changes));
@@ -394,7 +394,7 @@ impl Covers {
     }
 
     /// Moves away what the stage made under names that the host obeys at once.
-    fn settle_arrivals(&mut self, watchdog: &Watchdog, note: impl Fn(&Found)) -> io::Result<()> {
+    fn settle_arrivals(&mut self, watchdog: &Watchdog, note: impl Fn(&Leftover)) -> io::Result<()> {
         let Ok(remounts) = &mut self.remounts else { return Ok(()) };
         let (planned, known) = (&self.planned, &mut self.known);
         let places = |source: &Path, target: &Path| places_of_both(source, target, planned);

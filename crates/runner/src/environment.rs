@@ -146,7 +146,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
         let is_added = !matches!(rule, EnvRule::Remove(_));
         if let Some(bound) = files.bounds.iter().find(|bound| is_added && !allows(bound, name)) {
             let line =
-                format!("the variable `{}` is left out: {} does not allow it", name.display(), bound.said());
+                format!("the variable `{}` is left out: {} does not allow it", name.display(), bound.label());
             if !notes.contains(&line) {
                 notes.push(line);
             }
@@ -344,7 +344,7 @@ mod tests {
 
     use super::*;
     use crate::request::{AuditTo, Hardening};
-    use exeat_files::request::{Files, Work};
+    use exeat_files::request::{Files, WorkDir};
 
     fn request(host: &[(&str, &str)], rules: &[EnvRule], files: Files) -> Request {
         Request {
@@ -580,7 +580,7 @@ mod tests {
     fn n17_home_is_the_work_directory_and_the_user_is_nobody() {
         let host = [("HOME", "/home/u"), ("USER", "u"), ("NIX_PATH", "x")];
         let rules = ["HOME", "USER", "NIX_PATH"].map(|name| EnvRule::Pass(name.into()));
-        let files = Files { work: Some(Work::Host(PathBuf::from("/srv/job"))), ..Files::default() };
+        let files = Files { work: Some(WorkDir::Host(PathBuf::from("/srv/job"))), ..Files::default() };
         let env = environment(&request(&host, &rules, files));
         assert_eq!((get(&env, "HOME"), get(&env, "USER")), (Some("/work"), Some("nobody")));
         assert_eq!(get(&env, "NIX_PATH"), Some("x"));

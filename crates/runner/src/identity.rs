@@ -17,7 +17,7 @@ use exeat_files::fault::FileFault;
 use exeat_files::names::{future_path, true_name};
 use exeat_files::permissions::{Ids, is_root_s_to_make};
 use exeat_files::quarantine::{self, Live};
-use exeat_files::request::Work;
+use exeat_files::request::WorkDir;
 use exeat_files::users::user_of;
 use exeat_files::walk::{LinkRule, WalkError, cwd_by_name};
 use exeat_record::place::RecordDir;
@@ -279,7 +279,7 @@ impl ViewInput<'_> {
         let places = place.into_iter().chain(&usual_place);
         let binds = request.files.ro.iter().chain(&request.files.rw).map(|bind| bind.host.as_path());
         let near = cwd.ancestors().chain(binds).chain(match &request.files.work {
-            Some(Work::Host(dir)) => Some(dir.as_path()),
+            Some(WorkDir::Host(dir)) => Some(dir.as_path()),
             _ => None,
         });
         let unseen: Vec<PathBuf> = request

@@ -98,8 +98,8 @@ pub use exeat_compose::{
 };
 pub use exeat_files::fault::FileFault;
 pub use exeat_files::protected::{LetThrough, NoName};
-pub use exeat_files::quarantine::{Found, Leftovers};
-pub use exeat_files::request::{Bind, Bounds, Declared, Files, WORK, Work};
+pub use exeat_files::quarantine::{Leftover, Leftovers};
+pub use exeat_files::request::{Bind, Bounds, Declared, Files, WORK, WorkDir};
 pub use exeat_policy::{
     self as policy, Bridge, Cache, EffectSet, Home, HostPort, Limits, Loopback, Nested, Policy, RuleError,
     Size, Span, Transparent, Tty, UnixSockets, View,

@@ -14,7 +14,7 @@ use exeat_files::layout::Mount;
 use exeat_files::names::{future_path, joined, true_name};
 use exeat_files::permissions::Ids;
 use exeat_files::quarantine::Missing;
-use exeat_files::request::Work;
+use exeat_files::request::WorkDir;
 use exeat_files::users::home_of;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{
@@ -151,7 +151,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     };
     let cwd = real("the working directory", &request.cwd)?;
     let work = match &request.files.work {
-        Some(Work::Host(dir)) => Some(real(WORK_PATH, dir)?),
+        Some(WorkDir::Host(dir)) => Some(real(WORK_PATH, dir)?),
         _ => None,
     };
     let place = Some(state_place(&request.host_env)?);

@@ -5,15 +5,15 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use exeat_files::index::tracked;
-use exeat_files::quarantine::{DIRECTORY, Found, absent};
+use exeat_files::quarantine::{DIRECTORY, Leftover, absent};
 
 /// The number of names in a line.
 const NAMED: usize = 5;
 
 /// Returns a line for each run that moved names: how to restore them, and what git does in the meantime.
-pub(crate) fn moved_lines(found: &[Found]) -> Vec<String> {
+pub(crate) fn moved_lines(found: &[Leftover]) -> Vec<String> {
     let mut runs: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
-    for Found { path, moved } in found {
+    for Leftover { path, moved } in found {
         if let Some(run) = moved.as_deref().ok().and_then(run_of) {
             runs.entry(run).or_default().push(path);
         }

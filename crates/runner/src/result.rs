@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use exeat_files::quarantine::{Found, Leftovers};
+use exeat_files::quarantine::{Leftover, Leftovers};
 use exeat_proxy::{ConnectionSummary, DeniedHost, ReachedHost};
 use exeat_record::ledger::Head;
 use exeat_record::{Proto, RunId, Sealed, StoppedBy, signal_name};
@@ -294,7 +294,7 @@ fn is_none(count: &u64) -> bool {
 /// Splits the protected names that the stage made into moved and remaining ones.
 fn split_leftovers(found: &Leftovers) -> (Vec<Quarantined>, Vec<Left>) {
     let (mut quarantined, mut left) = (Vec::new(), Vec::new());
-    for Found { path, moved } in &found.named {
+    for Leftover { path, moved } in &found.named {
         let path = path.display().to_string();
         match moved {
             Ok(moved) => quarantined.push(Quarantined { path, moved: moved.display().to_string() }),

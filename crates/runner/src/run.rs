@@ -19,7 +19,7 @@ use exeat_contract::Go;
 use exeat_files::layout::Mount;
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::Obeyed;
-use exeat_files::quarantine::{FileId, Found, Journal, Missing, MissingName, Watch, finish_until};
+use exeat_files::quarantine::{FileId, Journal, Leftover, Missing, MissingName, Watch, finish_until};
 use exeat_policy::Tty;
 use exeat_proxy::{
     ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
@@ -707,7 +707,7 @@ impl Run<'_> {
             drop(streams);
             if started_to.send(Ok(running.take_terminal())).is_ok() {
                 // The log itself stops the run if it cannot write, and a line reports that at the end.
-                let note = |found: &Found| drop(log.write(Event::Note(quarantine_note(found))));
+                let note = |found: &Leftover| drop(log.write(Event::Note(quarantine_note(found))));
                 let status = covers.hold(running, handle, note);
                 if let Some(watch) = &watch {
                     watch.tell();

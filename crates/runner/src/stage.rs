@@ -15,7 +15,7 @@ use std::{io, thread};
 use exeat_compose::{Effects, EnvRule, Machine, NextHop, PolicyRequest, Site, compose};
 use exeat_files::fault::FileFault;
 use exeat_files::protected::NoName;
-use exeat_files::request::{Bind, Bounds, Work};
+use exeat_files::request::{Bind, Bounds, WorkDir};
 use exeat_policy::{
     Action, Bridge, Cache, EffectSet, Home, HostPort, Limits, Note, Origin, Policy, RuleError, Span,
     Transparent, Tty, View,
@@ -340,7 +340,7 @@ impl Stage {
 
     /// Starts the stage in its own directory instead of the working directory: [`WORK`](crate::WORK), which is also its HOME. It is empty
     /// and deleted with the run, or a directory of the host.
-    pub fn work(&mut self, work: Work) -> &mut Self {
+    pub fn work(&mut self, work: WorkDir) -> &mut Self {
         self.asked.work = Some(work);
         self
     }

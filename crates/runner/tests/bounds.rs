@@ -16,7 +16,7 @@ use std::process::Command;
 
 use exeat_policy::{Action, Limits, Note, Origin, PolicyBuilder};
 use exeat_runner::{
-    AuditTo, Bind, Bounds, Bridge, Cache, Ended, Files, Oversight, Request, View, Work, plan, run,
+    AuditTo, Bind, Bounds, Bridge, Cache, Ended, Files, Oversight, Request, View, WorkDir, plan, run,
 };
 
 /// The uid and gid of an ordinary user, for tests that root starts.
@@ -75,12 +75,12 @@ fn request(case: &str, root: &Path) -> (Files, &'static str) {
             ..Files::default()
         },
         "scratch" | "certificates" => {
-            Files { view: View::Minimal, ro: system(), work: Some(Work::Scratch), ..Files::default() }
+            Files { view: View::Minimal, ro: system(), work: Some(WorkDir::Scratch), ..Files::default() }
         }
         "work" => Files {
             view: View::Minimal,
             ro: system(),
-            work: Some(Work::Host(data.clone())),
+            work: Some(WorkDir::Host(data.clone())),
             ..Files::default()
         },
         other => panic!("no case {other}"),

@@ -435,10 +435,10 @@ fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str,
 }
 
 /// Describes the working directory of the stage, if it is not the caller's.
-fn at(work: &request::Work) -> String {
+fn at(work: &request::WorkDir) -> String {
     match work {
-        request::Work::Scratch => "an empty directory, gone with the run".into(),
-        request::Work::Host(path) => path.display().to_string(),
+        request::WorkDir::Scratch => "an empty directory, gone with the run".into(),
+        request::WorkDir::Host(path) => path.display().to_string(),
     }
 }
 

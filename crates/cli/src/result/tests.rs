@@ -5,7 +5,7 @@ use std::time::Duration;
 use exeat_policy::Reason;
 use exeat_record::{Proto, RunId};
 use exeat_runner::{
-    ConnectionSummary, DeniedHost, Ended, FailedHost, Found, Leftovers, Outcome, Reached, ReachedHost,
+    ConnectionSummary, DeniedHost, Ended, FailedHost, Leftover, Leftovers, Outcome, Reached, ReachedHost,
 };
 
 use super::*;
@@ -69,8 +69,8 @@ fn b12_what_was_moved_and_what_was_left_are_told_apart() {
     let mut outcome = outcome(Ended::Exit(0));
     let error = io::Error::from_raw_os_error(1);
     outcome.found.named = vec![
-        Found { path: "/w/.envrc".into(), moved: Ok("/w/.exeat-quarantine/RUN/.envrc".into()) },
-        Found { path: "/w/.vscode".into(), moved: Err(error) },
+        Leftover { path: "/w/.envrc".into(), moved: Ok("/w/.exeat-quarantine/RUN/.envrc".into()) },
+        Leftover { path: "/w/.vscode".into(), moved: Err(error) },
     ];
     let text = serde_json::to_string(&RunResult::from_outcome(&outcome)).unwrap();
     let told = r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.exeat-quarantine/RUN/.envrc"}],"left":[{"path":"/w/.vscode","error":"Operation not permitted (os error 1)"}],"audit""#;
@@ -87,7 +87,8 @@ fn b12_what_was_moved_and_what_was_left_are_told_apart() {
 #[test]
 fn b12_a_run_that_was_lost_tells_what_was_moved() {
     let Outcome { run, audit, .. } = outcome(Ended::Exit(0));
-    let found = vec![Found { path: "/w/.envrc".into(), moved: Ok("/w/.exeat-quarantine/RUN/.envrc".into()) }];
+    let found =
+        vec![Leftover { path: "/w/.envrc".into(), moved: Ok("/w/.exeat-quarantine/RUN/.envrc".into()) }];
     let lost = exeat_runner::RunLost {
         run,
         error: exeat_runner::Error::Prepare { what: "the terminal", source: io::Error::from_raw_os_error(5) },

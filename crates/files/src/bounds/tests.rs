@@ -47,9 +47,13 @@ fn a_change_is_told_in_one_line() {
         ),
     ];
     for (after, expected) in cases {
-        assert_eq!(told("`/srv`", "S", &whole, &after).as_deref(), expected);
+        assert_eq!(describe_change("`/srv`", "S", &whole, &after).as_deref(), expected);
     }
-    assert_eq!(told("`/srv`", "S", &extent(&[], &[]), &extent(&[], &[])), None, "an earlier one has said it");
+    assert_eq!(
+        describe_change("`/srv`", "S", &extent(&[], &[]), &extent(&[], &[])),
+        None,
+        "an earlier one has said it"
+    );
 }
 
 /// A mask that neither the caller nor the stage can reach is skipped, but not one whose directory the caller could open again.

@@ -27,7 +27,7 @@ use super::descriptors::{FileId, add_watch, id_of, kind, let_in, open_at};
 use super::exchanged::{Exchanged, is_empty, is_placeholder};
 use super::links::NewLinks;
 use super::store::beside;
-use super::{Found, Watch, is_repository};
+use super::{Leftover, Watch, is_repository};
 use crate::names::rename_with;
 use crate::protected::{Obeyed, REPOSITORIES};
 
@@ -108,7 +108,7 @@ impl Arrivals {
         for (number, watch) in watches.iter().enumerate() {
             arrivals.add_tree(number, watch);
         }
-        for seen in arrivals.look(inotify)? {
+        for seen in arrivals.find_arrivals(inotify)? {
             let Some(node) = arrivals.nodes.get_mut(seen.node) else { continue };
             let Some(watch) = watches.get(node.watch) else { continue };
             let (Ok(above), Some(last)) = (watch.above(&node.path), node.path.file_name()) else {
@@ -211,7 +211,7 @@ impl Arrivals {
     }
 
     /// Has the names looked at, also where no event told of one.
-    pub fn look_again(&mut self) {
+    pub fn search_again(&mut self) {
         self.is_due = true;
     }
 
@@ -237,7 +237,7 @@ impl Arrivals {
         inotify: &Inotify,
         mount: &mut Mount<'_>,
         in_sight: &dyn Fn(bool),
-        found: &mut Vec<Found>,
+        found: &mut Vec<Leftover>,
     ) -> io::Result<()> {
         if self.links.is_due() {
             in_sight(true);
@@ -279,7 +279,7 @@ impl Arrivals {
         mount: &mut Mount<'_>,
         hidden: &mut Vec<Hidden>,
     ) -> io::Result<()> {
-        for seen in self.look(inotify)? {
+        for seen in self.find_arrivals(inotify)? {
             hidden.extend(self.hide(inotify, &seen, mount)?);
             self.count(seen.node)?;
         }
@@ -307,7 +307,7 @@ impl Arrivals {
     }
 
     /// Looks for what stands at the names, and has the directories on the way watched. Returns what may not stand there.
-    fn look(&mut self, inotify: &Inotify) -> io::Result<Vec<Seen>> {
+    fn find_arrivals(&mut self, inotify: &Inotify) -> io::Result<Vec<Arrival>> {
         let mut found = Vec::new();
         let watches = Arc::clone(&self.watches);
         let mut last = None;
@@ -317,7 +317,7 @@ impl Arrivals {
             if last.replace(watch) != Some(watch)
                 && let Some(watch) = watches.get(watch)
             {
-                match self.look_in(inotify, watch, watch.tree(), number, &mut found) {
+                match self.find_arrivals_in(inotify, watch, watch.tree(), number, &mut found) {
                     // The tree is a single file; or it is another user's, and closed.
                     Err(Errno::ENOTDIR | Errno::ENOENT) => {}
                     Err(Errno::EACCES) if !is_callers(watch.tree()) => {}
@@ -328,13 +328,13 @@ impl Arrivals {
         Ok(found)
     }
 
-    fn look_in(
+    fn find_arrivals_in(
         &mut self,
         inotify: &Inotify,
         watch: &Watch,
         dir: BorrowedFd<'_>,
         number: usize,
-        found: &mut Vec<Seen>,
+        found: &mut Vec<Arrival>,
     ) -> nix::Result<()> {
         let watched = let_in(dir, || add_watch(inotify, dir))?;
         // The stage may have given it another name; one of ours stays one.
@@ -355,7 +355,7 @@ impl Arrivals {
                 if self.adopt(inotify, dir, &name, child, &stat) {
                     continue;
                 }
-                found.push(Seen { node: child, stat, is_closed: false });
+                found.push(Arrival { node: child, stat, is_closed: false });
             } else if is_way && kind(&stat) == SFlag::S_IFDIR && node.known.is_none() {
                 let below = match let_in(dir, || open_at(dir, Path::new(&name))) {
                     Ok(below) => below,
@@ -365,10 +365,10 @@ impl Arrivals {
                     }
                     Err(errno) => return Err(errno),
                 };
-                match self.look_in(inotify, watch, below.as_fd(), child, found) {
+                match self.find_arrivals_in(inotify, watch, below.as_fd(), child, found) {
                     // The stage closes it again and again: then it is taken as it is.
                     Err(Errno::EACCES) if is_callers(below.as_fd()) => {
-                        found.push(Seen { node: child, stat, is_closed: true });
+                        found.push(Arrival { node: child, stat, is_closed: true });
                     }
                     Err(Errno::EACCES | Errno::ENOENT | Errno::ENOTDIR) => {}
                     looked => looked?,
@@ -404,7 +404,12 @@ impl Arrivals {
     }
 
     /// Takes the name from something.
-    fn hide(&mut self, inotify: &Inotify, seen: &Seen, mount: &mut Mount<'_>) -> io::Result<Option<Hidden>> {
+    fn hide(
+        &mut self,
+        inotify: &Inotify,
+        seen: &Arrival,
+        mount: &mut Mount<'_>,
+    ) -> io::Result<Option<Hidden>> {
         let Some(node) = self.nodes.get(seen.node) else { return Ok(None) };
         let may_stay = kind(&seen.stat) == SFlag::S_IFDIR && node.rule != Some(Rule::Bare) && !seen.is_closed;
         if may_stay {
@@ -430,7 +435,7 @@ impl Arrivals {
     }
 
     /// Renames something in its directory.
-    fn rename(&self, seen: &Seen) -> nix::Result<Option<Hidden>> {
+    fn rename(&self, seen: &Arrival) -> nix::Result<Option<Hidden>> {
         let Some(node) = self.nodes.get(seen.node) else { return Ok(None) };
         let Some(watch) = self.watches.get(node.watch) else { return Ok(None) };
         let (dir, last) = (watch.above(&node.path)?, node.path.file_name().unwrap_or_default());
@@ -444,7 +449,7 @@ impl Arrivals {
     }
 
     /// Exchanges a directory that the stage has made for an empty one.
-    fn exchange(&mut self, inotify: &Inotify, seen: &Seen, mount: &mut Mount<'_>) -> io::Result<Exchange> {
+    fn exchange(&mut self, inotify: &Inotify, seen: &Arrival, mount: &mut Mount<'_>) -> io::Result<Exchange> {
         let watches = Arc::clone(&self.watches);
         let Some(node) = self.nodes.get_mut(seen.node) else { return Ok(Exchange::Impossible) };
         let Some(watch) = watches.get(node.watch) else { return Ok(Exchange::Impossible) };
@@ -500,7 +505,7 @@ impl Arrivals {
     }
 
     /// Puts what has lost its name into the quarantine, and says what is to be told.
-    fn store(&self, Hidden { node, at, placeholder }: Hidden) -> Option<Found> {
+    fn store(&self, Hidden { node, at, placeholder }: Hidden) -> Option<Leftover> {
         let node = self.nodes.get(node)?;
         let watch = self.watches.get(node.watch)?;
         let stored = watch.above(&at).map_err(io::Error::from).and_then(|dir| {
@@ -516,11 +521,11 @@ impl Arrivals {
             let exchanged = Exchanged { from, to, placeholder, is_resumed: false };
             watch.exchanged.lock().unwrap_or_else(PoisonError::into_inner).push(exchanged);
         }
-        (!is_given_back).then(|| Found { path: watch.missing.tree.join(&node.path), moved: Ok(moved) })
+        (!is_given_back).then(|| Leftover { path: watch.missing.tree.join(&node.path), moved: Ok(moved) })
     }
 
     /// Moves what has appeared in the empty directories, wherever they are now.
-    fn settle_empty(&self) -> Vec<(usize, Vec<Found>)> {
+    fn settle_empty(&self) -> Vec<(usize, Vec<Leftover>)> {
         let settle = |watched: &Watched| {
             let Watched::Empty(number, dir) = watched else { return None };
             let node = self.nodes.get(*number)?;
@@ -536,7 +541,7 @@ impl Arrivals {
 }
 
 /// Something that stands at a name and may not.
-struct Seen {
+struct Arrival {
     node: usize,
     stat: FileStat,
     /// Whether it is a directory on the way that cannot be opened.

@@ -124,7 +124,7 @@ pub(super) fn how(resolve: ResolveFlag) -> OpenHow {
 pub(super) fn let_in<T>(dir: BorrowedFd<'_>, act: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
     match act() {
         Err(Errno::EACCES) => {
-            let _opened = Opened::new(dir)?;
+            let _opened = OpenedDir::new(dir)?;
             act()
         }
         other => other,
@@ -132,13 +132,13 @@ pub(super) fn let_in<T>(dir: BorrowedFd<'_>, act: impl Fn() -> nix::Result<T>) -
 }
 
 /// A directory that its owner may list, search and write as long as this lives.
-pub(super) struct Opened<'a> {
+pub(super) struct OpenedDir<'a> {
     dir: BorrowedFd<'a>,
     was: Mode,
     now: Mode,
 }
 
-impl<'a> Opened<'a> {
+impl<'a> OpenedDir<'a> {
     /// Opens a directory of the caller for its owner. Root may open any directory.
     pub(super) fn new(dir: BorrowedFd<'a>) -> nix::Result<Self> {
         let stat = fstat(dir)?;
@@ -155,7 +155,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-impl Drop for Opened<'_> {
+impl Drop for OpenedDir<'_> {
     fn drop(&mut self) {
         // A stage may have set another mode meanwhile, which stays. A directory that stays open to its owner is no loss.
         let is_ours = || fstat(self.dir).is_ok_and(|stat| Mode::from_bits_truncate(stat.st_mode) == self.now);

@@ -13,7 +13,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::descriptors::{FileId, entries, id_of, kind, let_in, open_above, open_beneath};
 use super::store::{beside, make_fresh, owner_of, rename_into};
-use super::{Found, Watch};
+use super::{Leftover, Watch};
 use crate::protected::REPOSITORIES;
 
 /// The most entries that are moved at once out of a directory that was empty.
@@ -57,7 +57,7 @@ impl Watch {
     ///
     /// # Errors
     /// What keeps it from being listed.
-    pub(super) fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> nix::Result<Vec<Found>> {
+    pub(super) fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> nix::Result<Vec<Leftover>> {
         let listed = let_in(dir, || entries(dir))?;
         let names: Vec<_> = listed.flatten().take(ENTRIES).map(|(name, _)| name).collect();
         let settle = |name: &OsString| self.settle_in(dir, &at.join(name), name, |_, _, _| false);
@@ -66,7 +66,7 @@ impl Watch {
 
     /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what had appeared
     /// in the one and what keeps the other away.
-    pub(super) fn settle_exchanged(&self) -> Vec<Found> {
+    pub(super) fn settle_exchanged(&self) -> Vec<Leftover> {
         let exchanged = std::mem::take(&mut *self.exchanged.lock().unwrap_or_else(PoisonError::into_inner));
         let mut all = Vec::new();
         // The last first: it may lie in another one.
@@ -88,7 +88,7 @@ impl Watch {
                 && is_repository
             {
                 let at = |path: &Path| self.missing.tree.join(path);
-                all.push(Found { path: at(&item.from), moved: Ok(at(&to)) });
+                all.push(Leftover { path: at(&item.from), moved: Ok(at(&to)) });
             }
         }
         all
@@ -103,7 +103,7 @@ impl Watch {
     ///
     /// # Errors
     /// Where it is instead.
-    fn give_back(&self, item: &Exchanged, found: &mut Vec<Found>) -> Result<(), PathBuf> {
+    fn give_back(&self, item: &Exchanged, found: &mut Vec<Leftover>) -> Result<(), PathBuf> {
         let tree = self.tree();
         let way = PathBuf::from(beside());
         let last = item.to.file_name().unwrap_or_default();
@@ -127,7 +127,7 @@ impl Watch {
                 }
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(errno) => {
-                    moved.push(Found { path: self.missing.tree.join(&at), moved: Err(errno.into()) })
+                    moved.push(Leftover { path: self.missing.tree.join(&at), moved: Err(errno.into()) })
                 }
             }
         }

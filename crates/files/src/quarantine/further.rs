@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::descriptors::{FileId, entries, id_of, let_in, open_beneath};
 use super::pointers::Pointer;
 use super::repository::MOVED;
-use super::{Found, MAX_ENTRIES, Pattern, Watch};
+use super::{Leftover, MAX_ENTRIES, Pattern, Watch};
 use crate::names::{is_absent, open_plain};
 use crate::protected::{GIT_LINK, first_parts, is_first_part, is_pattern, matches_pattern, names_from};
 
@@ -143,7 +143,7 @@ impl FurtherDown {
 
 impl Watch {
     /// Moves aside what has appeared further down, until that is over.
-    pub(super) fn settle_further(&self, is_over: &dyn Fn() -> bool) -> Vec<Found> {
+    pub(super) fn settle_further(&self, is_over: &dyn Fn() -> bool) -> Vec<Leftover> {
         let (mut found, mut ends) = (Vec::new(), LinkEnds::default());
         for it in &self.missing.further {
             if is_over() {
@@ -158,7 +158,7 @@ impl Watch {
                 Err(Errno::ELOOP) if !self.leads_to_names(dir, &mut ends) => {}
                 Err(Errno::ELOOP) => found.extend(self.link_on_the_way(&it.dir)),
                 Err(errno) => {
-                    found.push(Found { path: self.missing.tree.join(dir), moved: Err(errno.into()) });
+                    found.push(Leftover { path: self.missing.tree.join(dir), moved: Err(errno.into()) });
                 }
             }
         }
@@ -166,7 +166,7 @@ impl Watch {
     }
 
     /// Moves aside the names that an entry of a directory begins.
-    fn settle_from(&self, it: &FurtherDown, entry: &str, found: &mut Vec<Found>) {
+    fn settle_from(&self, it: &FurtherDown, entry: &str, found: &mut Vec<Leftover>) {
         let dir = Path::new(&it.dir);
         if entry == GIT_LINK {
             found.extend(self.note_repository(&format!("{}/{GIT_LINK}", it.dir), Pointer::Missing));
@@ -181,7 +181,8 @@ impl Watch {
             let path = dir.join(name);
             if found.len() >= MOVED {
                 let why = "too many others were moved before it";
-                found.push(Found { path: self.missing.tree.join(path), moved: Err(io::Error::other(why)) });
+                found
+                    .push(Leftover { path: self.missing.tree.join(path), moved: Err(io::Error::other(why)) });
                 return;
             }
             if is_pattern(last) {

@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, fstatat};
 
 use super::descriptors::{entries, let_in, open_beneath};
 use super::pointers::Pointer;
-use super::{Found, Watch};
+use super::{Leftover, Watch};
 use crate::protected::{self, GIT};
 
 /// The maximal depth of submodules in `modules`, because their names may contain slashes.
@@ -27,20 +27,20 @@ const COMMONDIR: &str = "../..";
 
 impl Watch {
     /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
-    pub(super) fn note_repositories(&self) -> Vec<Found> {
+    pub(super) fn note_repositories(&self) -> Vec<Leftover> {
         let pointers = self.missing.pointers.iter().zip(&self.pointers);
         pointers.filter_map(|(name, was)| self.note_repository(name, *was)).collect()
     }
 
     /// Notes the directory at a name of `.git`, unless it was there at the start. Returns why it could not be noted.
-    pub(super) fn note_repository(&self, name: &str, was: Pointer) -> Option<Found> {
+    pub(super) fn note_repository(&self, name: &str, was: Pointer) -> Option<Leftover> {
         let Pointer::Directory(id) = Pointer::read(&self.tree, name) else { return None };
         let error = (was != Pointer::Directory(id)).then(|| self.keeper.note_repository(id).err())??;
-        Some(Found { path: self.missing.tree.join(name), moved: Err(error) })
+        Some(Leftover { path: self.missing.tree.join(name), moved: Err(error) })
     }
 
     /// Moves aside what git obeys in the new ones. The others are protected as a whole, or were told at the start.
-    pub(super) fn settle_held(&self) -> Vec<Found> {
+    pub(super) fn settle_held(&self) -> Vec<Leftover> {
         let known: BTreeSet<&Path> = self.missing.held.iter().map(Path::new).collect();
         let mut found = Vec::new();
         for repository in &self.missing.repositories {
@@ -55,7 +55,7 @@ impl Watch {
             if room == 0 {
                 let why =
                     "it holds too many directories: new submodules and worktrees in it may name commands";
-                found.push(Found {
+                found.push(Leftover {
                     path: self.missing.tree.join(repository),
                     moved: Err(io::Error::other(why)),
                 });
@@ -70,7 +70,7 @@ impl Watch {
         known: &BTreeSet<&Path>,
         depth: usize,
         room: &mut usize,
-        found: &mut Vec<Found>,
+        found: &mut Vec<Leftover>,
     ) {
         for module in self.directories(at, room) {
             let is_there = open_beneath(&self.tree, &module)
@@ -90,7 +90,7 @@ impl Watch {
 
     /// A worktree shares all but a few files with its repository: another place of that, and a configuration of its own, are not git's
     /// work here.
-    fn settle_worktree(&self, worktree: &Path) -> Vec<Found> {
+    fn settle_worktree(&self, worktree: &Path) -> Vec<Leftover> {
         let is_usual = || {
             let dir = open_beneath(&self.tree, worktree)?;
             let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;

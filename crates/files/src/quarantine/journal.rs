@@ -25,7 +25,7 @@ use super::modes::{Access, Modes};
 use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, is_noted_repository};
-use super::{Found, FurtherDown, Item, Keeper, Leftovers, Missing, OtherRuns, Watch, finish_until};
+use super::{FurtherDown, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch, finish_until};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
 
@@ -294,7 +294,7 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
                 let is_told = settled.found.is_cut;
                 let is_there = |item: &&Item| fs::symlink_metadata(item.new_path()).is_ok();
                 for item in moved.iter().filter(|_| !is_told).filter(is_there) {
-                    settled.found.add(Found { path: item.old_path(), moved: Ok(item.new_path()) });
+                    settled.found.add(Leftover { path: item.old_path(), moved: Ok(item.new_path()) });
                 }
             }
             Err(error)
@@ -387,7 +387,7 @@ impl Live {
             return;
         }
         for dir in entry.missing.holders() {
-            let Some(was) = entry.modes.of(dir) else { continue };
+            let Some(was) = entry.modes.access_to(dir) else { continue };
             let known = self.access.entry(entry.missing.tree.join(dir));
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
@@ -437,7 +437,7 @@ impl Live {
 
     /// Whether the stage of such a run, or of an earlier one, may have made the directory of a repository.
     pub(crate) fn may_have_made_repository(&self, git: &Path) -> bool {
-        let id = open_plain(git).and_then(|dir| DirectoryId::of(dir.as_fd())).ok();
+        let id = open_plain(git).and_then(|dir| DirectoryId::read(dir.as_fd())).ok();
         let is_missing = |it: &WatchedFurther| !it.0.known.iter().any(|name| name == GIT_LINK);
         let further = git.parent().and_then(|dir| self.further.get(dir));
         let was = self.pointers.get(git);

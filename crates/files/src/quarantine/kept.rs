@@ -18,7 +18,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::descriptors::{entries, id_of, kind, let_in, open_above, open_at};
 use super::store::{
-    DirectoryId, ItemId, MANIFESTS, forget_made, list, made, manifest_of, open_item, rename_into,
+    DirectoryId, ItemId, MANIFESTS, forget_made, list, made_directories, manifest_of, open_item, rename_into,
 };
 use super::{DIRECTORY, Item, Keeper, open_runs};
 use crate::names::open_plain;
@@ -97,23 +97,23 @@ impl Item {
 }
 
 /// A tree and its [`DIRECTORY`], both open.
-struct Place {
+struct OpenQuarantine {
     tree: File,
     dir: File,
 }
 
-impl Place {
+impl OpenQuarantine {
     /// Opens them, if the [`DIRECTORY`] is the one that is named.
     fn open(tree: &Path, directory: DirectoryId) -> io::Result<Self> {
         let tree = File::from(open_plain(tree)?);
         let dir = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)))?;
-        if DirectoryId::of(dir.as_fd())? != directory {
+        if DirectoryId::read(dir.as_fd())? != directory {
             return Err(io::Error::new(io::ErrorKind::NotFound, "something else has its name now"));
         }
         Ok(Self { tree, dir: File::from(dir) })
     }
 
-    fn of(item: &Item) -> io::Result<Self> {
+    fn for_item(item: &Item) -> io::Result<Self> {
         Self::open(&item.tree, item.directory)
     }
 
@@ -123,7 +123,7 @@ impl Place {
         Ok((open_above(&self.dir, below)?, below.file_name().unwrap_or_default()))
     }
 
-    fn look(&self, item: &Item) -> Standing {
+    fn standing(&self, item: &Item) -> Standing {
         let looked = self.entry(item).and_then(|(dir, last)| {
             Ok(let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?)
         });
@@ -183,13 +183,13 @@ pub fn absent(state: &Path, tree: &Path) -> BTreeMap<String, Vec<PathBuf>> {
 fn stand(run: String, mut items: Vec<Item>) -> SetAside {
     // The order in which they were set aside stays among those of one place.
     items.sort_by(|one, other| (&one.tree, &one.from).cmp(&(&other.tree, &other.from)));
-    let mut places: HashMap<(PathBuf, DirectoryId), Rc<io::Result<Place>>> = HashMap::new();
+    let mut places: HashMap<(PathBuf, DirectoryId), Rc<io::Result<OpenQuarantine>>> = HashMap::new();
     let items = items.into_iter().map(|item| {
-        let place = places.entry((item.tree.clone(), item.directory));
-        let place = Rc::clone(place.or_insert_with(|| Rc::new(Place::of(&item))));
-        let standing = match (item.run_directory(&run), place.as_ref()) {
+        let quarantine = places.entry((item.tree.clone(), item.directory));
+        let quarantine = Rc::clone(quarantine.or_insert_with(|| Rc::new(OpenQuarantine::for_item(&item))));
+        let standing = match (item.run_directory(&run), quarantine.as_ref()) {
             (Err(error), _) => Standing::Away(error),
-            (Ok(_), Ok(place)) => place.look(&item),
+            (Ok(_), Ok(quarantine)) => quarantine.standing(&item),
             (Ok(_), Err(error)) => Standing::Away(io::Error::new(error.kind(), error.to_string())),
         };
         (item, standing)
@@ -224,14 +224,14 @@ const CHANGED: &str = "it is not known to be what was set aside, as it may have 
 /// `InvalidData` for something else than was set aside, `AlreadyExists` where the place is taken; what else keeps it in the quarantine. Nothing has changed then.
 pub fn restore(run: &str, item: &Item) -> io::Result<()> {
     item.run_directory(run)?;
-    let place = Place::of(item)?;
-    let (dir, last) = place.entry(item)?;
+    let quarantine = OpenQuarantine::for_item(item)?;
+    let (dir, last) = quarantine.entry(item)?;
     let changed = || io::Error::new(io::ErrorKind::InvalidData, CHANGED);
     let opened = let_in(dir.as_fd(), || open_item(dir.as_fd(), last))?;
-    if item.what != Some(ItemId::of(&opened)?) {
+    if item.what != Some(ItemId::read(&opened)?) {
         return Err(changed());
     }
-    let above = open_above(&place.tree, &item.from)?;
+    let above = open_above(&quarantine.tree, &item.from)?;
     let name = item.from.file_name().unwrap_or_default();
     let_in(above.as_fd(), || let_in(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name)))?;
     // A live stage may have put something else there since it was looked at, which is still open.
@@ -248,8 +248,8 @@ pub fn restore(run: &str, item: &Item) -> io::Result<()> {
 pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
     let mut failed = Vec::new();
     for (tree, directory, name) in run_directories(aside) {
-        let deleted =
-            Place::open(&tree, directory).and_then(|place| remove_tree(place.dir.as_fd(), &name, None));
+        let deleted = OpenQuarantine::open(&tree, directory)
+            .and_then(|quarantine| remove_tree(quarantine.dir.as_fd(), &name, None));
         match deleted {
             Err(error) if error.kind() != io::ErrorKind::NotFound => failed.push((tree, error)),
             _ => {}
@@ -275,8 +275,8 @@ pub fn tidy(state: &Path, aside: SetAside) {
     let SetAside { run, items } = aside;
     let items: Vec<Item> = items.into_iter().map(|(item, _)| item).collect();
     for item in &items {
-        if let (Ok(_), Ok(place)) = (item.run_directory(&run), Place::of(item)) {
-            remove_empty(&place, item);
+        if let (Ok(_), Ok(quarantine)) = (item.run_directory(&run), OpenQuarantine::for_item(item)) {
+            remove_empty(&quarantine, item);
         }
     }
     let now = stand(run.clone(), items);
@@ -294,10 +294,10 @@ pub fn remove_empty_directories(state: &Path) {
     // A run shows what lies in its tree.
     let is_used = |tree: &Path| open.iter().any(|used| tree.starts_with(used) || used.starts_with(tree));
     let manifests = state.join(MANIFESTS);
-    for (tree, directory) in made(&manifests) {
+    for (tree, directory) in made_directories(&manifests) {
         if !is_used(&tree)
-            && let Ok(place) = Place::open(&tree, directory)
-            && leave(&place)
+            && let Ok(quarantine) = OpenQuarantine::open(&tree, directory)
+            && remove_if_empty(&quarantine)
         {
             forget_made(&manifests, directory);
         }
@@ -305,10 +305,10 @@ pub fn remove_empty_directories(state: &Path) {
 }
 
 /// Removes the empty directories above something that is gone, up to the run's.
-fn remove_empty(place: &Place, item: &Item) {
+fn remove_empty(quarantine: &OpenQuarantine, item: &Item) {
     let Ok(below) = item.to.strip_prefix(DIRECTORY) else { return };
     for dir in below.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()) {
-        let (Ok(above), Some(name)) = (open_above(&place.dir, dir), dir.file_name()) else { continue };
+        let (Ok(above), Some(name)) = (open_above(&quarantine.dir, dir), dir.file_name()) else { continue };
         match unlinkat(&above, name, UnlinkatFlags::RemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => {}
             // Something is left in it.
@@ -318,13 +318,14 @@ fn remove_empty(place: &Place, item: &Item) {
 }
 
 /// Removes a [`DIRECTORY`] in which nothing is left, and says whether it is gone.
-fn leave(place: &Place) -> bool {
-    let Ok(mut entries) = entries(place.dir.as_fd()) else { return false };
+fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
+    let Ok(mut entries) = entries(quarantine.dir.as_fd()) else { return false };
     if !entries.all(|entry| entry.is_ok_and(|(name, _)| name == IGNORE)) {
         return false;
     }
-    let _ = unlinkat(&place.dir, IGNORE, UnlinkatFlags::NoRemoveDir);
-    let_in(place.tree.as_fd(), || unlinkat(&place.tree, DIRECTORY, UnlinkatFlags::RemoveDir)).is_ok()
+    let _ = unlinkat(&quarantine.dir, IGNORE, UnlinkatFlags::NoRemoveDir);
+    let_in(quarantine.tree.as_fd(), || unlinkat(&quarantine.tree, DIRECTORY, UnlinkatFlags::RemoveDir))
+        .is_ok()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ pub(super) const NAMED: usize = 100;
 
 /// A protected name that was missing when the stage started, and was there when it had ended.
 #[derive(Debug)]
-pub struct Found {
+pub struct Leftover {
     /// The place on the host.
     pub path: PathBuf,
     /// Its new name, or why it is still where it was.
@@ -19,7 +19,7 @@ pub struct Found {
 #[derive(Debug, Default)]
 pub struct Leftovers {
     /// At most 100 that were moved aside, and 100 that are where they were; and each repository that was not searched whole.
-    pub named: Vec<Found>,
+    pub named: Vec<Leftover>,
     /// The number of further entries that were moved aside.
     pub more_moved: u64,
     /// The number of further entries that were left.
@@ -53,7 +53,7 @@ impl Leftovers {
     }
 
     /// Names it, or counts it.
-    pub fn add(&mut self, found: Found) {
+    pub fn add(&mut self, found: Leftover) {
         let is_moved = found.moved.is_ok();
         let named = self.named.iter().filter(|other| other.moved.is_ok() == is_moved).count();
         if named < NAMED {
@@ -75,7 +75,7 @@ impl Leftovers {
     }
 
     /// Names it however many there are: one for a repository.
-    pub(super) fn add_always(&mut self, found: Found) {
+    pub(super) fn add_always(&mut self, found: Leftover) {
         self.named.push(found);
     }
 }

@@ -16,7 +16,7 @@ use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{add_watch, aside, entries, kind, let_in, open_beneath};
 use super::repository::{is_old_head, is_searched};
-use super::{Found, Watch};
+use super::{Leftover, Watch};
 
 /// Links that are taken away in one run. No tool makes so many, and the host may meet each for a moment.
 const MOST: u32 = 1000;
@@ -26,15 +26,15 @@ const DIRS: usize = 16_384;
 /// The directories of the repositories in all trees of a run.
 #[derive(Debug)]
 pub(super) struct NewLinks {
-    dirs: HashMap<WatchDescriptor, Place>,
+    dirs: HashMap<WatchDescriptor, RepositoryDir>,
     /// Names that something has come at; `None` for a whole directory that is not watched yet.
-    due: Vec<(Place, Option<OsString>)>,
+    due: Vec<(RepositoryDir, Option<OsString>)>,
     taken: u32,
 }
 
 /// A directory of a repository.
 #[derive(Debug, Clone)]
-struct Place {
+struct RepositoryDir {
     watch: usize,
     repository: usize,
     /// Below the tree.
@@ -52,7 +52,7 @@ pub(super) struct Taken {
 
 impl Taken {
     /// Puts it into the quarantine.
-    pub(super) fn store(self, watches: &[Watch]) -> Option<Found> {
+    pub(super) fn store(self, watches: &[Watch]) -> Option<Leftover> {
         let Self { watch, dir, path, name } = self;
         watches.get(watch)?.settle_in(dir.as_fd(), &path, OsStr::new(&name), |_, _, _| false)
     }
@@ -68,7 +68,7 @@ impl NewLinks {
         for (number, watch) in watches.iter().enumerate() {
             for (repository, contents) in watch.contents.iter().enumerate() {
                 for path in contents.directories().iter().take(DIRS - all.dirs.len()) {
-                    let place = Place { watch: number, repository, path: path.clone() };
+                    let place = RepositoryDir { watch: number, repository, path: path.clone() };
                     if let Some(dir) = open(watch, path)? {
                         all.dirs.insert(let_in(dir.as_fd(), || add_watch(inotify, &dir))?, place);
                     }
@@ -83,7 +83,9 @@ impl NewLinks {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             let tops = watches.iter().enumerate().flat_map(|(watch, it)| {
                 let tops = it.missing.repositories.iter().enumerate();
-                tops.map(move |(repository, path)| (Place { watch, repository, path: path.into() }, None))
+                tops.map(move |(repository, path)| {
+                    (RepositoryDir { watch, repository, path: path.into() }, None)
+                })
             });
             self.due.extend(tops);
         }
@@ -136,7 +138,7 @@ impl NewLinks {
     fn look_at(
         &mut self,
         watch: &Watch,
-        place: &Place,
+        place: &RepositoryDir,
         dir: &OwnedFd,
         name: &OsStr,
         taken: &mut Vec<Taken>,
@@ -153,7 +155,7 @@ impl NewLinks {
         };
         let path = place.path.join(name);
         if kind(&stat) == SFlag::S_IFDIR && is_searched(Path::new(repository), &place.path, name) {
-            self.due.push((Place { path, ..place.clone() }, None));
+            self.due.push((RepositoryDir { path, ..place.clone() }, None));
         } else if kind(&stat) == SFlag::S_IFLNK {
             let Ok(target) = let_in(dir.as_fd(), || readlinkat(dir, name)) else { return Ok(()) };
             let is_known = contents.has_link(&path, &target, watch.keys)

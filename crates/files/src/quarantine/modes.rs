@@ -150,7 +150,7 @@ impl Modes {
     }
 
     /// Returns the earlier access of a directory; for a new one that of the nearest existing directory above it.
-    pub(super) fn of(&self, dir: &str) -> Option<Access> {
+    pub(super) fn access_to(&self, dir: &str) -> Option<Access> {
         above(dir).find_map(|dir| self.dirs.get(dir).copied())
     }
 }

@@ -34,7 +34,7 @@ impl Pointer {
             SFlag::S_IFREG => Some(Self::File(id_of(&stat))),
             SFlag::S_IFDIR => {
                 let dir = let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(last))).ok()?;
-                DirectoryId::of(dir.as_fd()).ok().map(Self::Directory)
+                DirectoryId::read(dir.as_fd()).ok().map(Self::Directory)
             }
             _ => None,
         }

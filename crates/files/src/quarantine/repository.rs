@@ -38,18 +38,18 @@ const OPERATIONS: [&str; 3] = ["rebase-merge", "rebase-apply", "sequencer"];
 
 /// The remaining names and directories that are read in one repository.
 #[derive(Debug, Clone, Copy)]
-struct Room {
+struct Budget {
     /// Names: each branch has two.
     names: usize,
     /// Bytes of the names of directories that are still to be looked at, counted from the tree.
     bytes: usize,
 }
 
-/// Names from the tree to a directory that cost nothing. Each one more costs a name of the [`Room`]: a directory is opened from the top,
+/// Names from the tree to a directory that cost nothing. Each one more costs a name of the [`Budget`]: a directory is opened from the top,
 /// so a chain of them would take as many lookups as half the square of its length.
 const NEAR: usize = 16;
 /// So much takes about 30 ms.
-const ROOM: Room = Room { names: 1 << 16, bytes: 1 << 24 };
+const BUDGET: Budget = Budget { names: 1 << 16, bytes: 1 << 24 };
 /// Links that are moved at the end of one run, in all repositories together: a few seconds on a busy machine.
 pub(super) const MOVED: usize = 1 << 16;
 
@@ -107,7 +107,7 @@ struct Search<'a> {
     keys: Keys,
     /// Directories of the caller's that the stage has closed are opened for it.
     opens: bool,
-    room: Room,
+    budget: Budget,
 }
 
 impl Search<'_> {
@@ -122,12 +122,12 @@ impl Search<'_> {
         let mut unread = Vec::new();
         while let Some(at) = next.pop_front() {
             let far = at.components().count().saturating_sub(NEAR);
-            let Some(names) = self.room.names.checked_sub(far) else {
+            let Some(names) = self.budget.names.checked_sub(far) else {
                 unread.push(at);
                 unread.extend(next);
                 break;
             };
-            self.room.names = names;
+            self.budget.names = names;
             let opened = self.open(&at).and_then(|dir| {
                 let names = self.names(&dir)?;
                 Ok((dir, names))
@@ -157,7 +157,7 @@ impl Search<'_> {
         unread
     }
 
-    /// Lists a directory; whether there was room for all of it.
+    /// Lists a directory; whether there was budget for all of it.
     fn list(
         &mut self,
         repository: &Path,
@@ -169,10 +169,10 @@ impl Search<'_> {
     ) -> bool {
         for entry in names {
             let Ok(entry) = entry else { return false };
-            if self.room.names == 0 {
+            if self.budget.names == 0 {
                 return false;
             }
-            self.room.names -= 1;
+            self.budget.names -= 1;
             let (name, known) = entry;
             let is = |kind: Type, bits: SFlag| match known {
                 Some(known) => known == kind,
@@ -189,10 +189,10 @@ impl Search<'_> {
             } else if is(Type::Directory, SFlag::S_IFDIR) {
                 if is_searched(repository, at, &name) {
                     let path = at.join(&name);
-                    let Some(bytes) = self.room.bytes.checked_sub(path.as_os_str().len()) else {
+                    let Some(bytes) = self.budget.bytes.checked_sub(path.as_os_str().len()) else {
                         return false;
                     };
-                    self.room.bytes = bytes;
+                    self.budget.bytes = bytes;
                     // Few, and first: a crowd elsewhere hides none.
                     if is_operation(repository, &path) { next.push_front(path) } else { next.push_back(path) }
                 }
@@ -267,13 +267,13 @@ pub(super) fn is_old_head(name: &OsStr, target: &Path) -> bool {
 
 impl Contents {
     /// Looks into a repository at this name in the tree.
-    pub(super) fn of(tree: &File, repository: &Path, keys: Keys) -> Self {
-        Self::within(ROOM, tree, repository, keys)
+    pub(super) fn read(tree: &File, repository: &Path, keys: Keys) -> Self {
+        Self::within(BUDGET, tree, repository, keys)
     }
 
-    fn within(room: Room, tree: &File, repository: &Path, keys: Keys) -> Self {
+    fn within(budget: Budget, tree: &File, repository: &Path, keys: Keys) -> Self {
         let mut found = Self::default();
-        let search = Search { tree, keys, opens: true, room };
+        let search = Search { tree, keys, opens: true, budget };
         let unread = search.each(repository, |at, _, listed| {
             found.directories.push(at.to_path_buf());
             found.links.extend(listed.links.iter().map(|link| link.mark));
@@ -329,14 +329,14 @@ mod tests {
         }
 
         /// Reads the contents with a bound on names.
-        fn look(&self, names: usize) -> Contents {
+        fn read(&self, names: usize) -> Contents {
             let watch = &self.watch;
-            Contents::within(Room { names, ..ROOM }, &watch.tree, Path::new(".git"), watch.keys)
+            Contents::within(Budget { names, ..BUDGET }, &watch.tree, Path::new(".git"), watch.keys)
         }
 
-        fn settle(&self, before: &Contents, room: Room, mut left: usize) -> Vec<(String, bool)> {
+        fn settle(&self, before: &Contents, budget: Budget, mut left: usize) -> Vec<(String, bool)> {
             let mut told = Leftovers::default();
-            self.watch.settle_within(room, ".git", before, &mut left, &mut told);
+            self.watch.settle_within(budget, ".git", before, &mut left, &mut told);
             let name = |path: &Path| path.strip_prefix(&self.root).unwrap().to_str().unwrap().to_owned();
             told.named.iter().map(|it| (name(&it.path), it.moved.is_ok())).collect()
         }
@@ -357,9 +357,9 @@ mod tests {
             nix::sys::stat::mkdirat(&dir, "d", nix::sys::stat::Mode::S_IRWXU).unwrap();
             dir = open_deep(dir.as_fd(), Path::new("d")).unwrap().into();
         }
-        let found = place.look(ROOM.names);
+        let found = place.read(BUDGET.names);
         assert!(!found.unread.is_empty());
-        // Half the square of this is what there is room for.
+        // Half the square of this is what there is budget for.
         assert!(found.directories.len() < 400, "{}", found.directories.len());
     }
 
@@ -368,20 +368,20 @@ mod tests {
     #[test]
     fn b14_a_repository_with_too_much_in_it() {
         let place = Place::new("bound");
-        let room = |names| Room { names, ..ROOM };
-        let (whole, cut) = (place.look(2), place.look(1));
+        let budget = |names| Budget { names, ..BUDGET };
+        let (whole, cut) = (place.read(2), place.read(1));
         assert!(!cut.unread.is_empty() && whole.unread.is_empty());
         place.link(".git/logs/refs/x");
-        assert_eq!(place.settle(&whole, room(2), 9), [(".git".into(), false)]);
-        assert_eq!(place.settle(&cut, room(3), 9), [(".git/logs/refs/x".into(), false)]);
-        assert_eq!(place.settle(&whole, room(3), 0), [(".git/logs/refs/x".into(), false)]);
+        assert_eq!(place.settle(&whole, budget(2), 9), [(".git".into(), false)]);
+        assert_eq!(place.settle(&cut, budget(3), 9), [(".git/logs/refs/x".into(), false)]);
+        assert_eq!(place.settle(&whole, budget(3), 0), [(".git/logs/refs/x".into(), false)]);
         place.link(".git/COMMIT_EDITMSG");
         let told = [(".git/COMMIT_EDITMSG".into(), true), (".git/logs/refs/x".into(), false)];
-        assert_eq!(place.settle(&cut, room(4), 9), told);
-        let whole = place.look(9);
-        assert_eq!(place.settle(&whole, room(9), 9), [], "what was there is the caller's");
-        // The directories that are still to be looked at take room too.
-        let narrow = Room { bytes: ".git/logs".len(), ..ROOM };
+        assert_eq!(place.settle(&cut, budget(4), 9), told);
+        let whole = place.read(9);
+        assert_eq!(place.settle(&whole, budget(9), 9), [], "what was there is the caller's");
+        // The directories that are still to be looked at take budget too.
+        let narrow = Budget { bytes: ".git/logs".len(), ..BUDGET };
         assert_eq!(place.settle(&whole, narrow, 9), [(".git".into(), false)]);
     }
 
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn b14_links_further_down_than_a_path_is_long() {
         let place = Place::new("deep");
-        let before = place.look(ROOM.names);
+        let before = place.read(BUDGET.names);
         let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY;
         let mut dir = OwnedFd::from(File::open(place.root.join(".git/logs/refs")).unwrap());
         let name = "d".repeat(200);
@@ -419,10 +419,10 @@ mod tests {
             dir = nix::fcntl::openat(&dir, name.as_str(), flags, nix::sys::stat::Mode::empty()).unwrap();
         }
         nix::unistd::symlinkat("x", &dir, "link").unwrap();
-        let told = place.settle(&before, ROOM, 9);
+        let told = place.settle(&before, BUDGET, 9);
         assert!(matches!(&told[..], [(path, true)] if path.ends_with("/link")), "{told:?}");
         assert!(readlinkat(&dir, "link").is_err());
-        let again = place.look(ROOM.names);
+        let again = place.read(BUDGET.names);
         assert!(again.unread.is_empty());
     }
 
@@ -443,8 +443,8 @@ mod tests {
             fs::create_dir_all(git.join(name)).unwrap();
         }
         fs::create_dir_all(git.join("refs/heads/sequencer")).unwrap();
-        let empty = place.look(ROOM.names);
-        assert_eq!(place.settle(&empty, ROOM, 9), []);
+        let empty = place.read(BUDGET.names);
+        assert_eq!(place.settle(&empty, BUDGET, 9), []);
         for name in all {
             let dir = git.join(name);
             let told = [(format!(".git/{name}"), false)];
@@ -459,31 +459,31 @@ mod tests {
                 "new",
             ] {
                 // It began, and was there and has more in it.
-                let before = place.look(ROOM.names);
-                assert_eq!(place.settle(&before, ROOM, 9), [], "as it was: {name}");
+                let before = place.read(BUDGET.names);
+                assert_eq!(place.settle(&before, BUDGET, 9), [], "as it was: {name}");
                 fs::write(dir.join(file), "one").unwrap();
-                assert_eq!(place.settle(&before, ROOM, 9), told, "{file}");
+                assert_eq!(place.settle(&before, BUDGET, 9), told, "{file}");
                 // Changed in place, for another file, and without one.
-                let before = place.look(ROOM.names);
+                let before = place.read(BUDGET.names);
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 fs::write(dir.join(file), "two").unwrap();
-                assert_eq!(place.settle(&before, ROOM, 9), told, "{file}");
-                let before = place.look(ROOM.names);
+                assert_eq!(place.settle(&before, BUDGET, 9), told, "{file}");
+                let before = place.read(BUDGET.names);
                 fs::write(git.join("made"), "two").unwrap();
                 fs::rename(git.join("made"), dir.join(file)).unwrap();
-                assert_eq!(place.settle(&before, ROOM, 9), told, "{file}");
+                assert_eq!(place.settle(&before, BUDGET, 9), told, "{file}");
             }
-            let before = place.look(ROOM.names);
+            let before = place.read(BUDGET.names);
             fs::remove_file(dir.join("todo")).unwrap();
-            assert_eq!(place.settle(&before, ROOM, 9), told);
+            assert_eq!(place.settle(&before, BUDGET, 9), told);
             // It is done, or given up.
             fs::remove_dir_all(&dir).unwrap();
-            assert_eq!(place.settle(&before, ROOM, 9), []);
+            assert_eq!(place.settle(&before, BUDGET, 9), []);
         }
         // A branch of such a name is none.
-        let before = place.look(ROOM.names);
+        let before = place.read(BUDGET.names);
         fs::write(git.join("refs/heads/sequencer/opts"), "x").unwrap();
-        assert_eq!(place.settle(&before, ROOM, 9), []);
+        assert_eq!(place.settle(&before, BUDGET, 9), []);
         // Closed by the stage, and in a crowd.
         fs::create_dir(git.join("sequencer")).unwrap();
         fs::write(git.join("sequencer/opts"), "x").unwrap();
@@ -491,14 +491,14 @@ mod tests {
             |mode| fs::set_permissions(git.join("sequencer"), fs::Permissions::from_mode(mode)).unwrap();
         for closed in [0, 0o400, 0o600] {
             mode(closed);
-            assert_eq!(place.settle(&before, ROOM, 9), [(".git/sequencer".into(), false)]);
+            assert_eq!(place.settle(&before, BUDGET, 9), [(".git/sequencer".into(), false)]);
             mode(0o700);
         }
         fs::create_dir(git.join("info")).unwrap();
         for n in 0..64 {
             fs::write(git.join(format!("info/{n}")), "").unwrap();
         }
-        let narrow = Room { names: 32, ..ROOM };
+        let narrow = Budget { names: 32, ..BUDGET };
         let told = [(".git/sequencer".into(), false), (".git".into(), false)];
         assert_eq!(place.settle(&before, narrow, 9), told);
     }
@@ -511,18 +511,18 @@ mod tests {
         for dir in ["info/commit-graphs", "pack", "ab"] {
             fs::create_dir_all(objects.join(dir)).unwrap();
         }
-        let before = place.look(ROOM.names);
+        let before = place.read(BUDGET.names);
         let made =
             ["cd", "info/commit-graph", "info/commit-graphs/commit-graph-chain", "pack/multi-pack-index"]
                 .map(|name| format!(".git/objects/{name}"));
         made.iter().for_each(|name| place.link(name));
         place.link(".git/objects/ab/c");
-        let mut told = place.settle(&before, ROOM, 9);
+        let mut told = place.settle(&before, BUDGET, 9);
         told.sort();
         assert_eq!(told, made.map(|name| (name, true)));
         // A branch may have the name of such a directory.
         fs::create_dir_all(place.root.join(".git/logs/objects/ab")).unwrap();
         place.link(".git/logs/objects/ab/c");
-        assert!(place.settle(&before, ROOM, 9).contains(&(".git/logs/objects/ab/c".into(), true)));
+        assert!(place.settle(&before, BUDGET, 9).contains(&(".git/logs/objects/ab/c".into(), true)));
     }
 }

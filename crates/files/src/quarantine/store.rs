@@ -19,7 +19,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{FileId, Opened, entries, kind, let_in, open_above, open_at, random};
+use super::descriptors::{FileId, OpenedDir, entries, kind, let_in, open_above, open_at, random};
 use super::modes::set_mode;
 use crate::names::rename_new;
 
@@ -104,7 +104,7 @@ pub struct DirectoryId {
 
 impl DirectoryId {
     /// Asks the kernel, by statx(2).
-    pub(super) fn of(dir: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(super) fn read(dir: BorrowedFd<'_>) -> io::Result<Self> {
         let meta = File::from(dir.try_clone_to_owned()?).metadata()?;
         let created = meta.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         Ok(Self { file: (meta.dev(), meta.ino()), created })
@@ -124,7 +124,7 @@ pub struct ItemId {
 
 impl ItemId {
     /// Asks the kernel, by statx(2). `item` may be open with `O_PATH`.
-    pub(super) fn of(item: &File) -> io::Result<Self> {
+    pub(super) fn read(item: &File) -> io::Result<Self> {
         let meta = item.metadata()?;
         let created = meta.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let changed = || {
@@ -291,7 +291,7 @@ pub(super) fn manifest_of(dir: &Path, run: &str) -> Vec<Item> {
 }
 
 /// Lists the trees in which exeat has made a [`DIRECTORY`], each with that.
-pub(super) fn made(manifests: &Path) -> Vec<(PathBuf, DirectoryId)> {
+pub(super) fn made_directories(manifests: &Path) -> Vec<(PathBuf, DirectoryId)> {
     let tree = |known: Known| Some((known.path.parent()?.to_path_buf(), known.made?));
     known(manifests).into_iter().filter_map(tree).collect()
 }
@@ -376,7 +376,7 @@ impl Store {
             }
             Err(errno) => return Err(errno.into()),
         };
-        let directory = DirectoryId::of(outer.as_fd())?;
+        let directory = DirectoryId::read(outer.as_fd())?;
         let noted = if is_new { keeper.note(path.join(DIRECTORY), Some(directory)) } else { Ok(()) };
         let mut name = keeper.run.clone();
         let dir = match make_fresh(outer.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner) {
@@ -463,7 +463,7 @@ impl Store {
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             directory: self.directory,
             placeholder,
-            what: ItemId::of(&moved).ok(),
+            what: ItemId::read(&moved).ok(),
         };
         if let Some(manifest) = &mut inner.manifest
             && let Err(error) = serde_json::to_string(&item)
@@ -486,7 +486,7 @@ impl Store {
     /// tree, if the stage has put something there.
     pub(super) fn put_back(&self, tree: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
         let there = let_in(tree, || open_at(tree, Path::new(DIRECTORY)));
-        if there.is_ok_and(|dir| DirectoryId::of(dir.as_fd()).is_ok_and(|id| id == self.directory)) {
+        if there.is_ok_and(|dir| DirectoryId::read(dir.as_fd()).is_ok_and(|id| id == self.directory)) {
             return Ok(None);
         }
         // The kernel tells its name now.
@@ -580,7 +580,7 @@ pub(super) fn is_strange(tree: BorrowedFd<'_>, keeper: &Keeper) -> bool {
 fn is_ours(dir: &OwnedFd, tree: &FileStat, keeper: &Keeper) -> io::Result<bool> {
     let stat = fstat(dir)?;
     let is_private = stat.st_uid == tree.st_uid || stat.st_uid == geteuid().as_raw();
-    if !is_private || !keeper.has_made(DirectoryId::of(dir.as_fd())?) {
+    if !is_private || !keeper.has_made(DirectoryId::read(dir.as_fd())?) {
         return Ok(false);
     }
     if stat.st_mode & 0o7777 != Mode::S_IRWXU.bits() {
@@ -649,7 +649,7 @@ pub(super) fn rename_into(
         Err(Errno::EACCES) => {
             // Refused for the directory above, which the caller opens, or for this one.
             let Ok(dir) = open_at(from, Path::new(last)) else { return Err(Errno::EACCES) };
-            let _opened = Opened::new(dir.as_fd())?;
+            let _opened = OpenedDir::new(dir.as_fd())?;
             rename()
         }
         other => other,
@@ -742,7 +742,7 @@ mod tests {
             fs::remove_dir_all(&dir).unwrap();
             fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
             assert!(is_strange(tree.as_fd(), &keeper));
-            if DirectoryId::of(File::open(&dir).unwrap().as_fd()).unwrap().file == made.file {
+            if DirectoryId::read(File::open(&dir).unwrap().as_fd()).unwrap().file == made.file {
                 break;
             }
         }

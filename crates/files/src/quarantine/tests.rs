@@ -19,7 +19,7 @@ fn start(missing: Missing) -> io::Result<Watch> {
     Watch::start(missing, Keeper { run: "RUN".into(), state: None })
 }
 
-fn done(watch: Watch) -> Vec<Found> {
+fn done(watch: Watch) -> Vec<Leftover> {
     finish(&[watch]).named
 }
 
@@ -131,7 +131,7 @@ fn b12_too_many_names_beside_a_pattern_are_told() {
         if number == 0 { fs::write(new, "").unwrap() } else { fs::hard_link(first, new).unwrap() }
     }
     let found = done(watch.unwrap());
-    let [Found { path, moved: Err(error) }] = &found[..] else { panic!("{found:?}") };
+    let [Leftover { path, moved: Err(error) }] = &found[..] else { panic!("{found:?}") };
     assert!(path.ends_with("mise.*.toml") && error.to_string().contains("too many names"), "{error}");
     fs::remove_dir_all(root).unwrap();
 }
@@ -169,7 +169,7 @@ fn b14_a_link_does_not_lead_the_move_out_of_the_tree() {
     fs::create_dir_all(root.join("outside/hooks")).unwrap();
     symlink(root.join("outside"), root.join("tree/.git")).unwrap();
     let found = done(watch);
-    let [Found { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
+    let [Leftover { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
     assert_eq!((path, names_in(&root.join("outside"))), (&root.join("tree/.git"), vec!["hooks".into()]));
     assert_eq!(fs::read_link(moved).unwrap(), root.join("outside"), "the link, and nothing behind it");
     fs::remove_dir_all(root).unwrap();
@@ -337,7 +337,7 @@ fn b12_taken_and_long_names_keep_nothing_in_its_place() {
     let found = done(watch);
     assert!(found.len() == 4 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
     assert_eq!(found[3].path, tree.join(DIRECTORY), "the stage's own");
-    for Found { path, moved } in &found[..3] {
+    for Leftover { path, moved } in &found[..3] {
         assert!(fs::symlink_metadata(path).is_err());
         assert_eq!(fs::read(moved.as_ref().unwrap()).unwrap(), b"evil");
     }
@@ -399,7 +399,7 @@ fn l08_the_quarantine_cannot_be_made_beforehand() {
         fs::write(tree.join(".envrc"), "evil").unwrap();
         make(&tree.join(DIRECTORY), &outside);
         let found = done(watch);
-        let [Found { moved: Ok(moved), .. }, Found { path, moved: Ok(_) }] = &found[..] else {
+        let [Leftover { moved: Ok(moved), .. }, Leftover { path, moved: Ok(_) }] = &found[..] else {
             panic!("{found:?}")
         };
         assert_eq!(*path, tree.join(DIRECTORY));
@@ -456,7 +456,7 @@ fn l08_a_quarantine_that_exeat_did_not_make_is_moved() {
     let watch = start("ONE");
     forge();
     let found = done(watch);
-    let [Found { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
+    let [Leftover { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
     assert_eq!((path, moved), (&tree.join(DIRECTORY), &tree.join(DIRECTORY).join("ONE").join(DIRECTORY)));
     assert!(done(start("TWO")).is_empty(), "exeat's own stays");
     // One of which nobody knows any more who made it.
@@ -507,7 +507,7 @@ fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
     fs::write(root.join("state"), "").unwrap();
     watch.keeper.state = Some(root.join("state"));
     let found = done(watch);
-    let [Found { moved: Ok(moved), .. }] = &found[..] else { panic!("{found:?}") };
+    let [Leftover { moved: Ok(moved), .. }] = &found[..] else { panic!("{found:?}") };
     assert!(moved.to_string_lossy().contains(".envrc.exeat-quarantine."), "{moved:?}");
     assert!(!root.join("tree/.envrc").exists());
     fs::remove_dir_all(root).unwrap();

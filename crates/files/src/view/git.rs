@@ -21,7 +21,7 @@ use crate::walk::clean;
 use nix::unistd::{User, geteuid};
 
 use super::closed::{keeper, may_search};
-use crate::bounds::{LONGEST_PATH, Lookups, Way, way};
+use crate::bounds::{LONGEST_PATH, Lookups, ResolvedPath, resolve_path};
 
 mod config;
 mod files;
@@ -593,7 +593,7 @@ impl<'a> Search<'a> {
             return self.lose_spent();
         }
         self.followed.insert(path.to_path_buf());
-        let Some(Way { links, turns, place }) = self.follow(path) else { return };
+        let Some(ResolvedPath { links, turns, place }) = self.follow(path) else { return };
         let Some(led) = self.as_named(&place) else { return };
         let is_inside = |path: &PathBuf| path.starts_with(self.tree) && path != self.tree;
         // A repository's own directory has to stay so, and so does the tree.
@@ -662,8 +662,8 @@ impl<'a> Search<'a> {
     }
 
     /// Finds where a path leads. What cannot be followed is said.
-    fn follow(&mut self, path: &Path) -> Option<Way> {
-        let way = way(path, self.lookups);
+    fn follow(&mut self, path: &Path) -> Option<ResolvedPath> {
+        let way = resolve_path(path, self.lookups);
         if way.is_none() && path.as_os_str().len() > LONGEST_PATH {
             self.lose(format!(
                 "a path that git is told in `{}` is longer than {LONGEST_PATH} bytes, and is passed over",

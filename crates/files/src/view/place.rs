@@ -20,7 +20,7 @@ const LINKS: usize = 40;
 
 /// The entry at a path of the sandbox.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum EntryAt {
     Dir,
     /// Anything that is neither a directory nor a link.
     File,
@@ -36,9 +36,9 @@ pub(super) enum Seen {
 }
 
 /// Returns the entry at `place` after `mounts`. The path must not contain links.
-pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
+pub(super) fn entry_at(mounts: &[Mount], place: &Path) -> EntryAt {
     if place == Path::new("/") {
-        return Seen::Dir;
+        return EntryAt::Dir;
     }
     let tree = tree_of(place);
     for mount in mounts.iter().rev() {
@@ -48,29 +48,29 @@ pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
             continue;
         }
         if at != place && at.starts_with(place) {
-            return Seen::Dir;
+            return EntryAt::Dir;
         }
         let Ok(below) = place.strip_prefix(at) else { continue };
         let is_top = below == Path::new("");
         match mount {
             Mount::ReadOnly { host, .. } => return on_host(host, below, Some(at)),
             Mount::Writable { host, .. } => return on_host(host, below, None),
-            Mount::Tmpfs { .. } => return if is_top { Seen::Dir } else { Seen::Absent },
+            Mount::Tmpfs { .. } => return if is_top { EntryAt::Dir } else { EntryAt::Absent },
             Mount::Proc if !is_top => return in_proc(below),
             Mount::Dev { .. } if !is_top => return in_dev(below),
-            Mount::Proc | Mount::Dev { .. } | Mount::Dir { .. } if is_top => return Seen::Dir,
+            Mount::Proc | Mount::Dev { .. } | Mount::Dir { .. } if is_top => return EntryAt::Dir,
             Mount::Symlink { target, .. } if is_top => {
-                return Seen::Link { target: target.clone(), host: None };
+                return EntryAt::Link { target: target.clone(), host: None };
             }
-            Mount::File { .. } if is_top => return Seen::File,
+            Mount::File { .. } if is_top => return EntryAt::File,
             // bubblewrap has removed the file behind it, and the kernel mounts nothing over such a one.
             Mount::CoverFile { .. } if is_top => {
-                return Seen::Closed("exeat has a file of its own there".into());
+                return EntryAt::Closed("exeat has a file of its own there".into());
             }
             _ => {}
         }
     }
-    Seen::Absent
+    EntryAt::Absent
 }
 
 /// The first name of an absolute path, where it is plain to see.
@@ -80,45 +80,47 @@ fn tree_of(path: &Path) -> Option<&[u8]> {
 }
 
 /// Returns the entry at `below` in a tree of the host. `read_only` is the tree's place, if no entry can be made in it.
-fn on_host(host: &Path, below: &Path, read_only: Option<&Path>) -> Seen {
+fn on_host(host: &Path, below: &Path, read_only: Option<&Path>) -> EntryAt {
     let is_top = below == Path::new("");
     let path = if is_top { host.to_path_buf() } else { host.join(below) };
     // The top is what the tree's own path leads to.
     let meta = if is_top { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
     match meta {
-        Ok(meta) if meta.is_dir() => Seen::Dir,
+        Ok(meta) if meta.is_dir() => EntryAt::Dir,
         Ok(meta) if meta.is_symlink() => match fs::read_link(&path) {
-            Ok(target) => Seen::Link { target, host: Some(path) },
-            Err(error) => Seen::Closed(format!("`{}` cannot be read: {error}", path.display())),
+            Ok(target) => EntryAt::Link { target, host: Some(path) },
+            Err(error) => EntryAt::Closed(format!("`{}` cannot be read: {error}", path.display())),
         },
-        Ok(_) => Seen::File,
+        Ok(_) => EntryAt::File,
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Seen::Closed(format!("`{}` cannot be looked at: {error}", path.display()))
+            EntryAt::Closed(format!("`{}` cannot be looked at: {error}", path.display()))
         }
         Err(_) => match read_only {
-            Some(at) => Seen::Closed(format!("`{}` is read-only and has nothing of that name", at.display())),
-            None => Seen::Absent,
+            Some(at) => {
+                EntryAt::Closed(format!("`{}` is read-only and has nothing of that name", at.display()))
+            }
+            None => EntryAt::Absent,
         },
     }
 }
 
 /// The kernel's own files are the same inside; those of processes are not, and hold links that lead anywhere.
-fn in_proc(below: &Path) -> Seen {
+fn in_proc(below: &Path) -> EntryAt {
     let first = below.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
     let process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit()) || name.ends_with("self");
     if first.as_deref().is_none_or(process) {
-        return Seen::Closed("processes have their files there".into());
+        return EntryAt::Closed("processes have their files there".into());
     }
     on_host(Path::new("/proc"), below, Some(Path::new("/proc")))
 }
 
 /// Returns the entry that bubblewrap makes in `/dev` (bwrap(1), `--dev`).
-fn in_dev(below: &Path) -> Seen {
+fn in_dev(below: &Path) -> EntryAt {
     match below.to_str() {
-        Some("shm" | "pts") => Seen::Dir,
-        Some("null" | "zero" | "full" | "random" | "urandom" | "tty") => Seen::File,
-        Some(name) if name.starts_with("shm/") => Seen::Absent,
-        _ => Seen::Closed("`/dev` is the sandbox's own".into()),
+        Some("shm" | "pts") => EntryAt::Dir,
+        Some("null" | "zero" | "full" | "random" | "urandom" | "tty") => EntryAt::File,
+        Some(name) if name.starts_with("shm/") => EntryAt::Absent,
+        _ => EntryAt::Closed("`/dev` is the sandbox's own".into()),
     }
 }
 
@@ -141,7 +143,7 @@ pub(super) fn follow(mounts: &[Mount], path: &Path) -> Option<Followed> {
             continue;
         }
         let next = followed.place.join(&part);
-        let Seen::Link { target, host } = seen(mounts, &next) else {
+        let EntryAt::Link { target, host } = entry_at(mounts, &next) else {
             followed.place = next;
             continue;
         };
@@ -190,17 +192,17 @@ fn obstacle(before: &[Mount], at: &Path, is_dir: bool) -> Option<String> {
         place.push(part);
         let is_last = number + 1 == parts;
         let name = place.display();
-        match seen(before, &place) {
-            Seen::Dir if !is_last || is_dir => {}
-            Seen::File if is_last && !is_dir => {}
-            Seen::Absent => return None,
-            Seen::Dir => return Some(format!("`{name}` is a directory there")),
-            Seen::File if is_dir => return Some(format!("`{name}` is not a directory there")),
-            Seen::File => return Some(format!("`{name}` is a file there")),
-            Seen::Link { target, .. } => {
+        match entry_at(before, &place) {
+            EntryAt::Dir if !is_last || is_dir => {}
+            EntryAt::File if is_last && !is_dir => {}
+            EntryAt::Absent => return None,
+            EntryAt::Dir => return Some(format!("`{name}` is a directory there")),
+            EntryAt::File if is_dir => return Some(format!("`{name}` is not a directory there")),
+            EntryAt::File => return Some(format!("`{name}` is a file there")),
+            EntryAt::Link { target, .. } => {
                 return Some(format!("`{name}` is a symbolic link there, to `{}`", target.display()));
             }
-            Seen::Closed(why) => return Some(why),
+            EntryAt::Closed(why) => return Some(why),
         }
     }
     None

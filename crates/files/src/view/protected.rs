@@ -18,7 +18,7 @@ use nix::sys::stat::{SFlag, fstatat};
 use super::Facts;
 use super::closed::{self, keeper};
 use super::git;
-use crate::bounds::{Lookups, Way, follow, way};
+use crate::bounds::{Lookups, ResolvedPath, follow, resolve_path};
 use crate::fault::FileFault;
 
 /// The findings in all trees.
@@ -102,7 +102,7 @@ pub(super) fn find(
     let names: Vec<(&str, Obeyed)> = protected::names().filter(|(name, _)| !given_up(name)).collect();
     for tree in trees {
         for (name, obeyed) in &names {
-            search.look(tree, name, *obeyed);
+            search.find_name(tree, name, *obeyed);
         }
         search.link(&tree.join(protected::GIT_LINK));
         search.jujutsu(tree);
@@ -219,13 +219,13 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Looks for a name, or for all names of a pattern, in a directory.
-    fn look(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
+    fn find_name(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
         let path = dir.join(name);
         if self.open.contains(&path) {
             return;
         }
         if protected::is_pattern(name) {
-            return self.look_for_pattern(dir, name, obeyed);
+            return self.find_pattern(dir, name, obeyed);
         }
         match self.has_links(dir, name) {
             _ if self.live.has_made(&path) => self.missing(&path, obeyed),
@@ -244,7 +244,7 @@ impl Search<'_> {
             self.paths.extend(inner);
             if let Some((tree, below)) = self.tree_of(&dir) {
                 match below.to_str() {
-                    Some(below) => self.look(&tree, below, Obeyed::WhenStarted),
+                    Some(below) => self.find_name(&tree, below, Obeyed::WhenStarted),
                     None => {
                         self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display()))
                     }
@@ -273,7 +273,7 @@ impl Search<'_> {
     }
 
     /// Looks for the names that a pattern stands for, and has new ones watched.
-    fn look_for_pattern(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
+    fn find_pattern(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
         let (above, last) = name.rsplit_once('/').unwrap_or(("", name));
         // Where a link is on the way, the exact names beside the pattern have it watched.
         let Some((_, at)) = follow(&dir.join(above)) else { return };
@@ -302,7 +302,7 @@ impl Search<'_> {
         let let_through: BTreeSet<String> =
             let_through.filter(|name| protected::matches_pattern(last, name)).collect();
         for entry in known.iter().filter(|entry| !let_through.contains(*entry)) {
-            self.look(&at, entry, obeyed);
+            self.find_name(&at, entry, obeyed);
         }
         known.extend(let_through);
         let own = self.trees.contains(&at).then(|| (at.clone(), PathBuf::new()));
@@ -348,7 +348,7 @@ impl Search<'_> {
     /// Follows the links of a name. The target is protected as far as a stage could write it, and each link that a stage could replace
     /// is watched.
     fn behind_links(&mut self, path: &Path, obeyed: Obeyed) {
-        let Some(Way { links, place, .. }) = way(path, &self.lookups) else {
+        let Some(ResolvedPath { links, place, .. }) = resolve_path(path, &self.lookups) else {
             let is_spent = self.lookups.are_spent();
             let tree = self.tree_of(path).filter(|_| is_spent).map(|(tree, _)| git::too_much(&tree));
             let line = || format!("`{}` leads through too many links and is not protected", path.display());
@@ -425,7 +425,7 @@ impl Search<'_> {
         if is_repository(is_there) {
             self.repository(tree);
             for name in git::OBEYED {
-                self.look(tree, name, Obeyed::AtOnce);
+                self.find_name(tree, name, Obeyed::AtOnce);
             }
             return;
         }
@@ -461,7 +461,7 @@ impl Search<'_> {
             }
             for (name, obeyed) in names {
                 if let Some(name) = name.strip_prefix(protected::GIT) {
-                    self.look(dir, name, *obeyed);
+                    self.find_name(dir, name, *obeyed);
                 }
             }
         }
@@ -474,7 +474,7 @@ impl Search<'_> {
                 Path::new(name).ancestors().skip(1).filter(|way| *way != Path::new("") && tree.ends_with(way))
             {
                 if let Some(dir) = tree.ancestors().nth(way.components().count()) {
-                    self.look(dir, name, *obeyed);
+                    self.find_name(dir, name, *obeyed);
                 }
             }
         }
@@ -488,7 +488,7 @@ impl Search<'_> {
         for (dir, names) in directories {
             self.repository(&dir);
             for name in names {
-                self.look(&dir, name, Obeyed::AtOnce);
+                self.find_name(&dir, name, Obeyed::AtOnce);
             }
         }
         for dir in held {
@@ -538,7 +538,7 @@ impl Search<'_> {
                     // A pattern that is a name's first part stands for the entry.
                     let is_entry = !name.contains('/');
                     if !(is_entry && self.open.contains(&dir.join(name))) {
-                        self.look(&dir, if is_entry { entry } else { name }, obeyed);
+                        self.find_name(&dir, if is_entry { entry } else { name }, obeyed);
                     }
                 }
             }

@@ -27,15 +27,15 @@ pub(super) fn why_exposed(tree: &Path, mounts: &Mounts) -> Option<String> {
     }
     let mut left = MOST;
     let mut below = Vec::new();
-    let mut found = look(tree, &mut left, |path| below.push(path.to_path_buf()));
+    let mut found = find_socket_in(tree, &mut left, |path| below.push(path.to_path_buf()));
     for dir in below {
-        found = found.or_else(|| look(&dir, &mut left, |_| ()));
+        found = found.or_else(|| find_socket_in(&dir, &mut left, |_| ()));
     }
     found
 }
 
 /// Looks at the names in one directory.
-fn look(dir: &Path, left: &mut usize, mut is_directory: impl FnMut(&Path)) -> Option<String> {
+fn find_socket_in(dir: &Path, left: &mut usize, mut is_directory: impl FnMut(&Path)) -> Option<String> {
     let unread = || Some(format!("`{}` cannot be looked through for Unix sockets", dir.display()));
     let Ok(entries) = fs::read_dir(dir) else { return unread() };
     for entry in entries {

@@ -10,7 +10,7 @@ use crate::walk::WalkError;
 use exeat_contract::{CACHE, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
 use exeat_policy::{Cache, Home, HostName, Nested, Size, View};
 
-use super::place::Seen;
+use super::place::EntryAt;
 use super::scratch::{TMP, TMP_SIZE, cache_in_memory, resolved_place, tmp_in_memory};
 use super::trees::plain;
 use super::work::is_too_much;
@@ -211,11 +211,11 @@ impl<'a> Builder<'a> {
     pub(super) fn cover(&mut self, at: PathBuf, text: String) {
         let bytes = Cow::Owned(text.into_bytes());
         let Some(way) = place::follow(&self.mounts, &at) else { return };
-        match place::seen(&self.mounts, &way.place) {
-            Seen::File => self.mounts.push(Mount::CoverFile { at: way.place, bytes }),
-            Seen::Absent => self.mounts.push(Mount::File { at: way.place, bytes, mode: 0o444 }),
+        match place::entry_at(&self.mounts, &way.place) {
+            EntryAt::File => self.mounts.push(Mount::CoverFile { at: way.place, bytes }),
+            EntryAt::Absent => self.mounts.push(Mount::File { at: way.place, bytes, mode: 0o444 }),
             // In a read-only tree that lacks the name there is nothing to cover and nothing can be made.
-            Seen::Dir | Seen::Link { .. } | Seen::Closed(_) => {}
+            EntryAt::Dir | EntryAt::Link { .. } | EntryAt::Closed(_) => {}
         }
     }
 
@@ -325,7 +325,7 @@ impl<'a> Builder<'a> {
                 self.notes.push(format!(
                     "`{}` is not shown: {} does not allow it",
                     root.display(),
-                    limit.said
+                    limit.label
                 ));
                 false
             }

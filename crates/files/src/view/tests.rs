@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::request::{Bind, Work};
+use crate::request::{Bind, WorkDir};
 use exeat_contract::CACHE;
 
 use super::scratch::resolved_place;

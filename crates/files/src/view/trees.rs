@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::layout::{MASK, MASK_SIZE, Mount, is_mask};
 use crate::names::{is_absent, joined, links_in, true_name};
 use crate::quarantine::{Missing, beyond_search, is_directory_name};
-use crate::request::{Bind, WORK, Work};
+use crate::request::{Bind, WORK, WorkDir};
 use crate::walk::{WalkError, clean};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::unistd::geteuid;
@@ -18,7 +18,7 @@ use super::protected::Protected;
 use super::scratch::TMP_SIZE;
 use super::work::{WORK_PATH, holds_home, unwritable};
 use super::{Builder, By, DECIDING, How, Original, Places, Rank, Restricting, belongs, place, protected};
-use crate::bounds::{Extent, Limit, Tops, told};
+use crate::bounds::{Extent, Limit, Tops, describe_change};
 use crate::fault::{FS_READ, FS_WRITE, FileFault};
 
 impl<'a> Builder<'a> {
@@ -45,7 +45,7 @@ impl<'a> Builder<'a> {
         }
         trees.extend(self.repository(&trees));
         let work = match &self.files.work {
-            Some(Work::Host(dir)) => Some(Bind { host: dir.clone(), guest: WORK.into() }),
+            Some(WorkDir::Host(dir)) => Some(Bind { host: dir.clone(), guest: WORK.into() }),
             _ => None,
         };
         let named = work.iter().map(|bind| (bind, true, WORK_PATH));
@@ -143,7 +143,7 @@ impl<'a> Builder<'a> {
         let declared = self.declared.as_ref().filter(|_| is_declared).map(Limit::declared);
         for limit in self.limits.iter().chain(&declared) {
             let met = limit.meet(&extent);
-            self.notes.extend(told(name, &limit.said, &extent, &met));
+            self.notes.extend(describe_change(name, &limit.label, &extent, &met));
             extent = met;
         }
         extent
@@ -191,7 +191,7 @@ impl<'a> Builder<'a> {
         let mut masks = self.mask_places();
         let first = self.mounts.len();
         let mut writable = Vec::new();
-        if self.files.work == Some(Work::Scratch) {
+        if self.files.work == Some(WorkDir::Scratch) {
             // What is bound deeper is mounted in it.
             self.mounts.push(Mount::Tmpfs { at: WORK.into(), size: TMP_SIZE, mode: 0o700 });
         }
@@ -458,7 +458,7 @@ impl<'a> Builder<'a> {
             let error = FileFault::Ungranted {
                 effect,
                 path: path.clone(),
-                ceiling: ceiling.map(|limit| limit.said.clone()),
+                ceiling: ceiling.map(|limit| limit.label.clone()),
             };
             if !declared.narrow {
                 return Err(error);

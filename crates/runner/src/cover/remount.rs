@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exeat_files::quarantine::{Arrivals, FileId, Found, Watch};
+use exeat_files::quarantine::{Arrivals, FileId, Leftover, Watch};
 use exeat_sandbox::{
     FileHandle, InsideMounts, InsideProcess, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer, Touch,
     Touches,
@@ -60,7 +60,7 @@ pub(super) struct Remounts {
     calls: Option<Calls>,
     arrivals: Arrivals,
     /// Files that were put into the quarantine and must be reported.
-    set_aside: Vec<Found>,
+    set_aside: Vec<Leftover>,
     /// The covered files by the watch on their directory and their name in it.
     covers: BTreeMap<Name, Covered>,
     /// The files made since the start, and whether others than their makers may have had them: such a file got its name by a rename, or
@@ -240,7 +240,7 @@ impl Remounts {
         places: impl Fn(&Path, &Path) -> Vec<(PathBuf, PathBuf)>,
         mut mounted: impl FnMut(u64),
         in_sight: &dyn Fn(bool),
-        found: &mut Vec<Found>,
+        found: &mut Vec<Leftover>,
     ) -> io::Result<()> {
         found.append(&mut self.set_aside);
         if !self.arrivals.is_due() {
@@ -271,8 +271,8 @@ impl Remounts {
     }
 
     /// Requests a check of the names.
-    pub(super) fn look_again(&mut self) {
-        self.arrivals.look_again();
+    pub(super) fn search_again(&mut self) {
+        self.arrivals.search_again();
     }
 
     /// Returns whether names wait to be moved away.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use exeat_files::layout::Mount;
 use exeat_files::protected::let_through;
 use exeat_files::quarantine::{
-    DIRECTORY, Found, Interrupted, Journal, Keeper, Leftovers, Settlement, Watch, settle_interrupted,
+    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Settlement, Watch, settle_interrupted,
 };
 use exeat_files::stubs::Stub;
 use exeat_record::{RunId, RunNote, What};
@@ -27,7 +27,7 @@ use crate::signals::Signals;
 use crate::signing::key_place;
 use exeat_files::permissions::is_callers;
 
-pub(super) fn quarantine_note(Found { path, moved }: &Found) -> RunNote {
+pub(super) fn quarantine_note(Leftover { path, moved }: &Leftover) -> RunNote {
     let path = path.display();
     let (what, words) = match moved {
         Ok(_) => (What::Quarantined, path.to_string()),
@@ -209,7 +209,7 @@ pub(super) fn settlement_lines(interrupted: Settlement, found: &mut Leftovers) -
     lines
 }
 
-pub(super) fn quarantine_line(found: &Found) -> String {
+pub(super) fn quarantine_line(found: &Leftover) -> String {
     let path = exeat_record::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage may have made it, and something on the host could run or obey it";
     let kept = let_through(&found.path)

@@ -73,7 +73,7 @@ impl Place {
         };
         let mut found = Vec::new();
         self.arrivals.settle(&self.inotify, &mut mount, &|_| (), &mut found)?;
-        let name = |found: &Found| {
+        let name = |found: &Leftover| {
             assert!(found.moved.is_ok(), "{found:?}");
             found.path.strip_prefix(self.root.join("tree")).unwrap().to_str().unwrap().to_owned()
         };
@@ -200,7 +200,7 @@ fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
     let at = |name: &str| fs::symlink_metadata(place.tree(name)).unwrap().ino();
     let before = [at(".vscode"), at(".git")];
     let mut look = || {
-        other.look_again();
+        other.search_again();
         let mut found = Vec::new();
         other.settle(&inotify, &mut |_, _| unreachable!(), &|_| (), &mut found).unwrap();
         found.len()

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::SFlag;
 
-use super::{Contents, Keys, Link, Listed, ROOM, Room, Search};
+use super::{BUDGET, Budget, Contents, Keys, Link, Listed, Search};
 use crate::names::open_plain;
 use crate::quarantine::descriptors::kind;
-use crate::quarantine::leftovers::{Found, Leftovers};
+use crate::quarantine::leftovers::{Leftover, Leftovers};
 use crate::quarantine::{Missing, Watch};
 
 /// Repositories that hold more than is looked at, or a directory of the caller's that is closed: of the links that a stage makes
@@ -18,7 +18,7 @@ pub fn beyond_search(missing: &Missing) -> Vec<String> {
     let Ok(tree) = open_plain(&missing.tree) else { return Vec::new() };
     let (tree, keys) = (File::from(tree), Keys::draw());
     let is_beyond = |name: &&String| {
-        let search = Search { tree: &tree, keys, opens: false, room: ROOM };
+        let search = Search { tree: &tree, keys, opens: false, budget: BUDGET };
         !search.each(Path::new(name), |_, _, _| ()).is_empty()
     };
     let beyond = missing.repositories.iter().filter(is_beyond);
@@ -27,7 +27,7 @@ pub fn beyond_search(missing: &Missing) -> Vec<String> {
             "`{}` holds more than {} names, or directories far down or closed: links that the stage makes there may stay, and git would \
              write through them",
             missing.tree.join(name).display(),
-            ROOM.names
+            BUDGET.names
         )
     });
     told.collect()
@@ -43,18 +43,18 @@ impl Watch {
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        self.settle_within(ROOM, repository, before, left, told);
+        self.settle_within(BUDGET, repository, before, left, told);
     }
 
     pub(super) fn settle_within(
         &self,
-        room: Room,
+        budget: Budget,
         repository: &str,
         before: &Contents,
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        let search = Search { tree: &self.tree, keys: self.keys, opens: true, room };
+        let search = Search { tree: &self.tree, keys: self.keys, opens: true, budget };
         let unread = search.each(Path::new(repository), |at, dir, Listed { links, operation }| {
             let is_new = |link: &Link| !link.is_old_head && !before.links.contains(&link.mark);
             let links: Vec<Link> = links.into_iter().filter(is_new).collect();
@@ -91,6 +91,6 @@ const OPERATION: &str = "the stage began or changed what git has not finished th
 const CUT: &str = "it holds too much to be searched for symbolic links, through which git would write, and for rebases that the \
                    stage began";
 
-fn stays(path: PathBuf, why: &str) -> Found {
-    Found { path, moved: Err(io::Error::other(why)) }
+fn stays(path: PathBuf, why: &str) -> Leftover {
+    Leftover { path, moved: Err(io::Error::other(why)) }
 }

@@ -3,7 +3,7 @@ use std::process::Command;
 use super::config::{Setting, settings};
 use super::*;
 
-fn look(tree: &Path, everywhere: &Everywhere) -> Obeyed {
+fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
     obeyed(tree, everywhere, &Lookups::default())
 }
 
@@ -87,7 +87,7 @@ fn b15_repositories_submodules_and_what_they_name_are_found() {
     make("a/c/.git", "gitdir: /x\n");
     make("a/b/c/.git/HEAD", "");
     make("node_modules/x/.git/HEAD", "");
-    let found = look(&root, &everywhere(HOME));
+    let found = find_obeyed(&root, &everywhere(HOME));
     let in_root = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<BTreeSet<_>>();
     let directories: BTreeSet<_> = found.directories.iter().map(|(dir, _)| dir.clone()).collect();
     assert_eq!(directories, in_root(&[".git/modules/lib/deep", ".git/worktrees/other", "a/b/.git"]));
@@ -99,7 +99,7 @@ fn b15_repositories_submodules_and_what_they_name_are_found() {
     assert_eq!(found.left, Vec::<String>::new());
 
     make(".git/config", "[core]\nhooksPath = .\n");
-    let left = look(&root, &everywhere(HOME)).left;
+    let left = find_obeyed(&root, &everywhere(HOME)).left;
     assert!(left.iter().any(|left| left.contains("stays writable")), "{left:?}");
     fs::remove_dir_all(&root).unwrap();
 }
@@ -117,7 +117,7 @@ fn b15_the_configuration_is_found_as_git_finds_it() {
     make("main/pkg/x", "");
     make("main/.git/worktrees/other/commondir", "../..\n");
     make("other/.git", &format!("gitdir: {}\n", root.join("main/.git/worktrees/other").display()));
-    let named = |tree: &str| look(&root.join(tree), &everywhere(HOME)).named;
+    let named = |tree: &str| find_obeyed(&root.join(tree), &everywhere(HOME)).named;
     assert_eq!(named("main/pkg"), BTreeSet::from([root.join("main/pkg/hooks")]));
     assert_eq!(named("other"), BTreeSet::from([root.join("other/pkg/hooks")]));
     assert_eq!(named("main/.git/worktrees"), BTreeSet::new());
@@ -145,7 +145,7 @@ fn everywhere(home: impl AsRef<Path>) -> Everywhere {
 }
 
 fn directories(tree: &Path) -> BTreeSet<PathBuf> {
-    look(tree, &everywhere(HOME)).directories.into_iter().map(|(dir, _)| dir).collect()
+    find_obeyed(tree, &everywhere(HOME)).directories.into_iter().map(|(dir, _)| dir).collect()
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn b15_another_way_to_the_hooks_is_found() {
     std::os::unix::fs::symlink("real", outer.join("link")).unwrap();
     let named = |hooks: &str| {
         config(&root.join(".git"), hooks);
-        look(&root, &everywhere(outer.join("link"))).named
+        find_obeyed(&root, &everywhere(outer.join("link"))).named
     };
     let expect = BTreeSet::from([root.join("hk")]);
     for _ in 0..2 {
@@ -178,7 +178,7 @@ fn b15_a_long_list_of_includes_costs_little() {
     let lines: String = (0..5_000).map(|n| format!("path = /{}/f{n}\n", root.join("x").display())).collect();
     fs::write(root.join("sub/.git/config"), format!("[include]\n{lines}")).unwrap();
     let began = std::time::Instant::now();
-    let found = look(&root, &everywhere(HOME));
+    let found = find_obeyed(&root, &everywhere(HOME));
     assert_eq!(found.named.len(), NAMED);
     assert!(found.left.iter().any(|left| left.contains("beyond the first")), "{:?}", found.left);
     assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
@@ -198,7 +198,7 @@ fn b15_what_is_too_much_is_said_and_the_oldest_count() {
     let first = directories(&root);
     assert_eq!(first.len(), REPOSITORIES);
     assert!(first.contains(&root.join("zz-oldest/.git")));
-    assert_eq!(look(&root, &everywhere(HOME)).left, Vec::<String>::new(), "nothing is beyond");
+    assert_eq!(find_obeyed(&root, &everywhere(HOME)).left, Vec::<String>::new(), "nothing is beyond");
     tick();
     // Directories, files in the place of repositories, of which each would be a mount, and repositories without a `.git`.
     for number in 0..200 {
@@ -209,7 +209,7 @@ fn b15_what_is_too_much_is_said_and_the_oldest_count() {
             fs::create_dir_all(root.join(format!("b{number}/{name}"))).unwrap();
         }
     }
-    let found = look(&root, &everywhere(HOME));
+    let found = find_obeyed(&root, &everywhere(HOME));
     assert_eq!((directories(&root), found.links), (first.clone(), BTreeSet::new()));
     let [left] = &found.left[..] else { panic!("{:?}", found.left) };
     assert!(left.contains("beyond the first 32"), "{left}");
@@ -267,7 +267,7 @@ fn b15_fake_submodules_take_no_room() {
     for number in 0..REPOSITORIES {
         fs::create_dir_all(root.join(format!("p{number}/.git/modules/own"))).unwrap();
     }
-    let found = look(&root, &everywhere(HOME));
+    let found = find_obeyed(&root, &everywhere(HOME));
     let directories: BTreeSet<_> = found.directories.into_iter().map(|(dir, _)| dir).collect();
     assert!((0..REPOSITORIES).all(|number| directories.contains(&root.join(format!("p{number}/.git")))));
     assert_eq!(directories.len(), 2 * REPOSITORIES, "{directories:?}");
@@ -287,7 +287,7 @@ fn b15_what_a_git_file_leads_to_is_found() {
     for name in ["HEAD", "objects", "refs"] {
         fs::create_dir_all(root.join("bare.git").join(name)).unwrap();
     }
-    let found = look(&root, &everywhere(HOME));
+    let found = find_obeyed(&root, &everywhere(HOME));
     let in_root = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<BTreeSet<_>>();
     assert_eq!(directories(&root), in_root(&["deep/own", "sub/own", "bare.git"]));
     let named = ["own-hooks", "deep/own/own-hooks", "sub/nested/more-hooks", "sub/own/more-hooks"];
@@ -314,7 +314,7 @@ fn b15_only_what_is_in_the_tree_counts() {
     for tree in ["other", "main/pkg"] {
         let tree = root.join(tree);
         assert_eq!(directories(&tree), BTreeSet::from([tree.join("nested/.git")]));
-        assert_eq!(look(&tree, &everywhere(HOME)).left, Vec::<String>::new());
+        assert_eq!(find_obeyed(&tree, &everywhere(HOME)).left, Vec::<String>::new());
     }
     fs::remove_dir_all(&root).unwrap();
 }
@@ -326,7 +326,7 @@ fn b15_a_repository_above_that_somebody_else_owns_has_no_say() {
     let tree = root.join("tree");
     fs::create_dir_all(&tree).unwrap();
     config(&root.join(".git"), &format!("{}/src", tree.display()));
-    let named = |home: &Path| look(&tree, &everywhere(home)).named;
+    let named = |home: &Path| find_obeyed(&tree, &everywhere(home)).named;
     assert_eq!(named(Path::new(HOME)), BTreeSet::from([tree.join("src")]));
     if geteuid().is_root() {
         std::os::unix::fs::chown(root.join(".git"), Some(7777), None).unwrap();
@@ -345,7 +345,7 @@ fn what_a_configuration_has_too_much_of_is_said() {
     fs::create_dir_all(root.join(".git")).unwrap();
     fs::write(root.join(".git/config"), includes).unwrap();
     fs::write(root.join(".git/i1"), vec![b'#'; 2 << 20]).unwrap();
-    let left = look(&root, &everywhere(HOME)).left;
+    let left = find_obeyed(&root, &everywhere(HOME)).left;
     for word in ["too many files", "too large"] {
         assert!(left.iter().any(|left| left.contains(word)), "{word}: {left:?}");
     }
@@ -427,11 +427,11 @@ fn b15_the_user_s_configuration_in_the_tree_is_found() {
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join("gitconfig"), "[include]\npath = more\n").unwrap();
     std::os::unix::fs::symlink("dotfiles/gitconfig", outer.join(".gitconfig")).unwrap();
-    assert_eq!(look(&tree, &everywhere(&outer)).named, BTreeSet::from([tree.join("gitconfig")]));
+    assert_eq!(find_obeyed(&tree, &everywhere(&outer)).named, BTreeSet::from([tree.join("gitconfig")]));
     let by_name = Everywhere::new(Path::new(HOME), |name| {
         (name == "GIT_CONFIG_GLOBAL").then_some(OsStr::new("x/../later"))
     });
-    assert_eq!(look(&tree, &by_name).named, BTreeSet::from([tree.join("later")]));
+    assert_eq!(find_obeyed(&tree, &by_name).named, BTreeSet::from([tree.join("later")]));
     fs::remove_dir_all(&outer).unwrap();
 }
 
@@ -472,7 +472,7 @@ fn b15_what_leads_to_a_named_path_is_found() {
     std::os::unix::fs::symlink("x/y", root.join("lnk")).unwrap();
     let named = |hooks: &str| {
         config(&root.join(".git"), hooks);
-        let found = look(&root, &everywhere(HOME));
+        let found = find_obeyed(&root, &everywhere(HOME));
         let below = |paths: BTreeSet<PathBuf>| -> Vec<String> {
             let below = paths.iter().map(|path| path.strip_prefix(&root).unwrap().display().to_string());
             below.filter(|path| !path.starts_with(".git")).collect()
@@ -507,7 +507,7 @@ fn b15_programs_that_git_runs_are_found() {
         ("[init]\ndefaultBranch = a/b", None),
     ] {
         fs::write(root.join(".git/config"), text).unwrap();
-        let named = look(&root, &everywhere(HOME)).named;
+        let named = find_obeyed(&root, &everywhere(HOME)).named;
         assert_eq!(named, path.iter().map(|path| root.join(path)).collect(), "{text}");
     }
     fs::remove_dir_all(&root).unwrap();
@@ -520,7 +520,7 @@ fn b15_what_is_read_is_bounded() {
     config(&root.join("sub/.git"), "hooks");
     let left = |includes: &str| {
         fs::write(root.join("sub/.git/config"), format!("[include]\n{includes}")).unwrap();
-        let found = look(&root, &everywhere(HOME));
+        let found = find_obeyed(&root, &everywhere(HOME));
         (found.left, found.named.contains(&root.join("sub/hooks")))
     };
     for file in ["/proc/version", "/sys/kernel/uevent_seqnum", "/proc/self/root/proc/uptime"] {

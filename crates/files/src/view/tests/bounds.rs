@@ -462,7 +462,7 @@ fn n9_the_work_directory() {
     let files = Files {
         view: View::Minimal,
         ro: vec![to(&srv.join("b"), "/work"), to(&srv.join("b"), "/work/in")],
-        work: Some(Work::Scratch),
+        work: Some(WorkDir::Scratch),
         ..Files::default()
     };
     let built = place.build(&files, &place.project(), None);
@@ -473,7 +473,7 @@ fn n9_the_work_directory() {
         seen(&built, &place.root).into_keys().filter(|at| !at.starts_with("/work/in")).collect();
     assert!(outside.is_empty(), "{outside:?}");
 
-    let files = Files { work: Some(Work::Host(srv.join("a"))), ..files };
+    let files = Files { work: Some(WorkDir::Host(srv.join("a"))), ..files };
     let built = place.build(&files, &place.project(), None);
     assert!(
         is_writable(&built, Path::new("/work/f")) && !is_writable(&built, Path::new("/work/.git/config"))
@@ -487,7 +487,7 @@ fn n9_the_work_directory() {
     assert!(seen(&built, &place.root).is_empty());
     assert_eq!(built.cwd, Path::new("/work"));
     assert!(built.mounts.contains(&Mount::Dir { at: "/work".into() }));
-    let files = Files { view: View::Project, work: Some(Work::Scratch), ..Files::default() };
+    let files = Files { view: View::Project, work: Some(WorkDir::Scratch), ..Files::default() };
     let built = place.build(&files, &place.project(), None);
     assert!(is_hidden(&built, &place.project().join("src/f")), "in place of the working directory");
 }

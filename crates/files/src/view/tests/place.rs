@@ -177,7 +177,7 @@ fn k1_no_tree_shows_the_host_s_processes() {
         let named = [
             Files { ro: vec![to(path, "/x")], ..Files::default() },
             Files { rw: vec![to(path, "/x")], ..Files::default() },
-            Files { view: View::Minimal, work: Some(Work::Host(path.into())), ..Files::default() },
+            Files { view: View::Minimal, work: Some(WorkDir::Host(path.into())), ..Files::default() },
         ];
         for files in named {
             let error = place.try_build(&files, &place.project(), None).unwrap_err();
