@@ -11,6 +11,7 @@ use std::thread;
 use e2e::bench::{Bench, Powers};
 use e2e::bin::bin;
 use e2e::case::{BENCH, Cases, quiet_panics};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 mod allow;
 mod audit;
@@ -52,6 +53,7 @@ const PER_CPU: usize = 2;
 
 fn main() -> ExitCode {
     let mut args = libtest_mimic::Arguments::from_args();
+    raise_descriptor_limit();
     // Before the namespaces: in a private one everybody is root.
     let is_root = nix::unistd::geteuid().is_root();
     let powers = (!args.list).then(|| {
@@ -109,4 +111,15 @@ fn main() -> ExitCode {
         bench.tear_down();
     }
     conclusion.exit_code()
+}
+
+/// Raises the soft limit of descriptors, if the hard one lets it. Each trial keeps its servers until all trials are over,
+/// and a shell of an ordinary user has 1024 descriptors.
+fn raise_descriptor_limit() {
+    /// What 1000 trials need, with room.
+    const ENOUGH: u64 = 16_384;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("RLIMIT_NOFILE");
+    if soft < ENOUGH {
+        setrlimit(Resource::RLIMIT_NOFILE, hard.min(ENOUGH), hard).expect("raising RLIMIT_NOFILE");
+    }
 }
