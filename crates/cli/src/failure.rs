@@ -110,8 +110,8 @@ impl Failure {
     }
 
     /// Adds the probable meaning for programs, if the message itself contains it.
-    pub(crate) fn meant(self, meant: String) -> Self {
-        self.with(|fault| fault.meant(meant))
+    pub(crate) fn suggest(self, meant: String) -> Self {
+        self.with(|fault| fault.suggest(meant))
     }
 
     fn with(self, add: impl FnOnce(Fault) -> Fault) -> Self {
@@ -168,17 +168,17 @@ impl Failure {
     }
 
     /// Formats the failure as plain text for programs, without the prefix.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn plain_text(&self) -> String {
         let text = self.report(Paint::PLAIN);
         let prefix = format!("{}: error: ", speaker());
         text.strip_prefix(&prefix).unwrap_or(&text).trim_end().to_owned()
     }
 
     /// Reports it on stderr, as JSON with the exit code for a program, or as text.
-    pub(crate) fn say(&self, exit: Exit, is_json: bool, paint: Paint) {
+    pub(crate) fn report_on_stderr(&self, exit: Exit, is_json: bool, paint: Paint) {
         match is_json {
             true => stdio::say_json(&self.json(exit)),
-            false => stdio::say(&self.report(paint)),
+            false => stdio::write_stderr(&self.report(paint)),
         }
     }
 

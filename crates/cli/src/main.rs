@@ -49,7 +49,7 @@ fn main() -> ExitCode {
             if is_json {
                 stdio::say_json(&run::refusal(&error).json(Exit::BadInput));
             } else {
-                stdio::say(&args::spoken(&error));
+                stdio::write_stderr(&args::spoken(&error));
             }
             run::refused(&error);
             return Exit::BadInput.into();
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|failure| {
         let exit = failure.exit();
-        failure.say(exit, is_json, err);
+        failure.report_on_stderr(exit, is_json, err);
         exit
     })
     .into()
@@ -105,6 +105,6 @@ fn main() -> ExitCode {
 
 /// Reports what kept the inside of a proof from its attempts.
 fn refuse_inside(error: std::io::Error) -> Exit {
-    stdio::say(&format!("exeat: prove-inside: {error}"));
+    stdio::write_stderr(&format!("exeat: prove-inside: {error}"));
     Exit::BadInput
 }

@@ -84,8 +84,8 @@ impl Ending<'_> {
             return out;
         }
         let mut rows: Vec<Row> =
-            most_first(denied, |host| host.count).map(|host| Row::of(DENIED, host)).collect();
-        rows.extend(most_first(would_deny, |host| host.count).map(|host| Row::of(WOULD_DENY, host)));
+            most_first(denied, |host| host.count).map(|host| Row::for_host(DENIED, host)).collect();
+        rows.extend(most_first(would_deny, |host| host.count).map(|host| Row::for_host(WOULD_DENY, host)));
         by_program(&mut rows);
         rows.extend(most_first(failed, |host| host.count).map(Row::from));
 
@@ -186,7 +186,7 @@ const DENIED: &str = "denied";
 const WOULD_DENY: &str = "would deny";
 
 impl Row {
-    fn of(word: &'static str, host: &DeniedHost) -> Self {
+    fn for_host(word: &'static str, host: &DeniedHost) -> Self {
         Self {
             word,
             count: format!("{}x", host.count),

@@ -62,7 +62,7 @@ pub(crate) fn open(hop: &NextHop, machine: &Machine) -> Result<UpstreamProxy, Fa
 
 /// The request that the arguments of `exeat run` make.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RunRequest {
     pub(crate) request: Request,
     /// Notes for the user before the stage starts.
     pub(crate) notes: Vec<String>,
@@ -75,7 +75,7 @@ pub(crate) struct Asked {
 }
 
 /// Turns the arguments of `exeat run` into a request.
-pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
+pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure> {
     if args.command.first().is_none_or(|command| command.is_empty()) {
         return Err(Failure::input("there is no command to run")
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
@@ -121,7 +121,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     composed.keep_secrets();
     keep_key(args.audit_key.as_ref(), &composed.environment)?;
     composed.files.cache = composed.cache.unwrap_or_else(|| usual_cache(is_read_only, &machine));
-    Ok(Asked {
+    Ok(RunRequest {
         notes: take(&mut composed.notes),
         doubts: take(&mut composed.doubts),
         llm: composed.llm,
@@ -303,7 +303,7 @@ fn keep_key(from: Option<&KeyFrom>, env: &[EnvRule]) -> Result<(), Failure> {
     }
 }
 
-/// Whether the descriptors that the arguments name were open when we began. Asked before the first one is opened here:
+/// Whether the descriptors that the arguments name were open when we began. RunRequest before the first one is opened here:
 /// a number that the caller forgot to open would otherwise be one of ours.
 pub(crate) fn inherited(outputs: &[(&str, Option<&Output>)]) -> Result<(), Failure> {
     for (flag, output) in outputs {

@@ -16,7 +16,7 @@ use crate::request;
 
 /// The result of a run that did not start, or that was lost.
 pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
-    RunResult::from_failure(failure.cause(), failure.exit().code(), failure.said(), failure.error())
+    RunResult::from_failure(failure.cause(), failure.exit().code(), failure.plain_text(), failure.error())
 }
 
 /// The output of the result, opened before the stage runs.

@@ -38,7 +38,7 @@ static PATIENCE: Mutex<Duration> = Mutex::new(Duration::from_secs(5));
 
 /// Writes words to stderr. One write where there is room, so that lines of the stage do not get in between; a closed stderr
 /// changes nothing about a run.
-pub(crate) fn say(text: &str) {
+pub(crate) fn write_stderr(text: &str) {
     if !text.is_empty() {
         let mut patience = PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = write_patiently(&mut io::stderr().lock(), text.as_bytes(), &mut patience);
@@ -67,7 +67,7 @@ pub(crate) fn say_json(text: &str) {
             ascii.push(b'\n');
         }
     }
-    say(&String::from_utf8_lossy(&ascii));
+    write_stderr(&String::from_utf8_lossy(&ascii));
 }
 
 /// Writes all of it. A stream that does not block, as its other users may have made it, is waited for; what that takes is taken
@@ -102,7 +102,7 @@ fn write_patiently(
 
 /// Prints a line of a kind (`note`, `warning`) on stderr.
 pub(crate) fn line(kind: &str, text: &str) {
-    say(&format!("{}: {kind}: {}\n", speaker(), exeat_policy::printable(text)));
+    write_stderr(&format!("{}: {kind}: {}\n", speaker(), exeat_policy::printable(text)));
 }
 
 #[cfg(test)]

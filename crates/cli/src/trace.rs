@@ -31,7 +31,7 @@ struct Visible;
 
 impl Write for Visible {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        stdio::say(&escaped(event));
+        stdio::write_stderr(&escaped(event));
         Ok(event.len())
     }
 

@@ -67,7 +67,7 @@ impl Fault {
 
     /// Adds the probable intention.
     #[must_use]
-    pub fn meant(self, meant: String) -> Self {
+    pub fn suggest(self, meant: String) -> Self {
         Self { meant: Some(meant), ..self }
     }
 

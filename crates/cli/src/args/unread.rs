@@ -116,7 +116,7 @@ fn after_shorts<'a>(word: &str, find: impl Fn(char) -> Option<&'a Arg>) -> Next 
 mod tests {
     use super::*;
 
-    fn of(words: &str) -> Option<Vec<Output>> {
+    fn results_of(words: &str) -> Option<Vec<Output>> {
         let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
         places(&words).map(|places| places.results)
     }
@@ -141,10 +141,10 @@ mod tests {
             "exeat run --strange=1 --result s false",
             "exeat run --strange --result s false",
         ] {
-            assert_eq!(of(words), Some(vec![file("s")]), "{words}");
+            assert_eq!(results_of(words), Some(vec![file("s")]), "{words}");
         }
-        assert_eq!(of("exeat run --result a --result b"), Some(vec![file("a"), file("b")]));
-        assert_eq!(of("exeat run --timeout 1 --result fd:3 x"), Some(vec![Output::Fd(3)]));
+        assert_eq!(results_of("exeat run --result a --result b"), Some(vec![file("a"), file("b")]));
+        assert_eq!(results_of("exeat run --timeout 1 --result fd:3 x"), Some(vec![Output::Fd(3)]));
     }
 
     #[test]
@@ -179,10 +179,10 @@ mod tests {
             "exeat run --result",
             "exeat run --result fd:1 x",
         ] {
-            assert_eq!(of(words), Some(vec![]), "{words}");
+            assert_eq!(results_of(words), Some(vec![]), "{words}");
         }
         for words in ["exeat check --result s", "exeat", "exeat --bad run --result s"] {
-            assert_eq!(of(words), None, "{words}");
+            assert_eq!(results_of(words), None, "{words}");
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
     } else {
         stdio::data(text(&answers, out).as_bytes())?;
     }
-    if answers.iter().any(|answer| matches!(answer.said, Said::Granted(_))) {
+    if answers.iter().any(|answer| matches!(answer.said, Verdict::Granted(_))) {
         stdio::line(
             "note",
             &match &loaded.next_hop {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
 /// The answer for one target.
 struct Answer {
     target: String,
-    said: Said,
+    said: Verdict,
     /// The flags that would allow it.
     flag: Option<String>,
     without_proxy: Without,
@@ -86,14 +86,14 @@ enum Without {
 }
 
 impl Without {
-    fn of(policy: &Policy, host_ports: &[HostPort], target: &Target, today: Day) -> Self {
+    fn find(policy: &Policy, host_ports: &[HostPort], target: &Target, today: Day) -> Self {
         match host_ports.iter().find(|offered| offered.target() == *target) {
             Some(offered) => Self::HostPort(offered.inner),
             None => policy.unserved(target, today).map_or(Self::Gateway, Self::Nothing),
         }
     }
 
-    fn said(&self) -> String {
+    fn text(&self) -> String {
         match self {
             Self::Gateway => "programs that ignore HTTPS_PROXY reach it too".into(),
             Self::HostPort(inner) => {
@@ -104,7 +104,7 @@ impl Without {
     }
 }
 
-enum Said {
+enum Verdict {
     /// The rules grant it; where it leads was not looked up.
     Granted(Admitted),
     /// The rules grant it, and every address passes.
@@ -114,7 +114,7 @@ enum Said {
     Failed(String),
 }
 
-impl Said {
+impl Verdict {
     fn verdict(&self) -> &'static str {
         match self {
             Self::Granted(_) | Self::Vetted(_) if self.would_deny().is_some() => "would_deny",
@@ -167,19 +167,19 @@ fn answer(policy: &Policy, host_ports: &[HostPort], target: Target, today: Day, 
     let is_offered = host_ports.iter().any(|offered| offered.target() == target);
     let inner = host_ports.iter().find(|offered| is_inside && !is_offered && offered.inner == target.port);
     let target = inner.map_or(target, |offered| offered.target());
-    let without_proxy = Without::of(policy, host_ports, &target, today);
+    let without_proxy = Without::find(policy, host_ports, &target, today);
     let said = match policy.admit(target, today) {
-        Err(denial) => Said::Denied(denial),
+        Err(denial) => Verdict::Denied(denial),
         // A literal is its own address: nothing has to be looked up to judge it.
         Ok(admitted) if resolve || admitted.target().host.ip().is_some() => match check_addresses(admitted) {
-            Ok(vetted) => Said::Vetted(vetted),
-            Err(AddressCheckError::Denied(denial)) => Said::Denied(denial),
-            Err(AddressCheckError::Failed(why)) => Said::Failed(why),
+            Ok(vetted) => Verdict::Vetted(vetted),
+            Err(AddressCheckError::Denied(denial)) => Verdict::Denied(denial),
+            Err(AddressCheckError::Failed(why)) => Verdict::Failed(why),
         },
-        Ok(admitted) => Said::Granted(admitted),
+        Ok(admitted) => Verdict::Granted(admitted),
     };
     let flag = match &said {
-        Said::Denied(denial) => denial.flag(),
+        Verdict::Denied(denial) => denial.flag(),
         said => said.would_deny().and_then(Denial::flag),
     };
     let flag = flag.map(|flag| host_port.unwrap_or(flag));
@@ -198,20 +198,21 @@ fn text(answers: &[Answer], paint: Paint) -> String {
             format!("{}{flag}", printable(&denial.said_outside()))
         };
         let (painted, mut why) = match said {
-            Said::Granted(_) | Said::Vetted(_) => match (said.granted(), said.would_deny()) {
+            Verdict::Granted(_) | Verdict::Vetted(_) => match (said.granted(), said.would_deny()) {
                 (Some((rule, within)), _) => {
-                    let within = within.into_iter().map(|rule| format!(", within {}", named(rule)));
-                    (paint.good(verdict), format!("{}{}", named(rule), within.collect::<String>()))
+                    let within =
+                        within.into_iter().map(|rule| format!(", within {}", rule_with_origin(rule)));
+                    (paint.good(verdict), format!("{}{}", rule_with_origin(rule), within.collect::<String>()))
                 }
                 (None, denial) => (paint.odd(verdict), denial.map(refused).unwrap_or_default()),
             },
-            Said::Denied(denial) => (paint.bad(verdict), refused(denial)),
-            Said::Failed(why) => (paint.odd(verdict), format!("{} (not a policy denial)", printable(why))),
+            Verdict::Denied(denial) => (paint.bad(verdict), refused(denial)),
+            Verdict::Failed(why) => (paint.odd(verdict), format!("{} (not a policy denial)", printable(why))),
         };
-        if let Said::Vetted(vetted) = said {
+        if let Verdict::Vetted(vetted) = said {
             let grant = vetted.rule().map(|rule| rule.id);
             if let Some(opened_by) = vetted.opened_by().filter(|rule| Some(rule.id) != grant) {
-                why.push_str(&format!(" and {}", named(opened_by)));
+                why.push_str(&format!(" and {}", rule_with_origin(opened_by)));
             }
             if vetted.target().host.ip().is_none() {
                 let addrs: Vec<_> = vetted.addrs().iter().map(|addr| addr.ip().to_string()).collect();
@@ -222,7 +223,7 @@ fn text(answers: &[Answer], paint: Paint) -> String {
         out.push_str(&format!("{painted}{pad}  {target:width$}  {why}\n"));
         // The usual case needs no line.
         if said.passes() && !matches!(without_proxy, Without::Gateway) {
-            out.push_str(&format!("{:1$}  {2}\n", "", column, without_proxy.said()));
+            out.push_str(&format!("{:1$}  {2}\n", "", column, without_proxy.text()));
         }
         if let Some(also) = also(said) {
             out.push_str(&format!("{:1$}  also opens {also}\n", "", column));
@@ -235,11 +236,11 @@ fn text(answers: &[Answer], paint: Paint) -> String {
 }
 
 /// Describes the other targets of the rule that decided.
-fn also(said: &Said) -> Option<String> {
+fn also(said: &Verdict) -> Option<String> {
     match said {
-        Said::Granted(admitted) => admitted.rule()?.also_opens(admitted.target()),
-        Said::Vetted(vetted) => vetted.rule()?.also_opens(vetted.target()),
-        Said::Denied(_) | Said::Failed(_) => None,
+        Verdict::Granted(admitted) => admitted.rule()?.also_opens(admitted.target()),
+        Verdict::Vetted(vetted) => vetted.rule()?.also_opens(vetted.target()),
+        Verdict::Denied(_) | Verdict::Failed(_) => None,
     }
 }
 
@@ -249,7 +250,7 @@ fn above<'a>(rule: &Rule, within: impl Iterator<Item = (&'a Layer, &'a Rule)>) -
     others.filter(|other| other.text != rule.text || other.origin != rule.origin).collect()
 }
 
-fn named(rule: &Rule) -> String {
+fn rule_with_origin(rule: &Rule) -> String {
     printable(&format!("{} ({})", rule.text, rule.origin))
 }
 
@@ -299,7 +300,7 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
             rule_src: None,
             within: Vec::new(),
             without_proxy: said.passes().then_some(!matches!(without_proxy, Without::Nothing(_))),
-            without_proxy_said: said.passes().then(|| without_proxy.said()),
+            without_proxy_said: said.passes().then(|| without_proxy.text()),
             also: also(said),
             said: None,
             flag: None,
@@ -322,12 +323,12 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
             (None, None) => line,
         };
         let line = match said {
-            Said::Granted(_) => line,
-            Said::Vetted(vetted) => {
+            Verdict::Granted(_) => line,
+            Verdict::Vetted(vetted) => {
                 let ips = vetted.addrs().iter().map(|addr| addr.ip().to_string()).collect();
                 Line { addresses_checked: true, ips, ..line }
             }
-            Said::Denied(denial) => Line {
+            Verdict::Denied(denial) => Line {
                 reason: denial.reason().as_str(),
                 rule: denial.rule().map(|rule| rule.text.as_str()),
                 rule_src: by(denial.rule()),
@@ -337,7 +338,7 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
                 ips: denial.addr().map(|addr| addr.to_string()).into_iter().collect(),
                 ..line
             },
-            Said::Failed(why) => Line { reason: "resolve_error", said: Some(why.clone()), ..line },
+            Verdict::Failed(why) => Line { reason: "resolve_error", said: Some(why.clone()), ..line },
         };
         let line = serde_json::to_string(&line)
             .map_err(|error| Failure::could("cannot write the answer").because(error))?;
@@ -363,7 +364,7 @@ fn target(text: &str) -> Result<Target, Failure> {
     };
     parsed.map_err(|error| {
         let failure = Failure::input(format!("`{text}` is not a target")).because(error);
-        match meant(text) {
+        match target_in(text) {
             Some(meant) => failure.hint(format!("probably meant: exeat check {meant}")),
             None if !text.is_ascii() => {
                 failure.hint("a host name has only ASCII: write its A-label, `xn--...`")
@@ -374,7 +375,7 @@ fn target(text: &str) -> Result<Target, Failure> {
 }
 
 /// The target inside a URL or an address of the `user@host` kind, if there is one.
-fn meant(text: &str) -> Option<Target> {
+fn target_in(text: &str) -> Option<Target> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("https", text));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);

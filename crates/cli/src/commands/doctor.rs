@@ -39,7 +39,7 @@ fn policies(machine: &exeat_compose::Machine) -> StepFinding {
         Err(mut fault) => {
             let fix = fault.hint.take().map(Fix::words);
             let costs = Some("nothing runs: exit code 2".to_owned());
-            let seen = Failure::from(fault).said();
+            let seen = Failure::from(fault).plain_text();
             StepFinding { found: StepOutcome::Absent, costs, fix, ..StepFinding::held(id, step, seen) }
         }
     }

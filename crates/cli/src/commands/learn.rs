@@ -36,15 +36,15 @@ pub(crate) fn run(args: LearnArgs, parent: Pid, paint: Paint) -> Result<Exit, Fa
     let learned = learned(&finished).and_then(|text| match sink {
         Some(sink) => sink.write(&text, quiet),
         None => {
-            stdio::say("exeat: learned policy; --output FILE writes it:\n");
-            stdio::say(&text);
+            stdio::write_stderr("exeat: learned policy; --output FILE writes it:\n");
+            stdio::write_stderr(&text);
             Ok(())
         }
     });
     match learned {
         // The stage has run: its exit code says more than ours would.
         Err(failure) if exit != Exit::Stage(0) => {
-            stdio::say(&failure.report(paint));
+            stdio::write_stderr(&failure.report(paint));
             Ok(exit)
         }
         learned => learned.map(|()| exit),
@@ -116,7 +116,7 @@ impl Sink {
             (Ok(()), _) => Ok(()),
             (Err(error), _) => {
                 // It was what the run was for.
-                stdio::say(text);
+                stdio::write_stderr(text);
                 Err(Failure::could("cannot write the learned policy").because(error))
             }
         }

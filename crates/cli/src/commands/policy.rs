@@ -25,8 +25,11 @@ use crate::terminal::Paint;
 /// Prints the effective policy.
 pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
     let loaded = loaded(&args.policy, &args.files, &crate::request::here()?)?;
-    let text =
-        if args.format.is_json() { shown_json(&loaded).to_string() } else { shown(&loaded, today(), out) };
+    let text = if args.format.is_json() {
+        shown_json(&loaded).to_string()
+    } else {
+        policy_text(&loaded, today(), out)
+    };
     stdio::out(&text, args.format.is_json())?;
     Ok(Exit::Yes)
 }
@@ -91,7 +94,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
     stdio::out(&text, args.format.is_json())?;
     let clean = findings.is_empty() && groups.is_empty() && secrets.is_empty() && blind.is_empty();
     if clean && !args.format.is_json() {
-        stdio::say("exeat: nothing found\n");
+        stdio::write_stderr("exeat: nothing found\n");
     }
     Ok(if clean { Exit::Yes } else { Exit::No })
 }
@@ -214,7 +217,7 @@ fn risky(loaded: &Composed) -> Vec<(&'static str, String)> {
     said.collect()
 }
 
-fn shown(loaded: &Composed, today: Day, out: Paint) -> String {
+fn policy_text(loaded: &Composed, today: Day, out: Paint) -> String {
     let Composed { policy, files: shown, .. } = loaded;
     let mut text = String::new();
     let Effective { allow, truncated, .. } = policy.effective();

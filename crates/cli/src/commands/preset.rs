@@ -16,7 +16,7 @@ use crate::terminal::Paint;
 /// Lists the presets, or shows those that were named.
 pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
     let text = if !args.names.is_empty() {
-        named(args, out)?
+        presets_text(args, out)?
     } else if args.format.is_json() {
         format!("{}\n", Value::Array(preset::groups().iter().map(object).collect()))
     } else {
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
     Ok(Exit::Yes)
 }
 
-fn named(args: &PresetArgs, out: Paint) -> Result<String, Failure> {
+fn presets_text(args: &PresetArgs, out: Paint) -> Result<String, Failure> {
     let mut groups: Vec<&'static Preset> = Vec::new();
     for name in &args.names {
         let expanded = preset::expand(name).map_err(|error| match (name.as_str(), args.names.get(1)) {
@@ -122,14 +122,14 @@ fn object(group: &Preset) -> Value {
     })
 }
 
-type Asked = Vec<(String, Vec<String>)>;
+type HostsByPreset = Vec<(String, Vec<String>)>;
 
-fn hosts(asked: &Asked, group: &Preset) -> Option<Vec<String>> {
+fn hosts(asked: &HostsByPreset, group: &Preset) -> Option<Vec<String>> {
     asked.iter().find(|(name, _)| *name == group.name).map(|(_, hosts)| hosts.clone())
 }
 
 /// Asks the clients as a run would: within the same ceilings, and with the caller's own rules.
-fn ask(args: &PresetArgs, groups: &[&'static Preset]) -> Result<Asked, Failure> {
+fn ask(args: &PresetArgs, groups: &[&'static Preset]) -> Result<HostsByPreset, Failure> {
     let policy = PolicyRequest {
         preset: args.names.clone(),
         allow: args.allow.clone(),

@@ -89,7 +89,7 @@ fn no_run(error: NoRun) -> Result<Exit, Failure> {
             Err(Failure::could(format!("the run said nothing and ended with {}", done.code())))
         }
         NoRun::Said(done) => {
-            stdio::say(&done.stderr);
+            stdio::write_stderr(&done.stderr);
             if [exeat_runner::Ended::NotFound, exeat_runner::Ended::NotExecutable]
                 .map(|ended| i32::from(ended.code()))
                 .contains(&done.code())
@@ -150,7 +150,7 @@ fn object(found: &[Finding], args: &ProveArgs) -> Value {
 fn table(found: &[Finding], paint: Paint) -> String {
     let mut out = String::new();
     let width = found.iter().map(|found| found.title.len()).max().unwrap_or(0);
-    let seen_width = found.iter().map(|found| shown(found).chars().count()).max().unwrap_or(0).min(60);
+    let seen_width = found.iter().map(|found| observation(found).chars().count()).max().unwrap_or(0).min(60);
     out.push_str(&format!("{:width$}  {:seen_width$}  VERDICT\n", "ATTEMPT", "SEEN"));
     for first in found
         .iter()
@@ -165,7 +165,7 @@ fn table(found: &[Finding], paint: Paint) -> String {
                 Some(false) => paint.bad("NOT HELD"),
                 None => paint.odd("skipped"),
             };
-            let seen = shown(one);
+            let seen = observation(one);
             out.push_str(&format!("{:width$}  {seen:seen_width$}  {verdict}{on}\n", one.title));
         }
     }
@@ -182,7 +182,7 @@ fn table(found: &[Finding], paint: Paint) -> String {
 }
 
 /// Returns the observation; for a skipped attempt the reason.
-fn shown(found: &Finding) -> String {
+fn observation(found: &Finding) -> String {
     let text = match found.held {
         None if found.seen.is_empty() || found.why.starts_with("it does not") => &found.why,
         _ => &found.seen,

@@ -95,7 +95,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
             // The fault may show the line where it stands.
             Err(why) => {
                 let exeat = speaker();
-                stdio::say(&format!(
+                stdio::write_stderr(&format!(
                     "{exeat}: error: the policy stays as it was: {}\n",
                     printable_lines(why)
                 ));
@@ -109,7 +109,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         on_ready: Box::new(move |at: &str, record: Option<&Path>| {
             let place = record.map(|path| format!("; record: {}", shell_word(&path.display().to_string())));
             let (exeat, place) = (speaker(), place.unwrap_or_default());
-            stdio::say(&format!("{exeat}: listening on {}{place}\n", printable(at)));
+            stdio::write_stderr(&format!("{exeat}: listening on {}{place}\n", printable(at)));
             if let Some(path) = record {
                 let _ = told.set(path.to_owned());
             }
@@ -122,7 +122,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     if !quiet {
         let record = record.get().map(|path| audit::name_of(path, place.as_ref()));
         let on_denied = exeat_runner::OnDenied::Note;
-        stdio::say(
+        stdio::write_stderr(
             &Ending { summary: &summary, ended: None, record, seal: None, llm: false, on_denied }
                 .render(paint),
         );
@@ -147,7 +147,7 @@ fn again(policy: PolicyRequest, machine: Machine, first: &Composed) -> LoadPolic
         if let Some(state) = inspected.iter().map(FileState::current).find(FileState::is_special) {
             return Err(format!("`{}` is no file any more", printable(&state.path().display().to_string())));
         }
-        let loaded = request::compose(&policy, &machine, false).map_err(|failure| failure.said())?;
+        let loaded = request::compose(&policy, &machine, false).map_err(|failure| failure.plain_text())?;
         if loaded.next_hop != next_hop {
             return Err("it names another upstream proxy, which takes a new start".into());
         }

@@ -20,7 +20,7 @@ use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::{self, Ending};
-use crate::request::{self, Asked};
+use crate::request::{self, RunRequest};
 use crate::result::{self, Sink};
 use crate::stdio;
 use crate::terminal::{Paint, name_stage, printable_lines};
@@ -61,7 +61,7 @@ fn as_it_is(args: &RunArgs) -> Result<Exit, Failure> {
     let error = std::process::Command::new(program).args(words).exec();
     let ended = if error.kind() == io::ErrorKind::NotFound { Ended::NotFound } else { Ended::NotExecutable };
     let failure = Failure::could(format!("cannot execute `{}`", program.display())).because(error);
-    failure.say(ended.into(), args.format.is_json(), Paint::PLAIN);
+    failure.report_on_stderr(ended.into(), args.format.is_json(), Paint::PLAIN);
     Ok(ended.into())
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
             Err(failure) => result::of_failure(failure).with_names(stage.as_deref(), &labels),
         };
         if let Err(error) = sink.write(&result) {
-            stdio::say(&Failure::could("cannot write the result").because(error).report(paint));
+            stdio::write_stderr(&Failure::could("cannot write the result").because(error).report(paint));
             no_result = true;
         }
     }
@@ -119,7 +119,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     if let Some(why_not) = &outcome.why_not {
         let failure = Failure::could(why_not);
         let failure = if outcome.ended == Ended::NotFound { failure.hint(hint) } else { failure };
-        failure.say(outcome.ended.into(), is_json, paint);
+        failure.report_on_stderr(outcome.ended.into(), is_json, paint);
     }
     let silent = render::is_silent(&outcome.summary);
     if let Some(note) = at_a_limit(outcome.ended, &limits).filter(|_| !quiet) {
@@ -131,10 +131,10 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         let seal = render::seal(&outcome);
         let ended = Some(outcome.ended);
         let ending = Ending { summary: &outcome.summary, ended, record, seal, llm, on_denied };
-        stdio::say(&ending.render(paint));
+        stdio::write_stderr(&ending.render(paint));
     }
     if let Some(through) = outcome.through.as_ref().filter(|_| !quiet) {
-        stdio::say(&render::through(&outcome.summary, through));
+        stdio::write_stderr(&render::through(&outcome.summary, through));
     }
     for doubt in doubts.iter().filter(|_| !quiet) {
         stdio::line("note", doubt);
@@ -205,7 +205,7 @@ pub(crate) fn refusal(error: &clap::Error) -> Failure {
         _ => None,
     });
     match meant {
-        Some(meant) => failure.meant(meant),
+        Some(meant) => failure.suggest(meant),
         None => failure,
     }
 }
@@ -266,7 +266,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     }
     let live: Option<LineCallback> = if quiet { None } else { Some(Box::new(stdio::say_now)) };
     let oversight = Oversight { parent, on_denied, live };
-    let Asked { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
+    let RunRequest { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     // Where a policy file names it.
     request.stage.iter().for_each(|stage| name_stage(stage));
@@ -303,7 +303,7 @@ impl From<OnDeniedWhat> for OnDenied {
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {
     let json = args.format.is_json();
-    let Asked { request, notes: hints, doubts, missing, .. } = request::run(args, machine)?;
+    let RunRequest { request, notes: hints, doubts, missing, .. } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     let plan = exeat_runner::plan(request)?;
     for note in hints.iter().chain(plan.notes()).chain(&doubts) {

@@ -149,12 +149,12 @@ fn cache_text((cache, (bytes, is_whole)): &(PrivateCache, (u64, bool))) -> Strin
         None => String::new(),
     };
     let home = if cache.has_home { " with a home" } else { "" };
-    format!("cache{home} of {}  {size}{last}\n  in {}\n", cache_name(cache), shown(&cache.path))
+    format!("cache{home} of {}  {size}{last}\n  in {}\n", cache_name(cache), path_text(&cache.path))
 }
 
 /// The working directory that a cache belongs to.
 fn cache_name(cache: &PrivateCache) -> String {
-    cache.of.as_deref().map_or_else(|| "a directory that is not known".into(), shown)
+    cache.of.as_deref().map_or_else(|| "a directory that is not known".into(), path_text)
 }
 
 /// The trees whose quarantine is not where it was.
@@ -196,8 +196,8 @@ fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) 
         let _ = writeln!(text, "{}  {at}{note}", printable(run));
         for (item, kind) in here.iter().take(NAMED) {
             let (from, to) = (item.old_path(), item.new_path());
-            let _ = writeln!(text, "  {}  {}", shown(&from), words(*kind));
-            let _ = writeln!(text, "    now {}", shown(&to));
+            let _ = writeln!(text, "  {}  {}", path_text(&from), words(*kind));
+            let _ = writeln!(text, "    now {}", path_text(&to));
         }
         if here.len() > NAMED {
             let _ = writeln!(text, "  and {} more (--format json names all)", here.len() - NAMED);
@@ -206,13 +206,13 @@ fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) 
     for open in killed {
         let _ = writeln!(text, "{}  killed, and not settled: the next start does it", printable(&open.run));
         for tree in open.trees.iter().collect::<BTreeSet<_>>() {
-            let _ = writeln!(text, "  in {}", shown(tree));
+            let _ = writeln!(text, "  in {}", path_text(tree));
         }
     }
     text
 }
 
-fn shown(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     printable(&path.to_string_lossy())
 }
 
@@ -274,7 +274,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
         };
         match restored {
             Ok(()) => {
-                let _ = writeln!(text, "restored {}", shown(&from));
+                let _ = writeln!(text, "restored {}", path_text(&from));
             }
             Err(error) => {
                 is_whole = false;
@@ -359,7 +359,12 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
         count += gone.len();
         let mut text = String::new();
         for item in gone.iter().take(NAMED) {
-            let _ = writeln!(text, "{verb} {} (from {})", shown(&item.new_path()), shown(&item.old_path()));
+            let _ = writeln!(
+                text,
+                "{verb} {} (from {})",
+                path_text(&item.new_path()),
+                path_text(&item.old_path())
+            );
         }
         if gone.len() > NAMED {
             let _ = writeln!(text, "{verb} {} more of {}", gone.len() - NAMED, printable(&aside.run));
@@ -405,7 +410,7 @@ fn prune_caches(
         match deleted {
             Ok(true) => {
                 count += 1;
-                let (path, of) = (shown(&cache.path), cache_name(cache));
+                let (path, of) = (path_text(&cache.path), cache_name(cache));
                 let home = if cache.has_home { " with a home" } else { "" };
                 let what = format!("{verb} {path} (cache{home} of {of}, {more}{})\n", table::bytes(bytes));
                 stdio::out(&what, false)?;

@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    fn said(rules: &[&str]) -> Option<String> {
+    fn warning_for(rules: &[&str]) -> Option<String> {
         beside(rules, &[])
     }
 
@@ -75,7 +75,7 @@ mod tests {
             &["127.0.0.0/8:*"],
             &["api.example.com", "127.0.0.1:8765"],
         ] {
-            let said = said(rules).unwrap();
+            let said = warning_for(rules).unwrap();
             let fix = if rules == ["127.0.0.0/8:*"] { "`--host-port PORT`" } else { "`--host-port 8765`" };
             assert!(said.contains(fix), "{rules:?}: {said}");
         }
@@ -88,7 +88,7 @@ mod tests {
             &["0.0.0.0/0:443"],
             &[],
         ] {
-            assert_eq!(said(rules), None, "{rules:?}");
+            assert_eq!(warning_for(rules), None, "{rules:?}");
         }
     }
 

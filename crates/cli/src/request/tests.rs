@@ -34,13 +34,13 @@ impl Place {
         Machine::new(self.0.clone(), [("HOME".into(), "/home/ann".into())].into(), exeat_runner::take_fd)
     }
 
-    fn try_request(&self, words: &[&str]) -> Result<Asked, Failure> {
+    fn try_request(&self, words: &[&str]) -> Result<RunRequest, Failure> {
         let words = ["exeat", "run"].into_iter().chain(words.iter().copied()).chain(["true"]);
         let Command::Run(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
         run(*args, self.machine())
     }
 
-    fn asked(&self, words: &[&str]) -> Asked {
+    fn asked(&self, words: &[&str]) -> RunRequest {
         self.try_request(words).unwrap_or_else(|failure| panic!("{}", failure.report(Paint::PLAIN)))
     }
 
@@ -341,10 +341,10 @@ fn files_that_differ_are_not_guessed_about() {
 fn the_project_file_is_used_only_when_named() {
     let place = Place::new();
     place.file(".exeat.toml", "[network]\nallow = [\"a.example\"]\n");
-    let Asked { request, notes, .. } = place.try_request(&[]).unwrap();
+    let RunRequest { request, notes, .. } = place.try_request(&[]).unwrap();
     assert!(request.policy.is_empty());
     assert_eq!(notes, [".exeat.toml was found and not used; --policy .exeat.toml uses it"]);
-    let Asked { request, notes, .. } = place.try_request(&["--policy", "./.exeat.toml"]).unwrap();
+    let RunRequest { request, notes, .. } = place.try_request(&["--policy", "./.exeat.toml"]).unwrap();
     assert_eq!(rules(&request), ["a.example:443 ./.exeat.toml:2"]);
     assert!(notes.is_empty());
 }

@@ -97,7 +97,7 @@ fn b12_a_run_that_was_lost_tells_what_was_moved() {
         notes: Vec::new(),
     };
     let failure = Failure::from(exeat_runner::Error::RunLost(Box::new(lost)));
-    assert_eq!(failure.said(), "cannot prepare the terminal: input/output error");
+    assert_eq!(failure.plain_text(), "cannot prepare the terminal: input/output error");
     let text = serde_json::to_string(&of_failure(&failure)).unwrap();
     for part in [
         r#""run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"setup","code":125,"error":"#,

@@ -62,7 +62,7 @@ impl Ledgers {
     }
 
     /// Takes in a record that was verified.
-    pub(crate) fn see(&mut self, found: &select::Found, report: &Verification) {
+    pub(crate) fn see(&mut self, found: &select::SelectedRecord, report: &Verification) {
         let (Some(run), None, Some(path)) = (found.run.run, found.twin, found.source.path()) else { return };
         self.seen.push(RecordFacts {
             run,
@@ -73,7 +73,7 @@ impl Ledgers {
     }
 
     /// Takes in a record that cannot be read.
-    pub(crate) fn note_unread(&mut self, found: &select::Found) {
+    pub(crate) fn note_unread(&mut self, found: &select::SelectedRecord) {
         self.unread.extend(found.run.run);
     }
 
@@ -201,15 +201,15 @@ impl Joining {
         if let Some(more) = joined.faults.len().checked_sub(MAX_NAMED * 3).filter(|more| *more > 0) {
             let _ = writeln!(text, "and {more} more");
         }
-        named(&mut text, "cannot be read, so not compared", &joined.unread);
-        named(&mut text, "no end: killed", &joined.killed);
+        write_runs(&mut text, "cannot be read, so not compared", &joined.unread);
+        write_runs(&mut text, "no end: killed", &joined.killed);
         if joined.running > 0 {
             let _ = writeln!(text, "no end: still running: {}", joined.running);
         }
         if joined.starting > 0 {
             let _ = writeln!(text, "starting: {}", joined.starting);
         }
-        named(&mut text, "ended, and the ledger does not have the end", &joined.no_end);
+        write_runs(&mut text, "ended, and the ledger does not have the end", &joined.no_end);
         if let Some((when, who)) = &joined.last_pruned {
             let _ = writeln!(text, "pruned: {} (last by {who}, {when})", joined.pruned);
         }
@@ -220,7 +220,7 @@ impl Joining {
         if let Some(more) = joined.elsewhere.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
             let _ = writeln!(text, "in other places, not read here: {more} more");
         }
-        named(&mut text, "not numbered, as a note in the record says", &joined.unnumbered);
+        write_runs(&mut text, "not numbered, as a note in the record says", &joined.unnumbered);
         for (count, what) in [
             (joined.without, "without a ledger: not signed, or with a key that does not last"),
             (joined.not_begun, "not begun: killed before its first line, or the disk was full"),
@@ -295,7 +295,7 @@ impl Joining {
 }
 
 /// Names runs on a line.
-fn named(text: &mut String, what: &str, runs: &[RunId]) {
+fn write_runs(text: &mut String, what: &str, runs: &[RunId]) {
     if runs.is_empty() {
         return;
     }
@@ -313,7 +313,7 @@ pub(crate) fn killed(place: &RecordDir, keys: &[VerifyingKey]) -> Result<BTreeSe
 
 /// The ledger that `prune` writes to: that of the user's own key.
 pub(crate) fn to_prune(place: &RecordDir) -> Result<Ledger, String> {
-    let found = own(place).map_err(|failure| failure.said()).and_then(|own| {
+    let found = own(place).map_err(|failure| failure.plain_text()).and_then(|own| {
         let key = SigningKey::load(&own.key_path()).map_err(|error| error.to_string())?;
         Ledger::find(&own, key, false).map_err(|error| error.to_string())
     });

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     for found in selected.found.into_iter().filter(|found| found.twin.is_none() && passes(args, &found.run)) {
         let asks = args.host.is_empty()
             || asks_for(&found.source, &hosts).unwrap_or_else(|failure| {
-                stdio::line("warning", &failure.said());
+                stdio::line("warning", &failure.plain_text());
                 exit = Exit::No;
                 false
             });

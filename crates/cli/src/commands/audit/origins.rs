@@ -27,7 +27,7 @@ pub(super) struct Origins {
 
 impl Origins {
     /// Reads the files of a run's policy, and gives what finds the places of a rule.
-    pub(super) fn of(&mut self, run: &RunFacts) -> impl Fn(&str) -> Vec<String> + use<> {
+    pub(super) fn places_of(&mut self, run: &RunFacts) -> impl Fn(&str) -> Vec<String> + use<> {
         let mut known = Vec::new();
         let mut unknown = Vec::new();
         for (role, file, sha256) in &run.files {

@@ -104,8 +104,9 @@ fn prune(
 
 /// Writes into the ledger that the record of a run is removed, and by whom.
 fn write_down(stored: &StoredRun, no: Option<u64>) -> Result<(), String> {
-    let place =
-        crate::request::here().and_then(|machine| place_of(&machine)).map_err(|failure| failure.said())?;
+    let place = crate::request::here()
+        .and_then(|machine| place_of(&machine))
+        .map_err(|failure| failure.plain_text())?;
     let written = to_prune(&place)?.prune(stored.run, no, exeat_runner::user_name().as_deref());
     let written = written.map_err(|error| in_house(&error.to_string()))?;
     written.oddity.into_iter().for_each(|oddity| crate::stdio::line("warning", &oddity));

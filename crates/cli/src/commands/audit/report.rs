@@ -27,7 +27,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
     for source in selected.sources() {
         // Standard input cannot be read twice.
         let verified = match source {
-            Source::File(_) => Some(verify::look(source, &keys)?),
+            Source::File(_) => Some(verify::verify_source(source, &keys)?),
             Source::Stdin => None,
         };
         let is_tampered = verified.as_ref().is_some_and(|found| found.standing() == Standing::Tampered);

@@ -30,7 +30,7 @@ const MAX_NOTES: usize = 5;
 
 /// A record that was selected.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct SelectedRecord {
     /// The place of the record.
     pub(crate) source: Source,
     /// The facts of its first line and its last lines.
@@ -52,7 +52,7 @@ pub(crate) enum Twin {
 #[derive(Debug, Default)]
 pub(crate) struct Selected {
     /// The selected records, in reading order.
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<SelectedRecord>,
     /// Paths that were named as records and are not regular files, with the reason. They are not read.
     pub(crate) strange: Vec<(PathBuf, String)>,
 }
@@ -165,16 +165,16 @@ fn gather(records: &Records, only_last: bool, with_runs: bool) -> Result<Selecte
             return Ok(last(&selection, newest_first));
         }
         let records = newest_first.into_iter().rev().map(Source::File).collect();
-        return of(&selection, records, strange, with_runs);
+        return select_from(&selection, records, strange, with_runs);
     }
     let (mut sources, mut strange) = (Vec::new(), Vec::new());
     for name in &records.runs {
-        sources.extend(named(name, &mut strange)?);
+        sources.extend(sources_named(name, &mut strange)?);
     }
     if sources.iter().filter(|source| **source == Source::Stdin).count() > 1 {
         return Err(Failure::input("`-` is there twice, and standard input is read once"));
     }
-    of(&selection, sources, strange, with_runs)
+    select_from(&selection, sources, strange, with_runs)
 }
 
 /// Says what is not read, and why.
@@ -203,7 +203,10 @@ fn apart(paths: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) {
 }
 
 /// The records that a name means: a run, a file, standard input, or all records in a directory and below.
-pub(crate) fn named(name: &Path, strange: &mut Vec<(PathBuf, String)>) -> Result<Vec<Source>, Failure> {
+pub(crate) fn sources_named(
+    name: &Path,
+    strange: &mut Vec<(PathBuf, String)>,
+) -> Result<Vec<Source>, Failure> {
     let is_dir = |path: &Path| {
         LinkRule::from_env().walk(path).is_ok_and(|end| end.metadata().is_ok_and(|meta| meta.is_dir()))
     };
@@ -282,7 +285,7 @@ fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
             continue;
         }
         let is_preset = run.stage.as_deref().is_some_and(|stage| stage.starts_with(PRESET_STAGE));
-        let found = Found { source, run, twin: None };
+        let found = SelectedRecord { source, run, twin: None };
         if !is_preset || !selection.stages.is_empty() {
             doubtful.finish();
             return Selected { found: vec![found], strange: Vec::new() };
@@ -294,14 +297,14 @@ fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
 }
 
 /// Returns the records that the selection contains, with notes about copies.
-fn of(
+fn select_from(
     selection: &Selection,
     sources: Vec<Source>,
     mut strange: Vec<(PathBuf, String)>,
     with_runs: bool,
 ) -> Result<Selected, Failure> {
     let alone = !with_runs && sources.len() == 1 && selection.is_empty();
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<SelectedRecord> = Vec::new();
     let mut doubtful = Doubtful::default();
     for source in sources {
         // What is alone and not asked about is opened once.
@@ -316,7 +319,7 @@ fn of(
             continue;
         }
         if doubtful.takes(selection, &run) {
-            found.push(Found { source, run, twin: None });
+            found.push(SelectedRecord { source, run, twin: None });
         }
     }
     doubtful.finish();
@@ -351,7 +354,7 @@ pub(super) fn summarize(path: &Path) -> RunSummary {
 }
 
 /// Finds records of the same run: copies count once, and what differs is said.
-fn compare(found: &mut [Found]) -> Result<(), Failure> {
+fn compare(found: &mut [SelectedRecord]) -> Result<(), Failure> {
     let mut first: HashMap<String, usize> = HashMap::new();
     let (mut copies, mut differing) = (Notes::default(), Notes::default());
     for at in 0..found.len() {
@@ -476,14 +479,14 @@ impl Notes {
     }
 
     fn note(&mut self, text: impl FnOnce() -> String) {
-        self.say("note", text);
+        self.print_note("note", text);
     }
 
     fn warn(&mut self, text: impl FnOnce() -> String) {
-        self.say("warning", text);
+        self.print_note("warning", text);
     }
 
-    fn say(&mut self, kind: &str, text: impl FnOnce() -> String) {
+    fn print_note(&mut self, kind: &str, text: impl FnOnce() -> String) {
         self.count += 1;
         if self.count <= MAX_NOTES {
             stdio::line(kind, &text());

@@ -64,7 +64,7 @@ pub(super) fn add_policies(summary: &mut Summary, record: &Path, facts: &RunFact
         true => place::stored_policies(record).unwrap_or_default(),
         false => vec![place::policy_path(record)],
     };
-    let places = origins.of(facts);
+    let places = origins.places_of(facts);
     let of = PolicyOf { run: &facts.run, stage: facts.stage.as_deref(), places: &places };
     for path in paths {
         let added = place::read_policy(&path).and_then(|text| match text {

@@ -55,11 +55,11 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     }
     for found in &selected.found {
         let source = &found.source;
-        let report = match look(source, &keys) {
+        let report = match verify_source(source, &keys) {
             Ok(report) => report,
             // One that cannot be read is missing; the others are looked at.
             Err(failure) if !alone => {
-                totals.unreadable(source, &failure.said(), args.format)?;
+                totals.unreadable(source, &failure.plain_text(), args.format)?;
                 if let Some(ledgers) = &mut ledgers {
                     ledgers.note_unread(found);
                 }
@@ -261,7 +261,7 @@ fn worse(one: Exit, other: Exit) -> Exit {
 }
 
 /// The result of one record.
-pub(crate) fn look(source: &Source, keys: &[VerifyingKey]) -> Result<Verification, Failure> {
+pub(crate) fn verify_source(source: &Source, keys: &[VerifyingKey]) -> Result<Verification, Failure> {
     verify(source.input()?, source.path(), keys).map_err(|error| source.unreadable(error))
 }
 
