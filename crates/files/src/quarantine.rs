@@ -16,8 +16,8 @@ use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, Flock, ResolveFlag, openat2, readlinkat, renameat};
-use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, ResolveFlag, openat, openat2, readlinkat, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, linkat, unlinkat};
 
 use serde::{Deserialize, Serialize};
@@ -174,6 +174,8 @@ pub struct Watch {
     others: OnceLock<[Box<dyn OtherRuns>; 2]>,
     /// Made when something is to be moved.
     store: OnceLock<Store>,
+    /// The reason that something was moved aside without the quarantine, and so without its list.
+    unlisted: OnceLock<String>,
     /// Directories that the stage has made, and that the host does not see under their names for now.
     exchanged: Mutex<Vec<Exchanged>>,
 }
@@ -206,6 +208,7 @@ impl Watch {
             since,
             others: OnceLock::new(),
             store: OnceLock::new(),
+            unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
         })
     }
@@ -294,10 +297,20 @@ impl Watch {
         self.keeper.is_own(file)
     }
 
-    /// Removes what was replaced by a file with the same bytes. `old`: what [`Watch::replace`] has returned for the name.
+    /// Opens a replaced file for reading. `old`: what [`Watch::replace`] has returned for the name.
     ///
     /// # Errors
-    /// What unlinkat(2) says.
+    /// Returns errors of openat(2).
+    pub fn open_replaced(&self, name: &Path, old: &OsStr) -> io::Result<File> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let above = self.above(name)?;
+        Ok(File::from(let_in(above.as_fd(), || openat(&above, old, flags, Mode::empty()))?))
+    }
+
+    /// Removes a replaced file. Call it if the new file has the same bytes. `old`: what [`Watch::replace`] has returned for the name.
+    ///
+    /// # Errors
+    /// Returns errors of unlinkat(2).
     pub fn remove_replaced(&self, name: &Path, old: &OsStr) -> io::Result<()> {
         let above = self.above(name)?;
         let_in(above.as_fd(), || unlinkat(&above, old, UnlinkatFlags::NoRemoveDir)).map_err(io::Error::from)
@@ -306,19 +319,18 @@ impl Watch {
     /// Moves an entry of a directory into the tree's quarantine, or beside itself where there is no room for that or it lies in
     /// another file system, and says where it is then.
     fn set_aside(&self, dir: BorrowedFd<'_>, last: &OsStr, below: &Path) -> nix::Result<PathBuf> {
-        let stored = match self.store() {
-            Ok(store) => let_in(dir, || store.take(dir, last, below)),
-            Err(_) => Err(Errno::ENOSPC),
+        let refused = match self.store() {
+            Ok(store) => match let_in(dir, || store.take(dir, last, below)) {
+                Ok(to) => return Ok(self.missing.tree.join(to)),
+                // It is gone; or something is mounted there, which keeps it wherever it would go.
+                Err(errno @ (Errno::ENOENT | Errno::EBUSY)) => return Err(errno),
+                Err(errno) => errno.into(),
+            },
+            Err(error) => error,
         };
-        match stored {
-            Ok(to) => Ok(self.missing.tree.join(to)),
-            // It is gone; or something is mounted there, which keeps it wherever it would go.
-            Err(errno @ (Errno::ENOENT | Errno::EBUSY)) => Err(errno),
-            Err(_) => {
-                let new = let_in(dir, || aside(dir, last))?;
-                Ok(self.missing.tree.join(below).with_file_name(new))
-            }
-        }
+        let new = let_in(dir, || aside(dir, last))?;
+        let _ = self.unlisted.set(format!("`{}`: {refused}", self.missing.tree.display()));
+        Ok(self.missing.tree.join(below).with_file_name(new))
     }
 
     /// Moves aside what stands at a name in a directory, unless `may` accepts it. `below`: its place below the tree.
@@ -577,7 +589,9 @@ pub fn finish_until<'a>(
         }
     }
     told.is_cut = is_over();
-    told.unlisted = watches.iter().filter_map(|watch| watch.store.get()?.unlisted()).next();
+    told.unlisted = watches
+        .iter()
+        .find_map(|watch| watch.unlisted.get().cloned().or_else(|| watch.store.get()?.unlisted()));
     told
 }
 

@@ -175,7 +175,7 @@ fn display_path(place: &Path) -> String {
 }
 
 /// A change that ends the stage.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Change {
     /// The mount at this place is gone.
     Gone(PathBuf),
@@ -296,6 +296,7 @@ impl Covers {
         note: impl Fn(&Leftover),
     ) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
         let mut rewritten = Vec::new();
+        let mut gone: BTreeSet<PathBuf> = BTreeSet::new();
         let mut over = None;
         if let Ok(remounts) = &mut self.remounts {
             remounts.hear_of(running.take_notices());
@@ -334,6 +335,13 @@ impl Covers {
                 remounts.search_again();
                 looked = Instant::now();
             }
+            for change in lost.iter().flatten() {
+                if let Change::Gone(place) = change
+                    && !self.rewritten.contains(place.as_os_str())
+                {
+                    gone.insert(place.clone());
+                }
+            }
             let lost = lost.and_then(|changes| self.settle_arrivals(&watchdog, &note).map(|()| changes));
             let lost = lost.map(|mut changes| {
                 changes.retain(|change| {
@@ -350,6 +358,7 @@ impl Covers {
             if !lost.as_ref().is_ok_and(Vec::is_empty) {
                 running.kill();
                 over = Some(lost.map(|mut changes| {
+                    changes.sort();
                     changes.dedup();
                     changes
                 }));
@@ -366,10 +375,11 @@ impl Covers {
             over = Some(Ok(obeyed.into_iter().map(|(host, _)| Change::Gone(host.clone())).collect()));
         }
         let remade: Vec<PathBuf> = remade.into_iter().map(|(host, _)| host).collect();
-        let is_lost = |place: &Path| {
-            let lost = over.iter().flatten().flatten();
-            lost.filter(|change| matches!(change, Change::Gone(_))).any(|change| change.place() == place)
-        };
+        gone.extend(over.iter().flatten().flatten().filter_map(|change| match change {
+            Change::Gone(place) => Some(place.clone()),
+            Change::Came(_) => None,
+        }));
+        let is_lost = |place: &Path| gone.contains(place);
         let doubtful = last.as_mut().map(|last| last.doubtful(is_lost)).unwrap_or_default();
         if let Ok(last) = &last {
             last.separate();
@@ -419,17 +429,19 @@ impl Covers {
             return Ok(changes);
         }
         // A program may replace a file repeatedly, and the kernel removes the mount before it reports the rename.
-        let mut in_vain = 0;
-        for _ in 0..RENAMES {
+        let (mut renames, mut in_vain) = (0, 0);
+        while renames < RENAMES && in_vain < IN_VAIN {
             let may_stand = |place: PathBuf| self.remounts.as_ref().is_ok_and(|it| it.knows(&place));
-            if in_vain == IN_VAIN || !self.missing_places(&text).any(may_stand) {
+            if !self.missing_places(&text).any(may_stand) {
                 break;
             }
             let count = |it: &Self| it.restored.values().chain(it.put_back.values()).sum::<u64>();
             let before = count(self);
             changes.extend(self.restore(watchdog)?);
             text = self.text()?;
-            if count(self) == before {
+            if count(self) > before {
+                renames += 1;
+            } else {
                 in_vain += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -280,7 +280,12 @@ impl Arrivals {
         hidden: &mut Vec<Hidden>,
     ) -> io::Result<()> {
         for seen in self.find_arrivals(inotify)? {
-            hidden.extend(self.hide(inotify, &seen, mount)?);
+            match self.hide(inotify, &seen, mount)? {
+                Hiding::Hidden(arrival) => hidden.push(arrival),
+                Hiding::Again => {}
+                // The stage does nothing there, so it is not counted.
+                Hiding::Mounted => continue,
+            }
             self.count(seen.node)?;
         }
         if self.taken > MOST {
@@ -404,32 +409,27 @@ impl Arrivals {
     }
 
     /// Takes the name from something.
-    fn hide(
-        &mut self,
-        inotify: &Inotify,
-        seen: &Arrival,
-        mount: &mut Mount<'_>,
-    ) -> io::Result<Option<Hidden>> {
-        let Some(node) = self.nodes.get(seen.node) else { return Ok(None) };
+    fn hide(&mut self, inotify: &Inotify, seen: &Arrival, mount: &mut Mount<'_>) -> io::Result<Hiding> {
+        let Some(node) = self.nodes.get(seen.node) else { return Ok(Hiding::Again) };
         let may_stay = kind(&seen.stat) == SFlag::S_IFDIR && node.rule != Some(Rule::Bare) && !seen.is_closed;
         if may_stay {
             match self.exchange(inotify, seen, mount)? {
-                Exchange::Done(hidden) => return Ok(Some(hidden)),
+                Exchange::Done(hidden) => return Ok(Hiding::Hidden(hidden)),
                 Exchange::Again => {
                     self.is_due = true;
-                    return Ok(None);
+                    return Ok(Hiding::Again);
                 }
                 Exchange::Impossible => {}
             }
         }
         match self.rename(seen) {
-            Ok(hidden) => Ok(hidden),
+            Ok(hidden) => Ok(hidden.map_or(Hiding::Again, Hiding::Hidden)),
             Err(Errno::ENOENT) => {
                 self.is_due = true;
-                Ok(None)
+                Ok(Hiding::Again)
             }
             // Something is mounted there, by somebody on the host. The end of the run tells.
-            Err(Errno::EBUSY) => Ok(None),
+            Err(Errno::EBUSY) => Ok(Hiding::Mounted),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -555,6 +555,16 @@ struct Hidden {
     at: PathBuf,
     /// The empty directory that has its name.
     placeholder: Option<FileId>,
+}
+
+/// The outcome of taking a name away.
+enum Hiding {
+    /// It has another name now.
+    Hidden(Hidden),
+    /// The stage has changed it meanwhile.
+    Again,
+    /// The host has mounted something there.
+    Mounted,
 }
 
 /// The outcome of an exchange.

@@ -114,6 +114,7 @@ impl Entry {
             since: self.since,
             others: OnceLock::new(),
             store: OnceLock::new(),
+            unlisted: OnceLock::new(),
             exchanged: Mutex::new(exchanged),
         }
     }
@@ -136,6 +137,12 @@ impl Journal {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let entries = watches.iter().map(Entry::new).collect::<io::Result<Vec<_>>>()?;
         let bytes = serde_json::to_vec(&entries)?;
+        if bytes.len() as u64 > LONGEST {
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the names to watch take more than 64 MiB",
+            ));
+        }
         let (beginning, path) = (dir.join(format!(".{run}")), dir.join(format!("{run}.json")));
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&beginning)?;
         let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
@@ -302,7 +309,12 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
             {
                 settled.passed.push(format!("`{}` is damaged, and was removed", path.display()));
             }
-            Err(error) => settled.passed.push(format!("`{}`: {error}", path.display())),
+            // It is read again by the next start.
+            Err(error) => {
+                settled.passed.push(format!("`{}`: {error}", path.display()));
+                all.runs.push(settled);
+                continue;
+            }
         }
         if mem::take(&mut settled.found.is_cut) {
             all.waiting += 1;

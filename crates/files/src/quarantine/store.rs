@@ -166,8 +166,8 @@ impl Keeper {
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Some(lock)),
-                Err((_, errno)) if Instant::now() > end => return Err(errno.into()),
-                Err((back, _)) => file = back,
+                Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < end => file = back,
+                Err((_, errno)) => return Err(errno.into()),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -176,7 +176,7 @@ impl Keeper {
     /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
     pub(crate) fn note_own(&self, file: &File) -> io::Result<()> {
         let Some(dir) = self.manifests() else { return Ok(()) };
-        let mut lines = read_lines(&dir, OWN_FILES);
+        let mut lines = read_lines(&dir, OWN_FILES)?;
         lines.push(identity(file)?);
         let from = lines.len().saturating_sub(MOST_OWN_FILES);
         write_lines(&dir, OWN_FILES, lines.drain(from..))
@@ -184,7 +184,7 @@ impl Keeper {
 
     /// Whether a run of this user made this file. Call it with the lock.
     pub(crate) fn is_own(&self, file: &File) -> bool {
-        let lines = self.manifests().map(|dir| read_lines(&dir, OWN_FILES)).unwrap_or_default();
+        let lines = self.manifests().and_then(|dir| read_lines(&dir, OWN_FILES).ok()).unwrap_or_default();
         identity(file).is_ok_and(|file| lines.contains(&file))
     }
 
@@ -193,7 +193,7 @@ impl Keeper {
         let Some(dir) = self.manifests() else { return Ok(()) };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let line = serde_json::to_string(&id).map_err(io::Error::other)?;
-        if read_lines(&dir, MADE_REPOSITORIES).contains(&line) {
+        if read_lines(&dir, MADE_REPOSITORIES).is_ok_and(|lines| lines.contains(&line)) {
             return Ok(());
         }
         let list = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(MADE_REPOSITORIES));
@@ -232,11 +232,20 @@ fn identity(file: &File) -> io::Result<String> {
     Ok(format!("{} {} {}", about.dev(), about.ino(), created.as_nanos()))
 }
 
-/// Reads a list beside the manifests.
-fn read_lines(manifests: &Path, list: &str) -> Vec<String> {
-    let list =
-        File::open(manifests.join(list)).and_then(|file| io::read_to_string(file.take(LONGEST_MANIFEST)));
-    list.unwrap_or_default().lines().map(str::to_owned).collect()
+/// Reads a list beside the manifests; a missing list is empty.
+///
+/// # Errors
+/// Returns errors of open(2) and read(2), `InvalidData` for bytes that are not UTF-8, and `FileTooLarge` beyond 64 MiB.
+fn read_lines(manifests: &Path, list: &str) -> io::Result<Vec<String>> {
+    let file = match File::open(manifests.join(list)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let text = io::read_to_string(file.take(LONGEST_MANIFEST + 1))?;
+    if text.len() as u64 > LONGEST_MANIFEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 /// Replaces a list beside the manifests.
@@ -248,7 +257,7 @@ fn write_lines(manifests: &Path, list: &str, lines: impl Iterator<Item = String>
 
 /// Reads the list of the directories that no stage may see.
 fn known(manifests: &Path) -> Vec<Known> {
-    let lines = read_lines(manifests, DIRECTORIES);
+    let lines = read_lines(manifests, DIRECTORIES).unwrap_or_default();
     lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
@@ -258,15 +267,19 @@ pub(super) fn forget_made(manifests: &Path, id: DirectoryId) {
 }
 
 fn forget(manifests: &Path, is_gone: impl Fn(&Known) -> bool) {
+    if read_lines(manifests, DIRECTORIES).is_err() {
+        return;
+    }
     let kept = known(manifests).into_iter().filter(|known| !is_gone(known));
     let lines = kept.filter_map(|known| serde_json::to_string(&known).ok());
     // A list that stays as it is names a directory too many.
     let _ = write_lines(manifests, DIRECTORIES, lines);
 }
 
-/// Whether a run has noted the directory of a repository. One that cannot be read may be any.
+/// Whether a run has noted the directory of a repository. One that cannot be read may be any. If the list cannot be read, each
+/// repository may be in it.
 pub(super) fn is_noted_repository(state: &Path, id: Option<DirectoryId>) -> bool {
-    let lines = read_lines(&state.join(MANIFESTS), MADE_REPOSITORIES);
+    let Ok(lines) = read_lines(&state.join(MANIFESTS), MADE_REPOSITORIES) else { return true };
     let line = id.and_then(|id| serde_json::to_string(&id).ok());
     !lines.is_empty() && line.is_none_or(|line| lines.contains(&line))
 }
@@ -674,6 +687,22 @@ mod tests {
         fs::create_dir_all(root.join("tree")).unwrap();
         let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
         (root, keeper)
+    }
+
+    #[test]
+    fn l19_any_repository_counts_as_noted_if_the_list_cannot_be_read() {
+        let (root, keeper) = scratch("unread");
+        let (noted, other) =
+            (DirectoryId::read(File::open(&root).unwrap().as_fd()).unwrap(), root.join("tree"));
+        let other = DirectoryId::read(File::open(other).unwrap().as_fd()).unwrap();
+        keeper.note_repository(noted).unwrap();
+        let state = root.join("state");
+        let are_noted = || [noted, other].map(|id| is_noted_repository(&state, Some(id)));
+        assert_eq!(are_noted(), [true, false]);
+        let list = keeper.manifests().unwrap().join(MADE_REPOSITORIES);
+        OpenOptions::new().append(true).open(list).unwrap().write_all(b"\xff\n").unwrap();
+        assert_eq!(are_noted(), [true, true]);
+        fs::remove_dir_all(root).unwrap();
     }
 
     /// The run was killed when it had moved it out of the way, or could not set it aside.

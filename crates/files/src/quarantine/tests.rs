@@ -506,9 +506,10 @@ fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
     // A file is in the way of the manifests.
     fs::write(root.join("state"), "").unwrap();
     watch.keeper.state = Some(root.join("state"));
-    let found = done(watch);
-    let [Leftover { moved: Ok(moved), .. }] = &found[..] else { panic!("{found:?}") };
+    let told = finish(&[watch]);
+    let [Leftover { moved: Ok(moved), .. }] = &told.named[..] else { panic!("{told:?}") };
     assert!(moved.to_string_lossy().contains(".envrc.exeat-quarantine."), "{moved:?}");
+    assert!(told.unlisted.is_some(), "`exeat state list` does not know it, and nobody says so");
     assert!(!root.join("tree/.envrc").exists());
     fs::remove_dir_all(root).unwrap();
 }

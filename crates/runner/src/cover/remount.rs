@@ -460,6 +460,12 @@ impl Remounts {
             self.set_aside.push(watch.settle_replaced(&name, &old));
             return covered.map(|()| Fate::PutBack);
         };
+        // The host may have replaced it once more after it was read: that update is kept, and reported.
+        let replaced = watch.open_replaced(&name, &old).and_then(|file| SavedFile::read(&file, MOST));
+        if !replaced.is_ok_and(|replaced| replaced.bytes == new.bytes) {
+            self.set_aside.push(watch.settle_replaced(&name, &old));
+            return covered.map(|()| Fate::PutBack);
+        }
         watch.remove_replaced(&name, &old)?;
         covered?;
         self.covered(key)?.saved = Some(new);

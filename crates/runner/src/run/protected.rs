@@ -248,7 +248,9 @@ pub(super) fn quarantine_more_lines(found: &Leftovers) -> impl Iterator<Item = S
         )
     });
     let unlisted = found.unlisted.as_ref().map(|why| {
-        format!("`exeat state list` does not know all that was moved aside, as the list could not be written: {why}")
+        format!(
+            "`exeat state list` does not know all that was moved aside, because it could not be listed: {why}"
+        )
     });
     let left = (found.more_left > 0).then(|| {
         format!(
