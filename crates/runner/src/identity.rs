@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::request::Request;
 use crate::signing::key_place;
 use crate::staged::{MountSource, Staged, TreeFault};
-use crate::uids::{Own, has_all};
+use crate::uids::{Own, has, has_all, is_somebody};
 use exeat_files::view;
 
 /// The kernel user of a stage.
@@ -63,19 +63,21 @@ impl StageUser {
             path: dir.to_path_buf(),
             source,
         })?;
-        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        Ok(Self::owner(meta.uid(), &map, why))
+        let map = |name: &str| fs::read_to_string(name).unwrap_or_default();
+        Ok(Self::owner(meta.uid(), &map("/proc/self/uid_map"), &map("/proc/self/gid_map"), why))
     }
 
-    /// Returns the owner of a directory, in a user namespace with this map (user_namespaces(7)).
-    fn owner(uid: u32, map: &str, why: String) -> Self {
+    /// Returns the owner of a directory, in a user namespace with these maps (user_namespaces(7)).
+    fn owner(uid: u32, map: &str, gids: &str, why: String) -> Self {
         // If the map has holes, nobody also stands for unmapped users.
         if uid == 0 || (uid == NOBODY && !has_all(map)) {
             return Self::Kept(why);
         }
-        // The user's own group is used because the directory's may be root's.
+        // The user's own group is used because the directory's may be root's. A container may lack the group nobody.
         let user = user_of(Uid::from_raw(uid)).ok().flatten();
-        Self::Owner((uid, user.map_or(NOBODY, |user| user.gid.as_raw())), why)
+        let is_free = || has(gids, uid) && !is_somebody(uid).unwrap_or(true);
+        let other = if !has(gids, NOBODY) && is_free() { uid } else { NOBODY };
+        Self::Owner((uid, user.map_or(other, |user| user.gid.as_raw())), why)
     }
 
     /// Returns the user for this directory, as far as it is known without a view.
@@ -372,11 +374,13 @@ mod tests {
     #[test]
     fn b10_the_owner_of_a_directory_is_used_unless_the_number_is_ambiguous() {
         let whole = "0 0 4294967295\n";
-        let owner = |uid, map| StageUser::owner(uid, map, "why".into());
+        let owner = |uid, map| StageUser::owner(uid, map, map, "why".into());
         assert!(matches!(owner(NOBODY, whole), StageUser::Owner((NOBODY, _), _)));
         assert!(matches!(owner(NOBODY, "0 100000 65536\n"), StageUser::Kept(_)));
         assert!(matches!(owner(0, whole), StageUser::Kept(_)));
         assert!(matches!(owner(54_321, ""), StageUser::Owner((54_321, NOBODY), _)));
+        assert!(matches!(owner(54_399, whole), StageUser::Owner((54_399, NOBODY), _)));
+        assert!(matches!(owner(54_399, "0 0 60000\n"), StageUser::Owner((54_399, 54_399), _)));
     }
 
     /// B10: a stage that shares its uid is only partly isolated, and the report says why.

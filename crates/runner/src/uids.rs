@@ -117,7 +117,7 @@ fn hold(id: u32) -> nix::Result<Option<OwnedFd>> {
 }
 
 /// Returns whether the user database has a user or a group with this id.
-fn is_somebody(id: u32) -> io::Result<bool> {
+pub(crate) fn is_somebody(id: u32) -> io::Result<bool> {
     if let Some(known) = is_in_files(id, Path::new("/")) {
         return Ok(known);
     }
@@ -173,7 +173,7 @@ pub(crate) fn ranges(map: &str) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// Returns whether a user namespace with this map has an id.
-fn has(map: &str, id: u32) -> bool {
+pub(crate) fn has(map: &str, id: u32) -> bool {
     ranges(map).any(|(first, end)| (first..end).contains(&id.into()))
 }
 
