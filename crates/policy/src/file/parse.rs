@@ -47,7 +47,7 @@ impl PolicyFile {
 ///
 /// # Errors
 ///
-/// Returns a [`FileError`] with every fault. More than [`MAX_RULES`] rules are one.
+/// Returns a [`FileError`] with every fault. More than `MAX_RULES` rules are one.
 pub fn parse_rule_lines(text: &str, path_shown: &str, action: Action) -> Result<Vec<FileRule>, FileError> {
     let mut reader = Reader::new(text, path_shown);
     let mut rules = Vec::new();
