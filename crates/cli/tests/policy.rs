@@ -17,11 +17,11 @@ fn check(home: &Home, words: &[&str]) -> (i32, String, String) {
     home.run(&[&["check"], words].concat())
 }
 
-/// The promise is 250 ms for a release build. A debug build gets six times that, which still reveals a quadratic cost.
+/// The promise is 250 ms for a release build. A debug build gets ten times that, which still reveals a quadratic cost.
 /// Takes the least processor time of three tries, since other tests run at the same time.
 #[test]
 fn checks_against_a_hundred_thousand_names_within_its_time() {
-    let most = if cfg!(debug_assertions) { 1.5 } else { 0.25 };
+    let most = if cfg!(debug_assertions) { 2.5 } else { 0.25 };
     let home = Home::new();
     let names: Vec<String> = (0..100_000).map(|number| format!("  \"host{number}.example.com\"")).collect();
     home.file("names.toml", &format!("[network]\nallow = [\n{}\n]\n", names.join(",\n")));
