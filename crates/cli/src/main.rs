@@ -91,6 +91,7 @@ fn main() -> ExitCode {
             StateCommand::List(args) => state::list(&args),
             StateCommand::Restore(args) => state::restore(&args),
             StateCommand::Prune(args) => state::prune(&args),
+            StateCommand::Trust(args) => state::trust(&args),
         },
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { command, out } => generate::man(&command, out.as_deref()),

@@ -442,6 +442,7 @@ fn manual_pages_are_clean() {
             "exeat-state-list.1",
             "exeat-state-prune.1",
             "exeat-state-restore.1",
+            "exeat-state-trust.1",
             "exeat-state.1",
             "exeat.1",
         ]

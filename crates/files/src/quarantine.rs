@@ -45,7 +45,9 @@ pub use descriptors::{FileId, IN_MASK_ADD};
 use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath};
 use exchanged::Exchanged;
 pub use further::{DirState, FurtherDown, first_parts_in};
-pub use journal::{Interrupted, Journal, Live, Open, Settlement, open_runs, settle_interrupted};
+pub use journal::{
+    Interrupted, Journal, Live, Open, Settlement, Trust, open_runs, settle_interrupted, trust_repository,
+};
 pub use kept::{
     Kind, SetAside, Standing, absent, delete, remove_empty_directories, restore, set_aside, tidy,
 };

@@ -117,10 +117,15 @@ fn made(cx: &Cx) {
         assert!(top.join(".git/objects").is_dir(), "the repository stays");
         let done = read(top);
         assert!(!done.stdout().contains('s'), "{done:?}");
-        done.says("a stage may have made").says(&format!("`--ro {}` shows it", top.display()));
+        done.says("a stage may have made").says(&format!("`--ro {}` shows it to one run", top.display()));
         // A flag shows it, and what the host makes is shown.
         let words = ["run", "--ro", "..", "--", "cat", "../secrets/key"];
         cx.exeat(words).cwd(&top.join("sub")).run().exits(0).prints("s\n");
+        // So does the caller's trust.
+        let trust = || cx.exeat(["state", "trust", ".."]).cwd(&top.join("sub")).run();
+        trust().exits(0).prints(&format!("trusted {}\n", top.join(".git").display()));
+        assert!(read(top).stdout().starts_with("s\n"));
+        trust().exits(0).says("no stage is known to have made");
         host(cx, top, &format!("rm -rf .git; {GIT} init -q"));
         let done = read(top);
         assert!(done.stdout().starts_with("s\n"), "{done:?}");

@@ -17,6 +17,8 @@ pub(crate) enum StateCommand {
     Restore(RestoreArgs),
     /// Delete what runs have set aside, or private caches
     Prune(StatePruneArgs),
+    /// Show later runs a repository that a stage may have made
+    Trust(TrustArgs),
 }
 
 /// `exeat state list`.
@@ -71,6 +73,15 @@ pub(crate) struct StatePruneArgs {
     pub(crate) dry_run: bool,
 }
 
+/// `exeat state trust`.
+#[derive(Debug, Args)]
+#[command(after_help = TRUST_EXAMPLES)]
+pub(crate) struct TrustArgs {
+    /// The top of the working tree, which has a directory `.git`
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
 const LIST_EXAMPLES: &str = "\
 Examples:
   exeat state list
@@ -91,3 +102,12 @@ Examples:
   exeat state prune --caches --older-than 90d
 
 Exit codes: 0 done, 1 something could not be deleted, 2 bad input.";
+
+const TRUST_EXAMPLES: &str = "\
+A run in a subdirectory is shown the repository around it, unless a stage may have made its .git directory.
+Check .git/config and .git/hooks first.
+
+Examples:
+  exeat state trust ~/work/app
+
+Exit codes: 0 it is trusted, 1 a run goes on or is not settled whose stage may have made it, 2 bad input.";

@@ -284,6 +284,7 @@ fn help() {
         &["state"],
         &["state", "list"],
         &["state", "restore"],
+        &["state", "trust"],
         &["state", "prune"],
         &["policy"],
         &["policy", "show"],

@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exeat_audit::{Moment, table};
 use exeat_compose::Machine;
-use exeat_files::quarantine::{self, Item, Kind, Open, SetAside, Standing};
+use exeat_files::quarantine::{self, Item, Kind, Open, SetAside, Standing, Trust};
 use exeat_policy::printable;
 use exeat_runner::{PrivateCache, PrivateCaches};
 use serde_json::{Value, json};
 
 use super::audit::place_of;
-use crate::args::state::{RestoreArgs, StateListArgs, StatePruneArgs};
+use crate::args::state::{RestoreArgs, StateListArgs, StatePruneArgs, TrustArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
@@ -308,6 +308,30 @@ fn find(state: &State, name: &str) -> Result<String, Failure> {
 
 fn unknown(name: &str) -> Failure {
     Failure::input(format!("nothing that a run `{name}` set aside is left")).hint("exeat state list")
+}
+
+/// `exeat state trust`.
+pub(crate) fn trust(args: &TrustArgs) -> Result<Exit, Failure> {
+    let state = State::read()?;
+    let git = state.place(&args.dir)?.join(".git");
+    let trusted = quarantine::trust_repository(&state.dir, &git)
+        .map_err(|error| Failure::input(format!("cannot trust `{}`", git.display())).because(error))?;
+    match trusted {
+        Trust::Added => stdio::out(&format!("trusted {}\n", path_text(&git)), false)?,
+        Trust::Unneeded => {
+            stdio::line(
+                "note",
+                &format!("no stage is known to have made `{}`: runs are shown it", git.display()),
+            );
+        }
+        Trust::Unsettled => {
+            let why =
+                "a run goes on, or is not settled, whose stage may have made it: try again after its end";
+            stdio::line("warning", &format!("`{}` is not trusted: {why}", git.display()));
+            return Ok(Exit::No);
+        }
+    }
+    Ok(Exit::Yes)
 }
 
 /// `exeat state prune`.

@@ -24,7 +24,7 @@ use super::exchanged::Exchanged;
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
-use super::store::{DirectoryId, is_noted_repository};
+use super::store::{DirectoryId, is_noted_repository, note_trusted_repository};
 use super::{FurtherDown, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch, finish_until};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
@@ -447,16 +447,50 @@ impl Live {
             })
     }
 
-    /// Whether the stage of such a run, or of an earlier one, may have made the directory of a repository.
+    /// Returns whether the stage of such a run, or of an earlier one, may have made the directory of a repository.
     pub(crate) fn may_have_made_repository(&self, git: &Path) -> bool {
         let id = open_plain(git).and_then(|dir| DirectoryId::read(dir.as_fd())).ok();
+        self.is_new_repository(git, id)
+            || self.state.as_ref().is_some_and(|state| is_noted_repository(state, id))
+    }
+
+    /// Returns whether the directory of a repository was missing, or another one, when such a run started.
+    fn is_new_repository(&self, git: &Path, id: Option<DirectoryId>) -> bool {
         let is_missing = |it: &WatchedFurther| !it.0.known.iter().any(|name| name == GIT_LINK);
         let further = git.parent().and_then(|dir| self.further.get(dir));
         let was = self.pointers.get(git);
         further.is_some_and(|known| known.iter().any(is_missing))
             || was.is_some_and(|was| id.is_none_or(|id| *was != Pointer::Directory(id)))
-            || self.state.as_ref().is_some_and(|state| is_noted_repository(state, id))
     }
+}
+
+/// The result of [`trust_repository`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// It was distrusted and is trusted now.
+    Added,
+    /// It was not distrusted.
+    Unneeded,
+    /// A run goes on, or is not settled, whose stage may have made the repository. Nothing has changed.
+    Unsettled,
+}
+
+/// Trusts a repository that the stage of an earlier run may have made: later runs in its subdirectories are shown it.
+///
+/// # Errors
+/// Returns errors of open(2) for a `git` that is no directory or that cannot be read, and errors of writing the list in the state
+/// directory.
+pub fn trust_repository(state: &Path, git: &Path) -> io::Result<Trust> {
+    let id = DirectoryId::read(open_plain(git)?.as_fd())?;
+    let mut live = Live::default();
+    live.read(state);
+    if live.is_new_repository(git, Some(id)) {
+        return Ok(Trust::Unsettled);
+    }
+    if !is_noted_repository(state, Some(id)) {
+        return Ok(Trust::Unneeded);
+    }
+    note_trusted_repository(state, id).map(|()| Trust::Added)
 }
 
 impl OtherRuns for Live {

@@ -45,6 +45,8 @@ const DIRECTORIES: &str = "directories";
 const OWN_FILES: &str = "own-files";
 /// The list of the repositories that stages may have made, beside the manifests.
 const MADE_REPOSITORIES: &str = "repositories";
+/// The list of those of them that the user trusts, beside the manifests.
+const TRUSTED_REPOSITORIES: &str = "trusted-repositories";
 /// Files in that list. An older one is not known any more, and is replaced like a host's.
 const MOST_OWN_FILES: usize = 64;
 /// The longest wait for another run that makes such a directory at the same moment.
@@ -191,13 +193,7 @@ impl Keeper {
     /// Notes the directory of a repository that the stage may have made.
     pub(super) fn note_repository(&self, id: DirectoryId) -> io::Result<()> {
         let Some(dir) = self.manifests() else { return Ok(()) };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let line = serde_json::to_string(&id).map_err(io::Error::other)?;
-        if read_lines(&dir, MADE_REPOSITORIES).is_ok_and(|lines| lines.contains(&line)) {
-            return Ok(());
-        }
-        let list = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(MADE_REPOSITORIES));
-        list?.write_all(format!("{line}\n").as_bytes())
+        add_repository(&dir, MADE_REPOSITORIES, id)
     }
 
     /// Whether exeat has made this directory of a tree. Without a list nobody can tell, and nothing is lost: what is set
@@ -248,6 +244,17 @@ fn read_lines(manifests: &Path, list: &str) -> io::Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
+/// Adds the directory of a repository to a list beside the manifests, unless it is in it.
+fn add_repository(manifests: &Path, list: &str, id: DirectoryId) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(manifests)?;
+    let line = serde_json::to_string(&id).map_err(io::Error::other)?;
+    if read_lines(manifests, list).is_ok_and(|lines| lines.contains(&line)) {
+        return Ok(());
+    }
+    let list = OpenOptions::new().append(true).create(true).mode(0o600).open(manifests.join(list));
+    list?.write_all(format!("{line}\n").as_bytes())
+}
+
 /// Replaces a list beside the manifests.
 fn write_lines(manifests: &Path, list: &str, lines: impl Iterator<Item = String>) -> io::Result<()> {
     let beginning = manifests.join(format!(".{list}"));
@@ -276,12 +283,22 @@ fn forget(manifests: &Path, is_gone: impl Fn(&Known) -> bool) {
     let _ = write_lines(manifests, DIRECTORIES, lines);
 }
 
-/// Whether a run has noted the directory of a repository. One that cannot be read may be any. If the list cannot be read, each
-/// repository may be in it.
+/// Returns whether a run has noted the directory of a repository, and the user does not trust it. A directory that cannot be read may be
+/// any. If the list cannot be read, each repository may be in it.
 pub(super) fn is_noted_repository(state: &Path, id: Option<DirectoryId>) -> bool {
-    let Ok(lines) = read_lines(&state.join(MANIFESTS), MADE_REPOSITORIES) else { return true };
+    let manifests = state.join(MANIFESTS);
     let line = id.and_then(|id| serde_json::to_string(&id).ok());
-    !lines.is_empty() && line.is_none_or(|line| lines.contains(&line))
+    let has = |lines: &[String]| line.as_ref().is_none_or(|line| lines.contains(line));
+    let is_made =
+        read_lines(&manifests, MADE_REPOSITORIES).map_or(true, |made| !made.is_empty() && has(&made));
+    let is_trusted =
+        || line.is_some() && read_lines(&manifests, TRUSTED_REPOSITORIES).is_ok_and(|it| has(&it));
+    is_made && !is_trusted()
+}
+
+/// Notes that the user trusts the directory of a repository.
+pub(super) fn note_trusted_repository(state: &Path, id: DirectoryId) -> io::Result<()> {
+    add_repository(&state.join(MANIFESTS), TRUSTED_REPOSITORIES, id)
 }
 
 /// Lists the directories that no stage may see: those that exeat has made in trees of this user, what it has moved out of their
@@ -675,108 +692,4 @@ fn numbered(name: &OsStr, number: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    fn scratch(name: &str) -> (PathBuf, Keeper) {
-        let at = format!("store-{name}-{}", std::process::id());
-        let root = std::env::current_exe().unwrap().with_file_name(at);
-        let _ = fs::remove_dir_all(&root);
-        fs::create_dir_all(root.join("tree")).unwrap();
-        let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
-        (root, keeper)
-    }
-
-    #[test]
-    fn l19_any_repository_counts_as_noted_if_the_list_cannot_be_read() {
-        let (root, keeper) = scratch("unread");
-        let (noted, other) =
-            (DirectoryId::read(File::open(&root).unwrap().as_fd()).unwrap(), root.join("tree"));
-        let other = DirectoryId::read(File::open(other).unwrap().as_fd()).unwrap();
-        keeper.note_repository(noted).unwrap();
-        let state = root.join("state");
-        let are_noted = || [noted, other].map(|id| is_noted_repository(&state, Some(id)));
-        assert_eq!(are_noted(), [true, false]);
-        let list = keeper.manifests().unwrap().join(MADE_REPOSITORIES);
-        OpenOptions::new().append(true).open(list).unwrap().write_all(b"\xff\n").unwrap();
-        assert_eq!(are_noted(), [true, true]);
-        fs::remove_dir_all(root).unwrap();
-    }
-
-    /// The run was killed when it had moved it out of the way, or could not set it aside.
-    #[test]
-    fn l08_a_strange_directory_that_was_moved_is_hidden() {
-        let (root, keeper) = scratch("moved");
-        let path = root.join("tree");
-        let tree = File::open(&path).unwrap();
-        let make = || fs::DirBuilder::new().mode(0o700).create(path.join(DIRECTORY)).unwrap();
-        let hidden = || directories(keeper.state.as_deref(), []);
-        make();
-        fs::create_dir_all(keeper.manifests().unwrap()).unwrap();
-        let name = move_strange(tree.as_fd(), &path, &keeper).unwrap();
-        assert_eq!(hidden(), BTreeSet::from([path.join(&name)]));
-        // It is not exeat's for that, whatever its name.
-        fs::rename(path.join(&name), path.join(DIRECTORY)).unwrap();
-        assert!(is_strange(tree.as_fd(), &keeper) && hidden().is_empty());
-        // What was set aside has that name no more.
-        Store::open(tree.as_fd(), &path, &keeper).unwrap();
-        assert_eq!(hidden(), BTreeSet::from([path.join(DIRECTORY)]));
-        assert_eq!(known(&keeper.manifests().unwrap()).len(), 2);
-        fs::remove_dir_all(&root).unwrap();
-    }
-
-    /// Other users could put something in the place of what was set aside.
-    #[test]
-    fn l19_a_quarantine_that_the_stage_opened_is_closed_again() {
-        let (root, keeper) = scratch("opened");
-        let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
-        let start = || {
-            let missing = super::super::Missing { tree: path.clone(), ..Default::default() };
-            super::super::Watch::start(missing, keeper.clone()).unwrap()
-        };
-        let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
-        Store::open(File::open(&path).unwrap().as_fd(), &path, &keeper).unwrap();
-        for mode in [0o777, 0o2770, 0o705, 0o000] {
-            let watch = start();
-            set(mode);
-            assert!(super::super::finish([&watch]).named.is_empty());
-            assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o700, "{mode:o}");
-        }
-        // The directory of a stage, or of another user, stays as it is.
-        fs::remove_dir_all(&dir).unwrap();
-        fs::create_dir(&dir).unwrap();
-        set(0o755);
-        assert!(is_strange(File::open(&path).unwrap().as_fd(), &keeper));
-        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o755);
-        fs::remove_dir_all(&root).unwrap();
-    }
-
-    /// The quarantine was removed by hand, and a stage has made a directory that got its inode.
-    #[test]
-    fn l08_a_directory_with_the_inode_of_one_that_is_gone_is_strange() {
-        let (root, keeper) = scratch("inode");
-        let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
-        let tree = File::open(&path).unwrap();
-        let made = Store::open(tree.as_fd(), &path, &keeper).unwrap().directory;
-        assert!(!is_strange(tree.as_fd(), &keeper));
-        if made.created.is_none() {
-            return eprintln!("skipped: this file system keeps no time of creation");
-        }
-        // Whatever the file system gives out.
-        let later = made.created.map(|time| time + Duration::from_nanos(1));
-        assert!(keeper.has_made(made) && !keeper.has_made(DirectoryId { created: later, ..made }));
-        for _ in 0..100 {
-            fs::remove_dir_all(&dir).unwrap();
-            fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
-            assert!(is_strange(tree.as_fd(), &keeper));
-            if DirectoryId::read(File::open(&dir).unwrap().as_fd()).unwrap().file == made.file {
-                break;
-            }
-        }
-        let store = Store::open(tree.as_fd(), &path, &keeper).unwrap();
-        assert_eq!(store.strange(), Some(&*Path::new(DIRECTORY).join("RUN").join(DIRECTORY)));
-        fs::remove_dir_all(&root).unwrap();
-    }
-}
+mod tests;

@@ -108,7 +108,7 @@ impl<'a> Builder<'a> {
         {
             let (top, git) = (top.display(), found.git.display());
             self.notes.push(format!(
-                "the repository `{top}` of the working directory is not shown: a stage may have made `{git}`; `--ro {top}` shows it"
+                "the repository `{top}` of the working directory is not shown: a stage may have made `{git}`; `--ro {top}` shows it to one run, `exeat state trust {top}` to all"
             ));
             return Vec::new();
         }

@@ -1,0 +1,107 @@
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+fn scratch(name: &str) -> (PathBuf, Keeper) {
+    let at = format!("store-{name}-{}", std::process::id());
+    let root = std::env::current_exe().unwrap().with_file_name(at);
+    let _ = fs::remove_dir_all(&root);
+    fs::create_dir_all(root.join("tree")).unwrap();
+    let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
+    (root, keeper)
+}
+
+#[test]
+fn l19_any_repository_counts_as_noted_if_the_list_cannot_be_read_unless_it_is_trusted() {
+    let (root, keeper) = scratch("unread");
+    let (noted, other) = (DirectoryId::read(File::open(&root).unwrap().as_fd()).unwrap(), root.join("tree"));
+    let other = DirectoryId::read(File::open(other).unwrap().as_fd()).unwrap();
+    keeper.note_repository(noted).unwrap();
+    let state = root.join("state");
+    let are_noted = || [noted, other].map(|id| is_noted_repository(&state, Some(id)));
+    assert_eq!(are_noted(), [true, false]);
+    let list = keeper.manifests().unwrap().join(MADE_REPOSITORIES);
+    OpenOptions::new().append(true).open(list).unwrap().write_all(b"\xff\n").unwrap();
+    assert_eq!(are_noted(), [true, true]);
+    note_trusted_repository(&state, noted).unwrap();
+    assert_eq!((are_noted(), is_noted_repository(&state, None)), ([false, true], true));
+    let trusted = keeper.manifests().unwrap().join(TRUSTED_REPOSITORIES);
+    OpenOptions::new().append(true).open(trusted).unwrap().write_all(b"\xff\n").unwrap();
+    assert_eq!(are_noted(), [true, true]);
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// The run was killed when it had moved it out of the way, or could not set it aside.
+#[test]
+fn l08_a_strange_directory_that_was_moved_is_hidden() {
+    let (root, keeper) = scratch("moved");
+    let path = root.join("tree");
+    let tree = File::open(&path).unwrap();
+    let make = || fs::DirBuilder::new().mode(0o700).create(path.join(DIRECTORY)).unwrap();
+    let hidden = || directories(keeper.state.as_deref(), []);
+    make();
+    fs::create_dir_all(keeper.manifests().unwrap()).unwrap();
+    let name = move_strange(tree.as_fd(), &path, &keeper).unwrap();
+    assert_eq!(hidden(), BTreeSet::from([path.join(&name)]));
+    // It is not exeat's for that, whatever its name.
+    fs::rename(path.join(&name), path.join(DIRECTORY)).unwrap();
+    assert!(is_strange(tree.as_fd(), &keeper) && hidden().is_empty());
+    // What was set aside has that name no more.
+    Store::open(tree.as_fd(), &path, &keeper).unwrap();
+    assert_eq!(hidden(), BTreeSet::from([path.join(DIRECTORY)]));
+    assert_eq!(known(&keeper.manifests().unwrap()).len(), 2);
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// Other users could put something in the place of what was set aside.
+#[test]
+fn l19_a_quarantine_that_the_stage_opened_is_closed_again() {
+    let (root, keeper) = scratch("opened");
+    let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
+    let start = || {
+        let missing = super::super::Missing { tree: path.clone(), ..Default::default() };
+        super::super::Watch::start(missing, keeper.clone()).unwrap()
+    };
+    let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+    Store::open(File::open(&path).unwrap().as_fd(), &path, &keeper).unwrap();
+    for mode in [0o777, 0o2770, 0o705, 0o000] {
+        let watch = start();
+        set(mode);
+        assert!(super::super::finish([&watch]).named.is_empty());
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o700, "{mode:o}");
+    }
+    // The directory of a stage, or of another user, stays as it is.
+    fs::remove_dir_all(&dir).unwrap();
+    fs::create_dir(&dir).unwrap();
+    set(0o755);
+    assert!(is_strange(File::open(&path).unwrap().as_fd(), &keeper));
+    assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o755);
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// The quarantine was removed by hand, and a stage has made a directory that got its inode.
+#[test]
+fn l08_a_directory_with_the_inode_of_one_that_is_gone_is_strange() {
+    let (root, keeper) = scratch("inode");
+    let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
+    let tree = File::open(&path).unwrap();
+    let made = Store::open(tree.as_fd(), &path, &keeper).unwrap().directory;
+    assert!(!is_strange(tree.as_fd(), &keeper));
+    if made.created.is_none() {
+        return eprintln!("skipped: this file system keeps no time of creation");
+    }
+    // Whatever the file system gives out.
+    let later = made.created.map(|time| time + Duration::from_nanos(1));
+    assert!(keeper.has_made(made) && !keeper.has_made(DirectoryId { created: later, ..made }));
+    for _ in 0..100 {
+        fs::remove_dir_all(&dir).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        assert!(is_strange(tree.as_fd(), &keeper));
+        if DirectoryId::read(File::open(&dir).unwrap().as_fd()).unwrap().file == made.file {
+            break;
+        }
+    }
+    let store = Store::open(tree.as_fd(), &path, &keeper).unwrap();
+    assert_eq!(store.strange(), Some(&*Path::new(DIRECTORY).join("RUN").join(DIRECTORY)));
+    fs::remove_dir_all(&root).unwrap();
+}
