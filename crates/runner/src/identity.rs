@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::request::Request;
 use crate::signing::key_place;
 use crate::staged::{MountSource, Staged, TreeFault};
-use crate::uids::{Own, has, has_all, is_somebody};
+use crate::uids::{Own, has_all, with_group};
 use exeat_files::view;
 
 /// The kernel user of a stage.
@@ -73,11 +73,7 @@ impl StageUser {
         if uid == 0 || (uid == NOBODY && !has_all(map)) {
             return Self::Kept(why);
         }
-        // The user's own group is used because the directory's may be root's. A container may lack the group nobody.
-        let user = user_of(Uid::from_raw(uid)).ok().flatten();
-        let is_free = || has(gids, uid) && !is_somebody(uid).unwrap_or(true);
-        let other = if !has(gids, NOBODY) && is_free() { uid } else { NOBODY };
-        Self::Owner((uid, user.map_or(other, |user| user.gid.as_raw())), why)
+        Self::Owner(with_group(uid, gids), why)
     }
 
     /// Returns the user for this directory, as far as it is known without a view.

@@ -14,29 +14,25 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_contract::NOBODY;
 use exeat_files::fault::FileFault;
 use exeat_files::layout::{self, Mount};
 use exeat_files::lists;
 use exeat_files::names::{plain_name, rows, true_name};
 use exeat_files::permissions::{Ids, enters, is_closed, is_mine, is_open_to, resolve_links};
-use exeat_files::users::user_of;
 use exeat_sandbox::{HostTree, UserMap};
 use nix::errno::Errno;
-use nix::unistd::Uid;
 
 use crate::cache::Steps;
 use crate::error::Error;
-use crate::uids::ranges;
-
-/// The ids of root.
-const ROOT: Ids = (0, 0);
+use crate::uids::{ROOT, has, ranges, with_group};
 
 /// The trees that are held for a stage, and the users that are exchanged in them.
 #[derive(Debug)]
 pub(crate) struct Staged {
     /// The stage's kernel user.
     who: Ids,
+    /// The gid map of this user namespace.
+    gids: String,
     maps: BTreeMap<Ids, UserMap>,
     held: Vec<HeldTree>,
     /// Trees whose names lead through a link that another user could have made.
@@ -96,9 +92,8 @@ impl Staged {
     /// Returns the reason that nothing can be mounted by its descriptor here, as the end of a sentence.
     pub(crate) fn new(who: Ids) -> Result<Self, String> {
         let known = |name| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
-        if exchange_lines(&known("uid"), 0, who.0).is_none()
-            || exchange_lines(&known("gid"), 0, who.1).is_none()
-        {
+        let gids = known("gid");
+        if exchange_lines(&known("uid"), 0, who.0).is_none() || exchange_lines(&gids, 0, who.1).is_none() {
             return Err(format!("the users of this container have no uid {}", who.0));
         }
         HostTree::open(Path::new("/dev/null")).map_err(|error| match error.raw_os_error() {
@@ -111,7 +106,8 @@ impl Staged {
             }
             _ => format!("nothing can be mounted by its descriptor here: {error}"),
         })?;
-        Ok(Self { who, maps: BTreeMap::new(), held: Vec::new(), doubtful: Vec::new(), notes: Vec::new() })
+        let (maps, held, doubtful, notes) = <(BTreeMap<_, _>, Vec<_>, Vec<_>, Vec<_>)>::default();
+        Ok(Self { who, gids, maps, held, doubtful, notes })
     }
 
     /// Checks the names that the caller gave to trees, each with the place that the view resolved. If a name leads through a link that
@@ -142,7 +138,7 @@ impl Staged {
         let host = steps.end();
         let tree = HostTree::from_descriptor(steps.dir())?;
         // Root makes a missing cache.
-        let owner = self.other(if steps.is_made() { owner_of(tree.uid()) } else { ROOT });
+        let owner = self.other(if steps.is_made() { with_group(tree.uid(), &self.gids) } else { ROOT });
         self.exchange(&tree, steps.place(), owner)?;
         let tree = if steps.is_made() { Source::Tree(tree) } else { Source::ToMake(steps) };
         self.held.push(HeldTree { host: host.clone(), owner, tree });
@@ -249,7 +245,7 @@ impl Staged {
         let Ok(meta) = fs::metadata(host) else { return Ok(self.held_with(host)) };
         // Links are followed once here. A later link is not opened.
         let (link, real) = resolve_links(host).ok_or(Errno::ELOOP).map_err(|errno| failed(errno.into()))?;
-        let owner = self.other(owner_of(meta.uid()));
+        let owner = self.other(with_group(meta.uid(), &self.gids));
         if let Some(source) = self.held_with(&real) {
             // In a tree of another user the stage would not own what it must write.
             if !writable || owner.is_none() || self.owner(&source).is_some() {
@@ -263,7 +259,7 @@ impl Staged {
         }
         let opened = HostTree::open(&real).and_then(|tree| {
             // The owner of the opened tree counts, whatever has its name by now.
-            let owner = self.other(owner_of(tree.uid()));
+            let owner = self.other(with_group(tree.uid(), &self.gids));
             self.exchange(&tree, &real, owner)?;
             Ok((owner, tree))
         });
@@ -399,15 +395,6 @@ fn name_of(number: usize) -> String {
     number.to_string()
 }
 
-/// Uses the owner's own group because the tree's group may be anybody's.
-fn owner_of(uid: u32) -> Ids {
-    if uid == 0 {
-        return ROOT;
-    }
-    let user = user_of(Uid::from_raw(uid)).ok().flatten();
-    (uid, user.map_or(NOBODY, |user| user.gid.as_raw()))
-}
-
 /// Creates a map that exchanges two users.
 fn map(one: Ids, other: Ids) -> io::Result<UserMap> {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map"));
@@ -418,18 +405,16 @@ fn map(one: Ids, other: Ids) -> io::Result<UserMap> {
 
 /// Returns the lines of a map that exchanges two ids, in a user namespace with the map `known`; `None` if it lacks one of them.
 fn exchange_lines(known: &str, one: u32, other: u32) -> Option<String> {
-    let ranges: Vec<(u64, u64)> = ranges(known).collect();
-    let (one, other) = (u64::from(one), u64::from(other));
-    let has = |id: u64| ranges.iter().any(|(first, end)| (*first..*end).contains(&id));
-    if !has(one) || !has(other) {
+    if !has(known, one) || !has(known, other) {
         return None;
     }
+    let (one, other) = (u64::from(one), u64::from(other));
     let mut lines = String::new();
     // Writing to a String cannot fail.
     if one != other {
         let _ = writeln!(lines, "{one} {other} 1\n{other} {one} 1");
     }
-    for (mut first, end) in ranges {
+    for (mut first, end) in ranges(known) {
         let cuts = [one.min(other), one.max(other)].into_iter().filter(|_| one != other);
         for cut in cuts.chain([end]) {
             if (first..=end).contains(&cut) {

@@ -6,14 +6,16 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
+use exeat_contract::NOBODY;
+use exeat_files::permissions::Ids;
 use exeat_files::users::{entry, user_of};
 use exeat_record::random_number;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use nix::unistd::{Gid, Group, Uid};
 
-use exeat_files::permissions::Ids;
-
+/// The ids of root.
+pub(crate) const ROOT: Ids = (0, 0);
 /// The range is above the default range of sssd-ad(5) for directory users (`ldap_idmap_range_min` and `ldap_idmap_range_max`: 200000 to
 /// 2000200000), and below systemd's ranges for other machines ("Users, Groups, UIDs and GIDs on systemd systems": 1879048192 to
 /// 2147352575 are unused, 2147352576 to 2147418111 foreign). A site may still map its users there, so the user database is asked.
@@ -122,6 +124,19 @@ pub(crate) fn is_somebody(id: u32) -> io::Result<bool> {
         return Ok(known);
     }
     Ok(user_of(Uid::from_raw(id))?.is_some() || entry(Group::from_gid(Gid::from_raw(id)))?.is_some())
+}
+
+/// Returns a user with the user's own group, because the group of a file may be anybody's. A user without an entry in the database
+/// gets the group nobody or, where the user namespace with this map lacks it, the group with the user's number if that is free.
+pub(crate) fn with_group(uid: u32, gids: &str) -> Ids {
+    if uid == 0 {
+        return ROOT;
+    }
+    if let Some(user) = user_of(Uid::from_raw(uid)).ok().flatten() {
+        return (uid, user.gid.as_raw());
+    }
+    let has_own = || has(gids, uid) && !is_somebody(uid).unwrap_or(true);
+    (uid, if !has(gids, NOBODY) && has_own() { uid } else { NOBODY })
 }
 
 /// Looks for the id only in the files, if the user database consists of files. The C library would load nss-systemd and ask it twice,

@@ -1,5 +1,7 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use exeat_contract::NOBODY;
+
 use super::*;
 
 #[test]
