@@ -20,6 +20,7 @@ mod foreign_syscalls;
 mod git_crowd;
 mod git_environment;
 mod git_hooks;
+mod git_index;
 mod git_leftovers;
 mod git_paths;
 mod git_tracked;
@@ -91,6 +92,7 @@ pub(crate) fn cases(list: &mut Cases) {
     git_environment::cases(list);
     git_hooks::cases(list);
     git_tracked::cases(list);
+    git_index::cases(list);
     git_leftovers::cases(list);
     git_paths::cases(list);
     hard_links::cases(list);

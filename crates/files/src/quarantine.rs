@@ -5,7 +5,7 @@
 //! that was opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is
 //! opened for the move, and closed again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::File;
@@ -35,6 +35,8 @@ mod kept;
 mod leftovers;
 mod links;
 mod modes;
+mod modules;
+mod paths;
 mod pointers;
 mod repository;
 mod store;
@@ -53,6 +55,7 @@ pub use kept::{
 };
 pub use leftovers::{Leftover, Leftovers};
 use modes::{Modes, above, dir_of};
+use modules::GitDir;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
@@ -433,33 +436,56 @@ impl Watch {
 
     /// Moves aside what a pattern stands for and was not there at the start.
     fn settle_pattern(&self, pattern: &Pattern) -> Vec<Leftover> {
-        let path = |name: &str| Path::new(&pattern.dir).join(name);
+        self.settle_pattern_by(MAX_ENTRIES, pattern)
+    }
+
+    /// `most` is the number of entries that are read at once.
+    fn settle_pattern_by(&self, most: usize, pattern: &Pattern) -> Vec<Leftover> {
+        let mut found = Vec::new();
+        loop {
+            let before = found.len();
+            let is_cut = self.settle_some_of(most, pattern, &mut found);
+            // What was moved makes room for others among the entries that are read.
+            let is_moved = |found: &Leftover| found.moved.is_ok();
+            if !is_cut || !found.get(before..).is_some_and(|found| found.iter().any(is_moved)) {
+                return found;
+            }
+            found.retain(is_moved);
+        }
+    }
+
+    /// Moves aside those among the first entries. Returns whether there are more entries.
+    fn settle_some_of(&self, most: usize, pattern: &Pattern, found: &mut Vec<Leftover>) -> bool {
+        let path = |name: &str| self.missing.tree.join(Path::new(&pattern.dir).join(name));
+        let known: HashSet<&str> = pattern.known.iter().map(String::as_str).collect();
         let listed = open_beneath(&self.tree, Path::new(&pattern.dir)).and_then(|dir| {
             let_in(dir.as_fd(), || {
                 let mut entries = entries(dir.as_fd())?;
-                let names = entries.by_ref().take(MAX_ENTRIES).flatten();
+                let names = entries.by_ref().take(most).flatten();
                 let names = names.filter_map(|(name, _)| name.into_string().ok());
                 let names = names
-                    .filter(|name| matches_pattern(&pattern.name, name) && !pattern.known.contains(name));
+                    .filter(|name| matches_pattern(&pattern.name, name) && !known.contains(name.as_str()));
                 Ok((names.collect::<Vec<_>>(), entries.next().is_some()))
             })
         });
         match listed {
             Ok((names, is_cut)) => {
-                let names = names.iter().filter_map(|name| path(name).to_str().map(str::to_owned));
-                let found = names.filter_map(|name| self.settle_at(&name, |_, _, _| false));
-                let cut = is_cut.then(|| Leftover {
-                    path: self.missing.tree.join(path(&pattern.name)),
+                let names = names.iter().map(|name| Path::new(&pattern.dir).join(name));
+                let names = names.filter_map(|name| name.to_str().map(str::to_owned));
+                found.extend(names.filter_map(|name| self.settle_at(&name, |_, _, _| false)));
+                found.extend(is_cut.then(|| Leftover {
+                    path: path(&pattern.name),
                     moved: Err(io::Error::other(
                         "the directory holds too many names to look for those of this pattern",
                     )),
-                });
-                found.chain(cut).collect()
+                }));
+                is_cut
             }
             // A link on the way is moved aside for the exact names beside the pattern.
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Vec::new(),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => false,
             Err(errno) => {
-                vec![Leftover { path: self.missing.tree.join(path(&pattern.name)), moved: Err(errno.into()) }]
+                found.push(Leftover { path: path(&pattern.name), moved: Err(errno.into()) });
+                false
             }
         }
     }
@@ -580,9 +606,21 @@ pub fn finish_until<'a>(
     settle(&mut told, &Watch::note_repositories);
     // What was moved by now is no longer there.
     settle(&mut told, &Watch::tell_links);
-    settle(&mut told, &|watch| if is_over() { Vec::new() } else { watch.settle_held() });
+    let mut held: Vec<Vec<GitDir>> = Vec::new();
+    for watch in watches.iter().filter(|_| !is_over()) {
+        let mut found = Vec::new();
+        held.push(watch.settle_held(&mut found));
+        found.into_iter().for_each(|found| told.add(found));
+    }
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
     let mut left = MOVED;
+    for (watch, held) in watches.iter().zip(&held).filter(|_| !is_over()) {
+        watch.settle_new_modules(held, &mut left, &mut told);
+        let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
+        let repositories: Vec<GitDir> = watch.missing.repositories.iter().map(dir).collect();
+        let found = watch.settle_paths(repositories.iter().chain(held));
+        found.into_iter().for_each(|found| told.add(found));
+    }
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
             if !is_over() {

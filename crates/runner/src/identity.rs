@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_contract::NOBODY;
 use exeat_files::fault::FileFault;
+use exeat_files::names::is_absent;
 use exeat_files::names::{future_path, true_name};
 use exeat_files::permissions::{Ids, is_root_s_to_make};
 use exeat_files::quarantine::{self, Live};
@@ -301,7 +302,7 @@ impl ViewInput<'_> {
         }
         let mut facts = view::Facts {
             cwd,
-            cwd_link: variable("PWD").and_then(|pwd| untrusted_link(pwd, cwd, links)),
+            cwd_link: variable("PWD").and_then(|pwd| untrusted_link(Path::new(pwd), cwd, links, &live)),
             home,
             home_words: home_words.unwrap_or(home),
             links,
@@ -354,12 +355,20 @@ impl ViewInput<'_> {
     }
 }
 
-/// Returns the link through which a shell entered the working directory, with its target, if a stage could have made it.
-fn untrusted_link(pwd: &OsStr, cwd: &Path, links: &LinkRule) -> Option<(PathBuf, PathBuf)> {
-    match links.walk(cwd_by_name(pwd, cwd)?) {
-        Err(WalkError::Link { link, end }) => Some((link, end)),
-        _ => None,
+/// Returns the name through which a shell entered the working directory, with the end of that way, if a stage could have made a link there.
+/// The link may be gone, or a directory again.
+fn untrusted_link(pwd: &Path, cwd: &Path, links: &LinkRule, live: &Live) -> Option<(PathBuf, PathBuf)> {
+    if !pwd.is_absolute() {
+        return None;
     }
+    if let Some(name) = cwd_by_name(pwd.as_os_str(), cwd) {
+        return match links.walk(name) {
+            Err(WalkError::Link { link, end }) => Some((link, end)),
+            _ => None,
+        };
+    }
+    let is_gone = fs::metadata(pwd).is_err_and(|error| is_absent(&error));
+    (is_gone || live.may_have_led(pwd, cwd)).then(|| (pwd.to_path_buf(), cwd.to_path_buf()))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b16_settings_further_down_after_a_kill", further_down_killed);
 }
 
-const FILES: [&str; 59] = [
+const FILES: [&str; 63] = [
     ".bashrc",
     ".bash_profile",
     ".bash_login",
@@ -52,6 +52,10 @@ const FILES: [&str; 59] = [
     ".pre-commit-config.yaml",
     "lefthook.yml",
     "lefthook-local.yml",
+    ".lefthook.toml",
+    ".config/lefthook.jsonc",
+    ".pre-commit-config.yml",
+    "simple-git-hooks.mjs",
     ".overcommit.yml",
     ".simple-git-hooks.json",
     "pyvenv.cfg",

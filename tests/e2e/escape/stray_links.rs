@@ -309,6 +309,20 @@ fn working_directory(cx: &Cx) {
         let read_only: &[&str] = if flags.is_empty() { &["is read-only for the stage"] } else { &[] };
         led.check(&format!("{flags:?}"), &done, 2, &[read_only, &["a stage could have made"]].concat());
     }
+    // The link is gone when the run starts, or the stage of a live run has put a directory in its place.
+    let write = ["run", "--", "sh", "-c", "echo x > planted"];
+    let run = || cx.exeat(write).cwd(&victim).env("PWD", &through.display().to_string()).run();
+    fs::remove_file(&through).expect("a link");
+    let reasons = ["is read-only for the stage", "a stage could have made"];
+    led.check("a link that is gone", &run(), 2, &reasons);
+    make(cx, &through);
+    let mut live = cx.sh(&[], "echo ready; read -r go").stdin_open().start();
+    live.until_prints("ready");
+    led.check("a directory in its place", &run(), 2, &reasons);
+    // A name in the tree, for a directory of the tree.
+    make(cx, &cx.dir().join("inside"));
+    cx.exeat(write).cwd(&cx.dir().join("inside")).env("PWD", &through.display().to_string()).run().exits(0);
+    live.wait();
     led.nowhere();
     // Without PWD there is no link: the caller chose the directory.
     cx.exeat(["run", "--", "sh", "-c", "echo x > planted"]).cwd(&victim).run().exits(0);

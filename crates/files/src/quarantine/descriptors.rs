@@ -2,7 +2,9 @@
 //! directory.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io;
 use std::iter;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::inotify::{AddWatchFlags, Inotify, WatchDescriptor};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::unistd::geteuid;
@@ -105,6 +107,13 @@ pub(super) fn entries(dir: BorrowedFd<'_>) -> nix::Result<impl Iterator<Item = n
             }
         }
     }))
+}
+
+/// Opens a regular file, which may be a named pipe by now.
+pub(super) fn open_file(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let file = File::from(let_in(dir, || openat(dir, name, flags, Mode::empty()))?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 /// Opens a directory below another one, which is "" itself, through no link.

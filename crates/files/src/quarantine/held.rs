@@ -2,26 +2,24 @@
 //! adopts them by itself, and nobody sees them there.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::io::Read as _;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use nix::dir::Type;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, fstatat};
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, SFlag};
 
-use super::descriptors::{entries, let_in, open_beneath};
+use super::descriptors::{kind, let_in, open_above, open_beneath};
+use super::modules::{DIRECTORIES, GITDIR, GitDir, Modules, gitdir_of, list_worktrees};
 use super::pointers::Pointer;
 use super::{Leftover, Watch};
 use crate::protected::{self, GIT};
+use crate::walk::clean;
 
-/// The maximal depth of submodules in `modules`, because their names may contain slashes.
-const DEPTH: usize = 8;
-/// Directories that are looked at in one repository.
-const DIRECTORIES: usize = 8192;
 /// The contents of a linked worktree's `commondir` (gitrepository-layout(5)).
 const COMMONDIR: &str = "../..";
 
@@ -39,18 +37,48 @@ impl Watch {
         Some(Leftover { path: self.missing.tree.join(name), moved: Err(error) })
     }
 
-    /// Moves aside what git obeys in the new ones. The others are protected as a whole, or were told at the start.
-    pub(super) fn settle_held(&self) -> Vec<Leftover> {
+    /// Moves aside what git obeys in the new ones. The others are protected as a whole, or were told at the start. Returns all of them.
+    pub(super) fn settle_held(&self, found: &mut Vec<Leftover>) -> Vec<GitDir> {
         let known: BTreeSet<&Path> = self.missing.held.iter().map(Path::new).collect();
-        let mut found = Vec::new();
-        for repository in &self.missing.repositories {
+        let mut held = Vec::new();
+        for (repository, before) in self.missing.repositories.iter().zip(&self.contents) {
             let repository = Path::new(repository);
             let mut room = DIRECTORIES;
-            self.settle_modules(&repository.join("modules"), &known, DEPTH, &mut room, &mut found);
-            for worktree in self.directories(&repository.join("worktrees"), &mut room) {
-                if !known.contains(worktree.as_path()) {
+            let mut modules = Modules::default();
+            modules.read(&self.tree, repository, &mut room);
+            for module in modules.dirs {
+                let is_new = !known.contains(module.as_path());
+                if is_new {
+                    let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
+                    let names = names.filter_map(|name| module.join(name).to_str().map(str::to_owned));
+                    found.extend(names.filter_map(|name| self.settle_name(&name)));
+                }
+                held.push(GitDir { path: module.clone(), config: module, is_new });
+            }
+            for (link, target) in modules.links {
+                if before.has_link(&link, &target, self.keys) {
+                    continue;
+                }
+                let (Ok(above), Some(name)) = (open_above(&self.tree, &link), link.file_name()) else {
+                    continue;
+                };
+                found.extend(
+                    self.settle_in(above.as_fd(), &link, name, |_, _, stat| kind(stat) != SFlag::S_IFLNK),
+                );
+            }
+            for worktree in list_worktrees(&self.tree, repository, &mut room) {
+                let is_new = !known.contains(worktree.as_path());
+                if is_new {
                     found.extend(self.settle_worktree(&worktree));
                 }
+                let place = worktree.join(GITDIR);
+                if let Some(gitdir) = gitdir_of(&self.tree, &worktree)
+                    && !before.has_link(&place, &gitdir, self.keys)
+                    && !self.has_worktree(&worktree, &gitdir)
+                {
+                    found.extend(place.to_str().and_then(|name| self.settle_name(name)));
+                }
+                held.push(GitDir { path: worktree, config: repository.to_path_buf(), is_new });
             }
             if room == 0 {
                 let why =
@@ -61,31 +89,14 @@ impl Watch {
                 });
             }
         }
-        found
+        held
     }
 
-    fn settle_modules(
-        &self,
-        at: &Path,
-        known: &BTreeSet<&Path>,
-        depth: usize,
-        room: &mut usize,
-        found: &mut Vec<Leftover>,
-    ) {
-        for module in self.directories(at, room) {
-            let is_there = open_beneath(&self.tree, &module)
-                .and_then(|dir| let_in(dir.as_fd(), || fstatat(&dir, "HEAD", AtFlags::AT_SYMLINK_NOFOLLOW)));
-            match is_there {
-                Err(_) if depth > 0 => self.settle_modules(&module, known, depth - 1, room, found),
-                _ if known.contains(module.as_path()) => {}
-                _ => {
-                    let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
-                    let names = names.filter_map(|name| module.join(name).to_str().map(str::to_owned));
-                    found.extend(names.filter_map(|name| self.settle_name(&name)));
-                    self.settle_modules(&module.join("modules"), known, depth.saturating_sub(1), room, found);
-                }
-            }
-        }
+    /// Returns whether a worktree lies in the tree, at a place without a link on the way. `git worktree` writes to the place and removes it.
+    fn has_worktree(&self, worktree: &Path, gitdir: &OsStr) -> bool {
+        let place = clean(&self.missing.tree.join(worktree).join(gitdir));
+        let below = place.strip_prefix(&self.missing.tree).ok().and_then(Path::parent);
+        below.is_some_and(|below| open_beneath(&self.tree, below).is_ok())
     }
 
     /// A worktree shares all but a few files with its repository: another place of that, and a configuration of its own, are not git's
@@ -103,16 +114,5 @@ impl Watch {
         let names = names.iter().filter(|name| **name != "commondir" || !is_usual().unwrap_or(false));
         let names = names.filter_map(|name| worktree.join(name).to_str().map(str::to_owned));
         names.filter_map(|name| self.settle_name(&name)).collect()
-    }
-
-    /// Lists the directories in a directory.
-    fn directories(&self, at: &Path, room: &mut usize) -> Vec<PathBuf> {
-        let Ok(dir) = open_beneath(&self.tree, at) else { return Vec::new() };
-        let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
-        let names: Vec<_> = listed.flatten().take(*room).collect();
-        *room -= names.len();
-        // Not every file system says what it is.
-        let is_dir = |kind: &Option<Type>| kind.is_none_or(|kind| kind == Type::Directory);
-        names.into_iter().filter(|(_, kind)| is_dir(kind)).map(|(name, _)| at.join(name)).collect()
     }
 }

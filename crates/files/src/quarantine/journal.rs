@@ -16,10 +16,9 @@ use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{FileId, id_of};
+use super::descriptors::FileId;
 use super::exchanged::Exchanged;
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
@@ -46,8 +45,8 @@ const WAITING: usize = 256;
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     missing: Missing,
-    /// The tree's device and inode.
-    id: FileId,
+    /// The tree. Another directory may have its path and its inode later.
+    id: DirectoryId,
     pointers: Vec<Pointer>,
     contents: Vec<Contents>,
     modes: Modes,
@@ -64,10 +63,9 @@ const CHECK: &str = "check";
 
 impl Entry {
     fn new(watch: &Watch) -> io::Result<Self> {
-        let stat = fstat(&watch.tree)?;
         Ok(Self {
             missing: watch.missing.clone(),
-            id: id_of(&stat),
+            id: DirectoryId::read(watch.tree.as_fd())?,
             pointers: watch.pointers.clone(),
             contents: watch.contents.clone(),
             modes: watch.modes.clone(),
@@ -82,8 +80,7 @@ impl Entry {
     /// Opens the tree, if it is still the same.
     fn tree(&self) -> io::Result<File> {
         let tree = File::from(open_plain(&self.missing.tree)?);
-        let stat = fstat(&tree)?;
-        if id_of(&stat) != self.id {
+        if DirectoryId::read(tree.as_fd())? != self.id {
             return Err(io::Error::other("another directory has its name now"));
         }
         Ok(tree)
@@ -354,6 +351,7 @@ pub struct Live {
     pointers: HashMap<PathBuf, Pointer>,
     further: HashMap<PathBuf, Vec<WatchedFurther>>,
     access: HashMap<PathBuf, Access>,
+    trees: HashSet<PathBuf>,
 }
 
 /// A directory further down, and the names that are let through in it.
@@ -404,6 +402,7 @@ impl Live {
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
         let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
+        self.trees.insert(tree.clone());
         let let_through: Arc<[String]> = let_through.into();
         for it in further {
             self.further.entry(tree.join(&it.dir)).or_default().push((it, Arc::clone(&let_through)));
@@ -447,6 +446,12 @@ impl Live {
             })
     }
 
+    /// Returns whether the stage of such a run may have had a path lead to a directory outside of the run's tree.
+    #[must_use]
+    pub fn may_have_led(&self, path: &Path, to: &Path) -> bool {
+        path.ancestors().skip(1).any(|above| self.trees.contains(above) && !to.starts_with(above))
+    }
+
     /// Returns whether the stage of such a run, or of an earlier one, may have made the directory of a repository.
     pub(crate) fn may_have_made_repository(&self, git: &Path) -> bool {
         let id = open_plain(git).and_then(|dir| DirectoryId::read(dir.as_fd())).ok();
@@ -467,9 +472,9 @@ impl Live {
 /// The result of [`trust_repository`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// It was distrusted and is trusted now.
+    /// The repository is trusted now.
     Added,
-    /// It was not distrusted.
+    /// No stage is known to have made the repository.
     Unneeded,
     /// A run goes on, or is not settled, whose stage may have made the repository. Nothing has changed.
     Unsettled,
@@ -478,7 +483,7 @@ pub enum Trust {
 /// Trusts a repository that the stage of an earlier run may have made: later runs in its subdirectories are shown it.
 ///
 /// # Errors
-/// Returns errors of open(2) for a `git` that is no directory or that cannot be read, and errors of writing the list in the state
+/// Returns errors of open(2) for a `git` that is not a directory or cannot be read, and errors of writing the list in the state
 /// directory.
 pub fn trust_repository(state: &Path, git: &Path) -> io::Result<Trust> {
     let id = DirectoryId::read(open_plain(git)?.as_fd())?;
@@ -593,6 +598,26 @@ mod tests {
             assert!(!tree.join(".envrc").exists());
             assert_eq!(journals(&place.state()), []);
         }
+    }
+
+    /// A new directory may get the inode of one that was removed.
+    #[test]
+    fn l08_a_killed_run_leaves_a_new_tree_with_the_same_inode_alone() {
+        let place = Place::new("inode");
+        let inode = || fs::metadata(place.tree()).unwrap().ino();
+        let was = inode();
+        let mut is_same = false;
+        for _ in 0..100 {
+            fs::remove_dir_all(place.tree()).unwrap();
+            fs::create_dir(place.tree()).unwrap();
+            is_same = inode() == was;
+            if is_same {
+                break;
+            }
+        }
+        fs::write(place.tree().join(".envrc"), "mine").unwrap();
+        assert_eq!(place.settle(), (1, 1, 0), "{is_same}");
+        assert!(place.tree().join(".envrc").exists());
     }
 
     #[test]

@@ -27,8 +27,23 @@ pub use settle::beyond_search;
 
 /// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
 /// the objects.
-const SEARCHED: [&str; 9] =
-    ["logs", "refs", "info", "rebase-merge", "rebase-apply", "sequencer", "rr-cache", "worktrees", OBJECTS];
+const SEARCHED: [&str; 12] = [
+    "logs",
+    "refs",
+    "info",
+    "rebase-merge",
+    "rebase-apply",
+    "sequencer",
+    "rr-cache",
+    "worktrees",
+    OBJECTS,
+    LFS,
+    ANNEX,
+    "svn",
+];
+/// The directories of git-lfs and of git-annex. Both have objects of their own, by hashes.
+const LFS: &str = "lfs";
+const ANNEX: &str = "annex";
 /// git makes the graph of commits, the index of packs and lists of both in place (commit-graph.c, midx.c, server-info.c).
 const OBJECTS: &str = "objects";
 /// The directories of git's unfinished operations: rebases, patches that are applied one by one, cherry-picks and reverts. It obeys most of
@@ -232,7 +247,10 @@ pub(super) fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
     if at == repository {
         SEARCHED.iter().any(|known| name == *known)
     } else {
-        !(is_fan_out(name) && at.strip_prefix(repository).is_ok_and(|at| at == Path::new(OBJECTS)))
+        let Ok(at) = at.strip_prefix(repository) else { return true };
+        let is_object = is_fan_out(name) && at == Path::new(OBJECTS);
+        let is_store = name == OBJECTS && [LFS, ANNEX].iter().any(|tool| at == Path::new(tool));
+        !is_object && !is_store
     }
 }
 
@@ -279,6 +297,8 @@ impl Contents {
             found.links.extend(listed.links.iter().map(|link| link.mark));
             found.operations.extend(listed.operation);
         });
+        let links = super::modules::pointers(tree, repository);
+        found.links.extend(links.iter().map(|(path, target)| keys.hash_one((path.as_os_str(), target))));
         found.unread = unread.iter().map(|at| keys.hash_one(at.as_os_str())).collect();
         found
     }
@@ -501,6 +521,22 @@ mod tests {
         let narrow = Budget { names: 32, ..BUDGET };
         let told = [(".git/sequencer".into(), false), (".git".into(), false)];
         assert_eq!(place.settle(&before, narrow, 9), told);
+    }
+
+    /// git-lfs, git-annex and git-svn keep files in the repository, too.
+    #[test]
+    fn b14_links_in_the_directories_of_tools() {
+        let place = Place::new("tools");
+        for dir in ["lfs/tmp", "lfs/objects/ab", "annex/objects/ab", "svn/refs/remotes"] {
+            fs::create_dir_all(place.root.join(".git").join(dir)).unwrap();
+        }
+        let before = place.read(BUDGET.names);
+        let made = ["lfs/tmp/x", "svn/.metadata", "svn/refs/remotes/x"].map(|name| format!(".git/{name}"));
+        made.iter().for_each(|name| place.link(name));
+        place.link(".git/lfs/objects/ab/x");
+        let mut told = place.settle(&before, BUDGET, 9);
+        told.sort();
+        assert_eq!(told, made.map(|name| (name, true)));
     }
 
     /// git makes files in these by name; what is in a fan-out directory it renames into its place.

@@ -326,6 +326,15 @@ pub(super) fn made_directories(manifests: &Path) -> Vec<(PathBuf, DirectoryId)> 
     known(manifests).into_iter().filter_map(tree).collect()
 }
 
+/// Adds an entry to a manifest, which stays as short as it may be to be read.
+fn add_item(manifest: &mut File, item: &Item) -> io::Result<()> {
+    let line = serde_json::to_string(item)? + "\n";
+    if manifest.metadata()?.len() + line.len() as u64 > LONGEST_MANIFEST {
+        return Err(io::Error::other("the list has 64 MiB"));
+    }
+    manifest.write_all(line.as_bytes())
+}
+
 /// Reads a manifest. One that is too long, and lines that are none, are left out.
 fn read_manifest(path: &Path) -> Vec<Item> {
     let short = |file: &File| file.metadata().is_ok_and(|meta| meta.len() <= LONGEST_MANIFEST);
@@ -496,9 +505,7 @@ impl Store {
             what: ItemId::read(&moved).ok(),
         };
         if let Some(manifest) = &mut inner.manifest
-            && let Err(error) = serde_json::to_string(&item)
-                .map_err(io::Error::other)
-                .and_then(|line| manifest.write_all(format!("{line}\n").as_bytes()))
+            && let Err(error) = add_item(manifest, &item)
         {
             inner.unlisted = Some(error);
             inner.manifest = None;

@@ -513,3 +513,26 @@ fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
     assert!(!root.join("tree/.envrc").exists());
     fs::remove_dir_all(root).unwrap();
 }
+
+/// The directory is read again until nothing more can be moved.
+#[test]
+fn l08_more_names_of_a_pattern_than_are_read_at_once_are_moved() {
+    let root = std::env::temp_dir().join(format!("pattern-flood-{}", std::process::id()));
+    fs::create_dir_all(&root).unwrap();
+    let pattern = Pattern {
+        dir: String::new(),
+        name: "m.*.toml".into(),
+        known: vec!["m.known.toml".into()],
+        obeyed: Obeyed::WhenStarted,
+    };
+    let missing = Missing { tree: root.clone(), ..Missing::default() };
+    let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+    let made = (0..10).map(|number| format!("m.{number}.toml"));
+    for name in made.chain(["m.known.toml".into(), "other".into()]) {
+        fs::write(root.join(name), "").unwrap();
+    }
+    let told = watch.settle_pattern_by(4, &pattern);
+    assert_eq!(told.iter().filter(|it| it.moved.is_ok()).count(), 10, "{told:?}");
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 3);
+    fs::remove_dir_all(root).unwrap();
+}

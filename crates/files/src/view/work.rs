@@ -149,7 +149,7 @@ pub(super) fn holds_home(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
 pub(super) fn by_habit(files: &Files, facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     if let Some((link, _)) = &facts.cwd_link {
         return Some(format!(
-            "the shell came here through the symbolic link `{}`, which a stage could have made; cd {} first",
+            "the shell came here by `{}`, where a stage could have made a symbolic link; cd {} first",
             link.display(),
             cwd.display()
         ));

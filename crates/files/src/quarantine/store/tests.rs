@@ -105,3 +105,25 @@ fn l08_a_directory_with_the_inode_of_one_that_is_gone_is_strange() {
     assert_eq!(store.strange(), Some(&*Path::new(DIRECTORY).join("RUN").join(DIRECTORY)));
     fs::remove_dir_all(&root).unwrap();
 }
+
+/// The stage chooses how many names there are, and how long they are.
+#[test]
+fn l08_a_list_that_is_full_stays_readable() {
+    let (root, keeper) = scratch("full");
+    fs::create_dir_all(keeper.manifests().unwrap()).unwrap();
+    let tree = File::open(root.join("tree")).unwrap();
+    let store = Store::open(tree.as_fd(), &root.join("tree"), &keeper).unwrap();
+    let mut manifest = keeper.manifest().unwrap().unwrap();
+    let take = |name: &str| {
+        fs::write(root.join("tree").join(name), "").unwrap();
+        store.take(tree.as_fd(), OsStr::new(name), Path::new(name)).unwrap();
+    };
+    take("first");
+    let length = LONGEST_MANIFEST - manifest.metadata().unwrap().len() - 1;
+    manifest.write_all(&vec![b'\n'; usize::try_from(length).unwrap()]).unwrap();
+    take("second");
+    assert_eq!(store.unlisted().as_deref(), Some("the list has 64 MiB"));
+    let listed: Vec<_> = keeper.listed().into_iter().map(|item| item.from).collect();
+    assert_eq!(listed, [Path::new("first")]);
+    fs::remove_dir_all(root).unwrap();
+}

@@ -1,0 +1,118 @@
+//! The directories of a repository's submodules and linked worktrees: which there are, and what leads git elsewhere from them.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::dir::Type;
+use nix::fcntl::{AtFlags, readlinkat};
+use nix::sys::stat::fstatat;
+
+use super::descriptors::{entries, let_in, open_beneath, open_file};
+use crate::protected::GIT_LINK;
+
+/// The maximal depth of submodules in `modules`, because their names may contain slashes.
+const DEPTH: usize = 8;
+/// Directories that are looked at in one repository.
+pub(super) const DIRECTORIES: usize = 8192;
+/// The file that says where a linked worktree is.
+pub(super) const GITDIR: &str = "gitdir";
+
+/// A directory of a repository, of a submodule or of a linked worktree.
+pub(super) struct GitDir {
+    /// Its place below the tree.
+    pub(super) path: PathBuf,
+    /// The place of the directory whose `config` counts.
+    pub(super) config: PathBuf,
+    /// Whether it came during the run.
+    pub(super) is_new: bool,
+}
+
+impl GitDir {
+    /// Returns whether it is that of a submodule or of a linked worktree.
+    pub(super) fn is_held(&self) -> bool {
+        let parts = self.path.iter().rev().skip(1);
+        parts.take_while(|part| *part != GIT_LINK).any(|part| part == "modules" || part == "worktrees")
+    }
+}
+
+/// The contents of the directory of a repository's submodules.
+#[derive(Default)]
+pub(super) struct Modules {
+    /// The directories of submodules, by their places below the tree.
+    pub(super) dirs: Vec<PathBuf>,
+    /// Links in the place of such directories, with their targets. git follows them.
+    pub(super) links: Vec<(PathBuf, OsString)>,
+}
+
+impl Modules {
+    /// Reads the directories of a repository's submodules. `room` is the number of entries that are read.
+    pub(super) fn read(&mut self, tree: &File, repository: &Path, room: &mut usize) {
+        self.read_below(tree, &repository.join("modules"), DEPTH, room);
+    }
+
+    fn read_below(&mut self, tree: &File, at: &Path, depth: usize, room: &mut usize) {
+        let (dirs, links) = list(tree, at, room);
+        self.links.extend(links.into_iter().map(|(name, target)| (at.join(name), target)));
+        for dir in dirs.into_iter().map(|name| at.join(name)) {
+            let is_module = open_beneath(tree, &dir)
+                .and_then(|dir| let_in(dir.as_fd(), || fstatat(&dir, "HEAD", AtFlags::AT_SYMLINK_NOFOLLOW)))
+                .is_ok();
+            if depth > 0 {
+                let below = if is_module { dir.join("modules") } else { dir.clone() };
+                self.read_below(tree, &below, depth - 1, room);
+            }
+            if is_module || depth == 0 {
+                self.dirs.push(dir);
+            }
+        }
+    }
+}
+
+/// Lists what leads git elsewhere from the directories of a repository's submodules and worktrees, by the places below the tree: links in the
+/// place of submodules, and the files that say where a worktree is, each with where it leads.
+pub(super) fn pointers(tree: &File, repository: &Path) -> Vec<(PathBuf, OsString)> {
+    let mut modules = Modules::default();
+    let mut room = DIRECTORIES;
+    modules.read(tree, repository, &mut room);
+    let worktrees = list_worktrees(tree, repository, &mut room).into_iter();
+    let gitdirs = worktrees.filter_map(|worktree| Some((worktree.join(GITDIR), gitdir_of(tree, &worktree)?)));
+    modules.links.into_iter().chain(gitdirs).collect()
+}
+
+/// Reads where a worktree is: the path of its `.git` (gitrepository-layout(5)).
+pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
+    let dir = open_beneath(tree, worktree).ok()?;
+    let mut text = Vec::new();
+    open_file(dir.as_fd(), OsStr::new(GITDIR)).ok()?.take(1 << 12).read_to_end(&mut text).ok()?;
+    Some(OsString::from_vec(text.trim_ascii_end().to_vec()))
+}
+
+/// Lists the directories of a repository's linked worktrees. `room` is the number of entries that are read.
+pub(super) fn list_worktrees(tree: &File, repository: &Path, room: &mut usize) -> Vec<PathBuf> {
+    let at = repository.join("worktrees");
+    list(tree, &at, room).0.into_iter().map(|name| at.join(name)).collect()
+}
+
+/// Lists the directories and the links in a directory, the latter with their targets.
+fn list(tree: &File, at: &Path, room: &mut usize) -> (Vec<OsString>, Vec<(OsString, OsString)>) {
+    let (mut dirs, mut links) = Default::default();
+    let Ok(dir) = open_beneath(tree, at) else { return (dirs, links) };
+    let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return (dirs, links) };
+    for (name, kind) in listed.flatten().take(*room).collect::<Vec<_>>() {
+        *room -= 1;
+        // Not every file system says what it is.
+        let may_be = |this| kind.is_none_or(|kind| kind == this);
+        if may_be(Type::Symlink)
+            && let Ok(target) = let_in(dir.as_fd(), || readlinkat(&dir, name.as_os_str()))
+        {
+            links.push((name, target));
+        } else if may_be(Type::Directory) {
+            dirs.push(name);
+        }
+    }
+    (dirs, links)
+}

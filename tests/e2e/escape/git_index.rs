@@ -1,0 +1,156 @@
+//! B14: paths in files of a repository that a stage writes, which git on the host reads and writes without a check.
+
+use std::fs;
+use std::path::Path;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b14_an_index_that_names_what_is_not_in_the_tree", index);
+    list.users("escape::b14_links_and_an_index_in_a_new_submodule", submodule);
+    list.once("escape::b14_an_index_of_the_caller_stays", kept);
+}
+
+const GIT: &str = "git -c user.name=a -c user.email=a@example.test -c protocol.file.allow=always";
+
+/// Runs a script on the host as the trial's user.
+fn host(cx: &Cx, script: &str) {
+    cx.outside(["sh", "-ec", script]).run().exits(0);
+}
+
+/// Git writes an entry for a name of the same length, which is then replaced.
+fn put(dir: &str, before: &str, after: &str) -> String {
+    format!(
+        "mkdir -p $(dirname {before}); printf '#!/bin/sh\\ntouch ../ran\\n' > {before}; chmod +x {before}; {GIT} add -f {before}; rm {before}
+         LC_ALL=C sed -i 's|{before}|{after}|g' {dir}/index"
+    )
+}
+
+fn index(cx: &Cx) {
+    let secret = cx.dir().with_file_name("secret");
+    let ran = cx.dir().with_file_name("ran");
+    for (version, format) in [(2, "sha1"), (4, "sha1"), (4, "sha256")] {
+        let make = format!(
+            "rm -rf .git; {GIT} init -q --object-format={format}; {GIT} config index.version {version}; echo 1 > f; {GIT} add f; {GIT} commit -qm one"
+        );
+        for (words, is_reached) in [(&["--allow-write=.git"][..], true), (&[], false)] {
+            let run = |attack: &str| {
+                host(cx, &make);
+                let _ = fs::remove_file(&ran);
+                fs::write(&secret, "secret\n").expect("a file");
+                cx.bench().give(&secret, cx.is_root());
+                let script = format!("set -e; {attack}");
+                let done = cx.exeat(["run"].iter().chain(words).chain(&["--", "sh", "-c", &script])).run();
+                done.exits(0);
+                if !is_reached {
+                    done.says("work/.git/index` was moved");
+                }
+                done
+            };
+            // It writes a hook, and runs it.
+            let done = run(&put(".git", ".gix/hooks/post-checkout", ".git/hooks/post-checkout"));
+            cx.outside(["sh", "-c", "git checkout -- .; git checkout -q -b other"]).run();
+            assert_eq!(ran.exists(), is_reached, "{version}, {format}: {done:?}");
+            // It reads what is outside of the tree, and a later stage has it.
+            let done = run(&put(".git", "qq/secret", "../secret"));
+            cx.outside(["sh", "-c", "git add -u"]).run();
+            let look = "git cat-file --batch-check --batch-all-objects | cut -d' ' -f1 | while read name; do git cat-file -p $name; done";
+            let read = cx.outside(["sh", "-c", look]).run();
+            assert_eq!(read.stdout().contains("secret\n"), is_reached, "{version}, {format}: {done:?}");
+        }
+    }
+    // The index of a split index, and that of a linked worktree.
+    host(
+        cx,
+        &format!(
+            "rm -rf .git; {GIT} init -q; echo 1 > f; {GIT} add f; {GIT} commit -qm one; {GIT} worktree add -q wt"
+        ),
+    );
+    let split = format!(
+        "{}; git update-index --split-index; ls .git/sharedindex.*",
+        put(".git", "qq/secret", "../secret")
+    );
+    let done = cx.sh(&[], &split).run();
+    done.exits(0).says("work/.git/sharedindex.");
+    host(cx, "rm -f .git/index .git/sharedindex.*; git reset -q");
+    let linked = format!("cd wt; {}", put("../.git/worktrees/wt", "qq/secret", "../secret"));
+    cx.sh(&[], &linked).run().exits(0).says("work/.git/worktrees/wt/index` was moved");
+    // A worktree elsewhere would be written to and removed by `git worktree`; the caller's own one may be anywhere.
+    host(
+        cx,
+        &format!(
+            "rm -rf .git wt; {GIT} init -q; {GIT} commit -q --allow-empty -m one; {GIT} worktree add -q ../far"
+        ),
+    );
+    let lead = format!(
+        "set -e; {GIT} worktree add -q near; {GIT} worktree add -q led; mkdir d; echo {0}/.git > .git/worktrees/led/gitdir; git commit -q --allow-empty -m two",
+        cx.home().display()
+    );
+    let done = cx.sh(&[], &lead).run();
+    done.says("work/.git/worktrees/led/gitdir` was moved");
+    assert!(!done.stderr().contains("near/gitdir") && !done.stderr().contains("far/gitdir"), "{done:?}");
+    // The list of rerere is moved whatever it names, because links of the working tree lead anywhere.
+    host(cx, "rm -rf .git; git init -q");
+    let done = cx.sh(&[], "mkdir .git/rr-cache; printf '%s\\tx\\0' 0123456789012345678901234567890123456789 > .git/MERGE_RR").run();
+    done.exits(0).says("work/.git/MERGE_RR` was moved");
+}
+
+fn submodule(cx: &Cx) {
+    let victim = cx.dir().with_file_name("victim");
+    let make = format!(
+        "for name in up src; do rm -rf $name; {GIT} init -q $name; {GIT} -C $name commit -q --allow-empty -m one; done
+         {GIT} -C src submodule --quiet add ../up sub; {GIT} -C src commit -qm sub; rm -rf w bare; {GIT} clone -q src w; {GIT} clone -q --bare up bare
+         {GIT} -C up commit -q --allow-empty -m two; {GIT} -C bare config core.bare false; rm -rf bare/hooks bare/branches; tar cf w/copy.tar bare"
+    );
+    let attack = format!(
+        "set -e; mkdir -p .git/modules; tar xf copy.tar; mv bare .git/modules/sub; cd .git/modules/sub; ln -s {0} FETCH_HEAD; mkdir logs; ln -s {0} logs/HEAD
+         ln -s {1} ../other",
+        victim.display(),
+        cx.dir().display()
+    );
+    for (words, is_reached) in [(&["--allow-write=.git"][..], true), (&[], false)] {
+        host(cx, &make);
+        fs::write(&victim, "mine\n").expect("a file");
+        cx.bench().give(&victim, cx.is_root());
+        let tail = ["--", "sh", "-c", &attack];
+        let done = cx.exeat(["run"].iter().chain(words).chain(&tail)).cwd(&cx.dir().join("w")).run();
+        done.exits(0);
+        if !is_reached {
+            for name in ["sub/FETCH_HEAD", "sub/logs/HEAD", "other"] {
+                done.says(&format!("w/.git/modules/{name}` was moved"));
+            }
+        }
+        let update = format!("{GIT} submodule update --init --remote");
+        cx.outside(["sh", "-c", &update]).cwd(&cx.dir().join("w")).run();
+        let is_changed = fs::read(&victim).expect("a file") != b"mine\n";
+        assert_eq!(is_changed, is_reached, "{done:?}");
+    }
+}
+
+/// Work of a stage with git, and what was there before, is not taken for an attack.
+fn kept(cx: &Cx) {
+    host(
+        cx,
+        &format!(
+            "echo 1 > f; {GIT} init -q lib; {GIT} -C lib commit -q --allow-empty -m one; {GIT} init -q; {GIT} config extensions.worktreeConfig true
+             {GIT} submodule --quiet add ./lib sub; {GIT} add .; {GIT} commit -qm one; {GIT} worktree add -q wt; ln -s sub .git/modules/link
+             echo index > index; echo x > MERGE_RR"
+        ),
+    );
+    let names = ["index", "MERGE_RR", ".git/index", ".git/worktrees/wt/index", ".git/modules/sub/index"];
+    let work = format!(
+        "set -e; echo 2 >> f; mkdir -p a/.gitx/.. b; echo 1 > a/.gitignore; {GIT} add .; {GIT} commit -qm two; {GIT} update-index --split-index
+         cd sub; echo 1 > g; {GIT} add g; {GIT} commit -qm two; cd ../wt; echo 3 > h; {GIT} add h; {GIT} commit -qm three
+         cd ..; echo changed > index; echo y > MERGE_RR"
+    );
+    for work in ["true", &work, "git update-index --index-version 4; git status; git gc -q"] {
+        let done = cx.sh(&[], work).run();
+        done.exits(0);
+        assert!(!done.stderr().contains("moved"), "{done:?}");
+        for name in names {
+            assert!(cx.dir().join(name).exists(), "{name} {done:?}");
+        }
+    }
+    assert!(Path::is_symlink(&cx.dir().join(".git/modules/link")));
+    host(cx, "git fsck; git status");
+}
