@@ -416,7 +416,7 @@ fn restored_after_a_stop(cx: &Cx) {
 fn hang_up(cx: &Cx) {
     let told = cx.dir().join("told");
     for (script, tells) in [
-        ("trap 'echo hup >told; exit' HUP; echo ready; while :; do sleep 0.05; done", true),
+        ("trap 'echo hup >told; exit 7' HUP; echo ready; while :; do sleep 0.05; done", true),
         ("trap '' HUP; echo ready; while :; do sleep 0.05; done", false),
     ] {
         let _ = fs::remove_file(&told);
@@ -424,7 +424,7 @@ fn hang_up(cx: &Cx) {
         screen.until("ready\r\n");
         screen.until_raw(true);
         screen.hang_up();
-        assert_eq!(screen.wait(), if tells { 129 } else { 137 }, "{script}");
+        assert_eq!(screen.wait(), if tells { 7 } else { 137 }, "{script}");
         assert_eq!(told.exists(), tells, "{script}");
     }
 }
