@@ -48,8 +48,11 @@ impl State {
 
     /// A path that was typed, with a link on the way to its last name followed where it may be.
     fn place(&self, path: &Path) -> Result<PathBuf, Failure> {
-        let whole = self.machine.absolute(path);
-        match self.machine.links().place(&whole) {
+        let (whole, links) = (self.machine.absolute(path), self.machine.links());
+        // `..` has no name of its own.
+        let has_name = whole.file_name().is_some();
+        let place = if has_name { links.place(&whole) } else { links.walk(&whole).map(|end| end.real) };
+        match place {
             Ok(place) => Ok(place),
             // What was set aside may have taken the directory above it along.
             Err(error) if error.is_absent() => Ok(whole),
