@@ -75,10 +75,15 @@ fn some_names(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
     fs::read_dir(&path)?.take(AT_ONCE).map(|entry| entry.map(|it| it.file_name())).collect()
 }
 
-/// A stage can close its directories, and they are the caller's to open.
-fn open_for_owner(dir: &OwnedFd) -> io::Result<PathBuf> {
+/// Opens a directory for its owner if a stage has closed it. Returns a path to it.
+///
+/// # Errors
+/// Returns errors of stat(2) and chmod(2).
+pub fn open_for_owner(dir: &OwnedFd) -> io::Result<PathBuf> {
     let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+    if fs::metadata(&path)?.permissions().mode() & 0o700 != 0o700 {
+        fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+    }
     Ok(path)
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use exeat_files::lists::CACHE_SETTINGS;
 use exeat_files::names::{open_plain, true_name};
 use exeat_files::permissions::{Ids, resolve_links};
-use exeat_files::removal::remove_tree;
+use exeat_files::removal::{open_for_owner, remove_tree};
 use exeat_files::view::scratch::TMP;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Cache, Home};
@@ -448,15 +448,30 @@ fn remove_settings(top: &OwnedFd) -> io::Result<()> {
     let until = Some(Instant::now() + REMOVING);
     for name in CACHE_SETTINGS {
         let (above, last) = name.split_once('/').unwrap_or((".", name));
-        match enter(top, Path::new(above), ResolveFlag::RESOLVE_BENEATH) {
-            Ok(dir) => remove_tree(dir.as_fd(), OsStr::new(last), until)?,
-            Err(Errno::ENOENT) => {}
-            // Anything but a directory sends the tool to another place or to none.
-            Err(Errno::ELOOP | Errno::ENOTDIR) => unlinkat(top, above, UnlinkatFlags::NoRemoveDir)?,
-            Err(errno) => return Err(errno.into()),
+        if let Some(dir) = open_settings(top, Path::new(above))? {
+            remove_tree(dir.as_fd(), OsStr::new(last), until)?;
         }
     }
     Ok(())
+}
+
+/// Opens a directory of a cache, also if a stage has closed it. Removes what is there instead of a directory, because it sends the tool to
+/// another place or to none.
+fn open_settings(top: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {
+    let mut dir = top.try_clone()?;
+    for name in path.iter().filter(|name| *name != ".") {
+        dir = match enter(&dir, Path::new(name), ResolveFlag::RESOLVE_BENEATH) {
+            Ok(below) => below,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(Errno::ELOOP | Errno::ENOTDIR) => {
+                unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir)?;
+                return Ok(None);
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        open_for_owner(&dir)?;
+    }
+    Ok(Some(dir))
 }
 
 /// Opens a directory without following a link.
@@ -491,6 +506,9 @@ mod tests {
         fs::write(deep.join("x"), "evil").unwrap();
         symlink(&outside, deep.join("l")).unwrap();
         fs::set_permissions(cache.join("cargo/bin/d/d"), Permissions::from_mode(0o000)).unwrap();
+        // Settings in a directory that the stage has closed.
+        fs::create_dir_all(cache.join("go/bin")).unwrap();
+        fs::set_permissions(cache.join("go"), Permissions::from_mode(0o000)).unwrap();
         let cache = cache.canonicalize().unwrap();
         // A second time, because a missing setting is not an error.
         make(&cache, Home::default()).unwrap();
@@ -498,6 +516,7 @@ mod tests {
         let names: Vec<_> =
             fs::read_dir(cache.join("cargo")).unwrap().map(|it| it.unwrap().file_name()).collect();
         assert_eq!(names, ["registry"], "data stays");
+        assert_eq!(fs::read_dir(cache.join("go")).unwrap().count(), 0);
         assert!(outside.join("init.d").is_dir(), "nothing that a link leads to is touched");
         assert!(fs::symlink_metadata(cache.join("gradle")).is_err());
         fs::remove_dir_all(&dir).unwrap();

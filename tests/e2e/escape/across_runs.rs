@@ -228,7 +228,7 @@ fn private_home(cx: &Cx) {
 fn cached_settings(cx: &Cx) {
     let names = "$CARGO_HOME/config.toml $CARGO_HOME/bin/x $GRADLE_USER_HOME/init.d/x $GOPATH/bin/x";
     let script = format!(
-        "for f in {names}; do mkdir -p $(dirname $f); echo evil >$f; done; echo data >$CARGO_HOME/data; chmod 0 $GOPATH/bin"
+        "for f in {names}; do mkdir -p $(dirname $f); echo evil >$f; done; echo data >$CARGO_HOME/data; chmod 0 $GOPATH/bin $GRADLE_USER_HOME"
     );
     cx.exeat(["run", "--ro", ".", "--set", "fs.cache=private", "--", "sh", "-c", &script]).run().exits(0);
     let done = cx.sh(&[], &format!("cat {names} 2>/dev/null; cat $CARGO_HOME/data; echo end")).run();
