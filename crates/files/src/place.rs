@@ -188,15 +188,24 @@ impl FilePlace {
     ///
     /// # Errors
     /// What `write` says, or what keeps the file from its place.
-    pub fn replace(
+    pub fn replace(&self, mode: u32, write: impl FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        self.replace_with(mode, write, |_| Ok(()))
+    }
+
+    /// As [`FilePlace::replace`], with `finish` for the owner and the mode of the file before it gets its name.
+    ///
+    /// # Errors
+    /// Returns errors of `finish`, and those of [`FilePlace::replace`].
+    pub fn replace_with(
         &self,
         mode: u32,
         mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
+        finish: impl Fn(&File) -> io::Result<()>,
     ) -> io::Result<()> {
         for _ in 0..2 {
             let (draft, file) = self.draft(mode)?;
             let mut out = BufWriter::new(file);
-            let written = write(&mut out).and_then(|()| out.flush());
+            let written = write(&mut out).and_then(|()| out.flush()).and_then(|()| finish(out.get_ref()));
             let placed = written.and_then(|()| self.place(&draft, out.get_mut()));
             if let Ok(true) = placed {
                 return Ok(());

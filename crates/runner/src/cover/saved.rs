@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use exeat_files::names::open_regular;
 use exeat_files::place::FilePlace;
 use exeat_sandbox::Lease;
 use nix::fcntl::{OFlag, openat};
@@ -47,8 +46,8 @@ impl SavedFile {
     /// # Errors
     /// Returns the error that prevents writing.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        FilePlace::open(path)?.replace(0o600, |out| out.write_all(&self.bytes))?;
-        self.give_owner_and_mode(&open_regular(path)?)
+        let write = |out: &mut dyn io::Write| out.write_all(&self.bytes);
+        FilePlace::open(path)?.replace_with(0o600, write, |file| self.give_owner_and_mode(file))
     }
 
     /// Writes the content as a new file without a name, on the file system of a directory. From then on, opening it for writing waits.
