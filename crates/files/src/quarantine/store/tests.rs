@@ -120,7 +120,7 @@ fn l08_a_list_that_is_full_stays_readable() {
     };
     take("first");
     let length = LONGEST_MANIFEST - manifest.metadata().unwrap().len() - 1;
-    manifest.write_all(&vec![b'\n'; usize::try_from(length).unwrap()]).unwrap();
+    manifest.write_all(&vec![b'x'; usize::try_from(length).unwrap()]).unwrap();
     take("second");
     assert_eq!(store.unlisted().as_deref(), Some("the list has 64 MiB"));
     let listed: Vec<_> = keeper.listed().into_iter().map(|item| item.from).collect();
