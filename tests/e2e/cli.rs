@@ -156,6 +156,17 @@ fn temporary(cx: &Cx) {
         fs::read_dir(dir).expect("a directory").flatten().map(|it| it.path()).collect::<Vec<_>>()
     };
     assert!(names(&scratch).iter().all(|base| names(base).is_empty()), "{:?}", names(&scratch));
+    // The stage of another run does not see them in its tree.
+    let other = cx.home().join("other");
+    fs::create_dir(&other).expect("a directory");
+    cx.bench().give(&other, cx.is_root());
+    let write = "echo mine >/tmp/file; echo ready; read -r go; cat /tmp/file";
+    let mut live = cx.sh(&[], write).cwd(&other).env("TMPDIR", &dir).stdin_open().start();
+    live.until_prints("ready");
+    let look = "find scratch; for it in scratch/*/*/file; do echo evil >$it; done; true";
+    let found = cx.sh(&[], look).run();
+    assert!(!found.exits(0).stdout().contains("file"), "{found:?}");
+    live.wait().exits(0).prints("ready\nmine\n");
     // With a size limit the files are in memory, and also if TMPDIR is shared or missing.
     assert_eq!(place(&run(&["--set", "limits.tmpfs_size=1MiB"], &dir)).as_deref(), Some("1"));
     for dir in ["/tmp", "/var/tmp", "/nowhere/at/all", "relative"] {

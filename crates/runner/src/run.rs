@@ -197,6 +197,11 @@ pub(crate) fn run_on(
             }
         };
         let keeper = keeper(&plan, run);
+        let base = plan.tmp.as_deref().and_then(Path::parent).filter(|_| used_tmp.is_some());
+        let hidden = base.map_or(Ok(()), |base| keeper.hide(base));
+        let no_tmp = no_tmp.or_else(|| {
+            hidden.err().map(|error| format!("other runs may see the files in the stage's /tmp: {error}"))
+        });
         let interrupted = settle_killed(&plan, &keeper);
         let watches = Watch::start_all(plan.missing.iter().cloned(), &keeper);
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();

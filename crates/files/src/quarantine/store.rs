@@ -149,7 +149,8 @@ pub(super) fn open_item(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<File> 
 struct Known {
     #[serde(with = "crate::bytes")]
     path: PathBuf,
-    /// The identity of the [`DIRECTORY`], if exeat made it; otherwise this is an entry with that name that was renamed.
+    /// The identity of the [`DIRECTORY`], if exeat made it; otherwise this is an entry with that name that was renamed, or a directory of
+    /// temporary files.
     made: Option<DirectoryId>,
 }
 
@@ -200,6 +201,19 @@ impl Keeper {
     /// aside goes into a new directory of it.
     fn has_made(&self, id: DirectoryId) -> bool {
         self.manifests().is_none_or(|dir| known(&dir).iter().any(|known| known.made == Some(id)))
+    }
+
+    /// Hides a directory from the stages of later runs.
+    ///
+    /// # Errors
+    /// Returns errors of making or writing the list in the state directory.
+    pub fn hide(&self, path: &Path) -> io::Result<()> {
+        let Some(dir) = self.manifests() else { return Ok(()) };
+        if known(&dir).iter().any(|known| known.path == path) {
+            return Ok(());
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        self.note(path.to_path_buf(), None)
     }
 
     /// Notes a directory that no stage may see.
