@@ -52,7 +52,7 @@ fn granted(policy: &Policy) -> Vec<String> {
 }
 
 #[test]
-fn grants_exactly_what_was_let_through() {
+fn grants_exactly_the_targets_that_were_let_through() {
     let learned = learned(&[
         decided(1, "would_deny", "default", "registry.npmjs.org", 443, ""),
         line(

@@ -28,7 +28,7 @@ fn decision(stage: Option<&str>, verdict: &str, reason: &str, host: &str, via: &
 }
 
 #[test]
-fn locks_what_was_let_through() {
+fn locks_the_targets_that_were_let_through() {
     let a = Some("a");
     let ip = r#","ip":"192.0.2.1""#;
     let lock = locked(&[

@@ -257,7 +257,7 @@ fn a_page_says_who_was_denied_and_why() {
 
 /// A record is called whole only if it was verified as whole.
 #[test]
-fn calls_whole_only_what_was_verified() {
+fn calls_a_record_whole_only_if_it_was_verified() {
     let text = chained(&[json!({"event": "run_start"}), json!({"event": "run_end"})]);
     let found = |text: &str| verify::verify(Cursor::new(text), None, &[]).unwrap();
     let page = page_of(&text, None, None);
