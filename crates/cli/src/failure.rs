@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_stdout_is_no_error() {
+    fn a_closed_stdout_is_not_an_error() {
         let closed = Failure::Stdout(io::ErrorKind::BrokenPipe.into());
         assert_eq!((report(&closed).as_str(), closed.exit().code()), ("", 0));
         let full = Failure::Stdout(io::Error::from_raw_os_error(28));

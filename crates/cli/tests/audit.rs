@@ -659,7 +659,7 @@ fn l17_a_comparison_takes_many_baselines() {
 }
 
 #[test]
-fn l17_a_comparison_lists_what_it_cannot_decide() {
+fn l17_a_comparison_lists_the_cases_that_it_cannot_decide() {
     let home = Home::new();
     let [one, _, three] = three(&home);
     let path = |path: &Path| path.to_str().unwrap().to_owned();
@@ -689,7 +689,7 @@ fn l17_a_comparison_lists_what_it_cannot_decide() {
 }
 
 #[test]
-fn l17_a_replay_lists_what_it_cannot_decide() {
+fn l17_a_replay_lists_the_attempts_that_it_cannot_decide() {
     let home = Home::new();
     home.file("policy.toml", "[[network.rule]]\nallow = [\"one.example.com\"]\nmax_upload = \"1kB\"\n");
     let replay = |path: &Path| audit(&home, &["replay", "--policy", "policy.toml", path.to_str().unwrap()]);

@@ -23,7 +23,7 @@ fn run(words: &[&str]) -> RunArgs {
 }
 
 #[test]
-fn the_first_word_that_is_no_option_starts_the_command() {
+fn starts_the_command_at_the_first_word_that_is_not_an_option() {
     for (words, command) in [
         (vec!["--allow", "a.example", "curl", "-sS", "--allow", "b"], vec!["curl", "-sS", "--allow", "b"]),
         (vec!["--allow", "a.example", "--", "curl", "-v"], vec!["curl", "-v"]),
@@ -242,7 +242,7 @@ fn listeners() {
 
 /// Text of the user adds no line and no color to an error.
 #[test]
-fn errors_show_what_was_typed_on_one_line() {
+fn errors_show_the_typed_text_on_one_line() {
     let typed = "/a\n\u{1b}[31mexeat: fake\nb:c:d";
     for words in [
         vec!["run", "--rw", typed],

@@ -532,7 +532,7 @@ fn l09_a_named_pipe_decides_nothing() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_the_project_s() {
+fn ignores_a_project_file_that_is_not_a_regular_policy_file() {
     let place = Place::new();
     place.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
     let at = place.0.join(".exeat.toml");
@@ -552,7 +552,7 @@ fn what_is_no_regular_file_is_not_the_project_s() {
 
 /// K13: whatever grants beside the effects, hosts or files, makes them a bound of it.
 #[test]
-fn effects_bound_what_anything_else_grants() {
+fn effects_bound_every_other_grant() {
     let place = Place::new();
     let effects =
         r#"[{"effect": "FsRead", "path": "/srv/in"}, {"effect": "NetworkHosts", "hosts": ["a.example"]}]"#;

@@ -65,7 +65,7 @@ fn outcome(ended: Ended) -> Outcome {
 }
 
 #[test]
-fn b12_what_was_moved_and_what_was_left_are_told_apart() {
+fn b12_the_result_lists_moved_names_and_left_names_separately() {
     let mut outcome = outcome(Ended::Exit(0));
     let error = io::Error::from_raw_os_error(1);
     outcome.found.named = vec![
@@ -85,7 +85,7 @@ fn b12_what_was_moved_and_what_was_left_are_told_apart() {
 
 /// B12: of a run that was lost after its start too.
 #[test]
-fn b12_a_run_that_was_lost_tells_what_was_moved() {
+fn b12_the_result_of_a_lost_run_lists_the_moved_names() {
     let Outcome { run, audit, .. } = outcome(Ended::Exit(0));
     let found =
         vec![Leftover { path: "/w/.envrc".into(), moved: Ok("/w/.exeat-quarantine/RUN/.envrc".into()) }];
@@ -169,7 +169,7 @@ fn an_old_result_is_gone_before_the_run_and_a_new_one_there_after_it() {
 
 /// A stage may write where the result goes: it must gain nothing outside, and its own text must not pass for ours.
 #[test]
-fn what_a_stage_leaves_in_its_place_is_replaced_and_never_followed() {
+fn writes_the_result_without_following_links_that_a_stage_made() {
     let dir = scratch("link");
     let (out, precious) = (dir.join("out"), dir.join("precious"));
     fs::create_dir(&out).unwrap();

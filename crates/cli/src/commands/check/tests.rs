@@ -32,7 +32,7 @@ fn a_target_as_people_write_it() {
 }
 
 #[test]
-fn what_is_no_target_and_what_was_meant() {
+fn refuses_an_invalid_target_and_suggests_the_one_probably_meant() {
     for (typed, meant) in [
         ("https://api.example.com/v1?x=y", Some("api.example.com:443")),
         ("http://api.example.com", Some("api.example.com:80")),
