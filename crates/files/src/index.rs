@@ -174,7 +174,7 @@ mod tests {
     /// Git itself writes the index, in each of its versions and with both kinds of names.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "git says what an index is")]
-    fn the_index_tells_what_git_tracks() {
+    fn finds_the_tracked_paths_in_every_version_of_the_index() {
         let root = std::env::temp_dir().join(format!("index-{}", std::process::id()));
         for (version, format) in
             [("2", "sha1"), ("3", "sha1"), ("4", "sha1"), ("2", "sha256"), ("4", "sha256")]

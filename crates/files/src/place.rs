@@ -301,7 +301,7 @@ mod tests {
     /// The stage of another run that goes on in the directory takes the draft's name for something of its own, once or again and
     /// again, at any moment.
     #[test]
-    fn l10_what_a_stage_puts_in_the_place_of_a_draft_does_not_pass_for_ours() {
+    fn l10_never_publishes_a_draft_that_a_stage_exchanged() {
         let root = std::env::current_exe().unwrap().with_file_name(format!("draft-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(&root).unwrap();

@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn b11_what_is_obeyed_later_is_known() {
+    fn b11_recognizes_the_names_that_are_obeyed_later() {
         for name in [".npmrc", "a/.envrc", ".gitmodules", "mise.x.toml"] {
             assert!(is_obeyed_later(&Path::new("/w").join(name)), "{name}");
         }

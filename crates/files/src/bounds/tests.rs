@@ -19,7 +19,7 @@ fn tops_hold_the_outer_paths_and_compare_whole_components() {
 
 proptest! {
     #[test]
-    fn k13_what_two_sets_have_in_common_is_in_both(
+    fn k13_an_intersection_covers_exactly_the_paths_that_both_sets_cover(
         ours in proptest::collection::vec("(/[ab]){1,3}", 0..4),
         theirs in proptest::collection::vec("(/[ab]){1,3}", 0..4),
         path in "(/[ab]){1,4}",

@@ -428,7 +428,7 @@ fn b13_a_protected_name_behind_a_link_is_followed() {
 }
 
 #[test]
-fn a_directory_on_path_brings_what_its_programs_need() {
+fn a_directory_on_path_brings_the_files_that_its_programs_need() {
     let place = Place::new("path");
     place.make("home/.cargo/bin/cargo");
     place.make("home/.cargo/credentials.toml");
@@ -450,7 +450,7 @@ fn a_directory_on_path_brings_what_its_programs_need() {
 
 /// N7.
 #[test]
-fn the_minimal_view_has_only_what_is_declared() {
+fn the_minimal_view_shows_only_the_named_paths() {
     let place = Place::new("minimal");
     place.make("home/project/in/x");
     let input = place.project().join("in");
@@ -565,7 +565,7 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
 }
 
 #[test]
-fn the_places_of_running_programs_and_of_nix_are_no_projects() {
+fn directories_of_run_proc_nix_and_gnu_are_not_projects() {
     let place = Place::new("run");
     let built = place.build(&Files::default(), Path::new("/run"), None);
     assert!(
@@ -608,7 +608,7 @@ fn a_mask_holds_in_every_tree_that_shows_its_path() {
 }
 
 #[test]
-fn a_mask_is_not_made_where_another_tree_lies_over_what_it_names() {
+fn skips_a_mask_if_another_tree_is_mounted_over_its_path() {
     let place = Place::new("covered");
     place.make("home/data/sub/key");
     place.make("home/other/x");
@@ -760,7 +760,7 @@ fn b11_the_file_that_leads_to_a_repository_is_protected() {
 
 /// B12: of Jujutsu's repository too, which is a directory or a file that says where that is.
 #[test]
-fn b12_what_leads_jujutsu_to_its_repository_is_protected() {
+fn b12_protects_the_files_that_lead_jujutsu_to_its_repository() {
     let place = Place::new("jujutsu");
     let project = place.project();
     let pointers = |built: &Built| -> Vec<String> {

@@ -96,7 +96,7 @@ fn l01_follows_links_that_lead_below_themselves_or_lie_where_no_stage_writes() {
 }
 
 #[test]
-fn l01_the_descriptor_is_what_was_judged() {
+fn l01_the_walk_returns_a_descriptor_of_the_file_that_it_checked() {
     let dirs = Dirs::new("descriptor");
     dirs.link("versions/20", "home/project/current");
     let end = dirs.rule().walk(&dirs.0.join("home/project/current")).unwrap();
@@ -176,7 +176,7 @@ fn l01_the_working_directory_has_the_name_that_leads_to_it() {
 }
 
 #[test]
-fn l01_notes_trees_whose_links_would_be_followed() {
+fn l01_notes_the_trees_in_which_links_would_be_followed() {
     let dirs = Dirs::new("noted");
     fs::create_dir_all(dirs.0.join("home/.config/exeat")).unwrap();
     dirs.link("project", "home/way");

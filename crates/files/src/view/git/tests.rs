@@ -67,7 +67,7 @@ fn settings_are_read_as_git_reads_them() {
 }
 
 #[test]
-fn b15_repositories_submodules_and_what_they_name_are_found() {
+fn b15_finds_repositories_submodules_and_the_paths_that_they_name() {
     let root = std::env::temp_dir().join(format!("git-tree-{}", std::process::id()));
     let make = |name: &str, text: &str| {
         let path = root.join(name);
@@ -186,7 +186,7 @@ fn b15_a_long_list_of_includes_costs_little() {
 }
 
 #[test]
-fn b15_what_is_too_much_is_said_and_the_oldest_count() {
+fn b15_counts_the_oldest_repositories_first_and_reports_the_rest() {
     let root = scratch("many");
     fs::create_dir_all(root.join("zz-oldest/.git")).unwrap();
     // Births are told apart by the clock's tick.
@@ -236,7 +236,7 @@ fn b15_what_is_too_much_is_said_and_the_oldest_count() {
 }
 
 #[test]
-fn b15_what_gitmodules_names_comes_first() {
+fn b15_counts_the_submodules_named_in_gitmodules_first() {
     let root = scratch("named");
     for number in 0..REPOSITORIES {
         fs::create_dir_all(root.join(format!("old{number}/.git"))).unwrap();
@@ -277,7 +277,7 @@ fn b15_fake_submodules_take_no_room() {
 }
 
 #[test]
-fn b15_what_a_git_file_leads_to_is_found() {
+fn b15_finds_the_repository_that_a_git_file_leads_to() {
     let root = scratch("led");
     config(&root.join("deep/own"), "own-hooks");
     fs::write(root.join(".git"), "gitdir: deep/own\n").unwrap();
@@ -298,7 +298,7 @@ fn b15_what_a_git_file_leads_to_is_found() {
 
 /// A linked worktree, and a directory below a repository: what the repository holds elsewhere takes no room.
 #[test]
-fn b15_only_what_is_in_the_tree_counts() {
+fn b15_counts_only_the_repositories_in_the_tree() {
     let root = scratch("outside");
     let git = root.join("main/.git");
     config(&git, "hooks");
@@ -464,7 +464,7 @@ fn b15_a_pipe_in_the_place_of_a_configuration_is_not_waited_for() {
 
 /// A path means what the kernel makes of it, and what leads there must stay as it is.
 #[test]
-fn b15_what_leads_to_a_named_path_is_found() {
+fn b15_finds_the_directories_on_the_way_to_a_named_path() {
     let root = scratch("turns");
     for dir in ["x/y", "x/hk", "sub", "hk"] {
         fs::create_dir_all(root.join(dir)).unwrap();
@@ -515,7 +515,7 @@ fn b15_programs_that_git_runs_are_found() {
 
 /// Files that a stage may have named are read up to a common bound. Files of the kernel are not read, because reading may block.
 #[test]
-fn b15_what_is_read_is_bounded() {
+fn b15_limits_the_bytes_that_are_read_from_git_files() {
     let root = scratch("bounded");
     config(&root.join("sub/.git"), "hooks");
     let left = |includes: &str| {
@@ -577,7 +577,7 @@ fn look_at(name: &str, config: &str, make: impl Fn(&Path)) -> (Vec<String>, bool
 
 /// A stage of an earlier run has left a configuration, or links, that would take minutes.
 #[test]
-fn l18_what_configurations_name_is_followed_so_far() {
+fn l18_limits_how_far_the_paths_in_a_configuration_are_followed() {
     let is_said = |(left, is_spent): (Vec<String>, bool)| {
         assert!(left.len() < 4 && left.iter().all(|line| line.len() < 1000), "{left:?}");
         (left.iter().any(|line| line.contains("lead to more than is looked at")), is_spent)

@@ -67,7 +67,7 @@ fn k13_the_view_is_the_narrowest_of_all() {
 
 /// K13: what contains a listed path is cut down to it, at the place that it had inside.
 #[test]
-fn k13_a_bind_is_cut_down_to_what_the_ceiling_lists() {
+fn k13_a_bind_is_cut_down_to_the_paths_that_the_ceiling_lists() {
     let place = place("cut");
     let (srv, a, b) = (place.root.join("srv"), place.root.join("srv/a"), place.root.join("srv/b"));
     let files = Files {
@@ -104,7 +104,7 @@ fn k13_a_bind_is_cut_down_to_what_the_ceiling_lists() {
 
 /// K13: writable beyond what is listed becomes read-only; an empty list allows nothing.
 #[test]
-fn k13_what_may_not_be_written_is_read_only_and_what_may_not_be_seen_is_left_out() {
+fn k13_a_ceiling_makes_unlisted_paths_read_only_or_leaves_them_out() {
     let place = place("levels");
     let srv = place.root.join("srv");
     let shown = |bounds: Bounds| {
@@ -278,7 +278,7 @@ fn k5_a_ceiling_keeps_git_protected() {
 
 /// B12: a ceiling lets through what it lists, and what lies in that; what it says of git holds for git's names.
 #[test]
-fn b12_a_ceiling_bounds_what_is_let_through() {
+fn b12_a_ceiling_bounds_the_protected_names_that_are_let_through() {
     let place = place("let-through-ceiling");
     for name in [".vscode/f", ".claude/a/f", ".git/config", ".git/hooks/f"] {
         place.make(&format!("home/project/{name}"));
@@ -392,7 +392,7 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
 
 /// N12: a declaration is one more bound of the binds, and what it names has to be there.
 #[test]
-fn n12_a_stage_gets_what_it_declared_and_was_granted() {
+fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
     let place = place("declared");
     let (srv, project) = (place.root.join("srv"), place.project());
     let declare = |read: &[&Path], write: &[&Path], narrow| Files {
@@ -541,7 +541,7 @@ fn random() -> impl Strategy<Value = Random> {
 
 /// K13: a mask at the place of a tree hides what a ceiling leaves of the tree, also where a file is mounted above that place.
 #[test]
-fn k13_a_mask_hides_what_is_left_of_a_tree() {
+fn k13_a_mask_hides_the_part_of_a_tree_that_a_ceiling_leaves() {
     let place = place("masked-rest");
     let (masked, project) = (place.root.join("srv/a/f"), place.project());
     let files = Files {
