@@ -351,7 +351,7 @@ mod tests {
 
     /// Thousands of links can lead to one directory, and along thousands of others: what they lead to is listed once, and so much in all.
     #[test]
-    fn l18_what_links_lead_to_is_listed_once_and_so_much_in_all() {
+    fn l18_lists_each_linked_directory_once_and_bounds_the_total() {
         let root = std::env::temp_dir().join(format!("further-ends-{}", std::process::id()));
         for (dir, count) in [("one", 3), ("two", 2), ("three", 3)] {
             fs::create_dir_all(root.join(dir)).unwrap();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn b12_what_has_changed_just_now_may_change_again_unseen() {
+    fn b12_the_state_of_a_directory_that_just_changed_is_unknown() {
         for (changed, now, expected) in
             [(100, 103, true), (100, 102, false), (100, 100, false), (100, 50, false), (-1, 5, false)]
         {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn l10_what_a_live_run_has_made_further_down_is_known() {
+    fn l10_knows_which_names_further_down_a_live_run_has_made() {
         let it = FurtherDown { dir: "a".into(), known: vec![".idea".into()], state: None };
         let open = [".vscode".to_owned()];
         for (name, is_missing) in [

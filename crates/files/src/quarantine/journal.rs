@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn l08_a_killed_run_whose_tree_is_gone_is_forgotten_in_the_end() {
+    fn l08_drops_the_journal_of_a_killed_run_if_its_tree_stays_missing() {
         let place = Place::new("gone");
         fs::remove_dir_all(place.tree()).unwrap();
         let journal = || File::options().write(true).open(place.state().join(LIVE).join("RUN.json")).unwrap();
@@ -680,7 +680,7 @@ mod tests {
 
     /// Whatever a start meets that a live run's stage has made is that run's, and stays where it is until that one ends.
     #[test]
-    fn l10_a_start_knows_what_the_stage_of_a_live_run_has_made() {
+    fn l10_a_start_knows_which_names_the_stage_of_a_live_run_has_made() {
         let place = Place(std::env::temp_dir().join(format!("journal-live-{}", std::process::id())));
         let (tree, state) = (place.tree(), place.state());
         fs::create_dir_all(&tree).unwrap();
@@ -736,7 +736,7 @@ mod tests {
 
     /// Until the other run has begun to settle: then nobody else would.
     #[test]
-    fn l10_a_run_leaves_to_another_one_what_its_stage_made_before() {
+    fn l10_a_run_leaves_earlier_names_to_the_live_run_that_made_them() {
         let place = Place(std::env::temp_dir().join(format!("journal-leave-{}", std::process::id())));
         let (tree, state) = (place.tree(), place.state());
         fs::create_dir_all(&tree).unwrap();
@@ -780,7 +780,7 @@ mod tests {
 
     /// A `.git` file that was there before the killed run is the caller's.
     #[test]
-    fn l08_a_killed_run_leaves_what_was_there_before_it() {
+    fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
         let place = Place(std::env::temp_dir().join(format!("journal-before-{}", std::process::id())));
         let tree = place.tree();
         fs::create_dir_all(&tree).unwrap();

@@ -398,7 +398,7 @@ mod tests {
 
     /// A file system gives the inode of what is gone to something new.
     #[test]
-    fn l08_nothing_is_restored_that_has_the_inode_of_what_was_set_aside() {
+    fn l08_restore_refuses_an_entry_whose_inode_was_reused() {
         type Make<'a> = (&'a str, &'a dyn Fn(&Path));
         let scene = Scene::new("inode");
         let aside = scene.run("RUN");
@@ -469,7 +469,7 @@ mod tests {
 
     /// The lists know what is left, and a quarantine that another run has or may use stays.
     #[test]
-    fn l08_what_is_empty_is_tidied_and_nothing_else() {
+    fn l08_removes_only_empty_and_unused_quarantine_directories() {
         let scene = Scene::new("tidy");
         let (one, two) = (scene.run("ONE"), scene.run("TWO"));
         restore("ONE", &one.items[0].0).unwrap();

@@ -140,7 +140,7 @@ mod tests {
 
     /// Nobody can set the time at which something was changed. Whoever moves a directory changes only the directory's.
     #[test]
-    fn b14_what_came_with_a_directory_counts_as_changed() {
+    fn b14_the_entries_of_a_moved_directory_count_as_changed() {
         let root = std::env::temp_dir().join(format!("paths-{}", std::process::id()));
         fs::create_dir_all(root.join("a/b")).unwrap();
         fs::create_dir(root.join("old")).unwrap();

@@ -65,7 +65,7 @@ fn names_in(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn b12_what_appears_is_moved_and_nothing_is_left_where_nothing_appeared() {
+fn b12_moves_the_names_that_appear_and_leaves_no_stubs() {
     let root = scratch("moved");
     assert!(done(watch(&root)).is_empty());
     assert_eq!(fs::read_dir(root.join("tree")).unwrap().count(), 0, "no stubs");
@@ -263,7 +263,7 @@ fn b14_a_link_on_the_way_to_the_tree_is_not_followed() {
 
 /// Root's rights reach through any mode: then this says nothing, and tests/e2e/escape/quarantine.rs is what counts.
 #[test]
-fn b12_a_mode_keeps_nothing_in_its_place() {
+fn b12_moves_names_out_of_directories_without_write_permission() {
     let root = scratch("modes");
     let (tree, git) = (root.join("tree"), root.join("tree/.git"));
     for (of_git, of_tree) in [(0o555, 0o555), (0o555, 0o755), (0o000, 0o000), (0o400, 0o2500)] {
@@ -311,7 +311,7 @@ fn b12_a_pointer_to_another_repository_is_moved() {
 }
 
 #[test]
-fn b12_taken_and_long_names_keep_nothing_in_its_place() {
+fn b12_moves_names_that_are_taken_or_too_long_in_the_quarantine() {
     let root = scratch("taken");
     let tree = root.join("tree");
     let long = format!("{}\u{fc}", "n".repeat(236));
@@ -346,7 +346,7 @@ fn b12_taken_and_long_names_keep_nothing_in_its_place() {
 
 /// Names that meet in the quarantine keep one another; and what was put there is entered by nothing else.
 #[test]
-fn l08_what_was_set_aside_is_neither_replaced_nor_entered() {
+fn l08_a_moved_entry_neither_replaces_nor_enters_an_earlier_one() {
     let root = scratch("meet");
     let tree = root.join("tree");
     let watch = watch(&root);

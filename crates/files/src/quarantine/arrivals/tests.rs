@@ -258,7 +258,7 @@ fn l07_git_obeys_nothing_of_a_repository_that_is_given_back() {
 
 /// The stage may have opened it before something was mounted there.
 #[test]
-fn l07_moves_what_appears_in_an_empty_directory() {
+fn l07_moves_the_entries_that_appear_in_an_empty_directory() {
     let mut place = Place::new("opened", |_| ());
     place.write(".git/HEAD");
     let mut opened = None;
@@ -388,7 +388,7 @@ fn l07_a_directory_that_cannot_be_mounted_is_moved() {
 
 /// Names that stand for something by now came while another run went on.
 #[test]
-fn l07_leaves_alone_what_was_there_at_the_start() {
+fn l07_keeps_the_links_and_directories_that_were_there_at_the_start() {
     let mut place = Place::new("before", |tree| {
         fs::create_dir(tree.join(".git")).unwrap();
         symlink("x", tree.join("link")).unwrap();
