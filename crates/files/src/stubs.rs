@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn l06_removes_a_stub_with_its_last_holder_and_no_other_file() {
+    fn l06_removes_only_stubs_and_only_with_their_last_holder() {
         let dir = repository("shared");
         let keeper = keeper(&dir);
         for name in [".git/commondir", ".git/config.worktree"] {
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn l06_makes_no_stub_where_there_is_no_repository() {
+    fn l06_makes_stubs_only_in_a_repository() {
         let dir = repository("none");
         fs::remove_file(dir.join(".git/HEAD")).unwrap();
         for name in [".git/commondir", "commondir", ".git/other", "away/.git/commondir"] {
@@ -407,7 +407,7 @@ mod tests {
 
     /// git passes over both settings where there is a `commondir`.
     #[test]
-    fn l06_makes_no_commondir_that_changes_what_git_reads() {
+    fn l06_makes_no_commondir_in_a_bare_repository_or_with_core_worktree() {
         let dir = repository("bare");
         let (path, keeper) = (dir.join(".git/commondir"), keeper(&dir));
         for (config, is_held) in [
