@@ -266,7 +266,7 @@ mod tests {
 
     /// K25, K50.
     #[test]
-    fn b32_what_a_killed_run_left_is_swept_and_what_is_in_use_is_not() {
+    fn b32_sweeps_the_directory_of_a_killed_run_but_not_one_in_use() {
         let base = scratch("sweep");
         let killed = RunDir::create(&base).unwrap();
         let path = killed.path.clone();
@@ -290,7 +290,7 @@ mod tests {
     /// K25: root sweeps a directory that it gave to a stage's user, but not one that the user made.
     #[test]
     #[ignore = "needs root"]
-    fn b32_root_sweeps_what_it_has_given_to_another_user() {
+    fn b32_root_sweeps_a_directory_that_it_gave_to_another_user() {
         let base = scratch("given");
         let left = [RunDir::create(&base).unwrap(), RunDir::create(&base).unwrap()];
         let used = RunDir::create(&base).unwrap();

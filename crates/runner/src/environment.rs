@@ -431,7 +431,7 @@ mod tests {
 
     /// K41.
     #[test]
-    fn b31_what_the_caller_has_stays_with_the_caller() {
+    fn b31_passes_only_the_listed_variables_of_the_caller() {
         let host = [
             ("PATH", "/bin"),
             ("SSH_AUTH_SOCK", "/run/agent"),

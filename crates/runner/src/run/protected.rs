@@ -277,7 +277,7 @@ mod tests {
 
     /// The signal repeats; the first one counts as a repetition of the one that ended the stage.
     #[test]
-    fn l18_a_signal_ends_the_search_for_what_is_left() {
+    fn l18_a_signal_ends_the_search_for_leftovers() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let signals = Signals::listen(&[Signal::SIGUSR2]).unwrap();
