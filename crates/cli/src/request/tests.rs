@@ -13,9 +13,9 @@ use crate::commands::proxy::without_stage;
 use crate::terminal::Paint;
 
 /// A directory that goes away with the test.
-struct Place(PathBuf);
+struct Scene(PathBuf);
 
-impl Place {
+impl Scene {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl Place {
         self.asked(words).request
     }
 
-    /// The report, with this place's own path taken out.
+    /// The report, with this scene's own path taken out.
     fn report(&self, words: &[&str]) -> String {
         let failure = self.try_request(words).expect_err("it is refused");
         assert_eq!(failure.exit().code(), 2);
@@ -57,7 +57,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scene {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -69,13 +69,13 @@ fn rules(request: &Request) -> Vec<String> {
 
 #[test]
 fn rules_keep_their_origins() {
-    let place = Place::new();
-    place.file("hosts.txt", "# ours\nb.example  # why\n\n!c.example\n");
-    place.file(
+    let scene = Scene::new();
+    scene.file("hosts.txt", "# ours\nb.example  # why\n\n!c.example\n");
+    scene.file(
         "policy.toml",
         "schema = 1\n[network]\nallow = [\n  \"d.example:80,443\",\n]\ndeny = [\"e.example\"]\n",
     );
-    let request = place.request(&[
+    let request = scene.request(&[
         "--allow",
         "a.example",
         "--allow",
@@ -101,14 +101,14 @@ fn rules_keep_their_origins() {
 /// What flags and files ask for of this machine is a rule and a place inside; the plan refuses what has no place.
 #[test]
 fn services_of_this_machine() {
-    let place = Place::new();
-    place.file("ports.toml", "[network]\nallow = [\"a.example\"]\nhost_port = [5432,\n  \"11434:80\"]");
-    place.file(".exeat.toml", "[network]\nallow = [\"b.example\"]\nhost_port = [6379]");
-    place.file("site.toml", "[network]\nallow = [\"a.example\", \"b.example\", \"127.0.0.1:5432\"]");
+    let scene = Scene::new();
+    scene.file("ports.toml", "[network]\nallow = [\"a.example\"]\nhost_port = [5432,\n  \"11434:80\"]");
+    scene.file(".exeat.toml", "[network]\nallow = [\"b.example\"]\nhost_port = [6379]");
+    scene.file("site.toml", "[network]\nallow = [\"a.example\", \"b.example\", \"127.0.0.1:5432\"]");
     let ports =
         |request: &Request| request.host_ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
 
-    let request = place.request(&["--policy", "ports.toml", "--host-port", "8765:8000"]);
+    let request = scene.request(&["--policy", "ports.toml", "--host-port", "8765:8000"]);
     assert_eq!(ports(&request), "5432 11434:80 8765:8000");
     assert_eq!(
         rules(&request),
@@ -123,10 +123,10 @@ fn services_of_this_machine() {
         request.policy.rules().iter().all(|rule| (rule.note.tls == TlsCheck::Off) == (rule.id.get() != 1))
     );
     // Nothing is said of NO_PROXY: it is what clients look for.
-    assert_eq!(place.asked(&["--host-port", "8765"]).notes.len(), 1, "the project's own file is not used");
+    assert_eq!(scene.asked(&["--host-port", "8765"]).notes.len(), 1, "the project's own file is not used");
 
-    assert_eq!(ports(&place.request(&["--policy", ".exeat.toml"])), "6379");
-    let asked = place.asked(&["--ceiling", "site.toml", "--host-port", "5432"]);
+    assert_eq!(ports(&scene.request(&["--policy", ".exeat.toml"])), "6379");
+    let asked = scene.asked(&["--ceiling", "site.toml", "--host-port", "5432"]);
     assert_eq!(ports(&asked.request), "5432", "an unnamed file has no say in it");
     assert!(rules(&asked.request).iter().any(|rule| rule.starts_with("b.example")));
     assert!(
@@ -136,8 +136,8 @@ fn services_of_this_machine() {
     );
 
     let declared = r#"[{"effect": "NetworkHosts", "hosts": ["127.0.0.1:5432"]}]"#;
-    assert_eq!(ports(&place.request(&["--effects", declared, "--host-port", "5432"])), "5432");
-    insta::assert_snapshot!(place.report(&["--via", "unix:/run/x.sock", "--host-port", "5432"]), @r"
+    assert_eq!(ports(&scene.request(&["--effects", declared, "--host-port", "5432"])), "5432");
+    insta::assert_snapshot!(scene.report(&["--via", "unix:/run/x.sock", "--host-port", "5432"]), @r"
     exeat: error: `--host-port` says nothing with `--via`: the other proxy's policy holds, and it would dial its own machine
       hint: a run without --via, or without --host-port
     ");
@@ -146,17 +146,17 @@ fn services_of_this_machine() {
 /// One file is enough for report mode and NAT64, a flag says the last word, and a ceiling has the very last.
 #[test]
 fn what_holds_for_all_rules() {
-    let place = Place::new();
-    place.file("report.toml", "[network]\nmode = \"report\"");
-    place.file(
+    let scene = Scene::new();
+    scene.file("report.toml", "[network]\nmode = \"report\"");
+    scene.file(
         "enforce.toml",
         "[network]\nmode = \"enforce\"\nech = \"record\"\nnat64 = false\nsocks5 = false",
     );
-    place.file("more.toml", "[network]\nnat64 = true\nech = \"refuse\"\nsocks5 = true");
-    place.file("open.toml", "[network]\nreport = true\nnat64 = true\nech = \"record\"");
-    place.file("no-report.toml", "[network]\nreport = false");
-    place.file("no-nat64.toml", "[network]\nnat64 = false");
-    place.file("no-ech.toml", "[network]\nech = \"refuse\"");
+    scene.file("more.toml", "[network]\nnat64 = true\nech = \"refuse\"\nsocks5 = true");
+    scene.file("open.toml", "[network]\nreport = true\nnat64 = true\nech = \"record\"");
+    scene.file("no-report.toml", "[network]\nreport = false");
+    scene.file("no-nat64.toml", "[network]\nnat64 = false");
+    scene.file("no-ech.toml", "[network]\nech = \"refuse\"");
     for (words, mode, nat64, ech) in [
         ("", Mode::Enforce, false, Ech::Record),
         ("--mode report", Mode::Report, false, Ech::Record),
@@ -187,31 +187,31 @@ fn what_holds_for_all_rules() {
             Ech::Refuse,
         ),
     ] {
-        let request = place.request(&words.split_whitespace().collect::<Vec<_>>());
+        let request = scene.request(&words.split_whitespace().collect::<Vec<_>>());
         assert_eq!(request.policy.terms(), Terms { mode, nat64, ech }, "{words}");
     }
-    let socks5 = |words: &[&str]| place.request(words).socks5;
+    let socks5 = |words: &[&str]| scene.request(words).socks5;
     assert!(!socks5(&[]) && !socks5(&["--policy", "enforce.toml"]));
     assert!(
         socks5(&["--set", "network.socks5=true"])
             && socks5(&["--policy", "more.toml", "--policy", "enforce.toml"])
     );
 
-    insta::assert_snapshot!(place.report(&["--mode", "report", "--ceiling", "no-report.toml"]), @r"
+    insta::assert_snapshot!(scene.report(&["--mode", "report", "--ceiling", "no-report.toml"]), @r"
     exeat: error: report mode is forbidden by the ceiling no-report.toml
       hint: --mode enforce runs with what the rules allow
     ");
     let words = ["--policy", "report.toml", "--ceiling", "open.toml", "--ceiling", "no-report.toml"];
-    insta::assert_snapshot!(place.report(&words), @r"
+    insta::assert_snapshot!(scene.report(&words), @r"
     exeat: error: report.toml: report mode is forbidden by the ceiling no-report.toml
       hint: --mode enforce runs with what the rules allow
     ");
     assert_eq!(
-        place.report(&["--policy", "more.toml", "--ceiling", "no-nat64.toml"]),
+        scene.report(&["--policy", "more.toml", "--ceiling", "no-nat64.toml"]),
         "exeat: error: more.toml: nat64 is forbidden by the ceiling no-nat64.toml\n"
     );
     assert!(
-        place
+        scene
             .report(&["--set", "network.nat64=true", "--ceiling", "no-nat64.toml"])
             .contains("--set: nat64 is forbidden")
     );
@@ -220,31 +220,31 @@ fn what_holds_for_all_rules() {
 /// The project's own file is a stranger's word: it switches nothing on of which no ceiling speaks.
 #[test]
 fn the_projects_file_alone_reports_on_nothing() {
-    let place = Place::new();
-    place.file(".exeat.toml", "[network]\nmode = \"report\"\nnat64 = true\nech = \"refuse\"");
-    place.file("silent.toml", "[network]\nallow = [\"*.corp.example\"]");
-    place.file("open.toml", "[network]\nreport = true\nnat64 = true");
-    place.file("no-report.toml", "[network]\nreport = false");
-    let asked = place.asked(&["--ceiling", "silent.toml"]);
+    let scene = Scene::new();
+    scene.file(".exeat.toml", "[network]\nmode = \"report\"\nnat64 = true\nech = \"refuse\"");
+    scene.file("silent.toml", "[network]\nallow = [\"*.corp.example\"]");
+    scene.file("open.toml", "[network]\nreport = true\nnat64 = true");
+    scene.file("no-report.toml", "[network]\nreport = false");
+    let asked = scene.asked(&["--ceiling", "silent.toml"]);
     assert_eq!(asked.request.policy.terms(), Terms { ech: Ech::Refuse, ..Terms::default() });
     assert!(
         asked.notes[1].contains("left out, because no ceiling bounds it: network.mode, network.nat64;"),
         "{:?}",
         asked.notes
     );
-    let terms = place.request(&["--ceiling", "open.toml"]).policy.terms();
+    let terms = scene.request(&["--ceiling", "open.toml"]).policy.terms();
     assert_eq!((terms.mode, terms.nat64), (Mode::Report, true));
-    assert!(place.report(&["--ceiling", "no-report.toml"]).contains(".exeat.toml: report mode is forbidden"));
+    assert!(scene.report(&["--ceiling", "no-report.toml"]).contains(".exeat.toml: report mode is forbidden"));
 }
 
 /// K13: of connections the smallest number holds, whoever says it.
 #[test]
 fn limits_of_connections() {
-    let place = Place::new();
-    place.file("policy.toml", "[limits]\nconnections = 512\nconnections_per_host = 64");
-    place.file("ceiling.toml", "[limits]\nconnections = 100");
+    let scene = Scene::new();
+    scene.file("policy.toml", "[limits]\nconnections = 512\nconnections_per_host = 64");
+    scene.file("ceiling.toml", "[limits]\nconnections = 100");
     let limits = |words: &[&str]| {
-        let Limits { connections, connections_per_host, .. } = place.request(words).limits;
+        let Limits { connections, connections_per_host, .. } = scene.request(words).limits;
         (connections, connections_per_host)
     };
     assert_eq!(limits(&[]), (None, None));
@@ -266,23 +266,23 @@ fn limits_of_connections() {
 
 #[test]
 fn a_target_named_by_tls_off_is_not_checked() {
-    let place = Place::new();
-    let request = place.request(&["--allow", "db.example:5432", "--tls-off", "db.example:5432"]);
+    let scene = Scene::new();
+    let request = scene.request(&["--allow", "db.example:5432", "--tls-off", "db.example:5432"]);
     let target = exeat_policy::Target::parse(b"db.example:5432").unwrap();
     let admitted = request.policy.admit(target, exeat_policy::Day::from_unix(0)).unwrap();
     assert_eq!(admitted.rule().unwrap().note.tls, TlsCheck::Off);
-    assert!(place.report(&["--tls-off", "!db.example"]).contains("one allow rule is needed here"));
+    assert!(scene.report(&["--tls-off", "!db.example"]).contains("one allow rule is needed here"));
 }
 
 /// A3.
 #[test]
 fn paths_of_a_file_are_relative_to_it_and_those_of_flags_to_here() {
-    let place = Place::new();
-    place.file(
+    let scene = Scene::new();
+    scene.file(
         "conf/policy.toml",
         "[fs]\nview = \"host\"\nro = [\"~/datasets:/data\", \"../lib\"]\nrw = [\"out\"]\nmask = [\"secrets\", \"~\"]\n",
     );
-    let request = place.request(&[
+    let request = scene.request(&[
         "--policy",
         "conf/policy.toml",
         "--ro",
@@ -294,7 +294,7 @@ fn paths_of_a_file_are_relative_to_it_and_those_of_flags_to_here() {
         "--mask",
         "m",
     ]);
-    let here = |path: &str| place.0.join(path);
+    let here = |path: &str| scene.0.join(path);
     let bind = |host: PathBuf, guest: PathBuf| Bind { host, guest };
     assert_eq!(
         request.files.ro,
@@ -311,14 +311,14 @@ fn paths_of_a_file_are_relative_to_it_and_those_of_flags_to_here() {
     );
     assert_eq!(request.files.mask, [here("conf/secrets"), "/home/ann".into(), here("m")]);
     assert_eq!(request.files.view, View::Host);
-    assert_eq!(place.request(&["--policy", "conf/policy.toml", "--fs", "minimal"]).files.view, View::Minimal);
+    assert_eq!(scene.request(&["--policy", "conf/policy.toml", "--fs", "minimal"]).files.view, View::Minimal);
 }
 
 #[test]
 fn the_environment_is_that_of_files_then_that_of_flags() {
-    let place = Place::new();
-    place.file("p.toml", "[env]\npass = [\"CI\"]\nset = { LANG = \"C.UTF-8\" }\n");
-    let request = place.request(&["--policy", "p.toml", "--env", "LANG=de", "--env", "X"]);
+    let scene = Scene::new();
+    scene.file("p.toml", "[env]\npass = [\"CI\"]\nset = { LANG = \"C.UTF-8\" }\n");
+    let request = scene.request(&["--policy", "p.toml", "--env", "LANG=de", "--env", "X"]);
     let set = |name: &str, value: &str| EnvRule::Set(name.into(), value.into());
     let pass = |name: &str| EnvRule::Pass(name.into());
     assert_eq!(request.env, [pass("CI"), set("LANG", "C.UTF-8"), set("LANG", "de"), pass("X")]);
@@ -326,12 +326,12 @@ fn the_environment_is_that_of_files_then_that_of_flags() {
 
 #[test]
 fn files_that_differ_are_not_guessed_about() {
-    let place = Place::new();
-    place.file("a.toml", "stage = \"a\"\n[fs]\nview = \"host\"\n");
-    place.file("b.toml", "stage = \"b\"\n");
-    assert_eq!(place.request(&["--policy", "a.toml", "--policy", "a.toml"]).stage.as_deref(), Some("a"));
-    assert_eq!(place.request(&["--policy", "a.toml", "--stage", "s"]).stage.as_deref(), Some("s"));
-    insta::assert_snapshot!(place.report(&["--policy", "a.toml", "--policy", "b.toml"]), @r#"
+    let scene = Scene::new();
+    scene.file("a.toml", "stage = \"a\"\n[fs]\nview = \"host\"\n");
+    scene.file("b.toml", "stage = \"b\"\n");
+    assert_eq!(scene.request(&["--policy", "a.toml", "--policy", "a.toml"]).stage.as_deref(), Some("a"));
+    assert_eq!(scene.request(&["--policy", "a.toml", "--stage", "s"]).stage.as_deref(), Some("s"));
+    insta::assert_snapshot!(scene.report(&["--policy", "a.toml", "--policy", "b.toml"]), @r#"
     exeat: error: `a.toml` and `b.toml` differ about the stage's name
       hint: leave it to one of the files
     "#);
@@ -339,25 +339,25 @@ fn files_that_differ_are_not_guessed_about() {
 
 #[test]
 fn the_project_file_is_used_only_when_named() {
-    let place = Place::new();
-    place.file(".exeat.toml", "[network]\nallow = [\"a.example\"]\n");
-    let RunRequest { request, notes, .. } = place.try_request(&[]).unwrap();
+    let scene = Scene::new();
+    scene.file(".exeat.toml", "[network]\nallow = [\"a.example\"]\n");
+    let RunRequest { request, notes, .. } = scene.try_request(&[]).unwrap();
     assert!(request.policy.is_empty());
     assert_eq!(notes, [".exeat.toml was found and not used; --policy .exeat.toml uses it"]);
-    let RunRequest { request, notes, .. } = place.try_request(&["--policy", "./.exeat.toml"]).unwrap();
+    let RunRequest { request, notes, .. } = scene.try_request(&["--policy", "./.exeat.toml"]).unwrap();
     assert_eq!(rules(&request), ["a.example:443 ./.exeat.toml:2"]);
     assert!(notes.is_empty());
 }
 
 #[test]
 fn reports() {
-    let place = Place::new();
-    place
+    let scene = Scene::new();
+    scene
         .file("bad.toml", "[network]\nallow = [\"ok.example\", \"https://api.example.com/v1\"]\nalow = []\n");
-    place.file("bad.txt", "ok.example\n*foo.example\n");
-    place.file("latin1.txt", "ok.example\n");
-    fs::write(place.0.join("latin1.txt"), b"ok.example\n# caf\xe9\n").unwrap();
-    fs::write(place.0.join("big.toml"), vec![b'\n'; MAX_FILE_BYTES + 1]).unwrap();
+    scene.file("bad.txt", "ok.example\n*foo.example\n");
+    scene.file("latin1.txt", "ok.example\n");
+    fs::write(scene.0.join("latin1.txt"), b"ok.example\n# caf\xe9\n").unwrap();
+    fs::write(scene.0.join("big.toml"), vec![b'\n'; MAX_FILE_BYTES + 1]).unwrap();
     let mut all = String::new();
     for words in [
         &["--allow", "https://api.example.com/v1"][..],
@@ -374,7 +374,7 @@ fn reports() {
         &["--policy", "big.toml"],
         &["--policy", "-", "--policy", "-"],
     ] {
-        all.push_str(&format!("$ exeat run {}\n{}\n", words.join(" "), place.report(words)));
+        all.push_str(&format!("$ exeat run {}\n{}\n", words.join(" "), scene.report(words)));
     }
     insta::with_settings!({ prepend_module_to_snapshot => false, snapshot_path => "../snapshots" }, {
         insta::assert_snapshot!("reports", all);
@@ -391,11 +391,11 @@ fn what_a_proxy_leaves_out_of_a_policy() {
         ("[env]\npass = [\"CI\"]\n", Some("[env] of")),
         ("[fs]\nmask = [\"x\"]\n[env]\nset = { A = \"b\" }\n", Some("[fs], [env] of")),
     ] {
-        let place = Place::new();
-        place.file("p.toml", text);
+        let scene = Scene::new();
+        scene.file("p.toml", text);
         let words = ["exeat", "proxy", "--listen", "unix:s", "--policy", "p.toml"];
         let Command::Proxy(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
-        let note = without_stage(&compose(&args.policy.request(), &place.machine(), true).unwrap());
+        let note = without_stage(&compose(&args.policy.request(), &scene.machine(), true).unwrap());
         assert!(note.is_some() == left_out.is_some(), "{text}: {note:?}");
         assert!(
             note.clone().unwrap_or_default().starts_with(left_out.unwrap_or_default()),
@@ -408,17 +408,17 @@ fn what_a_proxy_leaves_out_of_a_policy() {
 /// paths start there.
 #[test]
 fn a_ceiling_counts_once() {
-    let place = Place::new();
+    let scene = Scene::new();
     let text = "[network]\nallow = [\"a.example\"]\n";
-    place.file("config/exeat/policy.toml", text);
+    scene.file("config/exeat/policy.toml", text);
     // Not below the working directory, where a stage could have made it.
-    place.file("work/-", text);
-    place.file("work/below/policy.toml", text);
+    scene.file("work/-", text);
+    scene.file("work/below/policy.toml", text);
     for (link, end) in [("config/exeat/link.toml", "policy.toml"), ("work/link.toml", "below/policy.toml")] {
-        std::os::unix::fs::symlink(end, place.0.join(link)).unwrap();
+        std::os::unix::fs::symlink(end, scene.0.join(link)).unwrap();
     }
-    let env = [("XDG_CONFIG_HOME".into(), place.0.join("config").into())];
-    let machine = Machine::new(place.0.join("work"), env.into(), exeat_runner::take_fd);
+    let env = [("XDG_CONFIG_HOME".into(), scene.0.join("config").into())];
+    let machine = Machine::new(scene.0.join("work"), env.into(), exeat_runner::take_fd);
     for (named, count) in [
         (&[][..], 1),
         (&["../config/exeat/policy.toml", "../config/exeat/../exeat/policy.toml"], 1),
@@ -439,12 +439,12 @@ fn a_ceiling_counts_once() {
 
 #[test]
 fn no_home_no_tilde() {
-    let place = Place::new();
+    let scene = Scene::new();
     let Command::Run(args) = Cli::try_parse_from(["exeat", "run", "--ro", "~/x", "true"]).unwrap().command
     else {
         panic!()
     };
-    let mut machine = place.machine();
+    let mut machine = scene.machine();
     machine.env = [("HOME".into(), "relative".into())].into();
     let report = run(*args, machine).expect_err("there is no HOME").report(Paint::PLAIN);
     assert_eq!(report, "exeat: error: --ro: `~` is HOME, and HOME is not set to an absolute path\n");
@@ -452,9 +452,9 @@ fn no_home_no_tilde() {
 
 #[test]
 fn no_command_and_how_it_is_done() {
-    let place = Place::new();
+    let scene = Scene::new();
     let Command::Run(args) = Cli::try_parse_from(["exeat", "run"]).unwrap().command else { panic!() };
-    let report = run(*args, place.machine()).expect_err("nothing to run").report(Paint::PLAIN);
+    let report = run(*args, scene.machine()).expect_err("nothing to run").report(Paint::PLAIN);
     insta::assert_snapshot!(report, @r#"
     exeat: error: there is no command to run
       hint: exeat run --allow api.example.com -- curl -sS https://api.example.com/
@@ -464,10 +464,10 @@ fn no_command_and_how_it_is_done() {
 /// K5: git's configuration can be opened in a file too.
 #[test]
 fn a_file_may_open_gits_configuration() {
-    let place = Place::new();
-    place.file("open.toml", "[fs]\nallow_write = [\".git\"]\n");
+    let scene = Scene::new();
+    scene.file("open.toml", "[fs]\nallow_write = [\".git\"]\n");
     let is_open =
-        |words: &[&str]| place.request(words).files.allow_write.iter().any(exeat_runner::LetThrough::is_git);
+        |words: &[&str]| scene.request(words).files.allow_write.iter().any(exeat_runner::LetThrough::is_git);
     assert!(is_open(&["--policy", "open.toml"]) && is_open(&["--allow-write", ".git"]));
     assert!(is_open(&["--set", "fs.allow_write=[\".git\"]"]) && !is_open(&[]));
 }
@@ -475,28 +475,28 @@ fn a_file_may_open_gits_configuration() {
 /// B12: names that are let through, of flags and of files; one that the table does not cover is refused, with the place.
 #[test]
 fn b12_names_are_let_through_by_flags_and_files() {
-    let place = Place::new();
-    place.file("open.toml", "[fs]\nallow_write = [\".vscode\"]\n");
-    let files = place.request(&["--policy", "open.toml", "--allow-write", ".claude/commands"]).files;
+    let scene = Scene::new();
+    scene.file("open.toml", "[fs]\nallow_write = [\".vscode\"]\n");
+    let files = scene.request(&["--policy", "open.toml", "--allow-write", ".claude/commands"]).files;
     let names: Vec<&str> = files.allow_write.iter().map(exeat_runner::LetThrough::as_str).collect();
     assert_eq!(names, [".vscode", ".claude/commands"]);
-    place.file("other.toml", "[fs]\nallow_write = [\"src\"]\n");
+    scene.file("other.toml", "[fs]\nallow_write = [\"src\"]\n");
     for words in [["--policy", "other.toml"], ["--ceiling", "other.toml"], ["--allow-write", "src"]] {
-        assert!(place.report(&words).contains("`src`: no protected name is that"), "{words:?}");
+        assert!(scene.report(&words).contains("`src`: no protected name is that"), "{words:?}");
     }
 }
 
 /// H23, K12: of a project's file that nobody named, what no ceiling speaks about does not count.
 #[test]
 fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
-    let place = Place::new();
-    place.file(
+    let scene = Scene::new();
+    scene.file(
         ".exeat.toml",
         "stage = \"s\"\n[network]\nallow = [\"a.example\"]\n[fs]\nview = \"host\"\nro = [\"~/.ssh\"]\nrw = [\"~/.bashrc\"]\n\
          mask = [\"m\"]\nallow_write = [\".vscode\"]\ncache = \"none\"\n[env]\npass = [\"TOKEN\"]\nset = { A = \"b\" }\n[limits]\npids = 9\n[sandbox]\ntty = \"off\"\n[effects]\non_excess = \"narrow\"\n",
     );
-    place.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
-    let asked = place.asked(&["--ceiling", "hosts.toml"]);
+    scene.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
+    let asked = scene.asked(&["--ceiling", "hosts.toml"]);
     let files = &asked.request.files;
     assert_eq!((files.view, files.ro.len(), files.rw.len(), files.mask.len()), (View::Project, 0, 0, 1));
     assert!(files.cache == Cache::Run && asked.request.tty == Tty::Auto);
@@ -508,13 +508,13 @@ fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
          effects.on_excess, fs.allow_write, env.pass, env.set; --policy .exeat.toml uses all of it"
     );
     // Each list on its own.
-    place.file("more.toml", "[network]\nallow = [\"a.example\"]\n[fs]\nrw = [\"/srv\"]\n[env]\npass = []\n");
-    let request = place.request(&["--ceiling", "more.toml"]);
+    scene.file("more.toml", "[network]\nallow = [\"a.example\"]\n[fs]\nrw = [\"/srv\"]\n[env]\npass = []\n");
+    let request = scene.request(&["--ceiling", "more.toml"]);
     assert_eq!((request.files.ro.len(), request.files.rw.len(), request.env.len()), (0, 1, 1));
     // A value names a tree that is shown then, as JAVA_HOME does: a bound of files is needed too.
-    place.file("both.toml", "[fs]\nro = [\"/srv\"]\n[env]\npass = []\n");
-    assert_eq!(place.request(&["--ceiling", "both.toml"]).env.len(), 2);
-    let request = place.request(&["--ceiling", "hosts.toml", "--policy", ".exeat.toml"]);
+    scene.file("both.toml", "[fs]\nro = [\"/srv\"]\n[env]\npass = []\n");
+    assert_eq!(scene.request(&["--ceiling", "both.toml"]).env.len(), 2);
+    let request = scene.request(&["--ceiling", "hosts.toml", "--policy", ".exeat.toml"]);
     assert_eq!((request.files.view, request.files.rw.len(), request.env.len()), (View::Host, 1, 2));
 }
 
@@ -522,30 +522,30 @@ fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
 /// Whoever opens one waits for a writer, and an earlier stage may have made it.
 #[test]
 fn l09_a_named_pipe_decides_nothing() {
-    let place = Place::new();
-    let at = place.0.join("pipe");
+    let scene = Scene::new();
+    let at = scene.0.join("pipe");
     nix::unistd::mkfifo(&at, nix::sys::stat::Mode::S_IRWXU).unwrap();
     for words in [&["--policy", "pipe"][..], &["--ceiling", "pipe"], &["--allow", "@pipe"]] {
-        let refused = place.try_request(words).err().map(|failure| failure.report(Paint::PLAIN));
+        let refused = scene.try_request(words).err().map(|failure| failure.report(Paint::PLAIN));
         assert!(refused.as_ref().is_some_and(|said| said.contains("a named pipe")), "{refused:?}");
     }
 }
 
 #[test]
 fn ignores_a_project_file_that_is_not_a_regular_policy_file() {
-    let place = Place::new();
-    place.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
-    let at = place.0.join(".exeat.toml");
+    let scene = Scene::new();
+    scene.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
+    let at = scene.0.join(".exeat.toml");
     std::os::unix::fs::symlink("hosts.toml", &at).unwrap();
-    let notes = place.asked(&["--ceiling", "hosts.toml"]).notes;
+    let notes = scene.asked(&["--ceiling", "hosts.toml"]).notes;
     assert_eq!(notes, [".exeat.toml was found and not used: it is a link; --policy .exeat.toml uses it"]);
     fs::remove_file(&at).unwrap();
     nix::unistd::mkfifo(&at, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let notes = place.asked(&["--ceiling", "hosts.toml"]).notes;
+    let notes = scene.asked(&["--ceiling", "hosts.toml"]).notes;
     assert!(notes[0].contains("it is no regular file"), "{notes:?}");
     fs::remove_file(&at).unwrap();
-    place.file(".exeat.toml", r#"{"ro_binds": [], "network": true, "env_allowlist": []}"#);
-    let asked = place.asked(&["--ceiling", "hosts.toml"]);
+    scene.file(".exeat.toml", r#"{"ro_binds": [], "network": true, "env_allowlist": []}"#);
+    let asked = scene.asked(&["--ceiling", "hosts.toml"]);
     assert!(asked.notes[0].contains("an isolation policy") && asked.request.policy.is_empty());
     assert_eq!(asked.request.sources.len(), 1, "the ceiling");
 }
@@ -553,22 +553,22 @@ fn ignores_a_project_file_that_is_not_a_regular_policy_file() {
 /// K13: whatever grants beside the effects, hosts or files, makes them a bound of it.
 #[test]
 fn effects_bound_every_other_grant() {
-    let place = Place::new();
+    let scene = Scene::new();
     let effects =
         r#"[{"effect": "FsRead", "path": "/srv/in"}, {"effect": "NetworkHosts", "hosts": ["a.example"]}]"#;
-    let alone = place.request(&["--effects", effects]);
+    let alone = scene.request(&["--effects", effects]);
     assert_eq!((alone.files.ro.len(), alone.files.declared), (1, None));
     assert!(!alone.policy.is_empty());
     // Files of the command line are no grant of hosts.
-    let files = place.request(&["--effects", effects, "--ro", "/srv"]);
+    let files = scene.request(&["--effects", effects, "--ro", "/srv"]);
     assert_eq!(files.files.ro, [Bind { host: "/srv".into(), guest: "/srv".into() }]);
     assert!(files.files.declared.is_some() && !files.policy.is_empty());
-    let nothing = place.request(&["--effects", "[]", "--rw", "/srv"]);
+    let nothing = scene.request(&["--effects", "[]", "--rw", "/srv"]);
     assert!(nothing.files.declared.is_some_and(|declared| declared.write.is_empty()));
     // A project's file that a ceiling lets in grants like any other.
-    place.file(".exeat.toml", "[network]\nallow = [\"a.example\", \"b.example\"]\n");
-    place.file("c.toml", "[network]\nallow = [\"*.example\"]\nallow_shared_suffix = true\n");
-    let both = place.request(&["--effects", effects, "--ceiling", "c.toml"]);
+    scene.file(".exeat.toml", "[network]\nallow = [\"a.example\", \"b.example\"]\n");
+    scene.file("c.toml", "[network]\nallow = [\"*.example\"]\nallow_shared_suffix = true\n");
+    let both = scene.request(&["--effects", effects, "--ceiling", "c.toml"]);
     assert!(both.files.declared.is_some());
     let target = |text: &[u8]| exeat_policy::Target::parse(text).unwrap();
     let today = exeat_policy::Day::from_unix(0);
@@ -579,9 +579,9 @@ fn effects_bound_every_other_grant() {
 /// The agent would ask the real host until it gives up.
 #[test]
 fn a_variable_that_sends_a_client_elsewhere_is_named_when_it_is_not_passed() {
-    let place = Place::new();
+    let scene = Scene::new();
     let notes = |words: &[&str], is_set: bool| {
-        let mut machine = place.machine();
+        let mut machine = scene.machine();
         if is_set {
             machine.env.insert("ANTHROPIC_BASE_URL".into(), "http://127.0.0.1:1".into());
         }
@@ -607,13 +607,13 @@ fn a_variable_that_sends_a_client_elsewhere_is_named_when_it_is_not_passed() {
 /// in any case.
 #[test]
 fn keys_are_set_as_in_a_file_that_counts_first() {
-    let place = Place::new();
-    place.file(
+    let scene = Scene::new();
+    scene.file(
         "p.toml",
         "stage = \"file\"\n[network]\nallow = [\"a.example\"]\nsocks5 = true\n[fs]\nview = \"host\"\nro = [\"/a\"]\n\
          [env]\nset = { A = \"file\" }\n[limits]\npids = 3\nopen_files = 30\n[sandbox]\nbridge = \"relay\"\ntty = \"off\"\n",
     );
-    place.file("c.toml", "[network]\nallow = [\"a.example\"]\n[limits]\nopen_files = 40\n");
+    scene.file("c.toml", "[network]\nallow = [\"a.example\"]\n[limits]\nopen_files = 40\n");
     let words = [
         "--policy",
         "p.toml",
@@ -638,33 +638,33 @@ fn keys_are_set_as_in_a_file_that_counts_first() {
         "--set",
         "audit.sync=true",
     ];
-    let request = place.request(&words);
+    let request = scene.request(&words);
     assert_eq!(rules(&request), ["a.example:443 p.toml:3", "b.example:443 --set"]);
     assert_eq!((request.stage.as_deref(), request.socks5, request.audit_sync), (Some("set"), false, true));
     assert_eq!((request.files.view, request.bridge, request.tty), (View::Minimal, Bridge::Handoff, Tty::Off));
     let shown: Vec<_> = request.files.ro.iter().map(|bind| bind.host.clone()).collect();
-    assert_eq!(shown, [PathBuf::from("/a"), place.0.join("b")]);
+    assert_eq!(shown, [PathBuf::from("/a"), scene.0.join("b")]);
     assert_eq!(request.env.last(), Some(&EnvRule::Set("A".into(), "set".into())));
     assert_eq!((request.limits.pids, request.limits.open_files), (Some(9), Some(50)));
 
-    let named = place.request(&[&words[..], &["--stage", "flag", "--fs", "project", "--pids", "7"]].concat());
+    let named = scene.request(&[&words[..], &["--stage", "flag", "--fs", "project", "--pids", "7"]].concat());
     assert_eq!((named.stage.as_deref(), named.files.view), (Some("flag"), View::Project));
     assert_eq!(named.limits.pids, Some(7));
-    let under = place.request(&[&words[..], &["--ceiling", "c.toml"]].concat());
+    let under = scene.request(&[&words[..], &["--ceiling", "c.toml"]].concat());
     assert_eq!(under.limits.open_files, Some(40));
     let target = exeat_policy::Target::parse(b"b.example:443").unwrap();
     assert!(under.policy.admit(target, exeat_policy::Day::from_unix(0)).is_err());
 
     // What says nothing of hosts is no grant, so that effects alone stay one.
     let effects = r#"[{"effect": "NetworkHosts", "hosts": ["a.example"]}]"#;
-    assert!(!place.request(&["--effects", effects, "--set", "network.ech=refuse"]).policy.is_empty());
-    insta::assert_snapshot!(place.report(&["--set", "limits.pids=9", "--set", "network.nat65=true"]), @r"
+    assert!(!scene.request(&["--effects", effects, "--set", "network.ech=refuse"]).policy.is_empty());
+    insta::assert_snapshot!(scene.report(&["--set", "limits.pids=9", "--set", "network.nat65=true"]), @r"
     exeat: error: --set:2:9: there is no key `nat65` in `[network]`
       2 | network.nat65=true
         |         ^^^^^
         = probably meant: nat64
     ");
-    let said = place.report(&["--set", "fs.allow_write=[\"src\"]"]);
+    let said = scene.report(&["--set", "fs.allow_write=[\"src\"]"]);
     assert!(
         said.starts_with("exeat: error: --set: fs.allow_write: `src`: no protected name is that"),
         "{said}"
@@ -674,9 +674,9 @@ fn keys_are_set_as_in_a_file_that_counts_first() {
 /// A job is found again by the labels that its scheduler gives it; what was given says the last word.
 #[test]
 fn jobs_become_labels() {
-    let place = Place::new();
+    let scene = Scene::new();
     let labels = |words: &[&str], env: &[(&str, &str)]| {
-        let mut machine = place.machine();
+        let mut machine = scene.machine();
         machine.env.extend(env.iter().map(|(name, value)| ((*name).into(), (*value).into())));
         let words = ["exeat", "run"].into_iter().chain(words.iter().copied()).chain(["true"]);
         let Command::Run(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
@@ -698,29 +698,29 @@ fn jobs_become_labels() {
 
 #[test]
 fn a_home_in_a_variable_of_a_policy_is_expanded() {
-    let place = Place::new();
-    place.file("p.toml", "[env]\nset = { A = \"~/a/b\", B = \"~\", C = \"x~/y\", D = \"/~/z\" }\n");
+    let scene = Scene::new();
+    scene.file("p.toml", "[env]\nset = { A = \"~/a/b\", B = \"~\", C = \"x~/y\", D = \"/~/z\" }\n");
     let set = |name: &str, value: &str| EnvRule::Set(name.into(), value.into());
     assert_eq!(
-        place.request(&["--policy", "p.toml"]).env,
+        scene.request(&["--policy", "p.toml"]).env,
         [set("A", "/home/ann/a/b"), set("B", "/home/ann"), set("C", "x~/y"), set("D", "/~/z")]
     );
-    assert_eq!(place.request(&["--set", "env.set.E=~/e"]).env, [set("E", "/home/ann/e")]);
-    let said = place.report(&["--set", "env.set.E=~bob/e"]);
+    assert_eq!(scene.request(&["--set", "env.set.E=~/e"]).env, [set("E", "/home/ann/e")]);
+    let said = scene.report(&["--set", "env.set.E=~bob/e"]);
     assert!(said.contains("--set:1:11: `~` is your own home only, as in `~/data`"), "{said}");
 }
 
 #[test]
 fn a_policy_stands_in_its_flag() {
-    let place = Place::new();
+    let scene = Scene::new();
     let text = r#" {"network": {"allow": ["a.example"]}, "fs": {"ro": ["in"]}}"#;
-    let request = place.request(&["--policy", text]);
+    let request = scene.request(&["--policy", text]);
     assert_eq!(rules(&request), ["a.example:443 --policy:1"]);
-    assert_eq!(request.files.ro.first().map(|bind| bind.host.clone()), Some(place.0.join("in")));
+    assert_eq!(request.files.ro.first().map(|bind| bind.host.clone()), Some(scene.0.join("in")));
     assert_eq!(request.sources.first().map(|source| source.file.as_str()), Some("--policy"));
-    let said = place.report(&["--policy", r#"{"network": {"alow": []}}"#]);
+    let said = scene.report(&["--policy", r#"{"network": {"alow": []}}"#]);
     assert!(said.starts_with("exeat: error: --policy:1:14: there is no key `alow`"), "{said}");
     for words in [["--policy", "fd:2"], ["--policy", "fd:x"], ["--ceiling", "fd:0"]] {
-        assert!(place.report(&words).contains("is not a descriptor to read"), "{words:?}");
+        assert!(scene.report(&words).contains("is not a descriptor to read"), "{words:?}");
     }
 }

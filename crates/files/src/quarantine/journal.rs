@@ -539,20 +539,20 @@ mod tests {
     use super::*;
     use crate::protected::Obeyed;
 
-    struct Place(PathBuf);
+    struct Scene(PathBuf);
 
-    impl Place {
+    impl Scene {
         /// A run that was killed, whose stage has made `.envrc` in `tree`.
         fn new(name: &str) -> Self {
-            let place = Self(std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id())));
-            fs::create_dir_all(place.tree()).unwrap();
+            let scene = Self(std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id())));
+            fs::create_dir_all(scene.tree()).unwrap();
             let names = vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }];
-            let missing = Missing { tree: place.tree(), names, ..Missing::default() };
-            let keeper = Keeper { run: "RUN".into(), state: Some(place.state()) };
+            let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
+            let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
             let watch = Watch::start(missing, keeper).unwrap();
-            drop(Journal::write(&place.state(), "RUN", &[watch]).unwrap());
-            fs::write(place.tree().join(".envrc"), "evil").unwrap();
-            place
+            drop(Journal::write(&scene.state(), "RUN", &[watch]).unwrap());
+            fs::write(scene.tree().join(".envrc"), "evil").unwrap();
+            scene
         }
 
         fn tree(&self) -> PathBuf {
@@ -571,7 +571,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for Scene {
         fn drop(&mut self) {
             fs::remove_dir_all(&self.0).unwrap();
         }
@@ -583,62 +583,62 @@ mod tests {
         let instead: [fn(&Path); 3] =
             [|_| (), |tree| symlink("away", tree).unwrap(), |tree| fs::create_dir(tree).unwrap()];
         for (number, instead) in instead.into_iter().enumerate() {
-            let place = Place::new(&format!("back-{number}"));
-            let (tree, away) = (place.tree(), place.0.join("away"));
+            let scene = Scene::new(&format!("back-{number}"));
+            let (tree, away) = (scene.tree(), scene.0.join("away"));
             fs::rename(&tree, &away).unwrap();
             instead(&tree);
-            assert_eq!(place.settle(), (1, 1, 0), "told once");
-            assert_eq!(place.settle(), (0, 0, 0));
+            assert_eq!(scene.settle(), (1, 1, 0), "told once");
+            assert_eq!(scene.settle(), (0, 0, 0));
             let mut live = Live::default();
-            live.read(&place.state());
+            live.read(&scene.state());
             assert!(!live.has_made(&tree.join(".envrc")), "another directory has other names");
             let _ = fs::remove_file(&tree).or_else(|_| fs::remove_dir(&tree));
             fs::rename(&away, &tree).unwrap();
-            assert_eq!(place.settle(), (1, 0, 1));
+            assert_eq!(scene.settle(), (1, 0, 1));
             assert!(!tree.join(".envrc").exists());
-            assert_eq!(journals(&place.state()), []);
+            assert_eq!(journals(&scene.state()), []);
         }
     }
 
     /// A new directory may get the inode of one that was removed.
     #[test]
     fn l08_a_killed_run_leaves_a_new_tree_with_the_same_inode_alone() {
-        let place = Place::new("inode");
-        let inode = || fs::metadata(place.tree()).unwrap().ino();
+        let scene = Scene::new("inode");
+        let inode = || fs::metadata(scene.tree()).unwrap().ino();
         let was = inode();
         let mut is_same = false;
         for _ in 0..100 {
-            fs::remove_dir_all(place.tree()).unwrap();
-            fs::create_dir(place.tree()).unwrap();
+            fs::remove_dir_all(scene.tree()).unwrap();
+            fs::create_dir(scene.tree()).unwrap();
             is_same = inode() == was;
             if is_same {
                 break;
             }
         }
-        fs::write(place.tree().join(".envrc"), "mine").unwrap();
-        assert_eq!(place.settle(), (1, 1, 0), "{is_same}");
-        assert!(place.tree().join(".envrc").exists());
+        fs::write(scene.tree().join(".envrc"), "mine").unwrap();
+        assert_eq!(scene.settle(), (1, 1, 0), "{is_same}");
+        assert!(scene.tree().join(".envrc").exists());
     }
 
     #[test]
     fn l08_a_damaged_journal_is_named_once_without_the_words_of_a_parser() {
         for text in ["", "xx", "{}", "[{]"] {
-            let place = Place::new(&format!("damaged-{}", text.len()));
-            fs::write(place.state().join(LIVE).join("RUN.json"), text).unwrap();
-            let settled = settle_interrupted(&place.state(), &[], &|| false).runs;
+            let scene = Scene::new(&format!("damaged-{}", text.len()));
+            fs::write(scene.state().join(LIVE).join("RUN.json"), text).unwrap();
+            let settled = settle_interrupted(&scene.state(), &[], &|| false).runs;
             assert!(settled[0].passed[0].ends_with("RUN.json` is damaged, and was removed"), "{settled:?}");
-            assert_eq!(place.settle(), (0, 0, 0));
+            assert_eq!(scene.settle(), (0, 0, 0));
         }
     }
 
     #[test]
     fn l08_drops_the_journal_of_a_killed_run_if_its_tree_stays_missing() {
-        let place = Place::new("gone");
-        fs::remove_dir_all(place.tree()).unwrap();
-        let journal = || File::options().write(true).open(place.state().join(LIVE).join("RUN.json")).unwrap();
+        let scene = Scene::new("gone");
+        fs::remove_dir_all(scene.tree()).unwrap();
+        let journal = || File::options().write(true).open(scene.state().join(LIVE).join("RUN.json")).unwrap();
         let a_day_ago = SystemTime::now() - Duration::from_secs(24 * 60 * 60);
         journal().set_modified(a_day_ago).unwrap();
-        assert_eq!(place.settle(), (1, 1, 0));
+        assert_eq!(scene.settle(), (1, 1, 0));
         assert_eq!(
             journal().metadata().unwrap().modified().unwrap(),
             a_day_ago,
@@ -646,43 +646,43 @@ mod tests {
         );
         let long_ago = SystemTime::now() - PATIENCE - Duration::from_secs(60);
         journal().set_modified(long_ago).unwrap();
-        assert_eq!(place.settle(), (1, 1, 0), "and that is told");
-        assert_eq!(journals(&place.state()), []);
+        assert_eq!(scene.settle(), (1, 1, 0), "and that is told");
+        assert_eq!(journals(&scene.state()), []);
     }
 
     /// The time for runs in other trees is over at once here.
     #[test]
     fn l18_a_start_settles_other_trees_for_so_long() {
-        let place = Place::new("over");
+        let scene = Scene::new("over");
         let settle = |trees: &[&Path]| {
-            let Settlement { runs, waiting } = settle_interrupted(&place.state(), trees, &|| true);
+            let Settlement { runs, waiting } = settle_interrupted(&scene.state(), trees, &|| true);
             (runs.len(), waiting)
         };
         assert_eq!(settle(&[]), (0, 1));
-        assert_eq!(settle(&[&place.0.join("elsewhere")]), (0, 1));
-        assert!(place.tree().join(".envrc").exists() && journals(&place.state()).len() == 1);
-        assert_eq!(settle(&[&place.tree().join("sub")]), (1, 0), "its own tree is settled in any case");
-        assert!(!place.tree().join(".envrc").exists() && journals(&place.state()).is_empty());
+        assert_eq!(settle(&[&scene.0.join("elsewhere")]), (0, 1));
+        assert!(scene.tree().join(".envrc").exists() && journals(&scene.state()).len() == 1);
+        assert_eq!(settle(&[&scene.tree().join("sub")]), (1, 0), "its own tree is settled in any case");
+        assert!(!scene.tree().join(".envrc").exists() && journals(&scene.state()).is_empty());
     }
 
     #[test]
     fn l08_a_crowd_of_killed_runs_is_not_waited_for() {
-        let place = Place::new("crowd");
-        let live = place.state().join(LIVE);
+        let scene = Scene::new("crowd");
+        let live = scene.state().join(LIVE);
         (1..WAITING + 2).for_each(|number| {
             fs::copy(live.join("RUN.json"), live.join(format!("RUN{number}.json"))).unwrap();
         });
-        fs::remove_dir_all(place.tree()).unwrap();
-        assert_eq!(place.settle(), (WAITING + 2, WAITING + 2, 0));
-        assert_eq!(journals(&place.state()).len(), WAITING);
-        fs::create_dir(place.tree()).unwrap();
+        fs::remove_dir_all(scene.tree()).unwrap();
+        assert_eq!(scene.settle(), (WAITING + 2, WAITING + 2, 0));
+        assert_eq!(journals(&scene.state()).len(), WAITING);
+        fs::create_dir(scene.tree()).unwrap();
     }
 
     /// Whatever a start meets that a live run's stage has made is that run's, and stays where it is until that one ends.
     #[test]
     fn l10_a_start_knows_which_names_the_stage_of_a_live_run_has_made() {
-        let place = Place(std::env::temp_dir().join(format!("journal-live-{}", std::process::id())));
-        let (tree, state) = (place.tree(), place.state());
+        let scene = Scene(std::env::temp_dir().join(format!("journal-live-{}", std::process::id())));
+        let (tree, state) = (scene.tree(), scene.state());
         fs::create_dir_all(&tree).unwrap();
         fs::write(tree.join("mise.a.toml"), "mine").unwrap();
         fs::write(tree.join(".git"), "gitdir: mine").unwrap();
@@ -725,10 +725,10 @@ mod tests {
         let open = journal.lock.as_raw_fd();
         std::mem::forget(journal);
         nix::unistd::close(open).unwrap();
-        assert_eq!(place.settle(), (0, 0, 0));
+        assert_eq!(scene.settle(), (0, 0, 0));
         assert!(tree.join(".envrc").exists());
         drop(kept);
-        assert_eq!(place.settle(), (1, 0, 4));
+        assert_eq!(scene.settle(), (1, 0, 4));
         let left: std::collections::BTreeSet<_> =
             fs::read_dir(&tree).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
         assert_eq!(left, [".exeat-quarantine", "mise.a.toml", "other"].map(str::to_owned).into());
@@ -737,8 +737,8 @@ mod tests {
     /// Until the other run has begun to settle: then nobody else would.
     #[test]
     fn l10_a_run_leaves_earlier_names_to_the_live_run_that_made_them() {
-        let place = Place(std::env::temp_dir().join(format!("journal-leave-{}", std::process::id())));
-        let (tree, state) = (place.tree(), place.state());
+        let scene = Scene(std::env::temp_dir().join(format!("journal-leave-{}", std::process::id())));
+        let (tree, state) = (scene.tree(), scene.state());
         fs::create_dir_all(&tree).unwrap();
         let names = [".envrc", ".vscode", ".npmrc"];
         let start = |run: &str| {
@@ -781,14 +781,14 @@ mod tests {
     /// A `.git` file that was there before the killed run is the caller's.
     #[test]
     fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
-        let place = Place(std::env::temp_dir().join(format!("journal-before-{}", std::process::id())));
-        let tree = place.tree();
+        let scene = Scene(std::env::temp_dir().join(format!("journal-before-{}", std::process::id())));
+        let tree = scene.tree();
         fs::create_dir_all(&tree).unwrap();
         fs::write(tree.join(".git"), "gitdir: mine").unwrap();
         let missing = Missing { tree: tree.clone(), pointers: vec![".git".into()], ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(place.state()) };
-        drop(Journal::write(&place.state(), "RUN", &[Watch::start(missing, keeper).unwrap()]).unwrap());
-        assert_eq!(place.settle(), (1, 0, 0));
+        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
+        drop(Journal::write(&scene.state(), "RUN", &[Watch::start(missing, keeper).unwrap()]).unwrap());
+        assert_eq!(scene.settle(), (1, 0, 0));
         assert_eq!(fs::read(tree.join(".git")).unwrap(), b"gitdir: mine");
     }
 }

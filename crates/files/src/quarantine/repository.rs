@@ -329,12 +329,12 @@ mod tests {
     use super::super::{Keeper, Missing, Watch};
     use super::*;
 
-    struct Place {
+    struct Scene {
         root: PathBuf,
         watch: Watch,
     }
 
-    impl Place {
+    impl Scene {
         /// With `.git/logs/refs`, two names.
         fn new(name: &str) -> Self {
             let root = std::env::temp_dir().join(format!("repository-{name}-{}", std::process::id()));
@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for Scene {
         fn drop(&mut self) {
             fs::remove_dir_all(&self.root).unwrap();
         }
@@ -371,13 +371,13 @@ mod tests {
     #[test]
     fn l18_searches_a_chain_of_directories_only_so_far() {
         const LENGTH: usize = 2000;
-        let place = Place::new("chain");
-        let mut dir = File::open(place.root.join(".git/logs")).unwrap();
+        let scene = Scene::new("chain");
+        let mut dir = File::open(scene.root.join(".git/logs")).unwrap();
         for _ in 0..LENGTH {
             nix::sys::stat::mkdirat(&dir, "d", nix::sys::stat::Mode::S_IRWXU).unwrap();
             dir = open_deep(dir.as_fd(), Path::new("d")).unwrap().into();
         }
-        let found = place.read(BUDGET.names);
+        let found = scene.read(BUDGET.names);
         assert!(!found.unread.is_empty());
         // Half the square of this is what there is budget for.
         assert!(found.directories.len() < 400, "{}", found.directories.len());
@@ -387,62 +387,62 @@ mod tests {
     /// were read to their end.
     #[test]
     fn b14_a_repository_with_too_much_in_it() {
-        let place = Place::new("bound");
+        let scene = Scene::new("bound");
         let budget = |names| Budget { names, ..BUDGET };
-        let (whole, cut) = (place.read(2), place.read(1));
+        let (whole, cut) = (scene.read(2), scene.read(1));
         assert!(!cut.unread.is_empty() && whole.unread.is_empty());
-        place.link(".git/logs/refs/x");
-        assert_eq!(place.settle(&whole, budget(2), 9), [(".git".into(), false)]);
-        assert_eq!(place.settle(&cut, budget(3), 9), [(".git/logs/refs/x".into(), false)]);
-        assert_eq!(place.settle(&whole, budget(3), 0), [(".git/logs/refs/x".into(), false)]);
-        place.link(".git/COMMIT_EDITMSG");
+        scene.link(".git/logs/refs/x");
+        assert_eq!(scene.settle(&whole, budget(2), 9), [(".git".into(), false)]);
+        assert_eq!(scene.settle(&cut, budget(3), 9), [(".git/logs/refs/x".into(), false)]);
+        assert_eq!(scene.settle(&whole, budget(3), 0), [(".git/logs/refs/x".into(), false)]);
+        scene.link(".git/COMMIT_EDITMSG");
         let told = [(".git/COMMIT_EDITMSG".into(), true), (".git/logs/refs/x".into(), false)];
-        assert_eq!(place.settle(&cut, budget(4), 9), told);
-        let whole = place.read(9);
-        assert_eq!(place.settle(&whole, budget(9), 9), [], "what was there is the caller's");
+        assert_eq!(scene.settle(&cut, budget(4), 9), told);
+        let whole = scene.read(9);
+        assert_eq!(scene.settle(&whole, budget(9), 9), [], "what was there is the caller's");
         // The directories that are still to be looked at take budget too.
         let narrow = Budget { bytes: ".git/logs".len(), ..BUDGET };
-        assert_eq!(place.settle(&whole, narrow, 9), [(".git".into(), false)]);
+        assert_eq!(scene.settle(&whole, narrow, 9), [(".git".into(), false)]);
     }
 
     /// The number is the stage's, and all are moved; of what is told it is not.
     #[test]
     fn b12_many_links_are_moved_and_a_few_are_named() {
-        let place = Place::new("many");
+        let scene = Scene::new("many");
         let (one, other) = (super::super::leftovers::NAMED, 7);
-        (0..one + other).for_each(|n| place.link(&format!(".git/logs/refs/{n}")));
+        (0..one + other).for_each(|n| scene.link(&format!(".git/logs/refs/{n}")));
         let settle = |mut left: usize| {
             let mut told = Leftovers::default();
-            place.watch.settle(".git", &place.watch.contents[0], &mut left, &mut told);
+            scene.watch.settle(".git", &scene.watch.contents[0], &mut left, &mut told);
             (told.named.len(), told.more_moved, told.more_left)
         };
         assert_eq!(settle(MOVED), (one, other as u64, 0));
-        assert_eq!(fs::read_dir(place.root.join(".git/logs/refs")).unwrap().count(), 0);
-        let aside = place.root.join(".exeat-quarantine/RUN/.git/logs/refs");
+        assert_eq!(fs::read_dir(scene.root.join(".git/logs/refs")).unwrap().count(), 0);
+        let aside = scene.root.join(".exeat-quarantine/RUN/.git/logs/refs");
         assert_eq!(fs::read_dir(aside).unwrap().count(), one + other);
         assert_eq!(settle(MOVED), (0, 0, 0));
         // Where nothing is to be moved any more, that is counted.
-        (0..one + other).for_each(|n| place.link(&format!(".git/logs/refs/{n}")));
+        (0..one + other).for_each(|n| scene.link(&format!(".git/logs/refs/{n}")));
         assert_eq!(settle(0), (one, 0, other as u64));
     }
 
     /// The path from the tree may be longer than the kernel takes at one go, and that from the repository short enough for git.
     #[test]
     fn b14_links_further_down_than_a_path_is_long() {
-        let place = Place::new("deep");
-        let before = place.read(BUDGET.names);
+        let scene = Scene::new("deep");
+        let before = scene.read(BUDGET.names);
         let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY;
-        let mut dir = OwnedFd::from(File::open(place.root.join(".git/logs/refs")).unwrap());
+        let mut dir = OwnedFd::from(File::open(scene.root.join(".git/logs/refs")).unwrap());
         let name = "d".repeat(200);
         for _ in 0..30 {
             nix::sys::stat::mkdirat(&dir, name.as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
             dir = nix::fcntl::openat(&dir, name.as_str(), flags, nix::sys::stat::Mode::empty()).unwrap();
         }
         nix::unistd::symlinkat("x", &dir, "link").unwrap();
-        let told = place.settle(&before, BUDGET, 9);
+        let told = scene.settle(&before, BUDGET, 9);
         assert!(matches!(&told[..], [(path, true)] if path.ends_with("/link")), "{told:?}");
         assert!(readlinkat(&dir, "link").is_err());
-        let again = place.read(BUDGET.names);
+        let again = scene.read(BUDGET.names);
         assert!(again.unread.is_empty());
     }
 
@@ -450,8 +450,8 @@ mod tests {
     /// a file that is gone says something too.
     #[test]
     fn b15_an_unfinished_operation_that_the_stage_began_or_changed_is_told() {
-        let place = Place::new("operations");
-        let git = place.root.join(".git");
+        let scene = Scene::new("operations");
+        let git = scene.root.join(".git");
         let all = [
             "rebase-merge",
             "rebase-apply",
@@ -463,8 +463,8 @@ mod tests {
             fs::create_dir_all(git.join(name)).unwrap();
         }
         fs::create_dir_all(git.join("refs/heads/sequencer")).unwrap();
-        let empty = place.read(BUDGET.names);
-        assert_eq!(place.settle(&empty, BUDGET, 9), []);
+        let empty = scene.read(BUDGET.names);
+        assert_eq!(scene.settle(&empty, BUDGET, 9), []);
         for name in all {
             let dir = git.join(name);
             let told = [(format!(".git/{name}"), false)];
@@ -479,31 +479,31 @@ mod tests {
                 "new",
             ] {
                 // It began, and was there and has more in it.
-                let before = place.read(BUDGET.names);
-                assert_eq!(place.settle(&before, BUDGET, 9), [], "as it was: {name}");
+                let before = scene.read(BUDGET.names);
+                assert_eq!(scene.settle(&before, BUDGET, 9), [], "as it was: {name}");
                 fs::write(dir.join(file), "one").unwrap();
-                assert_eq!(place.settle(&before, BUDGET, 9), told, "{file}");
+                assert_eq!(scene.settle(&before, BUDGET, 9), told, "{file}");
                 // Changed in place, for another file, and without one.
-                let before = place.read(BUDGET.names);
+                let before = scene.read(BUDGET.names);
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 fs::write(dir.join(file), "two").unwrap();
-                assert_eq!(place.settle(&before, BUDGET, 9), told, "{file}");
-                let before = place.read(BUDGET.names);
+                assert_eq!(scene.settle(&before, BUDGET, 9), told, "{file}");
+                let before = scene.read(BUDGET.names);
                 fs::write(git.join("made"), "two").unwrap();
                 fs::rename(git.join("made"), dir.join(file)).unwrap();
-                assert_eq!(place.settle(&before, BUDGET, 9), told, "{file}");
+                assert_eq!(scene.settle(&before, BUDGET, 9), told, "{file}");
             }
-            let before = place.read(BUDGET.names);
+            let before = scene.read(BUDGET.names);
             fs::remove_file(dir.join("todo")).unwrap();
-            assert_eq!(place.settle(&before, BUDGET, 9), told);
+            assert_eq!(scene.settle(&before, BUDGET, 9), told);
             // It is done, or given up.
             fs::remove_dir_all(&dir).unwrap();
-            assert_eq!(place.settle(&before, BUDGET, 9), []);
+            assert_eq!(scene.settle(&before, BUDGET, 9), []);
         }
         // A branch of such a name is none.
-        let before = place.read(BUDGET.names);
+        let before = scene.read(BUDGET.names);
         fs::write(git.join("refs/heads/sequencer/opts"), "x").unwrap();
-        assert_eq!(place.settle(&before, BUDGET, 9), []);
+        assert_eq!(scene.settle(&before, BUDGET, 9), []);
         // Closed by the stage, and in a crowd.
         fs::create_dir(git.join("sequencer")).unwrap();
         fs::write(git.join("sequencer/opts"), "x").unwrap();
@@ -511,7 +511,7 @@ mod tests {
             |mode| fs::set_permissions(git.join("sequencer"), fs::Permissions::from_mode(mode)).unwrap();
         for closed in [0, 0o400, 0o600] {
             mode(closed);
-            assert_eq!(place.settle(&before, BUDGET, 9), [(".git/sequencer".into(), false)]);
+            assert_eq!(scene.settle(&before, BUDGET, 9), [(".git/sequencer".into(), false)]);
             mode(0o700);
         }
         fs::create_dir(git.join("info")).unwrap();
@@ -520,21 +520,21 @@ mod tests {
         }
         let narrow = Budget { names: 32, ..BUDGET };
         let told = [(".git/sequencer".into(), false), (".git".into(), false)];
-        assert_eq!(place.settle(&before, narrow, 9), told);
+        assert_eq!(scene.settle(&before, narrow, 9), told);
     }
 
     /// git-lfs, git-annex and git-svn keep files in the repository, too.
     #[test]
     fn b14_links_in_the_directories_of_tools() {
-        let place = Place::new("tools");
+        let scene = Scene::new("tools");
         for dir in ["lfs/tmp", "lfs/objects/ab", "annex/objects/ab", "svn/refs/remotes"] {
-            fs::create_dir_all(place.root.join(".git").join(dir)).unwrap();
+            fs::create_dir_all(scene.root.join(".git").join(dir)).unwrap();
         }
-        let before = place.read(BUDGET.names);
+        let before = scene.read(BUDGET.names);
         let made = ["lfs/tmp/x", "svn/.metadata", "svn/refs/remotes/x"].map(|name| format!(".git/{name}"));
-        made.iter().for_each(|name| place.link(name));
-        place.link(".git/lfs/objects/ab/x");
-        let mut told = place.settle(&before, BUDGET, 9);
+        made.iter().for_each(|name| scene.link(name));
+        scene.link(".git/lfs/objects/ab/x");
+        let mut told = scene.settle(&before, BUDGET, 9);
         told.sort();
         assert_eq!(told, made.map(|name| (name, true)));
     }
@@ -542,23 +542,23 @@ mod tests {
     /// git makes files in these by name; what is in a fan-out directory it renames into its place.
     #[test]
     fn b14_links_among_the_objects() {
-        let place = Place::new("objects");
-        let objects = place.root.join(".git/objects");
+        let scene = Scene::new("objects");
+        let objects = scene.root.join(".git/objects");
         for dir in ["info/commit-graphs", "pack", "ab"] {
             fs::create_dir_all(objects.join(dir)).unwrap();
         }
-        let before = place.read(BUDGET.names);
+        let before = scene.read(BUDGET.names);
         let made =
             ["cd", "info/commit-graph", "info/commit-graphs/commit-graph-chain", "pack/multi-pack-index"]
                 .map(|name| format!(".git/objects/{name}"));
-        made.iter().for_each(|name| place.link(name));
-        place.link(".git/objects/ab/c");
-        let mut told = place.settle(&before, BUDGET, 9);
+        made.iter().for_each(|name| scene.link(name));
+        scene.link(".git/objects/ab/c");
+        let mut told = scene.settle(&before, BUDGET, 9);
         told.sort();
         assert_eq!(told, made.map(|name| (name, true)));
         // A branch may have the name of such a directory.
-        fs::create_dir_all(place.root.join(".git/logs/objects/ab")).unwrap();
-        place.link(".git/logs/objects/ab/c");
-        assert!(place.settle(&before, BUDGET, 9).contains(&(".git/logs/objects/ab/c".into(), true)));
+        fs::create_dir_all(scene.root.join(".git/logs/objects/ab")).unwrap();
+        scene.link(".git/logs/objects/ab/c");
+        assert!(scene.settle(&before, BUDGET, 9).contains(&(".git/logs/objects/ab/c".into(), true)));
     }
 }

@@ -8,11 +8,11 @@ use exeat_contract::CACHE;
 use super::scratch::resolved_place;
 use super::*;
 
-struct Place {
+struct Scene {
     root: PathBuf,
 }
 
-impl Place {
+impl Scene {
     fn new(name: &str) -> Self {
         // Beside the test's own executable: the build directory, wherever the checkout is.
         let base = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
@@ -100,7 +100,7 @@ fn links(home: &Path) -> &'static LinkRule {
     Box::leak(Box::new(LinkRule::new(home, None)))
 }
 
-impl Drop for Place {
+impl Drop for Scene {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
     }
@@ -137,90 +137,90 @@ fn bind(host: &Path) -> Bind {
 /// K21.
 #[test]
 fn the_project_is_writable_and_the_rest_of_home_is_absent() {
-    let place = Place::new("plain");
-    let built = place.build(&Files::default(), &place.project(), None);
-    assert!(is_writable(&built, &place.project().join("src/main.rs")));
-    assert!(is_hidden(&built, &place.home().join("letter.txt")));
-    assert_eq!(built.cwd, place.project());
+    let scene = Scene::new("plain");
+    let built = scene.build(&Files::default(), &scene.project(), None);
+    assert!(is_writable(&built, &scene.project().join("src/main.rs")));
+    assert!(is_hidden(&built, &scene.home().join("letter.txt")));
+    assert_eq!(built.cwd, scene.project());
     assert!(built.notes.is_empty() && !built.sockets_exposed);
 }
 
 #[test]
 fn exeat_s_own_places_are_read_only_with_a_line() {
-    let place = Place::new("own-places");
-    fs::create_dir_all(place.home().join(".local/state/exeat")).unwrap();
-    for cwd in [place.home().join(".local/state"), place.home().join(".local")] {
-        let built = place.build(&Files::default(), &cwd, None);
+    let scene = Scene::new("own-places");
+    fs::create_dir_all(scene.home().join(".local/state/exeat")).unwrap();
+    for cwd in [scene.home().join(".local/state"), scene.home().join(".local")] {
+        let built = scene.build(&Files::default(), &cwd, None);
         assert!(is_read_only(&built, &cwd.join("x")), "{}", cwd.display());
         assert!(built.writable.is_empty());
         assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
         assert!(built.sockets_exposed, "a wide tree may hold sockets");
-        assert!(is_hidden(&built, &place.home().join(".local/state/exeat/x")), "{}", cwd.display());
+        assert!(is_hidden(&built, &scene.home().join(".local/state/exeat/x")), "{}", cwd.display());
     }
 }
 
 /// L03: nothing of a home, and of a credential, is shown only because exeat starts there.
 #[test]
 fn l03_a_home_and_a_credential_are_empty_working_directories() {
-    let place = Place::new("home");
-    place.make("home/.ssh/id");
-    place.make("home/letter.txt");
-    for cwd in [place.home(), place.root.clone(), place.home().join(".ssh")] {
-        let built = place.build(&Files::default(), &cwd, None);
+    let scene = Scene::new("home");
+    scene.make("home/.ssh/id");
+    scene.make("home/letter.txt");
+    for cwd in [scene.home(), scene.root.clone(), scene.home().join(".ssh")] {
+        let built = scene.build(&Files::default(), &cwd, None);
         assert!(built.mounts.contains(&Mount::Dir { at: cwd.clone() }), "{}", cwd.display());
         assert!(built.writable.is_empty() && built.cwd == cwd);
         assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
         for name in [".ssh/id", "letter.txt"] {
-            assert!(is_hidden(&built, &place.home().join(name)), "{}", cwd.display());
+            assert!(is_hidden(&built, &scene.home().join(name)), "{}", cwd.display());
         }
     }
-    let named = Files { rw: vec![bind(&place.home().join(".ssh"))], ..Files::default() };
+    let named = Files { rw: vec![bind(&scene.home().join(".ssh"))], ..Files::default() };
     assert!(is_writable(
-        &place.build(&named, &place.home().join(".ssh"), None),
-        &place.home().join(".ssh/id")
+        &scene.build(&named, &scene.home().join(".ssh"), None),
+        &scene.home().join(".ssh/id")
     ));
 }
 
 /// L03: programs are started, or settings read, from these; `--rw .` is the caller's word.
 #[test]
 fn l03_settings_and_directories_on_path_are_read_only_unless_named() {
-    let place = Place::new("habit");
+    let scene = Scene::new("habit");
     for dir in ["home/.config/nvim", "home/.local/bin", "home/tools/bin"] {
-        fs::create_dir_all(place.root.join(dir)).unwrap();
+        fs::create_dir_all(scene.root.join(dir)).unwrap();
     }
-    let path = place.home().join("tools/bin");
+    let path = scene.home().join("tools/bin");
     for dir in [".config/nvim", ".local/bin", "tools/bin"] {
-        let cwd = place.home().join(dir);
-        let built = place.build(&Files::default(), &cwd, path.to_str());
+        let cwd = scene.home().join(dir);
+        let built = scene.build(&Files::default(), &cwd, path.to_str());
         assert!(is_read_only(&built, &cwd.join("x")), "{dir}");
         assert!(built.notes.iter().any(|note| note.contains("--rw .")), "{:?}", built.notes);
         let named = Files { rw: vec![bind(&cwd)], ..Files::default() };
-        assert!(is_writable(&place.build(&named, &cwd, path.to_str()), &cwd.join("x")), "{dir}");
+        assert!(is_writable(&scene.build(&named, &cwd, path.to_str()), &cwd.join("x")), "{dir}");
     }
 }
 
 #[test]
 fn the_root_directory_adds_nothing_of_the_host() {
-    let place = Place::new("root");
-    let built = place.build(&Files::default(), Path::new("/"), None);
+    let scene = Scene::new("root");
+    let built = scene.build(&Files::default(), Path::new("/"), None);
     assert!(
         built.mounts.iter().all(|mount| !matches!(mount, Mount::ReadOnly { at, .. } if at == Path::new("/")))
     );
     assert!(built.writable.is_empty());
-    place.make("tools/bin/x");
-    let path = place.root.join("tools/bin");
-    let built = place.build(&Files::default(), Path::new("/"), path.to_str());
+    scene.make("tools/bin/x");
+    let path = scene.root.join("tools/bin");
+    let built = scene.build(&Files::default(), Path::new("/"), path.to_str());
     assert!(!is_hidden(&built, &path.join("x")), "a toolchain is shown wherever one starts");
 }
 
 /// K45.
 #[test]
 fn system_trees_as_working_directory_are_not_writable() {
-    let place = Place::new("system");
+    let scene = Scene::new("system");
     for cwd in
         ["/usr/share", "/etc", "/var", "/tmp", "/opt"].map(Path::new).into_iter().filter(|cwd| cwd.is_dir())
     {
-        let built = place.build(&Files::default(), cwd, None);
+        let built = scene.build(&Files::default(), cwd, None);
         assert!(built.writable.is_empty(), "{}", cwd.display());
     }
 }
@@ -228,68 +228,68 @@ fn system_trees_as_working_directory_are_not_writable() {
 /// A13, K50.
 #[test]
 fn n16_k4_a_narrow_read_only_tree_holds_inside_a_writable_one_and_the_other_way_round() {
-    let place = Place::new("order");
-    place.make("home/data/deep/x");
-    let (data, deep) = (place.home().join("data"), place.home().join("data/deep"));
+    let scene = Scene::new("order");
+    scene.make("home/data/deep/x");
+    let (data, deep) = (scene.home().join("data"), scene.home().join("data/deep"));
     let narrow_ro = Files { rw: vec![bind(&data)], ro: vec![bind(&deep)], ..Files::default() };
-    let built = place.build(&narrow_ro, &place.project(), None);
+    let built = scene.build(&narrow_ro, &scene.project(), None);
     assert!(is_writable(&built, &data.join("y")) && !is_writable(&built, &deep.join("x")));
     let narrow_rw = Files { rw: vec![bind(&deep)], ro: vec![bind(&data)], ..Files::default() };
-    let built = place.build(&narrow_rw, &place.project(), None);
+    let built = scene.build(&narrow_rw, &scene.project(), None);
     assert!(!is_writable(&built, &data.join("y")) && is_writable(&built, &deep.join("x")));
     let both = Files { rw: vec![bind(&data)], ro: vec![bind(&data)], ..Files::default() };
     assert!(
-        !is_writable(&place.build(&both, &place.project(), None), &data),
+        !is_writable(&scene.build(&both, &scene.project(), None), &data),
         "of two the read-only one wins"
     );
 }
 
 #[test]
 fn a_mask_of_the_caller_is_last_and_hides_directories_and_files() {
-    let place = Place::new("mask");
-    place.make("home/project/secrets/key");
-    place.make("home/project/token");
-    let (secrets, token) = (place.project().join("secrets"), place.project().join("token"));
+    let scene = Scene::new("mask");
+    scene.make("home/project/secrets/key");
+    scene.make("home/project/token");
+    let (secrets, token) = (scene.project().join("secrets"), scene.project().join("token"));
     let files =
         Files { mask: vec![secrets.clone(), token.clone()], ro: vec![bind(&secrets)], ..Files::default() };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     assert!(is_hidden(&built, &secrets.join("key")) && is_hidden(&built, &token));
 }
 
 #[test]
 fn the_host_view_masks_credentials_and_an_explicit_ro_opens_one() {
-    let place = Place::new("host");
-    place.make("home/.aws/credentials");
-    place.make("home/.netrc");
-    let aws = place.home().join(".aws");
+    let scene = Scene::new("host");
+    scene.make("home/.aws/credentials");
+    scene.make("home/.netrc");
+    let aws = scene.home().join(".aws");
     let files = Files { view: View::Host, ..Files::default() };
-    let built = place.build(&files, &place.project(), None);
-    assert!(is_hidden(&built, &aws.join("credentials")) && is_hidden(&built, &place.home().join(".netrc")));
+    let built = scene.build(&files, &scene.project(), None);
+    assert!(is_hidden(&built, &aws.join("credentials")) && is_hidden(&built, &scene.home().join(".netrc")));
     assert!(!is_hidden(&built, Path::new("/usr/bin/env")));
     assert!(built.sockets_exposed);
     let files = Files { view: View::Host, ro: vec![bind(&aws)], ..Files::default() };
-    assert!(!is_hidden(&place.build(&files, &place.project(), None), &aws.join("credentials")));
+    assert!(!is_hidden(&scene.build(&files, &scene.project(), None), &aws.join("credentials")));
 }
 
 /// K45, A8.
 #[test]
 fn b13_the_target_of_a_linked_credential_is_masked_too() {
-    let place = Place::new("link");
-    place.make("home/dotfiles/ssh/id");
-    symlink(place.home().join("dotfiles/ssh"), place.home().join(".ssh")).unwrap();
-    let built = place.build(&Files { view: View::Host, ..Files::default() }, &place.project(), None);
-    assert!(is_hidden(&built, &place.home().join("dotfiles/ssh/id")));
+    let scene = Scene::new("link");
+    scene.make("home/dotfiles/ssh/id");
+    symlink(scene.home().join("dotfiles/ssh"), scene.home().join(".ssh")).unwrap();
+    let built = scene.build(&Files { view: View::Host, ..Files::default() }, &scene.project(), None);
+    assert!(is_hidden(&built, &scene.home().join("dotfiles/ssh/id")));
 }
 
 /// K5, K6.
 #[test]
 fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
-    let place = Place::new("git");
+    let scene = Scene::new("git");
     for name in [".git/config", ".git/hooks/pre-commit", ".git/info/attributes", ".envrc"] {
-        place.make(&format!("home/project/{name}"));
+        scene.make(&format!("home/project/{name}"));
     }
-    let built = place.build(&Files::default(), &place.project(), None);
-    let project = place.project();
+    let built = scene.build(&Files::default(), &scene.project(), None);
+    let project = scene.project();
     assert!(!is_writable(&built, &project.join(".git/config")));
     assert!(!is_writable(&built, &project.join(".git/hooks/post-merge")));
     assert!(!is_writable(&built, &project.join(".envrc")));
@@ -300,7 +300,7 @@ fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
         assert!(mounted, "{above} could be renamed away");
     }
     let open = Files { allow_write: names(&[".git"]), ..Files::default() };
-    let built = place.build(&open, &project, None);
+    let built = scene.build(&open, &project, None);
     assert!(
         is_writable(&built, &project.join(".git/config")) && !is_writable(&built, &project.join(".envrc"))
     );
@@ -314,14 +314,14 @@ fn names(names: &[&str]) -> Vec<LetThrough> {
 /// B12: a name that is let through is neither read-only nor watched, so that no journal has it; all else is as before.
 #[test]
 fn b12_a_name_that_is_let_through_is_not_watched() {
-    let place = Place::new("let-through");
-    let project = place.project();
-    place.make("home/project/.idea/x");
-    place.make("home/project/mise.b.toml");
-    place.make("home/project/.cargo/config");
+    let scene = Scene::new("let-through");
+    let project = scene.project();
+    scene.make("home/project/.idea/x");
+    scene.make("home/project/mise.b.toml");
+    scene.make("home/project/.cargo/config");
     let allow_write = names(&[".vscode", ".idea", "mise.a.toml", "mise.b.toml", ".cargo/config.toml"]);
-    let all = place.build(&Files::default(), &project, None);
-    let some = place.build(&Files { allow_write: allow_write.clone(), ..Files::default() }, &project, None);
+    let all = scene.build(&Files::default(), &project, None);
+    let some = scene.build(&Files { allow_write: allow_write.clone(), ..Files::default() }, &project, None);
     let watched = |built: &Built| -> BTreeSet<String> {
         built.missing.iter().flat_map(|it| it.names.iter().map(|name| name.name.clone())).collect()
     };
@@ -342,14 +342,14 @@ fn b12_a_name_that_is_let_through_is_not_watched() {
     assert!(some.lost.iter().any(|line| line.contains("`.vscode` is writable")), "{:?}", some.lost);
     // All names of a pattern, and a name that git's configuration has its hooks in.
     let built =
-        place.build(&Files { allow_write: names(&["mise.*.toml"]), ..Files::default() }, &project, None);
+        scene.build(&Files { allow_write: names(&["mise.*.toml"]), ..Files::default() }, &project, None);
     assert!(!built.missing[0].patterns.iter().any(|it| it.name == "mise.*.toml" && it.dir.is_empty()));
     assert!(
         is_writable(&built, &project.join("mise.b.toml")) && !is_writable(&built, &project.join(".idea/x"))
     );
     // What decided about the run stays as it is.
     let deciding = vec![project.join("mise.b.toml"), project.join(".idea/x")];
-    let built = place.build(&Files { allow_write, deciding, ..Files::default() }, &project, None);
+    let built = scene.build(&Files { allow_write, deciding, ..Files::default() }, &project, None);
     assert!(
         !is_writable(&built, &project.join("mise.b.toml")) && !is_writable(&built, &project.join(".idea/x"))
     );
@@ -359,25 +359,25 @@ fn b12_a_name_that_is_let_through_is_not_watched() {
 /// B12: of a protected directory only the part is writable that is named and stands there, with its own protected paths.
 #[test]
 fn b12_a_part_of_a_protected_directory_is_let_through() {
-    let place = Place::new("part");
-    let project = place.project();
+    let scene = Scene::new("part");
+    let project = scene.project();
     let files = || Files { allow_write: names(&[".claude/commands"]), ..Files::default() };
     let refused = |files: &Files| {
-        matches!(place.try_build(files, &project, None), Err(FileFault::NothingToLetThrough { .. }))
+        matches!(scene.try_build(files, &project, None), Err(FileFault::NothingToLetThrough { .. }))
     };
     assert!(refused(&files()), "nothing is there");
-    place.make("home/project/.claude/settings.json");
+    scene.make("home/project/.claude/settings.json");
     assert!(refused(&files()), "it is not there");
     symlink("../src", project.join(".claude/commands")).unwrap();
     assert!(refused(&files()), "it is a link");
     fs::remove_file(project.join(".claude/commands")).unwrap();
 
-    place.make("home/project/.claude/commands/x/policy.toml");
-    place.make("home/project/.claude/later/x");
-    place.make("home/project/out/.claude/x");
+    scene.make("home/project/.claude/commands/x/policy.toml");
+    scene.make("home/project/.claude/later/x");
+    scene.make("home/project/out/.claude/x");
     let deciding = vec![project.join(".claude/commands/x/policy.toml")];
     let rw = vec![Bind { host: project.join("out"), guest: project.join("out") }];
-    let built = place.build(&Files { deciding, rw, ..files() }, &project, None);
+    let built = scene.build(&Files { deciding, rw, ..files() }, &project, None);
     for (name, is_open) in [
         (".claude/commands/y", true),
         (".claude/commands/x/y", true),
@@ -393,29 +393,29 @@ fn b12_a_part_of_a_protected_directory_is_let_through() {
     // It can be a tree of its own, and a mask still hides it.
     let commands = project.join(".claude/commands");
     let rw = vec![Bind { host: commands.clone(), guest: "/c".into() }];
-    let built = place.build(&Files { rw: rw.clone(), ..files() }, &project, None);
+    let built = scene.build(&Files { rw: rw.clone(), ..files() }, &project, None);
     assert!(is_writable(&built, Path::new("/c/y")) && is_writable(&built, &commands.join("y")));
-    let built = place.build(&Files { rw, ..Files::default() }, &project, None);
+    let built = scene.build(&Files { rw, ..Files::default() }, &project, None);
     assert!(!is_writable(&built, Path::new("/c/y")));
-    let built = place.build(&Files { mask: vec![commands.clone()], ..files() }, &project, None);
+    let built = scene.build(&Files { mask: vec![commands.clone()], ..files() }, &project, None);
     assert!(is_hidden(&built, &commands.join("x")));
-    let built = place.build(&Files { mask: vec![project.join(".claude")], ..files() }, &project, None);
+    let built = scene.build(&Files { mask: vec![project.join(".claude")], ..files() }, &project, None);
     assert!(is_hidden(&built, &commands.join("x")));
 }
 
 /// The target of a link is protected, and the link is watched, because a mount cannot cover a link.
 #[test]
 fn b13_a_protected_name_behind_a_link_is_followed() {
-    let place = Place::new("lost");
-    let project = place.project();
-    place.make("home/elsewhere/settings.json");
-    place.make("home/project/editor/settings.json");
-    symlink(place.home().join("elsewhere"), project.join(".idea")).unwrap();
+    let scene = Scene::new("lost");
+    let project = scene.project();
+    scene.make("home/elsewhere/settings.json");
+    scene.make("home/project/editor/settings.json");
+    symlink(scene.home().join("elsewhere"), project.join(".idea")).unwrap();
     symlink("editor", project.join("step")).unwrap();
     symlink("step", project.join(".vscode")).unwrap();
     symlink("later/env", project.join(".envrc")).unwrap();
     symlink(".mcp.json", project.join(".mcp.json")).unwrap();
-    let built = place.build(&Files::default(), &project, None);
+    let built = scene.build(&Files::default(), &project, None);
     assert!(!is_writable(&built, &project.join("editor/settings.json")));
     assert!(is_writable(&built, &project.join("other")));
     let [watched] = built.missing.as_slice() else { panic!("{:?}", built.missing) };
@@ -429,16 +429,16 @@ fn b13_a_protected_name_behind_a_link_is_followed() {
 
 #[test]
 fn a_directory_on_path_brings_the_files_that_its_programs_need() {
-    let place = Place::new("path");
-    place.make("home/.cargo/bin/cargo");
-    place.make("home/.cargo/credentials.toml");
-    place.make("home/.rustup/toolchains/x");
-    place.make("home/tools/node-20/bin/node");
-    place.make("home/tools/node-20/lib/x");
-    place.make("home/bin/own");
-    let home = place.home();
+    let scene = Scene::new("path");
+    scene.make("home/.cargo/bin/cargo");
+    scene.make("home/.cargo/credentials.toml");
+    scene.make("home/.rustup/toolchains/x");
+    scene.make("home/tools/node-20/bin/node");
+    scene.make("home/tools/node-20/lib/x");
+    scene.make("home/bin/own");
+    let home = scene.home();
     let path = format!("{0}/.cargo/bin:{0}/tools/node-20/bin:{0}/bin:relative:{0}/../x", home.display());
-    let built = place.build(&Files::default(), &place.project(), Some(&path));
+    let built = scene.build(&Files::default(), &scene.project(), Some(&path));
     for shown in [".cargo/bin/cargo", ".rustup/toolchains/x", "tools/node-20/lib/x", "bin/own"] {
         assert!(!is_hidden(&built, &home.join(shown)), "{shown}");
         assert!(!is_writable(&built, &home.join(shown)), "{shown}");
@@ -451,33 +451,33 @@ fn a_directory_on_path_brings_the_files_that_its_programs_need() {
 /// N7.
 #[test]
 fn the_minimal_view_shows_only_the_named_paths() {
-    let place = Place::new("minimal");
-    place.make("home/project/in/x");
-    let input = place.project().join("in");
+    let scene = Scene::new("minimal");
+    scene.make("home/project/in/x");
+    let input = scene.project().join("in");
     let files = Files { view: View::Minimal, ro: vec![bind(&input)], ..Files::default() };
-    let built = place.build(&files, &place.project(), Some("/usr/bin"));
-    assert!(is_hidden(&built, Path::new("/usr/bin/env")) && is_hidden(&built, &place.project().join("y")));
+    let built = scene.build(&files, &scene.project(), Some("/usr/bin"));
+    assert!(is_hidden(&built, Path::new("/usr/bin/env")) && is_hidden(&built, &scene.project().join("y")));
     assert!(!is_hidden(&built, &input.join("x")));
     assert_eq!(built.cwd, Path::new("/tmp"));
 }
 
 #[test]
 fn a_missing_tree_is_the_caller_s_mistake() {
-    let place = Place::new("missing");
-    let files = Files { ro: vec![bind(&place.home().join("nowhere"))], ..Files::default() };
-    let home = place.home();
-    let project = place.project();
+    let scene = Scene::new("missing");
+    let files = Files { ro: vec![bind(&scene.home().join("nowhere"))], ..Files::default() };
+    let home = scene.home();
+    let project = scene.project();
     let facts = facts(&project, &home);
     assert!(matches!(build(&files, &facts), Err(FileFault::Path { .. })));
 }
 
 #[test]
 fn a_dangling_resolv_conf_is_resolved_by_its_words() {
-    let place = Place::new("resolv");
-    let link = place.root.join("resolv.conf");
+    let scene = Scene::new("resolv");
+    let link = scene.root.join("resolv.conf");
     symlink("home/../run/systemd/stub.conf", &link).unwrap();
-    assert_eq!(resolved_place(&link), Some(place.root.join("run/systemd/stub.conf")));
-    let (a, b) = (place.root.join("a"), place.root.join("b"));
+    assert_eq!(resolved_place(&link), Some(scene.root.join("run/systemd/stub.conf")));
+    let (a, b) = (scene.root.join("a"), scene.root.join("b"));
     symlink(&b, &a).unwrap();
     symlink(&a, &b).unwrap();
     assert_eq!(resolved_place(&a), None, "a loop");
@@ -485,33 +485,33 @@ fn a_dangling_resolv_conf_is_resolved_by_its_words() {
 
 #[test]
 fn b01_a_socket_that_the_host_listens_on_is_hidden_wherever_it_is_named_from() {
-    let place = Place::new("socket");
-    let path = place.project().join("dev server.sock");
+    let scene = Scene::new("socket");
+    let path = scene.project().join("dev server.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     assert!(
         listening_names(Path::new("/proc/net/unix")).unwrap().contains(&path),
         "spaces are part of a name"
     );
-    let built = place.build(&Files::default(), &place.project(), None);
+    let built = scene.build(&Files::default(), &scene.project(), None);
     assert!(is_hidden(&built, &path));
     assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
 }
 
 #[test]
 fn b01_a_socket_is_hidden_in_system_trees_behind_links_and_below_a_protected_directory_s_mount_point() {
-    let place = Place::new("sockets");
+    let scene = Scene::new("sockets");
     for name in [".git/config", ".git/info/attributes"] {
-        place.make(&format!("home/project/{name}"));
+        scene.make(&format!("home/project/{name}"));
     }
-    place.make("home/tools/bin/node");
-    symlink(place.home().join("tools"), place.home().join("named")).unwrap();
-    let git = place.project().join(".git/fsmonitor--daemon.ipc");
-    let tool = place.home().join("tools/daemon.sock");
+    scene.make("home/tools/bin/node");
+    symlink(scene.home().join("tools"), scene.home().join("named")).unwrap();
+    let git = scene.project().join(".git/fsmonitor--daemon.ipc");
+    let tool = scene.home().join("tools/daemon.sock");
     let _one = std::os::unix::net::UnixListener::bind(&git).unwrap();
-    let _two = std::os::unix::net::UnixListener::bind(place.home().join("named/daemon.sock")).unwrap();
-    let path = format!("{}/tools/bin", place.home().display());
-    let built = place.build(&Files::default(), &place.project(), Some(&path));
-    assert!(!is_hidden(&built, &place.home().join("tools/bin/node")));
+    let _two = std::os::unix::net::UnixListener::bind(scene.home().join("named/daemon.sock")).unwrap();
+    let path = format!("{}/tools/bin", scene.home().display());
+    let built = scene.build(&Files::default(), &scene.project(), Some(&path));
+    assert!(!is_hidden(&built, &scene.home().join("tools/bin/node")));
     assert!(is_hidden(&built, &git) && is_hidden(&built, &tool));
     assert_eq!(built.notes.len(), 3, "{:?}", built.notes);
     assert!(built.sockets_exposed, "programs keep sockets there");
@@ -520,21 +520,21 @@ fn b01_a_socket_is_hidden_in_system_trees_behind_links_and_below_a_protected_dir
 /// Two levels down, whatever PATH or a variable says; and where all of a file system is shown.
 #[test]
 fn b01_a_tree_of_programs_that_may_hold_sockets_takes_them_from_the_stage() {
-    let place = Place::new("held");
+    let scene = Scene::new("held");
     let socket = |name: &str| {
-        place.make(name);
-        let path = place.root.join(name);
+        scene.make(name);
+        let path = scene.root.join(name);
         fs::remove_file(&path).unwrap();
         // Nobody listens any more: the kernel has no name for it.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         path
     };
     for name in ["one/bin/x", "two/bin/x", "two/lib/deep/lib.so", "two/lib/deep/deeper/x", "three/bin/x"] {
-        place.make(&format!("home/{name}"));
+        scene.make(&format!("home/{name}"));
     }
     let build = |name: &str| {
-        let path = format!("{}/{name}/bin", place.home().display());
-        place.build(&Files::default(), &place.project(), Some(&path))
+        let path = format!("{}/{name}/bin", scene.home().display());
+        scene.build(&Files::default(), &scene.project(), Some(&path))
     };
     let quiet = build("two");
     assert!(!quiet.sockets_exposed && quiet.notes.is_empty(), "{:?}", quiet.notes);
@@ -553,32 +553,32 @@ fn b01_a_tree_of_programs_that_may_hold_sockets_takes_them_from_the_stage() {
 
 #[test]
 fn sockets_that_cannot_be_listed_count_as_exposed() {
-    let place = Place::new("unlisted");
-    let home = place.home();
-    let project = place.project();
+    let scene = Scene::new("unlisted");
+    let home = scene.home();
+    let project = scene.project();
     let facts = facts(&project, &home);
     let files = Files::default();
     let mut view = Builder::new(&files, &facts).unwrap();
-    assert!(!view.host_sockets(&place.root.join("nowhere"), None));
+    assert!(!view.host_sockets(&scene.root.join("nowhere"), None));
     assert_eq!(view.notes.len(), 1);
     assert!(view.host_sockets(Path::new("/proc/net/unix"), None));
 }
 
 #[test]
 fn directories_of_run_proc_nix_and_gnu_are_not_projects() {
-    let place = Place::new("run");
-    let built = place.build(&Files::default(), Path::new("/run"), None);
+    let scene = Scene::new("run");
+    let built = scene.build(&Files::default(), Path::new("/run"), None);
     assert!(
         matches!(at(&built, Path::new("/run/x")), Some(Mount::Tmpfs { size: RUN_SIZE, .. })),
         "not the host's"
     );
     assert!(built.writable.is_empty());
     for cwd in ["/run", "/proc"] {
-        let built = place.build(&Files::default(), Path::new(cwd), None);
+        let built = scene.build(&Files::default(), Path::new(cwd), None);
         assert_eq!(built.cwd, Path::new("/tmp"), "{cwd} holds nothing of the host's to work on");
     }
     for cwd in ["/run/user/1000/project", "/nix", "/nix/var/nix", "/gnu"] {
-        let built = place.build(&Files::default(), Path::new(cwd), None);
+        let built = scene.build(&Files::default(), Path::new(cwd), None);
         assert!(built.writable.is_empty() && built.sockets_exposed, "{cwd}");
     }
     assert!(!lists::SYSTEM.contains(&"/nix"), "the daemon's socket is in it");
@@ -587,18 +587,18 @@ fn directories_of_run_proc_nix_and_gnu_are_not_projects() {
 /// A8.
 #[test]
 fn a_mask_holds_in_every_tree_that_shows_its_path() {
-    let place = Place::new("aliases");
-    place.make("home/data/.ssh/id");
-    place.make("home/data/deep/x");
-    let data = place.home().join("data");
+    let scene = Scene::new("aliases");
+    scene.make("home/data/.ssh/id");
+    scene.make("home/data/deep/x");
+    let data = scene.home().join("data");
     let to = |host: &Path, guest: &str| Bind { host: host.into(), guest: guest.into() };
     let files = Files {
         mask: vec![data.join(".ssh")],
         ro: vec![to(&data, "/data"), to(&data.join(".ssh/id"), "/id"), to(&data.join(".ssh"), "/keys")],
-        rw: vec![to(&place.home(), "/h")],
+        rw: vec![to(&scene.home(), "/h")],
         ..Files::default()
     };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     for hidden in ["/data/.ssh/id", "/keys/id", "/h/data/.ssh/id"] {
         assert!(is_hidden(&built, Path::new(hidden)), "{hidden}");
     }
@@ -609,17 +609,17 @@ fn a_mask_holds_in_every_tree_that_shows_its_path() {
 
 #[test]
 fn skips_a_mask_if_another_tree_is_mounted_over_its_path() {
-    let place = Place::new("covered");
-    place.make("home/data/sub/key");
-    place.make("home/other/x");
-    let data = place.home().join("data");
+    let scene = Scene::new("covered");
+    scene.make("home/data/sub/key");
+    scene.make("home/other/x");
+    let data = scene.home().join("data");
     let to = |host: &Path, guest: &str| Bind { host: host.into(), guest: guest.into() };
     let files = Files {
         mask: vec![data.join("sub/key")],
-        ro: vec![to(&data, "/data"), to(&place.home().join("other"), "/data/sub")],
+        ro: vec![to(&data, "/data"), to(&scene.home().join("other"), "/data/sub")],
         ..Files::default()
     };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     // There is nothing to mount on, and bubblewrap would stop.
     assert!(
         matches!(at(&built, Path::new("/data/sub/key")), Some(Mount::ReadOnly { host, .. }) if host.ends_with("other"))
@@ -628,12 +628,12 @@ fn skips_a_mask_if_another_tree_is_mounted_over_its_path() {
 
 #[test]
 fn a_mask_above_the_private_cache_leaves_the_cache() {
-    let place = Place::new("cache");
-    place.make("home/.cache/exeat/0/x");
-    place.make("home/.cache/pip/x");
-    let (home, own) = (place.home(), [place.home().join(".cache/exeat")]);
+    let scene = Scene::new("cache");
+    scene.make("home/.cache/exeat/0/x");
+    scene.make("home/.cache/pip/x");
+    let (home, own) = (scene.home(), [scene.home().join(".cache/exeat")]);
     let cache = home.join(".cache/exeat/0");
-    let project = place.project();
+    let project = scene.project();
     let facts = Facts { cache: Some(&cache), own: &own, ..facts(&project, &home) };
     let files = Files { mask: vec![home.join(".cache")], ..Files::default() };
     let built = build(&files, &facts).unwrap();
@@ -644,18 +644,18 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
 /// K46.
 #[test]
 fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_opens_them() {
-    let place = Place::new("everywhere");
+    let scene = Scene::new("everywhere");
     for name in [".ssh/id", ".ssh/config", ".config/gh/hosts.yml", ".config/own/x", ".local/state/exeat/run"]
     {
-        place.make(&format!("home/{name}"));
+        scene.make(&format!("home/{name}"));
     }
-    let home = place.home();
+    let home = scene.home();
     let to = |host: &Path, guest: &str| Bind { host: host.into(), guest: guest.into() };
     let files = Files {
-        ro: vec![bind(&home), to(&home, "/h"), bind(&home.join(".ssh/config")), to(&place.root, "/all")],
+        ro: vec![bind(&home), to(&home, "/h"), bind(&home.join(".ssh/config")), to(&scene.root, "/all")],
         ..Files::default()
     };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     for name in [".ssh/id", ".config/gh/hosts.yml", ".local/state/exeat/run"] {
         for top in [home.as_path(), Path::new("/h"), Path::new("/all/home")] {
             assert!(is_hidden(&built, &top.join(name)), "{}", top.join(name).display());
@@ -664,16 +664,16 @@ fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_op
     assert!(!is_hidden(&built, &home.join(".ssh/config")), "named");
     assert!(is_hidden(&built, Path::new("/h/.ssh/config")), "named at another place only");
     assert!(!is_hidden(&built, Path::new("/h/.config/own/x")));
-    let built = place.build(&Files::default(), &home.join(".config"), None);
+    let built = scene.build(&Files::default(), &home.join(".config"), None);
     assert!(is_hidden(&built, &home.join(".config/gh/hosts.yml")), "in the working directory");
     assert!(is_read_only(&built, &home.join(".config/own/x")));
     let files = Files { ro: vec![to(&home.join(".ssh"), "/keys")], ..Files::default() };
-    assert!(!is_hidden(&place.build(&files, &place.project(), None), Path::new("/keys/id")), "named");
+    assert!(!is_hidden(&scene.build(&files, &scene.project(), None), Path::new("/keys/id")), "named");
     // L04: a link that is followed does not name what it leads to.
     std::os::unix::fs::symlink(".ssh", home.join("keys")).unwrap();
     for name in ["keys", "keys/id"] {
         let files = Files { ro: vec![to(&home.join(name), "/keys")], ..Files::default() };
-        let built = place.build(&files, &place.project(), None);
+        let built = scene.build(&files, &scene.project(), None);
         assert!(is_hidden(&built, Path::new("/keys/id")), "{name}");
         assert!(
             !built
@@ -686,9 +686,9 @@ fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_op
 
 #[test]
 fn what_only_root_reads_is_masked_at_every_place_when_the_caller_is_root() {
-    let place = Place::new("shadow");
-    let home = place.home();
-    let project = place.project();
+    let scene = Scene::new("shadow");
+    let home = scene.home();
+    let project = scene.project();
     let facts = Facts { root: true, ..facts(&project, &home) };
     let etc = Bind { host: "/etc".into(), guest: "/etc2".into() };
     let built = build(&Files { ro: vec![etc], ..Files::default() }, &facts).unwrap();
@@ -698,27 +698,27 @@ fn what_only_root_reads_is_masked_at_every_place_when_the_caller_is_root() {
 
 #[test]
 fn b11_a_protected_name_holds_at_every_place_and_its_mounts_open_no_mask() {
-    let place = Place::new("protected");
+    let scene = Scene::new("protected");
     for name in [".git/config", ".git/hooks/x", ".git/objects/x", ".vscode/sub/.envrc", ".envrc"] {
-        place.make(&format!("home/project/{name}"));
+        scene.make(&format!("home/project/{name}"));
     }
     for name in [".cargo/config.toml", ".cargo/credentials.toml", ".npmrc"] {
-        place.make(&format!("home/{name}"));
+        scene.make(&format!("home/{name}"));
     }
-    let project = place.project();
+    let project = scene.project();
     let to = |host: &Path, guest: &str| Bind { host: host.into(), guest: guest.into() };
     let files = Files {
         rw: vec![
             to(&project.join(".git"), "/g2"),
             to(&project.join(".git/hooks"), "/hooks"),
             bind(&project.join(".vscode/sub")),
-            to(&place.home(), "/h"),
+            to(&scene.home(), "/h"),
         ],
         ro: vec![bind(&project.join(".git/objects"))],
         ..Files::default()
     };
     for cwd in [project.clone(), Path::new("/").into()] {
-        let built = place.build(&files, &cwd, None);
+        let built = scene.build(&files, &cwd, None);
         for held in ["/g2/config", "/g2/hooks/x", "/hooks/x", "/h/.cargo/config.toml"] {
             assert!(!is_writable(&built, Path::new(held)), "{held}");
         }
@@ -734,35 +734,35 @@ fn b11_a_protected_name_holds_at_every_place_and_its_mounts_open_no_mask() {
             assert!(watched.contains(&project.join(name)), "{name}");
         }
     }
-    let built = place.build(&files, &project, None);
+    let built = scene.build(&files, &project, None);
     for held in [".vscode/sub/x", ".vscode/settings.json", ".git/objects/x", ".git/config"] {
         assert!(!is_writable(&built, &project.join(held)), "{held}");
     }
     assert!(is_writable(&built, &project.join(".git/index")));
-    let built = place.build(&Files { allow_write: names(&[".git"]), ..files }, &project, None);
+    let built = scene.build(&Files { allow_write: names(&[".git"]), ..files }, &project, None);
     assert!(is_writable(&built, Path::new("/g2/config")) && is_writable(&built, Path::new("/hooks/x")));
 }
 
 #[test]
 fn b11_the_file_that_leads_to_a_repository_is_protected() {
-    let place = Place::new("worktree");
-    place.make("home/project/.git");
-    let built = place.build(&Files::default(), &place.project(), None);
-    assert!(!is_writable(&built, &place.project().join(".git")));
-    assert!(is_writable(&built, &place.project().join("src")));
+    let scene = Scene::new("worktree");
+    scene.make("home/project/.git");
+    let built = scene.build(&Files::default(), &scene.project(), None);
+    assert!(!is_writable(&built, &scene.project().join(".git")));
+    assert!(is_writable(&built, &scene.project().join("src")));
 
-    let place = Place::new("commondir");
-    place.make("home/project/.git/commondir");
-    let built = place.build(&Files::default(), &place.project(), None);
-    assert!(!is_writable(&built, &place.project().join(".git/commondir")));
-    assert!(is_writable(&built, &place.project().join(".git/index")));
+    let scene = Scene::new("commondir");
+    scene.make("home/project/.git/commondir");
+    let built = scene.build(&Files::default(), &scene.project(), None);
+    assert!(!is_writable(&built, &scene.project().join(".git/commondir")));
+    assert!(is_writable(&built, &scene.project().join(".git/index")));
 }
 
 /// B12: of Jujutsu's repository too, which is a directory or a file that says where that is.
 #[test]
 fn b12_protects_the_files_that_lead_jujutsu_to_its_repository() {
-    let place = Place::new("jujutsu");
-    let project = place.project();
+    let scene = Scene::new("jujutsu");
+    let project = scene.project();
     let pointers = |built: &Built| -> Vec<String> {
         built
             .missing
@@ -770,10 +770,10 @@ fn b12_protects_the_files_that_lead_jujutsu_to_its_repository() {
             .flat_map(|it| it.pointers.iter().filter(|name| *name != ".git").cloned())
             .collect()
     };
-    let built = place.build(&Files::default(), &project, None);
+    let built = scene.build(&Files::default(), &project, None);
     assert_eq!(pointers(&built), [".jj/repo"]);
-    place.make("home/project/.jj/repo/store");
-    let built = place.build(&Files { allow_write: names(&[".git"]), ..Files::default() }, &project, None);
+    scene.make("home/project/.jj/repo/store");
+    let built = scene.build(&Files { allow_write: names(&[".git"]), ..Files::default() }, &project, None);
     assert_eq!(pointers(&built), [".jj/repo"]);
     assert!(is_writable(&built, &project.join(".jj/repo/store")));
 
@@ -782,7 +782,7 @@ fn b12_protects_the_files_that_lead_jujutsu_to_its_repository() {
     fs::write(project.join("real/config.toml"), "").unwrap();
     symlink("real", project.join("way")).unwrap();
     fs::write(project.join(".jj/repo"), "../way").unwrap();
-    let built = place.build(&Files::default(), &project, None);
+    let built = scene.build(&Files::default(), &project, None);
     assert!(!is_writable(&built, &project.join(".jj/repo")));
     assert!(
         !is_writable(&built, &project.join("real/config.toml"))
@@ -791,7 +791,7 @@ fn b12_protects_the_files_that_lead_jujutsu_to_its_repository() {
     assert!(built.missing.iter().any(|it| it.links.contains(&("way".into(), "real".into()))));
     fs::rename(project.join(".jj"), project.join("jj")).unwrap();
     symlink("jj", project.join(".jj")).unwrap();
-    let built = place.build(&Files::default(), &project, None);
+    let built = scene.build(&Files::default(), &project, None);
     assert!(!is_writable(&built, &project.join("jj/repo")));
     assert_eq!(pointers(&built), ["jj/repo"], "and not by way of the link, which is the caller's own");
 }

@@ -14,14 +14,14 @@ fn id_of(path: &Path) -> io::Result<FileId> {
 }
 
 /// A tree, and a run that watches it.
-struct Place {
+struct Scene {
     root: PathBuf,
     watches: Arc<[Watch]>,
     arrivals: Arrivals,
     inotify: Inotify,
 }
 
-impl Place {
+impl Scene {
     fn new(name: &str, before: impl FnOnce(&Path)) -> Self {
         let root = std::env::temp_dir().join(format!("arrivals-{name}-{}", std::process::id()));
         fs::create_dir_all(root.join("tree")).unwrap();
@@ -89,7 +89,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scene {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.root).unwrap();
     }
@@ -107,9 +107,9 @@ fn open_all(dir: &Path) {
 
 #[test]
 fn l07_a_file_is_moved_at_once_however_it_came() {
-    let mut place = Place::new("file", |_| ());
-    assert!(place.settle().is_empty());
-    let from = place.tree("from");
+    let mut scene = Scene::new("file", |_| ());
+    assert!(scene.settle().is_empty());
+    let from = scene.tree("from");
     let make: [fn(&Path, &Path); 4] = [
         |_, at| fs::write(at, "evil").unwrap(),
         |from, at| fs::rename(from, at).unwrap(),
@@ -124,80 +124,80 @@ fn l07_a_file_is_moved_at_once_however_it_came() {
             (".git", ".git"),
         ] {
             fs::write(&from, "evil").unwrap();
-            let at = place.tree(name);
+            let at = scene.tree(name);
             fs::create_dir_all(at.parent().unwrap()).unwrap();
             // The directory on the way is new, too.
             make(&from, &at);
-            assert_eq!(place.settle(), [moved]);
+            assert_eq!(scene.settle(), [moved]);
             assert!(fs::symlink_metadata(&at).is_err());
         }
-        let _ = fs::remove_dir_all(place.tree(".kiro"));
+        let _ = fs::remove_dir_all(scene.tree(".kiro"));
     }
     // A link where a directory would be on the way.
-    fs::create_dir_all(place.root.join("elsewhere/hooks")).unwrap();
-    symlink("../elsewhere", place.tree(".kiro")).unwrap();
-    assert_eq!(place.settle(), [".kiro"]);
-    assert!(place.root.join("elsewhere/hooks").is_dir());
+    fs::create_dir_all(scene.root.join("elsewhere/hooks")).unwrap();
+    symlink("../elsewhere", scene.tree(".kiro")).unwrap();
+    assert_eq!(scene.settle(), [".kiro"]);
+    assert!(scene.root.join("elsewhere/hooks").is_dir());
     // A name that is obeyed when something is started stays until the end.
-    place.write(".npmrc");
-    assert!(place.settle().is_empty() && place.tree(".npmrc").exists());
-    assert_eq!(place.finish(), [place.tree(".npmrc")]);
+    scene.write(".npmrc");
+    assert!(scene.settle().is_empty() && scene.tree(".npmrc").exists());
+    assert_eq!(scene.finish(), [scene.tree(".npmrc")]);
 }
 
 /// git on the host would write through it.
 #[test]
 fn l07_a_new_link_in_a_repository_is_moved_at_once() {
-    let mut place = Place::new("links", |tree| {
+    let mut scene = Scene::new("links", |tree| {
         for dir in ["logs/refs", "refs/heads", "objects/info", "other"] {
             fs::create_dir_all(tree.join(".git").join(dir)).unwrap();
         }
         fs::write(tree.join(".git/HEAD"), "ref: refs/heads/main").unwrap();
         symlink("x", tree.join(".git/mine")).unwrap();
     });
-    let link = |place: &Place, name: &str| symlink("x", place.tree(name)).unwrap();
+    let link = |scene: &Scene, name: &str| symlink("x", scene.tree(name)).unwrap();
     for name in [".git/COMMIT_EDITMSG", ".git/logs/refs/x", ".git/objects/info/commit-graph"] {
-        link(&place, name);
-        assert_eq!(place.settle(), [name]);
-        assert!(fs::symlink_metadata(place.tree(name)).is_err());
-        assert!(fs::symlink_metadata(place.aside(name)).unwrap().is_symlink());
+        link(&scene, name);
+        assert_eq!(scene.settle(), [name]);
+        assert!(fs::symlink_metadata(scene.tree(name)).is_err());
+        assert!(fs::symlink_metadata(scene.aside(name)).unwrap().is_symlink());
     }
     // One that was there, a file, and one where git writes nothing.
-    fs::rename(place.tree(".git/mine"), place.tree(".git/moved")).unwrap();
-    fs::rename(place.tree(".git/moved"), place.tree(".git/mine")).unwrap();
-    fs::write(place.tree(".git/index"), "x").unwrap();
-    link(&place, ".git/other/x");
-    assert!(place.settle().is_empty());
+    fs::rename(scene.tree(".git/mine"), scene.tree(".git/moved")).unwrap();
+    fs::rename(scene.tree(".git/moved"), scene.tree(".git/mine")).unwrap();
+    fs::write(scene.tree(".git/index"), "x").unwrap();
+    link(&scene, ".git/other/x");
+    assert!(scene.settle().is_empty());
     // In directories that are new, or were moved away and back.
-    fs::create_dir_all(place.tree(".git/refs/heads/a/b")).unwrap();
-    link(&place, ".git/refs/heads/a/b/x");
-    fs::create_dir_all(place.tree("made/rebase-merge")).unwrap();
-    link(&place, "made/rebase-merge/x");
-    fs::rename(place.tree("made/rebase-merge"), place.tree(".git/rebase-merge")).unwrap();
-    fs::rename(place.tree(".git/logs"), place.tree("away")).unwrap();
-    link(&place, "away/refs/y");
-    fs::rename(place.tree("away"), place.tree(".git/logs")).unwrap();
-    let mut moved = place.settle();
+    fs::create_dir_all(scene.tree(".git/refs/heads/a/b")).unwrap();
+    link(&scene, ".git/refs/heads/a/b/x");
+    fs::create_dir_all(scene.tree("made/rebase-merge")).unwrap();
+    link(&scene, "made/rebase-merge/x");
+    fs::rename(scene.tree("made/rebase-merge"), scene.tree(".git/rebase-merge")).unwrap();
+    fs::rename(scene.tree(".git/logs"), scene.tree("away")).unwrap();
+    link(&scene, "away/refs/y");
+    fs::rename(scene.tree("away"), scene.tree(".git/logs")).unwrap();
+    let mut moved = scene.settle();
     moved.sort();
     assert_eq!(moved, [".git/logs/refs/y", ".git/rebase-merge/x", ".git/refs/heads/a/b/x"]);
-    link(&place, ".git/refs/heads/a/b/z");
-    assert_eq!(place.settle(), [".git/refs/heads/a/b/z"]);
+    link(&scene, ".git/refs/heads/a/b/z");
+    assert_eq!(scene.settle(), [".git/refs/heads/a/b/z"]);
     // Who goes on with it is ended.
     let ended = (0..1100).any(|n| {
-        link(&place, &format!(".git/{n}"));
-        place.settle_with(|_, _| ()).is_err()
+        link(&scene, &format!(".git/{n}"));
+        scene.settle_with(|_, _| ()).is_err()
     });
     assert!(ended);
 }
 
 #[test]
 fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
-    let mut place = Place::new("each-other", |_| ());
+    let mut scene = Scene::new("each-other", |_| ());
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
-    let mut other = Arrivals::new(Arc::clone(&place.watches), &inotify).unwrap();
-    place.write(".vscode/tasks.json");
-    place.write(".git/config");
-    assert_eq!(place.settle(), [".vscode"]);
-    let at = |name: &str| fs::symlink_metadata(place.tree(name)).unwrap().ino();
+    let mut other = Arrivals::new(Arc::clone(&scene.watches), &inotify).unwrap();
+    scene.write(".vscode/tasks.json");
+    scene.write(".git/config");
+    assert_eq!(scene.settle(), [".vscode"]);
+    let at = |name: &str| fs::symlink_metadata(scene.tree(name)).unwrap().ino();
     let before = [at(".vscode"), at(".git")];
     let mut look = || {
         other.search_again();
@@ -208,39 +208,39 @@ fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
     assert_eq!(look(), 0);
     assert_eq!([at(".vscode"), at(".git")], before);
     // It goes on to look into them.
-    place.write(".vscode/launch.json");
+    scene.write(".vscode/launch.json");
     assert_eq!(look(), 1);
-    assert!(!place.tree(".vscode/launch.json").exists());
+    assert!(!scene.tree(".vscode/launch.json").exists());
 }
 
 #[test]
 fn l07_a_directory_is_exchanged_and_a_repository_given_back() {
-    let mut place = Place::new("exchanged", |_| ());
+    let mut scene = Scene::new("exchanged", |_| ());
     for name in [".git/config", ".git/HEAD", ".vscode/tasks.json", ".hg/hgrc", ".hg/store"] {
-        place.write(name);
+        scene.write(name);
     }
-    assert_eq!(place.settle(), [".vscode"], "the repositories come back");
+    assert_eq!(scene.settle(), [".vscode"], "the repositories come back");
     for name in [".git", ".hg", ".vscode"] {
-        assert_eq!(fs::read_dir(place.tree(name)).unwrap().count(), 0, "{name} is empty for the host");
-        assert!(place.aside(name).read_dir().unwrap().count() > 0, "{name}");
+        assert_eq!(fs::read_dir(scene.tree(name)).unwrap().count(), 0, "{name} is empty for the host");
+        assert!(scene.aside(name).read_dir().unwrap().count() > 0, "{name}");
     }
-    assert!(place.settle().is_empty(), "the empty directories are ours");
-    let mut found = place.finish();
+    assert!(scene.settle().is_empty(), "the empty directories are ours");
+    let mut found = scene.finish();
     found.sort();
-    assert_eq!(found, [place.tree(".git/config"), place.tree(".hg/hgrc")]);
-    assert!(place.tree(".git/HEAD").exists() && place.tree(".hg/store").exists());
-    assert!(!place.tree(".vscode").exists() && place.aside(".vscode/tasks.json").exists());
-    assert!(place.aside(".git/config").exists() && place.aside(".hg/hgrc").exists());
+    assert_eq!(found, [scene.tree(".git/config"), scene.tree(".hg/hgrc")]);
+    assert!(scene.tree(".git/HEAD").exists() && scene.tree(".hg/store").exists());
+    assert!(!scene.tree(".vscode").exists() && scene.aside(".vscode/tasks.json").exists());
+    assert!(scene.aside(".git/config").exists() && scene.aside(".hg/hgrc").exists());
 }
 
 /// A prompt of the host's runs git at every moment.
 #[test]
 fn l07_git_obeys_nothing_of_a_repository_that_is_given_back() {
     for round in 0..20 {
-        let mut place = Place::new(&format!("back-{round}"), |_| ());
-        place.write(".git/config");
-        place.settle();
-        let (config, end) = (place.tree(".git/config"), std::sync::atomic::AtomicBool::new(false));
+        let mut scene = Scene::new(&format!("back-{round}"), |_| ());
+        scene.write(".git/config");
+        scene.settle();
+        let (config, end) = (scene.tree(".git/config"), std::sync::atomic::AtomicBool::new(false));
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 let mut is_seen = false;
@@ -249,7 +249,7 @@ fn l07_git_obeys_nothing_of_a_repository_that_is_given_back() {
                 }
                 is_seen
             });
-            place.finish();
+            scene.finish();
             end.store(true, std::sync::atomic::Ordering::Relaxed);
             assert!(!seen.join().unwrap(), "round {round}");
         });
@@ -259,59 +259,59 @@ fn l07_git_obeys_nothing_of_a_repository_that_is_given_back() {
 /// The stage may have opened it before something was mounted there.
 #[test]
 fn l07_moves_the_entries_that_appear_in_an_empty_directory() {
-    let mut place = Place::new("opened", |_| ());
-    place.write(".git/HEAD");
+    let mut scene = Scene::new("opened", |_| ());
+    scene.write(".git/HEAD");
     let mut opened = None;
-    let found = place.settle_with(|_, empty| opened = Some(fs::File::open(empty).unwrap()));
+    let found = scene.settle_with(|_, empty| opened = Some(fs::File::open(empty).unwrap()));
     assert!(found.unwrap().is_empty());
     let below = |name: &str| format!("/proc/self/fd/{}/{name}", opened.as_ref().unwrap().as_raw_fd());
     fs::write(below("HEAD"), "evil").unwrap();
     fs::create_dir(below("objects")).unwrap();
     (0..200).for_each(|number| fs::write(below(&number.to_string()), "evil").unwrap());
-    let found = place.settle();
+    let found = scene.settle();
     assert!(found.len() == 202 && found.contains(&".git/HEAD".into()), "{}", found.len());
-    assert_eq!(fs::read_dir(place.tree(".git")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(scene.tree(".git")).unwrap().count(), 0);
     // A directory on the way gets the name of another one: nothing tells of that, but that it has come.
-    fs::create_dir(place.tree(".kiro")).unwrap();
-    place.settle();
-    fs::rename(place.tree(".kiro"), place.tree(".vim")).unwrap();
-    assert!(place.settle().is_empty());
-    place.write(".vim/coc.json");
-    assert_eq!(place.settle(), [".vim/coc.json"]);
+    fs::create_dir(scene.tree(".kiro")).unwrap();
+    scene.settle();
+    fs::rename(scene.tree(".kiro"), scene.tree(".vim")).unwrap();
+    assert!(scene.settle().is_empty());
+    scene.write(".vim/coc.json");
+    assert_eq!(scene.settle(), [".vim/coc.json"]);
     // The directory that it lies in may have another name by then.
-    place.write(".kiro/hooks/x");
+    scene.write(".kiro/hooks/x");
     let mut other = None;
-    place.settle_with(|_, empty| other = Some(fs::File::open(empty).unwrap())).unwrap();
-    fs::rename(place.tree(".kiro"), place.tree("away")).unwrap();
+    scene.settle_with(|_, empty| other = Some(fs::File::open(empty).unwrap())).unwrap();
+    fs::rename(scene.tree(".kiro"), scene.tree("away")).unwrap();
     fs::write(format!("/proc/self/fd/{}/x", other.as_ref().unwrap().as_raw_fd()), "evil").unwrap();
-    assert_eq!(place.settle(), [".kiro/hooks/x"]);
-    assert_eq!(fs::read_dir(place.tree("away/hooks")).unwrap().count(), 0);
+    assert_eq!(scene.settle(), [".kiro/hooks/x"]);
+    assert_eq!(fs::read_dir(scene.tree("away/hooks")).unwrap().count(), 0);
     // At the last moment.
     fs::write(below("config"), "evil").unwrap();
-    assert_eq!(place.finish(), [place.tree(".git/config")]);
-    assert_eq!(fs::read(place.tree(".git/HEAD")).unwrap(), b"evil", "the stage's repository");
-    assert!(!place.tree(".git/config").exists());
+    assert_eq!(scene.finish(), [scene.tree(".git/config")]);
+    assert_eq!(fs::read(scene.tree(".git/HEAD")).unwrap(), b"evil", "the stage's repository");
+    assert!(!scene.tree(".git/config").exists());
 }
 
 /// Both names are in the stage's hands until something is mounted at them.
 #[test]
 fn l07_no_exchange_gives_the_stage_s_own_a_name() {
-    let mut place = Place::new("swapped", |_| ());
-    place.write(".git/HEAD");
+    let mut scene = Scene::new("swapped", |_| ());
+    scene.write(".git/HEAD");
     let swap = |empty: &Path| {
         fs::rename(empty, empty.with_file_name("x")).unwrap();
         fs::create_dir(empty).unwrap();
         fs::write(empty.join("HEAD"), "evil").unwrap();
     };
-    let swapped = place.settle_with(|_, empty| swap(empty));
+    let swapped = scene.settle_with(|_, empty| swap(empty));
     assert!(swapped.is_err(), "{swapped:?}");
-    drop(place);
+    drop(scene);
 
     // It is the stage's for the moment of the mount, and ours again after it.
-    let mut place = Place::new("target", |_| ());
-    place.write(".git/HEAD");
-    while let Ok(events) = place.inotify.read_events() {
-        events.iter().for_each(|event| place.arrivals.note(event));
+    let mut scene = Scene::new("target", |_| ());
+    scene.write(".git/HEAD");
+    while let Ok(events) = scene.inotify.read_events() {
+        events.iter().for_each(|event| scene.arrivals.note(event));
     }
     let mut mount = |source: &Path, target: &Path| {
         swap(target);
@@ -321,27 +321,27 @@ fn l07_no_exchange_gives_the_stage_s_own_a_name() {
         Ok(ids)
     };
     let mut found = Vec::new();
-    assert!(place.arrivals.settle(&place.inotify, &mut mount, &|_| (), &mut found).is_err());
-    drop(place);
+    assert!(scene.arrivals.settle(&scene.inotify, &mut mount, &|_| (), &mut found).is_err());
+    drop(scene);
 
     // What came under the name meanwhile is moved, and the other one is the stage's.
-    let mut place = Place::new("changed", |_| ());
-    place.write(".git/HEAD");
-    let found = place.settle_with(|name, _| {
+    let mut scene = Scene::new("changed", |_| ());
+    scene.write(".git/HEAD");
+    let found = scene.settle_with(|name, _| {
         fs::rename(name, name.with_file_name("x")).unwrap();
         fs::create_dir(name).unwrap();
         fs::write(name.join("HEAD"), "other").unwrap();
     });
     assert_eq!(found.unwrap(), [".git"]);
-    assert_eq!(fs::read_dir(place.tree(".git")).unwrap().count(), 0);
-    assert_eq!(fs::read(place.aside(".git/HEAD")).unwrap(), b"other");
-    drop(place);
+    assert_eq!(fs::read_dir(scene.tree(".git")).unwrap().count(), 0);
+    assert_eq!(fs::read(scene.aside(".git/HEAD")).unwrap(), b"other");
+    drop(scene);
 
     // Another one came before the mount: that one is exchanged.
-    let mut place = Place::new("again", |_| ());
-    place.write(".git/HEAD");
-    while let Ok(events) = place.inotify.read_events() {
-        events.iter().for_each(|event| place.arrivals.note(event));
+    let mut scene = Scene::new("again", |_| ());
+    scene.write(".git/HEAD");
+    while let Ok(events) = scene.inotify.read_events() {
+        events.iter().for_each(|event| scene.arrivals.note(event));
     }
     let mut times = 0;
     let mut mount = |source: &Path, target: &Path| {
@@ -354,42 +354,42 @@ fn l07_no_exchange_gives_the_stage_s_own_a_name() {
         Ok((id_of(source)?, id_of(target)?))
     };
     let mut found = Vec::new();
-    place.arrivals.settle(&place.inotify, &mut mount, &|_| (), &mut found).unwrap();
+    scene.arrivals.settle(&scene.inotify, &mut mount, &|_| (), &mut found).unwrap();
     assert!(found.is_empty());
     assert_eq!(times, 2);
-    assert!(place.finish().is_empty() && place.tree(".git/other").exists(), "it is given back");
-    drop(place);
+    assert!(scene.finish().is_empty() && scene.tree(".git/other").exists(), "it is given back");
+    drop(scene);
 
     // It is gone before it is mounted: nothing is left of the exchange.
-    let mut place = Place::new("gone", |_| ());
-    place.write(".vscode/x");
-    fs::remove_dir_all(place.tree(".vscode")).unwrap();
-    assert!(place.settle().is_empty());
-    assert!(place.root.join("tree").read_dir().unwrap().next().is_none());
+    let mut scene = Scene::new("gone", |_| ());
+    scene.write(".vscode/x");
+    fs::remove_dir_all(scene.tree(".vscode")).unwrap();
+    assert!(scene.settle().is_empty());
+    assert!(scene.root.join("tree").read_dir().unwrap().next().is_none());
 }
 
 #[test]
 fn l07_a_directory_that_cannot_be_mounted_is_moved() {
-    let mut place = Place::new("unmounted", |_| ());
-    place.write(".git/HEAD");
-    while let Ok(events) = place.inotify.read_events() {
-        events.iter().for_each(|event| place.arrivals.note(event));
+    let mut scene = Scene::new("unmounted", |_| ());
+    scene.write(".git/HEAD");
+    while let Ok(events) = scene.inotify.read_events() {
+        events.iter().for_each(|event| scene.arrivals.note(event));
     }
     let mut refuse = |_: &Path, _: &Path| Err(Errno::EPERM.into());
     let mut found = Vec::new();
-    place.arrivals.settle(&place.inotify, &mut refuse, &|_| (), &mut found).unwrap();
+    scene.arrivals.settle(&scene.inotify, &mut refuse, &|_| (), &mut found).unwrap();
     assert!(
-        found.len() == 1 && !place.tree(".git").exists() && place.aside(".git/HEAD").exists(),
+        found.len() == 1 && !scene.tree(".git").exists() && scene.aside(".git/HEAD").exists(),
         "{found:?}"
     );
-    let rest = place.root.join("tree").read_dir().unwrap().count();
+    let rest = scene.root.join("tree").read_dir().unwrap().count();
     assert_eq!(rest, 1, "the quarantine alone");
 }
 
 /// Names that stand for something by now came while another run went on.
 #[test]
 fn l07_keeps_the_links_and_directories_that_were_there_at_the_start() {
-    let mut place = Place::new("before", |tree| {
+    let mut scene = Scene::new("before", |tree| {
         fs::create_dir(tree.join(".git")).unwrap();
         symlink("x", tree.join("link")).unwrap();
         symlink("away", tree.join(".kiro")).unwrap();
@@ -397,45 +397,45 @@ fn l07_keeps_the_links_and_directories_that_were_there_at_the_start() {
         fs::create_dir(tree.join(".vscode")).unwrap();
         fs::write(tree.join(".mcp.json"), "evil").unwrap();
     });
-    assert_eq!(place.settle(), [".mcp.json"]);
-    assert!(place.tree(".vscode").exists() && place.tree(".kiro").is_symlink());
-    place.write("other");
-    place.write(".git/config");
-    assert_eq!(place.settle(), [".git/config"]);
+    assert_eq!(scene.settle(), [".mcp.json"]);
+    assert!(scene.tree(".vscode").exists() && scene.tree(".kiro").is_symlink());
+    scene.write("other");
+    scene.write(".git/config");
+    assert_eq!(scene.settle(), [".git/config"]);
     for (link, moved) in [("link", "link"), (".kiro", ".kiro")] {
-        fs::remove_file(place.tree(link)).unwrap();
-        symlink("y", place.tree(link)).unwrap();
-        assert_eq!(place.settle(), [moved]);
+        fs::remove_file(scene.tree(link)).unwrap();
+        symlink("y", scene.tree(link)).unwrap();
+        assert_eq!(scene.settle(), [moved]);
     }
-    fs::rename(place.tree(".git"), place.tree("away")).unwrap();
-    fs::create_dir(place.tree(".git")).unwrap();
-    assert!(place.settle().is_empty(), "a directory as before");
-    fs::remove_dir(place.tree(".git")).unwrap();
-    fs::write(place.tree(".git"), "gitdir: away").unwrap();
-    assert_eq!(place.settle(), [".git"]);
-    place.write("HEAD");
-    place.write("refs/x");
-    assert!(place.settle().is_empty(), "not yet a repository");
-    place.write("objects/x");
-    assert_eq!(place.settle(), ["HEAD"]);
+    fs::rename(scene.tree(".git"), scene.tree("away")).unwrap();
+    fs::create_dir(scene.tree(".git")).unwrap();
+    assert!(scene.settle().is_empty(), "a directory as before");
+    fs::remove_dir(scene.tree(".git")).unwrap();
+    fs::write(scene.tree(".git"), "gitdir: away").unwrap();
+    assert_eq!(scene.settle(), [".git"]);
+    scene.write("HEAD");
+    scene.write("refs/x");
+    assert!(scene.settle().is_empty(), "not yet a repository");
+    scene.write("objects/x");
+    assert_eq!(scene.settle(), ["HEAD"]);
 }
 
 /// The one of another run has no mount over it in this run's sandbox: this stage gives it another name and back, fills it, or
 /// makes another one.
 #[test]
 fn l07_an_empty_directory_of_another_run_stays_empty() {
-    let mut place = Place::new("others", |tree| fs::create_dir(tree.join(".vscode")).unwrap());
-    assert!(place.settle().is_empty());
-    let (one, other) = (place.tree(".vscode"), place.tree(".kiro"));
+    let mut scene = Scene::new("others", |tree| fs::create_dir(tree.join(".vscode")).unwrap());
+    assert!(scene.settle().is_empty());
+    let (one, other) = (scene.tree(".vscode"), scene.tree(".kiro"));
     fs::rename(&one, &other).unwrap();
-    place.settle();
+    scene.settle();
     fs::rename(&other, &one).unwrap();
-    place.write(".vscode/tasks.json");
-    assert_eq!(place.settle(), [".vscode/tasks.json"]);
+    scene.write(".vscode/tasks.json");
+    assert_eq!(scene.settle(), [".vscode/tasks.json"]);
     // The next directory may get its inode.
     fs::remove_dir(&one).unwrap();
-    place.write(".vscode/tasks.json");
-    assert_eq!(place.settle(), [".vscode"]);
+    scene.write(".vscode/tasks.json");
+    assert_eq!(scene.settle(), [".vscode"]);
     assert_eq!(fs::read_dir(&one).unwrap().count(), 0);
 }
 
@@ -445,11 +445,11 @@ fn l07_a_directory_that_stays_closed_is_taken_as_it_is() {
     if geteuid().is_root() {
         return;
     }
-    let mut place = Place::new("closed", |_| ());
-    place.write(".kiro/hooks/x");
+    let mut scene = Scene::new("closed", |_| ());
+    scene.write(".kiro/hooks/x");
     let end = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (kiro, aside) = (place.tree(".kiro"), place.aside(".kiro"));
+        let (kiro, aside) = (scene.tree(".kiro"), scene.aside(".kiro"));
         let end = &end;
         scope.spawn(move || {
             while !end.load(std::sync::atomic::Ordering::Relaxed) {
@@ -459,18 +459,18 @@ fn l07_a_directory_that_stays_closed_is_taken_as_it_is() {
             }
         });
         let begin = std::time::Instant::now();
-        while place.tree(".kiro/hooks").exists() || place.tree(".kiro").exists() {
+        while scene.tree(".kiro/hooks").exists() || scene.tree(".kiro").exists() {
             if begin.elapsed().as_secs() > 10 {
                 break;
             }
-            place.arrivals.is_due = true;
-            let _ = place.settle_with(|_, _| ());
+            scene.arrivals.is_due = true;
+            let _ = scene.settle_with(|_, _| ());
         }
         end.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     // It is closed wherever it was moved.
-    open_all(&place.root);
-    assert!(fs::read_dir(place.tree(".kiro")).map_or(true, |mut entries| entries.next().is_none()));
+    open_all(&scene.root);
+    assert!(fs::read_dir(scene.tree(".kiro")).map_or(true, |mut entries| entries.next().is_none()));
 }
 
 /// The stage makes one like another run's, fills it, and takes the right to list it as often as it is set: that ends the stage.
@@ -481,12 +481,12 @@ fn l07_nothing_stays_in_an_empty_directory_that_is_closed_again_and_again() {
         return;
     }
     for _ in 0..10 {
-        let mut place = Place::new("refilled", |_| ());
+        let mut scene = Scene::new("refilled", |_| ());
         let mode = |bits| std::os::unix::fs::PermissionsExt::from_mode(bits);
-        fs::create_dir(place.tree(".git")).unwrap();
-        fs::set_permissions(place.tree(".git"), mode(PLACEHOLDER.bits())).unwrap();
-        assert!(place.settle().is_empty());
-        let (dir, end) = (fs::File::open(place.tree(".git")).unwrap(), AtomicBool::new(false));
+        fs::create_dir(scene.tree(".git")).unwrap();
+        fs::set_permissions(scene.tree(".git"), mode(PLACEHOLDER.bits())).unwrap();
+        assert!(scene.settle().is_empty());
+        let (dir, end) = (fs::File::open(scene.tree(".git")).unwrap(), AtomicBool::new(false));
         let mut stays = false;
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -496,11 +496,11 @@ fn l07_nothing_stays_in_an_empty_directory_that_is_closed_again_and_again() {
                     }
                 });
             }
-            let filled = place.tree(".git/HEAD");
+            let filled = scene.tree(".git/HEAD");
             while !stays {
-                place.write("HEAD");
-                let is_ended = fs::rename(place.tree("HEAD"), &filled).is_err();
-                if is_ended || place.settle_with(|_, _| ()).is_err() {
+                scene.write("HEAD");
+                let is_ended = fs::rename(scene.tree("HEAD"), &filled).is_err();
+                if is_ended || scene.settle_with(|_, _| ()).is_err() {
                     break;
                 }
                 stays = fs::symlink_metadata(&filled).is_ok();
@@ -514,11 +514,11 @@ fn l07_nothing_stays_in_an_empty_directory_that_is_closed_again_and_again() {
 
 #[test]
 fn l07_a_stage_that_makes_names_again_and_again_is_ended() {
-    let mut place = Place::new("often", |_| ());
+    let mut scene = Scene::new("often", |_| ());
     let mut count = 0;
     loop {
-        place.write(".mcp.json");
-        match place.settle_with(|_, _| ()) {
+        scene.write(".mcp.json");
+        match scene.settle_with(|_, _| ()) {
             Ok(found) => count += found.len(),
             Err(_) => break,
         }
@@ -526,39 +526,39 @@ fn l07_a_stage_that_makes_names_again_and_again_is_ended() {
     }
     assert_eq!(count, TIMES as usize);
     // And many names are, too, however seldom each comes.
-    let mut place = Place::new("many", |_| ());
-    place.arrivals.taken = MOST;
-    place.write(".mcp.json");
-    assert!(place.settle_with(|_, _| ()).is_err());
+    let mut scene = Scene::new("many", |_| ());
+    scene.arrivals.taken = MOST;
+    scene.write(".mcp.json");
+    assert!(scene.settle_with(|_, _| ()).is_err());
 }
 
 #[test]
 fn l07_after_a_kill_the_next_start_puts_things_back() {
-    let mut place = Place::new("killed", |_| ());
-    let state = place.root.join("state");
-    drop(Journal::write(&state, "RUN", &place.watches).unwrap());
+    let mut scene = Scene::new("killed", |_| ());
+    let state = scene.root.join("state");
+    drop(Journal::write(&state, "RUN", &scene.watches).unwrap());
     for name in [".git/config", ".git/HEAD", ".vscode/tasks.json", ".mcp.json"] {
-        place.write(name);
+        scene.write(name);
     }
-    place.settle();
-    place.watches = Arc::new([]);
+    scene.settle();
+    scene.watches = Arc::new([]);
     let settled = settle_interrupted(&state, &[], &|| false).runs;
     let mut told: Vec<_> =
         settled.iter().flat_map(|run| &run.found.named).map(|it| it.path.clone()).collect();
     told.sort();
-    assert_eq!(told, [place.tree(".git/config"), place.tree(".mcp.json"), place.tree(".vscode")]);
-    assert!(place.tree(".git/HEAD").exists() && !place.tree(".vscode").exists());
+    assert_eq!(told, [scene.tree(".git/config"), scene.tree(".mcp.json"), scene.tree(".vscode")]);
+    assert!(scene.tree(".git/HEAD").exists() && !scene.tree(".vscode").exists());
     assert!(settle_interrupted(&state, &[], &|| false).runs.is_empty());
-    drop(place);
+    drop(scene);
 
     // The user makes a repository where the empty directory is: it is theirs.
-    let mut place = Place::new("user", |_| ());
-    drop(Journal::write(&place.root.join("state"), "RUN", &place.watches).unwrap());
-    place.write(".git/HEAD");
-    place.settle();
-    place.watches = Arc::new([]);
-    fs::write(place.tree(".git/HEAD"), "mine").unwrap();
-    let settled = settle_interrupted(&place.root.join("state"), &[], &|| false);
-    assert_eq!(fs::read(place.tree(".git/HEAD")).unwrap(), b"mine", "{settled:?}");
-    assert_eq!(fs::read(place.aside(".git/HEAD")).unwrap(), b"evil");
+    let mut scene = Scene::new("user", |_| ());
+    drop(Journal::write(&scene.root.join("state"), "RUN", &scene.watches).unwrap());
+    scene.write(".git/HEAD");
+    scene.settle();
+    scene.watches = Arc::new([]);
+    fs::write(scene.tree(".git/HEAD"), "mine").unwrap();
+    let settled = settle_interrupted(&scene.root.join("state"), &[], &|| false);
+    assert_eq!(fs::read(scene.tree(".git/HEAD")).unwrap(), b"mine", "{settled:?}");
+    assert_eq!(fs::read(scene.aside(".git/HEAD")).unwrap(), b"evil");
 }

@@ -5,16 +5,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A place with a tree `srv` beside HOME: directories `a` and `b`, three deep, each with a file `f`.
-fn place(name: &str) -> Place {
-    let place = Place::new(name);
+/// A scene with a tree `srv` beside HOME: directories `a` and `b`, three deep, each with a file `f`.
+fn make_scene(name: &str) -> Scene {
+    let scene = Scene::new(name);
     for dir in ["", "a/", "b/", "a/a/", "a/b/", "b/a/", "b/b/", "a/a/a/", "a/a/b/"] {
-        place.make(&format!("srv/{dir}f"));
+        scene.make(&format!("srv/{dir}f"));
     }
     for name in ["src/f", "src/a/f", "out/f"] {
-        place.make(&format!("home/project/{name}"));
+        scene.make(&format!("home/project/{name}"));
     }
-    place
+    scene
 }
 
 fn to(host: &Path, guest: &str) -> Bind {
@@ -53,23 +53,23 @@ fn seen(built: &Built, root: &Path) -> BTreeMap<PathBuf, (PathBuf, bool)> {
 /// K13: a wider view than any ceiling's becomes that one.
 #[test]
 fn k13_the_view_is_the_narrowest_of_all() {
-    let place = place("narrow-view");
+    let scene = make_scene("narrow-view");
     let bound = |name: &str, view| Bounds { name: name.into(), view: Some(view), ..Bounds::default() };
     let bounds = vec![bound("site.toml", View::Project), bound("user.toml", View::Minimal)];
-    let built = place.build(&Files { view: View::Host, bounds, ..Files::default() }, &place.project(), None);
-    assert!(is_hidden(&built, Path::new("/usr/bin/env")) && is_hidden(&built, &place.project().join("src")));
+    let built = scene.build(&Files { view: View::Host, bounds, ..Files::default() }, &scene.project(), None);
+    assert!(is_hidden(&built, Path::new("/usr/bin/env")) && is_hidden(&built, &scene.project().join("src")));
     assert_eq!(built.notes.len(), 2, "{:?}", built.notes);
     assert!(built.notes[1].contains("`minimal`, not `project`") && built.notes[1].contains("user.toml"));
     let bounds = vec![bound("site.toml", View::Host)];
-    let built = place.build(&Files { bounds, ..Files::default() }, &place.project(), None);
-    assert!(is_writable(&built, &place.project()) && built.notes.is_empty(), "{:?}", built.notes);
+    let built = scene.build(&Files { bounds, ..Files::default() }, &scene.project(), None);
+    assert!(is_writable(&built, &scene.project()) && built.notes.is_empty(), "{:?}", built.notes);
 }
 
 /// K13: what contains a listed path is cut down to it, at the place that it had inside.
 #[test]
 fn k13_a_bind_is_cut_down_to_the_paths_that_the_ceiling_lists() {
-    let place = place("cut");
-    let (srv, a, b) = (place.root.join("srv"), place.root.join("srv/a"), place.root.join("srv/b"));
+    let scene = make_scene("cut");
+    let (srv, a, b) = (scene.root.join("srv"), scene.root.join("srv/a"), scene.root.join("srv/b"));
     let files = Files {
         view: View::Minimal,
         ro: vec![to(&srv, "/data"), bind(&b.join("a"))],
@@ -77,7 +77,7 @@ fn k13_a_bind_is_cut_down_to_the_paths_that_the_ceiling_lists() {
         bounds: vec![ceiling(Some(&[&b.join("b")]), Some(&[&a]))],
         ..Files::default()
     };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     let shown: Vec<_> = seen(&built, &srv).into_iter().filter(|(at, _)| at.ends_with("f")).collect();
     let at =
         |guest: &str, host: PathBuf, writable| (PathBuf::from(guest).join("f"), (host.join("f"), writable));
@@ -105,20 +105,20 @@ fn k13_a_bind_is_cut_down_to_the_paths_that_the_ceiling_lists() {
 /// K13: writable beyond what is listed becomes read-only; an empty list allows nothing.
 #[test]
 fn k13_a_ceiling_makes_unlisted_paths_read_only_or_leaves_them_out() {
-    let place = place("levels");
-    let srv = place.root.join("srv");
+    let scene = make_scene("levels");
+    let srv = scene.root.join("srv");
     let shown = |bounds: Bounds| {
         let files = Files { rw: vec![bind(&srv)], bounds: vec![bounds], ..Files::default() };
-        place.build(&files, &place.project(), None)
+        scene.build(&files, &scene.project(), None)
     };
     let built = shown(ceiling(None, Some(&[])));
-    assert!(is_read_only(&built, &srv) && is_read_only(&built, &place.project()));
+    assert!(is_read_only(&built, &srv) && is_read_only(&built, &scene.project()));
     assert!(built.writable.is_empty());
     assert_eq!(built.notes.len(), 2, "{:?}", built.notes);
     let built = shown(ceiling(Some(&[]), None));
-    assert!(is_hidden(&built, &srv) && is_hidden(&built, &place.project()));
-    assert_eq!(built.cwd, place.project(), "an empty directory of that name");
-    assert!(built.mounts.contains(&Mount::Dir { at: place.project() }));
+    assert!(is_hidden(&built, &srv) && is_hidden(&built, &scene.project()));
+    assert_eq!(built.cwd, scene.project(), "an empty directory of that name");
+    assert!(built.mounts.contains(&Mount::Dir { at: scene.project() }));
     let built = shown(ceiling(Some(&[&srv]), Some(&[&srv.join("a")])));
     assert!(is_read_only(&built, &srv.join("b")) && is_writable(&built, &srv.join("a/x")));
     let built = shown(ceiling(None, None));
@@ -128,40 +128,40 @@ fn k13_a_ceiling_makes_unlisted_paths_read_only_or_leaves_them_out() {
 /// The working directory is met like a bind, but what a ceiling lists in it keeps it in place.
 #[test]
 fn k13_the_working_directory_is_writable_only_where_the_ceiling_lists_it() {
-    let place = place("cwd");
-    let project = place.project();
+    let scene = make_scene("cwd");
+    let project = scene.project();
     let shown =
-        |bounds: Bounds| place.build(&Files { bounds: vec![bounds], ..Files::default() }, &project, None);
+        |bounds: Bounds| scene.build(&Files { bounds: vec![bounds], ..Files::default() }, &project, None);
     let built = shown(ceiling(None, Some(&[&project.join("out")])));
     assert!(is_read_only(&built, &project.join("src")) && is_writable(&built, &project.join("out/x")));
     assert_eq!((built.cwd.clone(), built.notes.len()), (project.clone(), 1), "{:?}", built.notes);
     let built = shown(ceiling(Some(&[&project.join("src")]), None));
     assert!(is_hidden(&built, &project.join("out/f")) && is_writable(&built, &project.join("src/f")));
     assert_eq!(built.cwd, project);
-    let built = shown(ceiling(None, Some(&[&place.home()])));
+    let built = shown(ceiling(None, Some(&[&scene.home()])));
     assert!(is_writable(&built, &project.join("src")) && built.notes.is_empty());
-    let home = place.build(
+    let home = scene.build(
         &Files { bounds: vec![ceiling(Some(&[&project]), None)], ..Files::default() },
-        &place.home(),
+        &scene.home(),
         None,
     );
-    assert!(is_hidden(&home, &project.join("src")) && is_hidden(&home, &place.home().join("letter")));
+    assert!(is_hidden(&home, &project.join("src")) && is_hidden(&home, &scene.home().join("letter")));
 }
 
 /// A ceiling's list opens nothing: neither a masked credential, nor what the caller's own narrower bind takes back, nor what
 /// a bind that is left out would have covered.
 #[test]
 fn k13_a_ceiling_brings_nothing_to_light() {
-    let place = place("light");
-    place.make("home/.ssh/id");
-    let (home, srv) = (place.home(), place.root.join("srv"));
+    let scene = make_scene("light");
+    scene.make("home/.ssh/id");
+    let (home, srv) = (scene.home(), scene.root.join("srv"));
     let ssh = home.join(".ssh");
     let files =
         Files { ro: vec![to(&home, "/h")], bounds: vec![ceiling(Some(&[&ssh]), None)], ..Files::default() };
-    let built = place.build(&files, Path::new("/"), None);
+    let built = scene.build(&files, Path::new("/"), None);
     assert!(is_hidden(&built, Path::new("/h/.ssh/id")), "not named");
     let files = Files { ro: vec![to(&ssh, "/h")], ..files };
-    assert!(!is_hidden(&place.build(&files, Path::new("/"), None), Path::new("/h/id")), "named");
+    assert!(!is_hidden(&scene.build(&files, Path::new("/"), None), Path::new("/h/id")), "named");
 
     let files = Files {
         rw: vec![bind(&srv)],
@@ -169,15 +169,15 @@ fn k13_a_ceiling_brings_nothing_to_light() {
         bounds: vec![ceiling(None, Some(&[&srv.join("a/a")]))],
         ..Files::default()
     };
-    assert!(!is_writable(&place.build(&files, Path::new("/"), None), &srv.join("a/a/f")));
+    assert!(!is_writable(&scene.build(&files, Path::new("/"), None), &srv.join("a/a/f")));
 
-    let project = place.project();
+    let project = scene.project();
     let files = Files {
         ro: vec![Bind { host: srv.clone(), guest: project.join("src") }],
         bounds: vec![ceiling(Some(&[&project]), None)],
         ..Files::default()
     };
-    let built = place.build(&files, &project, None);
+    let built = scene.build(&files, &project, None);
     assert!(is_hidden(&built, &project.join("src/f")), "the caller had covered it");
     assert!(is_writable(&built, &project.join("out/f")));
 }
@@ -185,9 +185,9 @@ fn k13_a_ceiling_brings_nothing_to_light() {
 /// K1, B13: nothing opens a ceiling's mask, and a linked one is masked where it really is.
 #[test]
 fn k1_a_mask_of_a_ceiling_never_opens() {
-    let place = place("never");
-    let (srv, project) = (place.root.join("srv"), place.project());
-    symlink(srv.join("a"), place.root.join("link")).unwrap();
+    let scene = make_scene("never");
+    let (srv, project) = (scene.root.join("srv"), scene.project());
+    symlink(srv.join("a"), scene.root.join("link")).unwrap();
     let bounds = |mask: &[PathBuf]| vec![Bounds { mask: mask.to_vec(), ..ceiling(None, None) }];
     let files = Files {
         ro: vec![
@@ -198,10 +198,10 @@ fn k1_a_mask_of_a_ceiling_never_opens() {
             to(&srv, "/s"),
         ],
         rw: vec![bind(&srv.join("a/b"))],
-        bounds: bounds(&[place.root.join("link"), place.root.join("absent"), project.join("src/f")]),
+        bounds: bounds(&[scene.root.join("link"), scene.root.join("absent"), project.join("src/f")]),
         ..Files::default()
     };
-    let built = place.build(&files, &project, None);
+    let built = scene.build(&files, &project, None);
     for (at, (host, _)) in seen(&built, &srv) {
         assert!(!host.starts_with(srv.join("a")), "{} shows {}", at.display(), host.display());
     }
@@ -213,24 +213,24 @@ fn k1_a_mask_of_a_ceiling_never_opens() {
     // All of the working directory, and a toolchain.
     let files = Files { bounds: bounds(&[project.clone(), srv.clone()]), ..Files::default() };
     let path = srv.join("a");
-    let built = place.build(&files, &project, path.to_str());
+    let built = scene.build(&files, &project, path.to_str());
     assert!(is_hidden(&built, &project.join("src/f")) && is_hidden(&built, &srv.join("a/f")));
     let files = Files { view: View::Host, ..files };
-    assert!(is_hidden(&place.build(&files, &project, None), &srv.join("a/f")));
+    assert!(is_hidden(&scene.build(&files, &project, None), &srv.join("a/f")));
 }
 
 /// K2: inside a mask of the caller's own, a deeper bind of the caller's opens what it names, and only that.
 #[test]
 fn k2_a_deeper_bind_opens_part_of_a_mask() {
-    let place = place("reopen");
-    let srv = place.root.join("srv");
+    let scene = make_scene("reopen");
+    let srv = scene.root.join("srv");
     let files = Files {
         ro: vec![bind(&srv), bind(&srv.join("a/a"))],
         rw: vec![bind(&srv.join("a/b/f"))],
-        mask: vec![srv.join("a"), srv.join("a/a/a"), place.root.join("absent")],
+        mask: vec![srv.join("a"), srv.join("a/a/a"), scene.root.join("absent")],
         ..Files::default()
     };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     assert!(is_read_only(&built, &srv.join("a/a/f")) && is_writable(&built, &srv.join("a/b/f")));
     for hidden in ["a/f", "a/a/a/f", "a/b/x"] {
         assert!(is_hidden(&built, &srv.join(hidden)), "{hidden}");
@@ -249,25 +249,25 @@ fn k2_a_deeper_bind_opens_part_of_a_mask() {
         mask: vec![srv.join("a")],
         ..Files::default()
     };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     assert!(is_hidden(&built, &srv.join("a/f")) && is_read_only(&built, &srv.join("a/a/f")));
     // The working directory is not a bind that says so.
-    let files = Files { mask: vec![place.home()], ..Files::default() };
-    assert!(is_hidden(&place.build(&files, &place.project(), None), &place.project().join("src/f")));
+    let files = Files { mask: vec![scene.home()], ..Files::default() };
+    assert!(is_hidden(&scene.build(&files, &scene.project(), None), &scene.project().join("src/f")));
 }
 
 /// K5: the caller gives git's files up, and a ceiling does not.
 #[test]
 fn k5_a_ceiling_keeps_git_protected() {
-    let place = place("git-ceiling");
-    place.make("home/project/.git/config");
-    let config = place.project().join(".git/config");
+    let scene = make_scene("git-ceiling");
+    scene.make("home/project/.git/config");
+    let config = scene.project().join(".git/config");
     let name = |text: &str| text.parse::<LetThrough>().unwrap();
     let shown = |allow: Option<&[&str]>| {
         let list = allow.map(|list| list.iter().map(|text| name(text)).collect());
         let bounds = vec![Bounds { allow_write: list, ..ceiling(None, None) }];
         let allow_write = vec![name(".git")];
-        place.build(&Files { allow_write, bounds, ..Files::default() }, &place.project(), None)
+        scene.build(&Files { allow_write, bounds, ..Files::default() }, &scene.project(), None)
     };
     for list in [&[][..], &[".vscode"], &[".git/config"]] {
         assert!(!is_writable(&shown(Some(list)), &config), "{list:?}");
@@ -279,11 +279,11 @@ fn k5_a_ceiling_keeps_git_protected() {
 /// B12: a ceiling lets through what it lists, and what lies in that; what it says of git holds for git's names.
 #[test]
 fn b12_a_ceiling_bounds_the_protected_names_that_are_let_through() {
-    let place = place("let-through-ceiling");
+    let scene = make_scene("let-through-ceiling");
     for name in [".vscode/f", ".claude/a/f", ".git/config", ".git/hooks/f"] {
-        place.make(&format!("home/project/{name}"));
+        scene.make(&format!("home/project/{name}"));
     }
-    let project = place.project();
+    let project = scene.project();
     let name = |text: &str| text.parse::<LetThrough>().unwrap();
     let open = |list: Option<&[&str]>, git: &[&str]| {
         let list = list.map(|list| list.iter().map(|text| name(text)).collect());
@@ -291,7 +291,7 @@ fn b12_a_ceiling_bounds_the_protected_names_that_are_let_through() {
         let names = [".vscode", ".claude/a", ".git/hooks"];
         let allow_write = names.iter().chain(git).map(|text| name(text)).collect();
         let files = Files { allow_write, bounds, ..Files::default() };
-        let built = place.build(&files, &project, None);
+        let built = scene.build(&files, &project, None);
         let all = [".vscode/f", ".claude/a/f", ".git/config", ".git/hooks/f"];
         all.into_iter().filter(|name| is_writable(&built, &project.join(name))).collect::<Vec<_>>()
     };
@@ -308,13 +308,13 @@ fn b12_a_ceiling_bounds_the_protected_names_that_are_let_through() {
 /// B12: a ceiling that leaves only part of a tree writable leaves the names in it protected, and watched.
 #[test]
 fn b12_names_in_a_cut_tree_are_protected_and_watched() {
-    let place = place("watched");
-    place.make("home/project/.git/config");
-    place.make("home/project/.cargo/x");
-    let project = place.project();
+    let scene = make_scene("watched");
+    scene.make("home/project/.git/config");
+    scene.make("home/project/.cargo/x");
+    let project = scene.project();
     let lists = [project.join(".git"), project.join(".cargo")];
     let bounds = vec![ceiling(None, Some(&[&lists[0], &lists[1]]))];
-    let built = place.build(&Files { bounds, ..Files::default() }, &project, None);
+    let built = scene.build(&Files { bounds, ..Files::default() }, &project, None);
     assert!(
         is_writable(&built, &project.join(".git/index"))
             && !is_writable(&built, &project.join(".git/config"))
@@ -330,8 +330,8 @@ fn b12_names_in_a_cut_tree_are_protected_and_watched() {
 /// K45, B13, B14: a link that a stage could have made leads nowhere; one within its own tree is like any path.
 #[test]
 fn b14_a_link_in_a_writable_tree_widens_nothing() {
-    let place = place("stray");
-    let (srv, project) = (place.root.join("srv"), place.project());
+    let scene = make_scene("stray");
+    let (srv, project) = (scene.root.join("srv"), scene.project());
     symlink(&srv, project.join("data")).unwrap();
     symlink("src", project.join("inner")).unwrap();
     symlink(project.join("data"), project.join("twice")).unwrap();
@@ -343,40 +343,40 @@ fn b14_a_link_in_a_writable_tree_widens_nothing() {
             } else {
                 Files { ro: bind, ..Files::default() }
             };
-            let error = place.try_build(&files, &project, None).unwrap_err();
+            let error = scene.try_build(&files, &project, None).unwrap_err();
             assert!(matches!(error, FileFault::StrayLink { .. }), "{error}");
             assert!(error.fix().is_some_and(|fix| fix.contains("srv")));
         }
     }
     let inner = Files { rw: vec![to(&project.join("inner"), "/in")], ..Files::default() };
-    assert!(is_writable(&place.build(&inner, &project, None), Path::new("/in/f")));
+    assert!(is_writable(&scene.build(&inner, &project, None), Path::new("/in/f")));
     // L01: so is one that another run could have left elsewhere. In the caller's home no stage can make one.
-    symlink("srv", place.root.join("inside")).unwrap();
-    symlink(&srv, place.home().join("mine")).unwrap();
+    symlink("srv", scene.root.join("inside")).unwrap();
+    symlink(&srv, scene.home().join("mine")).unwrap();
     let to_m = |name: &Path| Files { ro: vec![to(name, "/m")], ..Files::default() };
-    symlink(place.home().join("letter"), srv.join("left")).unwrap();
-    assert!(place.try_build(&to_m(&srv.join("left")), &project, None).is_err());
-    for trusted in [place.root.join("inside"), place.home().join("mine")] {
-        assert!(is_read_only(&place.build(&to_m(&trusted), &project, None), Path::new("/m/a/f")));
+    symlink(scene.home().join("letter"), srv.join("left")).unwrap();
+    assert!(scene.try_build(&to_m(&srv.join("left")), &project, None).is_err());
+    for trusted in [scene.root.join("inside"), scene.home().join("mine")] {
+        assert!(is_read_only(&scene.build(&to_m(&trusted), &project, None), Path::new("/m/a/f")));
     }
     // A ceiling compares real paths: inside the listed path by its name alone is outside.
-    let bounds = vec![ceiling(Some(&[&place.home()]), Some(&[&project]))];
+    let bounds = vec![ceiling(Some(&[&scene.home()]), Some(&[&project]))];
     let files =
-        Files { view: View::Minimal, ro: vec![bind(&place.home().join("mine"))], bounds, ..Files::default() };
-    let built = place.build(&files, &project, None);
+        Files { view: View::Minimal, ro: vec![bind(&scene.home().join("mine"))], bounds, ..Files::default() };
+    let built = scene.build(&files, &project, None);
     assert!(seen(&built, &srv).is_empty() && built.notes.len() == 1, "{:?}", built.notes);
     // And a link that it lists itself is no word of its author's, where a stage could have made it.
     let bounds = vec![ceiling(Some(&[&project, &project.join("data")]), None)];
     let files = Files { ro: vec![bind(&srv)], bounds, ..Files::default() };
-    let built = place.build(&files, &project, None);
+    let built = scene.build(&files, &project, None);
     assert!(seen(&built, &srv).is_empty() && built.notes.len() == 2, "{:?}", built.notes);
 }
 
 /// A tree that a variable names is no bind, but where the variable is given a value, it is a grant all the same.
 #[test]
 fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
-    let place = place("asked");
-    let (home, srv, project) = (place.home(), place.root.join("srv"), place.project());
+    let scene = make_scene("asked");
+    let (home, srv, project) = (scene.home(), scene.root.join("srv"), scene.project());
     let variables = |named: &[&Path], asked: &[&Path]| Facts {
         named: named.iter().map(PathBuf::from).collect(),
         asked: asked.iter().map(PathBuf::from).collect(),
@@ -393,8 +393,8 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
 /// N12: a declaration is one more bound of the binds, and what it names has to be there.
 #[test]
 fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
-    let place = place("declared");
-    let (srv, project) = (place.root.join("srv"), place.project());
+    let scene = make_scene("declared");
+    let (srv, project) = (scene.root.join("srv"), scene.project());
     let declare = |read: &[&Path], write: &[&Path], narrow| Files {
         rw: vec![bind(&srv)],
         declared: Some(Declared {
@@ -406,11 +406,11 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
     };
     let files =
         declare(&[&srv.join("a"), Path::new("/usr")], &[&srv.join("b/a"), &project.join("out")], false);
-    let built = place.build(&files, &project, None);
+    let built = scene.build(&files, &project, None);
     assert!(is_read_only(&built, &srv.join("a/f")) && is_writable(&built, &srv.join("b/a/f")));
     assert!(is_hidden(&built, &srv.join("b/f")) && is_writable(&built, &project.join("src/f")));
 
-    let elsewhere = place.home().join("letters");
+    let elsewhere = scene.home().join("letters");
     fs::create_dir(&elsewhere).unwrap();
     let cases = [
         (declare(&[&elsewhere], &[], false), "`FsRead`", "nothing shows it", "--ro "),
@@ -418,7 +418,7 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
         (declare(&[], &[Path::new("/usr")], false), "`FsWrite`", "nothing makes it writable", "--rw "),
     ];
     for (files, effect, why, fix) in cases {
-        let error = place.try_build(&files, &project, None).unwrap_err();
+        let error = scene.try_build(&files, &project, None).unwrap_err();
         let said = error.to_string();
         assert!(said.contains(effect) && said.ends_with(why), "{said}");
         assert!(
@@ -427,12 +427,12 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
                 .is_some_and(|hint| hint.starts_with(fix) && hint.contains("--set effects.on_excess=narrow"))
         );
         let narrow = files.declared.map(|declared| Declared { narrow: true, ..declared });
-        let built = place.build(&Files { declared: narrow, ..files }, &project, None);
+        let built = scene.build(&Files { declared: narrow, ..files }, &project, None);
         assert!(built.notes.contains(&said), "{:?}", built.notes);
     }
     let files = declare(&[], &[&srv.join("a")], false);
     let files = Files { bounds: vec![ceiling(None, Some(&[&srv.join("b")]))], ..files };
-    let said = place.try_build(&files, &project, None).unwrap_err().to_string();
+    let said = scene.try_build(&files, &project, None).unwrap_err().to_string();
     assert!(said.ends_with("the ceiling `site.toml` does not allow it"), "{said}");
 
     // A stage could have made the link: it says more than what was declared.
@@ -442,54 +442,54 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
         ro: vec![bind(&srv)],
         ..Files::default()
     };
-    let error = place.try_build(&wide(false), &project, None).unwrap_err();
+    let error = scene.try_build(&wide(false), &project, None).unwrap_err();
     assert!(matches!(error, FileFault::StrayLink { .. }), "{error}");
-    let built = place.build(&wide(true), &project, None);
+    let built = scene.build(&wide(true), &project, None);
     assert!(is_hidden(&built, &srv.join("b/f")), "K13: and is left out where less will do");
     assert!(built.notes.iter().any(|note| note.contains("a stage could have made")), "{:?}", built.notes);
 
     let absent = declare(&[&srv.join("absent")], &[], false);
-    let error = place.try_build(&absent, &project, None).unwrap_err();
+    let error = scene.try_build(&absent, &project, None).unwrap_err();
     assert!(matches!(error, FileFault::Path { .. }) && error.to_string().contains("srv/absent"), "{error}");
 }
 
 /// N9, N16: the work directory is writable, the start, and wins over a bind at its place; nothing else of the host is there.
 #[test]
 fn n9_the_work_directory() {
-    let place = place("work");
-    place.make("srv/a/.git/config");
-    let srv = place.root.join("srv");
+    let scene = make_scene("work");
+    scene.make("srv/a/.git/config");
+    let srv = scene.root.join("srv");
     let files = Files {
         view: View::Minimal,
         ro: vec![to(&srv.join("b"), "/work"), to(&srv.join("b"), "/work/in")],
         work: Some(WorkDir::Scratch),
         ..Files::default()
     };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     assert!(matches!(at(&built, Path::new("/work/x")), Some(Mount::Tmpfs { mode: 0o700, .. })));
     assert!(is_read_only(&built, Path::new("/work/in/f")));
     assert_eq!((built.cwd.as_path(), built.notes.len()), (Path::new("/work"), 1), "{:?}", built.notes);
     let outside: Vec<_> =
-        seen(&built, &place.root).into_keys().filter(|at| !at.starts_with("/work/in")).collect();
+        seen(&built, &scene.root).into_keys().filter(|at| !at.starts_with("/work/in")).collect();
     assert!(outside.is_empty(), "{outside:?}");
 
     let files = Files { work: Some(WorkDir::Host(srv.join("a"))), ..files };
-    let built = place.build(&files, &place.project(), None);
+    let built = scene.build(&files, &scene.project(), None);
     assert!(
         is_writable(&built, Path::new("/work/f")) && !is_writable(&built, Path::new("/work/.git/config"))
     );
     assert_eq!((built.cwd.as_path(), built.writable.as_slice()), (Path::new("/work"), &[srv.join("a")][..]));
     let undeclared = Files { declared: Some(Declared::default()), ..files.clone() };
-    let built = place.build(&undeclared, &place.project(), None);
+    let built = scene.build(&undeclared, &scene.project(), None);
     assert!(is_writable(&built, Path::new("/work/f")), "a declaration is not asked");
     let files = Files { bounds: vec![ceiling(Some(&[]), None)], ..files };
-    let built = place.build(&files, &place.project(), None);
-    assert!(seen(&built, &place.root).is_empty());
+    let built = scene.build(&files, &scene.project(), None);
+    assert!(seen(&built, &scene.root).is_empty());
     assert_eq!(built.cwd, Path::new("/work"));
     assert!(built.mounts.contains(&Mount::Dir { at: "/work".into() }));
     let files = Files { view: View::Project, work: Some(WorkDir::Scratch), ..Files::default() };
-    let built = place.build(&files, &place.project(), None);
-    assert!(is_hidden(&built, &place.project().join("src/f")), "in place of the working directory");
+    let built = scene.build(&files, &scene.project(), None);
+    assert!(is_hidden(&built, &scene.project().join("src/f")), "in scene of the working directory");
 }
 
 /// Readable, writable and masked paths.
@@ -542,19 +542,19 @@ fn random() -> impl Strategy<Value = Random> {
 /// K13: a mask at the place of a tree hides what a ceiling leaves of the tree, also where a file is mounted above that place.
 #[test]
 fn k13_a_mask_hides_the_part_of_a_tree_that_a_ceiling_leaves() {
-    let place = place("masked-rest");
-    let (masked, project) = (place.root.join("srv/a/f"), place.project());
+    let scene = make_scene("masked-rest");
+    let (masked, project) = (scene.root.join("srv/a/f"), scene.project());
     let files = Files {
         rw: vec![
             Bind { host: project.clone(), guest: masked.clone() },
-            Bind { host: masked.clone(), guest: place.root.join("srv/a") },
+            Bind { host: masked.clone(), guest: scene.root.join("srv/a") },
         ],
         mask: vec![masked.clone()],
-        bounds: vec![ceiling(Some(&[&project.join("src")]), Some(&[&place.root.join("srv")]))],
+        bounds: vec![ceiling(Some(&[&project.join("src")]), Some(&[&scene.root.join("srv")]))],
         ..Files::default()
     };
-    let built = place.with(arranged, &files, &project, None).unwrap();
-    let shown = seen(&built, &place.root);
+    let built = scene.with(arranged, &files, &project, None).unwrap();
+    let shown = seen(&built, &scene.root);
     assert!(shown.keys().all(|at| !at.starts_with(&masked)), "{shown:?}");
 }
 
@@ -565,13 +565,13 @@ proptest! {
     /// more, and not less.
     #[test]
     fn k13_no_view_is_wider_than_its_binds_or_than_any_bound(random in random()) {
-        thread_local!(static PLACE: Place = place("random"));
-        PLACE.with(|place| check(place, &random))?;
+        thread_local!(static SCENE: Scene = make_scene("random"));
+        SCENE.with(|scene| check(scene, &random))?;
     }
 }
 
-fn check(place: &Place, random: &Random) -> Result<(), TestCaseError> {
-    let path = |number: &usize| place.root.join(HOSTS[*number]);
+fn check(scene: &Scene, random: &Random) -> Result<(), TestCaseError> {
+    let path = |number: &usize| scene.root.join(HOSTS[*number]);
     let paths = |numbers: &Vec<usize>| numbers.iter().map(path).collect::<Vec<_>>();
     let binds = |list: &[(usize, usize)]| {
         let guest = |number: usize, host: &Path| match number.checked_sub(HOSTS.len()) {
@@ -600,12 +600,12 @@ fn check(place: &Place, random: &Random) -> Result<(), TestCaseError> {
     let declared =
         declared.map(|(read, write)| Declared { read: paths(read), write: paths(write), narrow: true });
     // A declaration says nothing about the working directory: leave that out of the comparison.
-    let cwd = if declared.is_some() { PathBuf::from("/") } else { place.project() };
+    let cwd = if declared.is_some() { PathBuf::from("/") } else { scene.project() };
     let bounded = Files { bounds: bounds.clone(), declared: declared.clone(), ..free.clone() };
     // Most random places are in read-only trees that lack them, and then nothing starts; what would be shown is compared.
-    let shown = |files: &Files| place.with(arranged, files, &cwd, None).unwrap();
-    let without = seen(&shown(&free), &place.root);
-    let with = seen(&shown(&bounded), &place.root);
+    let shown = |files: &Files| scene.with(arranged, files, &cwd, None).unwrap();
+    let without = seen(&shown(&free), &scene.root);
+    let with = seen(&shown(&bounded), &scene.root);
 
     let below = |list: &[PathBuf], path: &Path| list.iter().any(|top| path.starts_with(top));
     let mut limits: Vec<Lists<PathBuf>> = bounds
