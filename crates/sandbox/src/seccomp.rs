@@ -31,17 +31,17 @@ struct Argument(&'static str, u8);
 
 /// A number and its name.
 #[derive(Debug, Clone, Copy)]
-struct Named(&'static str, u32);
+struct NamedNumber(&'static str, u32);
 
 /// A condition on an argument. Only its low 32 bits count, to the filter and to the kernel (unlike CVE-2019-7303).
 #[derive(Debug, Clone, Copy)]
 enum Test {
-    Is(Named),
-    IsNot(Named),
+    Is(NamedNumber),
+    IsNot(NamedNumber),
     /// Every bit of the number is set.
-    Has(Named),
+    Has(NamedNumber),
     /// The argument has this value under a mask.
-    Masked(Named, Named),
+    Masked(NamedNumber, NamedNumber),
 }
 
 /// Conditions that must all hold.
@@ -58,7 +58,7 @@ struct Refusal {
 /// One filter: the refused calls and the answer.
 #[derive(Debug, Clone)]
 struct Filter {
-    errno: Named,
+    errno: NamedNumber,
     refused: Vec<Refusal>,
 }
 
@@ -70,7 +70,7 @@ macro_rules! calls {
 
 macro_rules! named {
     ($name:path) => {
-        Named(stringify!($name), {
+        NamedNumber(stringify!($name), {
             #[allow(clippy::cast_possible_truncation, reason = "an argument counts by its low half")]
             const VALUE: i32 = $name as i32;
             VALUE.cast_unsigned()
@@ -171,23 +171,23 @@ const OPENS: &[(&[Call], u8)] = &[
     (calls![libc::SYS_open], 1),
 ];
 /// Flags that create a file. The second is O_TMPFILE without its O_DIRECTORY (include/uapi/asm-generic/fcntl.h).
-const MAKING: [Named; 2] = [named!(libc::O_CREAT), Named("__O_TMPFILE", 0o20_000_000)];
+const MAKING: [NamedNumber; 2] = [named!(libc::O_CREAT), NamedNumber("__O_TMPFILE", 0o20_000_000)];
 
 /// Allowed socket families: loopback TCP and UDP, local sockets, and routing netlink for getifaddrs(3).
-const FAMILIES: [Named; 4] =
+const FAMILIES: [NamedNumber; 4] =
     [named!(libc::AF_UNIX), named!(libc::AF_INET), named!(libc::AF_INET6), named!(libc::AF_NETLINK)];
 
 /// Types refused to an internet socket. The kernel loads a module for each protocol on request, and Multipath TCP bypasses the TCP
 /// rules of Landlock.
-const UNUSUAL_TYPES: [Named; 4] = [
+const UNUSUAL_TYPES: [NamedNumber; 4] = [
     named!(libc::SOCK_RDM),
     named!(libc::SOCK_SEQPACKET),
     named!(libc::SOCK_DCCP),
     // The libc crate deprecates it, but the kernel still accepts it for a packet socket (__sock_create, net/socket.c).
-    Named("SOCK_PACKET", 10),
+    NamedNumber("SOCK_PACKET", 10),
 ];
-const INTERNET_PROTOCOLS: [Named; 5] = [
-    Named("0", 0),
+const INTERNET_PROTOCOLS: [NamedNumber; 5] = [
+    NamedNumber("0", 0),
     named!(libc::IPPROTO_TCP),
     named!(libc::IPPROTO_UDP),
     named!(libc::IPPROTO_ICMP),
@@ -196,17 +196,17 @@ const INTERNET_PROTOCOLS: [Named; 5] = [
 
 /// Requests of ioctl_tty(2): input pushed into a terminal runs in the shell that owns it, and anybody may load the kernel module of a
 /// line discipline.
-const TERMINAL: [Named; 4] =
+const TERMINAL: [NamedNumber; 4] =
     [named!(libc::TIOCSTI), named!(libc::TIOCLINUX), named!(libc::TIOCCONS), named!(libc::TIOCSETD)];
 
 /// Requests that change a file's generation and thus its handle (name_to_handle_at(2)), by which exeat recognizes host files
 /// (include/uapi/linux/fs.h, fs/ext4/ext4.h).
-const GENERATION: [Named; 2] =
-    [Named("FS_IOC_SETVERSION", 0x4008_7602), Named("EXT4_IOC_SETVERSION", 0x4008_6604)];
+const GENERATION: [NamedNumber; 2] =
+    [NamedNumber("FS_IOC_SETVERSION", 0x4008_7602), NamedNumber("EXT4_IOC_SETVERSION", 0x4008_6604)];
 
 /// Commands of fcntl(2) that block others: whoever opens a file with a lease or a delegation (include/uapi/linux/fcntl.h) waits until
 /// the holder gives it up, by default for 45 seconds.
-const LEASES: [Named; 2] = [named!(libc::F_SETLEASE), Named("F_SETDELEG", 1040)];
+const LEASES: [NamedNumber; 2] = [named!(libc::F_SETLEASE), NamedNumber("F_SETDELEG", 1040)];
 
 const COMMAND: Argument = Argument("cmd", 1);
 const DOMAIN: Argument = Argument("domain", 0);
@@ -216,8 +216,8 @@ const REQUEST: Argument = Argument("request", 1);
 const FLAGS: Argument = Argument("flags", 0);
 
 /// Mask of the type; the other bits are flags (include/linux/net.h).
-const TYPE_MASK: Named = Named("SOCK_TYPE_MASK", 0xf);
-const NETLINK_ROUTE: Named = named!(libc::NETLINK_ROUTE);
+const TYPE_MASK: NamedNumber = NamedNumber("SOCK_TYPE_MASK", 0xf);
+const NETLINK_ROUTE: NamedNumber = named!(libc::NETLINK_ROUTE);
 
 /// Number of programs that [`base`] returns.
 pub const BASE: usize = 2;
@@ -249,8 +249,9 @@ const NOTICED: &[Call] = calls![
 
 /// Flags with which open truncates a file that is not open for writing afterwards, so that its close looks like a reader's. The
 /// second asks for neither reading nor writing (open(2)).
-const CUTS: [Named; 2] = [named!(libc::O_TRUNC), Named("O_TRUNC | O_ACCMODE", CUT_MASK.1)];
-const CUT_MASK: Named = Named("(O_TRUNC | O_ACCMODE)", (libc::O_TRUNC | libc::O_ACCMODE).cast_unsigned());
+const CUTS: [NamedNumber; 2] = [named!(libc::O_TRUNC), NamedNumber("O_TRUNC | O_ACCMODE", CUT_MASK.1)];
+const CUT_MASK: NamedNumber =
+    NamedNumber("(O_TRUNC | O_ACCMODE)", (libc::O_TRUNC | libc::O_ACCMODE).cast_unsigned());
 
 /// Compiles the filter for a stage whose files are covered again when the host replaces them: exeat gets a notice of these few calls
 /// before they run (seccomp_unotify(2)), and lets them continue.
@@ -337,13 +338,15 @@ fn unusual_internet_sockets() -> Vec<Case> {
     let types = UNUSUAL_TYPES.map(|kind| vec![(TYPE, Test::Masked(TYPE_MASK, kind))]);
     let protocols = INTERNET_PROTOCOLS.map(|protocol| (PROTOCOL, Test::IsNot(protocol))).to_vec();
     let unusual = || types.iter().chain([&protocols]);
-    let of = |family: Named| unusual().map(move |tests| [&[(DOMAIN, Test::Is(family))], &tests[..]].concat());
+    let of = |family: NamedNumber| {
+        unusual().map(move |tests| [&[(DOMAIN, Test::Is(family))], &tests[..]].concat())
+    };
     internet.into_iter().flat_map(of).collect()
 }
 
 fn no_unix_sockets_filter() -> Filter {
     let unix = named!(libc::AF_UNIX);
-    let of_type = |kind: Named| vec![(TYPE, Test::Masked(TYPE_MASK, kind))];
+    let of_type = |kind: NamedNumber| vec![(TYPE, Test::Masked(TYPE_MASK, kind))];
     let mut refused = refusals(calls![libc::SYS_socket], &[vec![(DOMAIN, Test::Is(unix))]]);
     // The kernel turns a raw Unix socket into a datagram one (unix_create, net/unix/af_unix.c).
     let datagrams = [of_type(named!(libc::SOCK_DGRAM)), of_type(named!(libc::SOCK_RAW))];

@@ -23,7 +23,7 @@ fn check(filters: &[Filter], programs: &[Program]) {
 #[test]
 fn a_call_of_two_filters_is_in_two_programs() {
     let filter = |errno: u32, numbers: &[i64]| Filter {
-        errno: Named("", errno),
+        errno: NamedNumber("", errno),
         refused: numbers
             .iter()
             .map(|number| Refusal { call: Call { name: "", number: *number }, cases: Vec::new() })

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::{Argument, Case, Filter, Named, Refusal, Test, base_filters, no_unix_sockets_filter, noticed};
+use super::{
+    Argument, Case, Filter, NamedNumber, Refusal, Test, base_filters, no_unix_sockets_filter, noticed,
+};
 
 /// Prints everything that is refused, in three lists, and the calls that exeat gets notices of, as in docs/syscalls.md. Both
 /// architectures agree except for calls that one of them lacks.
@@ -65,7 +67,7 @@ fn all(case: &Case) -> String {
     words.join(" and ")
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for NamedNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.rsplit(':').next().unwrap_or_default())
     }
