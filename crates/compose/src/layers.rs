@@ -6,13 +6,13 @@ use exeat_policy::{
 };
 
 use crate::fault::Fault;
-use crate::named::{Named, groups};
+use crate::named::{LoadedFile, groups};
 use crate::request::PolicyRequest;
 
 /// The layers that bound the grants.
 pub(crate) struct UpperLayers<'a> {
     pub(crate) declared: Option<&'a EffectSet>,
-    pub(crate) ceilings: &'a [Named],
+    pub(crate) ceilings: &'a [LoadedFile],
     pub(crate) stored: StoredLayers,
     pub(crate) terms: Terms,
 }
@@ -81,7 +81,7 @@ impl UpperLayers<'_> {
         let declared = declared.or_else(|| self.stored.declared.clone());
         let lock = lock.or_else(|| self.stored.lock.clone());
         let mut ceilings = self.stored.ceilings.clone();
-        for Named { file, shown, .. } in self.ceilings {
+        for LoadedFile { file, shown, .. } in self.ceilings {
             let mut rules = PolicyBuilder::new();
             rules.leave_upstream_open(file.upstream.is_some() || !file.network);
             file.apply(&mut rules);
@@ -97,10 +97,14 @@ impl UpperLayers<'_> {
 }
 
 /// Computes the settings that apply to all rules: those that flags and files ask for, as far as the ceilings permit.
-pub(crate) fn terms(args: &PolicyRequest, files: &[Named], ceilings: &[Named]) -> Result<Terms, Fault> {
+pub(crate) fn terms(
+    args: &PolicyRequest,
+    files: &[LoadedFile],
+    ceilings: &[LoadedFile],
+) -> Result<Terms, Fault> {
     let any = |says: fn(&PolicyFile) -> bool| files.iter().find(|named| says(&named.file));
     let refused_by = |says: fn(&PolicyFile) -> bool| ceilings.iter().find(|named| says(&named.file));
-    let forbidden = |what: &str, by: Option<&Named>, ceiling: &Named| {
+    let forbidden = |what: &str, by: Option<&LoadedFile>, ceiling: &LoadedFile| {
         let by = by.map(|file| format!("{}: ", file.shown)).unwrap_or_default();
         Fault::input(format!("{by}{what} is forbidden by the ceiling {}", ceiling.shown))
     };
@@ -129,9 +133,9 @@ pub(crate) fn terms(args: &PolicyRequest, files: &[Named], ceilings: &[Named]) -
 /// N30: checks the declared kinds of effects against `effects.allow` of every file that has one.
 pub(crate) fn check_kinds<'n>(
     effects: &EffectSet,
-    lists: impl Iterator<Item = &'n Named>,
+    lists: impl Iterator<Item = &'n LoadedFile>,
 ) -> Result<(), Fault> {
-    for Named { file, shown, .. } in lists {
+    for LoadedFile { file, shown, .. } in lists {
         let Some(allowed) = &file.effects.allow else { continue };
         let allowed = allowed.iter().copied().collect();
         if let Some(effect) = effects.beyond(&allowed).next() {
@@ -143,7 +147,7 @@ pub(crate) fn check_kinds<'n>(
     Ok(())
 }
 
-pub(crate) fn check_hosts_named(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Fault> {
+pub(crate) fn check_hosts_named(effects: &EffectSet, ceilings: &[LoadedFile]) -> Result<(), Fault> {
     let requires = ceilings.iter().find(|ceiling| ceiling.file.require_hosts == Some(true));
     match requires {
         Some(ceiling) if effects.has(EffectKind::Network) => Err(Fault::input(format!(

@@ -14,7 +14,7 @@ use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
 use crate::layers::{StoredLayers, UpperLayers, check_hosts_named, check_kinds, terms};
 use crate::machine::Machine;
-use crate::named::{INLINE, Named, from_file, place_error};
+use crate::named::{INLINE, LoadedFile, from_file, place_error};
 use crate::reading::Reading;
 use crate::request::{EnvRule, PolicyRequest, Site};
 use crate::services::Services;
@@ -124,7 +124,7 @@ pub fn compose<S: Services>(
     let set = reading.settings(&args.set)?;
     let mut upstream_set = None;
     if let Some(mut set) = set {
-        for Named { file, .. } in &mut files {
+        for LoadedFile { file, .. } in &mut files {
             file.yield_to(&set.file);
         }
         upstream_set = set.file.upstream.take();
@@ -170,7 +170,7 @@ pub fn compose<S: Services>(
         && args.host_port.is_empty()
         && !grants_are_named
         && names.is_empty());
-    for Named { mut file, base, shown, weak } in files {
+    for LoadedFile { mut file, base, shown, weak } in files {
         if weak {
             file.stage = file.stage.filter(|_| said.stage.is_none());
             file.fs.view = file.fs.view.filter(|_| said.view.is_none());
@@ -358,7 +358,7 @@ fn lost_rules(policy: &Policy, files: &[String]) -> Vec<String> {
 }
 
 /// Describes each limit of a flag that a ceiling lowers.
-fn lowered_limits(flags: Limits, ceilings: &[Named]) -> Vec<String> {
+fn lowered_limits(flags: Limits, ceilings: &[LoadedFile]) -> Vec<String> {
     let lower = |(key, asked): (&str, String)| {
         ceilings.iter().find_map(|ceiling| {
             let (_, bounded) = flags.min(ceiling.file.limits).set().find(|(other, _)| *other == key)?;

@@ -25,7 +25,7 @@ pub(crate) const USER_CEILING: &str = "exeat/policy.toml";
 
 /// A parsed policy file, with the directory where its relative paths start.
 #[derive(Debug)]
-pub(crate) struct Named {
+pub(crate) struct LoadedFile {
     pub(crate) file: PolicyFile,
     pub(crate) base: PathBuf,
     pub(crate) shown: String,

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-use crate::named::Named;
+use crate::named::LoadedFile;
 
 /// The entry at the path of the project's file.
 pub(crate) enum ProjectEntry {
@@ -58,7 +58,7 @@ pub(crate) fn is_trusted_owner(meta: &Metadata) -> bool {
 
 /// Removes the keys that no ceiling bounds from an unnamed file, and returns their names. Hosts stay because every ceiling bounds
 /// them, even one that names none. Masks and limits stay because they only narrow.
-pub(crate) fn remove_unbounded(file: &mut PolicyFile, ceilings: &[Named]) -> Vec<&'static str> {
+pub(crate) fn remove_unbounded(file: &mut PolicyFile, ceilings: &[LoadedFile]) -> Vec<&'static str> {
     let speaks = |about: fn(&PolicyFile) -> bool| ceilings.iter().any(|ceiling| about(&ceiling.file));
     let mut left_out = Vec::new();
     let mut drop_if = |set: bool, bounded: bool, key: &'static str| {

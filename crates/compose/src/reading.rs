@@ -20,8 +20,8 @@ use crate::file_state::FileState;
 use crate::layers::UpperLayers;
 use crate::machine::Machine;
 use crate::named::{
-    INLINE, INLINE_POLICY, Named, PROJECT_FILE, SITE_CEILING, STDIN, USER_CEILING, from_file, groups, parse,
-    preset_fault,
+    INLINE, INLINE_POLICY, LoadedFile, PROJECT_FILE, SITE_CEILING, STDIN, USER_CEILING, from_file, groups,
+    parse, preset_fault,
 };
 use crate::project::{self, ProjectEntry};
 use crate::request::{Effects, Site};
@@ -71,7 +71,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads every ceiling once: those of the site and the user where they exist, then the named ones.
-    pub(crate) fn ceilings(&mut self, named: &[PathBuf], site: Site) -> Result<Vec<Named>, Fault> {
+    pub(crate) fn ceilings(&mut self, named: &[PathBuf], site: Site) -> Result<Vec<LoadedFile>, Fault> {
         if site.has_ceilings {
             self.machine.check_home()?;
         }
@@ -150,7 +150,11 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads the project's own file if the caller did not name it and a ceiling bounds its grants.
-    pub(crate) fn project(&mut self, named: &[PathBuf], ceilings: &[Named]) -> Result<Option<Named>, Fault> {
+    pub(crate) fn project(
+        &mut self,
+        named: &[PathBuf],
+        ceilings: &[LoadedFile],
+    ) -> Result<Option<LoadedFile>, Fault> {
         let path = self.machine.cwd.join(PROJECT_FILE);
         let is_it = |named: &PathBuf| {
             let real = |path: &Path| fs::canonicalize(path).ok();
@@ -196,7 +200,7 @@ impl<'a> Reading<'a> {
                 left_out.join(", ")
             ));
         }
-        Ok(Some(Named { file, base, shown: PROJECT_FILE.to_owned(), weak: true }))
+        Ok(Some(LoadedFile { file, base, shown: PROJECT_FILE.to_owned(), weak: true }))
     }
 
     /// Notes a source for the record, with the full path because another run has another working directory.
@@ -209,7 +213,7 @@ impl<'a> Reading<'a> {
         self.sources.push(Source { role, file, sha256: sha256_hex(text.as_bytes()) });
     }
 
-    fn inspect_and_read(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
+    fn inspect_and_read(&mut self, path: &Path, role: FileRole) -> Result<LoadedFile, Fault> {
         self.inspect(path);
         self.read_file(path, role)
     }
@@ -219,7 +223,7 @@ impl<'a> Reading<'a> {
         &mut self,
         path: &Path,
         stored: &mut Vec<(String, StoredPolicy)>,
-    ) -> Result<Named, Fault> {
+    ) -> Result<LoadedFile, Fault> {
         let (text, base, shown) = match inline_policy(path) {
             Some(text) => (text.to_owned(), self.machine.base.clone(), INLINE_POLICY.to_owned()),
             None => {
@@ -241,26 +245,26 @@ impl<'a> Reading<'a> {
             }
         };
         self.note_source(SourceRole::Policy, &shown, &text);
-        Ok(Named { file, base, shown, weak: false })
+        Ok(LoadedFile { file, base, shown, weak: false })
     }
 
     /// Parses `--set`: keys of a policy file that win over those of files.
-    pub(crate) fn settings(&self, settings: &[String]) -> Result<Option<Named>, Fault> {
+    pub(crate) fn settings(&self, settings: &[String]) -> Result<Option<LoadedFile>, Fault> {
         if settings.is_empty() {
             return Ok(None);
         }
         let file = PolicyFile::parse_settings(settings, &|| preset::names().collect()).map_err(from_file)?;
         let base = self.machine.base.clone();
-        Ok(Some(Named { file, base, shown: SET.to_owned(), weak: false }))
+        Ok(Some(LoadedFile { file, base, shown: SET.to_owned(), weak: false }))
     }
 
-    fn read_file(&mut self, path: &Path, role: FileRole) -> Result<Named, Fault> {
+    fn read_file(&mut self, path: &Path, role: FileRole) -> Result<LoadedFile, Fault> {
         let what = if role == FileRole::Ceiling { "ceiling" } else { POLICY_FILE };
         let (text, base, shown) = read_policy(what, path, self.machine)?;
         let file = parse(&text, &shown, role)?;
         let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
         self.note_source(role, &shown, &text);
-        Ok(Named { file, base, shown, weak: false })
+        Ok(LoadedFile { file, base, shown, weak: false })
     }
 
     /// Reads `--locked` and returns the stage's targets in the lock as the rules of a layer.

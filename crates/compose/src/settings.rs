@@ -11,7 +11,7 @@ use exeat_policy::{Cache, EffectSet, Home, HostPort, Limits, OnExcess, View, she
 
 use crate::fault::Fault;
 use crate::machine::Machine;
-use crate::named::{Named, place_error};
+use crate::named::{LoadedFile, place_error};
 use crate::request::EnvRule;
 
 /// The merged settings of policy files and effects that are not rules.
@@ -39,8 +39,8 @@ pub(crate) struct Settings {
     by: Vec<(&'static str, String)>,
 }
 
-pub(crate) fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Fault> {
-    let Named { file, base, shown, .. } = ceiling;
+pub(crate) fn bounds_of(ceiling: &LoadedFile, machine: &Machine) -> Result<Bounds, Fault> {
+    let LoadedFile { file, base, shown, .. } = ceiling;
     let places = |binds: &Option<Vec<BindSpec>>, key: &str| {
         let Some(binds) = binds else { return Ok(None) };
         let placed = binds.iter().map(|bind| machine.place(&bind.host, base));

@@ -13,7 +13,7 @@ use exeat_policy::{
 use crate::credentials::{read_credentials_file, read_credentials_variable};
 use crate::fault::Fault;
 use crate::machine::{Machine, PlaceError};
-use crate::named::{Named, place_error};
+use crate::named::{LoadedFile, place_error};
 
 /// The variables that name the proxy and the targets that bypass it. The first one that is set and not empty applies.
 const PROXY_VARIABLES: [&str; 2] = ["https_proxy", "HTTPS_PROXY"];
@@ -166,8 +166,8 @@ fn place(spec: &AuthSpec, base: &Path, machine: &Machine) -> Result<Auth, PlaceE
 pub(crate) fn next_hop(
     given: (Option<&NextHop>, Option<&str>),
     set: Option<&UpstreamSection>,
-    files: &[Named],
-    ceilings: &[Named],
+    files: &[LoadedFile],
+    ceilings: &[LoadedFile],
     machine: &Machine,
     notes: &mut Vec<String>,
 ) -> Result<Option<NextHop>, Fault> {
@@ -228,9 +228,9 @@ enum Requested {
 }
 
 /// Returns the hop that these files name, with the name of one of the files.
-fn common_hop(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)>, Fault> {
+fn common_hop(files: &[LoadedFile], machine: &Machine) -> Result<Option<(NextHop, String)>, Fault> {
     let mut found: Option<(NextHop, String)> = None;
-    for Named { file, base, shown, .. } in files {
+    for LoadedFile { file, base, shown, .. } in files {
         let Some(section) = &file.upstream else { continue };
         let Some(url) = section.proxy.clone() else { continue };
         let hop = NextHop::from_section(url, section, base, shown, machine)?;

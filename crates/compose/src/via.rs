@@ -1,7 +1,7 @@
 //! Refuses rules about hosts in a run through another proxy (`--via`): that proxy's policy decides about hosts.
 
 use crate::fault::Fault;
-use crate::named::Named;
+use crate::named::LoadedFile;
 use crate::request::PolicyRequest;
 
 /// Refuses flags about hosts.
@@ -72,7 +72,7 @@ pub(crate) fn refuse_flags(args: &PolicyRequest) -> Result<(), Fault> {
 }
 
 /// Refuses files that contain rules about hosts.
-pub(crate) fn refuse_files(policies: &[Named], ceilings: &[Named]) -> Result<(), Fault> {
+pub(crate) fn refuse_files(policies: &[LoadedFile], ceilings: &[LoadedFile]) -> Result<(), Fault> {
     // A ceiling without hosts allows none, so it bounds hosts, too.
     if let Some(ceiling) = ceilings.first() {
         return Err(Fault::input(format!(

@@ -19,9 +19,9 @@ fn in_one(fault: &Fault) -> String {
     words.fold(fault.to_string(), |text, more| format!("{text}: {more}"))
 }
 
-fn named(text: &str, role: FileRole, shown: &str) -> Named {
+fn named(text: &str, role: FileRole, shown: &str) -> LoadedFile {
     let file = parse(text, shown, role).unwrap();
-    Named { file, base: PathBuf::from("/base"), shown: shown.into(), weak: false }
+    LoadedFile { file, base: PathBuf::from("/base"), shown: shown.into(), weak: false }
 }
 
 /// Computes the hop from flags, a policy file and a ceiling. Each file is the content of its `[network.upstream]`.
