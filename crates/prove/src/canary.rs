@@ -53,15 +53,15 @@ impl Canaries {
     pub(crate) fn take(&self) -> Visits {
         // What has been accepted by the kernel is noted in a moment.
         std::thread::sleep(Duration::from_millis(50));
-        std::mem::take(&mut *self.seen())
+        std::mem::take(&mut *self.lock_visits())
     }
 
-    fn seen(&self) -> MutexGuard<'_, Visits> {
+    fn lock_visits(&self) -> MutexGuard<'_, Visits> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, canary: &str, said: &[u8]) {
-        let mut seen = self.seen();
+        let mut seen = self.lock_visits();
         if seen.visits.len() < VISITS {
             seen.visits
                 .push(Visit { canary: canary.into(), said: String::from_utf8_lossy(said).into_owned() });
@@ -74,7 +74,7 @@ impl Canaries {
     fn came<T>(&self, came: io::Result<T>) -> Option<T> {
         came.inspect_err(|error| {
             if error.kind() != io::ErrorKind::Interrupted {
-                self.seen().missed = true;
+                self.lock_visits().missed = true;
                 std::thread::sleep(REST);
             }
         })
@@ -195,14 +195,14 @@ mod tests {
     fn what_is_not_noted_is_known_to_be_missing() {
         let canaries = Canaries::new("token");
         (0..VISITS).for_each(|_| canaries.note("tcp4", b"it"));
-        assert!(!canaries.seen().missed);
+        assert!(!canaries.lock_visits().missed);
         canaries.note("tcp4", b"it");
         let seen = canaries.take();
         assert_eq!((seen.visits.len(), seen.missed), (VISITS, true));
         assert!(!canaries.take().missed);
         assert_eq!(canaries.came::<()>(Err(io::ErrorKind::Interrupted.into())), None);
-        assert!(!canaries.seen().missed);
+        assert!(!canaries.lock_visits().missed);
         assert_eq!(canaries.came::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))), None);
-        assert!(canaries.seen().missed);
+        assert!(canaries.lock_visits().missed);
     }
 }
