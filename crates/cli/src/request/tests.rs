@@ -40,12 +40,12 @@ impl Scene {
         run(*args, self.machine())
     }
 
-    fn asked(&self, words: &[&str]) -> RunRequest {
+    fn expect_request(&self, words: &[&str]) -> RunRequest {
         self.try_request(words).unwrap_or_else(|failure| panic!("{}", failure.report(Paint::PLAIN)))
     }
 
     fn request(&self, words: &[&str]) -> Request {
-        self.asked(words).request
+        self.expect_request(words).request
     }
 
     /// The report, with this scene's own path taken out.
@@ -123,10 +123,14 @@ fn services_of_this_machine() {
         request.policy.rules().iter().all(|rule| (rule.note.tls == TlsCheck::Off) == (rule.id.get() != 1))
     );
     // Nothing is said of NO_PROXY: it is what clients look for.
-    assert_eq!(scene.asked(&["--host-port", "8765"]).notes.len(), 1, "the project's own file is not used");
+    assert_eq!(
+        scene.expect_request(&["--host-port", "8765"]).notes.len(),
+        1,
+        "the project's own file is not used"
+    );
 
     assert_eq!(ports(&scene.request(&["--policy", ".exeat.toml"])), "6379");
-    let asked = scene.asked(&["--ceiling", "site.toml", "--host-port", "5432"]);
+    let asked = scene.expect_request(&["--ceiling", "site.toml", "--host-port", "5432"]);
     assert_eq!(ports(&asked.request), "5432", "an unnamed file has no say in it");
     assert!(rules(&asked.request).iter().any(|rule| rule.starts_with("b.example")));
     assert!(
@@ -225,7 +229,7 @@ fn the_projects_file_alone_reports_on_nothing() {
     scene.file("silent.toml", "[network]\nallow = [\"*.corp.example\"]");
     scene.file("open.toml", "[network]\nreport = true\nnat64 = true");
     scene.file("no-report.toml", "[network]\nreport = false");
-    let asked = scene.asked(&["--ceiling", "silent.toml"]);
+    let asked = scene.expect_request(&["--ceiling", "silent.toml"]);
     assert_eq!(asked.request.policy.terms(), Terms { ech: Ech::Refuse, ..Terms::default() });
     assert!(
         asked.notes[1].contains("left out, because no ceiling bounds it: network.mode, network.nat64;"),
@@ -496,7 +500,7 @@ fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
          mask = [\"m\"]\nallow_write = [\".vscode\"]\ncache = \"none\"\n[env]\npass = [\"TOKEN\"]\nset = { A = \"b\" }\n[limits]\npids = 9\n[sandbox]\ntty = \"off\"\n[effects]\non_excess = \"narrow\"\n",
     );
     scene.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
-    let asked = scene.asked(&["--ceiling", "hosts.toml"]);
+    let asked = scene.expect_request(&["--ceiling", "hosts.toml"]);
     let files = &asked.request.files;
     assert_eq!((files.view, files.ro.len(), files.rw.len(), files.mask.len()), (View::Project, 0, 0, 1));
     assert!(files.cache == Cache::Run && asked.request.tty == Tty::Auto);
@@ -537,15 +541,15 @@ fn ignores_a_project_file_that_is_not_a_regular_policy_file() {
     scene.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
     let at = scene.0.join(".exeat.toml");
     std::os::unix::fs::symlink("hosts.toml", &at).unwrap();
-    let notes = scene.asked(&["--ceiling", "hosts.toml"]).notes;
+    let notes = scene.expect_request(&["--ceiling", "hosts.toml"]).notes;
     assert_eq!(notes, [".exeat.toml was found and not used: it is a link; --policy .exeat.toml uses it"]);
     fs::remove_file(&at).unwrap();
     nix::unistd::mkfifo(&at, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let notes = scene.asked(&["--ceiling", "hosts.toml"]).notes;
+    let notes = scene.expect_request(&["--ceiling", "hosts.toml"]).notes;
     assert!(notes[0].contains("it is no regular file"), "{notes:?}");
     fs::remove_file(&at).unwrap();
     scene.file(".exeat.toml", r#"{"ro_binds": [], "network": true, "env_allowlist": []}"#);
-    let asked = scene.asked(&["--ceiling", "hosts.toml"]);
+    let asked = scene.expect_request(&["--ceiling", "hosts.toml"]);
     assert!(asked.notes[0].contains("an isolation policy") && asked.request.policy.is_empty());
     assert_eq!(asked.request.sources.len(), 1, "the ceiling");
 }

@@ -19,7 +19,7 @@ fn in_one(fault: &Fault) -> String {
     words.fold(fault.to_string(), |text, more| format!("{text}: {more}"))
 }
 
-fn named(text: &str, role: FileRole, shown: &str) -> LoadedFile {
+fn load(text: &str, role: FileRole, shown: &str) -> LoadedFile {
     let file = parse(text, shown, role).unwrap();
     LoadedFile { file, base: PathBuf::from("/base"), shown: shown.into(), weak: false }
 }
@@ -42,7 +42,7 @@ fn hop(
     })?;
     let read = |text: &str, role, shown| match text {
         "" => Vec::new(),
-        text => vec![named(&format!("[network.upstream]\n{text}"), role, shown)],
+        text => vec![load(&format!("[network.upstream]\n{text}"), role, shown)],
     };
     let files = read(file, FileRole::Policy, "policy.toml");
     let ceilings = read(ceiling, FileRole::Ceiling, "ceiling.toml");

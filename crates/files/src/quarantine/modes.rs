@@ -319,7 +319,7 @@ mod tests {
         (tree, watch)
     }
 
-    fn left(watch: &Watch) -> Vec<(PathBuf, String)> {
+    fn list_left(watch: &Watch) -> Vec<(PathBuf, String)> {
         let found = finish([watch]);
         assert!(found.closed.is_empty());
         found.named.into_iter().map(|it| (it.path, it.moved.unwrap_err().to_string())).collect()
@@ -334,7 +334,7 @@ mod tests {
             if mode != 0 {
                 set(&tree.join("other"), mode);
             }
-            let left = left(&watch);
+            let left = list_left(&watch);
             assert_eq!(
                 left.iter().any(|(path, why)| *path == tree.join("held") && why.contains("a link")),
                 is_told
@@ -357,7 +357,7 @@ mod tests {
         set(&tree.join("other"), 0o2770);
         fs::rename(tree.join("held"), tree.join("was")).unwrap();
         fs::rename(tree.join("other"), tree.join("held")).unwrap();
-        let left = left(&watch);
+        let left = list_left(&watch);
         assert!(
             matches!(&left[..], [(path, why)] if *path == tree.join("held") && why.contains("another user's")),
             "{left:?}"

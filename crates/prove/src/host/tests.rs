@@ -9,7 +9,12 @@ fn attempt(control: Control) -> Attempt {
     }
 }
 
-fn held(control: Control, inside: Option<&Saw>, outside: Option<&Saw>, visits: &[Visit]) -> Option<bool> {
+fn judge_control(
+    control: Control,
+    inside: Option<&Saw>,
+    outside: Option<&Saw>,
+    visits: &[Visit],
+) -> Option<bool> {
     let seen = Visits { visits: visits.to_vec(), missed: false };
     judge(&attempt(control), "handoff", inside, outside, &seen, Ended::Here).held
 }
@@ -19,18 +24,18 @@ fn only_a_refusal_that_could_have_been_a_success_is_held() {
     let (out, refused, not_made) = (Saw::Out("x".into()), Saw::Refused("x".into()), Saw::NotMade("x".into()));
     let other: fn(&Spec) -> Saw = |_| Saw::Out(String::new());
     for control in [Control::Same, Control::Other(other)] {
-        assert_eq!(held(control, Some(&refused), Some(&out), &[]), Some(true));
+        assert_eq!(judge_control(control, Some(&refused), Some(&out), &[]), Some(true));
         for outside in [Some(&refused), Some(&not_made), None] {
-            assert_eq!(held(control, Some(&refused), outside, &[]), None, "{outside:?}");
+            assert_eq!(judge_control(control, Some(&refused), outside, &[]), None, "{outside:?}");
         }
-        assert_eq!(held(control, Some(&not_made), Some(&out), &[]), None);
+        assert_eq!(judge_control(control, Some(&not_made), Some(&out), &[]), None);
     }
-    assert_eq!(held(Control::None, Some(&refused), None, &[]), Some(true));
-    assert_eq!(held(Control::None, Some(&not_made), None, &[]), None);
+    assert_eq!(judge_control(Control::None, Some(&refused), None, &[]), Some(true));
+    assert_eq!(judge_control(Control::None, Some(&not_made), None, &[]), None);
     for control in [Control::Same, Control::Other(other), Control::None] {
-        assert_eq!(held(control, Some(&out), Some(&refused), &[]), Some(false));
+        assert_eq!(judge_control(control, Some(&out), Some(&refused), &[]), Some(false));
         // The last that the stage tried.
-        assert_eq!(held(control, None, Some(&out), &[]), Some(false));
+        assert_eq!(judge_control(control, None, Some(&out), &[]), Some(false));
     }
 }
 
@@ -45,10 +50,10 @@ fn a_canary_is_believed_rather_than_the_stage() {
         (vec![visit("tcp4", "another attempt")], Some(true)),
         (vec![visit("udp4", "it\n")], Some(true)),
     ] {
-        assert_eq!(held(Control::None, Some(&refused), None, &visits), expect, "{visits:?}");
+        assert_eq!(judge_control(Control::None, Some(&refused), None, &visits), expect, "{visits:?}");
     }
     assert_eq!(
-        held(Control::None, Some(&Saw::NotMade(String::new())), None, &[visit("tcp4", "it")]),
+        judge_control(Control::None, Some(&Saw::NotMade(String::new())), None, &[visit("tcp4", "it")]),
         Some(false)
     );
 }

@@ -27,7 +27,7 @@ fn ceiling(ro: Option<&[&Path]>, rw: Option<&[&Path]>) -> Bounds {
 }
 
 /// Files shown, read only and writable, by place: `f` of everything below `root`.
-fn seen(built: &Built, root: &Path) -> BTreeMap<PathBuf, (PathBuf, bool)> {
+fn list_shown(built: &Built, root: &Path) -> BTreeMap<PathBuf, (PathBuf, bool)> {
     let mut all = vec![root.to_path_buf()];
     let mut next = 0;
     while let Some(dir) = all.get(next).cloned() {
@@ -78,7 +78,7 @@ fn k13_a_bind_is_cut_down_to_the_paths_that_the_ceiling_lists() {
         ..Files::default()
     };
     let built = scene.build(&files, &scene.project(), None);
-    let shown: Vec<_> = seen(&built, &srv).into_iter().filter(|(at, _)| at.ends_with("f")).collect();
+    let shown: Vec<_> = list_shown(&built, &srv).into_iter().filter(|(at, _)| at.ends_with("f")).collect();
     let at =
         |guest: &str, host: PathBuf, writable| (PathBuf::from(guest).join("f"), (host.join("f"), writable));
     let mut expected = vec![at("/data/b/b", b.join("b"), false), at("/w/b/b", b.join("b"), false)];
@@ -202,7 +202,7 @@ fn k1_a_mask_of_a_ceiling_never_opens() {
         ..Files::default()
     };
     let built = scene.build(&files, &project, None);
-    for (at, (host, _)) in seen(&built, &srv) {
+    for (at, (host, _)) in list_shown(&built, &srv) {
         assert!(!host.starts_with(srv.join("a")), "{} shows {}", at.display(), host.display());
     }
     assert!(!is_hidden(&built, &srv.join("b/f")) && !is_hidden(&built, Path::new("/s/b/f")));
@@ -364,12 +364,12 @@ fn b14_a_link_in_a_writable_tree_widens_nothing() {
     let files =
         Files { view: View::Minimal, ro: vec![bind(&scene.home().join("mine"))], bounds, ..Files::default() };
     let built = scene.build(&files, &project, None);
-    assert!(seen(&built, &srv).is_empty() && built.notes.len() == 1, "{:?}", built.notes);
+    assert!(list_shown(&built, &srv).is_empty() && built.notes.len() == 1, "{:?}", built.notes);
     // And a link that it lists itself is no word of its author's, where a stage could have made it.
     let bounds = vec![ceiling(Some(&[&project, &project.join("data")]), None)];
     let files = Files { ro: vec![bind(&srv)], bounds, ..Files::default() };
     let built = scene.build(&files, &project, None);
-    assert!(seen(&built, &srv).is_empty() && built.notes.len() == 2, "{:?}", built.notes);
+    assert!(list_shown(&built, &srv).is_empty() && built.notes.len() == 2, "{:?}", built.notes);
 }
 
 /// A tree that a variable names is no bind, but where the variable is given a value, it is a grant all the same.
@@ -470,7 +470,7 @@ fn n9_the_work_directory() {
     assert!(is_read_only(&built, Path::new("/work/in/f")));
     assert_eq!((built.cwd.as_path(), built.notes.len()), (Path::new("/work"), 1), "{:?}", built.notes);
     let outside: Vec<_> =
-        seen(&built, &scene.root).into_keys().filter(|at| !at.starts_with("/work/in")).collect();
+        list_shown(&built, &scene.root).into_keys().filter(|at| !at.starts_with("/work/in")).collect();
     assert!(outside.is_empty(), "{outside:?}");
 
     let files = Files { work: Some(WorkDir::Host(srv.join("a"))), ..files };
@@ -484,7 +484,7 @@ fn n9_the_work_directory() {
     assert!(is_writable(&built, Path::new("/work/f")), "a declaration is not asked");
     let files = Files { bounds: vec![ceiling(Some(&[]), None)], ..files };
     let built = scene.build(&files, &scene.project(), None);
-    assert!(seen(&built, &scene.root).is_empty());
+    assert!(list_shown(&built, &scene.root).is_empty());
     assert_eq!(built.cwd, Path::new("/work"));
     assert!(built.mounts.contains(&Mount::Dir { at: "/work".into() }));
     let files = Files { view: View::Project, work: Some(WorkDir::Scratch), ..Files::default() };
@@ -554,7 +554,7 @@ fn k13_a_mask_hides_the_part_of_a_tree_that_a_ceiling_leaves() {
         ..Files::default()
     };
     let built = scene.with(arranged, &files, &project, None).unwrap();
-    let shown = seen(&built, &scene.root);
+    let shown = list_shown(&built, &scene.root);
     assert!(shown.keys().all(|at| !at.starts_with(&masked)), "{shown:?}");
 }
 
@@ -604,8 +604,8 @@ fn check(scene: &Scene, random: &Random) -> Result<(), TestCaseError> {
     let bounded = Files { bounds: bounds.clone(), declared: declared.clone(), ..free.clone() };
     // Most random places are in read-only trees that lack them, and then nothing starts; what would be shown is compared.
     let shown = |files: &Files| scene.with(arranged, files, &cwd, None).unwrap();
-    let without = seen(&shown(&free), &scene.root);
-    let with = seen(&shown(&bounded), &scene.root);
+    let without = list_shown(&shown(&free), &scene.root);
+    let with = list_shown(&shown(&bounded), &scene.root);
 
     let below = |list: &[PathBuf], path: &Path| list.iter().any(|top| path.starts_with(top));
     let mut limits: Vec<Lists<PathBuf>> = bounds
