@@ -8,7 +8,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_an_index_that_names_what_is_not_in_the_tree", index);
     list.users("escape::b14_links_and_an_index_in_a_new_submodule", submodule);
-    list.once("escape::b14_an_index_of_the_caller_stays", kept);
+    list.once("escape::b14_an_index_of_the_caller_stays", keep_callers_index);
 }
 
 const GIT: &str = "git -c user.name=a -c user.email=a@example.test -c protocol.file.allow=always";
@@ -128,7 +128,7 @@ fn submodule(cx: &Cx) {
 }
 
 /// Work of a stage with git, and what was there before, is not taken for an attack.
-fn kept(cx: &Cx) {
+fn keep_callers_index(cx: &Cx) {
     host(
         cx,
         &format!(

@@ -9,7 +9,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l06_git_works_in_parts_of_a_repository_and_gains_nothing", parts);
     list.users("escape::l01_a_pointer_that_a_stage_wrote_shows_no_repository", pointers);
-    list.users("escape::l01_a_repository_that_a_stage_made_shows_nothing_around_it", made);
+    list.users("escape::l01_a_repository_that_a_stage_made_shows_nothing_around_it", hide_surroundings);
     list.once("escape::a_worktree_inside_the_repository_is_no_reason_for_a_note", inside);
 }
 
@@ -101,7 +101,7 @@ fn pointers(cx: &Cx) {
 }
 
 /// What a flag hides from one stage is not shown to a later one because of a `.git` that the first one made.
-fn made(cx: &Cx) {
+fn hide_surroundings(cx: &Cx) {
     let scene = "mkdir -p app/secrets app/sub app/a/b/secrets app/a/b/sub app/c/d/sub; git init -q app/c/d; echo mine > app/c/d/f; echo s > app/secrets/key; echo s > app/a/b/secrets/key";
     host(cx, cx.dir(), scene);
     let app = cx.dir().join("app");
