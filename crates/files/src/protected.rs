@@ -321,7 +321,7 @@ pub const GROUPS: &[Group] = &[
             ".config/mise.*.toml",
         ],
     ),
-    group("Overcommit", AfterConsent, &[".overcommit.yml"]),
+    group("Overcommit", AfterConsent, &[".overcommit.yml", ".local-overcommit.yml"]),
     group(
         "editors",
         AfterConsent,

@@ -363,8 +363,10 @@ fn untrusted_link(pwd: &Path, cwd: &Path, links: &LinkRule, live: &Live) -> Opti
     }
     if let Some(name) = cwd_by_name(pwd.as_os_str(), cwd) {
         return match links.walk(name) {
+            Ok(end) if end.real == cwd => None,
             Err(WalkError::Link { link, end }) => Some((link, end)),
-            _ => None,
+            // A live stage has exchanged the link since.
+            _ => Some((pwd.to_path_buf(), cwd.to_path_buf())),
         };
     }
     let is_gone = fs::metadata(pwd).is_err_and(|error| is_absent(&error));
