@@ -192,7 +192,7 @@ impl FilePlace {
         self.replace_with(mode, write, |_| Ok(()))
     }
 
-    /// As [`FilePlace::replace`], with `finish` for the owner and the mode of the file before it gets its name.
+    /// Puts a new file there, as [`FilePlace::replace`] does. `finish` can change the file before it gets its name.
     ///
     /// # Errors
     /// Returns errors of `finish`, and those of [`FilePlace::replace`].

@@ -49,7 +49,7 @@ impl State {
     /// A path that was typed, with a link on the way to its last name followed where it may be.
     fn place(&self, path: &Path) -> Result<PathBuf, Failure> {
         let (whole, links) = (self.machine.absolute(path), self.machine.links());
-        // `..` has no name of its own.
+        // A path that ends with `..` has no last name.
         let has_name = whole.file_name().is_some();
         let place = if has_name { links.place(&whole) } else { links.walk(&whole).map(|end| end.real) };
         match place {

@@ -398,7 +398,7 @@ mod tests {
 
     /// A file system gives the inode of what is gone to something new.
     #[test]
-    fn l08_restore_refuses_an_entry_whose_inode_was_reused() {
+    fn l08_restore_refuses_an_entry_with_a_reused_inode() {
         type Make<'a> = (&'a str, &'a dyn Fn(&Path));
         let scene = Scene::new("inode");
         let aside = scene.run("RUN");
