@@ -1,5 +1,5 @@
-//! The arguments as they were typed. No file is read here, and no default depends on the machine. What it means is in
-//! `request.rs`.
+//! Defines and parses the command line. Reads no file, and no default depends on the machine. `request.rs` interprets the
+//! arguments.
 
 use std::path::PathBuf;
 
@@ -42,18 +42,18 @@ use values::{digits, parse_stage, parse_variable, words};
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// Colour: auto (default), always or never
+    /// Color: auto (default), always or never
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     #[arg(hide_default_value = true)]
     pub(crate) color: ColorWhen,
 
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// The error with what was typed made visible: clap prints it as it came, and a line feed in a value would make a line
-/// that looks like ours.
+/// Escapes the typed text in an error. clap prints it unchanged, and a line feed in a value would start a line that
+/// looks like a message of exeat.
 pub(crate) fn visible(mut error: clap::Error) -> clap::Error {
     let shown = |text: &String| exeat_policy::printable(text);
     let typed: Vec<_> = error
@@ -72,7 +72,7 @@ pub(crate) fn visible(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The error as a line of ours: in the output of `make`, `error:` alone could be anybody's.
+/// Formats an error with the prefix `exeat: `. In the output of `make`, `error:` alone could come from any program.
 pub(crate) fn spoken(error: &clap::Error) -> String {
     let text = error.render();
     match crate::terminal::Paint::new(ColorWhen::Auto, &std::io::stderr()).is_on() {
@@ -81,7 +81,7 @@ pub(crate) fn spoken(error: &clap::Error) -> String {
     }
 }
 
-/// The error with the command that was probably meant, where clap sees none: it takes `rnu` for nothing.
+/// Adds a suggestion to an error where clap has none, as for `exeat rnu`.
 pub(crate) fn guessed(mut error: clap::Error, first: Option<&str>) -> clap::Error {
     if let (Some("policy"), Some(ContextValue::String(typed))) =
         (first, error.get(ContextKind::InvalidSubcommand))
@@ -149,7 +149,7 @@ pub(crate) enum Command {
     /// Look at policies: what holds, what is risky, what a change opens
     #[command(after_help = POLICY_EXAMPLES)]
     Policy {
-        /// What to do.
+        /// The command of `exeat policy`.
         #[command(subcommand)]
         command: PolicyCommand,
     },
@@ -159,18 +159,18 @@ pub(crate) enum Command {
     /// Print the environment that a stage would get, and why
     #[command(after_help = ENV_EXAMPLES)]
     Env(EnvArgs),
-    /// Try each step that a run takes on this host, and say what mends those that fail
+    /// Try each step that a run takes on this host, and say how to fix failures
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
     /// Read the records of runs
     Audit {
-        /// What to read.
+        /// The command of `exeat audit`.
         #[command(subcommand)]
         command: AuditCommand,
     },
     /// Look at what runs have set aside: list it, restore it, delete it
     State {
-        /// What to do.
+        /// The command of `exeat state`.
         #[command(subcommand)]
         command: StateCommand,
     },
@@ -197,7 +197,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {
-    /// What to decide about.
+    /// The targets to decide about.
     #[arg(help = "host, host:port, address:port or [v6]:port; port 443 when none is given")]
     #[arg(required = true, value_name = "TARGET", value_hint = ValueHint::Hostname)]
     pub(crate) targets: Vec<String>,
@@ -209,7 +209,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) resolve: bool,
 
-    /// text (default), or json: an object per target, or why there is no answer
+    /// text (default), or json: an object per target, or an error
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) format: Format,
@@ -226,11 +226,11 @@ pub(crate) struct ProveArgs {
     #[arg(long)]
     pub(crate) list: bool,
 
-    /// Over this bridge alone: handoff or relay
+    /// Use only this bridge: handoff or relay
     #[arg(long, value_name = "KIND", help_heading = "Run", hide_possible_values = true)]
     pub(crate) bridge: Option<BridgeKind>,
 
-    /// In this view: project (default), host or minimal
+    /// The view: project (default), host or minimal
     #[arg(long, value_name = "VIEW", help_heading = "Run", hide_possible_values = true)]
     pub(crate) fs: Option<FsView>,
 
@@ -243,7 +243,7 @@ pub(crate) struct ProveArgs {
 /// `exeat doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Print what mends the steps that fail, for a shell, and change nothing
+    /// Print shell commands that fix the steps that fail, and change nothing
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     pub(crate) fix: bool,
 
@@ -257,11 +257,11 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = PROXY_EXAMPLES)]
 pub(crate) struct ProxyArgs {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "unix:PATH|tcp:IP:PORT", value_hint = ValueHint::FilePath)]
     pub(crate) listen: ListenAt,
 
-    /// Where to listen for SOCKS5, besides
+    /// Address to listen on for SOCKS5
     #[arg(long, value_name = "unix:PATH|tcp:IP:PORT", value_hint = ValueHint::FilePath)]
     pub(crate) listen_socks5: Option<ListenAt>,
 
@@ -272,7 +272,7 @@ pub(crate) struct ProxyArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// Where the record goes; otherwise a file in the state directory
+    /// Write the record here; otherwise into the state directory
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit: Option<Output>,
 
@@ -300,7 +300,7 @@ pub(crate) struct PresetArgs {
     #[arg(long, requires = "names")]
     pub(crate) ask: bool,
 
-    /// With --ask: allow a target besides, such as the private address of a mirror
+    /// With --ask: also allow a target, such as the private address of a mirror
     #[arg(long, value_name = "RULE", requires = "ask")]
     pub(crate) allow: Vec<String>,
 

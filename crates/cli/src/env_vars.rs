@@ -1,10 +1,10 @@
 //! The environment variables that the command line reads itself. What a stage gets in its environment is not
 //! here: the plan says it (`exeat run --dry-run`).
 
-/// Set and not empty: no colour, whatever the terminal (<https://no-color.org>). `--color` wins.
+/// Set and not empty: no color, whatever the terminal (<https://no-color.org>). `--color` wins.
 pub(crate) const NO_COLOR: &str = "NO_COLOR";
 
-/// `dumb`: no colour.
+/// `dumb`: no color.
 pub(crate) const TERM: &str = "TERM";
 
 /// Diagnostics on stderr, in the syntax of `tracing_subscriber::EnvFilter`: `debug`, `exeat_proxy=trace`. Not set: none.

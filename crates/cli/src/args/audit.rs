@@ -17,17 +17,17 @@ use super::{Format, PolicyArgs, words};
 /// `exeat audit ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Show what a run tried to reach, and what became of it
+    /// Show what a run tried to reach, and with what outcome
     Show(ShowArgs),
     /// Show what many runs reached together: per host who was let through, who was not, and which rules did it
     Summary(SummaryArgs),
-    /// Show what records reach that others did not: hosts, ways and verdicts
+    /// Show what records reached that others did not: hosts, ways and verdicts
     Diff(DiffArgs),
     /// List the recorded runs, the newest first
     List(ListArgs),
     /// Remove the records of runs that are older than a span; nothing else ever does
     Prune(PruneArgs),
-    /// Write records in the words of another schema, for a SIEM
+    /// Write records in another schema, for a SIEM
     Export(ExportArgs),
     /// Say what another policy would have decided, and where that differs
     Replay(ReplayArgs),
@@ -46,7 +46,7 @@ pub(crate) enum AuditCommand {
 /// `--audit-key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeyFrom {
-    /// A file, made where it is missing.
+    /// A file, created if it is missing.
     File(PathBuf),
     /// An open descriptor.
     Fd(i32),
@@ -57,7 +57,7 @@ pub(crate) enum KeyFrom {
 }
 
 impl KeyFrom {
-    /// The descriptor that it is read from, where it is.
+    /// Returns the descriptor that the key is read from, if it is one.
     pub(crate) fn descriptor(&self) -> Option<super::Output> {
         match self {
             Self::Fd(n) => Some(super::Output::Fd(*n)),
@@ -88,7 +88,7 @@ impl FromStr for KeyFrom {
     }
 }
 
-/// Which records are read.
+/// The records to read.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Records {
     /// Records, directories of them, or runs by the first letters of their names; - is standard input; otherwise the last run
@@ -107,7 +107,7 @@ pub(crate) struct Records {
     pub(crate) selection: SelectionArgs,
 }
 
-/// Which of the runs.
+/// The filters that select runs.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SelectionArgs {
     /// Only runs of this stage
@@ -171,11 +171,11 @@ pub(crate) struct ShowArgs {
     #[arg(long, value_name = "NAME", help_heading = "Filter")]
     pub(crate) exe: Vec<String>,
 
-    /// Show each line as it comes, until the run is over; with --all or a flag that selects, of every run that goes on or begins
+    /// Show each line as it is written, until the run ends; with --all or a filter of runs, for every running or new run
     #[arg(short, long)]
     pub(crate) follow: bool,
 
-    /// text (default), or json: the records as they stand, one object a line
+    /// text (default), or json: the records as they are, one object per line
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) format: Format,
@@ -197,7 +197,7 @@ pub(crate) struct SummaryArgs {
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) format: SummaryFormat,
 
-    /// What stands first: denied (default), up or down (bytes), failed, or attempts
+    /// Sort by denied (default), up or down (bytes), failed, or attempts
     #[arg(long, value_name = "ORDER", default_value = "denied")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) sort: SummarySort,
@@ -206,28 +206,28 @@ pub(crate) struct SummaryArgs {
 /// `--sort` of a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SummarySort {
-    /// What was refused most.
+    /// Most refusals first.
     Denied,
-    /// What was sent most.
+    /// Most bytes to the host first.
     Up,
-    /// What sent most.
+    /// Most bytes from the host first.
     Down,
-    /// What was not reached.
+    /// Most failures first.
     Failed,
-    /// What was asked for most.
+    /// Most attempts first.
     Attempts,
 }
 
 /// `--format` of a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SummaryFormat {
-    /// For a terminal.
+    /// Text for a terminal.
     Text,
-    /// One JSON object.
+    /// A single JSON object.
     Json,
-    /// Tables.
+    /// Markdown tables.
     Markdown,
-    /// Tables as a job of GitHub shows them.
+    /// Markdown tables for the summary of a GitHub job.
     Github,
 }
 
@@ -235,13 +235,13 @@ pub(crate) enum SummaryFormat {
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct DiffArgs {
-    /// What was reached before: a record, a directory, a run by the first letters of its name, - or a lock (egress.lock); with
+    /// Baseline: a record, a directory, a run by the first letters of its name, - or a lock (egress.lock); with
     /// --baseline or --baseline-until one more record to compare
     #[arg(value_name = "BASELINE", value_hint = ValueHint::AnyPath)]
     #[arg(required_unless_present_any = ["baselines", "baseline_until"])]
     pub(crate) first: Option<PathBuf>,
 
-    /// What was reached before, in the place of the first word; can be given often
+    /// Baseline instead of the first argument; can be repeated
     #[arg(long = "baseline", value_name = "FILE|DIR|RUN", value_hint = ValueHint::AnyPath)]
     pub(crate) baselines: Vec<PathBuf>,
 
@@ -261,11 +261,11 @@ pub(crate) struct DiffArgs {
 /// `--format` of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DiffFormat {
-    /// For a terminal.
+    /// Text for a terminal.
     Text,
-    /// One JSON object.
+    /// A single JSON object.
     Json,
-    /// A table.
+    /// A Markdown table.
     Markdown,
 }
 
@@ -311,7 +311,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "HOST", help_heading = "Filter")]
     pub(crate) host: Vec<HostFilter>,
 
-    /// Only runs in which something was denied, or would have been; of those without an end it is not known
+    /// Only runs in which something was denied, or would have been; unknown for runs without an end
     #[arg(long, help_heading = "Filter")]
     pub(crate) denied: bool,
 
@@ -328,7 +328,7 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) records: Records,
 
-    /// What to write: ocsf (default), ecs, or jsonl: the lines as they stand
+    /// ocsf (default), ecs, or jsonl: the lines as they are
     #[arg(long, value_name = "FORMAT", default_value = "ocsf", hide_default_value = true)]
     #[arg(hide_possible_values = true)]
     pub(crate) format: ExportFormat,
@@ -345,7 +345,7 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) records: Records,
 
-    /// Where the page goes, in place of what is there; - is standard output
+    /// Write the page to this file, replacing it; - is standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
 
@@ -361,7 +361,7 @@ pub(crate) enum ExportFormat {
     Ocsf,
     /// Elastic Common Schema.
     Ecs,
-    /// The record's own.
+    /// The record's own format.
     Jsonl,
 }
 
@@ -372,7 +372,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) records: Records,
 
-    /// How to print it: text (default) or json
+    /// text (default) or json
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
     #[arg(hide_possible_values = true)]
     pub(crate) format: Format,
@@ -388,11 +388,11 @@ pub(crate) struct LearnedArgs {
     #[command(flatten)]
     pub(crate) records: Records,
 
-    /// Grant what was refused for want of a rule as well; otherwise it is in comments
+    /// Also grant what was refused for lack of a rule; otherwise it is in comments
     #[arg(long)]
     pub(crate) denied: bool,
 
-    /// Write this file in the place of stdout
+    /// Write to this file instead of stdout
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
@@ -408,11 +408,11 @@ pub(crate) struct LockArgs {
     #[command(flatten)]
     pub(crate) records: Records,
 
-    /// Write this file in the place of stdout; lists of stages that are in no record here stay in it
+    /// Write to this file instead of stdout; keep its lists of stages that no record here has
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// With --output: add to the lists of the stages, and take nothing out of them
+    /// With --output: add to the lists of the stages, and remove nothing from them
     #[arg(long, requires = "output")]
     pub(crate) update: bool,
 }
@@ -432,11 +432,11 @@ pub(crate) struct VerifyArgs {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// With --all: this must be in a ledger. What an earlier run had in --result or on stderr: 'NUMBER DIGITS', or digits
+    /// With --all: a ledger must have this head, from --result or stderr of an earlier run: 'NUMBER DIGITS', or digits
     #[arg(long, value_name = "HEAD", requires = "all")]
     pub(crate) head: Vec<KeptHead>,
 
-    /// text (default), or json: an object a record, and one for all
+    /// text (default), or json: an object per record, and one for all
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) format: Format,
@@ -451,7 +451,7 @@ pub(crate) struct KeyArgs {
     pub(crate) audit_key: Option<KeyFrom>,
 }
 
-/// Also the words that summaries and tables have for them.
+/// Parses a verdict. Accepts the words of summaries and tables as well.
 fn parse_verdict(text: &str) -> Result<Verdict, String> {
     let word = match text {
         "allowed" => "allow",

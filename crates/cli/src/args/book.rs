@@ -1,4 +1,4 @@
-//! Every example of the pages is one that this `exeat` takes: commands by the parser of its arguments, policies by theirs.
+//! Checks that this `exeat` accepts every example of the docs pages: commands and policies.
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -11,13 +11,13 @@ mod pages;
 
 use pages::{commands, pages};
 
-/// The blocks of a page between fences of this language.
+/// Returns the blocks of a page between fences of this language.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
     let fence = format!("\n```{language}\n");
     page.split(&fence).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
 }
 
-/// The words of a command, up to what is the shell's own: a pipe, a redirection, a comment.
+/// Splits a command into words, up to the first pipe, redirection or comment of the shell.
 fn words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for c in command.chars() {
@@ -47,7 +47,7 @@ fn every_command_of_the_pages_is_taken() {
     for (name, page) in pages() {
         for (command, is_whole) in commands(&page) {
             let words = words(&command);
-            // Of a message, and not a command: "exeat denied ...".
+            // A message may start like a command: "exeat denied ...".
             let is_command = words.get(1).is_some_and(|word| {
                 word.starts_with('-')
                     || <Cli as clap::CommandFactory>::command().find_subcommand(word).is_some()
@@ -56,12 +56,12 @@ fn every_command_of_the_pages_is_taken() {
                 continue;
             }
             count += 1;
-            // What stands for more of the same.
+            // `...` stands for more words.
             let words = words.into_iter().filter(|word| word != "...");
             let Err(error) = Cli::try_parse_from(words) else { continue };
             let is_unknown =
                 matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand);
-            // What another program says is not there to be read.
+            // The output of another program is not available here.
             let is_whole = is_whole && !command.contains("$(");
             if is_unknown || is_whole && error.use_stderr() {
                 let said = error.to_string();

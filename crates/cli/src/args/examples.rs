@@ -30,7 +30,7 @@ Exit codes:
 
 Environment:
   RUST_LOG   diagnostics on stderr, such as debug or exeat_proxy=trace
-  NO_COLOR   no colour
+  NO_COLOR   no color
 
 `exeat help COMMAND` shows the options and examples of a command.";
 

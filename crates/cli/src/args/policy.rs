@@ -9,7 +9,7 @@ use exeat_policy::{HostPort, Mode};
 use super::Format;
 use super::values::{Output, parse_mode};
 
-/// The policy, for every command that needs one. All of them add up; a deny rule always wins.
+/// The policy arguments of every command that needs a policy. They add up, and a deny rule always wins.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
@@ -33,7 +33,7 @@ pub(crate) struct PolicyArgs {
     #[arg(short, long, value_name = "NAME")]
     pub(crate) preset: Vec<String>,
 
-    /// What no rule allows: enforce (default), or report (recorded, passes)
+    /// enforce (default), or report: only record what no rule allows
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) mode: Option<Mode>,
 
@@ -45,7 +45,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) ceiling: Vec<PathBuf>,
 
-    /// What the stage needs: bounds other grants, or is the grant alone
+    /// Effects of the stage: bound other grants, or are the only grant
     #[arg(long, value_name = "FILE|JSON", value_hint = ValueHint::FilePath)]
     pub(crate) effects: Option<String>,
 
@@ -59,7 +59,7 @@ pub(crate) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// Returns what they say, for whoever composes it.
+    /// Converts the arguments into a request, which `exeat-compose` composes.
     pub(crate) fn request(&self) -> PolicyRequest {
         let Self {
             allow,
@@ -105,9 +105,9 @@ impl PolicyArgs {
 /// `exeat policy ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// Print the effective policy, each rule with where it was written
+    /// Print the effective policy, each rule with its origin
     Show(PolicyShowArgs),
-    /// Point out rules that are risky, dead or double
+    /// Point out rules that are risky, dead or duplicate
     Lint(PolicyLintArgs),
     /// Say what going from policy A to policy B opens and closes
     Diff(PolicyDiffArgs),
@@ -169,7 +169,7 @@ pub(crate) struct PolicyDiffArgs {
 /// `exeat policy schema`.
 #[derive(Debug, Args)]
 pub(crate) struct PolicySchemaArgs {
-    /// Of which file: policy (default), ceiling, effects, or result (what --result writes)
+    /// Kind of file: policy (default), ceiling, effects, or result (what --result writes)
     #[arg(
         value_name = "FILE",
         default_value = "policy",
@@ -179,7 +179,7 @@ pub(crate) struct PolicySchemaArgs {
     pub(crate) of: SchemaOf,
 }
 
-/// What `exeat policy schema` describes.
+/// A kind of file that `exeat policy schema` describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum SchemaOf {
     /// A policy file.
@@ -189,6 +189,6 @@ pub(crate) enum SchemaOf {
     Ceiling,
     /// The effects of a stage.
     Effects,
-    /// What `--result` writes.
+    /// The object that `--result` writes.
     Result,
 }

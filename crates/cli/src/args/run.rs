@@ -19,7 +19,7 @@ use super::values::{Label, Output, Variable, ViaAt, parse_count, parse_stage, pa
 #[command(after_help = RUN_EXAMPLES)]
 #[command(override_usage = "exeat run [OPTIONS] [--] COMMAND [ARG]...")]
 pub(crate) struct RunArgs {
-    // First, because the help heading of the flattened policy would go on to it.
+    // First, because otherwise the help heading of the flattened policy would apply to it.
     /// The command and its arguments; options of exeat stand before it
     #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
@@ -39,7 +39,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PATH", help_heading = "Files", value_hint = ValueHint::AnyPath)]
     pub(crate) mask: Vec<PathSpec>,
 
-    /// What of the files is shown: project (default), host or minimal
+    /// View of the files: project (default), host or minimal
     #[arg(long, value_name = "VIEW", help_heading = "Files", hide_possible_values = true)]
     pub(crate) fs: Option<FsView>,
 
@@ -51,7 +51,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME", help_heading = "Files")]
     pub(crate) allow_write: Vec<String>,
 
-    /// Where the record goes; otherwise a file in the state directory
+    /// Write the record here; otherwise into the state directory
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit: Option<Output>,
 
@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE|fd:N|env:NAME|none", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit_key: Option<KeyFrom>,
 
-    /// Where to write one JSON object about the run, or why it did not start
+    /// Write one JSON object here: about the run, or why it did not start
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) result: Option<Output>,
 
@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) format: Format,
 
-    /// Refuse to run what holds only in part: full
+    /// Refuse to run unless everything holds: full
     #[arg(long, value_name = "WHAT", help_heading = "Run", hide_possible_values = true)]
     pub(crate) require: Option<Require>,
 
@@ -115,7 +115,7 @@ pub(crate) struct LearnArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,
 
-    /// Write the policy here; otherwise it is on stderr, behind the summary
+    /// Write the policy here; otherwise it is on stderr, after the summary
     #[arg(short, long, value_name = "FILE|fd:N", help_heading = "Learn", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<Output>,
 
@@ -124,7 +124,7 @@ pub(crate) struct LearnArgs {
     pub(crate) force: bool,
 }
 
-/// What a stage may use of the machine.
+/// The limits of a stage.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
@@ -132,7 +132,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "DURATION")]
     pub(crate) timeout: Option<Span>,
 
-    /// From SIGTERM to SIGKILL; otherwise 8s
+    /// Delay before SIGKILL; otherwise 8s
     #[arg(long, value_name = "DURATION")]
     pub(crate) grace: Option<Span>,
 
@@ -155,9 +155,9 @@ impl From<LimitArgs> for Limits {
 /// `--on-denied`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnDeniedWhat {
-    /// Said at the end.
+    /// Denials are reported at the end.
     Note,
-    /// The first one ends the run.
+    /// The first denial ends the run.
     End,
     /// A run that would exit 0 exits 123.
     Fail,
@@ -186,6 +186,6 @@ pub(crate) enum Require {
 pub(crate) enum BridgeKind {
     /// The listener is handed to the proxy.
     Handoff,
-    /// A process in the sandbox copies.
+    /// A process in the sandbox copies the data.
     Relay,
 }

@@ -8,12 +8,12 @@ use clap::{ArgGroup, Args, Subcommand, ValueHint};
 use super::Format;
 use super::audit::parse_age;
 
-/// What to do with what runs have left.
+/// `exeat state ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StateCommand {
     /// List what was set aside and still stands in a quarantine, runs that were killed, and private caches
     List(StateListArgs),
-    /// Give what a run has set aside its place back
+    /// Move what a run has set aside back to its place
     Restore(RestoreArgs),
     /// Delete what runs have set aside, or private caches
     Prune(StatePruneArgs),
@@ -56,7 +56,7 @@ pub(crate) struct StatePruneArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
 
-    /// What was set aside, or used, longer ago than this: 30m, 30d, 6mo, 1y
+    /// Set aside, or last used, longer ago than this: 30m, 30d, 6mo, 1y
     #[arg(long, value_name = "SPAN", value_parser = parse_age)]
     pub(crate) older_than: Option<Duration>,
 

@@ -1,4 +1,4 @@
-//! What can be told of a command line that is wrong: where `exeat run` was to write its result, and how to say what is wrong.
+//! Reads a command line that clap refuses: finds the outputs of `exeat run`, and whether errors are to be JSON.
 
 use std::ffi::{OsStr, OsString};
 
@@ -6,20 +6,20 @@ use clap::{Arg, CommandFactory};
 
 use super::{Cli, Output};
 
-/// The places that the words of a refused `exeat run` name.
+/// The outputs that a refused `exeat run` names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// Of every `--result`: a second one is a mistake, and an old file at either would be taken for this run's.
+    /// The outputs of each `--result`. A second one is a mistake, but an old file at either would be taken for this run's result.
     pub(crate) results: Vec<Output>,
-    /// Of every `--audit`.
+    /// The outputs of each `--audit`.
     pub(crate) audits: Vec<Output>,
-    /// With `--dry-run` neither is written.
+    /// Whether `--dry-run` is given; neither output is written then.
     pub(crate) is_dry: bool,
-    /// `--format json`.
+    /// Whether `--format json` is given.
     pub(crate) is_json: bool,
 }
 
-/// Whether the words ask for JSON, also where clap refuses them.
+/// Whether the words ask for JSON, even if clap refuses them.
 pub(crate) fn wants_json(words: &[OsString]) -> bool {
     let Some(places) = places(words) else {
         let typed: Vec<_> = words.iter().take_while(|word| *word != "--").collect();
@@ -30,11 +30,11 @@ pub(crate) fn wants_json(words: &[OsString]) -> bool {
     places.is_json
 }
 
-/// Reads the words as clap would, as far as that goes: the first word that is no option starts the command, and from there on
-/// nothing is ours. `words` begins with the program's own name.
+/// Reads the words as clap would, as far as possible. The first word that is not an option starts the command, which ends the
+/// options of exeat. `words` starts with the program's own name.
 ///
-/// A flag that nobody knows may have a value. The word behind it is taken for one where a `--` says that the command starts
-/// later, and for the command where none does: a flag of that command must not be taken for ours.
+/// An unknown flag may have a value. If a later `--` starts the command, the word after the flag counts as its value, and
+/// otherwise as the command: a flag of the command must not be taken for one of exeat.
 pub(crate) fn places(words: &[OsString]) -> Option<Places> {
     let mut words = words.iter().skip(1).peekable();
     while let Some(color) = words.next_if(|word| word.to_string_lossy().starts_with("--color")) {
@@ -85,18 +85,18 @@ pub(crate) fn places(words: &[OsString]) -> Option<Places> {
     Some(places)
 }
 
-/// What the word behind a flag is.
+/// The meaning of the word after a flag.
 #[derive(Debug, Clone, Copy)]
 enum Next {
     /// The flag's value.
     Value,
     /// Another flag, or the command.
     Word,
-    /// Nobody knows the flag.
+    /// The flag is unknown.
     Unknown,
 }
 
-/// Of short flags in one word, as `-q` and `-pnpm`: the first that takes a value has the rest of the word.
+/// Classifies the word after short flags such as `-q` and `-pnpm`. The rest of the word is the value of the first flag that takes one.
 fn after_shorts<'a>(word: &str, find: impl Fn(char) -> Option<&'a Arg>) -> Next {
     let mut letters = word.chars();
     letters.next();

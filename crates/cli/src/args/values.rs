@@ -1,4 +1,4 @@
-//! Values of arguments that are more than a word.
+//! Parses the values of arguments.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use exeat_policy::Mode;
 
-/// When to colour.
+/// `--color`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum ColorWhen {
     /// On a terminal, unless NO_COLOR is set.
@@ -23,15 +23,15 @@ pub(crate) enum ColorWhen {
 /// `--format` of the commands that print text or JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// For programs; what ends the command early is JSON on stderr.
+    /// JSON for programs. An error that ends the command early is JSON on stderr.
     Json,
 }
 
 impl Format {
-    /// Whether it is JSON.
+    /// Whether the format is JSON.
     pub(crate) fn is_json(self) -> bool {
         self == Self::Json
     }
@@ -75,9 +75,9 @@ impl FromStr for Output {
 /// `--label K=V`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Label {
-    /// Before the first `=`.
+    /// The part before the first `=`.
     pub(crate) key: String,
-    /// After it.
+    /// The part after the first `=`.
     pub(crate) value: String,
 }
 
@@ -159,7 +159,7 @@ pub(super) fn parse_variable(text: &str) -> Result<Variable, String> {
     }
 }
 
-/// Whether there is no `*` in the name but one at the end of a name that is passed.
+/// Whether the name has no `*`, except for one at the end of a name that is passed.
 fn is_name(text: &str) -> bool {
     let name = name_of(text);
     let stem = if text.contains('=') { name } else { name.strip_suffix('*').unwrap_or(name) };
@@ -170,7 +170,7 @@ fn name_of(text: &str) -> &str {
     text.split_once('=').map_or(text, |(name, _)| name)
 }
 
-/// What to say of a variable whose name has a space: most likely two of them are meant. The value may be a secret.
+/// Returns the message for a variable whose name has a space: most likely two are meant. Omits the value, which may be a secret.
 fn spaced(text: &str) -> String {
     let value = if text.contains('=') { "=..." } else { "" };
     let names: Vec<&str> = name_of(text).split_whitespace().collect();
@@ -179,7 +179,7 @@ fn spaced(text: &str) -> String {
     format!("the name of a variable has no space{meant}")
 }
 
-/// The same bounds as in a policy file: the name stands in every line of the record.
+/// Parses a stage's name within the bounds of a policy file, because every line of the record contains it.
 pub(super) fn parse_stage(text: &str) -> Result<String, String> {
     exeat_policy::file::stage_fault(text).map_or_else(|| Ok(text.into()), |fault| Err(fault.into()))
 }
@@ -199,7 +199,7 @@ pub(super) fn parse_count(text: &str) -> Result<u32, String> {
     count.ok_or_else(|| "a whole number, such as 200".into())
 }
 
-/// Plain decimal digits only: `parse` alone would take a sign.
+/// Parses plain decimal digits. `parse` alone would accept a sign.
 pub(super) fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if plain { text.parse().ok() } else { None }
