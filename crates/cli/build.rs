@@ -1,7 +1,7 @@
-//! Links the unwinder into the binary where that can be done.
+//! Links the unwinder into the binary if possible.
 //!
-//! The C library's loader needs about a tenth of a millisecond for libgcc_s.so, nothing of which is used unless something
-//! panics. The same code is in `libgcc_eh.a`, which most compilers come with. Without that the library is loaded as before.
+//! The C library's loader needs about a tenth of a millisecond for libgcc_s.so, which is not used unless something
+//! panics. Most compilers come with the same code in `libgcc_eh.a`. Without that archive the library is loaded as usual.
 #![expect(clippy::disallowed_methods, reason = "a build script asks the compiler")]
 
 use std::env;
@@ -14,11 +14,11 @@ fn main() {
         println!("cargo::rerun-if-env-changed={name}");
     }
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|it| it == value);
-    // Another target's linker would have to be asked.
+    // For another target, `cc` is not the linker to ask.
     let native = env::var("HOST").is_ok_and(|host| is("TARGET", &host));
     if native && is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
         let Some(archive) = unwinder() else { return };
-        // Another linker than this compiler's does not know where that is.
+        // A linker other than this compiler's does not search this directory.
         let Some(dir) = archive.parent() else { return };
         println!("cargo::rerun-if-changed={}", archive.display());
         println!("cargo::rustc-link-search=native={}", dir.display());
@@ -26,7 +26,7 @@ fn main() {
     }
 }
 
-/// Where the compiler has the archive: of one that it does not have, it prints the name alone.
+/// Returns the path of the compiler's archive. Without the archive the compiler prints only its name.
 fn unwinder() -> Option<PathBuf> {
     let said = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output().ok()?;
     let path = PathBuf::from(String::from_utf8_lossy(&said.stdout).trim());

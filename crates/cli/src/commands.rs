@@ -1,4 +1,4 @@
-//! The commands, each in a file of its own.
+//! The commands, one file for each.
 
 pub(crate) mod audit;
 pub(crate) mod check;

@@ -1,4 +1,4 @@
-//! The `exeat` command: parse, one match over the commands, exit code.
+//! The `exeat` command: parses the arguments, runs the command and returns its exit code.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -28,11 +28,11 @@ use exit::Exit;
 use terminal::Paint;
 
 fn main() -> ExitCode {
-    // Nobody types this: it is what `exeat prove` runs as a stage.
+    // Users do not type this: `exeat prove` runs it as a stage.
     if let Some(done) = exeat_prove::inside::run_if_requested() {
         return done.map_or_else(refuse_inside, |()| Exit::Yes).into();
     }
-    // Before anything that takes time: a parent that ends now is followed by another one.
+    // First, because this process gets another parent if its parent ends.
     let parent = getppid();
     let words: Vec<_> = std::env::args_os().collect();
     let is_json = wants_json(&words);
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
             let first = std::env::args_os().nth(1);
             let error = args::visible(args::guessed(error, first.as_deref().and_then(OsStr::to_str)));
             if !error.use_stderr() {
-                // Help that nobody reads any more is no failure.
+                // It is not a failure if the reader of the help has gone.
                 let _ = error.print();
                 return Exit::Yes.into();
             }
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
     .into()
 }
 
-/// Reports what kept the inside of a proof from its attempts.
+/// Reports why the inside of a proof could not start its attempts.
 fn refuse_inside(error: std::io::Error) -> Exit {
     stdio::write_stderr(&format!("exeat: prove-inside: {error}"));
     Exit::BadInput

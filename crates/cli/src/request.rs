@@ -1,5 +1,5 @@
-//! What the arguments of `exeat run` mean: arguments, files and the machine in, a [`Request`] out. It looks at the machine
-//! before the runner does; it changes nothing but descriptor 0, and that only for a policy on stdin.
+//! Turns the arguments of `exeat run`, its files and the state of the machine into a [`Request`]. Changes nothing except
+//! descriptor 0, which it replaces after reading a policy from stdin.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -22,12 +22,12 @@ use crate::stdio;
 
 mod loopback;
 
-/// Looks at this machine.
+/// Describes this machine.
 pub(crate) fn here() -> Result<Machine, Failure> {
     Ok(Machine::here(exeat_runner::take_fd)?)
 }
 
-/// Composes the policy of a command that looks at one. None at all is an error: in a script the variable that should name it is empty.
+/// Composes the policy of a command that inspects one. Fails without any: in a script, the variable that should name it may be empty.
 pub(crate) fn compose_some(policy: &PolicyRequest, machine: &Machine) -> Result<Composed, Failure> {
     let composed = compose(policy, machine, false)?;
     if policy.is_empty() && composed.sources.is_empty() {
@@ -41,7 +41,7 @@ pub(crate) fn compose_some(policy: &PolicyRequest, machine: &Machine) -> Result<
     Ok(composed)
 }
 
-/// Composes the policy of a command line, and says so where a package manager takes its time.
+/// Composes the policy of a command line. Prints a note if a package manager takes long to answer.
 pub(crate) fn compose(
     policy: &PolicyRequest,
     machine: &Machine,
@@ -55,7 +55,7 @@ pub(crate) fn compose(
     Ok(exeat_compose::compose(policy, machine, &Clients { say: &say })?)
 }
 
-/// Makes the next hop of a run; its credentials are read here.
+/// Creates the next hop of a run, and reads its credentials.
 pub(crate) fn open(hop: &NextHop, machine: &Machine) -> Result<UpstreamProxy, Failure> {
     Ok(UpstreamProxy::new(hop.url().clone(), hop.bypass(), hop.credentials(&machine.env)?))
 }
@@ -101,7 +101,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
     for bind in &args.ro {
         policy.ro.push(machine.place_bind(bind, &machine.base).map_err(here("--ro"))?);
     }
-    // A stage that may change nothing leaves nothing to the next one either, unless the cache was asked for.
+    // A stage that cannot change the working directory gets no persistent cache either, unless one is requested.
     let is_cwd = |bind: &Bind| {
         bind.guest == machine.cwd && machine.links().walk(&bind.host).is_ok_and(|end| end.real == machine.cwd)
     };
@@ -137,7 +137,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
     })
 }
 
-/// The request whose environment `exeat env` prints: a run of these options with some command.
+/// Creates the request whose environment `exeat env` prints: a run with these options and any command.
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
     let policy = PolicyRequest {
         via: args.via.is_some(),

@@ -1,4 +1,4 @@
-//! The output of the result object (`--result`). The runner makes its contents.
+//! Writes the result object (`--result`). The runner creates its content.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -14,7 +14,7 @@ use crate::args::Output;
 use crate::failure::Failure;
 use crate::request;
 
-/// The result of a run that did not start, or that was lost.
+/// Creates the result of a run that did not start, or that was lost.
 pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
     RunResult::from_failure(failure.cause(), failure.exit().code(), failure.plain_text(), failure.error())
 }
@@ -24,13 +24,13 @@ pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
 pub(crate) struct Sink(place::Output);
 
 impl Sink {
-    /// Opens the place. A result of an earlier run is removed, so that it cannot be taken for this one's; any other file stays.
+    /// Opens the output. A result of an earlier run is removed, so that it cannot be taken for this one's; any other file stays.
     pub(crate) fn open(output: &Output) -> Result<Self, Failure> {
         let path = match output {
             Output::Fd(n) => {
                 return Ok(Self(place::Output::Stream(request::take_fd("--result", *n)?.into())));
             }
-            // As it was given: the working directory is this process's own, while its name may lead elsewhere by now.
+            // The path as given: the name of the working directory may lead elsewhere by now, the directory itself does not.
             Output::File(path) => path,
         };
         let bad = |error| Failure::not_written("cannot write the result to", path, error);
@@ -56,10 +56,10 @@ impl Sink {
     }
 }
 
-/// More bytes than any result needs, whose lists are bounded.
+/// The maximal size of a result in bytes. The lists in a result are bounded, so all results are smaller.
 const MOST: u64 = 16 << 20;
 
-/// Returns whether there is no file, or nothing that a user could miss: a link, an empty file, or a result.
+/// Returns whether removing the file loses nothing: it does not exist, is not a regular file, is empty, or is a result.
 fn may_be_removed(path: &Path) -> io::Result<bool> {
     #[derive(Deserialize)]
     struct Earlier {

@@ -1,4 +1,4 @@
-//! The two streams. Data goes to stdout, words to stderr; neither ever panics because a reader went away.
+//! Writes data to stdout and messages to stderr. Neither panics if the reader has gone.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -16,8 +16,8 @@ pub(crate) fn data(bytes: &[u8]) -> Result<(), Failure> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::Stdout)
 }
 
-/// Writes JSON values to stdout, each on its line. What is not printable ASCII is escaped, so that a name in it paints no
-/// terminal.
+/// Writes JSON values to stdout, each on its line. What is not printable ASCII is escaped, so that a name in it cannot
+/// control the terminal.
 pub(crate) fn json(text: &str) -> Result<(), Failure> {
     let mut ascii = Vec::with_capacity(text.len());
     for line in text.lines() {
@@ -27,17 +27,17 @@ pub(crate) fn json(text: &str) -> Result<(), Failure> {
     data(&ascii)
 }
 
-/// Writes what was asked for to stdout: JSON values, or text.
+/// Writes the output of a command to stdout: JSON values, or text.
 pub(crate) fn out(text: &str, is_json: bool) -> Result<(), Failure> {
     if is_json { json(text) } else { data(text.as_bytes()) }
 }
 
-/// How long words can still wait for room in a stderr that does not block: five seconds in all the life of the process, as the
-/// number of lines may be the stage's.
+/// The remaining time that messages may wait for room in a non-blocking stderr: five seconds in total, because the stage may decide
+/// the number of lines.
 static PATIENCE: Mutex<Duration> = Mutex::new(Duration::from_secs(5));
 
-/// Writes words to stderr. One write where there is room, so that lines of the stage do not get in between; a closed stderr
-/// changes nothing about a run.
+/// Writes a message to stderr, in one write if there is room, so that lines of the stage do not get in between. A closed stderr
+/// does not affect a run.
 pub(crate) fn write_stderr(text: &str) {
     if !text.is_empty() {
         let mut patience = PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +45,7 @@ pub(crate) fn write_stderr(text: &str) {
     }
 }
 
-/// Writes a line to stderr while a stage runs, or leaves it where that would have to wait. A stage may have the terminal in a mode in
+/// Writes a line to stderr while a stage runs, or drops it if the write would have to wait. A stage may have the terminal in a mode in
 /// which a line feed does not go back to the first column.
 pub(crate) fn say_now(text: &str) {
     let mut err = io::stderr().lock();
@@ -70,8 +70,8 @@ pub(crate) fn say_json(text: &str) {
     write_stderr(&String::from_utf8_lossy(&ascii));
 }
 
-/// Writes all of it. A stream that does not block, as its other users may have made it, is waited for; what that takes is taken
-/// from the patience.
+/// Writes all bytes. Waits for a stream that another user has made non-blocking, and subtracts the waiting time from
+/// `patience`.
 fn write_patiently(
     out: &mut (impl Write + AsFd),
     mut bytes: &[u8],
@@ -87,7 +87,7 @@ fn write_patiently(
                     return Err(error);
                 }
                 let start = Instant::now();
-                // Rounded up, so that the last moment is not spent awake.
+                // Round up, so that the last millisecond is not a busy loop.
                 let timeout =
                     PollTimeout::try_from(*patience + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
                 // The next write shows the result, also if this was interrupted.

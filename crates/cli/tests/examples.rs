@@ -1,4 +1,4 @@
-//! Runs the examples of the pages: each is a command that works where the files that it names exist.
+//! Runs the examples of the docs pages: each command works if the files that it names exist.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
@@ -30,7 +30,7 @@ fn write_program(home: &Home, name: &str, text: &str) {
     fs::set_permissions(home.0.join(name), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The shell that runs a line of a page, in the project. What follows a record, or serves, has no end of its own: it gets two seconds.
+/// Creates the shell that runs a line of a page in the project. Commands that follow a record or serve do not end: they get two seconds.
 fn shell(home: &Home, line: &str) -> Command {
     let mut command = home.command("timeout");
     let exeat = Path::new(env!("CARGO_BIN_EXE_exeat")).parent().unwrap();
@@ -41,7 +41,7 @@ fn shell(home: &Home, line: &str) -> Command {
     command
 }
 
-/// A home with what the examples name, and with the record of one run.
+/// Creates a home with the files that the examples name, and with the record of one run.
 fn furnished() -> (Home, String) {
     let home = Home::new();
     for dir in

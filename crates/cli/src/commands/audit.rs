@@ -1,4 +1,4 @@
-//! `exeat audit`: finds records and has them read. What a record says and how it reads is `exeat-audit`'s.
+//! `exeat audit`: finds records. `exeat-audit` reads them and formats their content.
 
 pub(crate) mod diff;
 pub(crate) mod export;
@@ -44,7 +44,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Opens it.
+    /// Opens the record.
     pub(crate) fn open(&self) -> Result<Reader<Box<dyn BufRead>>, Failure> {
         let reader = self.input().map(Reader::new)?;
         Ok(match self.path().map(exeat_record::is_being_written) {
@@ -53,7 +53,7 @@ impl Source {
         })
     }
 
-    /// Its bytes.
+    /// Opens the record's bytes.
     pub(crate) fn input(&self) -> Result<Box<dyn BufRead>, Failure> {
         Ok(match self {
             Self::File(path) => {
@@ -72,7 +72,7 @@ impl Source {
         format!("exeat audit verify {}", exeat_policy::shell_word(&name))
     }
 
-    /// The file, where it is one.
+    /// Returns the path, if the record is a file.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -80,12 +80,12 @@ impl Source {
         }
     }
 
-    /// It cannot be read.
+    /// Creates the failure for a record that cannot be read.
     pub(crate) fn unreadable(&self, error: io::Error) -> Failure {
         Failure::input(format!("cannot read {self}")).because(error)
     }
 
-    /// Its name on a line of its own, above what is shown of it.
+    /// Writes the record's name on a separate line, above its content.
     pub(crate) fn headline(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}:", exeat_policy::printable_ascii(&self.to_string()))
     }
@@ -100,25 +100,25 @@ impl fmt::Display for Source {
     }
 }
 
-/// Whether something is wrong with a record beyond that it has no end: a run that still goes on has none yet.
+/// Whether a record has a flaw other than a missing end. The record of a run that still goes on has no end yet.
 pub(crate) fn is_damaged<R: BufRead>(reader: &Reader<R>) -> bool {
     reader.more_flaws() > 0 || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }))
 }
 
-/// Says that nobody looked at the signatures: a chain can be made anew by whoever changes a record.
+/// Notes that signatures were not checked: whoever changes a record can rebuild its chain.
 pub(crate) fn note_signature() {
     crate::stdio::line("note", "signatures are not checked here; `exeat audit verify` checks them");
 }
 
-/// Says what is wrong with a record that is shown in a form without words.
+/// Prints the flaws of a record as notes, for output formats that cannot contain them.
 fn note_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) {
     for flaw in reader.flaws() {
         crate::stdio::line("note", &format!("{source}: {flaw}"));
     }
 }
 
-/// Takes in every line of the records that were named. What is wrong with one is said, and is a no: what could be read of it
-/// was taken in.
+/// Passes every line of the named records to `take`. Prints the flaws of each. Returns [`Exit::No`] for a damaged record, whose
+/// readable lines were passed on as well.
 pub(crate) fn each(
     records: &Records,
     mut take: impl FnMut(&Record) -> Result<(), Failure>,
@@ -131,7 +131,7 @@ pub(crate) fn each(
         let mut reader = source.open()?;
         for record in reader.by_ref() {
             let record = record.map_err(|error| source.unreadable(error))?;
-            // What ran is worth knowing whenever it began and ended.
+            // The start and end of a run describe all its lines, so the time filter does not apply to them.
             if matches!(record.event, LineKind::RunStart | LineKind::RunEnd) || time.covers(&record) {
                 take(&record)?;
             }
@@ -143,7 +143,7 @@ pub(crate) fn each(
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }
 
-/// Takes in every line of the records that were named, for a policy or a lock.
+/// Adds up all lines of the named records, for a policy or a lock.
 pub(crate) fn summarize(records: &Records) -> Result<(Summary, Exit), Failure> {
     let no_room = |error| Failure::could("cannot add the records up").because(error);
     let mut summary = Summary::for_grants();
@@ -154,7 +154,7 @@ pub(crate) fn summarize(records: &Records) -> Result<(Summary, Exit), Failure> {
     Ok((summary, exit))
 }
 
-/// Returns where the records of this user are, as a run finds it.
+/// Returns the directory of this user's records, found in the same way as by a run.
 pub(crate) fn place_of(machine: &Machine) -> Result<RecordDir, Failure> {
     state_place(&machine.env).map_err(|error| match error {
         exeat_runner::Error::Place(error) => bad_place(error),
@@ -162,8 +162,8 @@ pub(crate) fn place_of(machine: &Machine) -> Result<RecordDir, Failure> {
     })
 }
 
-/// What `exeat audit show` needs to find a record: the run's short name where it stands in the default place and no
-/// other begins so, else its whole name there, else its path.
+/// Returns the argument with which `exeat audit show` finds a record: in the default directory the run's short name if it is
+/// unique and otherwise its whole name, and elsewhere the path.
 pub(crate) fn name_of(record: &Path, place: Option<&RecordDir>) -> String {
     let run = record.file_stem().and_then(|stem| stem.to_str()?.parse::<RunId>().ok());
     let Some((run, place)) = run.zip(place).filter(|(run, place)| place.path_for(*run) == record) else {
@@ -191,19 +191,19 @@ fn bad_place(error: place::DirError) -> Failure {
     }
 }
 
-/// Stdout, which knows whether an error was its own or the record's.
+/// Stdout that remembers whether a write failed, to tell its errors from those of reading a record.
 pub(crate) struct Out {
     inner: BufWriter<io::StdoutLock<'static>>,
     failed: bool,
-    /// Each line goes out at its end.
+    /// Whether each line is flushed at its end.
     by_line: bool,
 }
 
-/// Why it stopped.
+/// The reason that the output stopped.
 pub(crate) enum Stopped {
-    /// The record could not be read on.
+    /// The rest of the record could not be read.
     Reading(io::Error),
-    /// Nobody takes what was read.
+    /// Stdout could not be written.
     Writing(io::Error),
 }
 
@@ -212,7 +212,7 @@ impl Out {
         Self { inner: BufWriter::new(io::stdout().lock()), failed: false, by_line: false }
     }
 
-    /// For lines that somebody waits for.
+    /// Creates an output that flushes each line, because somebody waits for it.
     pub(crate) fn by_line() -> Self {
         Self { by_line: true, ..Self::new() }
     }

@@ -1,4 +1,4 @@
-//! `exeat doctor`: what this host allows, step by step, and what mends the rest.
+//! `exeat doctor`: what this host allows, step by step, and how to fix the rest.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::stdio;
 use crate::terminal::{Paint, printable_lines};
 
-/// Tries each step, and answers whether a command could be run.
+/// Tries each step, and returns whether a command could be run.
 pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
     notice_children()?;
     let machine = crate::request::here()?;
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
     Ok(if doctor::can_run(&findings) { Exit::Yes } else { Exit::No })
 }
 
-/// Whether the policies can be read that every run here reads unasked.
+/// Tries to read the policies that every run here reads without being told.
 fn policies(machine: &exeat_compose::Machine) -> StepFinding {
     let (id, step) = ("policies", "the ceilings, and the project's policy within them");
     match exeat_compose::read_unnamed(machine) {
@@ -57,7 +57,7 @@ fn table(findings: &[StepFinding], paint: Paint) -> String {
             StepOutcome::Aside => "-    ".into(),
         };
         // Writing to a String cannot fail.
-        // What fails for one cause says it once.
+        // Steps that fail for the same cause print it once.
         if last.is_some_and(|last| last.seen == finding.seen && last.because == finding.because) {
             let _ = writeln!(out, "{word}  {:<width$}  for the same reason", finding.step);
             continue;
@@ -87,7 +87,7 @@ fn table(findings: &[StepFinding], paint: Paint) -> String {
     out
 }
 
-/// What to install, as lines for a shell; what is no command is a comment there. Nothing of it is done here.
+/// Formats what to install as lines for a shell. Advice that is not a command becomes a comment. Executes nothing.
 fn fixes(findings: &[StepFinding]) -> String {
     let mut blocks: Vec<(String, String)> = Vec::new();
     for finding in findings.iter().filter(|it| matches!(it.found, StepOutcome::Absent | StepOutcome::Partial))

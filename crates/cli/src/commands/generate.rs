@@ -20,7 +20,7 @@ use crate::stdio;
 ///
 /// # Errors
 ///
-/// Input that is refused where none is named and SHELL names none of those that there are scripts for.
+/// Fails if no shell is named and `SHELL` does not name a supported one.
 pub(crate) fn completions(shell: Option<Shell>) -> Result<Exit, Failure> {
     let Some(shell) = shell.or_else(Shell::from_env) else {
         return Err(Failure::input("SHELL names no shell that there is a script for")
@@ -82,7 +82,7 @@ fn render(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
     sections(&after.map(ToString::to_string).unwrap_or_default()).to_writer(page)
 }
 
-/// The text below the help as sections of the page: a heading ends in a colon, and what is set in columns stays so.
+/// Converts the text below the help into sections of the page. A heading ends in a colon; columns stay aligned.
 fn sections(text: &str) -> Roff {
     let mut roff = Roff::new();
     for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {

@@ -34,7 +34,7 @@ pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
     Ok(Exit::Yes)
 }
 
-/// Prints what is risky, dead or double.
+/// Prints the rules that are risky, dead or duplicate.
 pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
     let machine = crate::request::here()?;
     let loaded = loaded(&args.policy, &args.files, &machine)?;

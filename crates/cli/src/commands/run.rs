@@ -1,5 +1,5 @@
-//! `exeat run`: the request to the runner, and its outcome to the caller. Signals, processes and connections are the
-//! runner's.
+//! `exeat run`: passes the request to the runner, and its outcome to the caller. The runner handles signals, processes and
+//! connections.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,7 +25,7 @@ use crate::result::{self, Sink};
 use crate::stdio;
 use crate::terminal::{Paint, name_stage, printable_lines};
 
-/// Runs the command and answers with its exit code.
+/// Runs the command and returns its exit code.
 pub(crate) fn run(args: RunArgs, parent: Pid, paint: Paint) -> Result<Exit, Failure> {
     if args.dry_run {
         return dry_run(args, crate::request::here()?);
@@ -36,8 +36,8 @@ pub(crate) fn run(args: RunArgs, parent: Pid, paint: Paint) -> Result<Exit, Fail
     Ok(carry_out(args, parent, paint)?.exit)
 }
 
-/// Executes the command under the walls of the run around this one, which lets runs inside it pass. Its own policy, limits and view
-/// hold nothing then.
+/// Executes the command inside the sandbox of the run around this one, which passes inner runs through. The policy, limits and view of
+/// the inner run then have no effect.
 fn as_it_is(args: &RunArgs) -> Result<Exit, Failure> {
     let promised = [
         ("--require", args.require.is_some()),
@@ -67,17 +67,17 @@ fn as_it_is(args: &RunArgs) -> Result<Exit, Failure> {
 
 /// A run that is over.
 pub(crate) struct Finished {
-    /// The exit code that goes with it.
+    /// The exit code of the run.
     pub(crate) exit: Exit,
-    /// Its record; `None` where that went to a descriptor.
+    /// The record; `None` if it was written to a descriptor.
     pub(crate) record: Option<PathBuf>,
     /// The policy of the run.
     pub(crate) policy: Policy,
-    /// The services of this machine that it offered.
+    /// The services of this machine that the run offered.
     pub(crate) host_ports: Vec<HostPort>,
 }
 
-/// Runs the command, to the end of its summary. `parent` had started this process.
+/// Runs the command and prints its summary. `parent` is the process that started this one.
 pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Finished, Failure> {
     args.stage.iter().for_each(|stage| name_stage(stage));
     let on_denied = args.on_denied.map_or(OnDenied::Note, OnDenied::from);
@@ -126,7 +126,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         stdio::line("note", &note);
     }
     if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_) | Ended::Stopped(_))) {
-        // The short name takes a look at every record there is, so only where it is printed.
+        // Finding the short name lists every record, so it is done only if the name is printed.
         let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
         let seal = render::seal(&outcome);
         let ended = Some(outcome.ended);
@@ -140,21 +140,21 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         stdio::line("note", doubt);
     }
     let exit = match Exit::from(outcome.ended) {
-        // Whoever asked for the result would take 0 for a run that has one. Any other code says more than ours would.
+        // A caller that asked for the result would expect one after 0. Any other code says more than this one would.
         exit if no_result && exit.code() == 0 => Exit::CouldNot,
         exit => exit,
     };
     Ok(Finished { exit, record: outcome.audit, policy, host_ports })
 }
 
-/// Returns the command where it is one word that is no name of a file and looks like a line for a shell.
+/// Returns the command if it is a single word that looks like a line for a shell, and not like a file name.
 fn whole_line(command: &[OsString]) -> Option<String> {
     let [word] = command else { return None };
     let word = word.to_str()?;
     (word.contains([' ', '|', '&', ';', '<', '>', '$', '`'])).then(|| word.to_owned())
 }
 
-/// Returns the name of the variable where the command begins as a shell's does that sets one: `FOO=1 env`.
+/// Returns the name of the variable if the command starts with an assignment, as a line for a shell may: `FOO=1 env`.
 fn assignment(command: &[OsString]) -> Option<String> {
     let (name, _) = command.first()?.to_str()?.split_once('=')?;
     let is_name = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
@@ -174,8 +174,8 @@ fn hint_if_not_found(command: &[OsString]) -> String {
     }
 }
 
-/// Writes the result of a run whose arguments clap refused, to wherever they would have it: there is no other run that an old
-/// file could be about. What cannot be written is left: the refusal is on stderr in any case.
+/// Writes the result of a run whose arguments clap refused to each `--result` among them, so that an old file there is not taken
+/// for this run's result. Ignores errors, because the refusal is on stderr in any case.
 pub(crate) fn refused(error: &clap::Error) {
     let words: Vec<OsString> = std::env::args_os().collect();
     let (Some(Places { results, audits, is_dry: false, .. }), Ok(machine)) =
@@ -225,7 +225,7 @@ struct Done {
     doubts: Vec<String>,
     /// The stage declared `Llm`.
     llm: bool,
-    /// Those that held.
+    /// The limits that applied.
     limits: Limits,
     policy: Policy,
     host_ports: Vec<HostPort>,
@@ -254,7 +254,7 @@ fn at_a_limit(ended: Ended, limits: &Limits) -> Option<String> {
 
 fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure> {
     let (quiet, require) = (args.quiet, args.require);
-    // Before anything that takes time.
+    // First, because the parent may end at any time.
     let parent = args.end_with_parent.then(|| Parent::hold(parent)).transpose().map_err(|error| {
         Failure::could("cannot watch the process that started exeat, for --end-with-parent").because(error)
     })?;
@@ -268,7 +268,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let oversight = Oversight { parent, on_denied, live };
     let RunRequest { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
-    // Where a policy file names it.
+    // A policy file may have named the stage.
     request.stage.iter().for_each(|stage| name_stage(stage));
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
@@ -282,7 +282,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     for hint in hints.iter().filter(|_| !quiet) {
         stdio::line("note", hint);
     }
-    // What weakens a promise is said whatever `--quiet` says.
+    // `--quiet` does not suppress notes about weakened promises.
     for note in plan.notes() {
         stdio::line("note", note);
     }
@@ -317,7 +317,7 @@ fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {
     Ok(Exit::Yes)
 }
 
-/// The record and the result are two things: one would end in the middle of the other, or replace it.
+/// Checks that the record and the result go to different places: one would otherwise end up inside the other, or replace it.
 fn apart(audit: Option<&Output>, result: Option<&Output>, machine: &Machine) -> Result<(), Failure> {
     let same = match (audit, result) {
         (Some(Output::Fd(audit)), Some(Output::Fd(result))) => audit == result,

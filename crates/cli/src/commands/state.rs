@@ -1,5 +1,4 @@
-//! `exeat state`: what runs have set aside, which `exeat-files` finds, gives back and deletes; and their private caches, which
-//! `exeat-runner` does.
+//! `exeat state`: handles what runs have set aside, with `exeat-files`, and their private caches, with `exeat-runner`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -36,7 +35,7 @@ impl State {
     fn read() -> Result<Self, Failure> {
         let machine = crate::request::here()?;
         let dir = place_of(&machine)?.state_dir().to_path_buf();
-        // First: a run that ends meanwhile is passed over, and one that starts has another name.
+        // First, so that a run that ends meanwhile is skipped. One that starts meanwhile has another name.
         let open = quarantine::open_runs(&dir);
         let runs = quarantine::set_aside(&dir);
         Ok(Self { dir, machine, open, runs })
@@ -46,21 +45,21 @@ impl State {
         self.open.iter().find(|open| open.run == run)
     }
 
-    /// A path that was typed, with a link on the way to its last name followed where it may be.
+    /// Resolves a typed path. Follows the links before its last name, as far as they may be followed.
     fn place(&self, path: &Path) -> Result<PathBuf, Failure> {
         let (whole, links) = (self.machine.absolute(path), self.machine.links());
-        // A path that ends with `..` has no last name.
+        // A path that ends with `..` has no last name to keep.
         let has_name = whole.file_name().is_some();
         let place = if has_name { links.place(&whole) } else { links.walk(&whole).map(|end| end.real) };
         match place {
             Ok(place) => Ok(place),
-            // What was set aside may have taken the directory above it along.
+            // The directory above may have been set aside as well.
             Err(error) if error.is_absent() => Ok(whole),
             Err(error) => Err(Failure::input(format!("cannot use `{}`", path.display())).because(error)),
         }
     }
 
-    /// The private caches, where there are any.
+    /// Returns the private caches, if there are any.
     fn caches(&self) -> Result<Option<(PrivateCaches, Vec<PrivateCache>)>, Failure> {
         let path = self.machine.caches();
         let failed = |error: io::Error| {

@@ -98,7 +98,7 @@ fn rules_keep_their_origins() {
     );
 }
 
-/// What flags and files ask for of this machine is a rule and a place inside; the plan refuses what has no place.
+/// Each service of this machine in flags and files becomes a rule and a port on the stage's loopback.
 #[test]
 fn services_of_this_machine() {
     let scene = Scene::new();
@@ -122,7 +122,7 @@ fn services_of_this_machine() {
     assert!(
         request.policy.rules().iter().all(|rule| (rule.note.tls == TlsCheck::Off) == (rule.id.get() != 1))
     );
-    // Nothing is said of NO_PROXY: it is what clients look for.
+    // No note about NO_PROXY: clients find the service on the loopback.
     assert_eq!(
         scene.expect_request(&["--host-port", "8765"]).notes.len(),
         1,
@@ -147,7 +147,7 @@ fn services_of_this_machine() {
     ");
 }
 
-/// One file is enough for report mode and NAT64, a flag says the last word, and a ceiling has the very last.
+/// A single file turns on report mode or NAT64. A flag takes precedence over files, and a ceiling over flags.
 #[test]
 fn what_holds_for_all_rules() {
     let scene = Scene::new();
@@ -554,7 +554,7 @@ fn ignores_a_project_file_that_is_not_a_regular_policy_file() {
     assert_eq!(asked.request.sources.len(), 1, "the ceiling");
 }
 
-/// K13: whatever grants beside the effects, hosts or files, makes them a bound of it.
+/// K13: the effects bound any other grant of hosts or files.
 #[test]
 fn effects_bound_every_other_grant() {
     let scene = Scene::new();
@@ -563,7 +563,7 @@ fn effects_bound_every_other_grant() {
     let alone = scene.request(&["--effects", effects]);
     assert_eq!((alone.files.ro.len(), alone.files.declared), (1, None));
     assert!(!alone.policy.is_empty());
-    // Files of the command line are no grant of hosts.
+    // File flags do not grant hosts, so the effects still do.
     let files = scene.request(&["--effects", effects, "--ro", "/srv"]);
     assert_eq!(files.files.ro, [Bind { host: "/srv".into(), guest: "/srv".into() }]);
     assert!(files.files.declared.is_some() && !files.policy.is_empty());
@@ -607,8 +607,8 @@ fn a_variable_that_sends_a_client_elsewhere_is_named_when_it_is_not_passed() {
     }
 }
 
-/// `--set` adds up with files, and counts before them where one of them has to; a flag of its own counts before it, and ceilings do
-/// in any case.
+/// `--set` adds to files, and takes precedence over them for a single value. A flag takes precedence over `--set`, and a ceiling over
+/// all of them.
 #[test]
 fn keys_are_set_as_in_a_file_that_counts_first() {
     let scene = Scene::new();
@@ -659,7 +659,7 @@ fn keys_are_set_as_in_a_file_that_counts_first() {
     let target = exeat_policy::Target::parse(b"b.example:443").unwrap();
     assert!(under.policy.admit(target, exeat_policy::Day::from_unix(0)).is_err());
 
-    // What says nothing of hosts is no grant, so that effects alone stay one.
+    // A key without hosts is not a grant, so the effects remain the only grant.
     let effects = r#"[{"effect": "NetworkHosts", "hosts": ["a.example"]}]"#;
     assert!(!scene.request(&["--effects", effects, "--set", "network.ech=refuse"]).policy.is_empty());
     insta::assert_snapshot!(scene.report(&["--set", "limits.pids=9", "--set", "network.nat65=true"]), @r"
@@ -675,7 +675,7 @@ fn keys_are_set_as_in_a_file_that_counts_first() {
     );
 }
 
-/// A job is found again by the labels that its scheduler gives it; what was given says the last word.
+/// A run has the labels of its scheduler's job. Labels on the command line take precedence.
 #[test]
 fn jobs_become_labels() {
     let scene = Scene::new();

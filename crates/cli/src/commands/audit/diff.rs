@@ -16,10 +16,10 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Paint;
 
-/// Hosts that are told apart on either side. Beyond that nothing could be said.
+/// The maximal number of hosts on either side. With more, nothing can be concluded.
 const MOST: usize = 50_000;
 
-/// Compares, and says whether something is new.
+/// Prints the comparison, and returns whether something is new.
 pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     let (old, new) = sides(args);
     let here = crate::request::here()?;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     };
     let (mut refused, mut unread) = (0, 0);
     let (before, now) = match &lock {
-        // A lock has what was let through alone.
+        // A lock contains only what was let through.
         Some(lock) => {
             let reached = read(&new, Summary::for_grants(), &Filter::default(), &mut unread)?;
             refused = reached.total.tally.denied;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
         diff.cannot_tell.push(Unknown::new(refused, "refusal", "that may be new: a lock has none"));
     }
     if lock.is_some() {
-        // Whether a program asks the proxy or the gateway is the machine's, and no run is held to it.
+        // The machine decides whether a program uses the proxy or the gateway, and a lock does not fix it for a run.
         diff.same += diff.changed.len();
         diff.changed.clear();
     }
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     }
     match diff.is_new() {
         true => Ok(Exit::No),
-        // What cannot be read proves no absence.
+        // A record that cannot be read does not prove that nothing is new.
         false if unread > 0 => Ok(Exit::CouldNot),
         false => Ok(Exit::Yes),
     }
@@ -87,7 +87,7 @@ fn read_lock(path: &Path, here: &Machine) -> Result<Lock, Failure> {
     })
 }
 
-/// What was tampered with proves no absence.
+/// Prints the flaws of a record. Fails if it is damaged, because it may then lack lines.
 fn look_at_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) -> Result<(), Failure> {
     super::note_flaws(source, reader);
     match super::is_damaged(reader) {
@@ -96,13 +96,13 @@ fn look_at_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) -> Result<(), 
     }
 }
 
-/// The records of the baseline, and those that are compared with it.
+/// Returns the records of the baseline, and those that are compared with it.
 fn sides(args: &DiffArgs) -> (Records, Records) {
     let mut new = args.records.clone();
     let mut old = Records { runs: args.baselines.clone(), ..Records::default() };
     match &args.first {
         Some(first) if old.runs.is_empty() && args.baseline_until.is_none() => old.runs.push(first.clone()),
-        // Another word says what the baseline is, so the first one is like the others.
+        // A flag names the baseline, so the first argument is one more record to compare.
         first => new.runs.splice(0..0, first.clone()).for_each(drop),
     }
     if let Some(until) = args.baseline_until {
@@ -117,7 +117,7 @@ fn sides(args: &DiffArgs) -> (Records, Records) {
     (old, new)
 }
 
-/// The records to compare. Where two of one run differ, nobody can tell which is right.
+/// Selects the records to compare. Fails if two records of one run differ, because either may be the right one.
 fn chosen(records: &Records) -> Result<Selected, Failure> {
     let selected = select(records)?;
     match selected.has_differing() {
@@ -144,7 +144,7 @@ fn read(
     Ok(summary)
 }
 
-/// So many hosts need a temporary file, which failed.
+/// Creates the failure for a temporary file that so many hosts need and that cannot be used.
 fn too_many(error: io::Error) -> Failure {
     Failure::input(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! `exeat audit export`: records in the words of another schema.
+//! `exeat audit export`: writes records in another schema.
 
 use exeat_audit::export::{self, Format};
 

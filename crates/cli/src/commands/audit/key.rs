@@ -14,12 +14,12 @@ use crate::failure::Failure;
 use crate::request;
 use crate::stdio;
 
-/// Returns the path of the user's key.
+/// Returns the directory of the user's key.
 pub(crate) fn own(place: &RecordDir) -> Result<RecordDir, Failure> {
     exeat_runner::key_place(Some(place)).ok_or(place::DirError::NoHome).map_err(bad_place)
 }
 
-/// Prints it.
+/// Prints the public half of the key.
 pub(crate) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
     let machine = crate::request::here()?;
     let bad = |error: exeat_record::KeyError| Failure::from(exeat_runner::Error::Key(error));
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
         Signing::Key(key) => key,
         Signing::File(path) => SigningKey::load(&path).map_err(bad)?,
         Signing::Own => {
-            // Who only checks records needs none that signs.
+            // A user who only verifies needs no signing key, so none is created.
             let path = own(&place_of(&machine)?)?.key_path();
             match SigningKey::load(&path) {
                 Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! The ledgers of `exeat audit verify --all`, and the line that `prune` writes there. What a ledger says is `exeat-audit`'s.
+//! The ledgers of `exeat audit verify --all`, and the line that `prune` writes there. `exeat-audit` reads a ledger.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,13 +19,14 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Paint;
 
-/// Runs that are named one by one, of each kind; the rest is counted.
+/// The maximal number of runs of each kind that are named one by one; the others are counted.
 const MAX_NAMED: usize = 10;
 
-/// The ledgers of this user, held against the records that are read.
+/// The ledgers of this user, to compare with the records that are read.
 pub(crate) struct Ledgers {
     place: RecordDir,
-    /// Where the ledgers are: beside the records; where there is none, as of what root ran for somebody else, beside the key.
+    /// The directory of the ledgers: that of the records or, if it has no ledger, that of the key. The two differ if root ran something
+    /// for another user.
     own: RecordDir,
     books: Vec<Book>,
     /// Checkpoints that ledgers had earlier.
@@ -36,7 +37,7 @@ pub(crate) struct Ledgers {
 }
 
 impl Ledgers {
-    /// Reads the ledgers. Before the records are listed: a run has its record before it is in a ledger.
+    /// Reads the ledgers. Must be called before the records are listed: a run has its record before it is in a ledger.
     pub(crate) fn read(keys: &[VerifyingKey], heads: &[KeptHead]) -> Result<Ledgers, Failure> {
         let place = place_of(&crate::request::here()?)?;
         let read =
@@ -56,7 +57,7 @@ impl Ledgers {
         })
     }
 
-    /// Whether there is none.
+    /// Whether the user has no ledger.
     pub(crate) fn is_empty(&self) -> bool {
         self.books.is_empty()
     }
@@ -77,7 +78,7 @@ impl Ledgers {
         self.unread.extend(found.run.run);
     }
 
-    /// Holds them against each other, when all records are in.
+    /// Compares the ledgers with the records, after all records were taken in.
     pub(crate) fn join(self, keys: &[VerifyingKey]) -> Result<Joining, Failure> {
         let policies = self.place.runs_without_record().map_err(bad_place)?;
         let mut joined = join(&self.books, &self.seen, &policies);
@@ -104,7 +105,7 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    /// The exit code that it deserves.
+    /// Returns the exit code for the result.
     pub(crate) fn exit(&self) -> Exit {
         let has_all_heads = (0..self.heads.len()).all(|at| self.find(at).is_some());
         if !self.joined.faults.is_empty() || !has_all_heads || self.books.iter().any(Book::is_damaged) {
@@ -116,12 +117,12 @@ impl Joining {
         }
     }
 
-    /// The ledger that has a head, and where.
+    /// Finds the ledger that has a head, and the position of the head in it.
     fn find(&self, at: usize) -> Option<(&Book, HeadPosition)> {
         self.books.iter().find_map(|book| Some((book, *book.found.get(&at)?)))
     }
 
-    /// Says what came of the heads that were looked for.
+    /// Writes which of the requested heads were found.
     fn heads(&self, text: &mut String, paint: Paint) {
         for (at, head) in self.heads.iter().enumerate() {
             let _ = write!(text, "head {head}: ");
@@ -146,13 +147,13 @@ impl Joining {
                 1 => "1 run was added since".to_owned(),
                 runs => format!("{runs} runs were added since"),
             };
-            // Where the chain is broken, it does not stand for what is before the break.
+            // A broken chain does not vouch for the lines before the break.
             let before = if book.is_damaged() { "" } else { ", and all before it is as it was then" };
             let _ = writeln!(text, "{} in line {}{before}; {since}", paint.good("found"), found.line);
         }
     }
 
-    /// Says it to people.
+    /// Formats the result for people.
     pub(crate) fn words(&self, paint: Paint) -> String {
         let mut text = String::new();
         for book in &self.books {
@@ -234,7 +235,7 @@ impl Joining {
         text
     }
 
-    /// Says it to programs.
+    /// Formats the result for programs.
     pub(crate) fn as_json(&self) -> Value {
         let ledgers = self.books.iter().map(|book| {
             json!({
@@ -294,7 +295,7 @@ impl Joining {
     }
 }
 
-/// Names runs on a line.
+/// Writes a line that counts and names runs.
 fn write_runs(text: &mut String, what: &str, runs: &[RunId]) {
     if runs.is_empty() {
         return;
@@ -304,14 +305,14 @@ fn write_runs(text: &mut String, what: &str, runs: &[RunId]) {
     text.push_str(if runs.len() > MAX_NAMED { ", ...)\n" } else { ")\n" });
 }
 
-/// The runs that no ledger of this user has the end of.
+/// Returns the runs whose end is missing from the ledgers of this user.
 pub(crate) fn killed(place: &RecordDir, keys: &[VerifyingKey]) -> Result<BTreeSet<RunId>, Failure> {
     let own = own(place)?;
     let books = Book::all(&own, keys, &[]).map_err(|error| unreadable(&own, error))?;
     Ok(books.iter().filter(|book| book.key.is_some()).flat_map(Book::without_end).collect())
 }
 
-/// The ledger that `prune` writes to: that of the user's own key.
+/// Returns the ledger that `prune` writes to: that of the user's own key.
 pub(crate) fn to_prune(place: &RecordDir) -> Result<Ledger, String> {
     let found = own(place).map_err(|failure| failure.plain_text()).and_then(|own| {
         let key = SigningKey::load(&own.key_path()).map_err(|error| error.to_string())?;

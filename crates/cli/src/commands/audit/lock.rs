@@ -10,10 +10,10 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
 
-/// Entries that a note names.
+/// The maximal number of entries that a note names.
 const NAMED: usize = 5;
 
-/// Writes it.
+/// Writes the lock.
 pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
     let (summary, exit) = super::summarize(&args.records)?;
     let new = exeat_audit::lock::lock(&summary).map_err(|full| {
@@ -29,14 +29,14 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
     let output = Output::open(path).map_err(bad)?;
     let old = match &output {
         Output::Whole(_) => exeat_compose::read_lock(path, &shown, &crate::request::here()?)?.1,
-        // To read a pipe would wait for what is written here.
+        // Reading a pipe would wait for what is written here.
         Output::Stream(_) | Output::NamedPipe(_) => None,
     };
     let old = old.unwrap_or_default();
     let before = entries(&old);
     let lock = joined(old, new, args.update);
     let after = entries(&lock);
-    // One that is larger could not be read again.
+    // A larger lock could not be read again.
     let text = lock.render();
     Lock::parse(&text).map_err(|error| Failure::input(format!("the lock would be none: {error}")))?;
     output.write(0o666, |out| out.write_all(text.as_bytes())).map_err(bad)?;
@@ -44,14 +44,14 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// The entries of a lock, each as its line has it.
+/// Returns the entries of a lock, each in the form of its line.
 fn entries(lock: &Lock) -> BTreeSet<String> {
     let line =
         |entry: LockEntry<'_>| format!("{} {} {}", entry.stage.unwrap_or("-"), entry.target, entry.via);
     lock.entries().map(line).collect()
 }
 
-/// Says what the lock had and the records do not: a run that reached less than others leaves it out.
+/// Notes the entries of the old lock that the records do not have: these runs may have reached less than earlier ones.
 fn note_removed(removed: &[&str], shown: &str) {
     let named = removed.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
     let more = match removed.len().saturating_sub(NAMED) {

@@ -1,5 +1,5 @@
-//! Where the rules of a stored policy were written. The policy that is stored beside a record does not say, but the record has the name and the
-//! digest of each file: a file that still has that digest tells the lines of its rules.
+//! Finds the lines of policy files that contain the rules of a stored policy. The stored policy has no positions, but the record has the
+//! name and the digest of each file: a file that still has that digest shows where its rules are.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,20 +13,20 @@ use exeat_policy::file::{FileRole, MAX_FILE_BYTES, parse_rule_lines};
 use exeat_policy::{Action, PolicyBuilder};
 use exeat_record::sha256_hex;
 
-/// Files whose rules are kept: many runs have the same.
+/// The maximal number of files whose rules are kept. Many runs share the same files.
 const MAX_FILES: usize = 64;
 
 /// The places of rules, by their canonical spelling.
 type Places = HashMap<String, Vec<String>>;
 
-/// Files that were read.
+/// The files that were read, with the places of their rules.
 #[derive(Default)]
 pub(super) struct Origins {
     read: HashMap<(PathBuf, String), Option<Rc<Places>>>,
 }
 
 impl Origins {
-    /// Reads the files of a run's policy, and gives what finds the places of a rule.
+    /// Reads the files of a run's policy. Returns a function that finds the places of a rule.
     pub(super) fn places_of(&mut self, run: &RunFacts) -> impl Fn(&str) -> Vec<String> + use<> {
         let mut known = Vec::new();
         let mut unknown = Vec::new();
@@ -34,7 +34,7 @@ impl Origins {
             if !matches!(role.as_str(), "policy" | "rules") {
                 continue;
             }
-            // As decisions name it.
+            // Decisions name a file relative to the run's directory.
             let below = run.dir.as_deref().and_then(|dir| Path::new(file).strip_prefix(dir).ok()?.to_str());
             let file = below.unwrap_or(file);
             let path =
@@ -67,7 +67,7 @@ impl Origins {
     }
 }
 
-/// The places of the rules in a file, if it still is the one that the record names.
+/// Returns the places of the rules in a file, if it still has the digest that the record names.
 fn places(path: &Path, sha256: &str, shown: &str, is_list: bool) -> Option<Places> {
     let text = read(path).filter(|text| sha256_hex(text.as_bytes()) == sha256)?;
     let mut builder = PolicyBuilder::new();
@@ -85,7 +85,8 @@ fn places(path: &Path, sha256: &str, shown: &str, is_list: bool) -> Option<Place
     Some(places)
 }
 
-/// A record may come from anywhere, so what it names is opened only if it is a file, and no more is read than a policy has.
+/// Reads a file that a record names. A record may come from anywhere, so only a regular file is opened, and no more is read than
+/// the maximal size of a policy.
 fn read(path: &Path) -> Option<String> {
     let end = LinkRule::from_env().walk(path).ok()?;
     if !end.metadata().ok()?.is_file() {

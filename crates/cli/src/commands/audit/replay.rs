@@ -1,4 +1,4 @@
-//! `exeat audit replay`: what another policy would have decided about what records tell of.
+//! `exeat audit replay`: what another policy would have decided about recorded attempts.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
 
-/// Compares, and prints where the two differ.
+/// Replays the records with another policy, and prints the decisions that differ.
 pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
     let is_stdin = |path: &Path| path.as_os_str() == "-";
     let policies = args.policy.policy.iter().chain(&args.policy.ceiling);

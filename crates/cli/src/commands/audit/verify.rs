@@ -1,4 +1,4 @@
-//! `exeat audit verify`: whether records are whole. What that takes is `exeat_audit::verify`'s.
+//! `exeat audit verify`: prints whether records are whole. `exeat_audit::verify` checks them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,12 +22,12 @@ use crate::failure::Failure;
 use crate::stdio;
 use crate::terminal::Paint;
 
-/// Verifies each record. Prints those that are not whole, or the only one, and then how many of which kind there are.
+/// Verifies each record. Prints those that are not whole, or the only one, and then the number of records of each kind.
 pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     let keys = keys(&args.key)?;
-    // With keys that were named nobody asks which one is the user's.
+    // If keys are named, it does not matter which one is the user's.
     let own = if args.key.is_empty() { signing_key()? } else { None };
-    // Only with all records can one be missed.
+    // Only among all records can a missing one be noticed.
     let is_all =
         args.records.all && args.records.runs.is_empty() && select::is_empty(&args.records.selection);
     if !args.head.is_empty() && !is_all {
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
         let source = &found.source;
         let report = match verify_source(source, &keys) {
             Ok(report) => report,
-            // One that cannot be read is missing; the others are looked at.
+            // A record that cannot be read counts as not whole; the others are still checked.
             Err(failure) if !alone => {
                 totals.unreadable(source, &failure.plain_text(), args.format)?;
                 if let Some(ledgers) = &mut ledgers {
@@ -110,17 +110,17 @@ struct Totals {
     whole: u64,
     not_proved: u64,
     not_whole: u64,
-    /// No end of the run, and no writer: it was killed, or what is behind was cut off.
+    /// Records without an end and without a writer: the run was killed, or the rest was cut off.
     killed: u64,
     /// Runs that go on.
     running: u64,
-    /// Runs that ended, and nothing signs the end.
+    /// Runs that ended, but whose end is not signed.
     unsigned: u64,
-    /// No line.
+    /// Records without a line.
     not_begun: u64,
-    /// Those are not whole. The ledger, where it is asked, has each run that began, and tells what was taken from it.
+    /// Whether records without a signed end count as not whole. With `--all` they do not by default: the ledger shows what was removed.
     is_strict: bool,
-    /// The keys that signed whole records, as they are printed, each with how many and whether it is the user's.
+    /// The printed keys that signed whole records, each with the number of records and whether it is not the user's.
     keys: BTreeMap<String, (u64, bool)>,
     /// Policies that could not be compared with whole records.
     not_compared: u64,
@@ -232,7 +232,7 @@ impl Totals {
     }
 }
 
-/// A number for people, with a space between thousands.
+/// Formats a number for people, with a space between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -245,13 +245,13 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// The key that signs this user's records today, where it can be read.
+/// Returns the key that signs this user's records today, if it can be read.
 fn signing_key() -> Result<Option<VerifyingKey>, Failure> {
     let path = own(&place_of(&crate::request::here()?)?)?.key_path();
     Ok(SigningKey::load(&path).ok().map(|key| key.verifying().clone()))
 }
 
-/// The worse of two: something is wrong, nobody can tell, nothing is wrong.
+/// Returns the worse of two results, from worst to best: something is wrong, nobody can tell, nothing is wrong.
 fn worse(one: Exit, other: Exit) -> Exit {
     match (one, other) {
         (Exit::No, _) | (_, Exit::No) => Exit::No,
@@ -260,12 +260,12 @@ fn worse(one: Exit, other: Exit) -> Exit {
     }
 }
 
-/// The result of one record.
+/// Verifies one record.
 pub(crate) fn verify_source(source: &Source, keys: &[VerifyingKey]) -> Result<Verification, Failure> {
     verify(source.input()?, source.path(), keys).map_err(|error| source.unreadable(error))
 }
 
-/// The keys that may have signed: those that were named, else the user's own, if there is one.
+/// Returns the keys that may have signed: the named ones, or otherwise the user's own, if there are any.
 pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
     let bad = |error: KeyError| {
         let failure = Failure::input(error.to_string());
@@ -287,12 +287,12 @@ pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
     Ok(keys)
 }
 
-/// The user's own: what stands in `audit.pub`, which may be of older keys or lost, and the other half of what signs today.
+/// Returns the user's own keys: those in `audit.pub`, which may contain older keys or be lost, and the public half of today's key.
 fn own_keys(place: &RecordDir) -> Result<Vec<VerifyingKey>, KeyError> {
     let path = place.key_path();
     let mut keys = match VerifyingKey::load_own(&path.with_extension("pub")) {
         Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
-        // What the other half of the key signed can be checked all the same.
+        // The signatures of today's key can still be checked.
         Err(KeyError::Io { path, source }) => {
             let shown = printable(&path.display().to_string());
             stdio::line("warning", &format!("`{shown}` is not used: {source}"));
@@ -300,7 +300,7 @@ fn own_keys(place: &RecordDir) -> Result<Vec<VerifyingKey>, KeyError> {
         }
         keys => keys?,
     };
-    // Whoever only checks need not have it.
+    // A user who only verifies needs no signing key.
     if let Ok(key) = SigningKey::load(&path)
         && !keys.contains(key.verifying())
     {
