@@ -62,7 +62,7 @@ impl Report {
 
     /// Adds a record.
     ///
-    /// `name` is its name on the page. `path` is its file, if it has one: the policies stored beside it are shown if they have the digest
+    /// `name` is its name on the page. `path` is its file, if it has one: the policies stored next to it are shown if they have the digest
     /// that the record names. `verified` is the verification of the same file; without it the page says that the record was not checked.
     ///
     /// # Errors

@@ -107,7 +107,7 @@ pub enum Beside {
     Same,
     /// The stored policy has another digest.
     Differs,
-    /// There is no stored policy, or it was not looked for.
+    /// The policy is not stored, or was not looked for.
     Missing,
 }
 
@@ -153,7 +153,7 @@ impl Verification {
         }
     }
 
-    /// Returns the digests of the policies that are not stored beside it; printable.
+    /// Returns the digests of the policies that the record names and that are not stored; printable.
     pub fn missing(&self) -> Vec<String> {
         let missing = self.policies.iter().filter(|policy| policy.beside == Beside::Missing);
         missing.map(|policy| policy.sha256.clone()).collect()
@@ -315,7 +315,7 @@ fn words(by: &SignedDuration) -> String {
     }
 }
 
-/// Verifies a record. With `path`, the policies stored beside it are compared as well.
+/// Verifies a record. With `path`, also compares the policies that are stored next to it.
 ///
 /// # Errors
 /// Fails if the record cannot be read. Faults of the record are in the report.

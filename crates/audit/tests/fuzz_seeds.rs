@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     missing_docs,
     unreachable_pub,
-    reason = "helpers of tests may fail loudly, and the checks are a crate of their own"
+    reason = "helpers of tests may fail loudly, and the checks are a separate crate"
 )]
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ fn every_seed_holds() {
     }
 }
 
-/// Every target has a program and seeds, and there are no others.
+/// Every target has a program and seeds, and every program and directory of seeds belongs to a target.
 #[test]
 fn every_target_has_a_program_and_seeds() {
     let known: BTreeSet<String> = checks::TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();

@@ -17,7 +17,7 @@ pub struct RecordFacts {
     pub witness: Witness,
     /// Whether its writer still runs.
     pub is_running: bool,
-    /// The digests of its policies that are not stored beside it; printable.
+    /// The digests of the policies that the record names and that are not stored; printable.
     pub missing: Vec<String>,
 }
 

@@ -692,7 +692,7 @@ fn l17_a_policy_that_was_read_again_and_removed_is_found() {
     assert_eq!(bench.joined().1.faults, [removed]);
 }
 
-/// A ledger that is no longer written is seen by the one that begins next to it.
+/// A new ledger records the heads of older ones, so that a cut in an older one is found.
 #[test]
 fn l17_a_ledger_that_is_not_used_any_more_cannot_be_cut() {
     let bench = Bench::new();

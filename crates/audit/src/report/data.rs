@@ -119,6 +119,6 @@ pub(super) enum Stored {
     Other,
     /// The stored policy is too long for the page.
     Long,
-    /// There is no stored policy.
+    /// The policy is not stored.
     None,
 }

@@ -21,9 +21,9 @@ pub(super) const SOME_BOUND: &str = "a bound";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct AttemptOutcome {
-    /// The verdict; `None` if the record has a word that this version does not know.
+    /// The verdict; `None` if this version does not know the word in the record.
     pub verdict: Option<Verdict>,
-    /// The reason; `None` if the record has a word that this version does not know.
+    /// The reason; `None` if this version does not know the word in the record.
     pub reason: Option<Reason>,
     /// The way in which the request arrived, in the words of the record; `None` if the line does not say.
     pub via: Option<&'static str>,
