@@ -12,7 +12,7 @@ pub struct Fault {
     pub message: String,
     /// The cause. The message never repeats it.
     pub source: Option<Box<dyn Error + Send + Sync>>,
-    /// What the user can do.
+    /// The suggestion of what the user can do.
     pub hint: Option<String>,
     /// The probable intention, for programs, where the message itself contains it.
     pub meant: Option<String>,

@@ -26,7 +26,7 @@ use crate::via;
 /// The bounds that apply to a run.
 #[derive(Debug)]
 pub struct Composed {
-    /// All rules of all layers.
+    /// The rules of all layers.
     pub policy: Policy,
     /// The proxy that connections go through.
     pub next_hop: Option<NextHop>,

@@ -40,7 +40,7 @@ pub struct Machine {
 /// The reason that a path of an argument or a file cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The path starts with `~` and there is no home directory.
+    /// The path starts with `~`, and `HOME` is not set to an absolute path.
     #[error("`~` is HOME, and HOME is not set to an absolute path")]
     NoHome,
 }

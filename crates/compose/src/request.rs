@@ -125,7 +125,7 @@ impl Default for Site {
     }
 }
 
-/// One rule about the stage's environment.
+/// A rule about the stage's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvRule {
     /// Copies the caller's value, if the caller has one.

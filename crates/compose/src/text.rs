@@ -16,10 +16,10 @@ use crate::fault::{Fault, Position};
 use crate::machine::Machine;
 use crate::named::STDIN;
 
-/// Bytes in which the first line of a lock is looked for, behind its comments.
+/// The maximal number of bytes searched for the first line of a lock, which comes after its comments.
 const LOCK_BEGIN: u64 = 4096;
 
-/// What messages call a file with a policy.
+/// The name of a policy file in messages.
 pub(crate) const POLICY_FILE: &str = "policy file";
 
 /// Reads a policy file, or another file of that form: `what` names it if it cannot be read. Returns its text, the directory that its
@@ -40,14 +40,14 @@ pub fn read_policy(what: &str, path: &Path, machine: &Machine) -> Result<(String
     }
     let shown = path.display().to_string();
     let file = open(what, path, &shown, machine)?;
-    // A pipe (`--policy <(...)`) is not in a directory of the user's.
+    // A pipe (`--policy <(...)`) is not in a directory that the user chose.
     let regular = file.metadata().is_ok_and(|meta| meta.is_file());
     let beside = path.parent().filter(|_| regular).map(|parent| machine.base.join(parent));
     let base = beside.unwrap_or_else(|| machine.base.clone());
     Ok((policy_text(file, &shown)?, base, shown))
 }
 
-/// Reads a lock file. Returns its text and the parsed lock, which is `None` where there is no file.
+/// Reads a lock file. Returns its text and the parsed lock, or `None` if the file does not exist.
 pub fn read_lock(path: &Path, shown: &str, machine: &Machine) -> Result<(String, Option<Lock>), Fault> {
     let shown = printable(shown);
     let bad = |error: io::Error| Fault::input(format!("cannot read `{shown}`")).because(error);
@@ -65,13 +65,13 @@ pub fn read_lock(path: &Path, shown: &str, machine: &Machine) -> Result<(String,
     }
 }
 
-/// Whether an argument names a lock: by the name of a lock, or by what the file begins with.
+/// Whether an argument names a lock: by the extension `.lock`, or by the start of the file.
 pub fn is_lock(path: &Path, machine: &Machine) -> bool {
     path.extension().is_some_and(|extension| extension == "lock")
         || begins_as_lock(path, machine).unwrap_or(false)
 }
 
-/// Looks for the first line of a lock in a regular file. To read a pipe would take what the command needs.
+/// Looks for the first line of a lock in a regular file. Reading a pipe would consume what the command needs.
 fn begins_as_lock(path: &Path, machine: &Machine) -> io::Result<bool> {
     let end = machine.links().walk(&machine.absolute(path))?;
     if !end.metadata()?.is_file() {
@@ -197,7 +197,7 @@ fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Faul
     })
 }
 
-/// Replaces stdin, which was the policy, with `/dev/null`: the rest of it (a terminal's next line) is not for the stage.
+/// Replaces stdin, which was the policy, with `/dev/null`: the stage must not read the rest of it, such as a terminal's next line.
 fn close_stdin() -> Result<(), Fault> {
     let closed =
         File::open("/dev/null").and_then(|null| nix::unistd::dup2_stdin(null).map_err(io::Error::from));
