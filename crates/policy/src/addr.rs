@@ -204,7 +204,7 @@ pub fn classify(ip: IpAddr) -> AddrClass {
         IpAddr::V4(ip) => narrowest_v4(ip).map_or(AddrClass::Public, |(_, class)| class),
         IpAddr::V6(ip) => {
             let class = class_v6(ip);
-            // Teredo contains addresses of its own servers, not of the destination.
+            // A Teredo address contains IPv4 addresses of the Teredo service, not of the destination.
             if class != AddrClass::Embedded(Embedding::Teredo) {
                 let mut inner = inner_addresses(ip, class).map(|ip| classify(ip.into()));
                 if let Some(inner) = inner.find(|inner| inner.is_never_dialed()) {
@@ -278,7 +278,7 @@ pub(crate) const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
 pub(crate) fn carriers_in(net: &Ipv6Net, v4: &BTreeSet<Ipv4Addr>, mut found: impl FnMut(Ipv6Addr)) {
     let first = net.network();
     let AddrClass::Embedded(embedding) = class_v6(first) else {
-        // `::` has a class of its own at the beginning of the compatible form.
+        // `::`, the first address of the compatible form, has another class than the rest.
         let whole = Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 96);
         if *net == whole {
             v4.iter().for_each(|ip| found(ip.to_ipv6_compatible()));

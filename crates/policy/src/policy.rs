@@ -148,7 +148,7 @@ impl Policy {
         bound.as_ref().map(|bound| bound.admit(proxy, today)).transpose()
     }
 
-    /// Returns an enforcing policy of the kept layers, or `None` if none is kept.
+    /// Returns an enforcing policy of the kept layers, or `None` if no layer is kept.
     fn only_layers(&self, is_kept: impl Fn(&Layer) -> bool) -> Option<Self> {
         let mut rules = Vec::new();
         let mut layers = Vec::new();

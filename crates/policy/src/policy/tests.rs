@@ -308,7 +308,7 @@ fn within(grants: &[&str], ceiling: &[&str]) -> Policy {
         .build()
 }
 
-/// K13: a flag cannot lift a ceiling, so none is offered.
+/// K13: a flag cannot lift a ceiling, so the message does not suggest one.
 #[test]
 fn names_the_ceiling_and_offers_no_flag() {
     for (grants, ceiling, target, inside, outside) in [
