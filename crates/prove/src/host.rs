@@ -278,7 +278,7 @@ impl Host {
         rules
     }
 
-    /// A program that gets what a careless caller of exeat would give it.
+    /// Creates the command of a program that inherits what a careless caller of exeat would pass to it.
     #[expect(
         clippy::disallowed_methods,
         reason = "exeat starts itself, as its user would: a library call would be another path"
@@ -290,7 +290,7 @@ impl Host {
     }
 }
 
-/// The reason that there is no result to judge.
+/// The reason why a run has no result to judge.
 pub enum NoRun {
     /// The run did not start, and said why.
     Said(Done),

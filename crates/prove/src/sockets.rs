@@ -95,14 +95,14 @@ fn enter(path: &Path) -> io::Result<()> {
     UnixStream::connect(path).map(drop).or_else(|_| std::fs::File::open(path).map(drop))
 }
 
-/// The stage of the other run: listens, shows that it can be reached, says where it is, and waits for the end of its input.
+/// Runs the stage of the other run: listens, shows that it can be reached, prints its addresses, and waits for the end of its input.
 pub(super) fn stand_by(token: &str) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let addr = listener.local_addr()?;
     TcpStream::connect_timeout(&addr, PATIENCE)?;
     let mut name = format!("{token}-other");
     let unix = UnixListener::bind_addr(&unix::SocketAddr::from_abstract_name(&name)?);
-    // A view with host sockets in sight leaves a stage none of its own.
+    // A stage gets no Unix sockets if its view may contain host sockets.
     if unix.is_err() || say_to(&name, "itself").is_err() {
         name.clear();
     }
@@ -114,8 +114,8 @@ pub(super) fn stand_by(token: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A socket of such a family would make the kernel load what it takes, and the host is to stay as it is: so the control asks
-/// what is there.
+/// Looks for vsock without creating a socket. Creating one would make the kernel load a module, and the control must not change
+/// the host.
 fn has_vsock() -> Saw {
     let protocols = std::fs::read_to_string("/proc/net/protocols").unwrap_or_default();
     if Path::new("/dev/vsock").exists() || protocols.lines().any(|line| line.starts_with("AF_VSOCK")) {
@@ -125,7 +125,7 @@ fn has_vsock() -> Saw {
     }
 }
 
-/// Every family but Unix, IPv4, IPv6 and netlink, vsock included in another attempt (linux/socket.h).
+/// Tries every family except Unix, IPv4, IPv6, netlink, and vsock, which has a separate attempt (linux/socket.h).
 fn families() -> Saw {
     const LAST: i32 = 45;
     let of_stage = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_VSOCK];

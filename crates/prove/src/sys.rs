@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 pub(crate) enum Apart {
     /// The process wrote these bytes and ended.
     Said(Vec<u8>),
-    /// This signal ended the process.
+    /// The process was killed by this signal.
     Killed(i32),
     /// The process still ran at its deadline and was killed.
     Late,

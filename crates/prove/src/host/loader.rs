@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-/// The files that this program is made of besides itself: those that are mapped to be executed (proc_pid_maps(5)).
+/// Returns the files of this program besides its executable: those that are mapped as executable (proc_pid_maps(5)).
 pub(super) fn libraries() -> Vec<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mapped = maps.lines().filter(|line| line.contains(" r-xp ")).filter_map(|line| line.split_once('/'));
@@ -15,8 +15,8 @@ pub(super) fn libraries() -> Vec<PathBuf> {
     files
 }
 
-/// The words that start a program whose loader and libraries are not where it looks for them (ld.so(8)): in a view that shows
-/// only what is named, there are no links to them.
+/// Returns the words that start a program whose loader and libraries are not at their usual paths (ld.so(8)), as in a view that
+/// shows only named paths and so lacks the links to them.
 pub(super) fn loader() -> Vec<PathBuf> {
     let files = libraries();
     let named =
