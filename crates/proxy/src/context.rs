@@ -176,13 +176,13 @@ impl Context {
         &self.log
     }
 
-    /// Records a refusal of something that was not let out before.
+    /// Records a refusal. The connection must not have been let through before.
     pub(crate) fn refuse(&self, decision: RequestDecision) -> Result<Recorded, exeat_record::LogError> {
         self.record_is_full();
         self.refusals.write(&self.log, decision)
     }
 
-    /// Whether the record has reached its size, or the disk is full. From then on no connection is let out, and
+    /// Whether the record has reached its size, or the disk is full. From then on every connection is refused, and
     /// refusals are only counted.
     pub(crate) fn record_is_full(&self) -> bool {
         let size = self.room.limits.audit_size;

@@ -1,4 +1,4 @@
-//! Counts the open connections to each host. It refuses nothing itself: beyond the limit there is no permit.
+//! Counts the open connections to each host. Beyond the limit it returns no permit, and the caller refuses.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -504,7 +504,7 @@ impl<'a> Record<'a> {
         decision.under = Some(Arc::clone(&self.ruling().under));
         let (verdict, reason) = (decision.verdict, decision.reason);
         tracing::debug!(conn = %self.conn, %verdict, %reason, target = ?decision.target, "decided");
-        // A connection that was let out always has its own lines.
+        // A connection that was let through always has its own lines.
         let is_refusal = self.state == State::Undecided && matches!(verdict, Verdict::Deny | Verdict::Error);
         let told = match is_refusal {
             true => self.cx.refuse(decision),

@@ -1,7 +1,7 @@
 //! Records refused requests. Each gets its own lines, unless there is a flood: then equal ones are counted, and one
 //! line a second reports a count.
 //!
-//! Failed dials are folded in the same way. A connection that was let out is never folded, even if it is refused
+//! Failed dials are folded in the same way. A connection that was let through is never folded, even if it is refused
 //! later; the callers ensure that. If the record cannot be written, counting a refusal is an error too.
 
 use std::collections::VecDeque;
@@ -97,7 +97,7 @@ impl Refusals {
         self.lock().dials.give_back();
     }
 
-    /// Counts a failed dial that has no line of its own.
+    /// Counts a failed dial that does not get a separate line.
     pub(crate) fn count_failed_dial(&self, log: &Log, decision: RequestDecision) -> Result<(), LogError> {
         self.fold(&mut self.lock(), log, decision, Instant::now())
     }

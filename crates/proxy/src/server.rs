@@ -68,7 +68,7 @@ pub struct ServeReport {
 /// dropped. Several calls may share one context.
 ///
 /// Dropping the future aborts every connection at once. Each still writes its `close` record, but nothing waits for
-/// it. Cancel `stop` instead, and call [`cut`](Context::cut) if there is no time.
+/// it. Cancel `stop` instead, and call [`cut`](Context::cut) to cut the drain short.
 pub async fn serve(
     listener: Listener,
     entry: Entry,

@@ -12,8 +12,8 @@ use crate::stream::Stream;
 
 /// Looks up the processes behind connections.
 pub trait ProcessFinder: Send + Sync + 'static {
-    /// Starts to look up the process at the client's end of a connection, without blocking. Returns `None` if there
-    /// is no lookup.
+    /// Starts to look up the process at the client's end of a connection, without blocking. Returns `None` if it
+    /// starts no lookup.
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<oneshot::Receiver<Process>>;
 }
 

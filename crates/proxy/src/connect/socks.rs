@@ -21,7 +21,7 @@ const NO_METHOD: [u8; 2] = [VERSION, 0xff];
 /// The reply code for an open connection.
 const SUCCEEDED: u8 = 0;
 
-/// Handles a SOCKS5 client until its tunnel is open. Returns `None` if there is no tunnel; the client then has its
+/// Handles a SOCKS5 client until its tunnel is open. Returns `None` if no tunnel was opened; the client then has its
 /// answer and the record its line.
 pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Session> {
     let mut bytes = Vec::new();

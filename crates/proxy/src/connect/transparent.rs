@@ -15,7 +15,7 @@ use crate::stream::Stream;
 /// The fatal alert internal_error (RFC 8446 section 6.2).
 const INTERNAL_ERROR: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
 
-/// Dials the target for a client. Returns `None` if there is no tunnel; the client then has its answer and the
+/// Dials the target for a client. Returns `None` if no tunnel was opened; the client then has its answer and the
 /// record its line.
 pub(super) async fn open(
     client: Stream,

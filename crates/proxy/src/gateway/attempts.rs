@@ -184,7 +184,7 @@ impl Attempts {
 }
 
 impl State {
-    /// Takes the room for one more fold of its own. Returns `false` if there is none.
+    /// Reserves room for one more separate fold. Returns `false` if the room is used up.
     fn take_room(&mut self, most: usize, now: Instant) -> bool {
         let room = self.own < most && self.bucket.take(now);
         self.own += usize::from(room);

@@ -89,7 +89,7 @@ struct Head {
     flags: u16,
 }
 
-/// What an answer needs from the OPT record of a question. The client's maximum size is not stored, because every
+/// The fields of a question's OPT record that an answer needs. The client's maximum size is not stored, because every
 /// answer fits any client ([`limits::ANSWER_BYTES`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Edns {

@@ -287,13 +287,13 @@ impl Server {
 /// The answer to a question.
 enum Resolution {
     Say(Answer<'static>),
-    /// With the name of an address.
+    /// An answer with the name of an address.
     Named(HostName),
-    /// With the addresses of this name, once its listeners on these ports are open.
+    /// An answer with the addresses of this name, once its listeners on these ports are open.
     Open(HostName, Vec<Port>),
 }
 
-/// Reads one message after its length. Returns `None` if there is no further one, or it is too long.
+/// Reads one message after its length. Returns `None` if the client sends no more messages, or one that is too long.
 async fn receive<'a>(client: &mut TcpStream, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
     let Ok(len) = client.read_u16().await else { return Ok(None) };
     let Some(message) = buffer.get_mut(..usize::from(len)) else { return Ok(None) };

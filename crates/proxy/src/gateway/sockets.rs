@@ -34,7 +34,7 @@ pub trait PacketSource: AsFd + fmt::Debug + Send + Sync + 'static {
     /// Reads the next packet from its IP header on, truncated to the buffer.
     ///
     /// # Errors
-    /// Returns `WouldBlock` if there is no packet.
+    /// Returns `WouldBlock` if the queue is empty.
     fn read(&self, packet: &mut [u8]) -> io::Result<usize>;
 
     /// Returns how many packets were dropped since the last call because the queue was full.

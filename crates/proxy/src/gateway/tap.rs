@@ -86,7 +86,7 @@ impl Tap {
         }
     }
 
-    /// Reads up to `most` packets. Fails with `WouldBlock` once none is left.
+    /// Reads up to `most` packets. Fails with `WouldBlock` once the queue is empty.
     fn read_packets(&self, most: usize) -> io::Result<()> {
         let mut packet = [0; limits::PACKET];
         for _ in 0..most {

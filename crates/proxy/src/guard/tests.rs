@@ -37,7 +37,7 @@ async fn guard(answer: Result<Vec<IpAddr>, Failure>, slow: Duration) -> Result<R
     Guard::new(Arc::new(Fixed(answer, slow))).resolve(admitted(&policy, "a.test:443"), by).await
 }
 
-/// D13, R08: slow, empty and huge answers each have their own failure; none is a denial.
+/// D13, R08: slow, empty and huge answers are distinct failures, and not denials.
 #[tokio::test]
 async fn separates_lookup_failures() {
     let many =

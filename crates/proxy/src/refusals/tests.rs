@@ -119,7 +119,7 @@ async fn a08_writes_counts_within_a_second() {
     assert_eq!(refusals_in(&run.lines()), 1015);
 }
 
-/// A08: the lines per second are bounded, however many kinds there are; the oldest come first, and none is lost.
+/// A08: the lines per second are bounded, however many kinds there are; the oldest come first, and every refusal is counted.
 #[tokio::test(start_paused = true)]
 async fn a08_bounds_the_lines_of_a_flood() {
     let run = Run::new();

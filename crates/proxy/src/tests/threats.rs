@@ -562,7 +562,7 @@ async fn l08_shares_one_budget_among_unfinished_heads() {
     assert!(words.iter().any(|word| word == "deny:budget_conns"));
 }
 
-/// L16: a full record lets out no further connection, whatever the policy says. Open ones continue, their closes
+/// L16: with a full record, every new connection is refused, whatever the policy says. Open ones continue, their closes
 /// and the counts of refusals are recorded, and the record stays within its size.
 #[tokio::test]
 async fn l16_refuses_connections_with_a_full_record() {

@@ -58,7 +58,7 @@ fn one_key_counts_once() {
     assert_eq!(take(&budget(&uploads, 1000), 900, 900), Some(400), "and 600 bytes were counted");
 }
 
-/// X09: threads that write at the same time share a budget exactly, and none is cut while something is left.
+/// X09: threads that write at the same time share a budget exactly, and are not cut while any of it is left.
 #[test]
 fn counts_exactly_with_many_threads() {
     const LIMIT: u64 = 100_000;
@@ -69,7 +69,7 @@ fn counts_exactly_with_many_threads() {
                 scope.spawn(|| {
                     let budget = budget(&uploads, LIMIT);
                     let mut sent = 0;
-                    // The bound is only for the case that it would never end.
+                    // The bound only keeps a failing test from running forever.
                     for _ in 0..LIMIT {
                         let Some(taken) = take(&budget, 700, 7) else { break };
                         sent += taken as u64;
