@@ -65,11 +65,12 @@ struct State {
     failed: Option<Arc<str>>,
     /// The reason why only the space reserved for the end of the record is left.
     full: Option<Arc<str>>,
-    /// Whether space is reserved: from the first attempt on, or when a caller asked for it. To release it can take the disk milliseconds, which a
-    /// short run without an attempt does not pay.
+    /// Whether space is reserved: from the first attempt on, or when a caller asked for it. Releasing it can take milliseconds, which a
+    /// short run without an attempt avoids.
     reserves: bool,
-    /// Whether the record has the note that no space is left, and the one that none is reserved.
+    /// Whether the record has the note that its space is used up.
     is_full_noted: bool,
+    /// Whether the record has the note that space could not be reserved.
     is_reserve_noted: bool,
     /// The number of connections that have a decision and no close.
     open: u64,

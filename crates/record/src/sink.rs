@@ -154,7 +154,7 @@ impl Sink {
         if kind.is_file() {
             let linked = file.metadata().map_err(bad)?.nlink() > 0;
             // A lock on the caller's open file would last as long as the caller holds it, so the sink opens the file itself. If that
-            // fails, there is no lock.
+            // fails, the file is not locked.
             let own = OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
             let lock = own.ok().and_then(|own| Flock::lock(own, FlockArg::LockExclusiveNonblock).ok());
             let regular = Regular::new(&file, linked, None).map_err(bad)?;
