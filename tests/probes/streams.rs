@@ -5,11 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use nix::fcntl::{OFlag, open};
 use nix::libc;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, UnixAddr, bind, connect, listen, socket,
     socketpair,
 };
+use nix::sys::stat::Mode;
 
 use crate::{ProbeResult, check, number};
 
@@ -48,6 +50,8 @@ fn socket_of(kind: &str) -> std::io::Result<OwnedFd> {
             listen(&listener, Backlog::new(1)?)?;
             listener
         }
+        "path" => open(".", OFlag::O_PATH, Mode::empty())?,
+        "path-of-a-file" => open("/proc/self/exe", OFlag::O_PATH, Mode::empty())?,
         "packets" => unix(SockType::SeqPacket)?,
         "packets-listener" => listener(SockType::SeqPacket)?,
         "packets-pair" => pair(SockType::SeqPacket)?.0,

@@ -39,6 +39,8 @@ fn sockets(cx: &Cx) {
         ("netlink", "a network socket, or one of the kernel's"),
         ("vsock", "a network socket, or one of the kernel's"),
         ("alg", "a network socket, or one of the kernel's"),
+        ("path", "a directory"),
+        ("path-of-a-file", "a path that is not open (O_PATH)"),
     ];
     for (kind, what) in kinds {
         let done = with(kind, "0");

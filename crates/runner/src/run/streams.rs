@@ -87,6 +87,10 @@ pub(super) fn leads_out(stream: &OwnedFd) -> io::Result<Option<&'static str>> {
     if kind == SFlag::S_IFDIR {
         return Ok(Some("a directory"));
     }
+    // The stage could open the path anew, with any access that permissions allow (open(2), "O_PATH").
+    if OFlag::from_bits_retain(fcntl(stream, FcntlArg::F_GETFL)?).contains(OFlag::O_PATH) {
+        return Ok(Some("a path that is not open (O_PATH)"));
+    }
     if kind != SFlag::S_IFSOCK {
         return Ok(None);
     }
