@@ -164,10 +164,10 @@ impl FilePlace {
         self.directory.as_fd()
     }
 
-    /// Removes what is there.
+    /// Removes the file, if it exists.
     ///
     /// # Errors
-    /// What unlinkat(2) says, if something is there.
+    /// Returns errors of unlinkat(2), except for a missing file.
     pub fn remove(&self) -> io::Result<()> {
         match self.unlink(&self.name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -178,7 +178,7 @@ impl FilePlace {
     /// Puts a new file with these bytes there, whole or not at all.
     ///
     /// # Errors
-    /// As [`replace`](Self::replace).
+    /// Returns the errors of [`replace`](Self::replace).
     pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.replace(0o666, |out| out.write_all(bytes))
     }
@@ -192,7 +192,7 @@ impl FilePlace {
         self.replace_with(mode, write, |_| Ok(()))
     }
 
-    /// Puts a new file there, as [`FilePlace::replace`] does. `finish` can change the file before it gets its name.
+    /// Replaces the file like [`FilePlace::replace`], and calls `finish` to set its owner and mode before it gets its name.
     ///
     /// # Errors
     /// Returns errors of `finish`, and those of [`FilePlace::replace`].
@@ -265,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    /// A stage may write where a file goes: it gains nothing outside, and nothing of its own passes for ours.
+    /// A stage may write to the directory of a file: it gains nothing outside, and exeat takes no file of the stage for its own.
     #[test]
     fn l01_a_file_stays_in_the_directory_that_was_opened() {
         let root = std::env::current_exe().unwrap().with_file_name(format!("place-{}", std::process::id()));
@@ -298,8 +298,7 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
     }
 
-    /// The stage of another run that goes on in the directory takes the draft's name for something of its own, once or again and
-    /// again, at any moment.
+    /// The stage of another live run in the directory gives the draft's name to another file, once or repeatedly, at any moment.
     #[test]
     fn l10_never_publishes_a_draft_that_a_stage_exchanged() {
         let root = std::env::current_exe().unwrap().with_file_name(format!("draft-{}", std::process::id()));

@@ -102,8 +102,8 @@ pub struct Missing {
     pub pointers: Vec<String>,
     /// Missing names that would make a directory a repository without a `.git` ([`is_repository`]).
     pub bare: Vec<String>,
-    /// Directories of repositories, whether they are there or not: what git would follow in them is no name of the list. The
-    /// tree itself is "".
+    /// Directories of repositories, whether they are there or not: the list does not name what git would follow in them.
+    /// The tree itself is "".
     pub repositories: Vec<String>,
     /// Directories of submodules and linked worktrees in those that were there.
     pub held: Vec<String>,
@@ -146,8 +146,8 @@ impl Missing {
 /// Names that make a directory a repository, in the order in which they are taken away from one.
 pub const REPOSITORY: [&str; 4] = ["HEAD", "commondir", "objects", "refs"];
 
-/// Whether git takes a directory for a repository: `is_git_directory` of git's setup.c. What the names stand for is not asked,
-/// as that can change. `is_there` tells of a name, whatever it stands for.
+/// Whether git takes a directory for a repository: `is_git_directory` of git's setup.c. It does not check what the names stand for,
+/// because that can change. `is_there` returns whether a name exists, whatever it stands for.
 pub fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
     let [head, commondir, objects, refs] = REPOSITORY;
     is_there(head) && (is_there(commondir) || is_there(objects) && is_there(refs))
@@ -155,7 +155,7 @@ pub fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
 
 /// Knows what the stages of other runs made.
 trait OtherRuns: std::fmt::Debug + Send + Sync {
-    /// Whether one of these runs watches a path, and its stage may have made what is there.
+    /// Whether one of these runs watches a path, and its stage may have made the entry there.
     fn have_made(&self, path: &Path) -> bool;
 }
 
@@ -256,12 +256,12 @@ impl Watch {
         self.keeper.lock()
     }
 
-    /// Puts a file that has no name yet in the place of what has a name of the tree, and returns the name beside it that this has then. The
-    /// name leads to one of the two at every moment. A live stage can put something else there meanwhile: what has the name afterwards
-    /// is for the caller to find out.
+    /// Replaces an entry of the tree with a file that has no name yet, and returns the new name of the old entry in the same directory. The
+    /// name leads to one of the two at every moment. A live stage can put something else there meanwhile, so the caller must check what
+    /// has the name afterwards.
     ///
     /// # Errors
-    /// What linkat(2) and renameat(2) say. Nothing has changed then.
+    /// Returns errors of linkat(2) and renameat(2). Nothing has changed then.
     pub fn replace(&self, name: &Path, new: &File) -> io::Result<OsString> {
         let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
         let (old, draft) = (store::beside(), store::beside());
@@ -321,8 +321,8 @@ impl Watch {
         let_in(above.as_fd(), || unlinkat(&above, old, UnlinkatFlags::NoRemoveDir)).map_err(io::Error::from)
     }
 
-    /// Moves an entry of a directory into the tree's quarantine, or beside itself where there is no room for that or it lies in
-    /// another file system, and says where it is then.
+    /// Moves an entry of a directory into the tree's quarantine, and returns its new path. If the quarantine has no room or is in another
+    /// file system, the entry gets another name in its directory.
     fn set_aside(&self, dir: BorrowedFd<'_>, last: &OsStr, below: &Path) -> nix::Result<PathBuf> {
         let refused = match self.store() {
             Ok(store) => match let_in(dir, || store.take(dir, last, below)) {
@@ -514,7 +514,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// A link where a directory was expected is moved itself: nothing behind it is looked at, or is ours to move.
+    /// Moves a link that is where a directory was expected. exeat does not inspect the target, and may not move it.
     fn link_on_the_way(&self, path: &str) -> Option<Leftover> {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         let mut names = ends.filter_map(|end| path.get(..end));
@@ -549,8 +549,8 @@ impl Watch {
         }
     }
 
-    /// Tells of links in the places of such directories, where they lead to what other users may write to. It may have been so before
-    /// the stage started, so it is not changed.
+    /// Reports links that replace such directories and lead to places where other users may write. A link may have been there before
+    /// the stage started, so it stays.
     fn tell_links(&self) -> Vec<Leftover> {
         let leads_to_open = |dir: &&str| {
             let is_link = open_beneath(&self.tree, Path::new(dir)).err() == Some(Errno::ELOOP);
@@ -604,7 +604,7 @@ pub fn finish_until<'a>(
     settle(&mut told, &Watch::settle_names);
     settle(&mut told, &|watch| watch.settle_further(is_over));
     settle(&mut told, &Watch::note_repositories);
-    // What was moved by now is no longer there.
+    // Links that were moved by now are not reported again.
     settle(&mut told, &Watch::tell_links);
     let mut held: Vec<Vec<GitDir>> = Vec::new();
     for watch in watches.iter().filter(|_| !is_over()) {

@@ -132,7 +132,7 @@ fn forget_gone(dir: &Path) -> io::Result<()> {
 fn is_known(keeper: &Keeper, file: &File) -> io::Result<bool> {
     let stat = fstat(file)?;
     let listed = keeper.manifests().map(|dir| list(&dir)).unwrap_or_default();
-    // As a line ends. A path has no quotation mark of its own in it.
+    // A line ends like this. A path cannot imitate it, because JSON escapes quotation marks.
     let end = format!(",\"mark\":{}}}", serde_json::to_string(&Mark::from_stat(&stat))?);
     Ok(stat.st_nlink == 1 && listed.lines().any(|line| line.ends_with(&end)))
 }
@@ -300,7 +300,7 @@ mod tests {
 
     use super::*;
 
-    /// A repository of its own for a test.
+    /// Creates a separate repository for a test.
     fn repository(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("stubs-{name}-{}", std::process::id()));
         fs::create_dir_all(dir.join(".git")).unwrap();

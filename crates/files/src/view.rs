@@ -213,10 +213,10 @@ fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeMap<PathBuf, Vec<
         }
     }
     let credentials = homes.iter().flat_map(|home| lists::CREDENTIALS.iter().map(|name| home.join(name)));
-    // Not the shared base of run directories: the stage has a `/tmp` and a `/dev/shm` of its own.
+    // Not the shared base of run directories: the stage has its own `/tmp` and `/dev/shm`.
     let own = facts.own.iter().filter(|path| **path != facts.shared).cloned();
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
-    // Most are not there. One look says so, where `canonicalize` takes one for each part of a path.
+    // Most do not exist. One system call shows that, but `canonicalize` needs one for each part of a path.
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
@@ -279,14 +279,14 @@ enum Rank {
     Mask,
 }
 
-/// A tree of the host that is asked for, and what the bounds leave of it.
+/// A requested tree of the host, and the part of it within the bounds.
 #[derive(Debug, Clone)]
 struct Original {
     host: PathBuf,
     at: PathBuf,
     rank: Rank,
     how: How,
-    /// The caller's words for it. Only these open a mask, never the target of a link.
+    /// The path as the caller wrote it. Only this opens a mask, never the target of a link.
     words: Option<PathBuf>,
     extent: Extent,
 }

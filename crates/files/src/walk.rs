@@ -102,10 +102,10 @@ pub enum WalkError {
     Link {
         /// The link, by its real place.
         link: PathBuf,
-        /// Where the whole path leads: what to write instead.
+        /// The end of the whole path: the caller can write this instead.
         end: PathBuf,
     },
-    /// What the kernel says.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -164,7 +164,7 @@ impl End {
     }
 }
 
-/// Which symbolic links a caller's paths may lead through.
+/// A rule for the symbolic links that a caller's paths may lead through.
 #[derive(Debug, Clone)]
 pub struct LinkRule {
     caller: u32,
@@ -496,7 +496,7 @@ impl Trusted<'_> {
     }
 }
 
-/// What a link is trusted for.
+/// The ends that a link may lead to.
 enum Trust {
     Full,
     /// The path's end must lie below this directory.
@@ -522,7 +522,7 @@ impl Position {
     }
 }
 
-/// One walk.
+/// A walk along one path.
 struct Walker<'a> {
     rule: &'a LinkRule,
     /// The links that were followed.
@@ -588,7 +588,7 @@ impl Walker<'_> {
             return Err(WalkError::Link { end: leads_to(&link), link });
         }
         let file = openat(&place.file, name, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
-        // A pipe or a socket has a name that is no path.
+        // The name of a pipe or a socket is not a path.
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         Ok(Position { path, file })
     }
@@ -611,7 +611,7 @@ fn name_of(file: BorrowedFd<'_>) -> io::Result<PathBuf> {
     Ok(name)
 }
 
-/// Where the kernel would be led, for a message.
+/// Returns the end of a link as the kernel would follow it, for a message.
 fn leads_to(path: &Path) -> PathBuf {
     true_name(path).or_else(|_| fs::read_link(path)).unwrap_or_else(|_| path.to_path_buf())
 }

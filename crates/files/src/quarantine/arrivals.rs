@@ -548,7 +548,7 @@ struct Arrival {
     is_closed: bool,
 }
 
-/// Something that has another name now.
+/// An entry that has another name now.
 struct Hidden {
     node: usize,
     /// Its path below the tree.
@@ -559,9 +559,9 @@ struct Hidden {
 
 /// The outcome of taking a name away.
 enum Hiding {
-    /// It has another name now.
+    /// The entry has another name now.
     Hidden(Hidden),
-    /// The stage has changed it meanwhile.
+    /// The stage has changed the entry meanwhile.
     Again,
     /// The host has mounted something there.
     Mounted,
@@ -569,9 +569,9 @@ enum Hiding {
 
 /// The outcome of an exchange.
 enum Exchange {
-    /// The host does not see it any more.
+    /// The host does not see the entry any more.
     Done(Hidden),
-    /// The stage has changed it meanwhile.
+    /// The stage has changed the entry meanwhile.
     Again,
     /// The entry must be moved instead.
     Impossible,
@@ -582,11 +582,11 @@ impl Node {
         Self { watch, path, children: BTreeMap::new(), rule: None, known: None, times: 0 }
     }
 
-    /// Whether what stands at the name may not.
+    /// Whether the entry at the name is not allowed there.
     fn is_wrong(&self, watch: &Watch, dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> bool {
         let is_dir = kind(stat) == SFlag::S_IFDIR;
         match &self.rule {
-            // A directory on the way is allowed. A link leads the host to what lies behind it.
+            // A directory on the way is allowed. A link leads the host to its target.
             None => kind(stat) == SFlag::S_IFLNK,
             Some(Rule::Absent) => !crate::stubs::is_stub(&self.path, dir, name, &watch.keeper),
             Some(Rule::Repository) => true,

@@ -166,7 +166,7 @@ impl<'a> OpenedDir<'a> {
 
 impl Drop for OpenedDir<'_> {
     fn drop(&mut self) {
-        // A stage may have set another mode meanwhile, which stays. A directory that stays open to its owner is no loss.
+        // A stage may have set another mode meanwhile, which stays. A directory may stay open to its owner.
         let is_ours = || fstat(self.dir).is_ok_and(|stat| Mode::from_bits_truncate(stat.st_mode) == self.now);
         if self.now != self.was && is_ours() {
             let _ = set_mode(self.dir, self.was);

@@ -141,7 +141,7 @@ impl Watch {
         if is_settled && back().is_ok() {
             return Ok(());
         }
-        // It stays under the name that nobody obeys where there is no quarantine.
+        // Without a quarantine it stays under a name that no program obeys.
         let taken =
             store.and_then(|store| let_in(tree, || store.take(tree, way.as_os_str(), &item.from)).ok());
         Err(taken.unwrap_or(way))

@@ -197,8 +197,8 @@ impl Watch {
         }
     }
 
-    /// Whether a link in the place of a directory, or of one above it, leads the host to names of the table. What cannot be looked at
-    /// may, and so may what is beyond the bounds of these looks.
+    /// Whether a link that replaces a directory, or one above it, leads the host to names of the table. Also true if the directory
+    /// cannot be read or is beyond the bounds of these searches.
     fn leads_to_names(&self, dir: &Path, ends: &mut LinkEnds) -> bool {
         if Instant::now() > ends.until {
             return true;
@@ -330,7 +330,8 @@ mod tests {
         );
     }
 
-    /// A link in the place of a directory, or of one above it, leads the host to what the stage has made. One that leads to no such name stays.
+    /// A link that replaces a directory, or one above it, leads the host to what the stage has made. A link that leads to no such
+    /// name stays.
     #[test]
     fn b16_a_link_that_leads_to_names_is_moved() {
         for (link, to, made, moved) in [

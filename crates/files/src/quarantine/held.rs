@@ -99,8 +99,8 @@ impl Watch {
         below.is_some_and(|below| open_beneath(&self.tree, below).is_ok())
     }
 
-    /// A worktree shares all but a few files with its repository: another place of that, and a configuration of its own, are not git's
-    /// work here.
+    /// Moves the files of a worktree that git does not make here. A worktree shares all but a few files with its repository, so git makes
+    /// neither a configuration for it nor a `commondir` that leads elsewhere.
     fn settle_worktree(&self, worktree: &Path) -> Vec<Leftover> {
         let is_usual = || {
             let dir = open_beneath(&self.tree, worktree)?;

@@ -94,9 +94,9 @@ impl Access {
     }
 }
 
-/// The rights of the owning group in a directory's list: none, where the list cannot be read.
+/// The rights of the owning group in a directory's access control list, or none if the list cannot be read.
 fn group_in_list(place: &str) -> u32 {
-    // Lists are no longer (XATTR_SIZE_MAX of limits.h).
+    // The kernel allows at most this length (XATTR_SIZE_MAX of limits.h).
     let mut list = vec![0; 1 << 16];
     let length = getxattr(place, LISTS[0], &mut list[..]).unwrap_or(0);
     let entries = list.get(4..length).unwrap_or_default();

@@ -44,7 +44,7 @@ impl GitDir {
 pub(super) struct Modules {
     /// The directories of submodules, by their places below the tree.
     pub(super) dirs: Vec<PathBuf>,
-    /// Links to such directories, with their targets. git follows them.
+    /// Links that replace such directories, with their targets. git follows them.
     pub(super) links: Vec<(PathBuf, OsString)>,
 }
 

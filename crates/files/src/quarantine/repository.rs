@@ -153,7 +153,8 @@ impl Search<'_> {
                     unread.push(at);
                     continue;
                 }
-                // What is not there holds nothing, and what the caller cannot read is no stage's. A link is found where it stands.
+                // A missing directory contains nothing, and one that the caller cannot read does not belong to a stage. A link is found
+                // in the directory that contains it.
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => continue,
                 Err(_) => {
                     unread.push(at);
@@ -405,7 +406,7 @@ mod tests {
         assert_eq!(scene.settle(&whole, narrow, 9), [(".git".into(), false)]);
     }
 
-    /// The number is the stage's, and all are moved; of what is told it is not.
+    /// The stage chooses the number of links, and all are moved. But it does not choose the number of lines.
     #[test]
     fn b12_many_links_are_moved_and_a_few_are_named() {
         let scene = Scene::new("many");

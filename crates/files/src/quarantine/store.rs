@@ -32,7 +32,7 @@ pub fn is_directory_name(name: &OsStr) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
 }
 
-/// A name beside it that nobody can have known.
+/// Returns a random name next to the directory, which nobody can have foreseen.
 pub(super) fn beside() -> String {
     format!("{DIRECTORY}.{:016x}", random())
 }
@@ -65,7 +65,7 @@ const LONGEST_MANIFEST: u64 = 64 << 20;
 pub struct Keeper {
     /// The run.
     pub run: String,
-    /// The user's state directory; without one there are no manifests, and `exeat state` knows nothing of the run.
+    /// The user's state directory. Without it exeat writes no manifests, and `exeat state` does not know the run.
     pub state: Option<PathBuf>,
 }
 
@@ -707,7 +707,7 @@ pub(super) fn rename_into(
     }
 }
 
-/// A name with a number behind it.
+/// Appends a number to a name.
 fn numbered(name: &OsStr, number: u64) -> String {
     super::descriptors::suffixed(&name.to_string_lossy(), &format!("~{number}"))
 }

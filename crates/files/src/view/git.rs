@@ -87,13 +87,13 @@ impl Everywhere {
                 vec![home.join(".gitconfig"), config.join("git/config")]
             }
         };
-        // Whatever is no word for false has git leave it out, or give up.
+        // With any value that does not mean false, git skips the file or fails.
         let is_no =
             |value: &OsStr| ["", "0", "false", "no", "off"].iter().any(|no| value.eq_ignore_ascii_case(no));
         if variable("GIT_CONFIG_NOSYSTEM").is_none_or(is_no) {
             files.push(variable("GIT_CONFIG_SYSTEM").unwrap_or(OsStr::new("/etc/gitconfig")).into());
         }
-        // An empty name is no file.
+        // git ignores an empty name.
         files.retain(|file| !file.as_os_str().is_empty());
         Self { home: home.to_path_buf(), files }
     }
@@ -111,9 +111,9 @@ pub(super) struct Obeyed {
     /// Paths that configurations name: hooks, programs, and included files. The key is the real path; the value has the written paths
     /// that lead through links in the tree.
     pub(super) named: BTreeSet<PathBuf>,
-    /// Directories that a `..` stands behind in such a path: a link in the place of one would lead it elsewhere.
+    /// Directories before a `..` in such a path: a link that replaces one would lead the path elsewhere.
     pub(super) turns: BTreeSet<PathBuf>,
-    /// Directories that could not be looked into.
+    /// Directories that could not be read.
     pub(super) closed: BTreeSet<PathBuf>,
     /// Directories further down, each with its state and the entries that names of the table of protected names begin with.
     pub(super) further: Vec<(PathBuf, Option<DirState>, Vec<String>)>,
@@ -240,7 +240,7 @@ impl<'a> Search<'a> {
         dirs.into_iter().map(of).collect()
     }
 
-    /// The path that a file holds. What cannot be read is no path to git either, but may be one tomorrow.
+    /// Returns the path that a file contains. git cannot use a file that cannot be read either, but may be able to later.
     fn path_in(&mut self, file: &Path, before: &str) -> Option<PathBuf> {
         match path_in(file, before) {
             Ok(path) => Some(path),
@@ -580,8 +580,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds a path that a configuration names: where it leads, and what leads there. What lies elsewhere is no stage's to write,
-    /// and a directory above the tree would take all of it away.
+    /// Adds a path that a configuration names: where it leads, and what leads there. A stage cannot write what lies
+    /// elsewhere, and protecting a directory above the tree would take all of the tree away.
     fn name(&mut self, path: &Path) {
         if self.found.named.len() + self.found.turns.len() >= NAMED {
             return self.lose(format!(

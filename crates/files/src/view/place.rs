@@ -63,7 +63,7 @@ pub(super) fn entry_at(mounts: &[Mount], place: &Path) -> EntryAt {
                 return EntryAt::Link { target: target.clone(), host: None };
             }
             Mount::File { .. } if is_top => return EntryAt::File,
-            // bubblewrap has removed the file behind it, and the kernel mounts nothing over such a one.
+            // bubblewrap has removed the source of this mount, and the kernel mounts nothing over a removed file.
             Mount::CoverFile { .. } if is_top => {
                 return EntryAt::Closed("exeat has a file of its own there".into());
             }

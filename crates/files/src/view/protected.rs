@@ -390,7 +390,7 @@ impl Search<'_> {
         }
     }
 
-    /// A `.git` that is no link: a file or a link that leads elsewhere is not to take its place. A link is watched as such.
+    /// Watches a `.git` that is not a link, so that no file or link that leads elsewhere replaces it. A link is watched as a link.
     fn pointer(&mut self, path: &Path) {
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) {
             return;
@@ -515,7 +515,7 @@ impl Search<'_> {
     fn further(&mut self, tree: &Path, found: Further, let_through: &[LetThrough]) {
         let mut room = SETTINGS;
         for (dir, state, entries) in found {
-            // A tree of its own has been looked at; and what is in something protected is protected with it.
+            // A separate tree has been searched already, and the contents of a protected directory are protected with it.
             if !self.seen.insert(dir.clone())
                 || self.trees.contains(&dir)
                 || dir.ancestors().any(|above| self.paths.contains(above))

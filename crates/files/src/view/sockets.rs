@@ -1,7 +1,7 @@
 //! Whether a tree of programs or certificates may hold a Unix socket of the host's.
 //!
-//! What listens at the start is hidden. A server that starts later, or whose name the kernel does not know any more, is not; so
-//! a stage that sees a tree where sockets are kept gets none of its own to connect with.
+//! A socket that listens at the start is hidden. That of a server that starts later, or whose name the kernel does not know any
+//! more, is not. So a stage that sees a tree with sockets may not create Unix sockets, and cannot connect.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;

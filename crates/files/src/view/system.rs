@@ -207,7 +207,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A file of ours at a place of the system's: mounted over what is there, or else simply made.
+    /// Puts a file of exeat at a path of the system: mounted over an existing file, or created if the path does not exist.
     pub(super) fn cover(&mut self, at: PathBuf, text: String) {
         let bytes = Cow::Owned(text.into_bytes());
         let Some(way) = place::follow(&self.mounts, &at) else { return };
@@ -342,7 +342,7 @@ pub(super) fn toolchain_roots(dir: &Path, home: &Path) -> Vec<PathBuf> {
             return needed.iter().map(|name| home.join(name)).collect();
         }
     }
-    // `PREFIX/bin` needs what lies beside it, unless that would be all of HOME or of a directory for everything.
+    // `PREFIX/bin` needs the other directories in PREFIX, unless PREFIX is HOME or another directory for everything.
     let parent = dir
         .parent()
         .filter(|_| dir.file_name().is_some_and(|name| name == "bin" || name == "sbin" || name == "shims"));

@@ -390,7 +390,7 @@ fn b12_a_part_of_a_protected_directory_is_let_through() {
     ] {
         assert_eq!(is_writable(&built, &project.join(name)), is_open, "{name}");
     }
-    // It can be a tree of its own, and a mask still hides it.
+    // It can be a separate tree, and a mask still hides it.
     let commands = project.join(".claude/commands");
     let rw = vec![Bind { host: commands.clone(), guest: "/c".into() }];
     let built = scene.build(&Files { rw: rw.clone(), ..files() }, &project, None);
@@ -815,7 +815,7 @@ fn b10_every_tree_of_the_host_has_an_owner() {
     assert_eq!(found, [0, own].into());
 }
 
-/// One text, wherever it is read.
+/// The page and the sandbox show the same text.
 #[test]
 fn docs_have_the_words_for_agents() {
     let page = include_str!("../../../../docs/agents.md");

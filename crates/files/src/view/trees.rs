@@ -423,7 +423,7 @@ impl<'a> Builder<'a> {
         match self.top(place).and_then(|number| self.mounts.get(number)) {
             Some(Mount::ReadOnly { host, at } | Mount::Writable { host, at }) => {
                 let below = place.strip_prefix(at).unwrap_or(Path::new(""));
-                // Where nothing is, there is no link.
+                // A missing path is not a link.
                 links_in(host, below).unwrap_or_else(|error| !is_absent(&error))
             }
             _ => false,

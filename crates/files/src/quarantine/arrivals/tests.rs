@@ -270,8 +270,8 @@ fn l07_moves_the_entries_that_appear_in_an_empty_directory() {
     (0..200).for_each(|number| fs::write(below(&number.to_string()), "evil").unwrap());
     let found = scene.settle();
     assert!(found.len() == 202 && found.contains(&".git/HEAD".into()), "{}", found.len());
+    // A directory on the way is renamed to another one: the only event is that it has arrived.
     assert_eq!(fs::read_dir(scene.tree(".git")).unwrap().count(), 0);
-    // A directory on the way gets the name of another one: nothing tells of that, but that it has come.
     fs::create_dir(scene.tree(".kiro")).unwrap();
     scene.settle();
     fs::rename(scene.tree(".kiro"), scene.tree(".vim")).unwrap();

@@ -33,7 +33,7 @@ fn settings_are_read_as_git_reads_them() {
         (b"[core]\nhooksPath = a\rb\n", Some(b"a\rb")),
         (b"[core]\nhooksPath = a\r\r\n", Some(b"a")),
         (b"; a comment\r[core]\nhooksPath = a\n", None),
-        // Bytes that are no text, and what ends a word.
+        // Bytes that are not text, and characters that end a word.
         (b"[core]\nhooksPath = h\xf6ks\n", Some(b"h\xf6ks")),
         (b"[core]\nhooksPath = h\xc3\n[x]\nname = \xff\n", Some(b"h\xc3")),
         (b"[core]\nhooksPath = hk\0more\n", Some(b"hk")),
@@ -124,7 +124,7 @@ fn b15_the_configuration_is_found_as_git_finds_it() {
     fs::remove_dir_all(&root).unwrap();
 }
 
-/// A place of its own for a test, where it really is.
+/// Creates a separate directory for a test, and returns its real path.
 fn scratch(name: &str) -> PathBuf {
     let root = std::env::temp_dir().join(format!("git-{name}-{}", std::process::id()));
     fs::create_dir_all(&root).unwrap();
@@ -200,7 +200,7 @@ fn b15_counts_the_oldest_repositories_first_and_reports_the_rest() {
     assert!(first.contains(&root.join("zz-oldest/.git")));
     assert_eq!(find_obeyed(&root, &everywhere(HOME)).left, Vec::<String>::new(), "nothing is beyond");
     tick();
-    // Directories, files in the place of repositories, of which each would be a mount, and repositories without a `.git`.
+    // Directories, `.git` files (each would be a mount), and repositories without a `.git`.
     for number in 0..200 {
         fs::create_dir_all(root.join(format!("a{number}/.git"))).unwrap();
         fs::create_dir_all(root.join(format!("l{number}"))).unwrap();
@@ -255,7 +255,7 @@ fn b15_counts_the_submodules_named_in_gitmodules_first() {
 fn b15_fake_submodules_take_no_room() {
     let root = scratch("crowd");
     for number in 0..REPOSITORIES + 8 {
-        // With submodules of its own.
+        // A module that has a submodule.
         let module = root.join(format!(".git/modules/m{number}"));
         fs::create_dir_all(module.join("modules/inner")).unwrap();
         for head in ["HEAD", "modules/inner/HEAD"] {
@@ -435,7 +435,7 @@ fn b15_the_user_s_configuration_in_the_tree_is_found() {
     fs::remove_dir_all(&outer).unwrap();
 }
 
-/// A stage of another run may put a pipe in the place of a file at any time. Nobody writes to it.
+/// A stage of another run may replace a file with a pipe at any time. Nobody writes to it.
 #[test]
 fn b15_a_pipe_in_the_place_of_a_configuration_is_not_waited_for() {
     let root = scratch("pipe");

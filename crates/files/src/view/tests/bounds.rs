@@ -362,17 +362,17 @@ fn b14_a_link_in_a_writable_tree_widens_nothing() {
     // A ceiling compares real paths: inside the listed path by its name alone is outside.
     let bounds = vec![ceiling(Some(&[&scene.home()]), Some(&[&project]))];
     let files =
+    // A link that the ceiling lists does not count either, if a stage could have made it.
         Files { view: View::Minimal, ro: vec![bind(&scene.home().join("mine"))], bounds, ..Files::default() };
     let built = scene.build(&files, &project, None);
     assert!(list_shown(&built, &srv).is_empty() && built.notes.len() == 1, "{:?}", built.notes);
-    // And a link that it lists itself is no word of its author's, where a stage could have made it.
     let bounds = vec![ceiling(Some(&[&project, &project.join("data")]), None)];
     let files = Files { ro: vec![bind(&srv)], bounds, ..Files::default() };
     let built = scene.build(&files, &project, None);
     assert!(list_shown(&built, &srv).is_empty() && built.notes.len() == 2, "{:?}", built.notes);
 }
 
-/// A tree that a variable names is no bind, but where the variable is given a value, it is a grant all the same.
+/// A tree that a variable names is not a bind. But if the user gives the variable a value, the tree is a grant like a bind.
 #[test]
 fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
     let scene = make_scene("asked");

@@ -6,7 +6,7 @@ fn to(host: &Path, guest: impl Into<PathBuf>) -> Bind {
     Bind { host: host.into(), guest: guest.into() }
 }
 
-/// A project, and a file and a directory beside it to bind.
+/// Creates a project, and a file and a directory outside of it to bind.
 fn make_scene(name: &str) -> Scene {
     let scene = Scene::new(name);
     scene.make("srv/d/f");
