@@ -55,7 +55,7 @@ pub struct ProxyRequest {
     pub sources: Vec<Source>,
     /// The inspected files. The policy is read again when one of these changes, or at SIGHUP.
     pub inspected: Vec<FileState>,
-    /// Reads the policy again on a thread of its own. The result is applied whole or not at all.
+    /// Reads the policy again on a separate thread. The result is applied whole or not at all.
     pub load: LoadPolicy,
     /// Called after each reading.
     pub on_reload: ReloadCallback,
@@ -183,7 +183,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<ProxyOutcome, Error> {
         let serving = tasks.join_all();
         tokio::pin!(serving);
         (request.on_ready)(&shown, audit.as_deref());
-        // Only a record in the default place has its policy beside it.
+        // Only a record in the default place has its policy next to it.
         let beside = request.audit.in_default_place(audit.as_deref());
         let served = async {
             loop {

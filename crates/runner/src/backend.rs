@@ -161,7 +161,7 @@ enum UserKind {
     Caller,
     /// A fresh user for each run.
     Own,
-    /// This user, the owner of the working directory.
+    /// The owner of the working directory, with these ids.
     Owner(Ids),
 }
 

@@ -455,8 +455,8 @@ fn remove_settings(top: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a directory of a cache, also if a stage has closed it. Removes anything but a directory, because it sends the tool to another
-/// place or to none.
+/// Opens a directory of a cache, also if a stage has closed it. Removes an entry that is not a directory, because it sends the tool to
+/// another place or to none.
 fn open_settings(top: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {
     let mut dir = top.try_clone()?;
     for name in path.iter().filter(|name| *name != ".") {

@@ -76,7 +76,7 @@ pub(crate) struct Covers {
     found: Leftovers,
 }
 
-/// Everything that the host changed under a stage.
+/// The changes that the host made under a stage.
 #[derive(Debug, Default)]
 pub(crate) struct Uncovered {
     /// The changes that ended the stage, or the error that prevented watching.
@@ -287,8 +287,8 @@ impl Covers {
         if has_files { exeat_sandbox::seccomp::notice_filter() } else { Ok(Vec::new()) }
     }
 
-    /// Waits until no process of the sandbox is left. Ends the stage when a mount is gone for good, or another one opens something. Calls
-    /// `note` for each protected name that the stage made, when it is moved away.
+    /// Waits until every process of the sandbox has ended. Ends the stage when a mount is gone and cannot be restored, or another one opens
+    /// something. Calls `note` for each protected name that the stage made, when it is moved away.
     pub(crate) fn hold(
         mut self,
         mut running: RunningSandbox,

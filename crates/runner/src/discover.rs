@@ -88,7 +88,7 @@ pub struct Discovery<'a> {
     untrusted: Vec<PathBuf>,
     /// PATH without directories in those trees.
     path: OsString,
-    /// This host's addresses, which no client's settings permit.
+    /// The addresses of this host, which no client's settings permit.
     addrs: OwnAddrs,
     by: Instant,
 }

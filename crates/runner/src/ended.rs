@@ -12,7 +12,7 @@ use nix::libc::SIGKILL;
 pub enum Ended {
     /// The stage exited with this code.
     Exit(u8),
-    /// This signal killed the stage, and exeat did not send it.
+    /// The stage was killed by this signal, which exeat did not send.
     Signal(i32),
     /// The stage ended after a request to end the run.
     Stopped(Stopped),
@@ -49,7 +49,7 @@ pub struct Stopped {
 pub enum StoppedHow {
     /// The stage exited with this code.
     Exit(u8),
-    /// This signal killed the stage; usually the one that it received.
+    /// The stage was killed by this signal, usually the one that it received.
     Signal(i32),
     /// The stage was killed when its grace was over, or at a second signal.
     Killed,

@@ -32,21 +32,21 @@ pub struct Variable {
 /// The reason that a stage has a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VariableReason {
-    /// It is always passed if the caller has it.
+    /// The variable is passed whenever the caller has it.
     Listed,
-    /// The user asked to pass it.
+    /// The user asked to pass the variable.
     Passed,
-    /// The user set its value.
+    /// The user set the variable's value.
     Set,
-    /// It leads a package manager to the private cache.
+    /// The variable leads a package manager to the private cache.
     Cache,
-    /// It describes the stage's user and HOME.
+    /// The variable describes the stage's user or HOME.
     Identity,
-    /// It leads a client to the proxy, or to the list of refusals.
+    /// The variable leads a client to the proxy, or to the list of refusals.
     Proxy,
-    /// It names the place of a toolchain, which the stage sees.
+    /// The variable names the place of a toolchain, which the stage sees.
     Toolchain,
-    /// It names certificates, which the stage sees.
+    /// The variable names certificates, which the stage sees.
     Certificate,
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             EnvRule::Remove(name) => drop(env.0.remove(name)),
         }
     }
-    // The proxy's variables come last, so that no rule leads a client elsewhere. There is no other route.
+    // The proxy's variables come last, so that no rule leads a client elsewhere. The proxy is the only route.
     proxy(&mut env, request.socks5);
     let java = java_value(env.0.get(OsStr::new(JAVA_OPTIONS)).map(|(given, _)| given.as_os_str()));
     let java = Variable { name: JAVA_OPTIONS.into(), value: java, why: VariableReason::Proxy };
@@ -262,7 +262,7 @@ fn proxy(env: &mut Variables, socks5: bool) {
         env.set(name, &url, VariableReason::Proxy);
     }
     if socks5 {
-        // With `h` the proxy resolves names: there is no name server inside.
+        // With `h` the proxy resolves names, because the sandbox has no name server.
         for name in ["ALL_PROXY", "all_proxy"] {
             env.set(name, format!("socks5h://127.0.0.1:{SOCKS5_PORT}"), VariableReason::Proxy);
         }

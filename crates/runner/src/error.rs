@@ -125,7 +125,7 @@ pub enum Error {
     Stream {
         /// The name of the stream.
         stream: &'static str,
-        /// What the stream is.
+        /// The description of the stream.
         what: &'static str,
     },
     /// The client of a preset did not report its hosts.
@@ -156,7 +156,7 @@ pub enum Error {
     /// A ceiling of the policy does not allow the upstream proxy.
     #[error("the upstream proxy {proxy} is not within the ceilings: {why}")]
     UpstreamDenied {
-        /// Where the proxy listens.
+        /// The host and port of the proxy.
         proxy: Target,
         /// The ceiling that refuses it, and why.
         why: String,
@@ -223,7 +223,7 @@ pub enum Error {
     /// No sandbox is available.
     #[error("no sandbox")]
     Backend(#[source] BackendError),
-    /// All parts of the isolation were required to hold, and one does not.
+    /// The request requires every part of the isolation to hold, and one does not.
     #[error("not everything holds, and that was required: {0}")]
     NotHeld(String),
     /// The kernel's Landlock lacks a requested feature.

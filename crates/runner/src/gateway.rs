@@ -147,7 +147,7 @@ impl NetworkExits {
     }
 }
 
-/// Describes for the record that there is no gateway, and why.
+/// Describes for the record that the run has no gateway, and why.
 pub(crate) fn off_state(why: Option<&exeat_sandbox::Error>) -> String {
     why.map_or_else(|| "off".into(), |error| format!("off: {}", chain(error)))
 }

@@ -52,7 +52,7 @@ impl StageUser {
     /// Returns the preferred user.
     ///
     /// # Errors
-    /// Returns why there is no fresh user, as the end of a sentence.
+    /// Returns why no fresh user is available, as the end of a sentence.
     pub(crate) fn preferred() -> Result<Self, String> {
         if geteuid().is_root() { Own::take().map(Self::Own) } else { Ok(Self::Caller) }
     }

@@ -13,7 +13,7 @@ use crate::signing::{Signing, key_place};
 /// The ledger for a run.
 #[derive(Debug)]
 pub(crate) enum RunLedger {
-    /// There is no ledger, because no lasting key signs the record.
+    /// The run has no ledger, because no lasting key signs the record.
     None,
     /// The ledger cannot be used, for this reason.
     Lost(String),

@@ -219,11 +219,11 @@ pub(crate) fn check_audit_size(limits: &Limits) -> Result<(), Error> {
     }
 }
 
-/// Descriptors that are not for connections: standard streams, listeners, record, sandbox, lookups, and clients that are told that there
-/// is no room.
+/// Descriptors that are not for connections: standard streams, listeners, record, sandbox, lookups, and clients that are refused for
+/// lack of room.
 const DESCRIPTORS_KEPT: u64 = 256;
 
-/// Returns the limits of the proxy. Each connection needs two descriptors, and there are only as many connections as `descriptors`
+/// Returns the limits of the proxy. Each connection needs two descriptors. The number of connections is limited to what `descriptors`
 /// suffice for, so that a client beyond the limit gets an answer and does not wait. With a gateway, a quarter of the descriptors is for
 /// its listeners, so that neither side uses up the other's.
 pub(crate) fn proxy_limits(limits: &Limits, descriptors: u64, has_gateway: bool) -> exeat_proxy::ProxyLimits {
@@ -458,7 +458,7 @@ mod tests {
         let usual = exeat_proxy::ProxyLimits::default();
         let of_proxy = proxy_limits(&Limits::default(), u64::MAX, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (usual.connections, usual.per_host));
-        // R01: there are no more connections than descriptors suffice for.
+        // R01: the descriptors suffice for all connections.
         for (descriptors, alone, beside, listeners) in [
             (20_000, 8192, 8192, 2048),
             (4096, 1920, 1440, 960),

@@ -58,7 +58,7 @@ pub struct Plan {
     /// The directory inside where the stage starts.
     pub(crate) cwd: PathBuf,
     pub(crate) env: BTreeMap<OsString, OsString>,
-    /// Variables that are added if there is no gateway.
+    /// Variables that are added if the run has no gateway.
     pub(crate) without_gateway: BTreeMap<OsString, OsString>,
     pub(crate) bridge: BridgeKind,
     pub(crate) socks5: bool,

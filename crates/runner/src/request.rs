@@ -34,7 +34,7 @@ pub struct Request {
     pub env: Vec<EnvRule>,
     /// The caller's environment: the source of passed variables, HOME, PATH and the XDG directories.
     pub host_env: BTreeMap<OsString, OsString>,
-    /// How TCP in the namespace reaches the proxy.
+    /// The way from TCP in the namespace to the proxy.
     pub bridge: Bridge,
     /// Whether the stage gets SOCKS5 as well as the HTTP proxy.
     pub socks5: bool,
@@ -130,9 +130,9 @@ pub enum AuditTo {
     /// A file for each run in the user's state directory.
     #[default]
     Default,
-    /// This file, which must not be inside a tree that the stage can write.
+    /// A file at this path, which must not be inside a tree that the stage can write.
     File(PathBuf),
-    /// This open descriptor.
+    /// An open descriptor.
     Fd(OwnedFd),
 }
 

@@ -23,7 +23,7 @@ pub enum Signing {
     Own,
     /// The key in this file, made on first use. The file must not be in a tree that the stage can write, and is hidden from the stage.
     File(PathBuf),
-    /// This key.
+    /// A key from the caller.
     Key(SigningKey),
     /// No signing: a cut end or rewritten lines are not noticed then.
     Off,

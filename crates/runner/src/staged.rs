@@ -3,7 +3,7 @@
 //! If root starts exeat, the stage has another kernel user. Its writable trees belong to root or to somebody else on disk. An idmapped
 //! mount (mount_setattr(2)) exchanges that owner and the stage's user: the stage owns the owner's files there, and its new files belong
 //! to the owner. A read-only tree may be in a directory that the stage cannot enter, such as below `/root`. It is mounted by its
-//! descriptor, and nothing beside it becomes visible.
+//! descriptor, so its siblings do not become visible.
 //!
 //! The view has already decided what is shown. Nothing here changes files that other processes see.
 
@@ -385,9 +385,9 @@ impl From<TreeFault> for Error {
 /// The answer to whether the stage can reach a place.
 enum Access {
     Open,
-    /// It cannot, and the mount would only hide something from it.
+    /// The stage cannot reach the place, and a mount there would only hide something from it.
     Useless,
-    /// This directory is closed to the stage.
+    /// The stage cannot enter this directory, which must be covered.
     Cover(PathBuf),
 }
 
@@ -428,7 +428,7 @@ fn exchange_lines(known: &str, one: u32, other: u32) -> Option<String> {
     Some(lines)
 }
 
-/// Returns whether a mount only hides what is there.
+/// Returns whether a mount only hides the entry below it.
 fn is_mask(mount: &Mount) -> bool {
     match mount {
         Mount::Tmpfs { mode, .. } => *mode == 0,

@@ -56,7 +56,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Whether the stage gets a terminal of its own: when standard input and output are this process's controlling terminal.
+    /// Whether the stage gets its own terminal: when standard input and output are this process's controlling terminal.
     pub(crate) fn is_wanted([input, output, _]: &[OwnedFd; 3]) -> bool {
         is_controlling(output) && is_controlling(input)
     }
@@ -207,7 +207,7 @@ impl Drop for Copying {
     }
 }
 
-/// Keeps a stage without a terminal of its own from reading the caller's, if this process is in the background there: the kernel stops
+/// Keeps a stage without its own terminal from reading the caller's, if this process is in the background there: the kernel stops
 /// no reader of another session. Returns whether standard input was replaced.
 ///
 /// # Errors
@@ -348,7 +348,7 @@ struct Pump {
     suspends: Option<Sender<()>>,
     /// The last size that was passed on.
     size: [u16; 4],
-    /// Whether nobody has the stage's terminal open, temporarily or for good.
+    /// Whether nobody has the stage's terminal open, temporarily or permanently.
     closed: bool,
     /// Whether nobody has it open, its output does not fit here, and it takes no input: then poll(2) would return at once.
     stuck: bool,

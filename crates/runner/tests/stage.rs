@@ -508,7 +508,7 @@ fn trees_are_shown_as_asked() {
     let mut stage = place.sh("echo x > \"$0/r\" || echo refused");
     assert_eq!(text(&stage.arg(&data).ro(&data).output().unwrap().stdout), "refused\n");
     let mut stage = place.stage("/bin/sh");
-    // The view has only named paths, so there is no shell.
+    // The view has only named paths, so the stage finds no shell.
     assert_eq!(stage.view(View::Minimal).output().unwrap().outcome.ended, Ended::NotFound);
 }
 

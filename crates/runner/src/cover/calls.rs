@@ -57,7 +57,7 @@ impl Calls {
     /// Starts the thread that receives the calls.
     ///
     /// # Errors
-    /// Returns an error if there is no pipe or no thread.
+    /// Returns an error if the pipe or the thread cannot be created.
     pub(super) fn new(notices: Notices) -> io::Result<Self> {
         let (stopped, stop) = io::pipe()?;
         let state = Arc::new(Mutex::new(CallState::default()));

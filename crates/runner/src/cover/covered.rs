@@ -65,11 +65,11 @@ pub(super) enum State {
 /// The reason that a new file is not covered.
 #[derive(Debug)]
 pub(super) enum Doubt {
-    /// It was replaced again in the meantime.
+    /// The file was replaced again in the meantime.
     Again,
-    /// It is unknown who wrote it.
+    /// The writer of the file is unknown, for this reason.
     Unknown(&'static str),
-    /// Somebody may write to it.
+    /// Another process may write to the file.
     Open(io::Error),
 }
 

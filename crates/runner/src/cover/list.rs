@@ -52,7 +52,7 @@ impl CoverList {
                 let place = self_path(&open);
                 let events =
                     AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ONLYDIR;
-                // If one directory cannot be watched, none is: a missing event could be from any of them.
+                // If one directory cannot be watched, exeat watches none of them: a missing event could be from any.
                 self.touches = self.touches.take().and_then(|touches| {
                     let watched = touches.watch(&place);
                     watched

@@ -62,7 +62,7 @@ pub enum DiscoveryError {
     },
     /// The client asked for too many hosts.
     TooMany,
-    /// This version cannot ask the client.
+    /// The client of this preset cannot be asked by this version of exeat.
     Unknown,
 }
 

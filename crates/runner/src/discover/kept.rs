@@ -50,7 +50,7 @@ struct Answer {
     notes: Vec<String>,
 }
 
-/// Everything that an answer depends on.
+/// The inputs that determine an answer.
 #[derive(Debug)]
 pub(super) struct Question(Fields);
 

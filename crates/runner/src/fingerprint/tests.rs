@@ -16,7 +16,7 @@ use crate::request::{AuditTo, Request};
 /// Changes with their descriptions.
 type Changes<'a, T> = Vec<(&'static str, Box<dyn FnOnce(&mut T) + 'a>)>;
 
-/// A working directory with directories for data and HOME beside it.
+/// A working directory, with directories for data and HOME next to it.
 struct Dirs(PathBuf);
 
 impl Dirs {

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A writable tree in a directory of its own.
+/// A writable tree in a separate directory.
 struct Dirs {
     root: PathBuf,
     tree: PathBuf,

@@ -18,7 +18,7 @@ use crate::signals::RunRequest;
 
 /// A started stage. Two threads of this process serve it until its end.
 ///
-/// Dropping it kills every process of the sandbox with SIGKILL, and waits until none is left and the record is closed. That takes
+/// Dropping it kills every process of the sandbox with SIGKILL, and waits until all have ended and the record is closed. That takes
 /// milliseconds, or up to two seconds if bytes of the stage are still under way to an allowed host. For a polite end, call
 /// [`Running::stop`] and then [`Running::wait`].
 #[derive(Debug)]
