@@ -1,7 +1,7 @@
 //! Builds stage2 as a static executable, which the library embeds: one file installs everything, and no search path decides which
 //! helper runs.
 //!
-//! stage2 needs other flags than the rest: it is freestanding, at a fixed address, and has an entry of its own. It depends on
+//! stage2 needs other flags than the rest: it is freestanding, at a fixed address, and has its own entry point. It depends on
 //! `exeat-contract` alone, so two calls of the compiler build it. The packages of both name their directories, wherever cargo has put
 //! them.
 #![expect(
@@ -14,7 +14,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How both crates are compiled. The executable is copied into a memory file at every start, so its size is start-up time.
+/// Compiler flags for both crates. The executable is copied into a memory file at every start, so its size is start-up time.
 const COMMON: [&str; 6] = [
     "--edition=2024",
     "--cap-lints=allow",
@@ -24,7 +24,7 @@ const COMMON: [&str; 6] = [
     "-Ctarget-feature=+crt-static",
 ];
 
-/// How the executable is linked.
+/// Compiler flags for the executable.
 const LINKED: [&str; 7] = [
     "--crate-type=bin",
     "--crate-name=stage2",

@@ -42,7 +42,7 @@ const END: Duration = Duration::from_secs(10);
 /// The longest wait for a change.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Everything needed to start a sandbox.
+/// The settings for starting a sandbox.
 #[derive(Debug)]
 pub struct Launch {
     /// bubblewrap, from [`bwrap::find`](crate::bwrap::find).
@@ -133,7 +133,7 @@ pub enum SandboxEvent {
     Events,
     /// The sandbox is ending or has ended.
     Ended,
-    /// Nothing happened in the given time.
+    /// The given time passed without a change.
     None,
 }
 
@@ -158,9 +158,9 @@ struct Processes {
 /// The way in which a stage ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// It exited with this code.
+    /// The stage exited with this code.
     Exit(u8),
-    /// This signal ended it.
+    /// The stage was killed by this signal.
     Signal(i32),
 }
 

@@ -47,13 +47,13 @@ pub struct StepFinding {
 /// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// It works.
+    /// The step works.
     Held,
     /// Something is missing, and a run reports it.
     Partial,
     /// Without this step, nothing runs.
     Absent,
-    /// Nothing in this version depends on it.
+    /// The step is optional: every run works without it.
     Aside,
 }
 

@@ -5,14 +5,14 @@ use std::fmt;
 /// The degree to which one aspect of the sandbox is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enforced {
-    /// All of it.
+    /// The aspect is fully enforced.
     Full,
-    /// Some of it.
+    /// The aspect is partly enforced.
     Partial {
         /// The part that is lost, for people.
         missing: String,
     },
-    /// None of it.
+    /// The aspect is not enforced.
     Absent,
 }
 

@@ -8,7 +8,7 @@ use crate::layer::RefusingLayer;
 /// A remedy for a step that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fix {
-    /// One command, or a sentence if no command helps.
+    /// A command, or a sentence if no command helps.
     pub text: String,
     /// Shell lines with the same effect, made permanent. `None` if `text` is a sentence.
     pub script: Option<String>,

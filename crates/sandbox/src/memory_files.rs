@@ -42,7 +42,7 @@ impl MemoryFiles {
     }
 
     /// Returns the most bytes that memory files can have on this machine: all of its shared memory (`Shmem`, proc_meminfo(5)). Reads
-    /// one file; without an answer from the kernel, there is no bound.
+    /// one file; without an answer from the kernel, the number is unbounded.
     #[must_use]
     pub fn at_most() -> u64 {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();

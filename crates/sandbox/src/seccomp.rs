@@ -55,7 +55,7 @@ struct Refusal {
     cases: Vec<Case>,
 }
 
-/// One filter: the refused calls and the answer.
+/// A filter: the refused calls and the answer.
 #[derive(Debug, Clone)]
 struct Filter {
     errno: NamedNumber,

@@ -19,7 +19,7 @@ pub struct SandboxSpec {
     pub debuggable: bool,
 }
 
-/// One piece of the file tree.
+/// A piece of the file tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mount {
     /// A file or directory of the host, read-only.

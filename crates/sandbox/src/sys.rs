@@ -153,7 +153,7 @@ pub fn suspend_this_process(whole_group: bool) -> io::Result<bool> {
     Ok(waits()? > waited?)
 }
 
-/// Switches this thread alone, for good, to another user's credentials without supplementary groups. In the kernel, credentials
+/// Switches this thread alone, permanently, to another user's credentials without supplementary groups. In the kernel, credentials
 /// belong to a thread (credentials(7), "C library/kernel differences"). The C library would change all threads and take a lock, so
 /// this makes the system calls directly.
 pub(crate) fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {

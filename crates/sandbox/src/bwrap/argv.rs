@@ -14,7 +14,7 @@ use crate::spec::{Bytes, Mount, SandboxSpec};
 /// Size of bubblewrap's own `/dev` in memory: it holds nodes, not data.
 const DEV_SIZE: u64 = 1 << 20;
 
-/// One argument.
+/// An argument for bubblewrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
     /// A literal argument.

@@ -236,7 +236,7 @@ fn run(program: &[u8], arch: u32, number: u32, arguments: [u32; 6]) -> u32 {
     walk(program, arch, number, arguments).answer
 }
 
-/// One pass through a program: its answer, its end and its number of steps.
+/// A pass through a program: its answer, its end and its number of steps.
 struct Walk {
     answer: u32,
     last: usize,

@@ -225,7 +225,7 @@ pub(super) fn mount_renamed(events: RawFd, kept: &mut [KeptFile]) {
         else {
             break;
         };
-        // After two renames before one mount, it is unknown who made the second: the two numbers then stay different for good.
+        // After two renames before one mount, it is unknown who made the second: the two numbers then stay different.
         if let Ok((mounted, _)) = mounted
             && *renames == wanted
             && wanted == mounts.wrapping_add(1)
@@ -286,14 +286,14 @@ fn note_renames(events: RawFd, kept: &mut [KeptFile]) {
             let is_lost = mask & libc::IN_Q_OVERFLOW != 0;
             for file in kept.iter_mut() {
                 if is_lost {
-                    // The two numbers then stay different for good.
+                    // The two numbers then stay different.
                     file.status.renames = file.status.renames.wrapping_add(2);
                 } else if mask & libc::IN_MOVED_TO != 0 && file.watch == watch && file.name.as_c_str() == name
                 {
                     file.current = -1;
                     file.status.renames = file.status.renames.wrapping_add(1);
                 } else if mask & TOUCHED != 0 && file.current == watch && watch > 0 {
-                    // The two numbers then stay different for good.
+                    // The two numbers then stay different.
                     file.status.renames = file.status.renames.wrapping_add(2);
                 }
             }

@@ -99,7 +99,7 @@ pub(crate) struct Start {
     pub(crate) program: Program,
     /// Descriptors that stay open across exec, under the same numbers.
     pub(crate) kept: Vec<RawFd>,
-    /// One end of a pair of which only this process holds the other: end of file means that this process has ended or asks for the
+    /// An end of a socket pair. Only this process holds the other end, so end of file means that this process has ended or asks for the
     /// end.
     pub(crate) lifeline: OwnedFd,
     pub(crate) identity: Identity,
@@ -371,7 +371,7 @@ unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::
 /// The exit code of a guard whose program was killed, in a shell's convention.
 const KILLED: libc::c_int = 128 + libc::SIGKILL;
 
-/// Kills every child of this process until none is left, or none ends any more.
+/// Kills every child of this process until all have ended, or the others do not end.
 ///
 /// # Safety
 /// The caller must be the only thread and block every signal, and every child may be killed.

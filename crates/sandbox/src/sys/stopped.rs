@@ -23,11 +23,11 @@ const LOOK: libc::c_int = 20;
 /// The state of a sandbox's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rest {
-    /// All are stopped, or none exists.
+    /// Every process is stopped, or the sandbox has none.
     Stopped,
-    /// One waits for a file system or a device, and cannot stop before that (state `D`, proc_pid_stat(5)).
+    /// A process waits for a file system or a device, and cannot stop before that (state `D`, proc_pid_stat(5)).
     Waiting,
-    /// One runs or sleeps without being stopped.
+    /// A process runs or sleeps without being stopped.
     GoesOn,
 }
 

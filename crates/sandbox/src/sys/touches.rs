@@ -77,7 +77,7 @@ impl Touches {
         Ok(())
     }
 
-    /// Reads some of the events since the last call, or none if there are no more.
+    /// Reads some of the events since the last call. The result is empty after the last event.
     ///
     /// # Errors
     /// Returns the error of read(2), and `InvalidData` if the kernel has dropped events or they have another form.

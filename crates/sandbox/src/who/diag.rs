@@ -68,9 +68,9 @@ impl Diag {
 /// The meaning of one message.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// It answers another question.
+    /// The message answers another question.
     Unrelated,
-    /// No process has such a socket.
+    /// A socket with these addresses belongs to no process.
     NoSocket,
     Inode(u32),
 }
