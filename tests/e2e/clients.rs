@@ -44,7 +44,7 @@ pub(crate) fn cases(list: &mut Cases) {
 /// unanswered question takes 5 s.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// Unsets every proxy variable that exeat sets. A trial checks that none is left.
+/// Arguments of `env` that unset every proxy variable that exeat sets. A trial checks that the list is complete.
 const VARIABLES: &str = "-u HTTPS_PROXY -u https_proxy -u HTTP_PROXY -u http_proxy -u ALL_PROXY -u all_proxy \
                          -u NO_PROXY -u no_proxy -u NODE_USE_ENV_PROXY -u YARN_HTTP_PROXY -u YARN_HTTPS_PROXY \
                          -u JAVA_TOOL_OPTIONS \

@@ -138,7 +138,7 @@ fn size_limit(cx: &Cx) {
     run.run().exits(125).says("file too large");
 }
 
-/// L17: when the disk fills up during a run, nothing new is let out, but open connections get their close, and the
+/// L17: when the disk fills up during a run, new connections are refused, but open ones get their close, and the
 /// record its end.
 fn full_disk(cx: &Cx) {
     let (place, copy) = (cx.home().join("small"), cx.home().join("copy.jsonl"));
@@ -310,7 +310,7 @@ fn flood(cx: &Cx) {
     assert_eq!((most.len(), most[..4].to_vec()), (1024, vec![rounds, rounds, rounds, 1]), "{text}");
 }
 
-/// L16: a stage asks for a granted host in a loop: when the record is full, nothing more is let out, the run continues,
+/// L16: a stage asks for a granted host in a loop: when the record is full, new connections are refused, the run continues,
 /// and the record ends normally, within its size.
 fn full_record(cx: &Cx) {
     let good = cx.good();

@@ -116,7 +116,7 @@ fn main() -> ExitCode {
 /// Raises the soft limit of descriptors, if the hard one lets it. Each trial keeps its servers until all trials are over,
 /// and a shell of an ordinary user has 1024 descriptors.
 fn raise_descriptor_limit() {
-    /// What 1000 trials need, with room.
+    /// The descriptors that 1000 trials need, with a reserve.
     const ENOUGH: u64 = 16_384;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("RLIMIT_NOFILE");
     if soft < ENOUGH {

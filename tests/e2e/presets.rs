@@ -53,7 +53,7 @@ fn reports_last(cx: &Cx) {
     assert!(done.exits(0).record().events("note").iter().any(|note| note["what"] == "hosts_missing"));
     assert!(!done.stderr().contains("hosts may be missing"), "{done:?}");
     run(cx, &path, &["--dry-run", "-p", "npm", "--", "true"]).exits(0).says("hosts may be missing");
-    // After a client that succeeds there is no doubt to report.
+    // If the client succeeds, exeat reports no missing hosts.
     let path = client(cx, 0);
     let done = run(cx, &path, &["-p", "npm", "--", "true"]);
     assert!(!done.exits(0).stderr().contains("may be missing"), "{done:?}");

@@ -93,7 +93,7 @@ fn everything_holds(cx: &Cx) {
         assert!(attempt["held"] == true || may_be_skipped, "{attempt:#}");
         assert_ne!(text(attempt, "why"), "", "{attempt:#}");
     }
-    // The host's resolver is asked for the known name of its owner, and for nothing that a stage asked for.
+    // exeat asks the host's resolver only for the known name, and for nothing that a stage asked for.
     assert_eq!(cx.bench().dns.queries("exeat-prove.invalid").len(), 0);
     for secret in ["password", "machine example.com"] {
         assert!(!done.stdout().contains(secret), "a credential was printed");

@@ -544,7 +544,7 @@ fn through_another(cx: &Cx) {
     shown.exits(0).shows(&format!("proxy     {via} (its record has the decisions)"));
 }
 
-/// K38: without the proxy there is no way out, and a proxy that replaces it is used.
+/// K38: without the proxy nothing gets out, and a proxy that replaces it is used.
 fn ends_in_mid_run(cx: &Cx) {
     let good = format!("{}:7", cx.good());
     let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);

@@ -52,7 +52,7 @@ pub(crate) fn hog_vfork(megabytes: &str, millis: &str) -> ProbeResult {
     let micros = number::<usize>(millis)? * 1000;
     let mut stack = vec![0_u8; 64 << 10];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the child has a stack of its own, which grows down from its end, and has ended when clone returns.
+    // SAFETY: the child has its own stack, which grows down from its end, and has ended when clone returns.
     unsafe {
         let top = stack.as_mut_ptr().add(stack.len()).cast();
         check(libc::clone(child, top, flags, std::ptr::without_provenance_mut(micros)).into())?;

@@ -129,7 +129,7 @@ impl AuditLog {
         for record in &self.records {
             let conn = record["conn"].as_u64();
             match record["event"].as_str() {
-                // Nobody accepted a direct attempt, so there is no connection to close.
+                // Nobody accepted a direct attempt, so the record has no connection to close.
                 Some("decision") if record["via"] == "direct" => assert_eq!(conn, None, "{record}"),
                 // An aggregate of a flood of refusals.
                 Some("decision") if conn.is_none() => {

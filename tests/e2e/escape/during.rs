@@ -99,7 +99,7 @@ fn links(cx: &Cx) {
         names = made.join(" "),
     );
     cx.outside(["mkdir", "pkg"]).cwd(cx.dir()).run().exits(0);
-    // In a subdirectory, `.git` is a tree of its own.
+    // In a subdirectory, `.git` is a separate tree.
     for cwd in [".", "pkg"] {
         let script = format!("cd \"$(git rev-parse --show-toplevel)\"; {script}");
         let mut live =

@@ -7,7 +7,7 @@ pub(super) fn cases(list: &mut Cases) {
 }
 
 fn attack(cx: &Cx) {
-    // If the kernel has it turned off, the trial shows nothing, and there is no risk.
+    // If the kernel has io_uring turned off, the trial shows nothing, and a stage cannot use it either.
     let open = super::outside(cx, "io-uring").stdout() == "ok\n";
     super::refused_inside(cx, "io-uring", &["ENOSYS", "EPERM"]);
     if !open {

@@ -74,7 +74,7 @@ fn through(cx: &Cx) {
     assert!(!read(cx, ".git/config").expect("git's configuration").contains("stage"));
 }
 
-/// The other files of the directory stay; in an allowed directory repositories are protected as everywhere.
+/// The other files of the directory stay; in an allowed directory repositories are protected as elsewhere.
 fn inside(cx: &Cx) {
     let script = "echo stage >.claude/commands/new; echo stage >.claude/commands/old
         (echo stage >.claude/settings.json; echo stage >.claude/other; rm .claude/settings.json

@@ -100,7 +100,7 @@ fn pointers(cx: &Cx) {
     fs::remove_dir_all(cx.home().join(".git")).expect("the repository");
 }
 
-/// What a flag hides from one stage is not shown to a later one because of a `.git` that the first one made.
+/// A later stage does not see what a flag hid from an earlier one, even if the earlier one made a `.git` there.
 fn hide_surroundings(cx: &Cx) {
     let scene = "mkdir -p app/secrets app/sub app/a/b/secrets app/a/b/sub app/c/d/sub; git init -q app/c/d; echo mine > app/c/d/f; echo s > app/secrets/key; echo s > app/a/b/secrets/key";
     host(cx, cx.dir(), scene);
@@ -111,7 +111,7 @@ fn hide_surroundings(cx: &Cx) {
         .for_each(|top| assert!(!read(top).stdout().contains('s'), "nothing is shown without a repository"));
     let plant = format!("for dir in . a/b; do {GIT} init -q $dir; done; cat secrets/key");
     cx.exeat(["run", "--mask", "secrets", "--", "sh", "-c", &plant]).cwd(&app).run().exits(1);
-    // One that was there before is shown as ever.
+    // A repository that existed before is still shown.
     inside_of(cx, &app.join("c/d/sub"), "cat ../f").exits(0).prints("mine\n").silent();
     for top in &tops {
         assert!(top.join(".git/objects").is_dir(), "the repository stays");

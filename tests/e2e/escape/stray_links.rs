@@ -324,7 +324,7 @@ fn working_directory(cx: &Cx) {
     cx.exeat(write).cwd(&cx.dir().join("inside")).env("PWD", &through.display().to_string()).run().exits(0);
     live.wait();
     led.nowhere();
-    // Without PWD there is no link: the caller chose the directory.
+    // Without PWD the path has no link: the caller chose the directory.
     cx.exeat(["run", "--", "sh", "-c", "echo x > planted"]).cwd(&victim).run().exits(0);
 }
 

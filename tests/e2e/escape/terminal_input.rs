@@ -64,7 +64,7 @@ fn not_there(cx: &Cx) {
     }
 }
 
-/// The stage changes the settings of its own terminal. With `sandbox.tty=off` it changes the caller's.
+/// The stage changes the settings of its terminal. With `sandbox.tty=off` it changes the caller's.
 fn settings(cx: &Cx) {
     let script = "stty -echo -icanon rows 7 cols 8; stty intr ^X; echo set; read -r word; exit 0";
     for (tty, own) in [("auto", true), ("off", false)] {

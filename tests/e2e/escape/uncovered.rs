@@ -704,8 +704,8 @@ fn of_root(cx: &Cx) {
     }
 }
 
-/// Without an inotify instance there is no watch, which is unknown when `run_start` is written. The record says so at
-/// the end, and a file that the host replaces ends the stage.
+/// Without an inotify instance exeat cannot watch, which is not known yet when `run_start` is written. The record says
+/// so at the end, and a file that the host replaces ends the stage.
 fn unwatched(cx: &Cx) {
     // The limit of a private user namespace: other trials of this user need theirs.
     let none = r#"exec unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_inotify_instances &&
