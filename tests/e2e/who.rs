@@ -236,7 +236,7 @@ fn crowd(cx: &Cx) {
     let done = cx.sh(&[], &python(cx, &script)).deadline(Duration::from_secs(60)).run();
     done.exits(0);
     assert!(start.elapsed() < Duration::from_secs(50));
-    // As many refusals, and no wait longer than WHO for each.
+    // 100 refusals, and none of them waits longer than WHO.
     let took: f64 = done.stdout().trim().parse().expect("seconds");
     assert!(took < 10.0, "{took} s");
     assert_eq!(done.record().events("decision").len(), 100);

@@ -42,7 +42,7 @@ fn attack(cx: &Cx) {
     cx.exeat(words).in_mounts(&mounts).run().exits(0).prints("plain\n");
     fs::remove_dir(&alias).expect("nothing is left mounted");
 
-    // What is read-only in a tree is so wherever a mount shows the tree, or a part of it, once more.
+    // A read-only path of a tree is read-only wherever another mount shows the tree or a part of it.
     let made = "git init -q .; mkdir -p a/b/c/d/tree e/f/g/h/git .vscode; echo old >.envrc; echo old >.vscode/x; echo old >.git/hooks/x; : >own.toml";
     cx.outside(["sh", "-c", made]).run().exits(0);
     let dir = cx.dir().display();
