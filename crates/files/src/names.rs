@@ -19,7 +19,7 @@ use rustix::fs::RenameFlags;
 /// `.ssh`, both give one name here, while realpath(3) keeps the words.
 ///
 /// # Errors
-/// What open(2) with `O_PATH` says; `NotFound` when nothing has that name any more.
+/// Returns errors of open(2) with `O_PATH`, and `NotFound` if nothing has that name any more.
 pub fn true_name(path: &Path) -> io::Result<PathBuf> {
     let place = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)?;
     let name = fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
@@ -43,7 +43,7 @@ pub fn future_path(path: &Path) -> PathBuf {
 /// Opens the entry at a path that contains no link, of any kind, without access to its contents (`O_PATH`).
 ///
 /// # Errors
-/// `ELOOP` where there is a link, and what else openat2(2) says.
+/// Returns `ELOOP` at a link, and other errors of openat2(2).
 pub fn open_plain(path: &Path) -> io::Result<OwnedFd> {
     open_without_links(path, OFlag::O_PATH)
 }
@@ -51,7 +51,7 @@ pub fn open_plain(path: &Path) -> io::Result<OwnedFd> {
 /// Opens the regular file at a path that has no link in it, for reading. Nothing that has the name makes the open wait.
 ///
 /// # Errors
-/// As [`open_plain`]; `InvalidInput` for anything but a regular file.
+/// Returns errors of [`open_plain`], and `InvalidInput` for anything but a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = File::from(open_without_links(path, flags)?);
@@ -71,10 +71,10 @@ pub fn is_absent(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG))
 }
 
-/// The device and the inode of what is at a path that has no link in it.
+/// Returns the device and the inode of the entry at a path that contains no link.
 ///
 /// # Errors
-/// As [`open_plain`].
+/// Returns errors of [`open_plain`].
 pub fn id_of_plain(path: &Path) -> io::Result<(u64, u64)> {
     let meta = File::from(open_plain(path)?).metadata()?;
     Ok((meta.dev(), meta.ino()))
@@ -83,17 +83,17 @@ pub fn id_of_plain(path: &Path) -> io::Result<(u64, u64)> {
 /// Returns the [`true_name`] of such a path.
 ///
 /// # Errors
-/// As [`open_plain`].
+/// Returns errors of [`open_plain`].
 pub fn plain_name(path: &Path) -> io::Result<PathBuf> {
     let place = open_plain(path)?;
     fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
-/// Renames over nothing. Some file systems take no flags of renameat2(2), such as NFS, 9P and FUSE without them: there a plain rename
-/// follows a look whether the name is free.
+/// Renames over nothing. Some file systems take no flags of renameat2(2), such as NFS, 9P and FUSE without them: there, this
+/// checks that the name is free and then uses a plain rename.
 ///
 /// # Errors
-/// `EEXIST` where the name is taken, and what else rename(2) says.
+/// Returns `EEXIST` if the name is taken, and other errors of rename(2).
 pub(crate) fn rename_new(
     from: impl AsFd,
     name: impl AsRef<Path>,
@@ -244,10 +244,10 @@ pub fn first_below<'a>(dir: &Path, paths: impl IntoIterator<Item = &'a Path>) ->
     })
 }
 
-/// The whole of a file whose size nobody knows beforehand, as in `/proc`: to find it out, the standard library begins with 32 bytes.
+/// Reads a whole file whose size is not known beforehand, as in `/proc`, where the standard library begins with 32 bytes.
 ///
 /// # Errors
-/// What open(2) and read(2) say.
+/// Returns errors of open(2) and read(2).
 pub fn whole(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(16 << 10);
     File::open(path)?.read_to_end(&mut bytes)?;

@@ -45,10 +45,10 @@ pub enum Output {
 }
 
 impl Output {
-    /// Opens it. A link at the place itself is replaced, unless it leads to a pipe or a device.
+    /// Opens the output. A link at the path itself is replaced, unless it leads to a pipe or a device.
     ///
     /// # Errors
-    /// What keeps it from being opened, or a file from being made there; a named pipe that nobody reads.
+    /// Returns an error if the output cannot be opened, no file can be made there, or it is a named pipe that nobody reads.
     pub fn open(path: &Path) -> io::Result<Self> {
         let is_special = |end: &End| end.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
         let Some(end) = LinkRule::from_env().walk(path).ok().filter(is_special) else {
@@ -65,10 +65,10 @@ impl Output {
         options.open(held).map(Self::Stream)
     }
 
-    /// Writes it, where it is a file with this mode.
+    /// Writes the output. A file gets this mode.
     ///
     /// # Errors
-    /// What `write` says, or what keeps the file from its place.
+    /// Returns errors of `write`, and an error if the file cannot be put in its place.
     pub fn write(
         &self,
         mode: u32,
@@ -133,7 +133,7 @@ impl FilePlace {
     /// Opens the directory of a path. Its last name may be missing, and is not followed if it is a link.
     ///
     /// # Errors
-    /// What keeps the link rule from the directory; `IsADirectory` where there is one at the place itself.
+    /// Returns an error if the link rule does not lead to the directory, and `IsADirectory` if the path itself is a directory.
     pub fn open(path: &Path) -> io::Result<Self> {
         if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
             return Err(io::ErrorKind::IsADirectory.into());
@@ -145,7 +145,7 @@ impl FilePlace {
     /// Finds out whether a file can be made there.
     ///
     /// # Errors
-    /// What keeps it from being made.
+    /// Returns an error if it cannot be made.
     pub fn checked(self) -> io::Result<Self> {
         let (draft, _) = self.draft(0o600)?;
         self.unlink(&draft)?;
@@ -187,7 +187,7 @@ impl FilePlace {
     /// more: `write` is called again then.
     ///
     /// # Errors
-    /// What `write` says, or what keeps the file from its place.
+    /// Returns errors of `write`, and an error if the file cannot be put in its place.
     pub fn replace(&self, mode: u32, write: impl FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         self.replace_with(mode, write, |_| Ok(()))
     }

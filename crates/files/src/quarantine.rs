@@ -230,10 +230,10 @@ impl Watch {
         self.tree.as_fd()
     }
 
-    /// The run's directory in the tree's quarantine, which this makes.
+    /// Returns the run's directory in the tree's quarantine, and makes it on first use.
     ///
     /// # Errors
-    /// Why it cannot be made, each time anew.
+    /// Returns an error if it cannot be made. Each call tries again.
     pub fn store(&self) -> io::Result<&Store> {
         if let Some(store) = self.store.get() {
             return Ok(store);
@@ -251,7 +251,7 @@ impl Watch {
     /// Keeps other runs of this user from replacing files until this is dropped.
     ///
     /// # Errors
-    /// Where another one does not come to an end.
+    /// Returns an error if another run does not release the lock in time.
     pub fn lock(&self) -> io::Result<Option<Flock<File>>> {
         self.keeper.lock()
     }
@@ -291,7 +291,7 @@ impl Watch {
     /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
     ///
     /// # Errors
-    /// What keeps the list from being written.
+    /// Returns an error if the list cannot be written.
     pub fn note_own(&self, file: &File) -> io::Result<()> {
         self.keeper.note_own(file)
     }
@@ -445,7 +445,7 @@ impl Watch {
         loop {
             let before = found.len();
             let is_cut = self.settle_some_of(most, pattern, &mut found);
-            // What was moved makes room for others among the entries that are read.
+            // Moved entries make room for others among the entries that are read.
             let is_moved = |found: &Leftover| found.moved.is_ok();
             if !is_cut || !found.get(before..).is_some_and(|found| found.iter().any(is_moved)) {
                 return found;

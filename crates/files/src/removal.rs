@@ -18,13 +18,14 @@ use crate::quarantine::random;
 /// Names of a directory that are read at once.
 const AT_ONCE: usize = 4096;
 
-/// Removes an entry of a directory with all that is in it. That there is none is no error.
+/// Removes an entry of a directory with all that is in it. A missing entry is not an error.
 ///
 /// A directory of directories gives them to the top of the tree that is removed, before it goes itself: a few descriptors are
 /// enough for any depth.
 ///
 /// # Errors
-/// What keeps a part of it in its place, such as `EXDEV` where something is mounted; the rest may be gone. `TimedOut` at the deadline `until`.
+/// Returns the error that keeps a part of it in place, such as `EXDEV` at a mount; the rest may be gone. Returns `TimedOut` at the
+/// deadline `until`.
 pub fn remove_tree(dir: BorrowedFd<'_>, name: &OsStr, until: Option<Instant>) -> io::Result<()> {
     let check = || match until.is_some_and(|until| Instant::now() > until) {
         true => Err(io::Error::new(io::ErrorKind::TimedOut, "there is too much in it to be removed in time")),
@@ -125,7 +126,7 @@ mod tests {
             deep = enter(&deep, OsStr::new("d")).unwrap();
         }
         let dir = File::open(&root).unwrap();
-        // Twice: what is gone is no error.
+        // Twice: a missing entry is not an error.
         remove_tree(dir.as_fd(), OsStr::new("top"), None).unwrap();
         remove_tree(dir.as_fd(), OsStr::new("top"), None).unwrap();
         assert!(!top.exists());

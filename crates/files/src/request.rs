@@ -30,7 +30,7 @@ pub struct Files {
     pub bounds: Vec<Bounds>,
     /// The paths that the stage declared, if they bound the binds.
     pub declared: Option<Declared>,
-    /// A directory of its own in which the stage starts, in place of the working directory.
+    /// A separate directory in which the stage starts, instead of in the working directory.
     pub work: Option<WorkDir>,
     /// Files that decided about this run, such as its policy, as the caller named them: read-only to the stage. Absolute.
     pub deciding: Vec<PathBuf>,

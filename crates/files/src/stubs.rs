@@ -111,7 +111,7 @@ fn note(keeper: &Keeper, path: &Path, mark: Mark) -> io::Result<()> {
 /// Takes the stubs off the list that are gone. File systems write a file to the disk that is renamed over another one, so this
 /// is not done each time.
 fn forget_gone(dir: &Path) -> io::Result<()> {
-    // Where it cannot be looked for now it may come back.
+    // A file that cannot be inspected now may still exist.
     let is_gone = |made: &Made| match lstat(&made.path) {
         Ok(stat) => Mark::from_stat(&stat) != made.mark,
         Err(errno) => errno == Errno::ENOENT,
@@ -154,10 +154,10 @@ impl Stub {
         text_of(path).is_some()
     }
 
-    /// Holds a name, if it is one that can be held, in a repository that is there. `None` also for a file that somebody else has made.
+    /// Holds a name in an existing repository, if the name can be held. Returns `None` also for a file that somebody else has made.
     ///
     /// # Errors
-    /// What keeps the file from being made or locked; that a file says what a stub says, and exeat has not made it.
+    /// Returns an error if the file cannot be made or locked, or if a file has the text of a stub and exeat has not made it.
     pub fn hold(path: &Path, keeper: &Keeper) -> io::Result<Option<Self>> {
         let Some((text, repository)) = text_of(path) else { return Ok(None) };
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };

@@ -28,7 +28,7 @@ pub fn walk_home(variable: Option<&OsStr>) -> Result<PathBuf, (PathBuf, WalkErro
         .unwrap_or_else(|| "/".into());
     let links = LinkRule::without_home();
     let end = links.walk(&home).map(|end| end.real);
-    // What is missing leads nowhere, but the part that is there may.
+    // A missing path leads nowhere, but the part that exists may.
     match end.or_else(|_| links.walk_existing(&home).map(|_| home.clone())) {
         Err(link @ WalkError::Link { .. }) => Err((home, link)),
         end => Ok(end.unwrap_or(home)),
@@ -41,7 +41,7 @@ const KEPT: Duration = Duration::from_secs(1);
 /// Describes a user from the user database.
 ///
 /// # Errors
-/// When it does not answer.
+/// Returns an error if the database does not answer.
 pub fn user_of(uid: Uid) -> nix::Result<Option<User>> {
     static ANSWERS: Mutex<Vec<(Uid, Instant, Option<User>)>> = Mutex::new(Vec::new());
     let answers = || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,10 +58,10 @@ pub fn user_of(uid: Uid) -> nix::Result<Option<User>> {
     Ok(user)
 }
 
-/// Takes it as no entry where a database calls that an error (getpwnam(3), "ERRORS").
+/// Returns `None` for a missing entry, also if a database reports it as an error (getpwnam(3), "ERRORS").
 ///
 /// # Errors
-/// Any other error.
+/// Returns every other error.
 pub fn entry<T>(entry: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
     match entry {
         Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),

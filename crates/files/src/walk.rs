@@ -149,7 +149,7 @@ impl End {
     /// Describes what stands at the end.
     ///
     /// # Errors
-    /// What fstat(2) says.
+    /// Returns errors of fstat(2).
     pub fn metadata(&self) -> io::Result<Metadata> {
         File::from(self.file.try_clone()?).metadata()
     }
@@ -157,7 +157,7 @@ impl End {
     /// Opens the end for reading. On a named pipe this waits for a writer, as open(2) does.
     ///
     /// # Errors
-    /// What open(2) says.
+    /// Returns errors of open(2).
     pub fn read(&self) -> io::Result<File> {
         // A path opened with O_PATH is opened again through /proc (open(2), O_PATH).
         fs::OpenOptions::new().read(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
@@ -222,7 +222,7 @@ impl LinkRule {
     /// Follows a path to its end. A relative path starts at the working directory.
     ///
     /// # Errors
-    /// [`WalkError::Link`] where a link on the way is not to be followed; otherwise what openat(2) says.
+    /// Returns [`WalkError::Link`] for a link that must not be followed, and errors of openat(2).
     pub fn walk(&self, path: &Path) -> Result<End, WalkError> {
         // A relative path begins where the caller's shell says that it is: a link on that way is judged like any other.
         let pwd = std::env::var_os("PWD").filter(|_| path.is_relative());
@@ -259,7 +259,7 @@ impl LinkRule {
     /// is a link.
     ///
     /// # Errors
-    /// As [`walk`](Self::walk), for the directory.
+    /// Returns errors of [`walk`](Self::walk) for the directory.
     pub fn walk_parent(&self, path: &Path) -> Result<(End, OsString), WalkError> {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::EISDIR.into());
@@ -268,10 +268,10 @@ impl LinkRule {
         Ok((self.walk(dir)?, name.to_owned()))
     }
 
-    /// Follows a path as far as something is there, for a directory that is to be made.
+    /// Follows a path as far as it exists, for a directory that is to be made.
     ///
     /// # Errors
-    /// As [`walk`](Self::walk), for the part that is there. A link to nothing is an error.
+    /// Returns errors of [`walk`](Self::walk) for the part that exists. A link to nothing is an error.
     pub fn walk_existing(&self, path: &Path) -> Result<End, WalkError> {
         let mut last = WalkError::from(Errno::ENOENT);
         for above in path.ancestors() {
@@ -286,7 +286,7 @@ impl LinkRule {
     /// Opens a directory, and makes what is missing of it with this mode: name by name, each in the directory that was judged.
     ///
     /// # Errors
-    /// As [`walk`](Self::walk), for the part that is there, and what mkdirat(2) says.
+    /// Returns errors of [`walk`](Self::walk) for the part that exists, and of mkdirat(2).
     pub fn make_directory(&self, path: &Path, mode: Mode) -> Result<OwnedFd, WalkError> {
         let mut missing = Vec::new();
         for above in path.ancestors() {
@@ -310,18 +310,18 @@ impl LinkRule {
         Err(Errno::ENOENT.into())
     }
 
-    /// The real path of a file that may be missing, whose last name is not followed.
+    /// Returns the real path of a file that may be missing, whose last name is not followed.
     ///
     /// # Errors
-    /// As [`walk_parent`](Self::walk_parent).
+    /// Returns errors of [`walk_parent`](Self::walk_parent).
     pub fn place(&self, path: &Path) -> Result<PathBuf, WalkError> {
         self.walk_parent(path).map(|(dir, name)| dir.real.join(name))
     }
 
-    /// The real path of a file that may be missing, whose last name is followed. A link to nothing is an error.
+    /// Returns the real path of a file that may be missing, whose last name is followed. A link to nothing is an error.
     ///
     /// # Errors
-    /// As [`walk`](Self::walk).
+    /// Returns errors of [`walk`](Self::walk).
     pub fn place_at_end(&self, path: &Path) -> Result<PathBuf, WalkError> {
         match self.walk(path) {
             Err(error) if error.is_absent() && !path.is_symlink() => self.place(path),
@@ -394,11 +394,11 @@ impl LinkRule {
         known.or_else(|| homes.find(|known| dir.starts_with(known) && !self.home.starts_with(known)))
     }
 
-    /// Notes trees that a stage is about to write, where links in them would be followed later. By rules that are made from then
-    /// on they are not.
+    /// Notes trees that a stage is about to write, if links in them would be followed later. Rules that are made from then on do not
+    /// follow these links.
     ///
     /// # Errors
-    /// What the kernel says to the file `written` in the state directory.
+    /// Returns errors of the file `written` in the state directory.
     pub fn note_written<'a>(&self, trees: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {
         let is_trusted = |tree: &Path| self.trusted().any(|it| it.dir.starts_with(tree) || it.includes(tree));
         let known = self.written();
@@ -437,7 +437,7 @@ impl LinkRule {
         match file.and_then(|file| file.take(MOST).read_to_end(&mut bytes)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
-            // What cannot be read may name any tree.
+            // A list that cannot be read may name any tree.
             Err(_) => return vec!["/".into()],
         }
         let paths = bytes.split(|byte| *byte == 0).filter(|path| !path.is_empty());

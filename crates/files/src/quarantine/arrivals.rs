@@ -98,7 +98,7 @@ impl Arrivals {
     /// came while another run went on, and is the next to be taken; but for that run's empty directories.
     ///
     /// # Errors
-    /// What inotify_add_watch(2) says.
+    /// Returns errors of inotify_add_watch(2).
     pub fn new(watches: Arc<[Watch]>, inotify: &Inotify) -> io::Result<Self> {
         let began = Instant::now();
         let (nodes, dirs, first_look) = (Vec::new(), HashMap::new(), Duration::ZERO);
@@ -137,7 +137,7 @@ impl Arrivals {
         let missing = &watch.missing;
         // Of each of these directories there are several names.
         let mut repositories: HashMap<&Path, bool> = HashMap::new();
-        // What cannot be looked at is there.
+        // An entry that cannot be inspected counts as present.
         let look = |name: &Path| matches!(watch.stat(name), Err(Errno::ENOENT | Errno::ENOTDIR));
         let mut rules: Vec<(PathBuf, Rule)> = Vec::new();
         for name in &missing.pointers {
@@ -227,11 +227,12 @@ impl Arrivals {
         self.is_due || self.links.is_due()
     }
 
-    /// Takes what has come from the host's sight. Where `mount` fails the stage's directory is moved away from under it. `in_sight` is
-    /// told when the host may see something, and when it does not any more.
+    /// Hides new entries from the host. If `mount` fails, the stage's directory is moved away from under it. `in_sight` is called when the
+    /// host may see something, and when it does not any more.
     ///
     /// # Errors
-    /// What cannot be taken, and that more has come than is taken in one run: the stage is to be ended. `found` has what was taken.
+    /// Returns an error if an entry cannot be hidden, or if a run has more entries than the limit: the caller must end the stage. `found`
+    /// has what was hidden.
     pub fn settle(
         &mut self,
         inotify: &Inotify,
@@ -248,7 +249,7 @@ impl Arrivals {
             found.extend(taken.into_iter().filter_map(|link| link.store(&self.watches)));
             settled?;
         }
-        // What lies deeper is seen when the directories above it are watched.
+        // Deeper entries are seen when the directories above them are watched.
         while self.is_due {
             self.is_due = false;
             in_sight(true);

@@ -56,7 +56,7 @@ impl Watch {
     /// Moves what is in a directory that was empty.
     ///
     /// # Errors
-    /// What keeps it from being listed.
+    /// Returns an error if the directory cannot be listed.
     pub(super) fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> nix::Result<Vec<Leftover>> {
         let listed = let_in(dir, || entries(dir))?;
         let names: Vec<_> = listed.flatten().take(ENTRIES).map(|(name, _)| name).collect();
@@ -64,8 +64,8 @@ impl Watch {
         Ok(names.iter().filter_map(settle).collect())
     }
 
-    /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what had appeared
-    /// in the one and what keeps the other away.
+    /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what appeared
+    /// in the directories, and the repositories that could not be put back.
     pub(super) fn settle_exchanged(&self) -> Vec<Leftover> {
         let exchanged = std::mem::take(&mut *self.exchanged.lock().unwrap_or_else(PoisonError::into_inner));
         let mut all = Vec::new();
@@ -102,7 +102,7 @@ impl Watch {
     /// Gives a repository its place back. What git obeys in it is moved first, while it has a name that git does not look for.
     ///
     /// # Errors
-    /// Where it is instead.
+    /// Returns the path where the repository is instead.
     fn give_back(&self, item: &Exchanged, found: &mut Vec<Leftover>) -> Result<(), PathBuf> {
         let tree = self.tree();
         let way = PathBuf::from(beside());

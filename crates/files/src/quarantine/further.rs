@@ -235,7 +235,7 @@ impl Watch {
         }
         let mut entries = let_in(dir.as_fd(), || list_first_parts(dir.as_fd(), LISTED))?;
         entries.retain(|entry| !includes(&it.known, entry));
-        // What is moved aside is named in the same order each time.
+        // The lines about moved entries have the same order each time.
         entries.sort();
         Ok(entries)
     }

@@ -125,10 +125,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Writes down what is watched.
+    /// Writes the list of watched names.
     ///
     /// # Errors
-    /// What writing to the state directory says.
+    /// Returns errors of writing to the state directory.
     pub fn write(state: &Path, run: &str, watches: &[Watch]) -> io::Result<Self> {
         let dir = state.join(LIVE);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
@@ -152,18 +152,18 @@ impl Journal {
         Ok(Self { path, lock })
     }
 
-    /// A descriptor that keeps the journal locked until the last copy of it is closed.
+    /// Returns a descriptor that keeps the journal locked until the last copy of it is closed.
     ///
     /// # Errors
-    /// What dup(2) says.
+    /// Returns errors of dup(2).
     pub fn keep_locked(&self) -> io::Result<OwnedFd> {
         self.lock.try_clone().map(OwnedFd::from)
     }
 
-    /// Says to other runs that the end of this one has begun: what they leave from now on is not settled by it.
+    /// Tells other runs that the end of this one has begun, so that it does not settle what they leave from now on.
     ///
     /// # Errors
-    /// What fchmod(2) says.
+    /// Returns errors of fchmod(2).
     pub fn begin_end(&self) -> io::Result<()> {
         self.lock.set_permissions(fs::Permissions::from_mode(ENDING))
     }
@@ -418,7 +418,7 @@ impl Live {
         self.access.get(dir).copied()
     }
 
-    /// Whether what stands at a path was made while such a run went on: it is not the caller's.
+    /// Whether the entry at a path was made during such a run, so that it is not the caller's.
     #[must_use]
     pub fn has_made(&self, path: &Path) -> bool {
         if self.runs.is_empty() {

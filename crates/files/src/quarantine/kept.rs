@@ -218,10 +218,11 @@ fn stand(run: String, mut items: Vec<Item>) -> SetAside {
 
 const CHANGED: &str = "it is not known to be what was set aside, as it may have been replaced: look at it, and move it yourself if it is yours";
 
-/// Gives something its place back, by one rename.
+/// Moves an entry back to its place, by one rename.
 ///
 /// # Errors
-/// `InvalidData` for something else than was set aside, `AlreadyExists` where the place is taken; what else keeps it in the quarantine. Nothing has changed then.
+/// Returns `InvalidData` for an entry that is not the one set aside, `AlreadyExists` if its place is taken, and any other error that keeps
+/// it in the quarantine. Nothing has changed then.
 pub fn restore(run: &str, item: &Item) -> io::Result<()> {
     item.run_directory(run)?;
     let quarantine = OpenQuarantine::for_item(item)?;

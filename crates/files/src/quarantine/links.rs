@@ -62,7 +62,7 @@ impl NewLinks {
     /// Watches the directories that the search at the start has looked into.
     ///
     /// # Errors
-    /// What inotify_add_watch(2) says.
+    /// Returns errors of inotify_add_watch(2).
     pub(super) fn new(watches: &[Watch], inotify: &Inotify) -> nix::Result<Self> {
         let mut all = Self { dirs: HashMap::new(), due: Vec::new(), taken: 0 };
         for (number, watch) in watches.iter().enumerate() {
@@ -104,10 +104,10 @@ impl NewLinks {
         !self.due.is_empty()
     }
 
-    /// Takes the names of links that have come, and has new directories watched. `taken` has these links, which are to be stored.
+    /// Takes away the names of new links, and watches new directories. `taken` has these links, which the caller must store.
     ///
     /// # Errors
-    /// What cannot be taken or watched, and that there are too many: the stage is to be ended.
+    /// Returns an error if a link cannot be taken, a directory cannot be watched, or a run has too many: the caller must end the stage.
     pub(super) fn settle(
         &mut self,
         watches: &[Watch],

@@ -62,10 +62,11 @@ impl Access {
         })
     }
 
-    /// Takes from a directory what it has more than this, and says whether there was anything.
+    /// Removes permissions of a directory that exceed these. Returns whether any did.
     ///
     /// # Errors
-    /// What keeps it open. A directory that is not the owner's is not changed: a stage can only have put it there.
+    /// Returns the error that keeps the directory open. It does not change a directory that is not the owner's: a stage can only have put
+    /// it there.
     pub(super) fn restore(self, dir: BorrowedFd<'_>, owner: Uid) -> io::Result<bool> {
         if !self.is_exceeded_by(dir, owner) {
             return Ok(false);

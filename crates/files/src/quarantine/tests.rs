@@ -480,7 +480,7 @@ fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
         let keeper = Keeper { run: format!("RUN{number}"), state: Some(state.clone()) };
         let watch = Watch::start(missing, keeper).unwrap();
         fs::write(tree.join(".envrc"), "evil").unwrap();
-        // In the first round there is no quarantine yet; in the last one it is the stage's.
+        // In the first round the tree has no quarantine yet; in the last one the stage made it.
         if number == 2 {
             fs::rename(tree.join(DIRECTORY), root.join("away")).unwrap();
             fs::create_dir(tree.join(DIRECTORY)).unwrap();

@@ -296,7 +296,7 @@ impl Search<'_> {
             Err(error) if is_absent(&error) => {}
             Err(error) => return self.unseen(&at, &error, obeyed),
         }
-        // What is let through counts as known, there or not.
+        // A name that is let through counts as known, whether it exists or not.
         let let_through = self.open.iter().filter(|open| open.parent() == Some(&dir.join(above)));
         let let_through = let_through.filter_map(|open| open.file_name()?.to_str().map(str::to_owned));
         let let_through: BTreeSet<String> =

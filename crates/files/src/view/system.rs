@@ -298,7 +298,7 @@ impl<'a> Builder<'a> {
         self.notes.push(line);
     }
 
-    /// Whether what PATH and variables name may hold sockets of the host's that are not hidden. The caller is told of the first one.
+    /// Whether the trees that PATH and variables name may hold sockets of the host that are not hidden. A note names the first one.
     pub(super) fn tools_expose_sockets(&mut self) -> bool {
         let exposed = self
             .tools

@@ -347,7 +347,7 @@ fn b12_a_name_that_is_let_through_is_not_watched() {
     assert!(
         is_writable(&built, &project.join("mise.b.toml")) && !is_writable(&built, &project.join(".idea/x"))
     );
-    // What decided about the run stays as it is.
+    // The files that decided about the run stay as they are.
     let deciding = vec![project.join("mise.b.toml"), project.join(".idea/x")];
     let built = scene.build(&Files { allow_write, deciding, ..Files::default() }, &project, None);
     assert!(

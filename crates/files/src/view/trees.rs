@@ -119,7 +119,7 @@ impl<'a> Builder<'a> {
         let parts = found.top.into_iter().map(|top| (top, false)).chain([(found.git, may_write)]);
         let mut shown = Vec::new();
         for (part, writable) in parts {
-            // What a flag names has its own rights.
+            // A tree that a flag names has its own rights.
             if named.iter().any(|at| part.starts_with(at)) || self.is_masked(&part, None) {
                 continue;
             }
@@ -163,7 +163,7 @@ impl<'a> Builder<'a> {
         let mut protected =
             protected::find(&tops, self.git_is_open, &self.let_through, &self.files.settings, self.facts)?;
         self.check_restricting(&tops)?;
-        // What decided about this run decides about the next one, too.
+        // A file that decided about this run decides about the next one, too.
         let deciding = self.restricting.iter().filter(|it| it.what == DECIDING).map(|it| &it.end.real);
         protected.paths.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
         if self.host_mounts.are_below(&tops) {
@@ -192,7 +192,7 @@ impl<'a> Builder<'a> {
         let first = self.mounts.len();
         let mut writable = Vec::new();
         if self.files.work == Some(WorkDir::Scratch) {
-            // What is bound deeper is mounted in it.
+            // Deeper binds are mounted in it.
             self.mounts.push(Mount::Tmpfs { at: WORK.into(), size: TMP_SIZE, mode: 0o700 });
         }
         let mut trees = VecDeque::from(trees);

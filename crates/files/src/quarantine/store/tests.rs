@@ -46,14 +46,14 @@ fn l08_a_strange_directory_that_was_moved_is_hidden() {
     // It is not exeat's for that, whatever its name.
     fs::rename(path.join(&name), path.join(DIRECTORY)).unwrap();
     assert!(is_strange(tree.as_fd(), &keeper) && hidden().is_empty());
-    // What was set aside has that name no more.
+    // The entry that was set aside no longer has that name.
     Store::open(tree.as_fd(), &path, &keeper).unwrap();
     assert_eq!(hidden(), BTreeSet::from([path.join(DIRECTORY)]));
     assert_eq!(known(&keeper.manifests().unwrap()).len(), 2);
     fs::remove_dir_all(&root).unwrap();
 }
 
-/// Other users could put something in the place of what was set aside.
+/// Other users could replace what was set aside.
 #[test]
 fn l19_a_quarantine_that_the_stage_opened_is_closed_again() {
     let (root, keeper) = scratch("opened");
