@@ -1,5 +1,5 @@
-//! The environment variables that the command line reads itself. What a stage gets in its environment is not
-//! here: the plan says it (`exeat run --dry-run`).
+//! Names the environment variables that the command line reads itself. The plan (`exeat run --dry-run`) lists those of a
+//! stage.
 
 /// Set and not empty: no color, whatever the terminal (<https://no-color.org>). `--color` wins.
 pub(crate) const NO_COLOR: &str = "NO_COLOR";

@@ -1,4 +1,4 @@
-//! The exit codes of exeat, all of them. A stage's own code passes through: `--result` tells the two apart.
+//! Defines all exit codes of exeat. The code of a stage is passed on; `--result` distinguishes the two.
 
 use std::process::ExitCode;
 
@@ -15,14 +15,14 @@ pub(crate) enum Exit {
     BadInput,
     /// exeat could not do its part: no sandbox, no listener, no answer. Nothing ran.
     CouldNot,
-    /// The stage's own code, or what stands for how it ended.
+    /// The stage's own code, or the code for the way in which the stage ended.
     Stage(u8),
     /// exeat itself was ended by this signal.
     Signal(i32),
 }
 
 impl Exit {
-    /// The number that the caller of exeat sees.
+    /// Returns the number that the caller of exeat sees.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Yes => 0,
@@ -30,7 +30,7 @@ impl Exit {
             Self::BadInput => 2,
             Self::CouldNot => 125,
             Self::Stage(code) => code,
-            // Signals end at 64 (SIGRTMAX), so the sum fits; a number that is none of them says "of a signal".
+            // Signals end at 64 (SIGRTMAX), so the sum fits; 255 stands for a number outside of them.
             Self::Signal(signal) => u8::try_from(signal).ok().and_then(|n| n.checked_add(128)).unwrap_or(255),
         }
     }

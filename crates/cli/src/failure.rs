@@ -13,18 +13,18 @@ use crate::exit::Exit;
 use crate::stdio;
 use crate::terminal::{Paint, printable_lines, speaker};
 
-/// The reason that a command of exeat stopped. The message is lower case, without a full stop, the user's text in backticks.
+/// The reason why a command of exeat stopped. The message is lower case without a full stop, and quotes the user's text in backticks.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An input of the user's is wrong (exit code 2), or something that exeat needs does not work here (125).
+    /// The user's input is wrong (exit code 2), or something that exeat needs does not work here (125).
     Fault(Fault),
-    /// The runner says itself whether it was the input.
+    /// The runner failed. Its error knows whether the input was wrong.
     Run(Box<exeat_runner::Error>),
-    /// Nobody reads our standard output any more, or it cannot be written.
+    /// Standard output cannot be written, for example because its reader has gone.
     Stdout(io::Error),
 }
 
-/// A [`Position`] in JSON. What there is not is absent.
+/// A [`Position`] in JSON. Fields without a value are absent.
 #[derive(Serialize)]
 struct At<'a> {
     file: &'a str,
@@ -77,17 +77,17 @@ enum What<'a> {
 const MEANT: &str = "probably meant: ";
 
 impl Failure {
-    /// The user's input is wrong.
+    /// Creates a failure for wrong input of the user.
     pub(crate) fn input(message: impl Into<String>) -> Self {
         Self::Fault(Fault::input(message))
     }
 
-    /// exeat could not do its part.
+    /// Creates a failure for something that exeat could not do.
     pub(crate) fn could(message: impl Into<String>) -> Self {
         Self::Fault(Fault::machine(message))
     }
 
-    /// Reports a file that cannot be written, and how to make its directory if that is missing. Its path follows `message`.
+    /// Creates a failure for a file that cannot be written, with a hint if its directory is missing. The path follows `message`.
     pub(crate) fn not_written(message: &str, path: &Path, error: io::Error) -> Self {
         let shown = |path: &Path| path.display().to_string();
         let failure = Self::input(format!("{message} `{}`", shown(path)));
@@ -121,7 +121,7 @@ impl Failure {
         }
     }
 
-    /// The run that it ended when the stage had started, where that stage has left something to tell.
+    /// Returns the run that failed after its stage had started, if the stage left something to report.
     pub(crate) fn run_lost(&self) -> Option<&RunLost> {
         match self {
             Self::Run(error) => match &**error {
@@ -132,7 +132,7 @@ impl Failure {
         }
     }
 
-    /// The runner's own.
+    /// Returns the runner's error, if it is one.
     pub(crate) fn error(&self) -> Option<&exeat_runner::Error> {
         match self {
             Self::Run(error) => Some(error),
@@ -140,24 +140,24 @@ impl Failure {
         }
     }
 
-    /// The exit code that goes with it.
+    /// Returns the exit code for the failure.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Fault(fault) if fault.is_input => Exit::BadInput,
             Self::Fault(_) => Exit::CouldNot,
             Self::Run(error) => match error.code() {
                 code if code == Exit::BadInput.code() => Exit::BadInput,
-                // Stopped before the stage began: as if we had died of the signal.
+                // A signal stopped exeat before the stage started.
                 signal @ 129..=192 => Exit::Signal(i32::from(signal) - 128),
                 _ => Exit::CouldNot,
             },
-            // `exeat audit list | head -1` has done all that was wanted.
+            // The reader has enough, as in `exeat audit list | head -1`.
             Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Yes,
             Self::Stdout(_) => Exit::CouldNot,
         }
     }
 
-    /// The word for it in the result object.
+    /// Returns the cause in the result object.
     pub(crate) fn cause(&self) -> &'static str {
         match self {
             Self::Fault(fault) if fault.is_input => "policy",
@@ -174,7 +174,7 @@ impl Failure {
         text.strip_prefix(&prefix).unwrap_or(&text).trim_end().to_owned()
     }
 
-    /// Reports it on stderr, as JSON with the exit code for a program, or as text.
+    /// Prints the failure on stderr, as JSON with the exit code for a program, or as text.
     pub(crate) fn report_on_stderr(&self, exit: Exit, is_json: bool, paint: Paint) {
         match is_json {
             true => stdio::say_json(&self.json(exit)),
@@ -182,11 +182,11 @@ impl Failure {
         }
     }
 
-    /// The lines for stderr, each with its newline; none where nobody is to blame.
+    /// Formats the failure as lines for stderr, each with its newline. Empty if the reader of stdout has gone.
     pub(crate) fn report(&self, paint: Paint) -> String {
         match self {
             Self::Fault(fault) => lines(&fault.message, fault.source(), None, fault.hint.as_deref(), paint),
-            // Which step failed first says nothing of the cause.
+            // The step that failed first does not show the cause.
             Self::Run(error) if error.is_of_nesting() => {
                 let step = with_causes(&error.to_string(), error.source());
                 let message = format!("{} ({step})", error.layer().unwrap_or_default());
@@ -202,7 +202,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// JSON objects for a program, a line each; none where nobody is to blame.
+    /// Formats the failure as JSON objects, one per line. Empty if the reader of stdout has gone.
     pub(crate) fn json(&self, exit: Exit) -> String {
         let (error, step, because, hint, places) = match self {
             Self::Fault(fault) => {
@@ -231,7 +231,7 @@ impl Failure {
         let (exit, cause) = (exit.code(), self.cause());
         let lines = whats.into_iter().map(|what| {
             let line = Line { schema: 1, exit, cause, step: step.clone(), what, because, hint };
-            // Of texts and numbers: it cannot fail.
+            // Text and numbers always serialize.
             serde_json::to_string(&line).unwrap_or_default() + "\n"
         });
         lines.collect()
@@ -281,8 +281,8 @@ impl From<exeat_runner::Error> for Failure {
     }
 }
 
-/// The standard library's messages in our spelling: `No such file or directory (os error 2)` loses its capital, which
-/// would stand in mid-sentence, and its number, which says nothing more.
+/// Adapts a message of the standard library to those of exeat: `No such file or directory (os error 2)` loses its capital,
+/// because it is inside a sentence, and its number, which adds nothing.
 pub(crate) fn in_house(text: &str) -> String {
     let Some((text, _)) = text.rsplit_once(" (os error ") else { return text.to_owned() };
     let mut chars = text.chars();

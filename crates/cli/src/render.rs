@@ -1,5 +1,5 @@
-//! Text for people: color, the summary at the end of a run, tables. The functions return text and write nothing. Text for programs
-//! is never made here.
+//! Formats text for people: the summary at the end of a run and its tables. The functions return text and write nothing. Output for
+//! programs is formatted elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -20,16 +20,16 @@ pub(crate) struct Ending<'a> {
     pub(crate) ended: Option<Ended>,
     /// The argument of `exeat audit show` for the record; `None` if the record went to a descriptor.
     pub(crate) record: Option<String>,
-    /// The last hashes of the record and the ledger, for whoever keeps this text; `None` if nothing signs them.
+    /// The last hashes of the record and the ledger, for a log that keeps this text; `None` if they are not signed.
     pub(crate) seal: Option<String>,
-    /// The stage declared `Llm`.
+    /// Whether the stage declared `Llm`.
     pub(crate) llm: bool,
     /// The effect of a denial on the run.
     pub(crate) on_denied: OnDenied,
 }
 
-/// The root of a record, and the number and the digest that the run has in the ledger: 16 digits of each. A log that has this line is a
-/// witness.
+/// Formats the root of a record, and the number and the digest of the run in the ledger, with 16 digits of each hash. A log with this line
+/// is a witness.
 pub(crate) fn seal(outcome: &Outcome) -> Option<String> {
     let short = |digest: &str| digest.get(..16).unwrap_or(digest).to_owned();
     let root = outcome.sealed.as_ref().map(|sealed| format!("root {}", short(&sealed.root)));
@@ -38,7 +38,7 @@ pub(crate) fn seal(outcome: &Outcome) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Says where the decisions of a run through another proxy are; empty if the run made no connection.
+/// Formats where the decisions of a run through another proxy are. Empty if the run made no connection.
 pub(crate) fn through(summary: &ConnectionSummary, through: &OtherProxy) -> String {
     let OtherProxy { socket, lost } = through;
     let place = printable(&format!("unix:{}", socket.display()));
@@ -55,7 +55,7 @@ pub(crate) fn through(summary: &ConnectionSummary, through: &OtherProxy) -> Stri
     out
 }
 
-/// Whether nothing was denied, nothing would have been, and nothing failed: then the summary has no line but that of a limit.
+/// Whether nothing was denied, would have been denied, or failed. The summary then has at most the line of a limit.
 pub(crate) fn is_silent(summary: &ConnectionSummary) -> bool {
     summary.denied.is_empty()
         && summary.failed.is_empty()
@@ -63,14 +63,14 @@ pub(crate) fn is_silent(summary: &ConnectionSummary) -> bool {
         && summary.would_deny.is_empty()
 }
 
-/// Hosts that each list of the summary shows at most.
+/// The maximal number of hosts in each list of the summary.
 const SHOWN: usize = 10;
 
-/// Bytes of one reason or flag in the summary, at most: a terminal line that wraps five times says nothing.
+/// The maximal length of a reason or flag in the summary. A terminal line that wraps five times is unreadable.
 const CELL: usize = 300;
 
 impl Ending<'_> {
-    /// The lines of the summary, each with its newline. Empty when nothing was denied, nothing failed and no limit was
+    /// Formats the lines of the summary, each with its newline. Empty if nothing was denied, nothing failed and no limit was
     /// reached.
     pub(crate) fn render(&self, paint: Paint) -> String {
         let ConnectionSummary { denied, failed, would_deny, .. } = self.summary;
@@ -104,7 +104,7 @@ impl Ending<'_> {
                 out.push_str(&format!("  ... and {at_least}{more} more{what}{}\n", prefixed(": ", &show)));
             }
         }
-        // The port comes after the name: a flag without a port opens 443 alone.
+        // A lookup has no port yet, and a flag without a port opens only 443.
         let is_only_asked = |host: &DeniedHost| host.port == 0 && host.flag.is_some();
         if let Some(flag) = most_first(denied, |host| host.count)
             .find(|host| is_only_asked(host))
@@ -149,7 +149,7 @@ impl Ending<'_> {
         }
         parts.push(format!("{reached} reached"));
         let end = match self.ended {
-            // The line above has said it.
+            // The line above contains it.
             None | Some(Ended::Limit(_) | Ended::Stopped(_) | Ended::Timeout | Ended::Uncovered) => {
                 return parts.join(", ");
             }
@@ -177,7 +177,7 @@ struct Row {
     target: String,
     said: String,
     flag: String,
-    /// Who asked: the names of the files, empty where that is not known.
+    /// The file names of the programs that asked; empty if unknown.
     by: String,
 }
 
@@ -211,7 +211,7 @@ impl From<&FailedHost> for Row {
     }
 }
 
-/// The last part of each path.
+/// Lists the last part of each path.
 fn programs(paths: &[String]) -> String {
     let names: Vec<_> = paths.iter().map(|path| cell(last_part(path))).collect();
     names.join(", ")
@@ -256,7 +256,7 @@ fn table(rows: &[Row], paint: Paint) -> String {
     out
 }
 
-/// The most frequent first, equal ones in their order, and no more than are shown.
+/// Returns the most frequent entries first, at most [`SHOWN`]. Equally frequent ones keep their order.
 fn most_first<T>(list: &[T], count: fn(&T) -> u64) -> impl Iterator<Item = &T> {
     let mut list: Vec<&T> = list.iter().collect();
     list.sort_by_key(|one| std::cmp::Reverse(count(one)));
@@ -266,9 +266,9 @@ fn most_first<T>(list: &[T], count: fn(&T) -> u64) -> impl Iterator<Item = &T> {
 fn target(host: &str, port: u16) -> String {
     match host {
         "" => "(malformed request)".to_owned(),
-        // A name that was only asked for, or what has no ports.
+        // A name that was only looked up, or a protocol without ports.
         host if port == 0 => cell(host),
-        // A v6 literal that comes without its brackets could not be told from its port.
+        // Without brackets, an IPv6 literal could not be told from its port.
         v6 if v6.contains(':') && !v6.starts_with('[') => format!("[{}]:{port}", cell(v6)),
         host => format!("{}:{port}", cell(host)),
     }

@@ -60,7 +60,7 @@ pub(crate) fn open(hop: &NextHop, machine: &Machine) -> Result<UpstreamProxy, Fa
     Ok(UpstreamProxy::new(hop.url().clone(), hop.bypass(), hop.credentials(&machine.env)?))
 }
 
-/// The request that the arguments of `exeat run` make.
+/// The request that results from the arguments of `exeat run`.
 #[derive(Debug)]
 pub(crate) struct RunRequest {
     pub(crate) request: Request,
@@ -70,7 +70,7 @@ pub(crate) struct RunRequest {
     pub(crate) doubts: Vec<String>,
     /// The stage declares `Llm`, whoever grants its hosts.
     pub(crate) llm: bool,
-    /// A policy file names a path that is not there, and a run cannot be planned.
+    /// The failure if a policy file names a path that does not exist, so that the run cannot be planned.
     pub(crate) missing: Option<Failure>,
 }
 
@@ -160,10 +160,10 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
     Ok((request, notes))
 }
 
-/// A line for each variable that a flag passes and that is not there to be passed.
+/// Returns a line for each variable that a flag passes and that is not set.
 fn unset<'a>(variables: &'a [Variable], machine: &'a Machine) -> impl Iterator<Item = String> + 'a {
     variables.iter().filter_map(|variable| match variable {
-        // Of a pattern the environment says so.
+        // The environment itself reports a pattern without variables.
         Variable::Pass(name) if name.as_bytes().ends_with(b"*") => None,
         Variable::Pass(name) if !machine.env.contains_key(name) => {
             Some(format!("--env: `{}` is not set here, so it is not passed", name.display()))
@@ -207,7 +207,7 @@ const JOB_LABELS: [(&str, &str); 6] = [
     ("gitlab_job", "CI_JOB_ID"),
 ];
 
-/// Adds the labels of a job to those that were given, as far as there is room for them.
+/// Adds the labels of a job to the given ones, up to the maximal number of labels.
 pub(crate) fn labels(given: Vec<Label>, machine: &Machine) -> Vec<(String, String)> {
     let mut all: Vec<_> = given.into_iter().map(|label| (label.key, label.value)).collect();
     let is_plain = |value: &&str| {
@@ -225,7 +225,8 @@ pub(crate) fn labels(given: Vec<Label>, machine: &Machine) -> Vec<(String, Strin
     all
 }
 
-/// A stage that may change nothing leaves nothing to the next one either. A path below TMPDIR may come again, for another task.
+/// Returns the default cache. A read-only stage leaves nothing to the next one, so its cache ends with the run. So does that of a
+/// stage in a temporary directory, whose path another task may use again.
 fn usual_cache(is_read_only: bool, machine: &Machine) -> Cache {
     let tmpdir = machine.env.get(OsStr::new("TMPDIR")).map(Path::new).filter(|dir| dir.is_absolute());
     let mut temporary = ["/tmp", "/var/tmp"].map(Path::new).into_iter().chain(tmpdir);
@@ -254,7 +255,7 @@ pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditT
 
 /// Returns the key that signs the record.
 pub(crate) fn signing(from: Option<&KeyFrom>, machine: &Machine) -> Result<Signing, Failure> {
-    /// Bytes of a key at most: one that is longer is something else.
+    /// The maximal size of a key in bytes; longer input is not a key.
     const MOST: u64 = 16 * 1024;
     let key = |text: &str, whence: String| {
         let key = SigningKey::from_pem(text);
@@ -285,7 +286,7 @@ pub(crate) fn signing(from: Option<&KeyFrom>, machine: &Machine) -> Result<Signi
     }
 }
 
-/// Refuses a stage that would be given the variable which holds the key.
+/// Fails if the stage would get the variable that contains the key.
 fn keep_key(from: Option<&KeyFrom>, env: &[EnvRule]) -> Result<(), Failure> {
     let Some(KeyFrom::Env(key)) = from else { return Ok(()) };
     let shown = env.iter().any(|rule| match rule {
@@ -303,8 +304,8 @@ fn keep_key(from: Option<&KeyFrom>, env: &[EnvRule]) -> Result<(), Failure> {
     }
 }
 
-/// Whether the descriptors that the arguments name were open when we began. RunRequest before the first one is opened here:
-/// a number that the caller forgot to open would otherwise be one of ours.
+/// Checks that the caller has opened the descriptors that the arguments name. Must be called before exeat opens any: the number of a
+/// descriptor that the caller forgot would otherwise belong to one of exeat's.
 pub(crate) fn inherited(outputs: &[(&str, Option<&Output>)]) -> Result<(), Failure> {
     for (flag, output) in outputs {
         let Some(Output::Fd(n)) = output else { continue };

@@ -8,25 +8,25 @@ use exeat_policy::printable;
 use crate::args::ColorWhen;
 use crate::env_vars;
 
-/// The stage that lines for the user are about, where it has a name.
+/// The name of the stage that lines for the user are about, if it has one.
 static STAGE: OnceLock<String> = OnceLock::new();
 
-/// Names the stage in every line from now on: of many runs at one time (`make -j`), nobody could tell whose line it is.
+/// Names the stage in every line from now on, to tell apart the lines of concurrent runs (`make -j`).
 pub(crate) fn name_stage(stage: &str) {
     let _ = STAGE.set(printable(stage));
 }
 
-/// Returns how a line for the user begins: `exeat`, or `exeat: STAGE`.
+/// Returns the prefix of lines for the user: `exeat`, or `exeat: STAGE`.
 pub(crate) fn speaker() -> String {
     STAGE.get().map_or_else(|| "exeat".to_owned(), |stage| format!("exeat: {stage}"))
 }
 
-/// Colour or none, for one stream.
+/// Whether a stream gets color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Paint(bool);
 
 impl Paint {
-    /// No colour.
+    /// No color.
     pub(crate) const PLAIN: Self = Self(false);
 
     /// Decides from `--color`, the stream and the environment.
@@ -43,27 +43,27 @@ impl Paint {
         })
     }
 
-    /// Whether there is colour.
+    /// Whether the stream gets color.
     pub(crate) fn is_on(self) -> bool {
         self.0
     }
 
-    /// Something was refused or went wrong.
+    /// Colors text about a refusal or an error.
     pub(crate) fn bad(self, text: &str) -> String {
         self.wrap("\x1b[31m", text)
     }
 
-    /// Something was let through.
+    /// Colors text about something that was let through.
     pub(crate) fn good(self, text: &str) -> String {
         self.wrap("\x1b[32m", text)
     }
 
-    /// Something failed that is nobody's policy.
+    /// Colors text about a failure that is not a denial.
     pub(crate) fn odd(self, text: &str) -> String {
         self.wrap("\x1b[33m", text)
     }
 
-    /// Commands to type next, and headings.
+    /// Highlights commands to type next, and headings.
     pub(crate) fn strong(self, text: &str) -> String {
         self.wrap("\x1b[1m", text)
     }
@@ -73,7 +73,7 @@ impl Paint {
     }
 }
 
-/// Escapes as [`printable`] does, where lines stay lines.
+/// Escapes each line with [`printable`], and keeps the line feeds.
 pub(crate) fn printable_lines(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(printable).collect();
     lines.join("\n")

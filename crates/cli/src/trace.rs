@@ -1,4 +1,4 @@
-//! Diagnostics on stderr, where `RUST_LOG` asks for them. Nothing that a user must see goes this way.
+//! Prints diagnostics on stderr if `RUST_LOG` asks for them. Messages that a user must see are never printed this way.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 use crate::env_vars;
 use crate::stdio;
 
-/// Starts diagnostics, if they are wanted. A filter that does not parse is said and changes nothing.
+/// Starts diagnostics, if requested. Prints a warning for a filter that does not parse, and ignores it.
 pub(crate) fn start() {
     let Some(filter) = std::env::var_os(env_vars::RUST_LOG).filter(|filter| !filter.is_empty()) else {
         return;
@@ -21,12 +21,12 @@ pub(crate) fn start() {
     };
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| Visible);
-    // A second subscriber is a mistake of ours that costs diagnostics and nothing else.
+    // A second subscriber would be a bug that costs only diagnostics.
     let _ = subscriber.try_init();
 }
 
-/// Stderr, one line per event, with every byte of the event that is not printable ASCII escaped: events quote what a
-/// stage sent, and tracing's own escaping has had holes (RUSTSEC-2025-0055).
+/// Writes each event as one line to stderr, and escapes every byte that is not printable ASCII. Events quote what a stage
+/// sent, and tracing's own escaping has had holes (RUSTSEC-2025-0055).
 struct Visible;
 
 impl Write for Visible {

@@ -1,5 +1,5 @@
-//! `exeat check`: the decision without a run. It asks the same policy as a run does, and looks nothing up unless
-//! `--resolve` says so.
+//! `exeat check`: decides about targets without a run. Uses the same policy as a run, and resolves names only with
+//! `--resolve`.
 
 use std::net::Ipv6Addr;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
     let answers: Vec<Answer> = targets
         .into_iter()
         .map(|target| {
-            // There is nothing to look up here: the upstream proxy does.
+            // The upstream proxy resolves the name, so it is not resolved here.
             let through = loaded.next_hop.as_ref().is_some_and(|hop| hop.carries(&target));
             answer(&loaded.policy, &loaded.host_ports, target, today, args.resolve && !through)
         })
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
         );
     }
     let any = |verdict| answers.iter().any(|answer| answer.said.verdict() == verdict);
-    // One "no" answers for all of them, whatever could not be told about the others.
+    // A denied target decides the exit code, even if another target has no answer.
     Ok(if any("deny") {
         Exit::No
     } else if any("error") {
@@ -70,18 +70,18 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
 struct Answer {
     target: String,
     said: Verdict,
-    /// The flags that would allow it.
+    /// The flags that would allow the target.
     flag: Option<String>,
     without_proxy: Without,
 }
 
-/// The ways of a program that ignores the proxy variables.
+/// The target that a program reaches if it ignores the proxy variables.
 enum Without {
     /// The target, through the gateway.
     Gateway,
     /// The target, as a service of this machine at this port inside.
     HostPort(Port),
-    /// Not the target.
+    /// Such a program does not reach the target.
     Nothing(Unserved),
 }
 
@@ -105,12 +105,12 @@ impl Without {
 }
 
 enum Verdict {
-    /// The rules grant it; where it leads was not looked up.
+    /// The rules grant the target; its addresses were not looked up.
     Granted(Admitted),
-    /// The rules grant it, and every address passes.
+    /// The rules grant the target, and every address passes.
     Vetted(Vetted),
     Denied(Denial),
-    /// The rules grant it; its addresses could not be found.
+    /// The rules grant the target; its addresses could not be found.
     Failed(String),
 }
 
@@ -128,7 +128,7 @@ impl Verdict {
         matches!(self, Self::Granted(_) | Self::Vetted(_))
     }
 
-    /// The grant, and what else had to allow it.
+    /// Returns the rule that grants the target, and the other rules that had to allow it.
     fn granted(&self) -> Option<(&Rule, Vec<&Rule>)> {
         match self {
             Self::Granted(admitted) => {
@@ -170,7 +170,7 @@ fn answer(policy: &Policy, host_ports: &[HostPort], target: Target, today: Day, 
     let without_proxy = Without::find(policy, host_ports, &target, today);
     let said = match policy.admit(target, today) {
         Err(denial) => Verdict::Denied(denial),
-        // A literal is its own address: nothing has to be looked up to judge it.
+        // An address literal can be checked without a lookup.
         Ok(admitted) if resolve || admitted.target().host.ip().is_some() => match check_addresses(admitted) {
             Ok(vetted) => Verdict::Vetted(vetted),
             Err(AddressCheckError::Denied(denial)) => Verdict::Denied(denial),
@@ -221,7 +221,7 @@ fn text(answers: &[Answer], paint: Paint) -> String {
         }
         let pad = " ".repeat(column.saturating_sub(verdict.len()));
         out.push_str(&format!("{painted}{pad}  {target:width$}  {why}\n"));
-        // The usual case needs no line.
+        // The usual case gets no line.
         if said.passes() && !matches!(without_proxy, Without::Gateway) {
             out.push_str(&format!("{:1$}  {2}\n", "", column, without_proxy.text()));
         }
@@ -244,7 +244,8 @@ fn also(said: &Verdict) -> Option<String> {
     }
 }
 
-/// The rules of ceilings and of what is declared that had to allow it too. Effects alone are both, and are said once.
+/// Returns the rules of ceilings and declarations that had to allow the target too. Omits the granting rule: if there are only effects,
+/// they are grant and declaration at once.
 fn above<'a>(rule: &Rule, within: impl Iterator<Item = (&'a Layer, &'a Rule)>) -> Vec<&'a Rule> {
     let others = within.map(|(_, other)| other);
     others.filter(|other| other.text != rule.text || other.origin != rule.origin).collect()
@@ -264,10 +265,10 @@ struct Line<'a> {
     rule: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_src: Option<String>,
-    /// The rules of ceilings, and of what is declared, that allowed it too.
+    /// The rules of ceilings and declarations that also allowed the target.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     within: Vec<String>,
-    /// Whether a program that ignores the proxy's variables reaches it.
+    /// Whether a program that ignores the proxy variables reaches the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     without_proxy: Option<bool>,
     /// `without_proxy` in words, with the reason.
@@ -280,10 +281,10 @@ struct Line<'a> {
     said: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flag: Option<String>,
-    /// Bytes that may be sent in a run.
+    /// The maximal number of bytes that a run may send.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_upload: Option<u64>,
-    /// Whether the addresses passed too; `false`: they were not looked at.
+    /// Whether the addresses were checked as well.
     addresses_checked: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ips: Vec<String>,
@@ -348,9 +349,9 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// A target as people write it: the port may be missing, an IPv6 address may stand without brackets.
+/// Parses a target as people write it: without a port, or with an IPv6 address without brackets.
 fn target(text: &str) -> Result<Target, Failure> {
-    // No host is called so, and `exeat policy show` takes a file without a flag.
+    // Hosts do not have such names, and `exeat policy show` takes a file without a flag.
     if (text.ends_with(".toml") || text.ends_with(".json")) && Path::new(text).is_file() {
         return Err(Failure::input(format!("`{text}` is a policy file, where a target stands"))
             .hint(format!("exeat check --policy {} HOST", exeat_policy::shell_word(text))));
@@ -374,7 +375,7 @@ fn target(text: &str) -> Result<Target, Failure> {
     })
 }
 
-/// The target inside a URL or an address of the `user@host` kind, if there is one.
+/// Returns the target in a URL or in an address of the form `user@host`, if there is one.
 fn target_in(text: &str) -> Option<Target> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("https", text));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);

@@ -1,4 +1,4 @@
-//! `exeat env`: the environment that a stage would get, and why. Nothing runs.
+//! `exeat env`: prints the environment that a stage would get, with reasons. Runs nothing.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! `exeat learn`: a run in report mode, and the policy that its record comes to. What is let through is the policy's word;
-//! what the record says is `exeat-audit`'s.
+//! `exeat learn`: runs a command in report mode, and prints the policy that its record requires. `exeat-audit` derives the
+//! policy.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::request;
 use crate::stdio;
 use crate::terminal::Paint;
 
-/// Runs the command, and answers with its exit code.
+/// Runs the command, and returns its exit code.
 pub(crate) fn run(args: LearnArgs, parent: Pid, paint: Paint) -> Result<Exit, Failure> {
     let LearnArgs { run: mut args, output, force } = args;
     can_learn(&args)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: LearnArgs, parent: Pid, paint: Paint) -> Result<Exit, Fa
         }
     });
     match learned {
-        // The stage has run: its exit code says more than ours would.
+        // The stage has run, and its exit code says more than that of this failure.
         Err(failure) if exit != Exit::Stage(0) => {
             stdio::write_stderr(&failure.report(paint));
             Ok(exit)
@@ -89,7 +89,7 @@ fn learned(finished: &Finished) -> Result<String, Failure> {
 /// The output file of the policy, opened before the stage runs.
 struct Sink {
     output: place::Output,
-    /// Its name, where it has one.
+    /// The name of the file; `None` for a descriptor.
     shown: Option<String>,
 }
 
@@ -115,7 +115,7 @@ impl Sink {
             }
             (Ok(()), _) => Ok(()),
             (Err(error), _) => {
-                // It was what the run was for.
+                // The policy is the purpose of the run, so it must not be lost.
                 stdio::write_stderr(text);
                 Err(Failure::could("cannot write the learned policy").because(error))
             }
@@ -123,7 +123,7 @@ impl Sink {
     }
 }
 
-/// The place for a policy file; one that is there is somebody's work.
+/// Opens the output for a policy file. Fails without `force` if the file exists, because it may be somebody's work.
 pub(crate) fn output_at(path: &Path, force: bool) -> Result<place::Output, Failure> {
     let shown = printable(&path.display().to_string());
     let output =

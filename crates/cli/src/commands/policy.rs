@@ -1,4 +1,4 @@
-//! `exeat policy ...`: looking at policies. Nothing runs, and nothing here decides about a connection.
+//! `exeat policy ...`: prints and compares policies. Runs nothing, and decides about no connection.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -187,7 +187,7 @@ fn loaded(args: &PolicyArgs, files: &[PathBuf], machine: &Machine) -> Result<Com
     Ok(loaded)
 }
 
-/// The binds that open what is hidden otherwise: key, path, and the name below the home directory.
+/// Returns the binds that open a path which is otherwise hidden: key, path, and the name below the home directory.
 fn secrets(loaded: &Composed, machine: &Machine) -> Vec<(&'static str, String, &'static str)> {
     let home = machine.home_or_database();
     let binds = [("ro", &loaded.files.ro), ("rw", &loaded.files.rw)];
@@ -200,7 +200,7 @@ fn secrets(loaded: &Composed, machine: &Machine) -> Vec<(&'static str, String, &
     found.collect()
 }
 
-/// The presets in use that let data out to strangers, with why.
+/// Returns the presets in use that let a stage send data to strangers, with the reasons.
 fn risky(loaded: &Composed) -> Vec<(&'static str, String)> {
     let used = |name: &str| {
         loaded.policy.rules().iter().any(
@@ -419,7 +419,7 @@ fn files(composed: &Composed) -> Vec<(&'static str, String)> {
     all
 }
 
-/// Lists the keys of `[sandbox]` that are not as usual.
+/// Lists the keys of `[sandbox]` that differ from the defaults.
 fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str, &'static str)> {
     let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, .. } =
         *sandbox;
@@ -476,7 +476,7 @@ fn variable(rule: &EnvRule) -> String {
     }
 }
 
-/// In quotes where it would not be told from its neighbours in a list.
+/// Quotes an entry if it could not be told from its neighbors in a list.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', ' ', '\\']) { format!("{text:?}") } else { text.to_owned() }
 }
@@ -492,7 +492,7 @@ struct Side {
 impl Side {
     fn read(path: &Path, machine: &Machine) -> Result<Self, Failure> {
         let (text, _, shown) = exeat_compose::read_policy("policy file", path, machine)?;
-        // The policy of a record: its rules with all that bounds them, and nothing of files and variables.
+        // The policy of a record has rules and their bounds, but no files and variables.
         if let Some(read) = StoredPolicy::parse(&text, &shown) {
             let stored = read.map_err(|error| Failure::input(format!("{}: {error}", printable(&shown))))?;
             let file = stored.grants.clone();
@@ -523,7 +523,7 @@ impl Side {
             values.join(", ")
         };
         let both = names.into_iter().map(|name| (value(&old, &name), value(&new, &name), name));
-        // Of what only one of them can have nobody knows whether it changed.
+        // If only one of the two can have a key, it is unknown whether the key changed.
         let is_known = |name: &str| {
             self.is_stored == after.is_stored
                 || ["network.mode", "network.ech", "network.nat64"].contains(&name)
@@ -543,11 +543,11 @@ impl Side {
         if let Some(stage) = stage {
             put("stage", stage.clone());
         }
-        // A preset that asks a package manager says nothing here about hosts.
+        // A preset that asks a package manager has no known hosts here.
         for (name, _) in presets {
             put("network.presets", name.clone());
         }
-        // What is said and what is usual are the same.
+        // An explicit default equals an omitted one.
         if let Some(mode) = mode.filter(|mode| *mode != Mode::default()) {
             put("network.mode", mode.to_string());
         }
@@ -571,7 +571,7 @@ impl Side {
         for (port, _) in host_ports {
             put("network.host_port", port.to_string());
         }
-        // That a rule ends later, or never, opens nothing today.
+        // A later expiry, or none, opens nothing today.
         for rule in rules {
             if let Some(day) = rule.note.expires {
                 put(&format!("expires of {}", rule.text), day.to_string());
@@ -606,7 +606,7 @@ impl Side {
             put("env.pass", name.clone());
         }
         for (name, value) in &env.set {
-            // Told apart, not told: a value can be a secret.
+            // A digest shows a difference and hides the value, which can be a secret.
             let digest = sha256_hex(value.as_bytes());
             put(&format!("env.set.{name}"), format!("value #{}", digest.get(..8).unwrap_or_default()));
         }

@@ -1,4 +1,4 @@
-//! `exeat preset`: what presets there are, and what one of them allows.
+//! `exeat preset`: lists the presets, or prints what one of them allows.
 
 use std::fmt::Write as _;
 

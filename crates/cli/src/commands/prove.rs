@@ -1,4 +1,4 @@
-//! `exeat prove`: which attempts, over which bridges, and what came of them. How they are made is in [`exeat_prove`].
+//! `exeat prove`: selects the attempts and bridges, and prints the results. [`exeat_prove`] makes the attempts.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::stdio;
 use crate::terminal::Paint;
 
-/// Tries to get out, and says whether everything held.
+/// Makes the attempts, and returns whether everything held.
 pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
     let chosen = chosen(&args.names)?;
     if args.list {
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
     Ok(exit(&found))
 }
 
-/// The names that were asked for, or all.
+/// Returns the requested names, or all names.
 fn chosen(names: &[String]) -> Result<Vec<&'static str>, Failure> {
     let all: Vec<&'static str> = attempts().map(|attempt| attempt.id).chain([survive::ID]).collect();
     if names.is_empty() {
@@ -80,7 +80,7 @@ fn view(view: FsView) -> &'static str {
     }
 }
 
-/// A run that does not start is told as `exeat run` tells it, and proves nothing.
+/// Reports a run that does not start as `exeat run` would. Such a run proves nothing.
 fn no_run(error: NoRun) -> Result<Exit, Failure> {
     match error {
         _ if stopped().is_some() => Ok(Exit::Signal(stopped().unwrap_or(0))),
@@ -146,7 +146,7 @@ fn object(found: &[Finding], args: &ProveArgs) -> Value {
     })
 }
 
-/// A line for each attempt, or for each bridge where they differ; and what it comes to.
+/// Formats a line for each attempt, or for each bridge if they differ, and the result.
 fn table(found: &[Finding], paint: Paint) -> String {
     let mut out = String::new();
     let width = found.iter().map(|found| found.title.len()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `exeat proxy`: the host side alone. It serves whoever reaches its listener; who that is, is not its business.
+//! `exeat proxy`: the host side alone. Serves every client that reaches its listener.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::request;
 use crate::stdio;
 use crate::terminal::{Paint, name_stage, printable_lines, speaker};
 
-/// Serves until SIGINT or SIGTERM; at SIGHUP, or when one of its files changes, the policy is read again.
+/// Serves until SIGINT or SIGTERM. Reloads the policy at SIGHUP, or when one of its files changes.
 pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let machine = request::here()?;
     let places: Vec<&ListenAt> = [&args.listen].into_iter().chain(&args.listen_socks5).collect();
@@ -48,7 +48,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     for note in loaded.lines().chain(&without_stage(&loaded)).filter(|_| !args.quiet) {
         stdio::line("note", note);
     }
-    // Whatever `--quiet` says: it weakens what is enforced.
+    // Also with `--quiet`, because this weakens what is enforced.
     if let Some(note) = loaded.policy.terms().note() {
         stdio::line("note", note);
     }
@@ -92,7 +92,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
                 }
                 stdio::line("note", &format!("the policy was read again: {digest}"));
             }
-            // The fault may show the line where it stands.
+            // The fault may quote its line.
             Err(why) => {
                 let exeat = speaker();
                 stdio::write_stderr(&format!(
@@ -136,14 +136,14 @@ pub(crate) fn without_stage(composed: &Composed) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{parts} of the policy: for exeat run; not used here"))
 }
 
-/// Reads the policy again as a fresh start with the same arguments would.
+/// Reloads the policy, with the same result as a new start with the same arguments.
 fn again(policy: PolicyRequest, machine: Machine, first: &Composed) -> LoadPolicy {
     let (once, inspected, next_hop) = (first.once.clone(), first.inspected.clone(), first.next_hop.clone());
     Box::new(move || {
         if let Some(what) = &once {
             return Err(format!("{what} cannot be read again"));
         }
-        // What has become a pipe since would keep us waiting for a writer.
+        // A file that has become a pipe would make exeat wait for a writer.
         if let Some(state) = inspected.iter().map(FileState::current).find(FileState::is_special) {
             return Err(format!("`{}` is no file any more", printable(&state.path().display().to_string())));
         }

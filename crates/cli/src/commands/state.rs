@@ -154,12 +154,12 @@ fn cache_text((cache, (bytes, is_whole)): &(PrivateCache, (u64, bool))) -> Strin
     format!("cache{home} of {}  {size}{last}\n  in {}\n", cache_name(cache), path_text(&cache.path))
 }
 
-/// The working directory that a cache belongs to.
+/// Returns the working directory that a cache belongs to.
 fn cache_name(cache: &PrivateCache) -> String {
     cache.of.as_deref().map_or_else(|| "a directory that is not known".into(), path_text)
 }
 
-/// The trees whose quarantine is not where it was.
+/// Returns the trees that are not where they were, or whose quarantine is not.
 fn away(runs: &[SetAside]) -> BTreeSet<&Path> {
     let items = runs.iter().flat_map(|aside| &aside.items);
     let away = items.filter(|(_, standing)| matches!(standing, Standing::Away(_)));
@@ -296,7 +296,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     Ok(if is_whole { Exit::Yes } else { Exit::No })
 }
 
-/// The run that a name or its beginning stands for.
+/// Finds the run whose name starts with `name`. Fails if there are several or none.
 fn find(state: &State, name: &str) -> Result<String, Failure> {
     let runs = state.runs.iter().map(|aside| &aside.run).chain(state.open.iter().map(|open| &open.run));
     let runs: BTreeSet<&String> = runs.filter(|run| !name.is_empty() && run.starts_with(name)).collect();
@@ -356,7 +356,7 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
     }
     let (mut count, mut is_whole) = (0_usize, true);
     for mut aside in std::mem::take(&mut state.runs) {
-        // What one tree has of a run is deleted as a whole.
+        // The entries of a run in one tree are deleted together.
         let (items, others) =
             std::mem::take(&mut aside.items).into_iter().partition(|(item, _)| is_asked(&item.tree));
         aside.items = items;
@@ -425,7 +425,7 @@ fn prune_caches(
     };
     let (mut count, mut is_whole) = (0_usize, true);
     for cache in list.iter().filter(|cache| is_asked(cache)) {
-        // One without a note was last used by an older version.
+        // A cache without a note was last used by an older version.
         let last = cache.last_use.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         if last.is_some_and(|last| last.as_secs() >= before) {
             continue;

@@ -1,4 +1,4 @@
-//! `exeat audit show --follow`: records as they grow. A signal ends it, as it ends tail(1).
+//! `exeat audit show --follow`: shows records as they grow. A signal ends the command, as for tail(1).
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -25,21 +25,21 @@ use crate::terminal::Paint;
 /// The longest delay between writing and showing a line.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Records that are open at one time. Others wait until one of these is over.
+/// The maximal number of records open at one time. Others wait until one of these ends.
 const MAX_OPEN: usize = 256;
 
-/// Lines of one record that are shown before the next one has its turn.
+/// The maximal number of lines of one record that are shown before it is the turn of the next one.
 const TURN: usize = 1000;
 
-/// The longest time in which two changes of a directory may have the same time of change, because clocks of file systems tick.
+/// The longest time in which two changes of a directory may have the same timestamp, because file systems have coarse clocks.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Whether runs are meant that have not begun yet: those that flags select from the state directory.
+/// Whether the arguments include runs that have not begun yet: those that flags select from the state directory.
 pub(super) fn takes_later_runs(records: &Records) -> bool {
     records.runs.is_empty() && !records.last && (records.all || !select::is_empty(&records.selection))
 }
 
-/// Shows every run that goes on or begins, of those that the flags select, until a signal ends that.
+/// Shows all running and new runs that the flags select, until a signal ends the command.
 pub(super) fn all(args: &ShowArgs, filter: &Filter, paint: Paint) -> Result<Exit, Failure> {
     if args.records.selection.until.is_some() {
         return Err(Failure::input("--follow goes on until it is ended: --until has no place there"));
@@ -60,17 +60,17 @@ pub(super) fn all(args: &ShowArgs, filter: &Filter, paint: Paint) -> Result<Exit
     }
 }
 
-/// Whether a file or directory has changed just now.
+/// Whether a file or directory has just changed.
 fn is_fresh(path: &Path) -> bool {
     let changed = fs::metadata(path).and_then(|meta| meta.modified());
     changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < TICK))
 }
 
-/// The records of a directory that were seen.
+/// The known records of a directory.
 #[derive(Default)]
 struct Known {
     paths: HashSet<PathBuf>,
-    /// When the directory had changed last, the last time that it was read.
+    /// The modification time of the directory when it was last read.
     changed: Option<SystemTime>,
 }
 
@@ -91,7 +91,7 @@ impl Known {
     }
 }
 
-/// Records that are shown together.
+/// The records that are shown together.
 struct Strands<'a> {
     args: &'a ShowArgs,
     filter: &'a Filter,
@@ -99,9 +99,9 @@ struct Strands<'a> {
     color: bool,
     headed: bool,
     open: Vec<Open>,
-    /// Records that are not open yet.
+    /// The records that are not open yet.
     waiting: VecDeque<PathBuf>,
-    /// Whether the user knows that some records wait.
+    /// Whether the user was told that some records wait.
     is_said: bool,
     is_damaged: bool,
 }
@@ -111,7 +111,7 @@ struct Open {
     source: Source,
     reader: Reader<Growing<Pause>>,
     strand: Strand,
-    /// Its first line was read, and is of a run that is asked for.
+    /// Whether its first line was read and is that of a selected run.
     is_selected: bool,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Strands<'a> {
         }
     }
 
-    /// Shows what was written since, and then waits for a moment.
+    /// Shows the new lines, and then waits for a moment.
     fn turn(&mut self, place: Option<&RecordDir>) -> Result<(), Failure> {
         while self.open.len() < MAX_OPEN
             && let Some(path) = self.waiting.pop_front()
@@ -181,7 +181,7 @@ impl<'a> Strands<'a> {
                     if let Some(path) =
                         over.source.path().filter(|path| over.reader.number() == 0 && is_fresh(path))
                     {
-                        // It was made, and its writer did not have its lock yet.
+                        // The file was just created, and its writer does not hold the lock yet.
                         self.waiting.push_back(path.to_owned());
                     }
                 }
@@ -203,7 +203,7 @@ impl<'a> Strands<'a> {
                 let strand = Strand::new(&super::name_of(&path, place));
                 self.open.push(Open { source: Source::File(path), reader, strand, is_selected: false });
             }
-            // It was pruned meanwhile.
+            // The record was pruned meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 crate::stdio::line("note", &format!("`{}` is passed over: {error}", path.display()));
@@ -213,7 +213,7 @@ impl<'a> Strands<'a> {
 }
 
 impl Open {
-    /// Shows one more line. `None`: there may be another one.
+    /// Shows one more line. Returns `None` if there may be another one.
     fn next(
         &mut self,
         json: bool,
@@ -235,7 +235,7 @@ impl Open {
             }
         };
         if !self.is_selected {
-            // One of which nobody can tell is shown.
+            // A run is also shown if it is unknown whether the flags select it.
             if !selection.passes(&RunSummary::from_first_line(self.reader.raw())) {
                 return Ok(Some(Read::Over));
             }
@@ -258,10 +258,10 @@ fn failed(out: Out, source: &Source, error: io::Error) -> Failure {
     }
 }
 
-/// Shows several records, to the end of the last of their runs.
+/// Shows several records until the last of their runs ends.
 fn many(args: &ShowArgs, filter: &Filter, sources: &[&Source], paint: Paint) -> Result<Exit, Failure> {
     let place = place_of(&crate::request::here()?).ok();
-    // They were selected already.
+    // The records are already selected.
     let selection = Selection::default();
     let mut strands = Strands::new(args, filter, &selection, paint);
     for source in sources {
@@ -277,7 +277,7 @@ fn many(args: &ShowArgs, filter: &Filter, sources: &[&Source], paint: Paint) -> 
     Ok(if strands.is_damaged { Exit::No } else { Exit::Yes })
 }
 
-/// Shows records that were named, to the end of their runs.
+/// Shows the named records until their runs end.
 pub(super) fn run(
     args: &ShowArgs,
     filter: &Filter,
@@ -289,7 +289,7 @@ pub(super) fn run(
             let reader = follow(path, pause).map_err(|error| source.unreadable(error))?;
             show(args, filter, source, reader, paint)
         }
-        // Whoever writes to a pipe holds it open to the end.
+        // The writer of a pipe keeps it open to the end.
         [source @ Source::Stdin] => show(args, filter, source, Reader::new(io::stdin().lock()), paint),
         sources => many(args, filter, sources, paint),
     }
@@ -308,7 +308,7 @@ fn show(
         false => table::show_live(&mut reader, filter, &mut out, paint.is_on()),
     };
     out.finish(shown).map_err(|error| match error {
-        // It was the pause that found it.
+        // `pause` found that the reader of stdout has gone.
         Stopped::Reading(error) if error.kind() == io::ErrorKind::BrokenPipe => Failure::Stdout(error),
         Stopped::Reading(error) => source.unreadable(error),
         Stopped::Writing(error) => Failure::Stdout(error),
@@ -320,7 +320,7 @@ fn show(
     Ok(if super::is_damaged(&reader) { Exit::No } else { Exit::Yes })
 }
 
-/// Waits for more. An error: nobody reads what is shown any more, which a record that does not grow would never tell.
+/// Waits for more lines. Fails if the reader of stdout has gone, which no write would show while the record does not grow.
 fn pause() -> io::Result<()> {
     let out = io::stdout();
     let mut polled = [PollFd::new(out.as_fd(), PollFlags::empty())];
@@ -330,7 +330,7 @@ fn pause() -> io::Result<()> {
         Ok(_) if polled.iter().filter_map(PollFd::revents).any(|it| it.contains(PollFlags::POLLERR)) => {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        // Any other event is not a reason to ask again at once.
+        // Sleep after any other event too, to avoid a busy loop.
         _ => thread::sleep(PAUSE),
     }
     Ok(())

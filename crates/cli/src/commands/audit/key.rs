@@ -27,7 +27,7 @@ pub(crate) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
         Signing::Key(key) => key,
         Signing::File(path) => SigningKey::load(&path).map_err(bad)?,
         Signing::Own => {
-            // A user who only verifies needs no signing key, so none is created.
+            // A user who only verifies needs no signing key, so the key is loaded and never created.
             let path = own(&place_of(&machine)?)?.key_path();
             match SigningKey::load(&path) {
                 Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! `exeat audit learn`: the smallest policy that covers what some records say was let through.
+//! `exeat audit learn`: prints the smallest policy that covers what was let through in some records.
 
 use exeat_audit::learn::{Known, Learned};
 use exeat_record::today;
@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
 
-/// Prints it.
+/// Prints the policy, or writes it to a file.
 pub(crate) fn run(args: &LearnedArgs) -> Result<Exit, Failure> {
     let file = args.output.as_deref().map(|path| output_at(path, args.force)).transpose()?;
     let (summary, exit) = super::summarize(&args.records)?;

@@ -1,4 +1,4 @@
-//! `exeat audit list`: the runs of the state directory.
+//! `exeat audit list`: lists the runs of the state directory.
 
 use exeat_audit::query::Filter;
 use exeat_audit::runs::RunSummary;
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::stdio;
 use crate::terminal::Paint;
 
-/// Lists them, the newest first.
+/// Lists the runs, the newest first.
 pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     let place = place_of(&crate::request::here()?).ok();
     let selected = select_any(&args.records)?;

@@ -1,4 +1,4 @@
-//! `exeat audit lock`: what each stage of some records reached, as a file for `exeat run --locked`.
+//! `exeat audit lock`: writes what each stage of some records reached, as a file for `exeat run --locked`.
 
 use std::collections::BTreeSet;
 

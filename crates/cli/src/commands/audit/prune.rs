@@ -1,4 +1,4 @@
-//! `exeat audit prune`: removes old records. Nothing else of exeat ever removes one.
+//! `exeat audit prune`: removes old records. No other part of exeat removes records.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufReader, Write as _};
@@ -23,7 +23,7 @@ struct Done {
     refused: u64,
 }
 
-/// Removes them, the oldest first, and says each.
+/// Removes old records, the oldest first, and prints each.
 pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
     let place = place_of(&crate::request::here()?)?;
     let Some(before) = SystemTime::now().checked_sub(args.older_than) else {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
     let shown = place.stored_runs().map_err(bad_place)?.iter().try_for_each(|stored| {
         let mut is_selected =
             || selection.is_empty() || doubtful.takes(&selection, &select::summarize(&stored.path));
-        // A run that is not there any more was removed by another.
+        // Another process may have removed the run meanwhile.
         if stored.last_written().is_ok_and(|last| last < before) && is_selected() {
             prune(args, stored, &keys, &killed, &mut done, &mut out)
         } else {
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
     Ok(if done.refused > 0 { Exit::No } else { Exit::Yes })
 }
 
-/// Removes one record, or says why it stays.
+/// Removes one record, or prints why it is kept.
 fn prune(
     args: &PruneArgs,
     stored: &StoredRun,
@@ -75,7 +75,7 @@ fn prune(
         crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", stored.run));
         return Ok(());
     }
-    // Before it is removed: a record that is gone without a word was taken away.
+    // First, because a record that is missing without this line counts as taken away.
     if !args.dry_run
         && let run = select::summarize(&stored.path)
         && (run.no.is_some() || run.is_unnumbered)
@@ -102,7 +102,7 @@ fn prune(
     writeln!(out, "{word} {} ({})", stored.run, table::bytes(bytes))
 }
 
-/// Writes into the ledger that the record of a run is removed, and by whom.
+/// Records in the ledger that the record of a run is removed, and by whom.
 fn write_down(stored: &StoredRun, no: Option<u64>) -> Result<(), String> {
     let place = crate::request::here()
         .and_then(|machine| place_of(&machine))
@@ -113,20 +113,20 @@ fn write_down(stored: &StoredRun, no: Option<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.
+/// Checks that a record is as its run left it. A record that somebody changed or cut is evidence, and is kept.
 fn whole(stored: &StoredRun, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) -> Result<(), String> {
     let path = &*stored.path;
     let said = |error: io::Error| in_house(&error.to_string());
     let file = file::open(path).map_err(said)?;
     let report = verify(BufReader::new(file), Some(path), keys).map_err(said)?;
     match (report.standing(), report.ending) {
-        // A run that was killed before it began has done nothing. One that began is in the ledger, and missed.
+        // A run that was killed before it began has done nothing. A run that began is in the ledger, which misses its record.
         (Standing::Whole, _) | (_, Ending::Empty) => Ok(()),
         (Standing::Tampered, _) => {
             let first = report.findings.first().map(ToString::to_string).unwrap_or_default();
             Err(format!("it is damaged: {first}"))
         }
-        // Had somebody cut it, the ledger would have its end.
+        // If somebody had cut the record, the ledger would have its end.
         (Standing::Unfinished, Ending::MidLine | Ending::Unfinished) if killed.contains(&stored.run) => {
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! `exeat audit report`: records as one page for people.
+//! `exeat audit report`: writes records as one page for people.
 
 use std::time::SystemTime;
 
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
         out.finish(written)
             .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
     } else {
-        // For its owner alone.
+        // Only the owner may read the page.
         let written =
             Output::open(&args.output).and_then(|output| output.write(0o600, |out| report.write(out)));
         written.map_err(|error| Failure::not_written("cannot write", &args.output, error))?;

@@ -1,4 +1,4 @@
-//! The records that a command reads: those that were named, or those that its flags select.
+//! Selects the records that a command reads: the named ones, or those that its flags select.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use crate::exit::Exit;
 use crate::failure::{Failure, in_house};
 use crate::stdio;
 
-/// Records that one command reads.
+/// The maximal number of records that one command reads.
 const MAX_RECORDS: usize = 500_000;
 
-/// Directories below each other that are looked into.
+/// The maximal depth of directories that are searched.
 const MAX_DEPTH: usize = 16;
 
-/// Records of which a note is printed one by one, for each kind of note.
+/// The maximal number of notes of one kind that are printed; further ones are counted.
 const MAX_NOTES: usize = 5;
 
 /// A record that was selected.
@@ -35,7 +35,7 @@ pub(crate) struct SelectedRecord {
     pub(crate) source: Source,
     /// The facts of its first line and its last lines.
     pub(crate) run: RunSummary,
-    /// Whether a record before it holds the same run, and is read instead.
+    /// The relation to an earlier record of the same run, which is read instead; `None` for the first record of a run.
     pub(crate) twin: Option<Twin>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Selected {
 }
 
 impl Selected {
-    /// The records to count: each run once.
+    /// Returns the records to count: each run once.
     pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
         self.found.iter().filter(|found| found.twin.is_none()).map(|found| &found.source)
     }
@@ -68,7 +68,7 @@ impl Selected {
         self.found.iter().any(|found| matches!(found.twin, Some(Twin::Differs(_))))
     }
 
-    /// Whether something is wrong before they are read.
+    /// Whether the selection alone shows that something is wrong.
     pub(crate) fn is_damaged(&self) -> bool {
         self.has_differing() || !self.strange.is_empty()
     }
@@ -79,10 +79,10 @@ impl Selected {
     }
 }
 
-/// The note if the flags select nothing.
+/// The message if the flags select nothing.
 pub(super) const NOTHING: &str = "no record is of the runs that the flags select";
 
-/// Selects records. None at all is an error.
+/// Selects records. Fails if there are none.
 pub(crate) fn select(records: &Records) -> Result<Selected, Failure> {
     let selected = select_some(records)?;
     match selected.found.is_empty() {
@@ -91,7 +91,7 @@ pub(crate) fn select(records: &Records) -> Result<Selected, Failure> {
     }
 }
 
-/// Selects records to show. If the flags select none, that is a note and not an error, because nothing may have run in that time.
+/// Selects records to show. If the flags select none, prints a note instead of failing, because nothing may have run in that time.
 pub(crate) fn select_to_show(records: &Records) -> Result<Selected, Failure> {
     let selected = select_some(records)?;
     if selected.found.is_empty() {
@@ -100,7 +100,7 @@ pub(crate) fn select_to_show(records: &Records) -> Result<Selected, Failure> {
     Ok(selected)
 }
 
-/// Selects records. None at all is an error unless the flags say which.
+/// Selects records. Fails if there are none, unless flags select them.
 fn select_some(records: &Records) -> Result<Selected, Failure> {
     let one = records.runs.is_empty() && !records.all && is_empty(&records.selection);
     let selected = gather(records, records.last || one, false)?;
@@ -110,12 +110,12 @@ fn select_some(records: &Records) -> Result<Selected, Failure> {
     Ok(selected)
 }
 
-/// Selects records; without flags all of them. There may be none.
+/// Selects records; without flags all of them. Does not fail if there are none.
 pub(crate) fn select_any(records: &Records) -> Result<Selected, Failure> {
     gather(records, records.last, true)
 }
 
-/// The lines that a command reads of its records: those of the time that was asked for.
+/// Creates the filter for the lines that a command reads: those in the requested time.
 pub(crate) fn filter(records: &Records) -> Filter {
     Filter { since: records.selection.since, until: records.selection.until, ..Filter::default() }
 }
@@ -127,7 +127,7 @@ pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection, Failure> {
         let absolute = std::path::absolute(dir).map_err(|error| {
             Failure::input(format!("`{}` is not a directory", dir.display())).because(error)
         })?;
-        // A record has the directory as the shell named it, or as the kernel does.
+        // A record contains the directory as named by the shell or by the kernel.
         dirs.extend(fs::canonicalize(&absolute));
         dirs.push(clean(&absolute));
     }
@@ -142,7 +142,7 @@ pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection, Failure> {
     })
 }
 
-/// Whether the flags of a selection are all left out.
+/// Whether no flag of a selection is given.
 pub(crate) fn is_empty(args: &SelectionArgs) -> bool {
     args.stage.is_empty()
         && args.labels.is_empty()
@@ -177,7 +177,7 @@ fn gather(records: &Records, only_last: bool, with_runs: bool) -> Result<Selecte
     select_from(&selection, sources, strange, with_runs)
 }
 
-/// Says what is not read, and why.
+/// Prints which paths are not read, and why.
 fn warned(strange: Vec<(PathBuf, String)>) -> Vec<(PathBuf, String)> {
     let mut notes = Notes::default();
     for (path, why) in &strange {
@@ -195,14 +195,14 @@ fn apart(paths: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) {
             Ok(meta) if meta.is_file() => files.push(path),
             Ok(_) => strange.push((path, "it is not a regular file".to_owned())),
             Err(error) if path.symlink_metadata().is_ok() => strange.push((path, error.to_string())),
-            // It was pruned meanwhile.
+            // The record was pruned meanwhile.
             Err(_) => {}
         }
     }
     (files, strange)
 }
 
-/// The records that a name means: a run, a file, standard input, or all records in a directory and below.
+/// Returns the records that a name stands for: a run, a file, standard input, or all records in a directory and below.
 pub(crate) fn sources_named(
     name: &Path,
     strange: &mut Vec<(PathBuf, String)>,
@@ -212,7 +212,7 @@ pub(crate) fn sources_named(
     };
     let source = match name.to_str() {
         Some("-") => Source::Stdin,
-        // A path needs no state directory; what has no `/` and no `.` may be a run as well.
+        // A path needs no state directory; a word without `/` and `.` may also be a run.
         Some(text) if !text.contains(['/', '.']) => match own_place()?.find(text) {
             Err(exeat_record::place::DirError::NotFound { .. }) if is_dir(name) => {
                 Source::File(name.to_owned())
@@ -247,7 +247,7 @@ pub(crate) fn sources_named(
     }
 }
 
-/// The records of a directory and below, by name. Links to directories are not followed.
+/// Lists the records of a directory and below by name. Does not follow links to directories.
 fn list(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
     if depth > MAX_DEPTH {
         return Err(io::Error::other(format!("more than {MAX_DEPTH} directories below each other")));
@@ -268,13 +268,13 @@ fn list(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a file has the name of a record. A ledger beside them has lines of another kind.
+/// Whether a file has the name of a record. Ledgers next to records have lines of another kind.
 fn is_record(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.ends_with(".jsonl") && !name.starts_with("ledger-")
 }
 
-/// The newest record that passes. What a preset asked a package manager is a run too, and not what people look for.
+/// Returns the newest selected record. The query of a preset to a package manager is a run too, but not the one that people look for.
 fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
     let mut preset = None;
     let mut doubtful = Doubtful::default();
@@ -307,9 +307,9 @@ fn select_from(
     let mut found: Vec<SelectedRecord> = Vec::new();
     let mut doubtful = Doubtful::default();
     for source in sources {
-        // What is alone and not asked about is opened once.
+        // A single record without a selection is opened only once.
         let run = if alone { RunSummary::default() } else { summary_of(&source) };
-        // What is listed or verified is shown with its reason there; a name of nothing is an error of the command's.
+        // `list` and `verify` show the reason themselves, and each command fails for a name that does not exist.
         if let (Some(why), Some(path), false) = (&run.problem, source.path(), with_runs)
             && path.symlink_metadata().is_ok()
         {
@@ -344,7 +344,7 @@ fn summary_of(source: &Source) -> RunSummary {
 pub(super) fn summarize(path: &Path) -> RunSummary {
     let open = || {
         let end = LinkRule::from_env().walk(path).map_err(io::Error::from)?;
-        // To open a named pipe would wait for its writer, and to read it would take what the command needs.
+        // Opening a named pipe would wait for its writer, and reading it would consume what the command needs.
         match end.metadata()?.is_file() {
             true => end.read(),
             false => Err(io::Error::other("not a regular file")),
@@ -353,7 +353,7 @@ pub(super) fn summarize(path: &Path) -> RunSummary {
     RunSummary::read(path.to_owned(), open())
 }
 
-/// Finds records of the same run: copies count once, and what differs is said.
+/// Finds records of the same run. Copies count once, and differences are printed.
 fn compare(found: &mut [SelectedRecord]) -> Result<(), Failure> {
     let mut first: HashMap<String, usize> = HashMap::new();
     let (mut copies, mut differing) = (Notes::default(), Notes::default());
@@ -392,7 +392,7 @@ fn compare(found: &mut [SelectedRecord]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The first line in which two files differ.
+/// Returns the first line in which two files differ, if they do.
 fn first_difference(a: &Path, b: &Path) -> io::Result<Option<u64>> {
     let open = |path: &Path| LinkRule::from_env().walk(path).map_err(io::Error::from)?.read();
     let (a, b): (File, File) = (open(a)?, open(b)?);
@@ -419,10 +419,10 @@ fn first_difference(a: &Path, b: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 pub(super) const ROOM: usize = 256 * 1024;
 
-/// Counts the records of which nobody can tell whether the flags select them.
+/// Counts the records for which it is unknown whether the flags select them.
 #[derive(Default)]
 pub(super) struct Doubtful {
     left_out: u64,
@@ -438,7 +438,7 @@ impl Doubtful {
         is_taken
     }
 
-    /// Reports how many there were, in one line for each kind.
+    /// Prints the counts, one line for each kind.
     pub(super) fn finish(&self) {
         let records = |count| if count == 1 { "1 record".to_owned() } else { format!("{count} records") };
         if self.left_out > 0 {
@@ -462,14 +462,14 @@ impl Doubtful {
     }
 }
 
-/// Notes of one kind: some one by one, and then how many more there are.
+/// Prints notes of one kind: the first ones, and then the number of further ones.
 #[derive(Default)]
 pub(super) struct Notes {
     count: usize,
 }
 
 impl Notes {
-    /// Reports what is wrong with a record, in one line.
+    /// Prints the flaws of a record in one line.
     pub(super) fn flaws<R: BufRead>(&mut self, source: &Source, reader: &Reader<R>) {
         let Some((first, others)) = reader.flaws().split_first() else { return };
         self.note(|| match others.len() as u64 + reader.more_flaws() {
@@ -493,7 +493,7 @@ impl Notes {
         }
     }
 
-    /// Says how many more there are than were printed.
+    /// Prints the number of notes that were not printed.
     pub(super) fn finish(&self) {
         if self.count > MAX_NOTES {
             stdio::line("note", &format!("and {} more like that", self.count - MAX_NOTES));

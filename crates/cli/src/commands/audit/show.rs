@@ -1,4 +1,4 @@
-//! `exeat audit show`: records, as a person or a program reads them.
+//! `exeat audit show`: prints records for people or programs.
 
 use exeat_audit::query::Filter;
 use exeat_audit::table;

@@ -1,4 +1,4 @@
-//! `exeat audit summary`: records together, a line for each host.
+//! `exeat audit summary`: adds up records, with a line for each host.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Paint;
 
-/// Reads records and shows what they say together.
+/// Reads records and prints their sum.
 pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
     let filter = Filter { hosts: args.host.clone(), ..filter(&args.records) };
     let mut summary = Summary::default();
@@ -57,10 +57,10 @@ pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }
 
-/// Adds the policies that stand beside a record. A record without one is whole: only its rules are not known.
+/// Adds the policies that are stored next to a record. A record without one is still whole, but its rules are unknown.
 pub(super) fn add_policies(summary: &mut Summary, record: &Path, facts: &RunFacts, origins: &mut Origins) {
     let paths = match facts.reloaded {
-        // The directory of all runs can be large, and few of them have read a policy again.
+        // The directory of all runs can be large, and only a few runs have reloaded their policy.
         true => place::stored_policies(record).unwrap_or_default(),
         false => vec![place::policy_path(record)],
     };
