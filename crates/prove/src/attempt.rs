@@ -15,22 +15,22 @@ pub struct Attempt {
     pub id: &'static str,
     /// A short description for the user.
     pub title: &'static str,
-    /// The rows of docs/threats.md that it stands for.
+    /// The rows of docs/threats.md that the attempt tests.
     pub rows: &'static [&'static str],
-    /// Makes the attempt, where a stage is.
+    /// Makes the attempt, inside the sandbox.
     pub(crate) make: fn(&Spec) -> Saw,
     /// The check that the attempt can succeed on this machine.
     pub(crate) control: Control,
-    /// The canaries that may see nothing of it.
+    /// The canaries that must not see the attempt.
     pub(crate) canaries: &'static [&'static str],
     /// The bytes that a canary receives if the attempt succeeds.
     pub(crate) trace: &'static str,
-    /// Whether another run has to be alive meanwhile.
+    /// Whether another run must be alive during the attempt.
     pub(crate) beside_another: bool,
 }
 
 impl Attempt {
-    /// An attempt that needs no canary and no control.
+    /// Creates an attempt without canaries and control.
     pub(crate) const fn new(
         id: &'static str,
         title: &'static str,
@@ -54,17 +54,17 @@ impl Attempt {
         Self { control: Control::Same, ..self }
     }
 
-    /// Another attempt, made outside, has to succeed.
+    /// Sets the control: another attempt, made outside, must succeed.
     pub(crate) const fn controlled_by(self, control: fn(&Spec) -> Saw) -> Self {
         Self { control: Control::Other(control), ..self }
     }
 
-    /// These canaries listen meanwhile.
+    /// Sets the canaries that listen during the attempt.
     pub(crate) const fn watched(self, canaries: &'static [&'static str]) -> Self {
         Self { canaries, ..self }
     }
 
-    /// Another run is alive meanwhile.
+    /// Keeps another run alive during the attempt.
     pub(crate) const fn beside_another_run(self) -> Self {
         Self { beside_another: true, ..self }
     }
@@ -80,7 +80,7 @@ impl Attempt {
 pub(crate) enum Control {
     /// The attempt itself, on the host, as the caller.
     Same,
-    /// Something less, on the host, as the caller.
+    /// A weaker attempt, on the host, as the caller.
     Other(fn(&Spec) -> Saw),
     /// No control. The attempt needs rights that the caller may lack, or something that exists only inside. It is made anyway.
     None,
@@ -98,7 +98,7 @@ pub enum Saw {
     NotMade(String),
 }
 
-/// The data for the process inside: the places of the canaries, and what was planted. Its one argument, as JSON.
+/// The data for the process inside: the addresses of the canaries, and the planted objects. Passed as a JSON argument.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Spec {
@@ -108,7 +108,7 @@ pub(crate) struct Spec {
     pub(crate) sockets: BTreeMap<String, SocketAddr>,
     /// A name server that the host uses.
     pub(crate) resolver: Option<SocketAddr>,
-    /// Sockets in the file system, by their name; a datagram socket is beside each, with `.d` at its end.
+    /// Sockets in the file system, by their name; each has a datagram socket next to it, whose name ends with `.d`.
     pub(crate) paths: BTreeMap<String, PathBuf>,
     /// The name of an abstract socket.
     pub(crate) abstract_name: Option<String>,
@@ -122,7 +122,7 @@ pub(crate) struct Spec {
     pub(crate) hidden: Vec<Node>,
     /// Files and directories of the host that a stage may not write.
     pub(crate) read_only: Vec<Node>,
-    /// Files of exeat's own, the record among them, that a stage may neither see nor write.
+    /// Files of exeat, such as the record, that a stage may neither see nor write.
     pub(crate) own: Vec<Node>,
     /// A file that the caller of exeat has open.
     pub(crate) descriptor: Option<Node>,
@@ -142,7 +142,7 @@ pub(crate) struct Other {
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// A file or directory by what no view can change: the file system's number and its own.
+/// The identity of a file or directory that no view can change: the numbers of the file system and of the inode.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Node {
     pub(crate) path: PathBuf,
@@ -157,13 +157,13 @@ impl Node {
         Ok(Self { path: path.to_owned(), dev: meta.dev(), ino: meta.ino() })
     }
 
-    /// Whether this is the same object.
+    /// Whether the metadata is of the same object.
     pub(crate) fn is(&self, meta: &std::fs::Metadata) -> bool {
         (self.dev, self.ino) == (meta.dev(), meta.ino())
     }
 }
 
-/// An answer of the kernel's: success is a way out.
+/// Converts an answer of the kernel: success is a way out.
 pub(crate) fn answer<T>(result: io::Result<T>, what: &str) -> Saw {
     match result {
         Ok(_) => Saw::Out(what.to_owned()),
@@ -171,7 +171,7 @@ pub(crate) fn answer<T>(result: io::Result<T>, what: &str) -> Saw {
     }
 }
 
-/// Several calls: one that succeeds is a way out, and names itself.
+/// Converts the answers of several calls: each call that succeeds is a way out, and is named.
 pub(crate) fn several<T>(calls: impl IntoIterator<Item = (String, io::Result<T>)>) -> Saw {
     let (mut out, mut refused): (Vec<String>, BTreeMap<String, usize>) = Default::default();
     for (what, result) in calls {
@@ -205,14 +205,14 @@ pub(crate) fn apart_from_host(spec: &Spec, kind: &str) -> bool {
         && here.is_some_and(|here| Some(here.to_string_lossy().as_ref()) != host.map(String::as_str))
 }
 
-/// The first few of a list.
+/// Formats the first few entries of a list.
 pub(crate) fn some(list: &[String]) -> String {
     const FEW: usize = 4;
     let shown = list.iter().take(FEW).cloned().collect::<Vec<_>>().join(", ");
     if list.len() > FEW { format!("{shown} and {} more", list.len() - FEW) } else { shown }
 }
 
-/// `ENETUNREACH` rather than words that change with the locale.
+/// Returns a name such as `ENETUNREACH`, because messages depend on the locale.
 pub(crate) fn name(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => format!("{:?}", Errno::from_raw(code)),

@@ -1,5 +1,4 @@
-//! Canaries: sockets on the host that note every visitor while a stage tries to get out, and answer with a word that nobody
-//! else knows.
+//! Runs canaries: sockets on the host that note every visitor while a stage tries to get out, and answer with a secret word.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -12,19 +11,19 @@ use std::time::Duration;
 
 /// The longest wait for a visitor's first bytes.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Bytes of a visit that are kept.
+/// The maximal number of bytes that are kept of a visit.
 const KEPT: u64 = 4096;
 /// The maximal number of kept visits, so that no stage fills the host's memory.
 const VISITS: usize = 4096;
-/// Before a canary that could not listen tries again: without descriptors, accept(2) fails at once, for ever.
+/// The pause of a canary after a failed accept(2), which fails at once and repeatedly without free descriptors.
 const REST: Duration = Duration::from_millis(20);
 
-/// Somebody came.
+/// A visit to a canary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Visit {
-    /// To this canary.
+    /// The name of the canary.
     pub(crate) canary: String,
-    /// And said this, as far as it can be read.
+    /// The bytes that the visitor sent, as far as they are readable.
     pub(crate) said: String,
 }
 
@@ -32,7 +31,7 @@ pub(crate) struct Visit {
 #[derive(Debug, Default)]
 pub(crate) struct Visits {
     pub(crate) visits: Vec<Visit>,
-    /// Somebody may have come whom no canary could note.
+    /// Whether a visit may have gone unnoticed.
     pub(crate) missed: bool,
 }
 
@@ -51,7 +50,7 @@ impl Canaries {
 
     /// Takes the visits since the last call.
     pub(crate) fn take(&self) -> Visits {
-        // What has been accepted by the kernel is noted in a moment.
+        // Connections that the kernel has accepted are noted soon.
         std::thread::sleep(Duration::from_millis(50));
         std::mem::take(&mut *self.lock_visits())
     }
@@ -81,7 +80,7 @@ impl Canaries {
         .ok()
     }
 
-    /// Listeners on both loopbacks, on one port where that can be had. A family that this machine lacks is left out.
+    /// Creates listeners on both loopbacks, on the same port if possible. Omits a family that this machine lacks.
     pub(crate) fn tcp(&self, names: [&str; 2]) -> Vec<(String, SocketAddr)> {
         let mut out = Vec::new();
         let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
@@ -104,7 +103,7 @@ impl Canaries {
         out
     }
 
-    /// Datagram sockets on both loopbacks.
+    /// Creates datagram sockets on both loopbacks.
     pub(crate) fn udp(&self, names: [&str; 2]) -> Vec<(String, SocketAddr)> {
         let mut out = Vec::new();
         let loopbacks: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
@@ -149,7 +148,7 @@ impl Canaries {
         Ok(files)
     }
 
-    /// A stream socket without a file.
+    /// Creates a stream socket without a file.
     pub(crate) fn abstract_name(&self, name: &str, abstract_name: &str) -> io::Result<()> {
         let addr = unix::SocketAddr::from_abstract_name(abstract_name)?;
         self.listen(name, UnixListener::bind_addr(&addr)?);
@@ -166,7 +165,7 @@ impl Canaries {
         });
     }
 
-    /// Reads what there is at once, answers, and closes.
+    /// Reads the first bytes, answers, and closes.
     fn hear(&self, name: &str, mut stream: impl Read + Write) {
         let mut said = vec![0; usize::try_from(KEPT).unwrap_or(4096)];
         let count = stream.read(&mut said).unwrap_or(0);
@@ -175,7 +174,7 @@ impl Canaries {
     }
 }
 
-/// Names in the file system that go with their owner.
+/// Files that are removed when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Files(pub(crate) Vec<PathBuf>);
 

@@ -1,4 +1,4 @@
-//! Files of the host that a stage may see and not change, and files that would wait for somebody on the host.
+//! Attempts on files of the host that a stage may see and not change, and on files that a user of the host would run later.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -31,7 +31,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 const CONFIG: &str = ".git/config";
 const HOOKS: &str = ".git/hooks";
 
-/// Opens for writing, and writes nothing.
+/// Opens a file for writing, and writes nothing.
 fn write(node: &Node) -> io::Result<()> {
     let path = &node.path;
     if !path.is_dir() {
@@ -39,7 +39,7 @@ fn write(node: &Node) -> io::Result<()> {
         return same(node, &file);
     }
     same(node, &File::open(path)?)?;
-    // A file without a name, gone when it is closed.
+    // An unnamed file, which disappears when it is closed.
     match OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(path) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
             access(path, AccessFlags::W_OK).map_err(Into::into)
@@ -48,7 +48,7 @@ fn write(node: &Node) -> io::Result<()> {
     }
 }
 
-/// Something else at that place is the stage's to change.
+/// Checks that the file is the host's. The stage may change another file at the same path.
 fn same(node: &Node, file: &File) -> io::Result<()> {
     if node.is(&file.metadata()?) { Ok(()) } else { Err(io::Error::other("another file")) }
 }
@@ -79,7 +79,7 @@ fn hard_link() -> Saw {
     several([(format!("writing a link to {CONFIG}"), written)])
 }
 
-/// In the working directory, where somebody on the host would find it.
+/// Creates a setuid file in the working directory, where a user of the host would find it.
 fn setuid_file() -> Saw {
     let path = Path::new("with-rights");
     if let Err(error) = File::create_new(path) {

@@ -1,4 +1,4 @@
-//! The host side of a proof: plants what a stage must not find, listens, makes the control, starts the runs, and judges.
+//! The host side of a proof: plants secrets that a stage must not find, listens, makes the controls, starts the runs, and judges.
 
 use std::fs;
 use std::io;
@@ -60,7 +60,7 @@ pub struct HostError {
     pub source: io::Error,
 }
 
-/// The machine with everything planted. Dropped, nothing of it is left.
+/// The machine with all planted objects, which are removed when the value is dropped.
 pub struct Host {
     exe: PathBuf,
     token: String,
@@ -74,7 +74,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Plants everything. What cannot be planted is left out, and its attempt then says so.
+    /// Plants all objects. Omits those that cannot be planted; their attempts then report it.
     pub fn new(machine: &Machine) -> Result<Self, HostError> {
         let could_not = |what: &str| {
             let what = what.to_owned();
@@ -117,10 +117,10 @@ impl Host {
         Ok(Self { exe, token, spec, canaries, scratch, outside: None, _open: open, _sockets: files })
     }
 
-    /// Makes these attempts over one bridge: outside first, if they were not yet, then in a run.
+    /// Makes these attempts over one bridge: first outside, unless that was already done, then in a run.
     ///
     /// # Errors
-    /// [`NoRun`] when there is nothing to judge: the words of a run that did not start, among others.
+    /// Returns [`NoRun`] if there is no result to judge, for example because the run did not start.
     pub fn over(
         &mut self,
         scenario: Scenario<'_>,
@@ -169,7 +169,7 @@ impl Host {
         Ok(judged.collect())
     }
 
-    /// Kills an exeat whose stage has a process that ignores what can be ignored, and looks what is left.
+    /// Kills an exeat whose stage has a process that ignores signals, and checks which processes survive.
     pub fn survive(&mut self, scenario: Scenario<'_>) -> Result<Finding, NoRun> {
         let token = format!("{}-{}-survives", self.token, scenario.bridge);
         let mut run = self.run(scenario, "survive");
@@ -206,7 +206,7 @@ impl Host {
         Ok(found(seen, held, why))
     }
 
-    /// Starts another run, whose stage listens on its loopback, and notes where it is. It ends when the value is dropped.
+    /// Starts another run, whose stage listens on its loopback, and notes its addresses. The run ends when the value is dropped.
     fn other_run(&mut self, scenario: Scenario<'_>) -> Result<Option<Started>, NoRun> {
         let mut run = self.run(scenario, "other");
         run.args(["wait", &self.token]).stdin(Stdio::piped());
@@ -233,7 +233,7 @@ impl Host {
         self.scratch.at(&format!("record-{name}-{}.jsonl", scenario.bridge))
     }
 
-    /// `exeat run ... -- exeat prove-inside`, as anybody would start it, with a way out that one attempt misuses.
+    /// Creates the command `exeat run ... -- exeat prove-inside` as a user would, with an allowed host that one attempt misuses.
     fn run(&self, scenario: Scenario<'_>, name: &str) -> Command {
         let mut run = self.program(&self.exe);
         run.args(["run", "--quiet", "--set", "fs.cache=none", "--timeout", "55s"]);
@@ -248,14 +248,14 @@ impl Host {
         for rule in self.rules() {
             run.args(["--allow", &rule]);
         }
-        // What is noted of these runs ends with the proof. Where the user has chosen the place, it is the one to be proved.
+        // The state of these runs is removed with the proof, unless the user chose a directory, which is then part of the proof.
         if name == "survive" || std::env::var_os("XDG_STATE_HOME").is_none() {
             run.env("XDG_STATE_HOME", self.scratch.at("state"));
         }
         run.current_dir(self.scratch.work());
         let mut loader = Vec::new();
         if scenario.view == Some("minimal") {
-            // Nothing is shown that is not named.
+            // This view shows only named paths.
             run.args(["--rw", "."]);
             for library in loader::libraries() {
                 run.arg("--ro").arg(library);
@@ -266,8 +266,8 @@ impl Host {
         run
     }
 
-    /// A name that nobody connects to is allowed, and one that leads to the host's loopback on two ports; the addresses behind that on
-    /// one.
+    /// Returns the allow rules: a name that no attempt connects to, a name that resolves to the host's loopback on two ports, and its
+    /// addresses on one port.
     fn rules(&self) -> Vec<String> {
         let port = |name: &str| self.spec.sockets.get(name).map(|addr| addr.port());
         let mut rules = vec![GRANTED.to_owned()];
@@ -292,7 +292,7 @@ impl Host {
 
 /// The reason why a run has no result to judge.
 pub enum NoRun {
-    /// The run did not start, and said why.
+    /// The run did not start, and printed the reason.
     Said(Done),
     /// An error on the host.
     Io(io::Error),

@@ -1,5 +1,5 @@
-//! The inside of a proof: makes the attempts that it is told and prints one JSON line for each. Runs as a stage, and as
-//! the control on the host; it decides nothing.
+//! The inside of a proof: makes the requested attempts and prints one JSON line for each. Runs as a stage, and as the
+//! control on the host, and judges nothing.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -29,7 +29,7 @@ pub(crate) const INSIDE: &str = "prove-inside";
 /// `prove-inside wait|survive TOKEN`. Returns `None` in any other process.
 ///
 /// # Errors
-/// Returns an error for words that it does not know, and when a line cannot be written.
+/// Fails for unknown words, and if a line cannot be written.
 #[must_use]
 pub fn run_if_requested() -> Option<io::Result<()>> {
     let mut words = std::env::args_os().skip(1);
@@ -57,7 +57,7 @@ fn run(words: &[String]) -> io::Result<()> {
             Ok(())
         }
         [kind, token] if kind == "wait" => super::sockets::stand_by(token),
-        // The word is for whoever looks at the list of processes.
+        // The token marks the process in the list of processes.
         [kind, _] if kind == "survive" => super::survive::outlive(),
         _ => Err(io::Error::other("nothing that it knows")),
     }
@@ -69,7 +69,7 @@ fn alone(make: fn(&Spec) -> Saw, spec: &Spec) -> Saw {
     match said {
         Ok(Apart::Said(bytes)) => serde_json::from_slice(&bytes)
             .unwrap_or_else(|error| Saw::NotMade(format!("it said nothing that can be read: {error}"))),
-        // What seccomp does to a call by another architecture's table.
+        // seccomp kills a process that uses the system calls of another architecture.
         Ok(Apart::Killed(signal)) if signal == nix::libc::SIGSYS => Saw::Refused("killed by SIGSYS".into()),
         Ok(Apart::Killed(signal)) => Saw::NotMade(format!("killed by signal {signal}")),
         Ok(Apart::Late) => Saw::NotMade(format!("no answer in {} s", LIMIT.as_secs())),
@@ -80,6 +80,6 @@ fn alone(make: fn(&Spec) -> Saw, spec: &Spec) -> Saw {
 fn print(attempt: &Attempt, saw: Saw) -> io::Result<()> {
     let mut line = serde_json::to_vec(&Line { id: attempt.id.to_owned(), saw })?;
     line.push(b'\n');
-    // One write, and at once: what follows may end this process.
+    // One immediate write, because the next attempt may end this process.
     io::stdout().lock().write_all(&line).and_then(|()| io::stdout().flush())
 }

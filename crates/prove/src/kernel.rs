@@ -1,4 +1,4 @@
-//! The kernel behind the sandbox: its settings, its devices, and calls that no stage has a use for.
+//! Attempts on the kernel: its settings, its devices, and system calls that no stage needs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -54,7 +54,7 @@ fn walk(place: &Path, tried: &mut usize, out: &mut Vec<String>) -> io::Result<()
     for entry in fs::read_dir(place)?.flatten() {
         let path = entry.path();
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            // A directory that cannot be listed hides settings that cannot be named either.
+            // Settings in a directory that cannot be listed cannot be named either.
             let _ = walk(&path, tried, out);
             continue;
         }

@@ -1,8 +1,8 @@
-//! `exeat prove`: attempts that a stage might make to get out, the host on which they would be seen, and what came of them.
+//! `exeat prove`: makes attempts to get out of the sandbox, watches the host for their effects, and judges the results.
 //!
-//! The files of each subject say how a stage tries, [`inside`] makes the attempts, and [`host`] listens outside and judges. An
-//! attempt never decides whether its answer is right: it says what it saw, and the host side adds what its canaries saw. In the
-//! same minute the attempt is made outside, which shows that it can get out at all.
+//! One file for each subject defines the attempts, [`inside`] makes them, and [`host`] listens outside and judges. An attempt never
+//! judges its own result: it reports what it saw, and the host side adds what its canaries saw. Shortly before, the same attempt is
+//! made outside, to show that it can succeed at all.
 
 pub mod attempt;
 mod canary;
@@ -25,7 +25,7 @@ use attempt::Attempt;
 
 /// Every attempt, in the order in which they are made.
 pub fn attempts() -> impl Iterator<Item = &'static Attempt> {
-    // The last one would end the others if it succeeded.
+    // The last attempt would end the others if it succeeded.
     [net::ATTEMPTS, gateway::ATTEMPTS, sockets::ATTEMPTS, proxy::ATTEMPTS, secrets::ATTEMPTS]
         .into_iter()
         .chain([files::ATTEMPTS, kernel::ATTEMPTS, processes::ATTEMPTS])

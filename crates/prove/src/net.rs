@@ -1,4 +1,4 @@
-//! Ways past the proxy: straight to an address, and to a name server.
+//! Attempts to bypass the proxy: directly to an address, and to a name server.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -9,15 +9,15 @@ use nix::libc;
 
 use crate::attempt::{Attempt, Saw, Spec, answer, name, several};
 
-/// For an answer that comes at once or not at all.
+/// The longest wait for an answer that comes at once or never.
 pub(super) const PATIENCE: Duration = Duration::from_millis(700);
 /// A name that is reserved and that every name server answers for (RFC 2606).
 const NAME: &str = "example.com";
-/// Public addresses that belong to nobody and are routed like any other (RFC 5737, RFC 3849).
+/// Public addresses that are unused and routed like any other (RFC 5737, RFC 3849).
 const NOBODY4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const NOBODY6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
-/// The sandbox's name server. Many hosts have one of their own at the same place.
+/// The sandbox's name server. Many hosts have their own name server at the same address.
 pub(super) const NAME_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), 53);
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
@@ -62,7 +62,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 fn public_tcp(to: IpAddr) -> Saw {
     match TcpStream::connect_timeout(&SocketAddr::new(to, 443), PATIENCE) {
         Ok(_) => Saw::Out(format!("connected to {to}")),
-        // Nothing refused it: it went somewhere, and nobody answered.
+        // The packet was sent and not refused; only the answer is missing.
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Saw::Out(format!("sent to {to}")),
         Err(error) => Saw::Refused(name(&error)),
     }
@@ -75,8 +75,8 @@ fn public_udp(to: IpAddr) -> Saw {
         let own = from == to || from.is_loopback();
         socket.send(b"exeat")?;
         match socket.recv(&mut [0; 8]) {
-            // The gateway makes every address the sandbox's own, and what is sent there comes from there, or from the loopback: it goes no
-            // further. Elsewhere a refusal has come from somewhere, and silence is a packet that went there.
+            // The gateway gives every address to the sandbox, and packets to it have that or a loopback address as their source: they do
+            // not leave. Otherwise both a refusal and silence mean that a packet left.
             Err(error) if own => Err(error),
             _ => Ok(()),
         }
@@ -84,7 +84,7 @@ fn public_udp(to: IpAddr) -> Saw {
     answer(sent, &format!("sent to {to}"))
 }
 
-/// Whether there is a way to an address. Connecting a UDP socket sends nothing.
+/// Looks for a route to an address. Connecting a UDP socket sends nothing.
 fn route(to: IpAddr) -> Saw {
     answer(socket_for(to).and_then(|socket| socket.connect((to, 443))), &format!("a route to {to}"))
 }
@@ -104,7 +104,7 @@ fn host_tcp(spec: &Spec, canary: &str, id: &str) -> Saw {
     }
 }
 
-/// Says who it is and reads what the canary answers.
+/// Sends the name of the attempt and reads the canary's answer.
 pub(super) fn heard(mut stream: TcpStream, spec: &Spec, id: &str) -> Saw {
     let mut exchange = || -> io::Result<String> {
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -146,7 +146,7 @@ type Ask = fn(SocketAddr, &str, u16) -> io::Result<Reply>;
 fn ask_resolver(spec: &Spec, ask: Ask) -> Saw {
     match spec.resolver {
         Some(server) => match ask(server, NAME, 1) {
-            // The sandbox's own, which says so of every name that is not granted.
+            // The sandbox's own name server gives this answer for every name that is not granted.
             Ok(Reply { records: 0, code }) if server == NAME_SERVER => Saw::Refused(code.into()),
             Ok(_) => Saw::Out(format!("{server} answered")),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Saw::Refused("no answer".into()),
@@ -158,9 +158,9 @@ fn ask_resolver(spec: &Spec, ask: Ask) -> Saw {
 
 /// The answer of a name server.
 pub(super) struct Reply {
-    /// The word for its code (RFC 1035, section 4.1.1).
+    /// The name of the response code (RFC 1035, section 4.1.1).
     pub(super) code: &'static str,
-    /// Records in the answer.
+    /// The number of records in the answer.
     pub(super) records: u16,
 }
 
@@ -180,7 +180,7 @@ impl Reply {
     }
 }
 
-/// Asks over UDP.
+/// Queries a name server over UDP.
 pub(super) fn ask_udp(server: SocketAddr, name: &str, kind: u16) -> io::Result<Reply> {
     let socket = socket_for(server.ip())?;
     socket.connect(server)?;
@@ -190,7 +190,7 @@ pub(super) fn ask_udp(server: SocketAddr, name: &str, kind: u16) -> io::Result<R
     Reply::read(reply.get(..count).unwrap_or_default())
 }
 
-/// Asks over TCP.
+/// Queries a name server over TCP.
 pub(super) fn ask_tcp(server: SocketAddr, name: &str, kind: u16) -> io::Result<Reply> {
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -202,7 +202,7 @@ pub(super) fn ask_tcp(server: SocketAddr, name: &str, kind: u16) -> io::Result<R
     Reply::read(reply.get(2..).unwrap_or_default())
 }
 
-/// A query for a record of a name (RFC 1035, section 4.1).
+/// Encodes a query for a record of a name (RFC 1035, section 4.1).
 fn question(name: &str, kind: u16) -> Vec<u8> {
     let mut bytes = vec![0x65, 0x78, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
@@ -219,7 +219,7 @@ fn lookup() -> Saw {
     match (NAME, 443).to_socket_addrs().map(|mut addrs| addrs.next()) {
         Ok(Some(_)) => Saw::Out(format!("an address of {NAME}")),
         Ok(None) => Saw::Refused("no address".into()),
-        // The C library's words are in the user's language, and tell nothing more.
+        // The C library's message is in the user's language, and adds nothing.
         Err(_) => Saw::Refused("no address".into()),
     }
 }
@@ -235,7 +235,7 @@ fn raw() -> Saw {
     ])
 }
 
-/// Is part of the kernel where it is there at all: asking for it loads nothing into the host's.
+/// Opens an MPTCP socket. MPTCP is never a module, so this loads nothing into the host's kernel.
 fn mptcp() -> Saw {
     answer(sys::socket(libc::AF_INET, libc::SOCK_STREAM, MPTCP), "an MPTCP socket")
 }

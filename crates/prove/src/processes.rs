@@ -1,4 +1,4 @@
-//! Other processes, and what this one may do.
+//! Attempts on other processes, and to gain rights.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -30,7 +30,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("signal", "ending the sandbox's first process", &["B24"], signal),
 ];
 
-/// A right that this process has, or could get by executing something: proc_pid_status(5).
+/// Looks for a right that this process has, or could get by executing a program: proc_pid_status(5).
 fn rights() -> Saw {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -86,7 +86,7 @@ fn host_namespaces(spec: &Spec) -> Saw {
     }
 }
 
-/// Tries something on every process but this one and the one that waits for it, which are the stage's own.
+/// Makes an attempt on every process except this one and the one that waits for it, which belong to the stage.
 fn beside(spec: &Spec, reach: impl Fn(Pid) -> io::Result<()>) -> Saw {
     if !apart_from_host(spec, "pid") {
         return Saw::NotMade(HARM.into());
@@ -100,7 +100,7 @@ fn beside(spec: &Spec, reach: impl Fn(Pid) -> io::Result<()>) -> Saw {
 
 /// Reads one byte of the first readable mapping.
 fn read_memory(pid: Pid) -> io::Result<()> {
-    // Where the map is not to be had, the call is made all the same: it is refused before the address is looked at.
+    // Without the map the call is still useful: it is refused before the kernel reads the address.
     let base = mapping(pid).unwrap_or(0x1000);
     let mut byte = [0];
     let mut local = [io::IoSliceMut::new(&mut byte)];
@@ -127,8 +127,8 @@ fn mapping(pid: Pid) -> io::Result<usize> {
     usize::from_str_radix(start, 16).map_err(io::Error::other)
 }
 
-/// The kernel delivers to a namespace's first process only what that one asked for, even SIGKILL (pid_namespaces(7)). If it did
-/// end, nobody could say so: then this line is missing, and that is seen.
+/// Sends signals to the first process of the namespace. The kernel delivers only those with a handler there, and not SIGKILL
+/// (pid_namespaces(7)). If the process did end, the missing line of this attempt would show it.
 fn signal(spec: &Spec) -> Saw {
     if !apart_from_host(spec, "pid") {
         return Saw::NotMade(HARM.into());

@@ -1,4 +1,4 @@
-//! Ways through the proxy: what it must refuse, on the very port that it serves.
+//! Attempts through the proxy: requests that it must refuse, on the port that it serves.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -40,18 +40,18 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("bridge-socket", "forged messages to exeat's own socket", &["B25"], |_| bridge_socket()),
 ];
 
-/// Reserved: it exists nowhere (RFC 6761).
+/// A reserved name, which never exists (RFC 6761).
 const DENIED: &str = "exeat-prove.invalid:443";
-/// The name that a refused hello carries.
+/// The server name in a ClientHello that the proxy must refuse.
 const OTHER_NAME: &str = "other-name.exeat-prove.invalid";
-/// The metadata services of clouds, which hand out a machine's credentials, in both families.
+/// The metadata services of clouds in both families. They hand out a machine's credentials.
 const METADATA: [&str; 3] = ["169.254.169.254:80", "[fd00:ec2::254]:80", "168.63.129.16:80"];
 /// exeat's socket inside (docs/threats.md, B25).
 const SOCKET: &str = "/run/exeat/proxy.sock";
-/// A name may be looked up before the answer.
+/// The longest wait for an answer, which may need a lookup.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The proxy as its variables name it.
+/// Connects to the proxy that the environment names.
 fn dial() -> io::Result<TcpStream> {
     let url = std::env::var("HTTPS_PROXY").map_err(|_| io::Error::other("HTTPS_PROXY is not set"))?;
     let addr: SocketAddr = url
@@ -64,7 +64,7 @@ fn dial() -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// CONNECT, and the code of the answer.
+/// Sends CONNECT, and returns the code of the answer.
 fn connect(target: &str) -> io::Result<(u16, TcpStream)> {
     let mut stream = dial()?;
     stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())?;
@@ -79,7 +79,7 @@ fn connect(target: &str) -> io::Result<(u16, TcpStream)> {
     Ok((code.ok_or_else(|| io::Error::other("the proxy's answer is not HTTP"))?, stream))
 }
 
-/// Asks for targets that have to be refused by policy: 400 or 403. Any other answer comes after a lookup or a dial.
+/// Requests targets that the policy must refuse with 400 or 403. Any other answer comes after a lookup or a dial.
 fn refused(spec: &Spec, id: &str, targets: &[String]) -> Saw {
     let (mut out, mut refused) = (Vec::new(), Vec::new());
     for target in targets {
@@ -108,7 +108,7 @@ fn canary_port(spec: &Spec) -> Option<u16> {
     spec.sockets.get("tcp4").map(SocketAddr::port)
 }
 
-/// The control: that listener answers, when it is asked on the host.
+/// Makes the control: the same listener answers on the host.
 fn host_answers(spec: &Spec, id: &str) -> Saw {
     let Some(addr) = spec.sockets.get("tcp4") else { return Saw::NotMade(no_listener("4")) };
     match TcpStream::connect_timeout(addr, PATIENCE) {
@@ -117,7 +117,7 @@ fn host_answers(spec: &Spec, id: &str) -> Saw {
     }
 }
 
-/// Two tunnels to an origin that is allowed. The right name has to arrive there, the other one must not.
+/// Opens two tunnels to an allowed origin. The right server name must arrive there, and the other one must not.
 fn server_name(spec: &Spec) -> Saw {
     let Some(origin) = spec.sockets.get("origin4") else { return Saw::NotMade(no_listener("4")) };
     let target = format!("localhost:{}", origin.port());
@@ -133,7 +133,7 @@ fn server_name(spec: &Spec) -> Saw {
     }
 }
 
-/// Opens a tunnel and says hello to that name: whether the origin answered.
+/// Opens a tunnel and sends a ClientHello with a server name. Returns whether the origin answered.
 fn greet(spec: &Spec, target: &str, server_name: &str) -> Result<bool, String> {
     let (code, mut stream) = connect(target).map_err(|error| name(&error))?;
     if code != 200 {
@@ -152,7 +152,7 @@ fn greet(spec: &Spec, target: &str, server_name: &str) -> Result<bool, String> {
     }
 }
 
-/// A ClientHello for that server (RFC 8446, section 4.1.2; RFC 6066, section 3).
+/// Encodes a ClientHello with a server name (RFC 8446, section 4.1.2; RFC 6066, section 3).
 fn hello(server_name: &str) -> Vec<u8> {
     let name = with_length(server_name.as_bytes(), 2);
     let extensions = [
@@ -180,14 +180,14 @@ fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &with_length(body, 2)].concat()
 }
 
-/// The bytes behind their length, which takes so many bytes itself.
+/// Prefixes bytes with their length, which is `width` bytes long.
 fn with_length(bytes: &[u8], width: usize) -> Vec<u8> {
     let length = bytes.len().to_be_bytes();
     [length.get(length.len().saturating_sub(width)..).unwrap_or(&length), bytes].concat()
 }
 
-/// A hello, a failure and a go, as only stage2 and the host side may say them, and a request that nobody allows. The socket is
-/// dead, or the proxy of this run serves it as it serves its port.
+/// Sends messages that only stage2 and the host side may send, and a request that no rule allows. The socket must be dead, or
+/// be served like the port of the proxy.
 fn bridge_socket() -> Saw {
     // Length, tag and fields: crates/contract/src/message.rs.
     let hello: &[u8] = &[3, 0, 0, 0, 1, 0x39, 0x30];
@@ -216,7 +216,7 @@ fn speak(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(SOCKET)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(bytes)?;
-    // What waits for more bytes than these gets an end instead.
+    // A server that waits for more bytes gets the end of the stream instead.
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut said = Vec::new();
     stream.take(4096).read_to_end(&mut said)?;

@@ -1,23 +1,23 @@
-//! The temporary files of a proof on the host: a directory with a project in it, sockets, an open file.
+//! Manages the temporary files of a proof on the host: a directory with projects, sockets and an open file.
 
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A directory of random name, removed with all that is in it.
+/// A directory with a random name, removed with its content when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Makes it, with two projects: one for the stage, one for the control outside.
+    /// Creates the directory with two projects: one for the stage, and one for the control outside.
     pub(crate) fn new() -> io::Result<Self> {
         let base = std::env::temp_dir();
         let path = nix::unistd::mkdtemp(&base.join("exeat-prove-XXXXXX"))?;
         let scratch = Self { path };
-        // A stage that runs as another user has to come in; nobody can list it.
+        // A stage that runs as another user must be able to enter the directory, but not to list it.
         fs::set_permissions(&scratch.path, Permissions::from_mode(0o711))?;
         for project in [scratch.work(), scratch.outside()] {
             fs::create_dir(&project)?;
@@ -27,7 +27,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// The stage's working directory.
+    /// Returns the working directory of the stage.
     pub(crate) fn work(&self) -> PathBuf {
         self.path.join("work")
     }
@@ -37,12 +37,12 @@ impl Scratch {
         self.path.join("outside")
     }
 
-    /// A name in it.
+    /// Returns the path of a name in the directory.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A file that every program which is started from here inherits.
+    /// Opens a file that all programs started from here inherit.
     pub(crate) fn open_file(&self) -> io::Result<(PathBuf, File)> {
         let path = self.at("open-file");
         fs::write(&path, "of the host\n")?;
@@ -58,7 +58,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The name server that the host asks first: resolv.conf(5).
+/// Returns the name server that the host asks first: resolv.conf(5).
 pub(crate) fn resolver() -> Option<std::net::SocketAddr> {
     let text = fs::read_to_string("/etc/resolv.conf").ok()?;
     let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver"));
@@ -66,7 +66,7 @@ pub(crate) fn resolver() -> Option<std::net::SocketAddr> {
     servers.next().map(|server| (server, 53).into())
 }
 
-/// The sockets of runs that are alive, by the names that they had: proc_pid_net(5), `/proc/net/unix`.
+/// Lists the sockets of live runs by the names with which they were bound: proc_pid_net(5), `/proc/net/unix`.
 pub(crate) fn sockets_of_runs() -> Vec<PathBuf> {
     let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let names = text.lines().filter_map(|line| line.split_whitespace().last());

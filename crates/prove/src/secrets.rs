@@ -24,7 +24,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     .beside_another_run(),
 ];
 
-/// Looks into the environment of every process that there is, its own among them.
+/// Reads the environment of every visible process, including this one.
 fn environ(spec: &Spec) -> Saw {
     let Some(variable) = &spec.variable else { return Saw::NotMade("nothing was planted".into()) };
     let Ok(entries) = fs::read_dir("/proc") else { return Saw::NotMade("/proc cannot be listed".into()) };
@@ -61,7 +61,7 @@ fn descriptors(spec: &Spec) -> Saw {
     Saw::Refused(format!("not among {open} open descriptors"))
 }
 
-/// Opens what the host side found there, and looks whether it is the same: never at what is in it.
+/// Opens the files that the host side found, and compares their identity. Never reads their content.
 fn open_nodes(nodes: &[Node], none: &str) -> Saw {
     if nodes.is_empty() {
         return Saw::NotMade(none.into());

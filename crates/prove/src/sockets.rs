@@ -1,4 +1,4 @@
-//! Attempts on sockets other than the Internet's: Unix sockets of the host, of other runs, and other families.
+//! Attempts on sockets other than those of the Internet: Unix sockets of the host and of other runs, and other families.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -72,7 +72,7 @@ fn say_to(abstract_name: &str, id: &str) -> io::Result<()> {
     UnixStream::connect_addr(&addr)?.write_all(id.as_bytes())
 }
 
-/// The stage of the other run listens on its loopback and on an abstract name, and has reached both itself.
+/// Connects to the stage of another run, which listens on its loopback and on an abstract name, and has reached both itself.
 fn other_run(spec: &Spec) -> Saw {
     let Some(other) = &spec.other else { return Saw::NotMade("no other run could be started".into()) };
     let port = SocketAddr::from((Ipv4Addr::LOCALHOST, other.port));
@@ -87,7 +87,7 @@ fn other_run(spec: &Spec) -> Saw {
     several(calls)
 }
 
-/// Connects to a socket, lists a directory, opens a file.
+/// Connects to a socket, lists a directory, or opens a file.
 fn enter(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return std::fs::read_dir(path).map(drop);
@@ -133,7 +133,7 @@ fn families() -> Saw {
     let families = (0..=LAST).filter(|family| !of_stage.contains(family));
     let seen = several(families.map(|family| {
         let made = kinds.iter().map(|kind| sys::socket(family, *kind, 0));
-        // The answer that says most: a family that the kernel has refuses types that it lacks.
+        // Keep the most telling answer: a family of the kernel also refuses socket types that it lacks.
         let made = made.fold(None, |best: Option<io::Result<()>>, next| match best {
             Some(Ok(())) => best,
             _ => Some(next),
@@ -141,7 +141,7 @@ fn families() -> Saw {
         (format!("family {family}"), made.unwrap_or(Ok(())))
     }));
     match seen {
-        // Not what a filter says.
+        // A filter would give another answer.
         Saw::Refused(all) if all.ends_with(" x EAFNOSUPPORT") && !all.contains(',') => {
             Saw::NotMade("no such family in this kernel".into())
         }
@@ -152,7 +152,7 @@ fn families() -> Saw {
 /// Generic netlink, which every kernel with netlink has built in.
 const GENERIC: i32 = 16;
 
-/// Every protocol but that of routes, 0, which a stage asks about its own namespace (linux/netlink.h).
+/// Opens netlink sockets of all protocols except 0, for routes, with which a stage queries its own namespace (linux/netlink.h).
 fn netlink(protocols: std::ops::RangeInclusive<i32>) -> Saw {
     several(protocols.map(|protocol| {
         (format!("protocol {protocol}"), sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol))

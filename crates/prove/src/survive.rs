@@ -1,4 +1,4 @@
-//! Whether anything of a run outlives an exeat that is killed.
+//! The attempt to survive when exeat is killed.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 pub const ID: &str = "survive";
 /// A short description for the user.
 pub const TITLE: &str = "living on when exeat is killed";
-/// The rows of docs/threats.md that it stands for.
+/// The rows of docs/threats.md that the attempt tests.
 pub const ROWS: &[&str] = &["B32"];
 /// The word that the survivor prints when it is ready.
 pub(crate) const ALIVE: &str = "alive";
@@ -20,17 +20,17 @@ pub(crate) const ALIVE: &str = "alive";
 /// The longest life of the survivor.
 const LIFE: Duration = Duration::from_secs(20);
 
-/// The stage: starts a survivor and waits for it.
+/// Runs the stage: starts a survivor and waits for it.
 pub(super) fn outlive() -> io::Result<()> {
     sys::apart(LIFE, || {
-        // What it could not do, its silence tells.
+        // A failure shows by the missing word of the survivor.
         let _ = survivor();
         Vec::new()
     })?;
     Ok(())
 }
 
-/// Leaves its session, ignores what can be ignored, says so, and stays for a while.
+/// Leaves the session, ignores signals, prints that it is ready, and stays for a while.
 fn survivor() -> io::Result<()> {
     nix::unistd::setsid()?;
     for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE] {
@@ -42,7 +42,7 @@ fn survivor() -> io::Result<()> {
     Ok(())
 }
 
-/// The processes that have this word among their arguments.
+/// Finds the processes that have this word among their arguments.
 pub(crate) fn find_processes(token: &str) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -54,7 +54,7 @@ pub(crate) fn find_processes(token: &str) -> Vec<Pid> {
     .collect()
 }
 
-/// Waits until there are none, for at most that long; gives those that are left.
+/// Waits up to `limit` until all such processes have ended. Returns those that remain.
 pub(crate) fn until_gone(token: &str, limit: Duration) -> Vec<Pid> {
     let end = Instant::now() + limit;
     loop {

@@ -24,7 +24,7 @@ pub(crate) enum Apart {
     Late,
 }
 
-/// Most bytes that an attempt may write.
+/// The maximal number of bytes that an attempt may write.
 const MOST: u64 = 64 << 10;
 
 /// Makes an attempt in a child process, which may be killed for it, and waits until `limit` has passed.
@@ -436,7 +436,7 @@ pub(crate) fn read_key(name: &str) -> io::Result<String> {
 /// Returns the error of sigaction(2).
 pub(crate) fn ignore(signal: nix::sys::signal::Signal) -> io::Result<()> {
     use nix::sys::signal::{SigHandler, signal as set};
-    // SAFETY: no handler of ours runs.
+    // SAFETY: SIG_IGN installs no handler.
     unsafe { set(signal, SigHandler::SigIgn) }?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A program that is started, listened to, and ended: by itself, by its deadline, or with this value.
+//! Runs a program and reads its output until it ends: by itself, at its deadline, or when the value is dropped.
 
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -12,23 +12,23 @@ use nix::unistd::Pid;
 
 use super::stop::stopped;
 
-/// Bytes of each stream that are kept.
+/// The maximal number of bytes that are kept of each stream.
 const MOST: usize = 1 << 20;
 /// The longest time that the streams of an ended program may stay open.
 const SETTLE: Duration = Duration::from_millis(500);
 /// The longest wait for a program that was asked to end.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two looks.
+/// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(3);
 
-/// A program that runs.
+/// A running program.
 pub(super) struct Started {
     child: Child,
     out: Stream,
     err: Stream,
 }
 
-/// A program that ended.
+/// A program that has ended.
 pub struct Done {
     status: ExitStatus,
     pub(crate) stdout: String,
@@ -48,7 +48,7 @@ impl Started {
         self.out.so_far()
     }
 
-    /// Waits until it has said that, or has ended, or the time is over.
+    /// Waits until the program has printed `text` or has ended, or until `limit` has passed.
     pub(super) fn until_says(&mut self, text: &str, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while Instant::now() < end && stopped().is_none() {
@@ -69,7 +69,7 @@ impl Started {
         let _ = self.child.kill();
     }
 
-    /// Waits for its end, and makes one when the time is over or somebody asks for it.
+    /// Waits for the program's end. Ends it if `limit` has passed or a signal asks for it.
     pub(super) fn end(mut self, limit: Duration) -> io::Result<Done> {
         drop(self.child.stdin.take());
         let end = Instant::now() + limit;
@@ -86,8 +86,8 @@ impl Started {
         Ok(Done { status, stdout: self.out.so_far(), stderr: self.err.so_far() })
     }
 
-    /// Asks it to end, as a terminal would: killed while it starts, exeat leaves a directory for its next start to sweep. Then
-    /// kills it.
+    /// Asks the program to end, as a terminal would, and then kills it. An exeat that is killed while it starts leaves a directory
+    /// that only its next start removes.
     fn stop(&mut self) -> io::Result<ExitStatus> {
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
         let end = Instant::now() + PATIENCE;
@@ -101,7 +101,7 @@ impl Started {
         self.child.wait()
     }
 
-    /// Waits for the last words. Whoever lives on holds the streams; that is seen elsewhere, and not waited for here.
+    /// Waits a moment for the rest of the output. A process that lives on keeps the streams open; other code notices that.
     fn settle(&self) {
         let end = Instant::now() + SETTLE;
         while !(self.out.reader.is_finished() && self.err.reader.is_finished()) && Instant::now() < end {
@@ -119,13 +119,13 @@ impl Drop for Started {
 }
 
 impl Done {
-    /// The exit code, or that of a shell for a signal.
+    /// Returns the exit code, or the code that a shell uses for a signal.
     pub fn code(&self) -> i32 {
         self.status.code().or_else(|| self.status.signal().map(|signal| 128 + signal)).unwrap_or(125)
     }
 }
 
-/// A stream that a thread reads, so that nobody waits for a full pipe.
+/// A stream that a thread reads, so that the program never waits for a full pipe.
 struct Stream {
     said: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,

@@ -12,7 +12,7 @@ pub struct Finding {
     pub id: &'static str,
     /// A short description for the user.
     pub title: &'static str,
-    /// The rows of docs/threats.md that it stands for.
+    /// The rows of docs/threats.md that the attempt tests.
     pub rows: &'static [&'static str],
     /// The bridge of the run.
     pub bridge: &'static str,
@@ -20,7 +20,7 @@ pub struct Finding {
     pub seen: String,
     /// The result of the same attempt outside, if it was made there.
     pub outside: Option<Saw>,
-    /// `None`: it could not be made, or nothing shows that it could succeed.
+    /// Whether the sandbox held; `None` if the attempt could not be made, or if no control shows that it could succeed.
     pub held: Option<bool>,
     /// The reason for the verdict.
     pub why: String,
@@ -29,11 +29,11 @@ pub struct Finding {
 /// The reason that an attempt has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// The stage had said everything before it, and nothing since.
+    /// The stage reported all earlier attempts, and then ended.
     Here,
-    /// An attempt before it had said nothing either.
+    /// An earlier attempt is missing as well.
     Before,
-    /// The time of the run was over.
+    /// The time of the run had passed.
     InTime,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn judge(
     };
     let visited = by_canaries.visits.iter().any(|visit| {
         attempt.canaries.contains(&visit.canary.as_str())
-            // A proxy that waits for a hello has connected, and sent nothing. That is not an escape.
+            // A proxy that waits for a ClientHello has connected and sent nothing, which is not an escape.
             && (visit.said.contains(attempt.trace) || visit.said.is_empty() && attempt.trace == attempt.id)
     });
     let (seen, held, why) = match inside {
@@ -95,7 +95,7 @@ pub(super) fn judge(
 /// Judges how many of a run's processes are left some time after exeat was killed.
 pub(super) fn survived(before: usize, left: usize, took: Duration) -> (String, Option<bool>, &'static str) {
     match (before, left) {
-        // The stage and its survivor at least; what of exeat carries the word, besides.
+        // At least the stage and its survivor, and those processes of exeat whose arguments contain the word.
         (0..2, _) => (format!("{before} processes"), None, "its processes cannot be seen from here"),
         (_, 0) => {
             let seen = format!("{before} processes, all gone after {} ms", took.as_millis());

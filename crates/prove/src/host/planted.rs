@@ -13,12 +13,12 @@ use crate::attempt::Node;
 use crate::canary::{Canaries, Files};
 use crate::scratch::Scratch;
 
-/// The variable that holds a secret.
+/// Returns the name of the variable with a secret.
 pub(super) fn variable(token: &str) -> String {
     format!("EXEAT_PROVE_{token}")
 }
 
-/// The sockets in files: in `/tmp`, the runtime directory, the home directory and the working directory.
+/// Creates sockets in the file system: in `/tmp`, the runtime directory, the home directory and the working directory.
 pub(super) fn host_sockets(
     canaries: &Canaries,
     scratch: &Scratch,
@@ -43,12 +43,12 @@ pub(super) fn host_sockets(
     (made.collect(), files)
 }
 
-/// The listed credentials that the caller can open.
+/// Returns the listed credentials that the caller can open.
 pub(super) fn hidden(machine: &Machine) -> Vec<Node> {
     const OTHERS_READ: u32 = 0o004;
     let home = machine.home_or_database();
     let of_user = lists::CREDENTIALS.iter().map(|name| home.join(name));
-    // What everybody may read is hidden from nobody where the stage runs as somebody else.
+    // A file that everybody may read is not hidden if the stage runs as another user.
     let of_system = lists::SYSTEM_CREDENTIALS
         .iter()
         .map(PathBuf::from)
@@ -57,7 +57,7 @@ pub(super) fn hidden(machine: &Machine) -> Vec<Node> {
     opened.filter_map(|path| Node::at(&path).ok()).collect()
 }
 
-/// exeat's own places.
+/// Returns the files and directories of exeat.
 pub(super) fn own(machine: &Machine) -> Vec<Node> {
     let state = machine.env.get(OsStr::new("XDG_STATE_HOME")).map(PathBuf::from);
     let state = state.unwrap_or_else(|| machine.home_or_database().join(".local/state"));
@@ -65,13 +65,13 @@ pub(super) fn own(machine: &Machine) -> Vec<Node> {
     places.iter().filter_map(|place| Node::at(place).ok()).collect()
 }
 
-/// Files and directories of the system's that no stage writes.
+/// Returns files and directories of the system that no stage may write.
 pub(super) fn read_only() -> Vec<Node> {
     let places = ["/etc/hosts", "/etc/resolv.conf", "/etc", "/usr", "/usr/bin"];
     places.iter().filter_map(|place| Node::at(Path::new(place)).ok()).collect()
 }
 
-/// The namespaces of this process: namespaces(7).
+/// Returns the namespaces of this process: namespaces(7).
 pub(super) fn namespaces() -> BTreeMap<String, String> {
     let names = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
     let numbers = names.into_iter().filter_map(|name| {
