@@ -132,7 +132,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "DURATION")]
     pub(crate) timeout: Option<Span>,
 
-    /// Delay before SIGKILL; otherwise 8s
+    /// Time from SIGTERM to SIGKILL; otherwise 8s
     #[arg(long, value_name = "DURATION")]
     pub(crate) grace: Option<Span>,
 
