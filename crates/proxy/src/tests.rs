@@ -295,6 +295,14 @@ async fn read_to_end(client: &mut dyn Client) -> Vec<u8> {
     bytes
 }
 
+/// Returns a port on which nothing listens. No other test gets the port while the socket is held.
+fn closed_port() -> (TcpSocket, u16) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    (socket, port)
+}
+
 async fn eventually(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -491,7 +499,7 @@ async fn refuses_a_name_with_a_private_address() {
 /// K32: failures are not denials: they are 502 and 504, with verdict `error` or a close with the error.
 #[tokio::test]
 async fn tells_failures_from_denials() {
-    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_held, dead) = closed_port();
     let mut setup =
         setup(&[&format!("allowed.test:{dead}"), "gone.test", "broken.test", &format!("127.0.0.1:{dead}")]);
     setup.names.push(("broken.test", Err(Failure::Resolver)));

@@ -289,7 +289,7 @@ async fn refuses_a_slow_socks_client() {
 /// K37: failures have the codes of RFC 1928.
 #[tokio::test]
 async fn answers_failures_with_socks_codes() {
-    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_held, dead) = closed_port();
     let mut setup = setup(&[&format!("127.0.0.1:{dead}"), "gone.test", "slow.test"]);
     setup.names.push(("slow.test", Err(Failure::ResolverTimeout)));
     let proxy = setup.start().await;

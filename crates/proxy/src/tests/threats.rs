@@ -485,10 +485,7 @@ async fn l13_passes_a_handshake_without_a_second_hello() {
 #[tokio::test]
 async fn l16_counts_failed_dials_exactly() {
     let origin = origin(b"").await;
-    let closed = {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap().port()
-    };
+    let (_held, closed) = closed_port();
     let (open, closed) = (format!("127.0.0.1:{}", origin.port()), format!("127.0.0.1:{closed}"));
     let proxy = setup(&[&open, &closed]).start().await;
     let own = usize::try_from(limits::FAILED_DIALS.0).unwrap();

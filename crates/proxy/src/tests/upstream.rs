@@ -190,7 +190,7 @@ async fn k49_answers_502_for_every_upstream_failure() {
 /// A proxy that hangs up, one that is not there, and one that has no address.
 #[tokio::test]
 async fn answers_502_without_the_upstream_proxy() {
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_held, gone) = closed_port();
     for (answer, said) in [
         (Ok(vec![IpAddr::from(Ipv4Addr::LOCALHOST)]), "cannot be reached"),
         (Err(Failure::NoSuchName), "has no usable address"),
