@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::layout::Mount;
+use crate::layout::{EmptyEntry, Mount, Why};
 use crate::names::{Mounts, is_absent, joined, rows, true_name, whole};
 use crate::protected::LetThrough;
 use crate::quarantine::{Live, Missing};
@@ -177,10 +177,10 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     if view.kind == View::Project || (view.kind == View::Host && facts.other.is_some()) {
         view.toolchains();
     }
-    view.show_named(facts.certificates.iter().cloned().collect());
+    view.show_named(facts.certificates.iter().cloned().collect(), Why::Certificates);
     let cwd = view.working_directory();
     let originals = view.originals(cwd)?;
-    let cwd = originals.iter().find(|tree| tree.how == How::Start);
+    let cwd = originals.iter().find(|tree| tree.why == Why::WorkingDirectory);
     let wide = cwd.filter(|tree| tree.rank == Rank::Wide).map(|tree| tree.at.clone());
     let is_cut = cwd.is_some_and(|tree| !tree.is_whole());
     let (writable, missing) = view.trees(originals)?;
@@ -197,7 +197,10 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
 
 /// Finds what no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Returns each real path
 /// with the names by which a flag can open it, and lines on what could not be found out.
-fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeMap<PathBuf, Vec<PathBuf>>, Vec<String>) {
+fn hidden(
+    facts: &Facts<'_>,
+    notes: &mut Vec<String>,
+) -> (BTreeMap<PathBuf, (Why, Vec<PathBuf>)>, Vec<String>) {
     // Credentials are where the user's programs put them, whatever HOME says for this run.
     let (mut homes, mut unknown) = (BTreeSet::from([facts.home.to_path_buf()]), Vec::new());
     for uid in facts.owners.iter().copied().map(Uid::from_raw) {
@@ -213,24 +216,25 @@ fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeMap<PathBuf, Vec<
         }
     }
     let credentials = homes.iter().flat_map(|home| lists::CREDENTIALS.iter().map(|name| home.join(name)));
-    // Not the shared base of run directories: the stage has its own `/tmp` and `/dev/shm`.
-    let own = facts.own.iter().filter(|path| **path != facts.shared).cloned();
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
+    let credentials = credentials.chain(system).map(|path| (Why::Credentials, path));
+    // Not the shared base of run directories: the stage has its own `/tmp` and `/dev/shm`.
+    let own = facts.own.iter().filter(|path| **path != facts.shared).map(|path| (Why::Own, path.clone()));
     // Most do not exist. One system call shows that, but `canonicalize` needs one for each part of a path.
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
-    let mut found: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
-    for path in there {
+    let there = credentials.chain(own).filter(|(_, path)| !missing(path));
+    let mut found: BTreeMap<PathBuf, (Why, Vec<PathBuf>)> = BTreeMap::new();
+    for (why, path) in there {
         match true_name(&path) {
             // Where it really is: what is masked at a link would be a detour.
-            Ok(real) => found.entry(real).or_default().push(path),
+            Ok(real) => found.entry(real).or_insert((why, Vec::new())).1.push(path),
             // A dangling link has nothing to hide.
             Err(error) if is_absent(&error) => {}
             // A stage may have closed the directory that it lies in, and could open it again.
             Err(_) => {
                 let Some(keeper) = keeper(&path) else { continue };
-                if found.insert(keeper.clone(), Vec::new()).is_none() {
+                if found.insert(keeper.clone(), (why, Vec::new())).is_none() {
                     notes.push(format!(
                         "`{}` is hidden from the stage: it is closed, and credentials may be in it",
                         keeper.display()
@@ -260,13 +264,18 @@ enum By {
     Ceiling,
 }
 
-/// The reason that a tree is in the view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
-    /// The stage starts in it.
-    Start,
-    /// The caller named it.
-    Named,
+/// A hidden path. Of two masks the greater one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Mask {
+    by: By,
+    why: Why,
+}
+
+impl Mask {
+    /// A mask that nothing opens.
+    const fn fixed(why: Why) -> Self {
+        Self { by: By::Ceiling, why }
+    }
 }
 
 /// The order of what is mounted by the caller's wish: among things at one place the later one wins.
@@ -285,16 +294,16 @@ struct Original {
     host: PathBuf,
     at: PathBuf,
     rank: Rank,
-    how: How,
+    why: Why,
     /// The path as the caller wrote it. Only this opens a mask, never the target of a link.
     words: Option<PathBuf>,
     extent: Extent,
 }
 
 impl Original {
-    fn new(host: PathBuf, at: PathBuf, writable: bool, how: How) -> Self {
+    fn new(host: PathBuf, at: PathBuf, writable: bool, why: Why) -> Self {
         let rank = if writable { Rank::Writable } else { Rank::ReadOnly };
-        Self { extent: Extent::new(&host, writable), host, at, rank, how, words: None }
+        Self { extent: Extent::new(&host, writable), host, at, rank, why, words: None }
     }
 
     /// Returns the caller's words for a part of it.
@@ -326,7 +335,7 @@ struct Builder<'a> {
     /// Host trees that are shown at their own place.
     shown: Vec<PathBuf>,
     /// Host paths that are masked in every tree that shows them.
-    masks: BTreeMap<PathBuf, By>,
+    masks: BTreeMap<PathBuf, Mask>,
     /// Other names of theirs, by which the words of a flag can mean them.
     mask_names: BTreeMap<PathBuf, Vec<PathBuf>>,
     /// Paths that restrict the stage, each with the links on its way: a stage that could replace one would lift the restriction.
@@ -387,39 +396,41 @@ impl<'a> Builder<'a> {
             .map(|declared| DeclaredPaths::new(declared, facts.links, &mut notes))
             .transpose()?;
         let (hidden, lost) = hidden(facts, &mut notes);
-        let mut mask_names = hidden;
+        let mut masks: BTreeMap<PathBuf, Mask> = BTreeMap::new();
+        let mut mask_names: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+        for (path, (why, names)) in hidden {
+            masks.insert(path.clone(), Mask { by: By::Default, why });
+            mask_names.insert(path, names);
+        }
         let mut restricting = Vec::new();
         for path in &files.deciding {
             let end = facts.links.walk(path).map_err(|error| FileFault::from_walk(DECIDING, path, error))?;
             restricting.push(Restricting { what: DECIDING, path: path.clone(), end });
         }
-        let mut masks: BTreeMap<PathBuf, By> =
-            mask_names.keys().map(|path| (path.clone(), By::Default)).collect();
         for path in &files.mask {
             match existing(MASKED, path, facts.links)? {
                 Some(end) => {
                     mask_names.entry(end.real.clone()).or_default().push(clean(path));
-                    masks.insert(end.real.clone(), By::Caller);
+                    masks.insert(end.real.clone(), Mask { by: By::Caller, why: Why::Masked });
                     restricting.push(Restricting { what: MASKED, path: path.clone(), end });
                 }
                 None => notes.push(format!("there is no `{}` to mask", path.display())),
             }
         }
-        masks.extend(
-            limits.iter().flat_map(|limit| limit.mask.iter().map(|path| (path.clone(), By::Ceiling))),
-        );
+        let excluded = limits.iter().flat_map(|limit| &limit.mask);
+        masks.extend(excluded.map(|path| (path.clone(), Mask::fixed(Why::Ceiling))));
         let table = whole(Path::new("/proc/self/mountinfo")).unwrap_or_default();
         let processes = process_files(&table);
         let unseen = facts.unseen.iter().filter_map(|path| true_name(path).ok());
-        masks.extend(unseen.map(|path| (path, By::Ceiling)));
-        masks.extend(processes.into_iter().map(|path| (path, By::Ceiling)));
+        masks.extend(unseen.map(|path| (path, Mask::fixed(Why::Own))));
+        masks.extend(processes.into_iter().map(|path| (path, Mask::fixed(Why::Processes))));
         // What a bind mount of the host's shows a second time is hidden there too.
         let host_mounts = Mounts::new(&table);
         let aliases =
-            masks.iter().flat_map(|(path, by)| host_mounts.aliases(path).into_iter().map(|it| (it, *by)));
-        for (path, by) in aliases.collect::<Vec<_>>() {
-            let known = masks.entry(path).or_insert(by);
-            *known = by.max(*known);
+            masks.iter().flat_map(|(path, mask)| host_mounts.aliases(path).into_iter().map(|it| (it, *mask)));
+        for (path, mask) in aliases.collect::<Vec<_>>() {
+            let known = masks.entry(path).or_insert(mask);
+            *known = mask.max(*known);
         }
         let (mounts, shown, named) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self {
@@ -448,7 +459,7 @@ impl<'a> Builder<'a> {
     /// The host's trees as they are mounted now: the mount's number, its real path on the host, the place inside.
     fn mounted(&self) -> Vec<(usize, PathBuf, PathBuf)> {
         let tree = |(number, mount): (usize, &Mount)| match mount {
-            Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
+            Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. } => {
                 Some((number, host.clone(), at.clone()))
             }
             _ => None,
@@ -459,9 +470,10 @@ impl<'a> Builder<'a> {
     /// The mount that decides what is seen at a place.
     fn top(&self, place: &Path) -> Option<usize> {
         self.mounts.iter().rposition(|mount| match mount {
-            Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => {
-                place.starts_with(at)
-            }
+            Mount::ReadOnly { at, .. }
+            | Mount::Writable { at, .. }
+            | Mount::Hidden { at, .. }
+            | Mount::Tmpfs { at, .. } => place.starts_with(at),
             Mount::Proc => place.starts_with("/proc"),
             Mount::Dev { .. } => place.starts_with("/dev"),
             _ => false,
@@ -518,7 +530,7 @@ impl<'a> Builder<'a> {
         }
         for place in hidden {
             self.pin(&place);
-            self.mask(place, false);
+            self.hide(place, EmptyEntry::File, Why::Socket);
         }
         true
     }

@@ -21,7 +21,7 @@ use exeat_sandbox::{InsideProcess, Offer, RunningSandbox, Status};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-use exeat_files::layout::{Mount, is_mask};
+use exeat_files::layout::{EmptyEntry, Mount};
 use exeat_files::lists;
 use exeat_files::names::{Row, joined, rows};
 use exeat_files::quarantine::{DIRECTORY, FileId, Leftover, Leftovers, Watch};
@@ -222,7 +222,7 @@ impl Covers {
             planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
         let stub_places: Vec<_> = stubs.iter().flat_map(|(host, _)| places_of(host, planned)).collect();
         let is_rewritten = |mount: &&Mount| {
-            let is_hidden = matches!(mount, Mount::ReadOnly { host, .. } if is_mask(host));
+            let is_hidden = matches!(mount, Mount::Hidden { entry: EmptyEntry::File, .. });
             // The name counts, wherever the file is visible.
             let is_asked_for = |at: &Path| masked.iter().any(|path| path.file_name() == at.file_name());
             let is_known = |at: &Path| lists::REWRITTEN.iter().any(|name| at.ends_with(name));
@@ -495,7 +495,7 @@ impl Covers {
         // Of two mounts at one place, the later one is on top.
         let tree = above.max_by_key(|mount| mount.at().components().count());
         let (host, at) = match tree {
-            Some(Mount::ReadOnly { host, at }) if !is_mask(host) => (host, at),
+            Some(Mount::ReadOnly { host, at, .. }) => (host, at),
             Some(Mount::Writable { .. }) => return true,
             // The mount is below a place that exeat made.
             _ => return false,
@@ -531,7 +531,10 @@ impl Covers {
 /// everybody, and an upgrade or a new lease replaces it.
 fn place(mount: &Mount) -> Option<&Path> {
     match mount {
-        Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => Some(at),
+        Mount::ReadOnly { at, .. }
+        | Mount::Writable { at, .. }
+        | Mount::Hidden { at, .. }
+        | Mount::Tmpfs { at, .. } => Some(at),
         _ => None,
     }
 }
@@ -539,9 +542,9 @@ fn place(mount: &Mount) -> Option<&Path> {
 /// Lists mounts that only make a name in a writable tree read-only, as pairs of host path and place.
 fn replaceable(planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
     planned.iter().filter_map(|mount| {
-        let Mount::ReadOnly { host, at } = mount else { return None };
+        let Mount::ReadOnly { host, at, .. } = mount else { return None };
         let trees = planned.iter().filter_map(|mount| match mount {
-            Mount::Writable { host, at } => Some((host, at)),
+            Mount::Writable { host, at, .. } => Some((host, at)),
             _ => None,
         });
         let mut trees = trees.filter(|(tree, place)| {
@@ -572,7 +575,7 @@ fn places_of_both(one: &Path, other: &Path, planned: &[Mount]) -> Vec<(PathBuf, 
 
 fn writable(planned: &[Mount]) -> impl Iterator<Item = (&Path, &Path)> {
     planned.iter().filter_map(|mount| match mount {
-        Mount::Writable { host, at } => Some((host.as_path(), at.as_path())),
+        Mount::Writable { host, at, .. } => Some((host.as_path(), at.as_path())),
         _ => None,
     })
 }
@@ -584,7 +587,7 @@ fn place_in(tree: &Path, at: &Path, host: &Path, planned: &[Mount]) -> Option<Pa
     let above = planned.iter().filter(|mount| place.starts_with(mount.at()));
     let last = above.max_by_key(|mount| mount.at().components().count());
     let is_shown = match last {
-        Some(Mount::ReadOnly { host: tree, at } | Mount::Writable { host: tree, at }) => {
+        Some(Mount::ReadOnly { host: tree, at, .. } | Mount::Writable { host: tree, at, .. }) => {
             place.strip_prefix(at).is_ok_and(|below| joined(tree, below) == host)
         }
         _ => false,

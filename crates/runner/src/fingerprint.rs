@@ -8,7 +8,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use exeat_contract::CACHE;
-use exeat_files::layout::Mount;
+use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount};
 use exeat_files::quarantine::{Missing, MissingName, Pattern};
 use exeat_policy::Loopback;
 use exeat_sandbox::bwrap::Argv;
@@ -247,8 +247,10 @@ impl Fields {
 
     fn mount(&mut self, mount: &Mount) -> &mut Self {
         match mount {
-            Mount::ReadOnly { host, at } => self.text("mount", "read-only").path("host", host).path("at", at),
-            Mount::Writable { host, at } => {
+            Mount::ReadOnly { host, at, .. } => {
+                self.text("mount", "read-only").path("host", host).path("at", at)
+            }
+            Mount::Writable { host, at, .. } => {
                 let host = if [CACHE, TMP].map(Path::new).contains(&at.as_path()) {
                     of_any_run(host)
                 } else {
@@ -256,11 +258,13 @@ impl Fields {
                 };
                 self.text("mount", "writable").path("host", &host).path("at", at)
             }
-            Mount::Tmpfs { at, size, mode } => self
-                .text("mount", "tmpfs")
-                .path("at", at)
-                .number("size", *size)
-                .number("mode", u64::from(*mode)),
+            Mount::Hidden { at, entry: EmptyEntry::File, .. } => {
+                self.text("mount", "read-only").path("host", Path::new(EMPTY_FILE)).path("at", at)
+            }
+            Mount::Hidden { at, entry: EmptyEntry::Dir { mode }, .. } => {
+                self.memory(at, EMPTY_DIR_SIZE, *mode)
+            }
+            Mount::Tmpfs { at, size, mode } => self.memory(at, *size, *mode),
             Mount::Dir { at } => self.text("mount", "directory").path("at", at),
             Mount::Symlink { target, at } => self.text("mount", "link").path("target", target).path("at", at),
             Mount::File { at, bytes, mode } => self
@@ -274,6 +278,10 @@ impl Fields {
             Mount::Proc => self.text("mount", "proc"),
             Mount::Dev { shm } => self.text("mount", "dev").number("shm", *shm),
         }
+    }
+
+    fn memory(&mut self, at: &Path, size: u64, mode: u32) -> &mut Self {
+        self.text("mount", "tmpfs").path("at", at).number("size", size).number("mode", u64::from(mode))
     }
 
     fn limits(&mut self, plan: &Plan) -> &mut Self {

@@ -260,9 +260,10 @@ fn in_memory(mounts: &[Mount]) -> Vec<PathBuf> {
         _ => None,
     };
     let covers = |mount: &Mount, place: &Path| match mount {
-        Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => {
-            place.starts_with(at)
-        }
+        Mount::ReadOnly { at, .. }
+        | Mount::Writable { at, .. }
+        | Mount::Hidden { at, .. }
+        | Mount::Tmpfs { at, .. } => place.starts_with(at),
         _ => false,
     };
     let mut places = Vec::new();
@@ -415,7 +416,11 @@ mod tests {
 
     #[test]
     fn memory_of_the_host_is_not_the_stage_s() {
-        let bind = |at: &str| Mount::Writable { host: "/dev/shm".into(), at: at.into() };
+        let bind = |at: &str| Mount::Writable {
+            host: "/dev/shm".into(),
+            at: at.into(),
+            why: exeat_files::layout::Why::Requested,
+        };
         let all = [Mount::Dev { shm: 1 }, tmpfs("/tmp", 0o1777), tmpfs("/run", 0o755), tmpfs("/home", 0)];
         let places = |more: Mount| in_memory(&[&all[..], &[more]].concat());
         let shown =

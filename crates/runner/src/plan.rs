@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
 use exeat_files::fault::FileFault;
-use exeat_files::layout::Mount;
+use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
 use exeat_files::names::{future_path, joined, true_name};
 use exeat_files::permissions::Ids;
 use exeat_files::quarantine::Missing;
@@ -329,8 +329,12 @@ fn step(mount: &Mount, dir: &Path, source: Option<&MountSource>) -> Step {
     let place = source.map(|source| joined(&dir.join(&source.name), &source.below));
     let from = |host: &PathBuf| place.unwrap_or_else(|| host.clone());
     match mount.clone() {
-        Mount::ReadOnly { host, at } => Step::ReadOnly { host: from(&host), at },
-        Mount::Writable { host, at } => Step::Writable { host: from(&host), at },
+        Mount::ReadOnly { host, at, .. } => Step::ReadOnly { host: from(&host), at },
+        Mount::Writable { host, at, .. } => Step::Writable { host: from(&host), at },
+        Mount::Hidden { at, entry: EmptyEntry::File, .. } => Step::ReadOnly { host: EMPTY_FILE.into(), at },
+        Mount::Hidden { at, entry: EmptyEntry::Dir { mode }, .. } => {
+            Step::Tmpfs { at, size: EMPTY_DIR_SIZE, mode }
+        }
         Mount::Tmpfs { at, size, mode } => Step::Tmpfs { at, size, mode },
         Mount::Dir { at } => Step::Dir { at },
         Mount::Symlink { target, at } => Step::Symlink { target, at },
@@ -545,6 +549,14 @@ impl Plan {
                     writeln!(out, "{:<12} {} is `{host}`{}", "tree", tree.name, owner.unwrap_or_default());
             }
         }
+        let _ = writeln!(out, "\nfiles");
+        let shown = self.mounts.iter().filter_map(|mount| Some((mount.at(), mount.access()?)));
+        for (at, (access, host, why)) in shown.filter(|(_, (_, _, why))| *why != Why::Pinned) {
+            let from =
+                host.filter(|host| *host != at).map(|host| format!("; on the host `{}`", host.display()));
+            let (access, why, from) = (access.as_str(), why.describe(), from.unwrap_or_default());
+            let _ = writeln!(out, "  {access:<6} {}  ({why}{from})", at.display());
+        }
         let _ = writeln!(out, "\nrules");
         let Effective { allow, truncated, .. } = self.policy.effective();
         if self.via.is_some() {
@@ -599,6 +611,13 @@ impl Plan {
             json!({"rule": text, "action": "deny", "rule_src": rule.origin.to_string()})
         });
         let rules = allow.chain(deny);
+        let files = self.mounts.iter().filter_map(|mount| {
+            let (access, host, why) = mount.access()?;
+            let host = host.map(Path::to_string_lossy);
+            Some(json!({
+                "at": mount.at().to_string_lossy(), "access": access.as_str(), "host": host, "why": why.as_str(),
+            }))
+        });
         let limits = self.limits.each();
         let limits =
             limits.map(|(key, value, by)| (key.to_owned(), json!({"value": value, "held": by.to_string()})));
@@ -617,6 +636,7 @@ impl Plan {
                 "bypass": upstream.bypass().entries(),
             })),
             "stage": self.stage,
+            "files": files.collect::<Vec<_>>(),
             "rules": rules.collect::<Vec<_>>(),
             "rules_more": truncated,
             "environment": words(&self.env.keys().cloned().collect::<Vec<_>>()),

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::{fmt, mem};
 
 use exeat_contract::Go;
-use exeat_files::layout::Mount;
+use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::Obeyed;
 use exeat_files::quarantine::{FileId, Journal, Leftover, Missing, MissingName, Watch, finish_until};
@@ -773,7 +773,10 @@ fn judge(mounts: &[Mount]) -> Vec<ExpectedFile> {
     let points: HashMap<&Path, usize> =
         mounts.iter().enumerate().map(|(number, mount)| (mount.at(), number)).collect();
     let shown = mounts.iter().enumerate().filter_map(|(number, mount)| match mount {
-        Mount::ReadOnly { host, at } | Mount::Writable { host, at } => Some((number, host, at)),
+        Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. } => {
+            Some((number, host.as_path(), at))
+        }
+        Mount::Hidden { at, entry: EmptyEntry::File, .. } => Some((number, Path::new(EMPTY_FILE), at)),
         _ => None,
     });
     let shown = shown.filter(|(number, _, at)| {

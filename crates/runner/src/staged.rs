@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_files::fault::FileFault;
-use exeat_files::layout::{self, Mount};
+use exeat_files::layout::{EmptyEntry, Mount, Why};
 use exeat_files::lists;
 use exeat_files::names::{plain_name, rows, true_name};
 use exeat_files::permissions::{Ids, enters, is_closed, is_mine, is_open_to, resolve_links};
@@ -195,14 +195,13 @@ impl Staged {
                 Access::Open => {}
                 Access::Useless => continue,
                 Access::Cover(at) => {
-                    out.push(Mount::Tmpfs { at, size: layout::MASK_SIZE, mode: 0o555 });
+                    let entry = EmptyEntry::Dir { mode: 0o555 };
+                    out.push(Mount::Hidden { at, entry, why: Why::Closed });
                     taken.push(None);
                 }
             }
             taken.push(match &mount {
-                Mount::ReadOnly { host, .. } if !layout::is_mask(host) => {
-                    self.source(host, false, must && host == start)?
-                }
+                Mount::ReadOnly { host, .. } => self.source(host, false, must && host == start)?,
                 Mount::Writable { host, .. } => self.source(host, true, must)?,
                 _ => None,
             });
@@ -328,7 +327,9 @@ impl Staged {
         let Some((number, tree)) = top.and_then(|number| Some((number, before.get(number)?))) else {
             return Access::Open;
         };
-        let (Mount::ReadOnly { host, at } | Mount::Writable { host, at }) = tree else { return Access::Open };
+        let (Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. }) = tree else {
+            return Access::Open;
+        };
         let owner = taken.get(number).and_then(Option::as_ref).and_then(|source| self.owner(source));
         let Ok(below) = above.strip_prefix(at) else { return Access::Open };
         // The check starts at the tree's own directory.
@@ -343,11 +344,11 @@ impl Staged {
         });
         let Some(closed) = closed else { return Access::Open };
         let is_cover = match mount {
-            Mount::Tmpfs { .. } => true,
+            Mount::Tmpfs { .. } | Mount::Hidden { .. } => true,
             Mount::ReadOnly { host: other, .. } | Mount::Writable { host: other, .. } => {
                 // This mount pins a path that is already visible.
                 let is_same = place.strip_prefix(at).is_ok_and(|rest| *other == host.join(rest));
-                is_mask(mount) || (is_same && matches!(tree, Mount::Writable { .. }))
+                is_same && matches!(tree, Mount::Writable { .. })
             }
             _ => false,
         };
@@ -357,7 +358,7 @@ impl Staged {
     /// Returns whether credentials already keep the stage out by their permissions. A mount over such a file lasts only until a program
     /// replaces it, as `passwd`, shells and upgrades do at any time.
     fn keeps_its_own(&self, tree: &Mount, place: &Path) -> bool {
-        let is_as_on_the_host = matches!(tree, Mount::ReadOnly { host, at } if host == at);
+        let is_as_on_the_host = matches!(tree, Mount::ReadOnly { host, at, .. } if host == at);
         let is_known = lists::SYSTEM_CREDENTIALS.iter().any(|path| place == Path::new(path))
             || lists::REWRITTEN.iter().any(|name| place.ends_with(name));
         is_as_on_the_host
@@ -430,11 +431,7 @@ fn exchange_lines(known: &str, one: u32, other: u32) -> Option<String> {
 
 /// Returns whether a mount only hides the entry below it.
 fn is_mask(mount: &Mount) -> bool {
-    match mount {
-        Mount::Tmpfs { mode, .. } => *mode == 0,
-        Mount::ReadOnly { host, .. } => layout::is_mask(host),
-        _ => false,
-    }
+    matches!(mount, Mount::Hidden { entry: EmptyEntry::File | EmptyEntry::Dir { mode: 0 }, .. })
 }
 
 /// Returns whether this process has an effective CAP_SYS_ADMIN (proc_pid_status(5)).

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::layout::Mount;
+use crate::layout::{EmptyEntry, Mount};
 use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
 
 use crate::fault::FileFault;
@@ -55,7 +55,13 @@ pub(super) fn entry_at(mounts: &[Mount], place: &Path) -> EntryAt {
         match mount {
             Mount::ReadOnly { host, .. } => return on_host(host, below, Some(at)),
             Mount::Writable { host, .. } => return on_host(host, below, None),
-            Mount::Tmpfs { .. } => return if is_top { EntryAt::Dir } else { EntryAt::Absent },
+            Mount::Hidden { entry: EmptyEntry::File, .. } if is_top => return EntryAt::File,
+            Mount::Hidden { entry: EmptyEntry::File, .. } => {
+                return EntryAt::Closed(format!("`{}` is hidden, and not a directory", at.display()));
+            }
+            Mount::Hidden { .. } | Mount::Tmpfs { .. } => {
+                return if is_top { EntryAt::Dir } else { EntryAt::Absent };
+            }
             Mount::Proc if !is_top => return in_proc(below),
             Mount::Dev { .. } if !is_top => return in_dev(below),
             Mount::Proc | Mount::Dev { .. } | Mount::Dir { .. } if is_top => return EntryAt::Dir,
@@ -170,8 +176,12 @@ pub(super) fn check(mounts: &[Mount]) -> Result<(), FileFault> {
     for (number, mount) in mounts.iter().enumerate() {
         let (host, is_dir) = match mount {
             Mount::ReadOnly { host, .. } | Mount::Writable { host, .. } => (Some(host), host.is_dir()),
-            Mount::Tmpfs { .. } | Mount::Dir { .. } => (None, true),
-            Mount::File { .. } | Mount::CoverFile { .. } => (None, false),
+            Mount::Hidden { entry: EmptyEntry::Dir { .. }, .. } | Mount::Tmpfs { .. } | Mount::Dir { .. } => {
+                (None, true)
+            }
+            Mount::Hidden { entry: EmptyEntry::File, .. } | Mount::File { .. } | Mount::CoverFile { .. } => {
+                (None, false)
+            }
             // Fixed places, and links that nothing was mounted before.
             Mount::Proc | Mount::Dev { .. } | Mount::Symlink { .. } => continue,
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::layout::{MASK_SIZE, Mount};
+use crate::layout::{EMPTY_DIR_SIZE, EmptyEntry, Mount, Why};
 use crate::walk::WalkError;
 use exeat_contract::{CACHE, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
 use exeat_policy::{Cache, Home, HostName, Nested, Size, View};
@@ -46,43 +46,43 @@ impl<'a> Builder<'a> {
 
     pub(super) fn show(&mut self, tree: &Path) {
         if let Ok(end) = self.facts.links.walk(tree) {
-            self.show_real(tree, &end.real);
+            self.show_real(tree, &end.real, Why::View);
         }
     }
 
     /// Shows a tree of the view at its own name, from its real path.
-    pub(super) fn show_real(&mut self, tree: &Path, real: &Path) {
+    pub(super) fn show_real(&mut self, tree: &Path, real: &Path, why: Why) {
         let at = place::follow(&self.mounts, tree).map_or_else(|| tree.to_path_buf(), |way| way.place);
-        self.bind(real, &at, false, None);
+        self.bind(real, &at, false, None, why);
         self.shown.push(tree.to_path_buf());
     }
 
     /// Mounts a tree of the host, by its real path, and masks what is hidden in it. `words` is what the caller wrote for it.
-    pub(super) fn bind(&mut self, real: &Path, at: &Path, writable: bool, words: Option<&Path>) {
+    pub(super) fn bind(&mut self, real: &Path, at: &Path, writable: bool, words: Option<&Path>, why: Why) {
         self.open_way(at);
-        if self.is_masked(real, words) {
-            return self.mask(at.to_path_buf(), real.is_dir());
+        if let Some(why) = self.why_masked(real, words) {
+            return self.mask(at.to_path_buf(), real.is_dir(), why);
         }
-        let (from, to) = (real.to_path_buf(), at.to_path_buf());
+        let (host, to) = (real.to_path_buf(), at.to_path_buf());
         self.mounts.push(if writable {
-            Mount::Writable { host: from, at: to }
+            Mount::Writable { host, at: to, why }
         } else {
-            Mount::ReadOnly { host: from, at: to }
+            Mount::ReadOnly { host, at: to, why }
         });
-        let mut places: Vec<(PathBuf, bool)> = Vec::new();
+        let mut places: Vec<(PathBuf, bool, Why)> = Vec::new();
         let mut above: Option<&Path> = None;
-        for path in self.masks.keys() {
+        for (path, mask) in &self.masks {
             let Ok(below) = path.strip_prefix(real) else { continue };
             let covered = at == Path::new("/") && PRIVATE.iter().any(|place| path.starts_with(place));
             if covered || path == real || above.is_some_and(|above| path.starts_with(above)) {
                 continue;
             }
             above = Some(path);
-            places.push((at.join(below), path.is_dir()));
+            places.push((at.join(below), path.is_dir(), mask.why));
         }
-        for (place, is_dir) in places {
+        for (place, is_dir, why) in places {
             self.pin(&place);
-            self.mask(place, is_dir);
+            self.mask(place, is_dir, why);
         }
     }
 
@@ -90,24 +90,32 @@ impl<'a> Builder<'a> {
     /// in it is then missing from its place in the next run. They come directly after the tree, below all else in it.
     pub(super) fn pin(&mut self, place: &Path) {
         let Some(number) = self.top(place) else { return };
-        let Some(Mount::Writable { host, at }) = self.mounts.get(number).cloned() else { return };
+        let Some(Mount::Writable { host, at, .. }) = self.mounts.get(number).cloned() else { return };
         let Ok(below) = place.strip_prefix(&at) else { return };
         // The inner one first, since each is put before the last.
         for above in below.ancestors().skip(1).filter(|above| *above != Path::new("")) {
             let (host, at) = (host.join(above), at.join(above));
             if host.is_dir() {
-                self.mounts.insert(number + 1, Mount::Writable { host, at });
+                self.mounts.insert(number + 1, Mount::Writable { host, at, why: Why::Pinned });
             }
         }
     }
 
     /// Whether all of a tree is hidden. A mask opens for the words of a flag alone, never for what a link makes of them.
     pub(super) fn is_masked(&self, real: &Path, words: Option<&Path>) -> bool {
-        real.ancestors().any(|path| match self.masks.get(path) {
-            None => false,
-            Some(By::Default) => !self.is_meant(path, words),
-            Some(By::Caller) => path == real || !self.is_meant(path, words),
-            Some(By::Ceiling) => true,
+        self.why_masked(real, words).is_some()
+    }
+
+    /// Returns the reason that all of a tree is hidden, if it is.
+    pub(super) fn why_masked(&self, real: &Path, words: Option<&Path>) -> Option<Why> {
+        real.ancestors().find_map(|path| {
+            let mask = self.masks.get(path)?;
+            let is_hidden = match mask.by {
+                By::Default => !self.is_meant(path, words),
+                By::Caller => path == real || !self.is_meant(path, words),
+                By::Ceiling => true,
+            };
+            is_hidden.then_some(mask.why)
         })
     }
 
@@ -136,7 +144,11 @@ impl<'a> Builder<'a> {
     pub(super) fn open_way(&mut self, place: &Path) {
         for mount in &mut self.mounts {
             match mount {
-                Mount::Tmpfs { at, mode: mode @ 0, .. } if place.starts_with(&at) => *mode = 0o555,
+                Mount::Hidden { at, entry: EmptyEntry::Dir { mode: mode @ 0 }, .. }
+                    if place.starts_with(&at) =>
+                {
+                    *mode = 0o555;
+                }
                 _ => {}
             }
         }
@@ -147,14 +159,14 @@ impl<'a> Builder<'a> {
         self.mounts.push(Mount::Dev { shm: SHM_SIZE });
         let tmp = self.facts.tmp.map_or(TMP_SIZE, Size::get);
         self.mounts.push(match self.facts.tmp_dir {
-            Some(host) => Mount::Writable { host: host.to_path_buf(), at: TMP.into() },
+            Some(host) => Mount::Writable { host: host.to_path_buf(), at: TMP.into(), why: Why::Temporary },
             None => tmp_in_memory(tmp),
         });
         for (at, size, mode) in [("/var/tmp", tmp, 0o1777), ("/run", RUN_SIZE, 0o755)] {
             self.mounts.push(Mount::Tmpfs { at: at.into(), size, mode });
         }
         if self.kind == View::Host {
-            self.mounts.push(Mount::Tmpfs { at: "/sys".into(), size: MASK_SIZE, mode: 0o555 });
+            self.mounts.push(Mount::Tmpfs { at: "/sys".into(), size: EMPTY_DIR_SIZE, mode: 0o555 });
         } else {
             self.mounts.push(Mount::Dir { at: "/sys".into() });
             self.mounts.push(Mount::Symlink { target: "../run".into(), at: "/var/run".into() });
@@ -195,7 +207,11 @@ impl<'a> Builder<'a> {
         if self.files.cache != Cache::None {
             match self.facts.cache {
                 Some(host) => {
-                    self.mounts.push(Mount::Writable { host: host.to_path_buf(), at: CACHE.into() })
+                    self.mounts.push(Mount::Writable {
+                        host: host.to_path_buf(),
+                        at: CACHE.into(),
+                        why: Why::Cache,
+                    });
                 }
                 None => {
                     self.mounts.push(cache_in_memory());
@@ -234,11 +250,11 @@ impl<'a> Builder<'a> {
             roots.extend(toolchain_roots(&dir, self.facts.home));
         }
         roots.extend(self.facts.named.iter().chain(&self.facts.asked).cloned());
-        self.show_named(roots);
+        self.show_named(roots, Why::Tools);
     }
 
     /// Shows what PATH and variables name, but for what is shown already or holds too much.
-    pub(super) fn show_named(&mut self, mut roots: BTreeSet<PathBuf>) {
+    pub(super) fn show_named(&mut self, mut roots: BTreeSet<PathBuf>, why: Why) {
         roots.retain(|path| path.is_absolute() && plain(path));
         let mut unreadable = Vec::new();
         // In order, so that a tree comes before what lies in it.
@@ -278,7 +294,7 @@ impl<'a> Builder<'a> {
                 unreadable.push(root.display().to_string());
                 continue;
             }
-            self.show_real(&root, &real);
+            self.show_real(&root, &real, why);
             if !lists::SYSTEM.iter().any(|tree| real.starts_with(tree)) {
                 self.tools.push((root, real));
             }

@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::request::{Bind, WorkDir};
+use crate::layout::EntryAccess;
+use crate::request::{Bind, Bounds, WorkDir};
 use exeat_contract::CACHE;
 
 use super::scratch::resolved_place;
@@ -63,7 +64,7 @@ impl Scene {
 }
 
 fn is_read_only(built: &Built, path: &Path) -> bool {
-    matches!(at(built, path), Some(Mount::ReadOnly { host, .. }) if host != Path::new("/dev/null"))
+    matches!(at(built, path), Some(Mount::ReadOnly { .. }))
 }
 
 /// The facts of a caller who has nothing but a working directory and a home.
@@ -109,9 +110,10 @@ impl Drop for Scene {
 /// Returns the mount that the stage sees at `path`: the last one at or above it.
 fn at<'a>(built: &'a Built, path: &Path) -> Option<&'a Mount> {
     built.mounts.iter().rev().find(|mount| match mount {
-        Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => {
-            path.starts_with(at)
-        }
+        Mount::ReadOnly { at, .. }
+        | Mount::Writable { at, .. }
+        | Mount::Hidden { at, .. }
+        | Mount::Tmpfs { at, .. } => path.starts_with(at),
         _ => false,
     })
 }
@@ -124,14 +126,67 @@ fn is_hidden(built: &Built, path: &Path) -> bool {
     match at(built, path) {
         None => true,
         // A mask, or the private /tmp where the checkout itself lies below the host's.
-        Some(Mount::Tmpfs { .. }) => true,
-        Some(Mount::ReadOnly { host, .. }) => host == Path::new("/dev/null"),
+        Some(Mount::Hidden { .. } | Mount::Tmpfs { .. }) => true,
         Some(_) => false,
     }
 }
 
 fn bind(host: &Path) -> Bind {
     Bind { host: host.into(), guest: host.into() }
+}
+
+fn pin(host: PathBuf, at: PathBuf) -> Mount {
+    Mount::Writable { host, at, why: Why::Pinned }
+}
+
+/// Each path of the host says why the stage can read, write or not see it. The page has the same words.
+#[test]
+fn every_shown_and_hidden_path_has_its_reason() {
+    let scene = Scene::new("reasons");
+    let (project, srv) = (scene.project(), scene.root.join("srv"));
+    for dir in [srv.join("open"), srv.join("bound"), scene.home().join(".ssh"), project.join(".git/hooks")] {
+        fs::create_dir_all(dir).unwrap();
+    }
+    for file in [".mcp.json", "policy.toml", "secret", "seen.json"] {
+        fs::write(project.join(file), "").unwrap();
+    }
+    let site = Bounds { mask: vec![srv.join("bound")], ..Bounds::default() };
+    let files = Files {
+        ro: vec![bind(&srv), bind(&scene.home().join(".config"))],
+        mask: vec![project.join("secret")],
+        deciding: vec![project.join("policy.toml")],
+        bounds: vec![site],
+        ..Files::default()
+    };
+    fs::create_dir_all(scene.home().join(".config/gh")).unwrap();
+    let built = scene.build(&files, &project, None);
+    let reason =
+        |path: PathBuf| at(&built, &path).and_then(Mount::access).map(|(access, _, why)| (access, why));
+    for (path, expected) in [
+        (PathBuf::from("/usr/bin"), (EntryAccess::Read, Why::View)),
+        (project.join("src"), (EntryAccess::Write, Why::WorkingDirectory)),
+        (project.join(".git"), (EntryAccess::Write, Why::Pinned)),
+        (project.join(".git/hooks"), (EntryAccess::Read, Why::Protected)),
+        (project.join(".mcp.json"), (EntryAccess::Read, Why::Protected)),
+        (project.join("policy.toml"), (EntryAccess::Read, Why::Deciding)),
+        (project.join("secret"), (EntryAccess::Hidden, Why::Masked)),
+        (srv.join("open"), (EntryAccess::Read, Why::Requested)),
+        (srv.join("bound"), (EntryAccess::Hidden, Why::Ceiling)),
+        (scene.home().join(".config/gh"), (EntryAccess::Hidden, Why::Credentials)),
+    ] {
+        assert_eq!(reason(path.clone()), Some(expected), "{}", path.display());
+    }
+}
+
+/// The page explains every reason of a mount.
+#[test]
+fn docs_print_the_reasons() {
+    let mut table = String::from("| `why` in JSON | In words |\n|---|---|\n");
+    for why in Why::ALL {
+        table += &format!("| `{}` | {} |\n", why.as_str(), why.describe());
+    }
+    let page = include_str!("../../../../docs/files.md");
+    assert!(page.contains(&table), "docs/files.md must have this table:\n{table}");
 }
 
 /// K21.
@@ -295,8 +350,7 @@ fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
     assert!(!is_writable(&built, &project.join(".envrc")));
     assert!(is_writable(&built, &project.join(".git/index")), "commits go on working");
     for above in [".git", ".git/info"] {
-        let mounted =
-            built.mounts.contains(&Mount::Writable { host: project.join(above), at: project.join(above) });
+        let mounted = built.mounts.contains(&pin(project.join(above), project.join(above)));
         assert!(mounted, "{above} could be renamed away");
     }
     let open = Files { allow_write: names(&[".git"]), ..Files::default() };
@@ -808,7 +862,7 @@ fn a_home_in_passwd_is_a_user_s_or_none() {
 
 #[test]
 fn b10_every_tree_of_the_host_has_an_owner() {
-    let tree = |path: &str| Mount::ReadOnly { host: path.into(), at: path.into() };
+    let tree = |path: &str| Mount::ReadOnly { host: path.into(), at: path.into(), why: Why::View };
     let own = geteuid().as_raw();
     let found: BTreeSet<u32> =
         owners(&[tree("/usr"), tree("/proc/self"), tree("/nonexistent"), Mount::Proc]).collect();

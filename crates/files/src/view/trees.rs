@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::layout::{MASK, MASK_SIZE, Mount, is_mask};
+use crate::layout::{EmptyEntry, Mount, Why};
 use crate::names::{is_absent, joined, links_in, true_name};
 use crate::quarantine::{Missing, beyond_search, is_directory_name};
 use crate::request::{Bind, WORK, WorkDir};
@@ -17,19 +17,19 @@ use super::place::Followed;
 use super::protected::Protected;
 use super::scratch::TMP_SIZE;
 use super::work::{WORK_PATH, holds_home, unwritable};
-use super::{Builder, By, DECIDING, How, Original, Places, Rank, Restricting, belongs, place, protected};
+use super::{Builder, By, DECIDING, Original, Places, Rank, Restricting, belongs, place, protected};
 use crate::bounds::{Extent, Limit, Tops, describe_change};
 use crate::fault::{FS_READ, FS_WRITE, FileFault};
 
 impl<'a> Builder<'a> {
-    pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool) {
+    pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool, why: Why) {
         // Who goes through a whole tree passes an empty directory without an error. Nobody looks for anything in a quarantine.
         let mode = if at.file_name().is_some_and(is_directory_name) { 0o555 } else { 0 };
-        self.mounts.push(if is_dir {
-            Mount::Tmpfs { at, size: MASK_SIZE, mode }
-        } else {
-            Mount::ReadOnly { host: MASK.into(), at }
-        });
+        self.hide(at, if is_dir { EmptyEntry::Dir { mode } } else { EmptyEntry::File }, why);
+    }
+
+    pub(super) fn hide(&mut self, at: PathBuf, entry: EmptyEntry, why: Why) {
+        self.mounts.push(Mount::Hidden { at, entry, why });
     }
 
     /// Returns the trees that the caller requests, within the bounds.
@@ -88,7 +88,7 @@ impl<'a> Builder<'a> {
                 ));
             }
             let writable = writable && (obeyed.is_none() || words == host);
-            let mut tree = Original::new(host, bind.guest.clone(), writable, How::Named);
+            let mut tree = Original::new(host, bind.guest.clone(), writable, Why::Requested);
             tree.words = Some(words);
             let name = format!("`{}`", bind.host.display());
             tree.extent = self.bounded(&name, tree.extent.clone(), what != WORK_PATH);
@@ -131,7 +131,7 @@ impl<'a> Builder<'a> {
                 self.notes.push(format!("the repository `{}` is not shown: {why}", part.display()));
                 break;
             }
-            let mut tree = Original::new(part.clone(), part.clone(), writable, How::Named);
+            let mut tree = Original::new(part.clone(), part.clone(), writable, Why::Repository);
             tree.extent = self.bounded(&format!("`{}`", part.display()), tree.extent.clone(), false);
             shown.push(tree);
         }
@@ -323,7 +323,7 @@ impl<'a> Builder<'a> {
     /// Returns the path on the host of the entry at a place.
     pub(super) fn on_host(&self, place: &Path) -> Option<PathBuf> {
         match self.mounts.get(self.top(place)?)? {
-            Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
+            Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. } => {
                 Some(joined(host, place.strip_prefix(at).ok()?))
             }
             _ => None,
@@ -340,13 +340,13 @@ impl<'a> Builder<'a> {
             let at = joined(&tree.at, below);
             if self.is_masked_in(tree, &host) {
                 if host == tree.host {
-                    self.bind(&host, &at, false, tree.words.as_deref());
+                    self.bind(&host, &at, false, tree.words.as_deref(), tree.why);
                 }
                 continue;
             }
             let may_write = may_write && !protected.covers(&host);
             let words = tree.words_for(&host);
-            self.bind(&host, &at, may_write, words.as_deref());
+            self.bind(&host, &at, may_write, words.as_deref(), tree.why);
             if may_write {
                 self.protect(&host, &at, protected, words.as_deref());
                 writable.push((host, at));
@@ -362,19 +362,15 @@ impl<'a> Builder<'a> {
         if is_same || (!under && tree.extent.read.is_empty()) {
             return;
         }
-        self.mounts.push(if is_dir {
-            Mount::Tmpfs { at: tree.at.clone(), size: MASK_SIZE, mode: 0o555 }
-        } else {
-            Mount::ReadOnly { host: MASK.into(), at: tree.at.clone() }
-        });
+        let entry = if is_dir { EmptyEntry::Dir { mode: 0o555 } } else { EmptyEntry::File };
+        self.hide(tree.at.clone(), entry, Why::Ceiling);
     }
 
     /// Whether a tree of the host that is mounted already has something at a place, and whether that is a directory. `None`
     /// where no tree of the host's is.
     pub(super) fn beneath(&self, place: &Path) -> Option<(bool, bool)> {
         let (host, at) = match self.mounts.get(self.top(place)?)? {
-            Mount::ReadOnly { host, .. } if is_mask(host) => return None,
-            Mount::ReadOnly { host, at } | Mount::Writable { host, at } => (host, at),
+            Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. } => (host, at),
             _ => return None,
         };
         let meta = fs::symlink_metadata(joined(host, place.strip_prefix(at).ok()?));
@@ -392,7 +388,7 @@ impl<'a> Builder<'a> {
 
     pub(super) fn is_read_only_view_of(&self, place: &Path, real: &Path) -> bool {
         match self.top(place).and_then(|number| self.mounts.get(number)) {
-            Some(Mount::ReadOnly { host, at }) => {
+            Some(Mount::ReadOnly { host, at, .. }) => {
                 let below = place.strip_prefix(at).unwrap_or(Path::new(""));
                 true_name(&joined(host, below)).is_ok_and(|under| under == real)
             }
@@ -403,7 +399,7 @@ impl<'a> Builder<'a> {
     /// The names that the caller gave to masks, in the order in which they are mounted.
     pub(super) fn mask_places(&self) -> Vec<PathBuf> {
         let given = self.files.mask.iter().filter(|path| plain(path)).cloned();
-        let real = self.masks.iter().filter(|(_, by)| **by == By::Caller).map(|(path, _)| path.clone());
+        let real = self.masks.iter().filter(|(_, mask)| mask.by == By::Caller).map(|(path, _)| path.clone());
         let places: BTreeSet<PathBuf> = given.chain(real).collect();
         let mut places: Vec<PathBuf> = places.into_iter().collect();
         places.sort_by_key(|place| order(place, Rank::Mask));
@@ -415,13 +411,13 @@ impl<'a> Builder<'a> {
         let is_link = self.is_link(place);
         if let Some((true, is_dir)) = self.covers(place).filter(|_| !is_link) {
             self.pin(place);
-            self.mask(place.to_path_buf(), is_dir);
+            self.mask(place.to_path_buf(), is_dir, Why::Masked);
         }
     }
 
     pub(super) fn is_link(&self, place: &Path) -> bool {
         match self.top(place).and_then(|number| self.mounts.get(number)) {
-            Some(Mount::ReadOnly { host, at } | Mount::Writable { host, at }) => {
+            Some(Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. }) => {
                 let below = place.strip_prefix(at).unwrap_or(Path::new(""));
                 // A missing path is not a link.
                 links_in(host, below).unwrap_or_else(|error| !is_absent(&error))
@@ -484,10 +480,12 @@ impl<'a> Builder<'a> {
             // A directory above it could be renamed away and made anew.
             self.pin(&joined(at, below));
             let words = words.map(|words| joined(words, below));
-            self.bind(path, &joined(at, below), false, words.as_deref());
+            let is_deciding = |it: &Restricting| it.what == DECIDING && it.end.real == *path;
+            let why = if self.restricting.iter().any(is_deciding) { Why::Deciding } else { Why::Protected };
+            self.bind(path, &joined(at, below), false, words.as_deref(), why);
             for open in protected.holes(path) {
                 if let Ok(below) = open.strip_prefix(host) {
-                    self.bind(open, &joined(at, below), true, None);
+                    self.bind(open, &joined(at, below), true, None, Why::LetThrough);
                 }
             }
         }

@@ -4,14 +4,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::layout::Mount;
+use crate::layout::{Mount, Why};
 use crate::names::{first_below, holds, is_same, true_name};
 use crate::request::{Bind, Files, WORK};
 use crate::walk::clean;
 use exeat_policy::View;
 use nix::unistd::Uid;
 
-use super::{Builder, Facts, How, Original, PRIVATE, Rank, home_of, protected};
+use super::{Builder, Facts, Original, PRIVATE, Rank, home_of, protected};
 use crate::lists;
 
 impl<'a> Builder<'a> {
@@ -52,7 +52,7 @@ impl<'a> Builder<'a> {
             self.is_cwd_empty = true;
             return None;
         }
-        let mut tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), true, How::Start);
+        let mut tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), true, Why::WorkingDirectory);
         let why = unwritable(self.facts, cwd);
         let is_wide = why.is_some();
         let obeyed = || {
@@ -65,7 +65,7 @@ impl<'a> Builder<'a> {
         };
         if let Some(why) = why.or_else(obeyed).or_else(|| by_habit(self.files, self.facts, cwd)) {
             self.notes.push(format!("the working directory `{shown}` is read-only for the stage: {why}"));
-            tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), false, How::Start);
+            tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), false, Why::WorkingDirectory);
         }
         if is_wide {
             tree.rank = Rank::Wide;

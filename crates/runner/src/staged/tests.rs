@@ -43,7 +43,7 @@ fn b10_a_name_that_has_changed_is_doubtful() {
     let taken = |names: &[(PathBuf, PathBuf)]| {
         let mut staged = Staged::new((NOBODY, NOBODY)).unwrap();
         staged.check_names(names);
-        let mount = Mount::ReadOnly { host: tree.clone(), at: "/seen".into() };
+        let mount = Mount::ReadOnly { host: tree.clone(), at: "/seen".into(), why: Why::Requested };
         let (_, taken) = staged.arrange(vec![mount], Path::new("/"), true).unwrap();
         (taken[0].is_some(), staged.notes().len())
     };
@@ -71,15 +71,16 @@ fn b10_a_closed_directory_is_not_opened() {
     let root = root.canonicalize().unwrap();
     let (closed, tree) = (root.join("closed"), root.join("closed/tree"));
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
-    let all = Mount::ReadOnly { host: "/".into(), at: "/".into() };
-    let mask = Mount::Tmpfs { at: closed.join("mask"), size: 1, mode: 0 };
-    let file = Mount::ReadOnly { host: "/dev/null".into(), at: closed.join("file") };
-    let shown = Mount::Writable { host: tree.clone(), at: tree.clone() };
-    let inside = Mount::Tmpfs { at: tree.join("mask"), size: 1, mode: 0 };
+    let all = Mount::ReadOnly { host: "/".into(), at: "/".into(), why: Why::View };
+    let hidden = |at: PathBuf, entry: EmptyEntry, why: Why| Mount::Hidden { at, entry, why };
+    let mask = hidden(closed.join("mask"), EmptyEntry::Dir { mode: 0 }, Why::Masked);
+    let file = hidden(closed.join("file"), EmptyEntry::File, Why::Masked);
+    let shown = Mount::Writable { host: tree.clone(), at: tree.clone(), why: Why::WorkingDirectory };
+    let inside = hidden(tree.join("mask"), EmptyEntry::Dir { mode: 0 }, Why::Masked);
     let mut staged = Staged::new((NOBODY, NOBODY)).unwrap();
     let mounts = vec![all.clone(), mask, file, shown.clone(), inside.clone()];
     let (mounts, taken) = staged.arrange(mounts, &tree, true).unwrap();
-    let cover = Mount::Tmpfs { at: closed, size: layout::MASK_SIZE, mode: 0o555 };
+    let cover = hidden(closed, EmptyEntry::Dir { mode: 0o555 }, Why::Closed);
     assert_eq!(mounts, [all, cover, shown, inside]);
     let own = MountSource { name: "0".into(), below: PathBuf::new() };
     assert_eq!(taken, [None, None, Some(own), None]);

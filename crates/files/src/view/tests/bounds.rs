@@ -1,6 +1,6 @@
 //! Ceilings, declarations and work directories.
 
-use crate::request::{Bounds, Declared};
+use crate::request::Declared;
 use proptest::prelude::*;
 
 use super::*;
@@ -38,7 +38,9 @@ fn list_shown(built: &Built, root: &Path) -> BTreeMap<PathBuf, (PathBuf, bool)> 
     }
     let mut seen = BTreeMap::new();
     for mount in &built.mounts {
-        let (Mount::ReadOnly { host, at: top } | Mount::Writable { host, at: top }) = mount else { continue };
+        let (Mount::ReadOnly { host, at: top, .. } | Mount::Writable { host, at: top, .. }) = mount else {
+            continue;
+        };
         for path in &all {
             let Ok(below) = path.strip_prefix(host) else { continue };
             let guest = joined(top, below);
@@ -237,11 +239,8 @@ fn k2_a_deeper_bind_opens_part_of_a_mask() {
     }
     assert_eq!(built.notes.len(), 1, "A8: what is not there is skipped: {:?}", built.notes);
     // One has to be able to get there.
-    assert!(built.mounts.contains(&Mount::Tmpfs {
-        at: srv.join("a"),
-        size: crate::layout::MASK_SIZE,
-        mode: 0o555
-    }));
+    let entry = EmptyEntry::Dir { mode: 0o555 };
+    assert!(built.mounts.contains(&Mount::Hidden { at: srv.join("a"), entry, why: Why::Masked }));
     // By its name too: over another tree at its place, and under one that lies deeper.
     let deeper = Bind { host: srv.join("b/b"), guest: srv.join("a/a") };
     let files = Files {

@@ -63,7 +63,10 @@ fn n16_a_place_behind_another_link_is_where_that_leads() {
         ..Files::default()
     };
     let built = scene.build(&files, &project, None);
-    let shown = |at: &Path| built.mounts.contains(&Mount::ReadOnly { host: srv.join("d"), at: at.into() });
+    let shown = |at: &Path| {
+        let (host, why) = (srv.join("d"), Why::Requested);
+        built.mounts.contains(&Mount::ReadOnly { host, at: at.into(), why })
+    };
     assert!(shown(&project.join("data0")) && shown(Path::new("/run/d")));
     // What comes deeper by name, and is less deep where it really is, covers nothing unseen.
     scene.make("home/project/deep/er/f");
@@ -153,7 +156,7 @@ fn b11_every_directory_above_a_mask_is_a_mount_point() {
     let built = scene.build(&files, &project, None);
     for at in [project.clone(), "/d".into()] {
         for above in ["a", "a/b", ".cargo"] {
-            let pin = Mount::Writable { host: project.join(above), at: at.join(above) };
+            let pin = pin(project.join(above), at.join(above));
             assert!(built.mounts.contains(&pin), "{} could be renamed away", at.join(above).display());
             assert!(is_writable(&built, &at.join(above).join("x")));
         }
@@ -162,7 +165,7 @@ fn b11_every_directory_above_a_mask_is_a_mount_point() {
         }
         assert!(!is_writable(&built, &at.join(".cargo/config.toml")));
     }
-    let pin = Mount::Writable { host: project.join("c"), at: "/d/c".into() };
+    let pin = pin(project.join("c"), "/d/c".into());
     assert!(built.mounts.contains(&pin) && is_hidden(&built, Path::new("/d/c/f")));
     let read_only = Files { rw: Vec::new(), ro: vec![to(&project, "/r")], ..files };
     let built = scene.build(&read_only, Path::new("/"), None);
