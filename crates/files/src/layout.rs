@@ -160,7 +160,7 @@ pub enum Mount {
     Hidden {
         /// The place.
         at: PathBuf,
-        /// What is mounted there.
+        /// The mounted entry.
         entry: EmptyEntry,
         /// The reason.
         why: Why,
@@ -211,14 +211,14 @@ pub enum Mount {
     },
 }
 
-/// What a stage can do with an entry of the host.
+/// The access of a stage to an entry of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryAccess {
-    /// Read it.
+    /// The stage reads it.
     Read,
-    /// Read and write it, as far as its permissions let the stage's user.
+    /// The stage reads and writes it, as far as its permissions let the stage's user.
     Write,
-    /// Nothing: an empty entry is in its place.
+    /// The stage sees an empty entry instead.
     Hidden,
 }
 

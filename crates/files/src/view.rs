@@ -195,12 +195,12 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     Ok(Built { mounts, cwd: start, notes, left_out, lost, sockets_exposed, writable, missing, named })
 }
 
+/// Real paths with the reason that they are hidden, and the names by which a flag can open them.
+type HiddenPaths = BTreeMap<PathBuf, (Why, Vec<PathBuf>)>;
+
 /// Finds what no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Returns each real path
 /// with the names by which a flag can open it, and lines on what could not be found out.
-fn hidden(
-    facts: &Facts<'_>,
-    notes: &mut Vec<String>,
-) -> (BTreeMap<PathBuf, (Why, Vec<PathBuf>)>, Vec<String>) {
+fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (HiddenPaths, Vec<String>) {
     // Credentials are where the user's programs put them, whatever HOME says for this run.
     let (mut homes, mut unknown) = (BTreeSet::from([facts.home.to_path_buf()]), Vec::new());
     for uid in facts.owners.iter().copied().map(Uid::from_raw) {
@@ -224,7 +224,7 @@ fn hidden(
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let there = credentials.chain(own).filter(|(_, path)| !missing(path));
-    let mut found: BTreeMap<PathBuf, (Why, Vec<PathBuf>)> = BTreeMap::new();
+    let mut found = HiddenPaths::new();
     for (why, path) in there {
         match true_name(&path) {
             // Where it really is: what is masked at a link would be a detour.
