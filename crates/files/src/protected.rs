@@ -218,6 +218,8 @@ pub const GROUPS: &[Group] = &[
     group("CVS and Perforce", WhenStarted, &["CVS/Root", ".p4config"]),
     group("lazygit", WhenStarted, &[".git/lazygit.yml", ".lazygit.yml"]),
     // The journals, too: SQLite writes them back into the file beside them.
+    group("repo, gclient and west", WhenStarted, &[".repo/repo", ".gclient", ".west/config"]),
+    group("Breezy", WhenStarted, &[".bzr/branch/branch.conf"]),
     group("Fossil", WhenStarted, &[".fslckout", ".fslckout-*", "_FOSSIL_", "_FOSSIL_-*"]),
     group(
         "editors",
