@@ -33,7 +33,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::the_server_may_speak_first", server_first);
     list.users("gateway::literals_by_ip_rules", literal);
     list.users("gateway::literals_from_the_first_moment_on", literal_at_once);
-    list.users("gateway::what_the_stage_closes_ends", closed_output);
+    list.users("gateway::an_output_that_the_stage_closes_ends", closed_output);
     list.users("gateway::a_stage_may_serve_on_a_granted_port", own_server);
     list.users("gateway::off_is_off", off);
     list.users("gateway::where_it_cannot_be", unavailable);

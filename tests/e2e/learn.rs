@@ -11,7 +11,7 @@ use e2e::run::{Done, Run};
 pub(crate) fn cases(list: &mut Cases) {
     list.matrix("learn::the_learned_policy_allows_the_same_run_and_no_more", learned);
     list.users("learn::where_the_policy_is_written", written);
-    list.users("learn::what_cannot_be_learned_from", refused);
+    list.users("learn::refuses_flags_with_which_nothing_can_be_learned", refused);
     list.bridges("learn::from_records_of_runs_that_enforced", from_records);
     list.users("learn::another_policy_is_asked_about_a_record", replayed);
     list.users("learn::the_policy_beside_a_record", stored_policy);

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub(crate) fn cases(list: &mut Cases) {
     list.users("ledger::l17_a_record_or_policy_that_was_removed_is_found", removed);
-    list.users("ledger::l17_what_is_pruned_is_told_as_pruned", pruned);
+    list.users("ledger::l17_pruned_records_are_reported_as_pruned", pruned);
     list.once("ledger::l17_runs_in_parallel_leave_no_gap", parallel);
     list.once("ledger::l17_a_killed_run_has_a_word_of_its_own", killed);
     list.users("ledger::l17_a_ledger_that_cannot_be_had_refuses_no_run", unnumbered);

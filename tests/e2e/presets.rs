@@ -8,7 +8,7 @@ use e2e::case::{Cases, Cx};
 use e2e::run::Done;
 
 pub(crate) fn cases(list: &mut Cases) {
-    list.users("presets::what_a_client_did_not_say_is_told_last", reports_last);
+    list.users("presets::reports_missing_answers_of_a_client_last", reports_last);
     list.once("presets::a_second_question_costs_less_than_5_ms", second_question);
 }
 

@@ -282,7 +282,7 @@ fn a_full_disk_is_an_error() {
 }
 
 #[test]
-fn colour_is_for_terminals_or_by_request() {
+fn color_is_for_terminals_or_by_request() {
     let home = Home::new();
     let (_, out, _) = home.run(&["check", "--allow", "a.example", "a.example"]);
     assert!(!out.contains('\u{1b}'));

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_noted_is_known_to_be_missing() {
+    fn a_missing_note_is_known() {
         let canaries = Canaries::new("token");
         (0..VISITS).for_each(|_| canaries.note("tcp4", b"it"));
         assert!(!canaries.lock_visits().missed);

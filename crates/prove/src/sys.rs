@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_apart_is_heard_or_its_end_is() {
+    fn reports_an_attempt_in_its_own_process_or_its_end() {
         let limit = Duration::from_secs(20);
         assert_eq!(forked(limit, Vec::new), Apart::Said(Vec::new()));
         let killed = forked(limit, || {

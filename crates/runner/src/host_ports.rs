@@ -147,7 +147,7 @@ mod tests {
 
     /// The error names the refusing layer and the request.
     #[test]
-    fn what_the_policy_does_not_grant_is_refused() {
+    fn refuses_a_port_that_the_policy_does_not_grant() {
         let of = |deny: &[&str], ceiling| says(&["5432:80"], false, deny, ceiling);
         for ceiling in ["127.0.0.1:5432", "127.0.0.0/8:*"] {
             assert_eq!(of(&[], Some(ceiling)), "5432:80");

@@ -6,7 +6,7 @@ use std::fs;
 use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
-    list.users("escape::b12_what_git_tracks_is_told_while_it_is_aside", tracked);
+    list.users("escape::b12_reports_moved_names_that_git_tracks", tracked);
     list.users("escape::b12_a_moved_name_is_told_with_its_flag_and_its_way_back", way_back);
 }
 

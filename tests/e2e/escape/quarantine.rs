@@ -9,13 +9,13 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b12_closed_directories", closed);
     list.users("escape::b12_a_full_stderr", silenced);
-    list.users("escape::b12_what_is_left_is_told", mounted_name);
+    list.users("escape::b12_reports_names_that_cannot_be_moved", mounted_name);
     list.users("escape::b12_git_is_led_elsewhere", led_elsewhere);
     list.users("escape::b12_taken_names", used_names);
     list.root("escape::b12_a_quarantine_belongs_to_the_owner_of_its_tree", owned);
     list.users("escape::b12_a_quarantine_is_hidden_from_a_run_above_it", hidden_above);
     list.users("escape::b12_a_hidden_quarantine_is_no_error", no_error);
-    list.users("escape::b12_what_is_closed_to_the_caller_is_not_told", closed_to_the_caller);
+    list.users("escape::b12_reports_nothing_that_is_closed_to_the_caller", closed_to_the_caller);
     list.users("escape::b12_jujutsu_is_led_elsewhere", jujutsu);
     list.users("escape::b12_many_links_are_few_lines", many);
 }

@@ -11,7 +11,7 @@ use e2e::case::{Cases, Cx};
 use super::root_only_files::with_kernel_uid_0;
 
 pub(super) fn cases(list: &mut Cases) {
-    list.matrix("escape::b10_what_is_made_belongs_to_the_owner", attack);
+    list.matrix("escape::b10_new_files_belong_to_the_owner", attack);
     list.root("escape::b10_root_is_kept_where_trees_cannot_be_mapped", refused);
     list.root("escape::b10_trees_of_several_owners", several);
 }

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 pub(super) fn cases(list: &mut Cases) {
-    list.users("escape::l08_what_was_set_aside_is_listed_restored_and_pruned", commands);
+    list.users("escape::l08_quarantined_names_are_listed_restored_and_pruned", commands);
     list.users("escape::l08_empty_quarantines_are_removed", empty_directories);
     list.users("escape::l08_a_repository_that_is_back_is_not_listed", given_back);
     list.users("escape::l08_a_killed_run_is_listed", killed);

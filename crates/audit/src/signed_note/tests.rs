@@ -10,7 +10,7 @@ fn checkpoint() -> Checkpoint {
 }
 
 #[test]
-fn what_was_signed_is_read_back() {
+fn reads_a_signed_note_back() {
     let (ours, other) = (key(1), key(2));
     let signed = checkpoint().sign(&ours);
     let keys = [other.verifying().clone(), ours.verifying().clone()];

@@ -108,7 +108,7 @@ fn the_summary_of_the_readme() {
 
 /// Report mode: what passed and would not have, beside what was denied all the same.
 #[test]
-fn what_would_be_denied_is_said_with_its_flag() {
+fn names_the_flag_of_what_would_be_denied() {
     let would = |n: u32| denied(&format!("h{n}.example"), 443, "no rule allows it", 1, Some("--allow h"));
     let summary = ConnectionSummary {
         would_deny: vec![denied(
@@ -248,7 +248,7 @@ fn hostile_text_stays_on_its_line() {
 }
 
 #[test]
-fn colour_wraps_words_and_breaks_no_column() {
+fn color_wraps_words_and_breaks_no_column() {
     let summary = ConnectionSummary {
         denied: vec![denied("a.example", 443, "no rule allows it", 1, None)],
         ..ConnectionSummary::default()

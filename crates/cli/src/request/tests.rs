@@ -149,7 +149,7 @@ fn services_of_this_machine() {
 
 /// A single file turns on report mode or NAT64. A flag takes precedence over files, and a ceiling over flags.
 #[test]
-fn what_holds_for_all_rules() {
+fn options_that_hold_for_all_rules() {
     let scene = Scene::new();
     scene.file("report.toml", "[network]\nmode = \"report\"");
     scene.file(
@@ -387,7 +387,7 @@ fn reports() {
 
 /// `exeat proxy` has no stage, and does not pass over what a file says about one without a word.
 #[test]
-fn what_a_proxy_leaves_out_of_a_policy() {
+fn a_proxy_leaves_parts_of_a_policy_out() {
     for (text, left_out) in [
         ("[network]\nallow = [\"a.example\"]\n", None),
         ("[fs]\nro = [\"/data\"]\n", Some("[fs] of")),

@@ -739,7 +739,7 @@ fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_op
 }
 
 #[test]
-fn what_only_root_reads_is_masked_at_every_place_when_the_caller_is_root() {
+fn root_hides_root_only_files_at_every_place() {
     let scene = Scene::new("shadow");
     let home = scene.home();
     let project = scene.project();

@@ -71,7 +71,7 @@ fn a_canary_that_missed_somebody_shows_nothing() {
 }
 
 #[test]
-fn what_follows_an_end_was_not_tried() {
+fn lists_attempts_after_an_early_end_as_not_tried() {
     let attempt = attempt(Control::None);
     for (ended, held) in [(Ended::Here, Some(false)), (Ended::Before, None), (Ended::InTime, None)] {
         assert_eq!(judge(&attempt, "relay", None, None, &Visits::default(), ended).held, held, "{ended:?}");

@@ -18,7 +18,7 @@ fn hostile_bytes_are_spelt_out() {
 }
 
 #[test]
-fn what_is_cut_says_so_and_never_in_half_an_escape() {
+fn marks_a_cut_and_cuts_no_escape_in_half() {
     check(b"abcdef", 6, "abcdef");
     check(b"abcdefg", 6, "abc...");
     check(b"ab\n\n", 8, "ab...");

@@ -310,7 +310,7 @@ fn a_decision_tells_who_asked_where_that_is_known() {
 }
 
 #[test]
-fn what_was_sent_is_told_only_where_it_differs() {
+fn has_the_sent_name_only_if_it_differs() {
     let raw = |raw: &[u8]| {
         let mut decision = allow(1, "[2001:db8::1]:443");
         decision.host_raw = Some(raw.to_vec());

@@ -11,7 +11,7 @@ fn rendered(lock: &Lock) -> String {
 }
 
 #[test]
-fn what_is_written_is_read_back_and_sorted() {
+fn reads_a_written_lock_back_sorted() {
     let lines = "- b.example:443 connect\n- b.example:443 transparent\nidle\nnightly-import [2001:db8::1]:5432 connect\nnightly-import a.example:80 http\n\
                  \"my \\u00e9tage\" a.example:443 socks5\n\"-\" a.example:443 connect\n";
     let lock = read(lines);

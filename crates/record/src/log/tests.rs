@@ -138,9 +138,9 @@ fn writers_side_by_side_leave_whole_lines_without_gaps() {
 
 /// K47: a decision on record costs less than 15 us; a build without optimization gets ten times as much. The median counts, so that
 /// other load does not. The cost of a synced line depends on the disk, and is only printed: `cargo test --release -p exeat-record --
-/// --nocapture what_a_decision_costs`.
+/// --nocapture measures_a_decision`.
 #[test]
-fn what_a_decision_costs() {
+fn measures_a_decision() {
     let most = if cfg!(debug_assertions) { 150 } else { 15 };
     for (how, sync, lines) in [("written", false, 20_000), ("synced", true, 50)] {
         let dir = Dir::new();

@@ -164,7 +164,7 @@ fn a_run_is_found_by_name_prefix_and_path() {
 }
 
 #[test]
-fn what_stands_beside_a_record_is_found() {
+fn finds_files_beside_a_record() {
     let dir = Dir::new();
     let record = dir.join("run.jsonl");
     assert_eq!(stored_policies(&record).unwrap(), Vec::<PathBuf>::new());

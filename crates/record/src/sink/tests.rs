@@ -194,7 +194,7 @@ fn a_descriptor_is_locked_for_as_long_as_we_write() {
 }
 
 #[test]
-fn what_is_on_no_disk_cannot_be_synced() {
+fn cannot_sync_a_record_without_a_disk() {
     let dir = Dir::new();
     let path = dir.join("run.jsonl");
     let mut sink = Sink::create_file(&path).unwrap().synced().unwrap();

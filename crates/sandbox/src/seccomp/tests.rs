@@ -141,7 +141,7 @@ fn a_debuggable_stage_has_tracing_besides_and_nothing_else() {
 
 /// Programs need each of these in a sandbox.
 #[test]
-fn what_programs_need_is_let_through() {
+fn allows_system_calls_that_programs_need() {
     let programs = base(false).unwrap();
     let stays = |number: i64, arguments: [u32; 6]| {
         let number = u32::try_from(number).unwrap();

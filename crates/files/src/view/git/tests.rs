@@ -339,7 +339,7 @@ fn b15_a_repository_above_that_somebody_else_owns_has_no_say() {
 }
 
 #[test]
-fn what_a_configuration_has_too_much_of_is_said() {
+fn reports_a_configuration_beyond_the_limits() {
     let root = scratch("includes");
     let includes: String = (0..40).map(|number| format!("[include]\npath = i{number}\n")).collect();
     fs::create_dir_all(root.join(".git")).unwrap();
