@@ -108,7 +108,7 @@ fn the_summary_of_the_readme() {
 
 /// Report mode: what passed and would not have, beside what was denied all the same.
 #[test]
-fn names_the_flag_of_what_would_be_denied() {
+fn names_the_flag_that_would_allow_a_host() {
     let would = |n: u32| denied(&format!("h{n}.example"), 443, "no rule allows it", 1, Some("--allow h"));
     let summary = ConnectionSummary {
         would_deny: vec![denied(
