@@ -1,9 +1,10 @@
 //! Reads the index of a repository, which a stage can write: the paths that git tracks decide what is told, and whether an index is moved aside.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::names::open_regular;
@@ -21,6 +22,10 @@ const DEEPEST: usize = 32;
 pub(crate) const HASHES: [usize; 2] = [20, 32];
 /// Bytes of an entry before the object's name.
 const STAT: usize = 40;
+/// The extension at the end of an index: where the extensions begin, and a hash of 20 bytes.
+const LAST_NAME: &[u8; 4] = b"EOIE";
+/// Bytes of that extension.
+const LAST_EXTENSION: usize = 32;
 
 /// Finds those of these paths that git tracks, or tracks something in. Each belongs to the nearest working tree above it. Paths of more
 /// than 32 names are not looked for.
@@ -41,7 +46,7 @@ pub fn tracked<'a>(paths: impl IntoIterator<Item = &'a Path>) -> BTreeSet<&'a Pa
 fn tracked_in<'a>(root: &Path, paths: &HashMap<&[u8], &'a Path>) -> io::Result<BTreeSet<&'a Path>> {
     for hash in HASHES {
         let mut found = BTreeSet::new();
-        let read = each_path(open_index(root)?, hash, |path, is_skipped| {
+        let read = each_entry(open_index(root)?, hash, |IndexEntry { path, is_skipped, .. }| {
             let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
             let ends = slashes.chain([path.len()]).take(DEEPEST).filter(|_| !is_skipped);
             found.extend(ends.filter_map(|end| paths.get(path.get(..end)?)));
@@ -68,10 +73,22 @@ fn open_index(root: &Path) -> io::Result<impl BufRead + use<>> {
     Ok(BufReader::new(open_regular(&git.join("index"))?.take(LONGEST)))
 }
 
-/// Visits the paths of an index (gitformat-index(5)), each with whether it is not to be in the working tree. `hash` is the length of an
-/// object's name in bytes. `None`: it is none, its objects have names of another length, a path has more than 4096 bytes (`PATH_MAX` of
-/// linux/limits.h), or all have more than 512 MiB.
-pub(crate) fn each_path(index: impl BufRead, hash: usize, mut visit: impl FnMut(&[u8], bool)) -> Option<()> {
+/// An entry of an index (gitformat-index(5)).
+pub(crate) struct IndexEntry<'a> {
+    /// Its path in the working tree.
+    pub(crate) path: &'a [u8],
+    /// Whether it is not to be in the working tree.
+    pub(crate) is_skipped: bool,
+    /// Where it begins in the file, in bytes.
+    start: usize,
+    /// Whether its path takes no part from the entry before it.
+    is_whole: bool,
+}
+
+/// Visits the entries of an index, and returns the rest of it. `hash` is the length of an object's name in bytes. `None`: it is not an
+/// index, its objects have names of another length, a path has more than 4096 bytes (`PATH_MAX` of linux/limits.h), or all have more
+/// than 512 MiB.
+fn each_entry<R: BufRead>(index: R, hash: usize, mut visit: impl FnMut(IndexEntry<'_>)) -> Option<Bytes<R>> {
     const EXTENDED: u16 = 0x4000;
     const SKIPPED: u16 = 0x4000;
     const LENGTH: u16 = 0x0fff;
@@ -85,7 +102,8 @@ pub(crate) fn each_path(index: impl BufRead, hash: usize, mut visit: impl FnMut(
         let start = index.at;
         index.skip(STAT + hash)?;
         let flags = index.short()?;
-        let is_extended = version > 2 && flags & EXTENDED != 0;
+        // git looks at the flag alone, not at the version.
+        let is_extended = flags & EXTENDED != 0;
         let more = if is_extended { index.short()? } else { 0 };
         if version == 4 {
             let dropped = index.offset()?;
@@ -93,18 +111,68 @@ pub(crate) fn each_path(index: impl BufRead, hash: usize, mut visit: impl FnMut(
         } else {
             path.clear();
         }
+        let is_whole = path.is_empty();
         index.read_name(&mut path)?;
         paths += path.len();
         let told = usize::from(flags & LENGTH);
         if paths > LONGEST_PATHS || told != path.len().min(usize::from(LENGTH)) {
             return None;
         }
-        visit(&path, more & SKIPPED != 0);
+        visit(IndexEntry { path: &path, is_skipped: more & SKIPPED != 0, start, is_whole });
         // After the zero that ends a path, zeros fill eight bytes; in the last version there are none.
         let length = index.at - start;
         index.skip(if version == 4 { 0 } else { length.next_multiple_of(8) - length })?;
     }
-    Some(())
+    Some(index)
+}
+
+/// Returns whether every path of an index fits, and whether git reads the same entries when it reads several blocks of them at once. Then it
+/// goes by a table in the index, "IEOT", which it finds by "EOIE" at the end (gitformat-index(5), read-cache.c). At most `room` bytes are
+/// read, and taken from it. `None` as for [`each_entry`].
+pub(crate) fn check_paths(
+    file: &File,
+    room: &mut u64,
+    hash: usize,
+    fits: impl Fn(&[u8]) -> bool,
+) -> Option<bool> {
+    let end = usize::try_from(file.metadata().ok()?.len()).ok()?.checked_sub(hash)?;
+    let mut mark = [0; 4];
+    let at = end.checked_sub(LAST_EXTENSION).and_then(|at| u64::try_from(at).ok());
+    let is_marked = at.is_some_and(|at| file.read_exact_at(&mut mark, at).is_ok()) && mark == *LAST_NAME;
+    let mut index = BufReader::new(file.take(*room));
+    let checked = check_entries(&mut index, end, hash, is_marked, fits);
+    *room = index.into_inner().limit();
+    checked
+}
+
+fn check_entries(
+    index: impl BufRead,
+    end: usize,
+    hash: usize,
+    is_marked: bool,
+    fits: impl Fn(&[u8]) -> bool,
+) -> Option<bool> {
+    let (mut is_right, mut has_last) = (true, false);
+    // Where blocks may begin.
+    let mut starts = Vec::new();
+    let mut rest = each_entry(index, hash, |entry| {
+        is_right &= fits(entry.path);
+        starts.push(Some(entry.start).filter(|_| entry.is_whole));
+    })?;
+    let first = rest.at;
+    while rest.at < end {
+        let (at, name, length) = (rest.at, rest.take::<4>()?, usize::try_from(rest.number()?).ok()?);
+        let next = rest.at.checked_add(length)?;
+        if name == *b"IEOT" {
+            is_right &= rest.has_blocks_at(length, &starts)?;
+        } else if name == *LAST_NAME {
+            has_last = at + LAST_EXTENSION == end && usize::try_from(rest.number()?) == Ok(first);
+            is_right &= has_last;
+        }
+        rest.skip(next.checked_sub(rest.at)?)?;
+    }
+    // git goes by the bytes at the place of the last extension, whatever else they belong to.
+    Some(is_right && has_last == is_marked && rest.at == end)
 }
 
 /// An index that is read, with the number of bytes that were read.
@@ -142,6 +210,19 @@ impl<R: BufRead> Bytes<R> {
         Some(())
     }
 
+    /// Reads a table of blocks of entries, of this length in bytes: their places, and how many entries each has. Returns whether they have
+    /// all entries in their order.
+    fn has_blocks_at(&mut self, length: usize, starts: &[Option<usize>]) -> Option<bool> {
+        let mut left = starts.iter();
+        let mut are_right = self.number()? == 1;
+        for _ in 0..length.checked_sub(4)? / 8 {
+            let [at, count] = [self.number()?, self.number()?].map(|number| usize::try_from(number).ok());
+            are_right &= left.as_slice().first().copied().flatten() == at && count? > 0;
+            left.nth(count?.saturating_sub(1));
+        }
+        Some(are_right && left.next().is_none())
+    }
+
     /// Reads the rest of a path, and the zero that ends it.
     fn read_name(&mut self, path: &mut Vec<u8>) -> Option<()> {
         let before = path.len();
@@ -167,7 +248,8 @@ impl<R: BufRead> Bytes<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -218,7 +300,7 @@ mod tests {
             // A cut or foreign index says nothing, and breaks nothing.
             let index = fs::read(root.join(".git/index")).unwrap();
             for end in 0..index.len() {
-                let _ = HASHES.map(|hash| each_path(&index[..end], hash, |_, _| ()));
+                let _ = HASHES.map(|hash| check_entries(&index[..end], end, hash, true, |_| true));
             }
             fs::remove_dir_all(&root).unwrap();
         }
@@ -231,17 +313,70 @@ mod tests {
         let entry = |flags: u16, rest: &[u8]| [&[0; 60][..], &flags.to_be_bytes(), rest].concat();
         let name = [&[0][..], &[b'a'; 4096], &[0]].concat();
         let first = [head(2), entry(0xfff, &name)].concat();
-        assert_eq!(each_path(&[first.clone(), entry(0xfff, b"\0\0")].concat()[..], 20, |_, _| ()), Some(()));
-        assert_eq!(
-            each_path(&[first, entry(0xfff, b"\0b\0")].concat()[..], 20, |_, _| ()),
-            None,
-            "4097 bytes"
-        );
+        assert!(each_entry(&[first.clone(), entry(0xfff, b"\0\0")].concat()[..], 20, |_| ()).is_some());
+        let longer = each_entry(&[first, entry(0xfff, b"\0b\0")].concat()[..], 20, |_| ()).is_some();
+        assert!(!longer, "4097 bytes");
         let count = LONGEST_PATHS / 4096 + 1;
         let mut all = [head(u32::try_from(count).unwrap()), entry(0xfff, &name)].concat();
         all.extend(entry(0xfff, b"\0\0").repeat(count - 1));
         let mut visited = 0;
-        assert_eq!(each_path(&all[..], 20, |_, _| visited += 1), None);
+        assert!(each_entry(&all[..], 20, |_| visited += 1).is_none());
         assert_eq!(visited, count - 1);
+    }
+
+    /// git reads blocks of entries at the places that a table at the end names. An index whose table names others hides entries.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "git writes the index")]
+    fn b14_an_index_has_its_blocks_where_its_entries_are() {
+        let root = std::env::temp_dir().join(format!("blocks-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let git = |words: &str, input: &[u8]| {
+            let mut git = Command::new("git");
+            git.arg("-C").arg(&root).args(words.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut git = git.spawn().unwrap();
+            git.stdin.take().unwrap().write_all(input).unwrap();
+            let done = git.wait_with_output().unwrap();
+            assert!(done.status.success(), "{words}");
+            String::from_utf8(done.stdout).unwrap()
+        };
+        for version in ["2", "4"] {
+            git("init -q", b"");
+            git("config index.threads 4", b"");
+            git(&format!("config index.version {version}"), b"");
+            let object = git("hash-object -w --stdin", b"x");
+            // A block has at least 10000 entries.
+            let lines: String =
+                (0..30_000).map(|number| format!("100644 {} 0\tf{number}\n", object.trim())).collect();
+            git("update-index --index-info", lines.as_bytes());
+            let path = root.join(".git/index");
+            let good = fs::read(&path).unwrap();
+            let check = |index: &[u8]| {
+                fs::write(&path, index).unwrap();
+                let mut room = 64 << 20;
+                check_paths(&File::open(&path).unwrap(), &mut room, 20, |_| true)
+            };
+            let place = |name: &[u8]| good.windows(4).rposition(|it| it == name).unwrap();
+            let (table, last) = (place(b"IEOT"), place(b"EOIE"));
+            assert_eq!(check(&good), Some(true), "version {version}");
+            // The number of a version, the place and the number of a block, the place of the extensions, their names.
+            for byte in [table + 11, table + 15, table + 19, table + 23, last + 11, last + 1, table + 1] {
+                let mut bad = good.clone();
+                bad[byte] ^= 8;
+                let is_good = check(&bad) == Some(true);
+                // git does not use a table of another name, nor one that it does not find.
+                assert_eq!(
+                    is_good,
+                    byte == table + 1 || byte == last + 1,
+                    "version {version}, byte {byte} of {table}, {last}"
+                );
+            }
+            // An extension before them holds what git would take for the last one.
+            let entries = &good[..table];
+            let inner = [&b"ZZZZ"[..], &32_u32.to_be_bytes(), &good[last..last + 32]].concat();
+            assert_eq!(check(&[entries, &inner, &[0; 20]].concat()), Some(false), "version {version}");
+            fs::remove_dir_all(&root).unwrap();
+            fs::create_dir_all(&root).unwrap();
+        }
+        fs::remove_dir_all(root).unwrap();
     }
 }

@@ -7,6 +7,7 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_an_index_that_names_what_is_not_in_the_tree", index);
+    list.users("escape::b14_an_index_hides_no_entries", hidden_entries);
     list.users("escape::b14_links_and_an_index_in_a_new_submodule", submodule);
     list.once("escape::b14_an_index_of_the_caller_stays", keep_callers_index);
 }
@@ -93,6 +94,47 @@ fn index(cx: &Cx) {
     host(cx, "rm -rf .git; git init -q");
     let done = cx.sh(&[], "mkdir .git/rr-cache; printf '%s\\tx\\0' 0123456789012345678901234567890123456789 > .git/MERGE_RR").run();
     done.exits(0).says("work/.git/MERGE_RR` was moved");
+}
+
+/// Writes an index whose table of blocks leads git to other entries than those that follow one another. One is the file `../out`.
+const HIDDEN: &str = r#"
+import hashlib, struct, subprocess
+blob = subprocess.run(['git', 'hash-object', '-w', '--stdin'], input=b'x', capture_output=True, check=True).stdout
+blob = bytes.fromhex(blob.decode().strip())
+def entry(path):
+    found = struct.pack('>10I', 0, 0, 0, 0, 0, 0, 0o100644, 0, 0, 0) + blob + struct.pack('>H', len(path)) + path
+    return found + bytes(8 - len(found) % 8)
+def extension(name, data): return name + struct.pack('>I', len(data)) + data
+def head(count): return b'DIRC' + struct.pack('>2I', 2, count)
+def signed(data): return data + hashlib.sha1(data).digest()
+good = [entry(b'f%06d' % number) for number in range(20)]
+begin = len(head(0)) + sum(map(len, good))
+bad = [entry(b'../out')] + good[1:]
+places = struct.pack('>5I', 1, begin + 8, 10, begin + 8 + sum(map(len, bad[:10])), 10)
+more = [extension(b'ZZZZ', b''.join(bad)), extension(b'IEOT', places)]
+mark = struct.pack('>I', begin) + hashlib.sha1(b''.join(it[:8] for it in more)).digest()
+data = head(20) + b''.join(good + more) + extension(b'EOIE', mark)
+open('.git/index', 'wb').write(signed(data))
+"#;
+
+fn hidden_entries(cx: &Cx) {
+    let out = cx.dir().with_file_name("out");
+    for (words, is_written) in [(&["--allow-write=.git"][..], true), (&[], false)] {
+        host(
+            cx,
+            &format!(
+                "rm -rf .git; {GIT} init -q; git config index.threads 4; {GIT} commit -q --allow-empty -m one"
+            ),
+        );
+        let _ = fs::remove_file(&out);
+        let done = cx.exeat(["run"].iter().chain(words).chain(&["--", "python3", "-c", HIDDEN])).run();
+        done.exits(0);
+        if !is_written {
+            done.says("work/.git/index` was moved");
+        }
+        cx.outside(["git", "checkout", "--", "."]).run();
+        assert_eq!(out.exists(), is_written, "{done:?}");
+    }
 }
 
 fn submodule(cx: &Cx) {

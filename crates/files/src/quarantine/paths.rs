@@ -2,7 +2,7 @@
 //! paths: `git checkout -- .` writes the files of the index, also `.git/hooks/post-checkout` and `../../.bashrc`.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufReader, Read as _};
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,9 +13,11 @@ use nix::sys::stat::fstatat;
 use super::descriptors::{entries, let_in, open_beneath, open_file};
 use super::modules::GitDir;
 use super::{Leftover, MAX_ENTRIES, Watch, is_repository};
-use crate::index::{HASHES, each_path};
+use crate::index::{HASHES, check_paths};
 use crate::protected::GIT_LINK;
 
+/// The paths that git tracks.
+const INDEX: &str = "index";
 /// The beginning of the names of indexes that others build upon (gitformat-index(5), "Split index").
 const SHARED_INDEX: &str = "sharedindex.";
 /// A file that git's rerere writes: the paths with conflicts, which it reads and writes when a commit is made (rerere.c).
@@ -32,10 +34,11 @@ impl Watch {
     /// cannot be read, and lists of conflicts.
     pub(super) fn settle_paths<'a>(&self, dirs: impl IntoIterator<Item = &'a GitDir>) -> Vec<Leftover> {
         let mut room = READ;
-        dirs.into_iter().flat_map(|dir| self.settle_paths_in(dir, &mut room)).collect()
+        dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut room)).collect()
     }
 
-    fn settle_paths_in(&self, git: &GitDir, room: &mut u64) -> Vec<Leftover> {
+    /// `most` is the number of names that are read in one directory.
+    fn settle_paths_by(&self, most: usize, git: &GitDir, room: &mut u64) -> Vec<Leftover> {
         let Ok(dir) = open_beneath(&self.tree, &git.path) else { return Vec::new() };
         let is_there =
             |name: &str| let_in(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok();
@@ -43,33 +46,27 @@ impl Watch {
         if !git.is_held() && !git.path.ends_with(GIT_LINK) && !is_repository(is_there) {
             return Vec::new();
         }
-        let (shared, is_whole) = let_in(dir.as_fd(), || shared_indexes(dir.as_fd())).unwrap_or_default();
-        let names = [OsString::from("index"), OsString::from(CONFLICTS)].into_iter().chain(shared);
+        let (shared, is_whole) =
+            let_in(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
+        let names = [OsString::from(INDEX), OsString::from(CONFLICTS)].into_iter().chain(shared);
         let (mut found, mut hash) = (Vec::new(), None);
         for name in names {
             let below = git.path.join(&name);
             let Ok(file) = open_file(dir.as_fd(), &name) else { continue };
-            if !self.is_changed_at(&below) {
+            // The index may build upon one that is not listed.
+            let is_unclear = !is_whole && name == INDEX;
+            if !is_unclear && !self.is_changed_at(&below) {
                 continue;
             }
             let is_wrong = if name == CONFLICTS {
                 file.metadata().is_ok_and(|meta| meta.len() > 0)
             } else {
                 let hash = *hash.get_or_insert_with(|| self.hash_length(&git.config));
-                let mut index = BufReader::new((&file).take(*room));
-                let is_wrong = !names_only_files(&mut index, hash);
-                *room = index.into_inner().limit();
-                is_wrong
+                is_unclear || check_paths(&file, room, hash, is_file_of_tree) != Some(true)
             };
             if is_wrong {
                 found.extend(self.settle_in(dir.as_fd(), &below, &name, |_, _, _| false));
             }
-        }
-        if !is_whole {
-            let why =
-                "it holds too many names: indexes of its index may name paths outside of the working tree";
-            let path = self.missing.tree.join(&git.path);
-            found.push(Leftover { path, moved: Err(io::Error::other(why)) });
         }
         found
     }
@@ -104,18 +101,11 @@ impl Watch {
 }
 
 /// Lists the shared indexes of a directory, and says whether these are all.
-fn shared_indexes(dir: BorrowedFd<'_>) -> nix::Result<(Vec<OsString>, bool)> {
+fn shared_indexes(most: usize, dir: BorrowedFd<'_>) -> nix::Result<(Vec<OsString>, bool)> {
     let mut entries = entries(dir)?;
-    let names = entries.by_ref().take(MAX_ENTRIES).flatten().map(|(name, _)| name);
+    let names = entries.by_ref().take(most).flatten().map(|(name, _)| name);
     let shared = names.filter(|name| name.as_encoded_bytes().starts_with(SHARED_INDEX.as_bytes())).collect();
     Ok((shared, entries.next().is_none()))
-}
-
-/// Returns whether an index can be read and names files of the working tree only.
-fn names_only_files(index: impl io::BufRead, hash: usize) -> bool {
-    let mut are_files = true;
-    let is_read = each_path(index, hash, |path, _| are_files &= is_file_of_tree(path)).is_some();
-    is_read && are_files
 }
 
 /// Returns whether a path of an index leads to a place in the working tree and to no repository's directory (`verify_path` of git's
@@ -126,8 +116,16 @@ fn is_file_of_tree(path: &[u8]) -> bool {
         return true;
     }
     let path = path.strip_suffix(b"/").unwrap_or(path);
-    path.split(|byte| *byte == b'/')
-        .all(|part| !matches!(part, b"" | b"." | b"..") && !part.eq_ignore_ascii_case(b".git"))
+    path.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b"..") && !is_git_link(part))
+}
+
+/// Returns whether a name is `.git`, also on a file system of Windows (`is_ntfs_dotgit` of git's path.c).
+fn is_git_link(name: &[u8]) -> bool {
+    let end = name.iter().position(|byte| *byte == b':').unwrap_or(name.len());
+    let name = name.get(..end).unwrap_or(name);
+    let last = name.iter().rposition(|byte| !matches!(byte, b' ' | b'.')).map_or(0, |last| last + 1);
+    let name = name.get(..last).unwrap_or(name);
+    name.eq_ignore_ascii_case(b".git") || name.eq_ignore_ascii_case(b"git~1")
 }
 
 #[cfg(test)]
@@ -159,14 +157,60 @@ mod tests {
         fs::remove_dir_all(root).unwrap();
     }
 
+    /// An index may build upon a shared one that is among too many names.
+    #[test]
+    fn b14_a_crowd_hides_no_shared_index() {
+        let root = std::env::temp_dir().join(format!("crowd-{}", std::process::id()));
+        fs::create_dir_all(root.join(".git/refs")).unwrap();
+        let empty = [&b"DIRC"[..], &2_u32.to_be_bytes(), &[0; 4], &[0; 20]].concat();
+        fs::write(root.join(".git/index"), &empty).unwrap();
+        fs::write(root.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        let missing = Missing { tree: root.clone(), ..Missing::default() };
+        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
+        let settled = |most| watch.settle_paths_by(most, &git, &mut READ.clone()).len();
+        assert_eq!(settled(3), 0, "every name was read");
+        assert_eq!(settled(2), 1, "a name more");
+        assert!(!root.join(".git/index").exists());
+        fs::remove_dir_all(root).unwrap();
+    }
+
     #[test]
     fn b14_a_path_of_an_index_stays_in_the_working_tree() {
-        for path in ["", "a", "a/b", "dir/", ".gitignore", "a/.github/x", "..a/.b", "...", ".git-x/a"] {
+        for path in [
+            "",
+            "a",
+            "a/b",
+            "dir/",
+            ".gitignore",
+            "a/.github/x",
+            "..a/.b",
+            "...",
+            ".git-x/a",
+            "git~2",
+            ":.git",
+            "a .git",
+        ] {
             assert!(is_file_of_tree(path.as_bytes()), "{path}");
         }
         let outside = [
-            "/", "/a", "a//b", "a//", ".", "..", "../a", "a/../b", "a/./b", ".git", ".git/x", "a/.GIT/x",
+            "/",
+            "/a",
+            "a//b",
+            "a//",
+            ".",
+            "..",
+            "../a",
+            "a/../b",
+            "a/./b",
+            ".git",
+            ".git/x",
+            "a/.GIT/x",
             "a/.Git",
+            "git~1/x",
+            "GIT~1",
+            ".git ./x",
+            ".git::$INDEX_ALLOCATION/x",
         ];
         for path in outside {
             assert!(!is_file_of_tree(path.as_bytes()), "{path}");
