@@ -56,6 +56,7 @@ pub use kept::{
 pub use leftovers::{Leftover, Leftovers};
 use modes::{Modes, above, dir_of};
 use modules::GitDir;
+pub(crate) use modules::is_git_dir;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
@@ -86,6 +87,10 @@ pub struct Pattern {
     pub obeyed: Obeyed,
 }
 
+/// The place of a directory below the tree, which need not be UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldDir(#[serde(with = "crate::bytes")] pub PathBuf);
+
 /// Names in one writable tree that were missing at the start.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Missing {
@@ -106,7 +111,7 @@ pub struct Missing {
     /// The tree itself is "".
     pub repositories: Vec<String>,
     /// Directories of submodules and linked worktrees in those that were there.
-    pub held: Vec<String>,
+    pub held: Vec<HeldDir>,
     /// Directories further down, in which the names of the table are protected as well.
     pub further: Vec<FurtherDown>,
     /// Names that are let through in these.
@@ -133,7 +138,8 @@ impl Missing {
         let names = names.chain(&self.pointers).chain(&self.bare).map(|name| dir_of(name));
         let patterns = self.patterns.iter().map(|it| it.dir.as_str());
         let further = self.further.iter().map(|it| it.dir.as_str());
-        let whole = self.repositories.iter().chain(&self.held).chain(&self.covered).map(String::as_str);
+        let whole = self.repositories.iter().chain(&self.covered).map(String::as_str);
+        let whole = whole.chain(self.held.iter().filter_map(|held| held.0.to_str()));
         let mut dirs = BTreeSet::from([""]);
         for dir in names.chain(patterns).chain(further).chain(whole) {
             // What is known has those above it.
@@ -244,7 +250,7 @@ impl Watch {
 
     /// Moves aside what stands at a name of the tree that was missing at the start, if there is anything now.
     #[must_use]
-    pub fn settle_name(&self, name: &str) -> Option<Leftover> {
+    pub fn settle_name(&self, name: impl AsRef<Path>) -> Option<Leftover> {
         self.settle_at(name, |_, _, _| false)
     }
 
@@ -493,12 +499,13 @@ impl Watch {
     /// Moves aside the entry at a name, unless `may` accepts it.
     fn settle_at(
         &self,
-        name: &str,
+        name: impl AsRef<Path>,
         may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
     ) -> Option<Leftover> {
-        let (above, last) = name.rsplit_once('/').map_or((None, name), |(above, last)| (Some(above), last));
+        let name = name.as_ref();
+        let above = name.parent().filter(|above| *above != Path::new(""));
         // Most names are at the top of the tree, which is open.
-        let opened = above.map(|above| open_beneath(&self.tree, Path::new(above))).transpose();
+        let opened = above.map(|above| open_beneath(&self.tree, above)).transpose();
         let opened = match opened {
             Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
@@ -509,15 +516,15 @@ impl Watch {
             }
         };
         let dir = opened.as_ref().map_or(self.tree.as_fd(), AsFd::as_fd);
-        self.settle_in(dir, Path::new(name), OsStr::new(last), may)
+        self.settle_in(dir, name, name.file_name()?, may)
     }
 }
 
 impl Watch {
     /// Moves a link that is where a directory was expected. exeat does not inspect the target, and may not move it.
-    fn link_on_the_way(&self, path: &str) -> Option<Leftover> {
-        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
-        let mut names = ends.filter_map(|end| path.get(..end));
+    fn link_on_the_way(&self, path: &Path) -> Option<Leftover> {
+        let above: Vec<&Path> = path.ancestors().filter(|name| *name != Path::new("")).collect();
+        let mut names = above.into_iter().rev();
         names.find_map(|name| self.settle_at(name, |_, _, stat| kind(stat) != SFlag::S_IFLNK))
     }
 }

@@ -186,8 +186,8 @@ impl Plan {
                 it.text("repository", name);
             }
             it.number("held", length(held.len()));
-            for name in held {
-                it.text("held", name);
+            for dir in held {
+                it.path("held", &dir.0);
             }
         }
         it.path("starts in", &self.cwd);

@@ -9,6 +9,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_an_index_that_names_what_is_not_in_the_tree", index);
     list.users("escape::b14_an_index_hides_no_entries", hidden_entries);
     list.users("escape::b14_links_and_an_index_in_a_new_submodule", submodule);
+    list.users("escape::b14_finds_new_submodules_of_any_name", submodule_names);
     list.once("escape::b14_an_index_of_the_caller_stays", keep_callers_index);
 }
 
@@ -90,6 +91,42 @@ fn index(cx: &Cx) {
     let done = cx.sh(&[], &lead).run();
     done.says("work/.git/worktrees/led/gitdir` was moved");
     assert!(!done.stderr().contains("near/gitdir") && !done.stderr().contains("far/gitdir"), "{done:?}");
+    // `l/..` is where the link leads, and a place in the tree can become a link in a later run.
+    let out = cx.home().join("out");
+    fs::create_dir_all(out.join("x")).expect("a directory");
+    cx.bench().give(&out, cx.is_root());
+    cx.bench().give(&out.join("x"), cx.is_root());
+    let lead = format!(
+        "set -e; for name in a b; do {GIT} worktree add -q $name; done; ln -s {out}/x l; mkdir x; echo {tree}/l/../x/.git > .git/worktrees/a/gitdir; mkdir -p e; echo {tree}/e/.git > .git/worktrees/b/gitdir",
+        out = out.display(),
+        tree = cx.dir().display()
+    );
+    let done = cx.sh(&[], &lead).run();
+    done.says("work/.git/worktrees/a/gitdir` was moved");
+    assert!(!done.stderr().contains("b/gitdir"), "{done:?}");
+    let done = cx.sh(&[], &format!("rmdir e; ln -s {}/x e", out.display())).run();
+    done.says("work/.git/worktrees/b/gitdir` was moved");
+    host(cx, "rm -f e; git worktree prune");
+    // One that the caller makes elsewhere during the run is the caller's.
+    let mut live = cx.sh(&[], "echo on; until [ -e go ]; do sleep 0.05; done").start();
+    live.until_prints("on");
+    host(
+        cx,
+        &format!(
+            "{GIT} worktree add -q --detach ../meanwhile; cd ../meanwhile; echo 1 > g; git add g; touch ../work/go"
+        ),
+    );
+    let done = live.wait();
+    done.exits(0);
+    assert!(!done.stderr().contains("gitdir"), "{done:?}");
+    host(cx, "git gc -q; cd ../meanwhile; git status --short | grep -q 'A  g'");
+    // The stage closes an index, or puts something else there.
+    for kind in ["chmod 0 .git/index", "rm .git/index; mkfifo .git/index"] {
+        host(cx, &format!("rm -rf .git; {GIT} init -q; echo 1 > f; {GIT} add f"));
+        if !(cx.is_root() && kind.starts_with("chmod")) {
+            cx.sh(&[], kind).run().exits(0).says("work/.git/index` was moved");
+        }
+    }
     // The list of rerere is moved whatever it names, because links of the working tree lead anywhere.
     host(cx, "rm -rf .git; git init -q");
     let done = cx.sh(&[], "mkdir .git/rr-cache; printf '%s\\tx\\0' 0123456789012345678901234567890123456789 > .git/MERGE_RR").run();
@@ -166,6 +203,45 @@ fn submodule(cx: &Cx) {
         cx.outside(["sh", "-c", &update]).cwd(&cx.dir().join("w")).run();
         let is_changed = fs::read(&victim).expect("a file") != b"mine\n";
         assert_eq!(is_changed, is_reached, "{done:?}");
+    }
+}
+
+/// A clone has no directories of its submodules yet, and the stage makes one with a hook. `lib/HEAD` makes `lib` look like the
+/// directory of a submodule, so that nothing below it is one; a name need not be UTF-8.
+fn submodule_names(cx: &Cx) {
+    let ran = cx.dir().with_file_name("ran");
+    for (name, before) in [
+        ("lib/x", ""),
+        ("lib/x", "cp $m/HEAD .git/modules/lib"),
+        (
+            "lib/x",
+            "cp -r $m/HEAD $m/refs .git/modules/lib; mkdir .git/modules/lib/objects; echo x > .git/modules/lib/HEAD",
+        ),
+        ("$(printf 'caf\\351')", ""),
+    ] {
+        for (words, is_run) in [(&["--allow-write=.git"][..], true), (&[], false)] {
+            host(
+                cx,
+                &format!(
+                    "for name in up src; do rm -rf $name; {GIT} init -q $name; {GIT} -C $name commit -q --allow-empty -m one; done
+                     {GIT} -C src submodule --quiet add --name \"{name}\" ../up sub; {GIT} -C src commit -qm sub; rm -rf w; {GIT} clone -q src w"
+                ),
+            );
+            let _ = fs::remove_file(&ran);
+            let attack = format!(
+                "set -e; m=\".git/modules/{name}\"; git init -q --bare \"$m\"; {before}
+                 printf '[core]\\nrepositoryformatversion = 0\\nbare = false\\nworktree = ../../../../sub\\n[remote \"origin\"]\\nurl = {up}\\nfetch = +refs/heads/*:refs/remotes/origin/*\\n' > \"$m/config\"
+                 mkdir -p \"$m/hooks\"; for hook in post-checkout reference-transaction; do printf '#!/bin/sh\\ntouch {ran}\\n' > \"$m/hooks/$hook\"; chmod +x \"$m/hooks/$hook\"; done",
+                up = cx.dir().join("up").display(),
+                ran = ran.display(),
+            );
+            let tail = ["--", "sh", "-c", &attack];
+            let done = cx.exeat(["run"].iter().chain(words).chain(&tail)).cwd(&cx.dir().join("w")).run();
+            done.exits(0);
+            let update = format!("{GIT} submodule update --init");
+            let update = cx.outside(["sh", "-c", &update]).cwd(&cx.dir().join("w")).run();
+            assert_eq!(ran.exists(), is_run, "{name}, {before}: {done:?} {update:?}");
+        }
     }
 }
 

@@ -156,7 +156,7 @@ impl Watch {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(Errno::EACCES) if self.is_closed(dir) => {}
                 Err(Errno::ELOOP) if !self.leads_to_names(dir, &mut ends) => {}
-                Err(Errno::ELOOP) => found.extend(self.link_on_the_way(&it.dir)),
+                Err(Errno::ELOOP) => found.extend(self.link_on_the_way(Path::new(&it.dir))),
                 Err(errno) => {
                     found.push(Leftover { path: self.missing.tree.join(dir), moved: Err(errno.into()) });
                 }

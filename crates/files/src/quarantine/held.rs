@@ -3,25 +3,26 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::io::Read as _;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::{Mode, SFlag};
+use nix::sys::stat::SFlag;
 
-use super::descriptors::{kind, let_in, open_above, open_beneath};
+use super::descriptors::{kind, open_above, open_beneath, open_file};
 use super::modules::{DIRECTORIES, GITDIR, GitDir, Modules, gitdir_of, list_worktrees};
 use super::pointers::Pointer;
 use super::{Leftover, Watch};
+use crate::names::open_regular;
 use crate::protected::{self, GIT};
 use crate::walk::clean;
 
 /// The contents of a linked worktree's `commondir` (gitrepository-layout(5)).
-const COMMONDIR: &str = "../..";
+const COMMONDIR: &[u8] = b"../..";
+/// Bytes of the `.git` file of a worktree that are read (PATH_MAX of linux/limits.h).
+const LONGEST: u64 = 4096;
 
 impl Watch {
     /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
@@ -39,7 +40,7 @@ impl Watch {
 
     /// Moves aside what git obeys in the new ones. The others are protected as a whole, or were told at the start. Returns all of them.
     pub(super) fn settle_held(&self, found: &mut Vec<Leftover>) -> Vec<GitDir> {
-        let known: BTreeSet<&Path> = self.missing.held.iter().map(Path::new).collect();
+        let known: BTreeSet<&Path> = self.missing.held.iter().map(|held| held.0.as_path()).collect();
         let mut held = Vec::new();
         for (repository, before) in self.missing.repositories.iter().zip(&self.contents) {
             let repository = Path::new(repository);
@@ -50,8 +51,7 @@ impl Watch {
                 let is_new = !known.contains(module.as_path());
                 if is_new {
                     let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
-                    let names = names.filter_map(|name| module.join(name).to_str().map(str::to_owned));
-                    found.extend(names.filter_map(|name| self.settle_name(&name)));
+                    found.extend(names.filter_map(|name| self.settle_name(module.join(name))));
                 }
                 held.push(GitDir { path: module.clone(), config: module, is_new });
             }
@@ -73,10 +73,9 @@ impl Watch {
                 }
                 let place = worktree.join(GITDIR);
                 if let Some(gitdir) = gitdir_of(&self.tree, &worktree)
-                    && !before.has_link(&place, &gitdir, self.keys)
-                    && !self.has_worktree(&worktree, &gitdir)
+                    && self.leads_astray(&worktree, &gitdir, before.has_link(&place, &gitdir, self.keys))
                 {
-                    found.extend(place.to_str().and_then(|name| self.settle_name(name)));
+                    found.extend(self.settle_name(place));
                 }
                 held.push(GitDir { path: worktree, config: repository.to_path_buf(), is_new });
             }
@@ -92,11 +91,26 @@ impl Watch {
         held
     }
 
-    /// Returns whether a worktree lies in the tree, at a place without a link on the way. `git worktree` writes to the place and removes it.
-    fn has_worktree(&self, worktree: &Path, gitdir: &OsStr) -> bool {
-        let place = clean(&self.missing.tree.join(worktree).join(gitdir));
-        let below = place.strip_prefix(&self.missing.tree).ok().and_then(Path::parent);
-        below.is_some_and(|below| open_beneath(&self.tree, below).is_ok())
+    /// Returns whether the `gitdir` of a worktree can lead git to a place that the stage has chosen: `git worktree` writes there and removes
+    /// it. In the tree, no link may be on the way. Outside, the caller has made the worktree before the run, or the `.git` there names
+    /// this directory: then the caller made it meanwhile.
+    fn leads_astray(&self, worktree: &Path, gitdir: &OsStr, is_known: bool) -> bool {
+        let gitdir = Path::new(gitdir);
+        // `l/..` is elsewhere if `l` is a link.
+        let mut parts = gitdir.components().skip_while(|part| *part == Component::ParentDir);
+        let is_plain = parts.all(|part| part != Component::ParentDir);
+        let dir = self.missing.tree.join(worktree);
+        let place = clean(&dir.join(gitdir));
+        match place.strip_prefix(&self.missing.tree).ok().and_then(Path::parent) {
+            // A worktree that the caller has removed is not there.
+            Some(below) => match open_beneath(&self.tree, below) {
+                Ok(_) => !is_plain,
+                Err(Errno::ENOENT) => !is_known || !is_plain,
+                Err(_) => true,
+            },
+            None if is_known => false,
+            None => !is_plain || !points_to(&place, &dir),
+        }
     }
 
     /// Moves the files of a worktree that git does not make here. A worktree shares all but a few files with its repository, so git makes
@@ -104,15 +118,24 @@ impl Watch {
     fn settle_worktree(&self, worktree: &Path) -> Vec<Leftover> {
         let is_usual = || {
             let dir = open_beneath(&self.tree, worktree)?;
-            let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-            let file = File::from(let_in(dir.as_fd(), || openat(&dir, "commondir", flags, Mode::empty()))?);
-            let mut text = String::new();
-            let read = file.take(64).read_to_string(&mut text);
-            Ok::<_, Errno>(read.is_ok() && text.trim_end() == COMMONDIR)
+            let mut text = Vec::new();
+            open_file(dir.as_fd(), OsStr::new("commondir"))?.take(64).read_to_end(&mut text)?;
+            // git cuts line feeds off at the end, and nothing else.
+            let text = text.strip_suffix(b"\n").unwrap_or(&text);
+            Ok::<_, io::Error>(text == COMMONDIR)
         };
         let names = ["config.worktree", "commondir"];
         let names = names.iter().filter(|name| **name != "commondir" || !is_usual().unwrap_or(false));
-        let names = names.filter_map(|name| worktree.join(name).to_str().map(str::to_owned));
-        names.filter_map(|name| self.settle_name(&name)).collect()
+        names.filter_map(|name| self.settle_name(worktree.join(name))).collect()
     }
+}
+
+/// Returns whether the `.git` file of a worktree names a directory. Nothing of a stage's is read: no link is followed, and the file is outside of
+/// the tree.
+fn points_to(git: &Path, dir: &Path) -> bool {
+    let mut text = String::new();
+    let read = open_regular(git).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
+    let to = text.strip_prefix("gitdir: ").map(|to| to.strip_suffix('\n').unwrap_or(to));
+    let to = to.zip(git.parent()).map(|(to, above)| clean(&above.join(to)));
+    read.is_ok() && to.is_some_and(|to| to == dir)
 }

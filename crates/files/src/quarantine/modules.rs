@@ -1,14 +1,15 @@
 //! The directories of a repository's submodules and linked worktrees: which there are, and what leads git elsewhere from them.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Read as _;
-use std::os::fd::AsFd as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::dir::Type;
-use nix::fcntl::{AtFlags, readlinkat};
+use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::fstatat;
 
 use super::descriptors::{entries, let_in, open_beneath, open_file};
@@ -18,6 +19,8 @@ use crate::protected::GIT_LINK;
 const DEPTH: usize = 8;
 /// Directories that are looked at in one repository.
 pub(super) const DIRECTORIES: usize = 8192;
+/// Bytes of `HEAD` that git reads to tell a repository.
+const HEAD: u64 = 255;
 /// The file that says where a linked worktree is.
 pub(super) const GITDIR: &str = "gitdir";
 
@@ -58,11 +61,14 @@ impl Modules {
         let (dirs, links) = list(tree, at, room);
         self.links.extend(links.into_iter().map(|(name, target)| (at.join(name), target)));
         for dir in dirs.into_iter().map(|name| at.join(name)) {
-            let is_module = open_beneath(tree, &dir)
-                .and_then(|dir| let_in(dir.as_fd(), || fstatat(&dir, "HEAD", AtFlags::AT_SYMLINK_NOFOLLOW)))
-                .is_ok();
+            let (mut is_module, mut is_whole) = (false, false);
+            if let Ok(open) = open_beneath(tree, &dir) {
+                let head = let_in(open.as_fd(), || fstatat(&open, "HEAD", AtFlags::AT_SYMLINK_NOFOLLOW));
+                is_module = head.is_ok();
+                is_whole = is_module && is_git_dir(format!("/proc/self/fd/{}", open.as_raw_fd()));
+            }
             if depth > 0 {
-                let below = if is_module { dir.join("modules") } else { dir.clone() };
+                let below = if is_whole { dir.join("modules") } else { dir.clone() };
                 self.read_below(tree, &below, depth - 1, room);
             }
             if is_module || depth == 0 {
@@ -70,6 +76,33 @@ impl Modules {
             }
         }
     }
+}
+
+/// Returns whether git takes a directory for a repository's, whatever stands there (`is_git_directory` and `validate_headref` of git). Then it
+/// refuses submodules in it, but for those in its `modules`.
+pub(crate) fn is_git_dir(dir: impl AsRef<Path>) -> bool {
+    let dir = dir.as_ref();
+    let is_dir = |name: &str| fs::symlink_metadata(dir.join(name)).is_ok_and(|meta| meta.is_dir());
+    let head = || {
+        let mut text = Vec::new();
+        open_in(dir, "HEAD")?.take(HEAD).read_to_end(&mut text)?;
+        Ok::<_, io::Error>(text)
+    };
+    let leads_to_branch = |text: &[u8]| {
+        text.strip_prefix(b"ref:").is_some_and(|name| name.trim_ascii_start().starts_with(b"refs/"))
+    };
+    let is_object = |text: &[u8]| text.len() >= 40 && text.iter().take(40).all(u8::is_ascii_hexdigit);
+    is_dir("objects")
+        && is_dir("refs")
+        && fs::symlink_metadata(dir.join("commondir")).is_err()
+        && head().is_ok_and(|text| leads_to_branch(&text) || is_object(&text))
+}
+
+/// Opens a regular file of a directory, through no link at its name.
+fn open_in(dir: &Path, name: &str) -> io::Result<File> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(dir.join(name))?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 /// Lists what leads git elsewhere from the directories of a repository's submodules and worktrees, by the places below the tree: links in the

@@ -52,17 +52,23 @@ impl Watch {
         let (mut found, mut hash) = (Vec::new(), None);
         for name in names {
             let below = git.path.join(&name);
-            let Ok(file) = open_file(dir.as_fd(), &name) else { continue };
+            let file = match open_file(dir.as_fd(), &name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // A stage may have closed it, or put something else there.
+                file => file.ok(),
+            };
             // The index may build upon one that is not listed.
             let is_unclear = !is_whole && name == INDEX;
             if !is_unclear && !self.is_changed_at(&below) {
                 continue;
             }
-            let is_wrong = if name == CONFLICTS {
-                file.metadata().is_ok_and(|meta| meta.len() > 0)
-            } else {
-                let hash = *hash.get_or_insert_with(|| self.hash_length(&git.config));
-                is_unclear || check_paths(&file, room, hash, is_file_of_tree) != Some(true)
+            let is_wrong = match file {
+                None => true,
+                Some(file) if name == CONFLICTS => file.metadata().map_or(true, |meta| meta.len() > 0),
+                Some(file) => {
+                    let hash = *hash.get_or_insert_with(|| self.hash_length(&git.config));
+                    is_unclear || check_paths(&file, room, hash, is_file_of_tree) != Some(true)
+                }
             };
             if is_wrong {
                 found.extend(self.settle_in(dir.as_fd(), &below, &name, |_, _, _| false));
@@ -95,8 +101,11 @@ impl Watch {
             Ok::<_, io::Error>(String::from_utf8_lossy(&text).to_ascii_lowercase())
         };
         let [sha1, sha256] = HASHES;
-        let is_long = read().is_ok_and(|text| text.contains("objectformat") && text.contains("sha256"));
-        if is_long { sha256 } else { sha1 }
+        let is_long = |line: &str| {
+            let setting = line.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+            setting == Some(("objectformat", "sha256"))
+        };
+        if read().is_ok_and(|text| text.lines().any(is_long)) { sha256 } else { sha1 }
     }
 }
 

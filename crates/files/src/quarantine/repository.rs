@@ -357,7 +357,7 @@ mod tests {
 
         fn settle(&self, before: &Contents, budget: Budget, mut left: usize) -> Vec<(String, bool)> {
             let mut told = Leftovers::default();
-            self.watch.settle_within(budget, ".git", before, &mut left, &mut told);
+            self.watch.settle_within(budget, Path::new(".git"), before, &mut left, &mut told);
             let name = |path: &Path| path.strip_prefix(&self.root).unwrap().to_str().unwrap().to_owned();
             told.named.iter().map(|it| (name(&it.path), it.moved.is_ok())).collect()
         }

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use crate::names::{is_absent, true_name};
 use crate::protected::is_first_part;
-use crate::quarantine::{DirState, first_parts_in, is_directory_name, is_repository};
+use crate::quarantine::{DirState, first_parts_in, is_directory_name, is_git_dir, is_repository};
 use crate::walk::clean;
 use nix::unistd::{User, geteuid};
 
@@ -350,7 +350,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Notes submodules' directories: those with a HEAD.
+    /// Notes submodules' directories: those with a HEAD. One that git does not take for a repository may hold others.
     fn modules(&mut self, dir: &Path, depth: usize) {
         let children = self.children(dir);
         let children = self.oldest(children);
@@ -359,10 +359,11 @@ impl<'a> Search<'a> {
                 .lose(format!("submodules in `{}` lie too deep, and are not protected", dir.display()));
         }
         for module in children {
-            if module.join("HEAD").is_file() {
+            if fs::symlink_metadata(module.join("HEAD")).is_ok() {
                 self.found.held.push(module.clone());
-                self.note(true, What::Module(module));
-            } else {
+                self.note(true, What::Module(module.clone()));
+            }
+            if !is_git_dir(&module) {
                 self.modules(&module, depth - 1);
             }
         }

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::names::{is_absent, links_in};
 use crate::protected::{self, LetThrough, Obeyed};
 use crate::quarantine::{
-    DirState, FurtherDown, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository,
+    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY,
+    is_repository,
 };
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
@@ -192,7 +193,7 @@ struct Names {
     pointers: Vec<String>,
     bare: Vec<String>,
     repositories: Vec<String>,
-    held: Vec<String>,
+    held: Vec<HeldDir>,
     further: Vec<FurtherDown>,
 }
 
@@ -493,8 +494,7 @@ impl Search<'_> {
         }
         for dir in held {
             let Some((tree, below)) = self.tree_of(&dir) else { continue };
-            // One whose name is not UTF-8 has another then, and what is moved aside in it is told.
-            self.watched.entry(tree).or_default().held.extend(below.to_str().map(str::to_owned));
+            self.watched.entry(tree).or_default().held.push(HeldDir(below));
         }
         for link in links {
             self.link(&link);

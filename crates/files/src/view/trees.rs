@@ -242,7 +242,7 @@ impl<'a> Builder<'a> {
             pointers.retain(|name| is_open(name));
             bare.retain(|name| is_open(name));
             repositories.retain(|name| is_open(name));
-            held.retain(|name| is_open(name));
+            held.retain(|dir| writable.iter().any(|(host, _)| tree.join(&dir.0).starts_with(host)));
             further.retain(|it| is_open(&it.dir));
             covered.retain(|dir| is_open(dir));
         }

@@ -44,7 +44,7 @@ impl Watch {
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        self.settle_within(BUDGET, repository, before, left, told);
+        self.settle_within(BUDGET, Path::new(repository), before, left, told);
     }
 
     /// Moves the links aside in directories of submodules that came during the run.
@@ -54,27 +54,23 @@ impl Watch {
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        let modules: Vec<&str> = held
-            .iter()
-            .filter(|it| it.is_new && it.path == it.config)
-            .filter_map(|it| it.path.to_str())
-            .collect();
+        let modules: Vec<&GitDir> = held.iter().filter(|it| it.is_new && it.path == it.config).collect();
         let budget = Budget { names: MODULES / modules.len().max(1), ..BUDGET };
         for module in modules {
-            self.settle_within(budget, module, &Contents::default(), left, told);
+            self.settle_within(budget, &module.path, &Contents::default(), left, told);
         }
     }
 
     pub(super) fn settle_within(
         &self,
         budget: Budget,
-        repository: &str,
+        repository: &Path,
         before: &Contents,
         left: &mut usize,
         told: &mut Leftovers,
     ) {
         let search = Search { tree: &self.tree, keys: self.keys, opens: true, budget };
-        let unread = search.each(Path::new(repository), |at, dir, Listed { links, operation }| {
+        let unread = search.each(repository, |at, dir, Listed { links, operation }| {
             let is_new = |link: &Link| !link.is_old_head && !before.links.contains(&link.mark);
             let links: Vec<Link> = links.into_iter().filter(is_new).collect();
             let is_known = links.is_empty() || before.knows(at, self.keys);
