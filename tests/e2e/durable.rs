@@ -409,7 +409,8 @@ fn kill_in_a_loop(cx: &Cx) {
         let (served, refused) = (has("200", &rule), has("403", &format!("{evil}:443")));
         assert!(served > 0 && refused > 0, "{done:?}");
         let mut text = fs::read(&record).expect("the record");
-        if !text.ends_with(b"\n") {
+        let is_cut = !text.ends_with(b"\n");
+        if is_cut {
             cut += 1;
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             text.truncate(whole);
@@ -427,7 +428,8 @@ fn kill_in_a_loop(cx: &Cx) {
         let seen = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
         assert!(allowed >= seen, "{seen} connections, {allowed} decisions");
         let shown = cx.exeat_plain(["audit", "show", &path]).run();
-        shown.exits(0);
+        // The kernel may have written a part of the last line.
+        shown.exits(i32::from(is_cut));
         answers += served + refused;
     }
     assert!(answers as u64 > rounds * 2, "{answers} answers in {rounds} rounds, {cut} cut lines");

@@ -131,7 +131,7 @@ fn result_cause(cx: &Cx) {
         assert!(fault["error"].as_str().is_some_and(|text| text.contains(why)), "{fault}");
     }
     let late = cx.exeat(["run", "--timeout", "200ms", "--", "sleep", "60"]).run();
-    late.exits(124).says("the stage was killed at its time limit of 200ms (timeout)");
+    late.exits(124).says("the stage reached its time limit of 200ms (timeout)");
 }
 
 fn on_denied(cx: &Cx) {

@@ -117,10 +117,11 @@ fn names_the_entry_that_a_lock_loses() {
         r#"{{"schema":"egress/1","seq":0,"ts":"2026-11-21T10:20:32.123456Z","mono_us":1,"event":"run_start","run":"{run}","stage":"fetch"}}"#
     );
     home.file("run.jsonl", &format!("{start}\n"));
-    home.file("egress.lock", "schema 1\nfetch pypi.org:443 connect\nother a.example:443 connect\n");
+    home.file("egress.lock", "schema 1\nfetch index.example:443 connect\nother a.example:443 connect\n");
     let (_, _, said) = home.run(&["audit", "lock", "run.jsonl", "-o", "egress.lock"]);
     assert!(
-        said.contains("removed 1 entry from `egress.lock`") && said.contains("fetch pypi.org:443 connect"),
+        said.contains("removed 1 entry from `egress.lock`")
+            && said.contains("fetch index.example:443 connect"),
         "{said}"
     );
     assert!(said.contains("--update"), "{said}");

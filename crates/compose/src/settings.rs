@@ -125,8 +125,10 @@ impl Settings {
         };
         let failure =
             Fault::input(format!("{place}: there is no `{}` for `{key}` to show{more}", path.display()));
-        let make = shell_word(&path.display().to_string());
-        Some(failure.hint(format!("mkdir -p {make}; or leave it out")))
+        let is_written = ["rw", "FsWrite"].contains(&&**key);
+        let make = || format!("mkdir -p {}", shell_word(&path.display().to_string()));
+        let first = if is_written { make() } else { "check the path".to_owned() };
+        Some(failure.hint(format!("{first}; or leave it out")))
     }
 
     /// Grants the paths of effects as declared.

@@ -119,10 +119,12 @@ impl FileFault {
     #[must_use]
     pub fn fix(&self) -> Option<String> {
         Some(match self {
-            Self::Path { what: Self::WRITABLE | Self::READ_ONLY, path, source }
-                if source.kind() == io::ErrorKind::NotFound =>
-            {
+            Self::Path { what: Self::WRITABLE, path, source } if source.kind() == io::ErrorKind::NotFound => {
                 format!("mkdir -p {}; or leave it out", path.display())
+            }
+            // An empty directory instead of an input would pass for one without data.
+            Self::Path { what: Self::READ_ONLY, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "check the path; or leave it out".into()
             }
             Self::Path { .. } => return None,
             Self::StrayLink { real, .. } => {

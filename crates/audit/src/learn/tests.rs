@@ -54,12 +54,12 @@ fn granted(policy: &Policy) -> Vec<String> {
 #[test]
 fn grants_exactly_the_targets_that_were_let_through() {
     let learned = learned(&[
-        decided(1, "would_deny", "default", "registry.npmjs.org", 443, ""),
+        decided(1, "would_deny", "default", "registry.example", 443, ""),
         line(
             2,
-            r#""event":"close","host":"registry.npmjs.org","port":443,"sni_ok":true,"bytes_up":1200,"bytes_down":45000"#,
+            r#""event":"close","host":"registry.example","port":443,"sni_ok":true,"bytes_up":1200,"bytes_down":45000"#,
         ),
-        decided(3, "would_deny", "default", "registry.npmjs.org", 443, ""),
+        decided(3, "would_deny", "default", "registry.example", 443, ""),
         decided(4, "allow", "rule", "b.example", 8443, r#","rule":"*.example:*""#),
         decided(5, "would_deny", "default", "a.example", 80, ""),
         decided(6, "error", "connect_error", "down.example", 443, ""),
@@ -79,13 +79,13 @@ fn grants_exactly_the_targets_that_were_let_through() {
             "b.example:8443",
             "down.example:443",
             "proxy.golang.org:443",
-            "registry.npmjs.org:443"
+            "registry.example:443"
         ]
     );
     for said in [
         "# run 01JD8Z3V5QABCDEFGHJKMNPQRS (npm), 2026-11-21T10:20:32.123456Z, mode report",
         "  # 2 connections, 2 that no rule allowed\n",
-        "  # 1.2 kB sent, 45 kB received; first 2026-11-21T10:20:32.123456Z, run 01JD8Z3V5QABCDEFGHJKMNPQRS seq 1, 3\n  \"registry.npmjs.org:443\",\n",
+        "  # 1.2 kB sent, 45 kB received; first 2026-11-21T10:20:32.123456Z, run 01JD8Z3V5QABCDEFGHJKMNPQRS seq 1, 3\n  \"registry.example:443\",\n",
         "  # risk: plain HTTP, which anybody on the way can read and change\n",
         "  # 1 connection, 1 that failed: never reached\n",
         "#   \"denied.example:8443\",  # 1x default; first",

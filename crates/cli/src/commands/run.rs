@@ -240,7 +240,7 @@ fn at_a_limit(ended: Ended, limits: &Limits) -> Option<String> {
             (i32::from(code) - 128, "the stage exited as a shell does whose command was killed by")
         }
         Ended::Timeout => {
-            return Some(format!("the stage was killed at its time limit of {} (timeout)", limits.timeout?));
+            return Some(format!("the stage reached its time limit of {} (timeout)", limits.timeout?));
         }
         _ => return None,
     };
