@@ -119,6 +119,8 @@ pub(crate) fn make(cache: &Path, home: Home) -> io::Result<()> {
 /// # Errors
 /// Returns errors of removing a setting, and of mkdirat(2).
 pub(crate) fn prepare(top: &OwnedFd, home: Home) -> io::Result<()> {
+    // A stage may have closed it.
+    open_for_owner(top)?;
     remove_settings(top)?;
     if home == Home::Caller {
         return Ok(());
@@ -509,6 +511,7 @@ mod tests {
         // Settings in a directory that the stage has closed.
         fs::create_dir_all(cache.join("go/bin")).unwrap();
         fs::set_permissions(cache.join("go"), Permissions::from_mode(0o000)).unwrap();
+        fs::set_permissions(&cache, Permissions::from_mode(0o000)).unwrap();
         let cache = cache.canonicalize().unwrap();
         // A busy disk can take longer than a start may wait. The next start goes on with the removal.
         let is_late =

@@ -23,7 +23,7 @@ pub(crate) fn moved_lines(found: &[Leftover]) -> Vec<String> {
             "git tracks {names} and takes that for deleted now: a commit would record it so, such as `git commit -a`; \
              `exeat state restore {run}` gives back what was moved"
         ),
-        None => format!("`exeat state restore {run}` gives back what was moved, if it is yours"),
+        None => format!("`exeat state restore {run}` gives back what was moved, if you want it"),
     };
     runs.into_iter().map(line).collect()
 }

@@ -65,5 +65,5 @@ fn way_back(cx: &Cx) {
     }
     let back = done.stderr().lines().filter(|line| line.contains("`exeat state restore 01")).count();
     assert_eq!(back, 1, "{done:?}");
-    done.says("gives back what was moved, if it is yours");
+    done.says("gives back what was moved, if you want it");
 }

@@ -24,6 +24,9 @@ use super::{DIRECTORY, Item, Keeper, open_runs};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 
+/// Levels of [`DIRECTORY`]s in one another that are searched.
+const NESTED: usize = 4;
+
 /// The file in a [`DIRECTORY`] that has git pass over it.
 const IGNORE: &str = ".gitignore";
 
@@ -103,14 +106,19 @@ struct OpenQuarantine {
 }
 
 impl OpenQuarantine {
-    /// Opens them, if the [`DIRECTORY`] is the one that is named.
+    /// Opens them, if the [`DIRECTORY`] is the one that is named, or has that one in it.
     fn open(tree: &Path, directory: DirectoryId) -> io::Result<Self> {
         let tree = File::from(open_plain(tree)?);
-        let dir = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)))?;
-        if DirectoryId::read(dir.as_fd())? != directory {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "something else has its name now"));
+        let mut outer = vec![let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)))?];
+        for _ in 0..NESTED {
+            for dir in &outer {
+                if DirectoryId::read(dir.as_fd())? == directory {
+                    return Ok(Self { tree, dir: File::from(dir.try_clone()?) });
+                }
+            }
+            outer = outer.iter().flat_map(nested).take(RUNS).collect();
         }
-        Ok(Self { tree, dir: File::from(dir) })
+        Err(io::Error::new(io::ErrorKind::NotFound, "something else has its name now"))
     }
 
     fn for_item(item: &Item) -> io::Result<Self> {
@@ -138,6 +146,16 @@ impl OpenQuarantine {
             Err(error) => Standing::Away(error),
         }
     }
+}
+
+/// Opens the [`DIRECTORY`]s in one: a run with another state directory does not know it, and moves it aside like something of a stage's.
+fn nested(dir: &OwnedFd) -> Vec<OwnedFd> {
+    let Ok(runs) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
+    let inner = |(run, _): (OsString, _)| {
+        let path = Path::new(&run).join(DIRECTORY);
+        let_in(dir.as_fd(), || open_at(dir.as_fd(), &path)).ok()
+    };
+    runs.flatten().take(RUNS).filter_map(inner).collect()
 }
 
 /// Lists what all runs of a user have set aside.
@@ -395,6 +413,30 @@ mod tests {
             fs::rename(scene.0.join("theirs"), item.new_path()).unwrap();
             restore("RUN", item).unwrap();
         }
+    }
+
+    /// Another user, or the same one with another state directory, runs in the tree.
+    #[test]
+    fn l08_names_are_restored_from_a_quarantine_that_another_run_moved() {
+        let scene = Scene::new("moved");
+        scene.run("ONE");
+        for run in ["TWO", "THREE"] {
+            let names = vec![MissingName { name: ".npmrc".into(), obeyed: Obeyed::AtOnce }];
+            let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
+            let state = scene.0.join(run);
+            let watch = Watch::start(missing, Keeper { run: run.into(), state: Some(state) });
+            fs::write(scene.tree().join(".npmrc"), "evil").unwrap();
+            assert_eq!(finish(&[watch.unwrap()]).named.len(), 2, "the name, and the quarantine");
+        }
+        let aside = scene.aside("ONE").unwrap();
+        assert_eq!(aside.items.len(), 2);
+        for (item, standing) in &aside.items {
+            assert!(matches!(standing, Standing::Here(_)), "{standing:?}");
+            restore("ONE", item).unwrap();
+            assert!(item.old_path().exists());
+        }
+        tidy(&scene.state(), aside);
+        assert!(scene.aside("ONE").is_none(), "nothing of it is left");
     }
 
     /// A file system gives the inode of what is gone to something new.
