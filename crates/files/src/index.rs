@@ -165,9 +165,9 @@ fn check_entries(
         let next = rest.at.checked_add(length)?;
         if name == *b"IEOT" {
             is_right &= rest.has_blocks_at(length, &starts)?;
-        } else if name == *LAST_NAME {
-            has_last = at + LAST_EXTENSION == end && usize::try_from(rest.number()?) == Ok(first);
-            is_right &= has_last;
+        } else if name == *LAST_NAME && is_marked && at + LAST_EXTENSION == end {
+            // git finds it nowhere else.
+            has_last = usize::try_from(rest.number()?) == Ok(first);
         }
         rest.skip(next.checked_sub(rest.at)?)?;
     }
@@ -218,6 +218,7 @@ impl<R: BufRead> Bytes<R> {
         for _ in 0..length.checked_sub(4)? / 8 {
             let [at, count] = [self.number()?, self.number()?].map(|number| usize::try_from(number).ok());
             are_right &= left.as_slice().first().copied().flatten() == at && count? > 0;
+            are_right &= count? <= left.len();
             left.nth(count?.saturating_sub(1));
         }
         Some(are_right && left.next().is_none())

@@ -56,7 +56,7 @@ pub use kept::{
 pub use leftovers::{Leftover, Leftovers};
 use modes::{Modes, above, dir_of};
 use modules::GitDir;
-pub(crate) use modules::is_git_dir;
+pub(crate) use modules::{is_git_dir, is_gits_own};
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};

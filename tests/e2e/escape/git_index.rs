@@ -215,7 +215,7 @@ fn submodule_names(cx: &Cx) {
         ("lib/x", "cp $m/HEAD .git/modules/lib"),
         (
             "lib/x",
-            "cp -r $m/HEAD $m/refs .git/modules/lib; mkdir .git/modules/lib/objects; echo x > .git/modules/lib/HEAD",
+            "cp -r $m/HEAD $m/refs .git/modules/lib; mkdir .git/modules/lib/objects; printf 'ref:\\014refs/heads/main' > .git/modules/lib/HEAD",
         ),
         ("$(printf 'caf\\351')", ""),
     ] {

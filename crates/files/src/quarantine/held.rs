@@ -5,18 +5,19 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::io::Read as _;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Component, Path};
 
 use nix::errno::Errno;
-use nix::sys::stat::SFlag;
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{SFlag, fstatat};
 
-use super::descriptors::{kind, open_above, open_beneath, open_file};
-use super::modules::{DIRECTORIES, GITDIR, GitDir, Modules, gitdir_of, list_worktrees};
+use super::descriptors::{kind, let_in, open_above, open_beneath, open_file};
+use super::modules::{DIRECTORIES, GITDIR, GitDir, LONGEST_GITDIR, Modules, gitdir_of, list_worktrees};
 use super::pointers::Pointer;
 use super::{Leftover, Watch};
 use crate::names::open_regular;
-use crate::protected::{self, GIT};
+use crate::protected::{self, GIT, GIT_LINK};
 use crate::walk::clean;
 
 /// The contents of a linked worktree's `commondir` (gitrepository-layout(5)).
@@ -47,6 +48,9 @@ impl Watch {
             let mut room = DIRECTORIES;
             let mut modules = Modules::default();
             modules.read(&self.tree, repository, &mut room);
+            let worktrees = list_worktrees(&self.tree, repository, &mut room);
+            // Each worktree has submodules of its own.
+            worktrees.iter().for_each(|worktree| modules.read(&self.tree, worktree, &mut room));
             for module in modules.dirs {
                 let is_new = !known.contains(module.as_path());
                 if is_new {
@@ -66,7 +70,7 @@ impl Watch {
                     self.settle_in(above.as_fd(), &link, name, |_, _, stat| kind(stat) != SFlag::S_IFLNK),
                 );
             }
-            for worktree in list_worktrees(&self.tree, repository, &mut room) {
+            for worktree in worktrees {
                 let is_new = !known.contains(worktree.as_path());
                 if is_new {
                     found.extend(self.settle_worktree(&worktree));
@@ -95,7 +99,11 @@ impl Watch {
     /// it. In the tree, no link may be on the way. Outside, the caller has made the worktree before the run, or the `.git` there names
     /// this directory: then the caller made it meanwhile.
     fn leads_astray(&self, worktree: &Path, gitdir: &OsStr, is_known: bool) -> bool {
+        let is_cut = gitdir.len() >= LONGEST_GITDIR || gitdir.as_encoded_bytes().contains(&0);
         let gitdir = Path::new(gitdir);
+        if is_cut || gitdir.file_name() != Some(OsStr::new(GIT_LINK)) {
+            return true;
+        }
         // `l/..` is elsewhere if `l` is a link.
         let mut parts = gitdir.components().skip_while(|part| *part == Component::ParentDir);
         let is_plain = parts.all(|part| part != Component::ParentDir);
@@ -104,7 +112,7 @@ impl Watch {
         match place.strip_prefix(&self.missing.tree).ok().and_then(Path::parent) {
             // A worktree that the caller has removed is not there.
             Some(below) => match open_beneath(&self.tree, below) {
-                Ok(_) => !is_plain,
+                Ok(above) => !is_plain || is_link(above.as_fd(), OsStr::new(GIT_LINK)),
                 Err(Errno::ENOENT) => !is_known || !is_plain,
                 Err(_) => true,
             },
@@ -128,6 +136,11 @@ impl Watch {
         let names = names.iter().filter(|name| **name != "commondir" || !is_usual().unwrap_or(false));
         names.filter_map(|name| self.settle_name(worktree.join(name))).collect()
     }
+}
+
+fn is_link(dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+    let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW))
+        .is_ok_and(|stat| kind(&stat) == SFlag::S_IFLNK)
 }
 
 /// Returns whether the `.git` file of a worktree names a directory. Nothing of a stage's is read: no link is followed, and the file is outside of

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Type;
@@ -16,11 +16,13 @@ use super::descriptors::{entries, let_in, open_beneath, open_file};
 use crate::protected::GIT_LINK;
 
 /// The maximal depth of submodules in `modules`, because their names may contain slashes.
-const DEPTH: usize = 8;
+const DEPTH: usize = 16;
 /// Directories that are looked at in one repository.
 pub(super) const DIRECTORIES: usize = 8192;
 /// Bytes of `HEAD` that git reads to tell a repository.
 const HEAD: u64 = 255;
+/// Bytes of a `gitdir` that are read (PATH_MAX of linux/limits.h).
+pub(super) const LONGEST_GITDIR: usize = 4096;
 /// The file that says where a linked worktree is.
 pub(super) const GITDIR: &str = "gitdir";
 
@@ -54,12 +56,15 @@ pub(super) struct Modules {
 impl Modules {
     /// Reads the directories of a repository's submodules. `room` is the number of entries that are read.
     pub(super) fn read(&mut self, tree: &File, repository: &Path, room: &mut usize) {
-        self.read_below(tree, &repository.join("modules"), DEPTH, room);
+        self.read_below(tree, &repository.join("modules"), false, DEPTH, room);
     }
 
-    fn read_below(&mut self, tree: &File, at: &Path, depth: usize, room: &mut usize) {
-        let (dirs, links) = list(tree, at, room);
-        self.links.extend(links.into_iter().map(|(name, target)| (at.join(name), target)));
+    /// `is_repository`: the directory is a repository's, and git's own directories in it hold no submodules.
+    fn read_below(&mut self, tree: &File, at: &Path, is_repository: bool, depth: usize, room: &mut usize) {
+        let (mut dirs, links) = list(tree, at, room);
+        dirs.retain(|name| !is_repository || !is_gits_own(name));
+        let links = links.into_iter().filter(|_| !is_repository);
+        self.links.extend(links.map(|(name, target)| (at.join(name), target)));
         for dir in dirs.into_iter().map(|name| at.join(name)) {
             let (mut is_module, mut is_whole) = (false, false);
             if let Ok(open) = open_beneath(tree, &dir) {
@@ -68,8 +73,7 @@ impl Modules {
                 is_whole = is_module && is_git_dir(format!("/proc/self/fd/{}", open.as_raw_fd()));
             }
             if depth > 0 {
-                let below = if is_whole { dir.join("modules") } else { dir.clone() };
-                self.read_below(tree, &below, depth - 1, room);
+                self.read_below(tree, &dir, is_whole, depth - 1, room);
             }
             if is_module || depth == 0 {
                 self.dirs.push(dir);
@@ -78,18 +82,27 @@ impl Modules {
     }
 }
 
+/// Returns whether git itself makes a directory of this name in a repository, with many others in it.
+pub(crate) fn is_gits_own(name: &OsStr) -> bool {
+    ["objects", "refs", "logs", "info", "hooks", "branches", "worktrees"].iter().any(|own| name == *own)
+}
+
 /// Returns whether git takes a directory for a repository's, whatever stands there (`is_git_directory` and `validate_headref` of git). Then it
 /// refuses submodules in it, but for those in its `modules`.
 pub(crate) fn is_git_dir(dir: impl AsRef<Path>) -> bool {
     let dir = dir.as_ref();
-    let is_dir = |name: &str| fs::symlink_metadata(dir.join(name)).is_ok_and(|meta| meta.is_dir());
+    let is_dir = |name: &str| {
+        fs::symlink_metadata(dir.join(name)).is_ok_and(|meta| meta.is_dir() && meta.mode() & 0o100 != 0)
+    };
     let head = || {
         let mut text = Vec::new();
         open_in(dir, "HEAD")?.take(HEAD).read_to_end(&mut text)?;
         Ok::<_, io::Error>(text)
     };
     let leads_to_branch = |text: &[u8]| {
-        text.strip_prefix(b"ref:").is_some_and(|name| name.trim_ascii_start().starts_with(b"refs/"))
+        let name = text.strip_prefix(b"ref:").unwrap_or_default();
+        let begin = name.iter().position(|byte| !b" \t\n\r".contains(byte)).unwrap_or(0);
+        name.get(begin..).is_some_and(|name| name.starts_with(b"refs/"))
     };
     let is_object = |text: &[u8]| text.len() >= 40 && text.iter().take(40).all(u8::is_ascii_hexdigit);
     is_dir("objects")
@@ -120,7 +133,11 @@ pub(super) fn pointers(tree: &File, repository: &Path) -> Vec<(PathBuf, OsString
 pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
     let dir = open_beneath(tree, worktree).ok()?;
     let mut text = Vec::new();
-    open_file(dir.as_fd(), OsStr::new(GITDIR)).ok()?.take(1 << 12).read_to_end(&mut text).ok()?;
+    open_file(dir.as_fd(), OsStr::new(GITDIR))
+        .ok()?
+        .take(LONGEST_GITDIR as u64)
+        .read_to_end(&mut text)
+        .ok()?;
     Some(OsString::from_vec(text.trim_ascii_end().to_vec()))
 }
 

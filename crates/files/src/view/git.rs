@@ -16,7 +16,9 @@ use std::time::SystemTime;
 
 use crate::names::{is_absent, true_name};
 use crate::protected::is_first_part;
-use crate::quarantine::{DirState, first_parts_in, is_directory_name, is_git_dir, is_repository};
+use crate::quarantine::{
+    DirState, first_parts_in, is_directory_name, is_git_dir, is_gits_own, is_repository,
+};
 use crate::walk::clean;
 use nix::unistd::{User, geteuid};
 
@@ -346,13 +348,20 @@ impl<'a> Search<'a> {
         let worktrees = self.children(&dir.join("worktrees"));
         for worktree in self.oldest(worktrees) {
             self.found.held.push(worktree.clone());
+            self.modules(&worktree.join("modules"), MODULE_DEPTH);
             self.note(true, What::Worktree(worktree));
         }
     }
 
     /// Notes submodules' directories: those with a HEAD. One that git does not take for a repository may hold others.
     fn modules(&mut self, dir: &Path, depth: usize) {
-        let children = self.children(dir);
+        let mut children = self.children(dir);
+        if is_git_dir(dir) {
+            // Its `modules` are read when it is looked into.
+            children.retain(|child| {
+                child.file_name().is_some_and(|name| !is_gits_own(name) && name != "modules")
+            });
+        }
         let children = self.oldest(children);
         if depth == 0 && !children.is_empty() {
             return self
@@ -363,9 +372,7 @@ impl<'a> Search<'a> {
                 self.found.held.push(module.clone());
                 self.note(true, What::Module(module.clone()));
             }
-            if !is_git_dir(&module) {
-                self.modules(&module, depth - 1);
-            }
+            self.modules(&module, depth - 1);
         }
     }
 
