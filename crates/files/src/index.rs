@@ -79,7 +79,7 @@ pub(crate) struct IndexEntry<'a> {
     pub(crate) path: &'a [u8],
     /// Whether it is not to be in the working tree.
     pub(crate) is_skipped: bool,
-    /// Where it begins in the file, in bytes.
+    /// Its place in the file, in bytes.
     start: usize,
     /// Whether its path takes no part from the entry before it.
     is_whole: bool,

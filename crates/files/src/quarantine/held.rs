@@ -49,7 +49,7 @@ impl Watch {
             let mut modules = Modules::default();
             modules.read(&self.tree, repository, &mut room);
             let worktrees = list_worktrees(&self.tree, repository, &mut room);
-            // Each worktree has submodules of its own.
+            // Each worktree has its own submodules.
             worktrees.iter().for_each(|worktree| modules.read(&self.tree, worktree, &mut room));
             for module in modules.dirs {
                 let is_new = !known.contains(module.as_path());
