@@ -357,10 +357,7 @@ impl<'a> Search<'a> {
     fn modules(&mut self, dir: &Path, depth: usize) {
         let mut children = self.children(dir);
         if is_git_dir(dir) {
-            // Its `modules` are read when it is looked into.
-            children.retain(|child| {
-                child.file_name().is_some_and(|name| !is_gits_own(name) && name != "modules")
-            });
+            children.retain(|child| child.file_name().is_some_and(|name| !is_gits_own(name)));
         }
         let children = self.oldest(children);
         if depth == 0 && !children.is_empty() {
