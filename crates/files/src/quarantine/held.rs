@@ -13,7 +13,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{kind, let_in, open_above, open_beneath, open_file};
-use super::modules::{DIRECTORIES, GITDIR, GitDir, LONGEST_GITDIR, Modules, gitdir_of, list_worktrees};
+use super::modules::{DIRECTORIES, GITDIR, GitDir, LONGEST_GITDIR, Modules, gitdir_of};
 use super::pointers::Pointer;
 use super::{Leftover, Watch};
 use crate::names::open_regular;
@@ -46,11 +46,7 @@ impl Watch {
         for (repository, before) in self.missing.repositories.iter().zip(&self.contents) {
             let repository = Path::new(repository);
             let mut room = DIRECTORIES;
-            let mut modules = Modules::default();
-            modules.read(&self.tree, repository, &mut room);
-            let worktrees = list_worktrees(&self.tree, repository, &mut room);
-            // Each worktree has its own submodules.
-            worktrees.iter().for_each(|worktree| modules.read(&self.tree, worktree, &mut room));
+            let (modules, worktrees) = Modules::read(&self.tree, repository, &mut room);
             for module in modules.dirs {
                 let is_new = !known.contains(module.as_path());
                 if is_new {

@@ -54,9 +54,16 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    /// Reads the directories of a repository's submodules. `room` is the number of entries that are read.
-    pub(super) fn read(&mut self, tree: &File, repository: &Path, room: &mut usize) {
-        self.read_below(tree, &repository.join("modules"), false, DEPTH, room);
+    /// Reads the directories of a repository's submodules, and those of its linked worktrees, which have their own. Also returns the
+    /// directories of the worktrees. `room` is the number of entries that are read.
+    pub(super) fn read(tree: &File, repository: &Path, room: &mut usize) -> (Self, Vec<PathBuf>) {
+        let mut found = Self::default();
+        found.read_below(tree, &repository.join("modules"), false, DEPTH, room);
+        let worktrees = list_worktrees(tree, repository, room);
+        for worktree in &worktrees {
+            found.read_below(tree, &worktree.join("modules"), false, DEPTH, room);
+        }
+        (found, worktrees)
     }
 
     /// `is_repository`: the directory is a repository's, and git's own directories in it hold no submodules.
@@ -121,11 +128,10 @@ fn open_in(dir: &Path, name: &str) -> io::Result<File> {
 /// Lists what leads git elsewhere from the directories of a repository's submodules and worktrees, by the places below the tree: links in the
 /// place of submodules, and the files that say where a worktree is, each with where it leads.
 pub(super) fn pointers(tree: &File, repository: &Path) -> Vec<(PathBuf, OsString)> {
-    let mut modules = Modules::default();
-    let mut room = DIRECTORIES;
-    modules.read(tree, repository, &mut room);
-    let worktrees = list_worktrees(tree, repository, &mut room).into_iter();
-    let gitdirs = worktrees.filter_map(|worktree| Some((worktree.join(GITDIR), gitdir_of(tree, &worktree)?)));
+    let (modules, worktrees) = Modules::read(tree, repository, &mut DIRECTORIES.clone());
+    let gitdirs = worktrees
+        .into_iter()
+        .filter_map(|worktree| Some((worktree.join(GITDIR), gitdir_of(tree, &worktree)?)));
     modules.links.into_iter().chain(gitdirs).collect()
 }
 
@@ -142,7 +148,7 @@ pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
 }
 
 /// Lists the directories of a repository's linked worktrees. `room` is the number of entries that are read.
-pub(super) fn list_worktrees(tree: &File, repository: &Path, room: &mut usize) -> Vec<PathBuf> {
+fn list_worktrees(tree: &File, repository: &Path, room: &mut usize) -> Vec<PathBuf> {
     let at = repository.join("worktrees");
     list(tree, &at, room).0.into_iter().map(|name| at.join(name)).collect()
 }
