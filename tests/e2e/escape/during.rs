@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use e2e::case::{Cases, Cx};
@@ -456,12 +456,6 @@ fn killed(cx: &Cx) {
     let empty = |name: &str| fs::read_dir(cx.dir().join(name)).is_ok_and(|mut it| it.next().is_none());
     wait_for(Duration::from_secs(2), "both to be empty for the host", || {
         (empty(".git") && empty(".vscode")).then_some(())
-    });
-    // A kill between the exchange and the move into the quarantine leaves a directory under a name of exeat's (docs/files.md).
-    wait_for(Duration::from_secs(5), "both in the quarantine", || {
-        let runs = fs::read_dir(cx.dir().join(".exeat-quarantine")).into_iter().flatten().flatten();
-        let has_both = |run: PathBuf| [".git", ".vscode"].iter().all(|name| run.join(name).exists());
-        runs.map(|run| run.path()).any(has_both).then_some(())
     });
     live.signal(Signal::SIGKILL);
     live.wait();

@@ -466,6 +466,7 @@ impl Arrivals {
             Ok(if errno == Errno::ENOENT { Exchange::Again } else { Exchange::Impossible })
         };
         let (ours, theirs) = (id_of(&fstat(&made)?), id_of(&seen.stat));
+        watch.note_intent(&node.path, &empty, ours);
         // Until something is mounted at them, names in the sandbox are in the stage's hands.
         let is_tampered = || {
             let path = at(&node.path);

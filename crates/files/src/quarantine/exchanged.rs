@@ -12,8 +12,8 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::descriptors::{FileId, entries, id_of, kind, let_in, open_above, open_beneath};
-use super::store::{beside, make_fresh, owner_of, rename_into};
-use super::{Leftover, Watch};
+use super::store::{Intent, beside, make_fresh, owner_of, rename_into};
+use super::{Item, Leftover, Watch};
 use crate::protected::REPOSITORIES;
 
 /// The most entries that are moved at once out of a directory that was empty.
@@ -64,6 +64,45 @@ impl Watch {
         Ok(names.iter().filter_map(settle).collect())
     }
 
+    /// Takes over what a killed run had exchanged. What it was renaming at that moment goes into the quarantine first: those items are
+    /// returned.
+    pub(super) fn resume_exchanged(&self, moved: &[Item]) -> Vec<Item> {
+        let tree = &self.missing.tree;
+        let mut all: Vec<Item> = moved.iter().filter(|it| it.tree == *tree).cloned().collect();
+        let known = all.len();
+        let intents = self.keeper.intents();
+        all.extend(intents.iter().filter(|it| it.tree == *tree).filter_map(|it| self.resume_intent(it)));
+        let exchanged = all.iter().filter(|item| self.stat(&item.to).is_ok()).filter_map(|item| {
+            let (from, to) = (item.from.clone(), item.to.clone());
+            Some(Exchanged { from, to, placeholder: item.placeholder?, is_resumed: true })
+        });
+        self.exchanged.lock().unwrap_or_else(PoisonError::into_inner).extend(exchanged);
+        all.split_off(known)
+    }
+
+    fn resume_intent(&self, intent: &Intent) -> Option<Item> {
+        let Intent { from, beside, placeholder, .. } = intent;
+        let stat = self.stat(beside).ok()?;
+        if id_of(&stat) == *placeholder {
+            // The two were not exchanged.
+            let _ = self.remove_empty(beside);
+            return None;
+        }
+        let (store, last) = (self.store().ok()?, beside.file_name()?);
+        let take = || store.take_as(self.tree(), last, from, Some(*placeholder));
+        let_in(self.tree(), take).ok()
+    }
+
+    /// Notes that a directory is about to have another name for a moment. Without the note, a run that is killed at that moment leaves
+    /// it under that name.
+    pub(super) fn note_intent(&self, from: &Path, beside: &Path, placeholder: FileId) {
+        let (tree, from, beside) = (self.missing.tree.clone(), from.to_path_buf(), beside.to_path_buf());
+        let noted = self.keeper.note_intent(&Intent { tree, from, beside, placeholder });
+        if let Err(error) = noted {
+            let _ = self.unlisted.set(format!("`{}`: {error}", self.missing.tree.display()));
+        }
+    }
+
     /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what appeared
     /// in the directories, and the repositories that could not be put back.
     pub(super) fn settle_exchanged(&self) -> Vec<Leftover> {
@@ -107,6 +146,7 @@ impl Watch {
         let tree = self.tree();
         let way = PathBuf::from(beside());
         let last = item.to.file_name().unwrap_or_default();
+        self.note_intent(&item.from, &way, item.placeholder);
         let renamed = self.above(&item.to).and_then(|from| rename(from.as_fd(), last, tree, way.as_os_str()));
         renamed.map_err(|_| item.to.clone())?;
         let store = self.store.get();

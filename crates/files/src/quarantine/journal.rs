@@ -19,11 +19,10 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::FileId;
-use super::exchanged::Exchanged;
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
-use super::store::{DirectoryId, is_noted_repository, note_trusted_repository};
+use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::{FurtherDown, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch, finish_until};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
@@ -86,13 +85,8 @@ impl Entry {
         Ok(tree)
     }
 
-    /// Watches again in the tree. `moved`: what the run has set aside while it went on.
-    fn resume(self, tree: File, keeper: &Keeper, moved: &[Item]) -> Watch {
-        let exchanged = moved.iter().filter(|item| item.tree == self.missing.tree).filter_map(|item| {
-            let (from, to) = (item.from.clone(), item.to.clone());
-            Some(Exchanged { from, to, placeholder: item.placeholder?, is_resumed: true })
-        });
-        let exchanged = exchanged.collect();
+    /// Watches again in the tree.
+    fn resume(self, tree: File, keeper: &Keeper) -> Watch {
         let mut missing = self.missing;
         let mut contents = self.contents;
         if self.keys.hash_one(CHECK) != self.check {
@@ -112,7 +106,7 @@ impl Entry {
             others: OnceLock::new(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
-            exchanged: Mutex::new(exchanged),
+            exchanged: Mutex::default(),
         }
     }
 }
@@ -269,7 +263,7 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
         let (mut later, mut has_changed) = (Vec::new(), false);
         let mut settled = Interrupted { run: run.clone(), found: Leftovers::default(), passed: Vec::new() };
         let keeper = Keeper { run, state: Some(state.to_path_buf()) };
-        let moved = keeper.listed();
+        let mut moved = keeper.listed();
         match read {
             Ok(entries) => {
                 let mut watches = Vec::new();
@@ -277,7 +271,10 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
                     let why = match entry.tree() {
                         Ok(tree) => {
                             has_changed = true;
-                            watches.push(entry.resume(tree, &keeper, &moved));
+                            let watch = entry.resume(tree, &keeper);
+                            let renamed = watch.resume_exchanged(&moved);
+                            moved.extend(renamed);
+                            watches.push(watch);
                             continue;
                         }
                         Err(error) => format!("`{}`: {error}", entry.missing.tree.display()),
@@ -296,7 +293,7 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
                 settled.found = finish_until(&watches, &is_over);
                 // Nobody has told of these.
                 let is_told = settled.found.is_cut;
-                let is_there = |item: &&Item| fs::symlink_metadata(item.new_path()).is_ok();
+                let is_there = |item: &&Item| item.what.is_some() && item.what == item_at(&item.new_path());
                 for item in moved.iter().filter(|_| !is_told).filter(is_there) {
                     settled.found.add(Leftover { path: item.old_path(), moved: Ok(item.new_path()) });
                 }
@@ -328,6 +325,12 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
         }
     }
     all
+}
+
+/// What is at a path now. A directory of exeat's may be where something was that has its old place again.
+fn item_at(path: &Path) -> Option<ItemId> {
+    let (above, last) = (open_plain(path.parent()?).ok()?, path.file_name()?);
+    ItemId::read(&open_item(above.as_fd(), last).ok()?).ok()
 }
 
 /// Writes a journal anew with the trees that were not found, as old as it was.

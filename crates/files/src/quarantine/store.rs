@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::{FileId, OpenedDir, entries, kind, let_in, open_above, open_at, random};
@@ -92,6 +93,22 @@ pub struct Item {
     /// that it had open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<ItemId>,
+}
+
+/// A directory that is renamed in two steps: a line of a manifest, written before the first one. A run that is killed in between leaves
+/// the directory under a name that nobody else knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Intent {
+    #[serde(with = "crate::bytes")]
+    pub(super) tree: PathBuf,
+    /// Its path below the tree.
+    #[serde(with = "crate::bytes")]
+    pub(super) from: PathBuf,
+    /// Its name after the first step, at the top of the tree.
+    #[serde(with = "crate::bytes")]
+    pub(super) beside: PathBuf,
+    /// The empty directory that has its path meanwhile.
+    pub(super) placeholder: FileId,
 }
 
 /// Tells a directory from every other one, whatever its name. An inode is given out again when what had it is gone, and the time
@@ -229,8 +246,19 @@ impl Keeper {
         self.manifests().map(|dir| manifest_of(&dir, &self.run)).unwrap_or_default()
     }
 
+    /// Lists the directories that the run was renaming.
+    pub(super) fn intents(&self) -> Vec<Intent> {
+        self.manifests().map(|dir| read_manifest(&manifest_in(&dir, &self.run))).unwrap_or_default()
+    }
+
+    /// Notes that a directory is about to be renamed.
+    pub(super) fn note_intent(&self, intent: &Intent) -> io::Result<()> {
+        self.manifest()?.map_or(Ok(()), |mut manifest| add_line(&mut manifest, intent))
+    }
+
     fn manifest(&self) -> io::Result<Option<File>> {
         let Some(dir) = self.manifests() else { return Ok(None) };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         OpenOptions::new().append(true).create(true).mode(0o600).open(manifest_in(&dir, &self.run)).map(Some)
     }
 }
@@ -340,17 +368,17 @@ pub(super) fn made_directories(manifests: &Path) -> Vec<(PathBuf, DirectoryId)> 
     known(manifests).into_iter().filter_map(tree).collect()
 }
 
-/// Adds an entry to a manifest, which stays as short as it may be to be read.
-fn add_item(manifest: &mut File, item: &Item) -> io::Result<()> {
-    let line = serde_json::to_string(item)? + "\n";
+/// Adds a line to a manifest, which stays as short as it may be to be read.
+fn add_line(manifest: &mut File, line: &impl Serialize) -> io::Result<()> {
+    let line = serde_json::to_string(line)? + "\n";
     if manifest.metadata()?.len() + line.len() as u64 > LONGEST_MANIFEST {
         return Err(io::Error::other("the list has 64 MiB"));
     }
     manifest.write_all(line.as_bytes())
 }
 
-/// Reads a manifest. One that is too long, and lines that are none, are left out.
-fn read_manifest(path: &Path) -> Vec<Item> {
+/// Reads the lines of one kind in a manifest: items or intents. A manifest that is too long is left out.
+fn read_manifest<Line: DeserializeOwned>(path: &Path) -> Vec<Line> {
     let short = |file: &File| file.metadata().is_ok_and(|meta| meta.len() <= LONGEST_MANIFEST);
     let text = File::open(path).ok().filter(short).and_then(|file| io::read_to_string(file).ok());
     text.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -519,7 +547,7 @@ impl Store {
             what: ItemId::read(&moved).ok(),
         };
         if let Some(manifest) = &mut inner.manifest
-            && let Err(error) = add_item(manifest, &item)
+            && let Err(error) = add_line(manifest, &item)
         {
             inner.unlisted = Some(error);
             inner.manifest = None;

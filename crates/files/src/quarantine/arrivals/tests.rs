@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use nix::sys::inotify::InitFlags;
 
@@ -550,6 +551,38 @@ fn l07_after_a_kill_the_next_start_puts_things_back() {
     assert!(scene.tree(".git/HEAD").exists() && !scene.tree(".vscode").exists());
     assert!(settle_interrupted(&state, &[], &|| false).runs.is_empty());
     drop(scene);
+
+    // A run that is killed before the exchange, and after it.
+    for is_exchanged in [false, true] {
+        let mut scene = Scene::new("between", |_| ());
+        let state = scene.root.join("state");
+        drop(Journal::write(&state, "RUN", &scene.watches).unwrap());
+        for name in [".git/config", ".git/HEAD", ".vscode/tasks.json"] {
+            scene.write(name);
+        }
+        let killed = catch_unwind(AssertUnwindSafe(|| {
+            scene.settle_with(|source, target| {
+                if is_exchanged {
+                    rename_with(rustix::fs::CWD, source, rustix::fs::CWD, target, RenameFlags::EXCHANGE)
+                        .unwrap();
+                }
+                resume_unwind(Box::new(()));
+            })
+        }));
+        killed.unwrap_err();
+        assert_eq!(scene.tree(".git/HEAD").exists(), !is_exchanged);
+        scene.watches = Arc::new([]);
+        let settled = settle_interrupted(&state, &[], &|| false).runs;
+        let mut told: Vec<_> =
+            settled.iter().flat_map(|run| &run.found.named).map(|it| it.path.clone()).collect();
+        told.sort();
+        assert_eq!(told, [scene.tree(".git/config"), scene.tree(".vscode")]);
+        assert!(scene.tree(".git/HEAD").exists());
+        let mut left: Vec<_> =
+            fs::read_dir(scene.tree("")).unwrap().map(|it| it.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [DIRECTORY, ".git"]);
+    }
 
     // The user makes a repository where the empty directory is: it is theirs.
     let mut scene = Scene::new("user", |_| ());
