@@ -269,6 +269,22 @@ pub const CACHE_SETTINGS: &[&str] = &[
     "go/bin",
 ];
 
+/// Tokens that a scheduler or a CI service gives to a job. A pattern of variables does not pass them.
+pub const JOB_TOKENS: &[&str] = &[
+    "SLURM_JWT",
+    "GITHUB_TOKEN",
+    "ACTIONS_RUNTIME_TOKEN",
+    "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+    "ACTIONS_CACHE_TOKEN",
+    "CI_JOB_TOKEN",
+    "CI_JOB_JWT",
+    "CI_JOB_JWT_V2",
+    "CI_BUILD_TOKEN",
+    "CI_REGISTRY_PASSWORD",
+    "CI_DEPLOY_PASSWORD",
+    "CI_DEPENDENCY_PROXY_PASSWORD",
+];
+
 /// Variables of the caller that no stage needs and that would harm some, with their effect.
 pub const DROPPED: &[(&str, &str)] = &[
     ("SSH_AUTH_SOCK", "host socket"),

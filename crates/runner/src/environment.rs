@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -186,6 +187,14 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             notes.push(line);
         }
     }
+    notes.extend(env.0.iter().filter_map(|(name, (value, why))| {
+        let port = loopback_port(value.to_str()?).filter(|_| *why == VariableReason::Passed)?;
+        let is_served = request.host_ports.iter().any(|served| served.inner.get() == port);
+        (!is_served).then(|| {
+            let name = name.display();
+            format!("`{name}` names port {port} of this machine, which the stage does not reach: --host-port {port}")
+        })
+    }));
     let is_dropped =
         |name: &str| host.contains_key(OsStr::new(name)) && !env.0.contains_key(OsStr::new(name));
     let dropped = lists::DROPPED.iter().filter(|(name, _)| is_dropped(name));
@@ -212,8 +221,9 @@ fn expand(rules: &[EnvRule], host: &BTreeMap<OsString, OsString>, notes: &mut Ve
         for name in host.keys().filter(|name| name.as_bytes().starts_with(prefix)) {
             is_any = true;
             let held = lists::DROPPED.iter().find(|(held, _)| name == held).map(|(_, why)| *why);
-            let held =
-                held.or_else(|| IDENTITY.iter().any(|own| name == own).then_some("the stage has its own"));
+            let is_in = |names: &[&str]| names.iter().any(|known| name == known);
+            let held = held.or_else(|| is_in(&IDENTITY).then_some("the stage has its own"));
+            let held = held.or_else(|| is_in(lists::JOB_TOKENS).then_some("a token of the job"));
             match held {
                 Some(why) => {
                     notes.push(format!("`{}` is not passed by `{pattern}`: {why}", name.display()));
@@ -226,6 +236,20 @@ fn expand(rules: &[EnvRule], host: &BTreeMap<OsString, OsString>, notes: &mut Ve
         }
     }
     all
+}
+
+/// Returns the port of a URL whose host is the machine's loopback.
+fn loopback_port(url: &str) -> Option<u16> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let place = authority.rsplit('@').next()?;
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (place, if scheme == "https" { 443 } else { 80 }),
+    };
+    let is_address = |host: &str| host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let is_loopback = host.eq_ignore_ascii_case("localhost") || is_address(host.trim_matches(['[', ']']));
+    is_loopback.then_some(port)
 }
 
 /// The variable that contains the run's id, which only a run knows.
@@ -373,6 +397,35 @@ mod tests {
     }
 
     #[test]
+    fn a_passed_url_of_the_machine_s_loopback_needs_a_host_port() {
+        for (url, port) in [
+            ("http://127.0.0.1:8080/v1", Some(8080)),
+            ("postgres://u:p@localhost:5432/db", Some(5432)),
+            ("https://LOCALHOST", Some(443)),
+            ("http://[::1]:9?x", Some(9)),
+            ("http://[::1]/", Some(80)),
+            ("http://127.0.0.1.example.com:80", None),
+            ("http://example.com/?u=http://localhost:1", None),
+            ("http://localhost:x", None),
+            ("localhost:80", None),
+            ("é://é", None),
+        ] {
+            assert_eq!(loopback_port(url), port, "{url}");
+        }
+        let notes = |rule: EnvRule, ports: &[&str]| {
+            let mut request =
+                request(&[("API_BASE_URL", "http://localhost:8080")], &[rule], Files::default());
+            request.host_ports = ports.iter().map(|port| port.parse().unwrap()).collect();
+            build(&request, Path::new("/home/u")).notes
+        };
+        let line = "`API_BASE_URL` names port 8080 of this machine, which the stage does not reach: --host-port 8080";
+        assert_eq!(notes(EnvRule::Pass("API_BASE_URL".into()), &[]), [line]);
+        assert_eq!(notes(EnvRule::Pass("API_BASE_URL".into()), &["8080"]), [""; 0]);
+        let set = EnvRule::Set("API_BASE_URL".into(), "http://localhost:8080".into());
+        assert_eq!(notes(set, &[]), [""; 0], "the stage may serve it itself");
+    }
+
+    #[test]
     fn a_pattern_passes_matching_variables_except_withheld_ones() {
         let host = [
             ("SLURM_JOB_ID", "7"),
@@ -384,6 +437,7 @@ mod tests {
             ("LD_LIBRARY_PATH", "/x"),
             ("HOME", "/root"),
             ("HTTPS_PROXY", "http://elsewhere"),
+            ("SLURM_JWT", "secret"),
         ];
         let rules =
             ["SLURM_*", "SSH_*", "LD_*", "HO*", "HTTPS_*", "NONE_*"].map(|it| EnvRule::Pass(it.into()));
@@ -392,6 +446,7 @@ mod tests {
             ("SLURM_JOB_ID", Some("7")),
             ("SLURM_NTASKS", Some("2")),
             ("SLURMD", None),
+            ("SLURM_JWT", None),
             ("SSH_AUTH_SOCK", None),
             ("SSH_TTY", Some("/dev/pts/1")),
             ("LD_PRELOAD", None),
@@ -405,6 +460,7 @@ mod tests {
             "`SSH_AUTH_SOCK` is not passed by `SSH_*`: host socket",
             "`LD_PRELOAD` is not passed by `LD_*`: loads code of the host's",
             "`HOME` is not passed by `HO*`: the stage has its own",
+            "`SLURM_JWT` is not passed by `SLURM_*`: a token of the job",
             "no variable here begins as `NONE_*` does, so none is passed",
         ] {
             assert!(env.notes.iter().any(|note| note == line), "{line}: {:?}", env.notes);
