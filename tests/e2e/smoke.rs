@@ -18,6 +18,19 @@ pub(crate) fn cases(list: &mut Cases) {
     list.root("smoke::cargo_build", cargo_build);
     list.users("smoke::go_build", go_build);
     list.users("smoke::a_program_with_a_pty", pty);
+    list.users("smoke::a_link_to_what_is_not_shown_is_told", staged_link);
+}
+
+/// A workflow manager stages the inputs of a task as links.
+fn staged_link(cx: &Cx) {
+    let data = cx.home().join("data");
+    std::fs::write(&data, "rows").expect("written");
+    std::os::unix::fs::symlink(&data, cx.dir().join("input")).expect("linked");
+    let end = data.to_str().expect("a path");
+    let line = format!("does not see where the link `input` leads, `{end}`: --ro {end}");
+    cx.run(&[], ["cat", "input"]).run().exits(1).says(&line);
+    cx.exeat(["run", "--ro", end, "--", "cat", "input"]).run().exits(0).prints("rows");
+    assert!(!cx.run(&[], ["true"]).run().exits(0).stderr().contains("input"));
 }
 
 /// Python's four start methods work, and so does a manager, which is a server on a Unix socket.

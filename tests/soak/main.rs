@@ -53,7 +53,7 @@ fn plan() -> Result<Plan, String> {
 }
 
 fn main() -> ExitCode {
-    let mut plan = match plan() {
+    let plan = match plan() {
         Ok(plan) => plan,
         Err(why) => {
             eprintln!("soak: {why}");
@@ -61,10 +61,14 @@ fn main() -> ExitCode {
         }
     };
     // A tunnel takes two descriptors here, and two in the proxy.
-    let room = usize::try_from(watched::raise_open_files() / 2).unwrap_or(usize::MAX).saturating_sub(1000);
-    if plan.idle > room {
-        println!("{} idle tunnels and no more: the limit of open files is too low (`ulimit -Hn`)", room);
-        plan.idle = room;
+    let needed = 2 * (plan.idle as u64 + 1000);
+    let limit = watched::raise_open_files(needed);
+    if limit < needed {
+        eprintln!(
+            "soak: the limit of open files is {limit} (`ulimit -Hn`), and {} idle tunnels need {needed}",
+            plan.idle
+        );
+        return ExitCode::from(2);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let broken = runtime.block_on(soak(&plan));

@@ -13,8 +13,11 @@ use nix::unistd::Pid;
 use tokio::time::sleep;
 
 /// Raises this process's limit of descriptors, which the proxy inherits, and returns it.
-pub(crate) fn raise_open_files() -> u64 {
+pub(crate) fn raise_open_files(needed: u64) -> u64 {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("RLIMIT_NOFILE");
+    if hard < needed && setrlimit(Resource::RLIMIT_NOFILE, needed, needed).is_ok() {
+        return needed;
+    }
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("raising RLIMIT_NOFILE to its hard limit");
     hard
 }

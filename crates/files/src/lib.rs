@@ -18,6 +18,7 @@ pub mod quarantine;
 pub mod removal;
 pub mod request;
 pub mod stubs;
+pub mod unseen;
 pub mod users;
 pub mod view;
 pub mod walk;

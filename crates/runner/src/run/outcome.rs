@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use exeat_files::quarantine::Leftovers;
+use exeat_files::unseen::{UnseenLinks, find_unseen_links};
 use exeat_proxy::{ConnectionSummary, LostConnections};
 use exeat_record::ledger::Head;
 use exeat_record::{RunId, Sealed};
@@ -12,6 +13,7 @@ use nix::sys::signal::Signal;
 use crate::cover::Uncovered;
 use crate::ended::Ended;
 use crate::error::{Error, RunLost};
+use crate::plan::Plan;
 
 /// The outcome of a run.
 #[derive(Debug)]
@@ -56,6 +58,14 @@ pub struct OtherProxy {
     pub socket: PathBuf,
     /// Connections for which it did not answer.
     pub lost: LostConnections,
+}
+
+/// Returns a line about links in the working directory that lead to what the stage does not see.
+pub(super) fn unseen_links_line(plan: &Plan) -> Option<String> {
+    let UnseenLinks { count, first: (link, end) } = find_unseen_links(&plan.mounts, &plan.cwd)?;
+    let (name, end) = (link.file_name()?.display(), end.display());
+    let more = if count == 1 { String::new() } else { format!(" ({count} such links)") };
+    Some(format!("the stage does not see where the link `{name}` leads, `{end}`{more}: --ro {end}"))
 }
 
 /// Adds the leftovers of a stage to the error of its run, if there are any.

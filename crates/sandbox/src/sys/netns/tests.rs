@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::*;
 
-/// Runs `body` in a thread with an empty network namespace, with a sandbox's routes and taps. Ordinary users' threads may not do
-/// this; the end-to-end tests run as both kinds of user.
+/// Runs `body` in a thread with an empty network namespace, with a sandbox's routes and taps. Threads of an ordinary user may not make
+/// one, so the test runs again in a user namespace.
 fn in_network(body: impl FnOnce(Vec<Packets>) + Send + 'static) {
     in_network_after(|| {}, body);
 }
@@ -17,9 +17,11 @@ fn in_network_after(
 ) {
     let body = || {
         // SAFETY: takes a number; only this thread changes its namespace.
-        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            return;
+        let unshared = Errno::result(unsafe { libc::unshare(libc::CLONE_NEWNET) });
+        if unshared == Err(Errno::EPERM) && std::env::var_os(AGAIN).is_none() {
+            return false;
         }
+        unshared.unwrap();
         before();
         // SAFETY: live locals of the lengths given; `SIOCSIFFLAGS` with `IFF_UP` brings the loopback up (netdevice(7)). Nothing
         // else owns the descriptors that `tap` returns.
@@ -35,8 +37,23 @@ fn in_network_after(
             taps.map(|(socket, kind)| Packets { socket, kind, missed: AtomicU32::new(0) })
         };
         body(taps.into());
+        true
     };
-    std::thread::spawn(body).join().unwrap();
+    if !std::thread::spawn(body).join().unwrap() {
+        run_in_user_namespace();
+    }
+}
+
+/// Set in the process that runs a test again.
+const AGAIN: &str = "EXEAT_TEST_IN_A_USER_NAMESPACE";
+
+/// Runs this test again as root of a user namespace.
+fn run_in_user_namespace() {
+    let this = std::thread::current();
+    let mut again = std::process::Command::new("unshare");
+    again.args(["--user", "--map-root-user"]).arg(std::env::current_exe().unwrap());
+    again.args(["--exact", this.name().unwrap()]).env(AGAIN, "1");
+    assert!(again.status().unwrap().success());
 }
 
 fn drained(tap: &Packets) -> Vec<Vec<u8>> {

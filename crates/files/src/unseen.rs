@@ -1,0 +1,79 @@
+//! Links in the working directory that lead to what the stage does not see. Workflow managers stage the inputs of a task as such links.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::layout::Mount;
+use crate::walk::clean;
+
+/// Entries of the working directory that are inspected.
+const ENTRIES: usize = 1000;
+
+/// Links whose ends exist on the host, but not in the stage's view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnseenLinks {
+    /// The number of links.
+    pub count: usize,
+    /// The first of them by name: its path, and its end on the host.
+    pub first: (PathBuf, PathBuf),
+}
+
+/// Finds such links directly in a directory that a stage sees at this place.
+#[must_use]
+pub fn find_unseen_links(mounts: &[Mount], at: &Path) -> Option<UnseenLinks> {
+    let mount = mount_of(mounts, at)?;
+    let dir = mount.access()?.1?.join(at.strip_prefix(mount.at()).ok()?);
+    let entries = fs::read_dir(&dir).ok()?.flatten().take(ENTRIES);
+    let links = entries.filter_map(|entry| {
+        let end = clean(&at.join(fs::read_link(entry.path()).ok()?));
+        let is_seen = || mount_of(mounts, &end).is_some_and(|mount| !is_empty(mount));
+        (fs::symlink_metadata(&end).is_ok() && !is_seen()).then(|| (entry.path(), end))
+    });
+    let links: Vec<_> = links.collect();
+    Some(UnseenLinks { count: links.len(), first: links.into_iter().min()? })
+}
+
+/// Returns the mount that a path in the sandbox lies in.
+fn mount_of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let over = mounts.iter().filter(|mount| path.starts_with(mount.at()));
+    over.max_by_key(|mount| mount.at().components().count())
+}
+
+/// Returns whether nothing of the host is in a mount.
+fn is_empty(mount: &Mount) -> bool {
+    matches!(mount, Mount::Hidden { .. } | Mount::Tmpfs { .. } | Mount::Dir { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::layout::{EmptyEntry, Why};
+
+    #[test]
+    fn finds_links_to_what_is_not_shown() {
+        let root = std::env::temp_dir().join(format!("unseen-{}", std::process::id()));
+        let at = |name: &str| root.join(name);
+        for dir in ["work", "data", "shown", "hidden"] {
+            fs::create_dir_all(at(dir)).unwrap();
+        }
+        let link = |name: &str, end: &str| symlink(end, at("work").join(name)).unwrap();
+        let mount = |name: &str| Mount::ReadOnly { host: at(name), at: at(name), why: Why::Requested };
+        let hidden =
+            Mount::Hidden { at: at("shown/hidden"), entry: EmptyEntry::Dir { mode: 0 }, why: Why::Masked };
+        let mounts = [mount("work"), mount("shown"), hidden];
+        link("own", ".");
+        link("shown", "../shown");
+        link("nowhere", "../nothing");
+        assert_eq!(find_unseen_links(&mounts, &at("work")), None);
+        link("b", "../data");
+        link("a", at("data").to_str().unwrap());
+        fs::create_dir_all(at("shown/hidden")).unwrap();
+        link("c", "../shown/hidden");
+        let found = UnseenLinks { count: 3, first: (at("work/a"), at("data")) };
+        assert_eq!(find_unseen_links(&mounts, &at("work")), Some(found));
+        assert_eq!(find_unseen_links(&mounts, &at("elsewhere")), None);
+        fs::remove_dir_all(root).unwrap();
+    }
+}
