@@ -41,7 +41,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("gateway::host_port", host_port);
     list.users("gateway::a_database_and_a_model_of_the_host", database_and_model);
     list.users("gateway::b30_host_ports_that_are_not_granted", other_host_ports);
-    list.users("gateway::a08_a_flood_is_folded_exactly", flood);
+    list.users("gateway::a08_a_flood_is_folded_and_every_attempt_counted", flood);
 }
 
 const UNSET: &str = "unset HTTPS_PROXY https_proxy HTTP_PROXY http_proxy NO_PROXY no_proxy; ";
