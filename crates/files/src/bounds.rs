@@ -16,7 +16,7 @@ use crate::request::{Bounds, Declared};
 use crate::walk::{End, LinkRule, WalkError, clean, pieces};
 use nix::unistd::geteuid;
 
-use crate::fault::FileFault;
+use crate::fault::{FS_READ, FS_WRITE, FileFault, PathUse};
 
 /// A set of paths with everything below them. No path is below another one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,9 +79,6 @@ impl Extent {
     }
 }
 
-/// The use of the path in messages.
-const CEILING_MASK: &str = "the path of a ceiling's mask";
-
 /// A bound on trees, resolved on this machine.
 #[derive(Debug)]
 pub(crate) struct Limit {
@@ -120,7 +117,7 @@ impl Limit {
         let read = read.map(|read| Tops::new(read.into_iter().chain(write.iter().flatten().cloned())));
         let mut mask = Vec::new();
         for path in &bounds.mask {
-            match existing(CEILING_MASK, path, links) {
+            match existing(PathUse::CeilingMask, path, links) {
                 // The stage has at most the caller's rights, so it cannot get there either.
                 Err(_) if is_closed(path) => {}
                 Err(error) => return Err(error),
@@ -210,7 +207,7 @@ impl DeclaredPaths {
         links: &LinkRule,
         notes: &mut Vec<String>,
     ) -> Result<Self, FileFault> {
-        let mut find = |what: &'static str, paths: &[PathBuf]| {
+        let mut find = |what: PathUse, paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
                 match links.walk(path).map_err(|error| FileFault::from_walk(what, path, error)) {
@@ -221,13 +218,13 @@ impl DeclaredPaths {
             }
             Ok(found)
         };
-        let read = find("the path of the declared `FsRead`", &declared.read)?;
-        Ok(Self { read, write: find("the path of the declared `FsWrite`", &declared.write)? })
+        let read = find(PathUse::Declared(FS_READ), &declared.read)?;
+        Ok(Self { read, write: find(PathUse::Declared(FS_WRITE), &declared.write)? })
     }
 }
 
 /// Follows a path to its end; `None` if nothing exists.
-pub(crate) fn existing(what: &'static str, path: &Path, links: &LinkRule) -> Result<Option<End>, FileFault> {
+pub(crate) fn existing(what: PathUse, path: &Path, links: &LinkRule) -> Result<Option<End>, FileFault> {
     match links.walk(path) {
         Ok(end) => Ok(Some(end)),
         Err(error) if error.is_absent() => Ok(None),

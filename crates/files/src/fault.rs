@@ -1,5 +1,6 @@
 //! Describes why a path of a request cannot be used: the cause, and the fix.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,60 @@ use exeat_policy::shell_word;
 
 use crate::protected::LetThrough;
 use crate::walk::WalkError;
+
+/// The use of a path of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathUse {
+    /// A `--rw`, or a key like it.
+    Writable,
+    /// A `--ro`, or a key like it.
+    ReadOnly,
+    /// A `--mask`, or a key like it.
+    Masked,
+    /// A mask of a ceiling.
+    CeilingMask,
+    /// A policy, a ceiling or another file that decides about the run.
+    Deciding,
+    /// A path of a stage's declaration, with the name of the effect.
+    Declared(&'static str),
+    /// The directory that a stage sees as `/work`.
+    WorkDirectory,
+    /// The directory in which a stage starts.
+    WorkingDirectory,
+    /// A place in the sandbox.
+    Inside,
+    /// A tree of the view.
+    Tree,
+    /// The caller's HOME.
+    Home,
+    /// The directory in which exeat keeps records and keys.
+    State,
+    /// The record of the run.
+    Record,
+    /// The socket of another proxy.
+    ProxySocket,
+}
+
+impl fmt::Display for PathUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Writable => "the writable path",
+            Self::ReadOnly => "the read-only path",
+            Self::Masked => "the masked path",
+            Self::CeilingMask => "the path of a ceiling's mask",
+            Self::Deciding => "the file that decides about this run",
+            Self::Declared(effect) => return write!(f, "the path of the declared `{effect}`"),
+            Self::WorkDirectory => "the work directory",
+            Self::WorkingDirectory => "the working directory",
+            Self::Inside => "as a place inside",
+            Self::Tree => "a tree that is shown",
+            Self::Home => "the home directory",
+            Self::State => "the state directory",
+            Self::Record => "the record",
+            Self::ProxySocket => "the proxy's socket",
+        })
+    }
+}
 
 /// The reason that a view cannot be built as the request asks. The caller can change each by other words.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +71,7 @@ pub enum FileFault {
     #[error("cannot use {what} `{}`", .path.display())]
     Path {
         /// The use of the path.
-        what: &'static str,
+        what: PathUse,
         /// The path.
         path: PathBuf,
         /// The cause.
@@ -26,7 +81,7 @@ pub enum FileFault {
     #[error("{what} `{}` leads through the symbolic link `{}` to `{}`, and a stage could have made that link", .path.display(), .link.display(), .real.display())]
     StrayLink {
         /// The use of the path.
-        what: &'static str,
+        what: PathUse,
         /// The path.
         path: PathBuf,
         /// The link.
@@ -38,7 +93,7 @@ pub enum FileFault {
     #[error("{what} `{}` has another name (a hard link), which a stage could have made", .path.display())]
     SecondName {
         /// The use of the file.
-        what: &'static str,
+        what: PathUse,
         /// The path.
         path: PathBuf,
     },
@@ -46,7 +101,7 @@ pub enum FileFault {
     #[error("{what} `{}` belongs to the process file system: a stage would see this machine's processes", .path.display())]
     Procfs {
         /// The use of the path.
-        what: &'static str,
+        what: PathUse,
         /// The path.
         path: PathBuf,
     },
@@ -92,14 +147,9 @@ fn lacking(effect: &str, ceiling: Option<&str>) -> String {
 }
 
 impl FileFault {
-    /// The `what` of [`FileFault::Path`] for a `--rw` or a key like it.
-    pub(crate) const WRITABLE: &str = "the writable path";
-    /// The `what` of [`FileFault::Path`] for a `--ro` or a key like it.
-    pub(crate) const READ_ONLY: &str = "the read-only path";
-
     /// Reports why a path cannot be used.
     #[must_use]
-    pub fn from_walk(what: &'static str, path: &Path, error: WalkError) -> Self {
+    pub fn from_walk(what: PathUse, path: &Path, error: WalkError) -> Self {
         let path = path.to_path_buf();
         match error {
             WalkError::Link { link, end: real } => Self::StrayLink { what, path, link, real },
@@ -119,11 +169,15 @@ impl FileFault {
     #[must_use]
     pub fn fix(&self) -> Option<String> {
         Some(match self {
-            Self::Path { what: Self::WRITABLE, path, source } if source.kind() == io::ErrorKind::NotFound => {
+            Self::Path { what: PathUse::Writable, path, source }
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
                 format!("mkdir -p {}; or leave it out", path.display())
             }
             // An empty directory instead of an input would pass for one without data.
-            Self::Path { what: Self::READ_ONLY, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Self::Path { what: PathUse::ReadOnly, source, .. }
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
                 "check the path; or leave it out".into()
             }
             Self::Path { .. } => return None,

@@ -28,7 +28,7 @@ use exeat_policy::{Nested, Size, View};
 use nix::unistd::{Uid, geteuid};
 
 use crate::bounds::{DeclaredPaths, Extent, Limit, existing};
-use crate::fault::FileFault;
+use crate::fault::{FileFault, PathUse};
 use crate::lists;
 use crate::permissions::{Ids, doubtful_link, is_open_to};
 
@@ -52,10 +52,6 @@ const AGENTS: &str = include_str!("agents.txt");
 const RUN_SIZE: u64 = 64 << 20;
 /// Bytes of `/dev/shm`: browsers and databases share memory there.
 const SHM_SIZE: u64 = 512 << 20;
-/// The name of a mask in messages.
-const MASKED: &str = "the masked path";
-/// The name of a deciding file in messages.
-const DECIDING: &str = "the file that decides about this run";
 
 /// Places that are private in every view, whatever the host has there.
 const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"];
@@ -322,7 +318,7 @@ type Places = Vec<(PathBuf, PathBuf)>;
 
 /// A path that takes something from the stage, now and in the next run of the same words.
 struct Restricting {
-    what: &'static str,
+    what: PathUse,
     path: PathBuf,
     end: End,
 }
@@ -404,15 +400,18 @@ impl<'a> Builder<'a> {
         }
         let mut restricting = Vec::new();
         for path in &files.deciding {
-            let end = facts.links.walk(path).map_err(|error| FileFault::from_walk(DECIDING, path, error))?;
-            restricting.push(Restricting { what: DECIDING, path: path.clone(), end });
+            let end = facts
+                .links
+                .walk(path)
+                .map_err(|error| FileFault::from_walk(PathUse::Deciding, path, error))?;
+            restricting.push(Restricting { what: PathUse::Deciding, path: path.clone(), end });
         }
         for path in &files.mask {
-            match existing(MASKED, path, facts.links)? {
+            match existing(PathUse::Masked, path, facts.links)? {
                 Some(end) => {
                     mask_names.entry(end.real.clone()).or_default().push(clean(path));
                     masks.insert(end.real.clone(), Mask { by: By::Caller, why: Why::Masked });
-                    restricting.push(Restricting { what: MASKED, path: path.clone(), end });
+                    restricting.push(Restricting { what: PathUse::Masked, path: path.clone(), end });
                 }
                 None => notes.push(format!("there is no `{}` to mask", path.display())),
             }

@@ -484,7 +484,8 @@ mod tests {
     #[test]
     fn n12_a_fault_of_a_path_is_an_input_error_and_an_ungranted_one_concerns_the_policy() {
         let ungranted = FileFault::Ungranted { effect: "FsRead", path: "/a".into(), ceiling: None };
-        let procfs = FileFault::Procfs { what: "the path", path: "/proc/1".into() };
+        let procfs =
+            FileFault::Procfs { what: exeat_files::fault::PathUse::ReadOnly, path: "/proc/1".into() };
         for (fault, cause) in [(ungranted, "policy"), (procfs, "setup")] {
             let error = Error::from(fault);
             assert_eq!((error.code(), error.cause_word(), error.fix().is_some()), (2, cause, true));

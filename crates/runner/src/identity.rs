@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_contract::NOBODY;
-use exeat_files::fault::FileFault;
+use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::names::is_absent;
 use exeat_files::names::{future_path, true_name};
 use exeat_files::permissions::{Ids, is_root_s_to_make};
@@ -60,7 +60,7 @@ impl StageUser {
     /// Returns the user to use instead of a fresh one, for this reason. `dir` is where the stage starts or must write.
     pub(crate) fn fallback(why: String, dir: &Path) -> Result<Self, Error> {
         let meta = fs::metadata(dir).map_err(|source| FileFault::Path {
-            what: "the working directory",
+            what: PathUse::WorkingDirectory,
             path: dir.to_path_buf(),
             source,
         })?;

@@ -96,7 +96,7 @@ pub use error::{Error, RunLost};
 pub use exeat_compose::{
     AuthError, EnvRule, Fault, FileState, Position, Site, read_credentials_file, read_credentials_variable,
 };
-pub use exeat_files::fault::FileFault;
+pub use exeat_files::fault::{FileFault, PathUse};
 pub use exeat_files::protected::{LetThrough, NoName};
 pub use exeat_files::quarantine::{Leftover, Leftovers};
 pub use exeat_files::request::{Bind, Bounds, Declared, Files, WORK, WorkDir};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
-use exeat_files::fault::FileFault;
+use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
 use exeat_files::names::{future_path, joined, true_name};
 use exeat_files::permissions::Ids;
@@ -40,7 +40,6 @@ use crate::staged::{MountSource, Staged, TreeFault};
 use crate::uids::Own;
 use crate::{environment, host_ports, limits, remedy, upstream, via};
 use exeat_files::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
-use exeat_files::view::work::WORK_PATH;
 
 /// The plan of one run.
 #[derive(Debug)]
@@ -146,12 +145,12 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
     let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
-    let real = |what: &'static str, path: &Path| {
+    let real = |what: PathUse, path: &Path| {
         links.walk(path).map(|end| end.real).map_err(|error| FileFault::from_walk(what, path, error))
     };
-    let cwd = real("the working directory", &request.cwd)?;
+    let cwd = real(PathUse::WorkingDirectory, &request.cwd)?;
     let work = match &request.files.work {
-        Some(WorkDir::Host(dir)) => Some(real(WORK_PATH, dir)?),
+        Some(WorkDir::Host(dir)) => Some(real(PathUse::WorkDirectory, dir)?),
         _ => None,
     };
     let place = Some(state_place(&request.host_env)?);
@@ -193,7 +192,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         (AuditTo::Default, None) => {}
         (AuditTo::Default, Some(place)) => check_outside(&place.dir().join("record"), &built.writable)?,
         (AuditTo::File(record), _) => {
-            let what = "the record";
+            let what = PathUse::Record;
             *record = links
                 .place(&cwd.join(&*record))
                 .map_err(|error| FileFault::from_walk(what, record, error))?;
@@ -733,7 +732,7 @@ fn check_descriptor_outside(
     streams: &[&str],
 ) -> Result<(), Error> {
     let link = PathBuf::from(format!("/proc/self/fd/{}", record.as_raw_fd()));
-    let unreadable = |source| FileFault::Path { what: "the record", path: link.clone(), source };
+    let unreadable = |source| FileFault::Path { what: PathUse::Record, path: link.clone(), source };
     let meta = fs::metadata(&link).map_err(unreadable)?;
     if !meta.is_file() {
         return Ok(());

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_files::fault::FileFault;
+use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::users::{home_of, walk_home};
 use exeat_files::walk::{LinkRule, WalkError};
 use exeat_record::SigningKey;
@@ -113,13 +113,13 @@ pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -
 pub fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Result<RecordDir, Error> {
     let variable = |name: &str| host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = walk_home(variable("HOME"))
-        .map_err(|(home, link)| FileFault::from_walk("the home directory", &home, link))?;
+        .map_err(|(home, link)| FileFault::from_walk(PathUse::Home, &home, link))?;
     let place =
         RecordDir::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).map_err(Error::Place)?;
     let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
     // Other errors of the directory are reported when it is used.
     if let Err(error @ WalkError::Link { .. }) = links.walk_existing(place.dir()) {
-        return Err(FileFault::from_walk("the state directory", place.dir(), error).into());
+        return Err(FileFault::from_walk(PathUse::State, place.dir(), error).into());
     }
     Ok(place)
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use exeat_compose::{Effects, EnvRule, Machine, NextHop, PolicyRequest, Site, compose};
-use exeat_files::fault::FileFault;
+use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::protected::NoName;
 use exeat_files::request::{Bind, Bounds, WorkDir};
 use exeat_policy::{
@@ -690,7 +690,7 @@ fn place(bind: &Bind, cwd: &Path) -> Result<Bind, Error> {
     if dots || !bind.guest.is_absolute() {
         let why = "it must be absolute, without `..`";
         let source = io::Error::new(io::ErrorKind::InvalidInput, why);
-        return Err(FileFault::Path { what: "as a place inside", path: bind.guest.clone(), source }.into());
+        return Err(FileFault::Path { what: PathUse::Inside, path: bind.guest.clone(), source }.into());
     }
     Ok(Bind { guest: bind.guest.components().collect(), host })
 }

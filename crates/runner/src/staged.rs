@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_files::fault::FileFault;
+use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EmptyEntry, Mount, Why};
 use exeat_files::lists;
 use exeat_files::names::{plain_name, rows, true_name};
@@ -237,7 +237,7 @@ impl Staged {
     fn source(&mut self, host: &Path, writable: bool, must: bool) -> Result<Option<MountSource>, TreeFault> {
         let failed = |source| {
             TreeFault::Failed(
-                FileFault::Path { what: "a tree that is shown", path: host.to_path_buf(), source }.into(),
+                FileFault::Path { what: PathUse::Tree, path: host.to_path_buf(), source }.into(),
             )
         };
         // The cache of a user with a home may be missing: that user makes it.

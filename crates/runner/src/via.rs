@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use exeat_files::fault::FileFault;
+use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::walk::{LinkRule, WalkError};
 
 use crate::error::Error;
@@ -28,7 +28,7 @@ pub(crate) fn find(path: &Path, links: &LinkRule, writable: &[PathBuf]) -> Resul
     let real = match links.walk(path) {
         Ok(end) => end.real,
         Err(WalkError::Io(error)) => return Err(dead(error)),
-        Err(link) => return Err(FileFault::from_walk("the proxy's socket", path, link).into()),
+        Err(link) => return Err(FileFault::from_walk(PathUse::ProxySocket, path, link).into()),
     };
     if !fs::metadata(&real).map_err(dead)?.file_type().is_socket() {
         return Err(Error::ViaNoSocket(path.to_path_buf()));

@@ -16,10 +16,10 @@ use nix::unistd::geteuid;
 use super::place::Followed;
 use super::protected::Protected;
 use super::scratch::TMP_SIZE;
-use super::work::{WORK_PATH, holds_home, unwritable};
-use super::{Builder, By, DECIDING, Original, Places, Rank, Restricting, belongs, place, protected};
+use super::work::{holds_home, unwritable};
+use super::{Builder, By, Original, Places, Rank, Restricting, belongs, place, protected};
 use crate::bounds::{Extent, Limit, Tops, describe_change};
-use crate::fault::{FS_READ, FS_WRITE, FileFault};
+use crate::fault::{FS_READ, FS_WRITE, FileFault, PathUse};
 
 impl<'a> Builder<'a> {
     pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool, why: Why) {
@@ -48,9 +48,9 @@ impl<'a> Builder<'a> {
             Some(WorkDir::Host(dir)) => Some(Bind { host: dir.clone(), guest: WORK.into() }),
             _ => None,
         };
-        let named = work.iter().map(|bind| (bind, true, WORK_PATH));
-        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, FileFault::WRITABLE)));
-        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, FileFault::READ_ONLY)));
+        let named = work.iter().map(|bind| (bind, true, PathUse::WorkDirectory));
+        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, PathUse::Writable)));
+        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, PathUse::ReadOnly)));
         for (bind, writable, what) in named {
             let end = self.facts.links.walk(&bind.host);
             let end = end.map_err(|error| FileFault::from_walk(what, &bind.host, error))?;
@@ -65,7 +65,7 @@ impl<'a> Builder<'a> {
                 return Err(FileFault::StrayLink { what, path: bind.host.clone(), link, real });
             }
             self.named.push((bind.host.clone(), host.clone()));
-            if self.files.work.is_some() && bind.guest == Path::new(WORK) && what != WORK_PATH {
+            if self.files.work.is_some() && bind.guest == Path::new(WORK) && what != PathUse::WorkDirectory {
                 self.notes.push(format!(
                     "`{}` is not shown: the work directory is in its place",
                     bind.host.display()
@@ -91,7 +91,7 @@ impl<'a> Builder<'a> {
             let mut tree = Original::new(host, bind.guest.clone(), writable, Why::Requested);
             tree.words = Some(words);
             let name = format!("`{}`", bind.host.display());
-            tree.extent = self.bounded(&name, tree.extent.clone(), what != WORK_PATH);
+            tree.extent = self.bounded(&name, tree.extent.clone(), what != PathUse::WorkDirectory);
             trees.push(tree);
         }
         Ok(trees)
@@ -164,7 +164,8 @@ impl<'a> Builder<'a> {
             protected::find(&tops, self.git_is_open, &self.let_through, &self.files.settings, self.facts)?;
         self.check_restricting(&tops)?;
         // A file that decided about this run decides about the next one, too.
-        let deciding = self.restricting.iter().filter(|it| it.what == DECIDING).map(|it| &it.end.real);
+        let deciding =
+            self.restricting.iter().filter(|it| it.what == PathUse::Deciding).map(|it| &it.end.real);
         protected.paths.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
         if self.host_mounts.are_below(&tops) {
             // A mount of the host's in a tree may show them a second time.
@@ -262,7 +263,7 @@ impl<'a> Builder<'a> {
             let can_replace = |link: &&PathBuf| tops.iter().any(|top| link.starts_with(top));
             if let Some(link) = end.links.iter().find(can_replace) {
                 let (path, link, real) = (path.clone(), link.clone(), end.real.clone());
-                return Err(FileFault::StrayLink { what, path, link, real });
+                return Err(FileFault::StrayLink { what: *what, path, link, real });
             }
             let about = end.metadata();
             let has_names = |about: &fs::Metadata| {
@@ -271,8 +272,9 @@ impl<'a> Builder<'a> {
             let is_in_reach = |about: &fs::Metadata| {
                 tops.iter().any(|top| fs::metadata(top).is_ok_and(|top| top.dev() == about.dev()))
             };
-            if *what == DECIDING && about.is_ok_and(|about| has_names(&about) && is_in_reach(&about)) {
-                return Err(FileFault::SecondName { what, path: path.clone() });
+            if *what == PathUse::Deciding && about.is_ok_and(|about| has_names(&about) && is_in_reach(&about))
+            {
+                return Err(FileFault::SecondName { what: *what, path: path.clone() });
             }
         }
         Ok(())
@@ -480,7 +482,7 @@ impl<'a> Builder<'a> {
             // A directory above it could be renamed away and made anew.
             self.pin(&joined(at, below));
             let words = words.map(|words| joined(words, below));
-            let is_deciding = |it: &Restricting| it.what == DECIDING && it.end.real == *path;
+            let is_deciding = |it: &Restricting| it.what == PathUse::Deciding && it.end.real == *path;
             let why = if self.restricting.iter().any(is_deciding) { Why::Deciding } else { Why::Protected };
             self.bind(path, &joined(at, below), false, words.as_deref(), why);
             for open in protected.holes(path) {

@@ -94,9 +94,6 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The name of a work directory in messages.
-pub const WORK_PATH: &str = "the work directory";
-
 /// Whether a directory holds more than a toolchain: homes, other programs' files, or the kernel's.
 pub(super) fn is_too_much(real: &Path, home: &Path) -> bool {
     const FOR_EVERYTHING: [&str; 8] = ["/home", "/media", "/mnt", "/run", "/srv", "/tmp", "/var", "/var/tmp"];
