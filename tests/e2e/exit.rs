@@ -131,7 +131,10 @@ fn result_cause(cx: &Cx) {
         assert!(fault["error"].as_str().is_some_and(|text| text.contains(why)), "{fault}");
     }
     let late = cx.exeat(["run", "--timeout", "200ms", "--", "sleep", "60"]).run();
-    late.exits(124).says("the stage reached its time limit of 200ms (timeout)");
+    late.exits(124)
+        .says("exeat: time limit of 200ms reached; the stage was stopped\nexeat: record: exeat audit show ");
+    let quiet = cx.exeat(["run", "--quiet", "--timeout", "200ms", "--", "sleep", "60"]).run();
+    assert_eq!(quiet.exits(124).stderr(), "exeat: time limit of 200ms reached; the stage was stopped\n");
 }
 
 fn on_denied(cx: &Cx) {
@@ -347,19 +350,19 @@ fn process_limits(cx: &Cx) {
         let words = [&["run"], flags, &["--", "sh", "-c", script]].concat();
         cx.exeat(words.iter()).run()
     };
-    let note = "SIGXCPU: its limit cpu_time is 1s";
+    let reached = "exeat: cpu_time limit of 1s reached; ";
     run(&["--set", "limits.cpu_time=1s"], "while :; do :; done")
         .exits(152)
-        .says("the stage was killed by")
-        .says(note);
+        .says(reached)
+        .says("the stage was killed by SIGXCPU");
     run(&["--set", "limits.cpu_time=1s"], "sh -c 'while :; do :; done'; exit $?")
         .exits(152)
-        .says("as a shell does")
-        .says(note);
+        .says(reached)
+        .says("as a shell does");
     let write = "exec head -c 2000000 /dev/zero >file";
-    run(&["--set", "limits.file_size=1MB"], write).exits(153).says("SIGXFSZ: its limit file_size is 1MB");
     let quiet = run(&["--quiet", "--set", "limits.file_size=1MB"], write);
-    assert_eq!(quiet.exits(153).stderr(), "", "{quiet:?}");
+    let line = "exeat: file_size limit of 1MB reached; the stage was killed by SIGXFSZ\n";
+    assert_eq!(quiet.exits(153).stderr(), line, "{quiet:?}");
     // Without the limit the cause is unknown.
     let other = run(&[], "kill -XFSZ $$");
     assert_eq!(other.exits(153).stderr(), "", "{other:?}");

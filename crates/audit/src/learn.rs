@@ -100,6 +100,11 @@ pub struct Known<'a> {
 }
 
 impl Learned {
+    /// Returns whether a connection was let through.
+    pub fn is_any(&self) -> bool {
+        !self.host_ports.is_empty() || self.targets.values().any(|target| target.let_through > 0)
+    }
+
     /// Takes the evidence for a policy from a summary for grants.
     pub fn new(summary: &Summary) -> Learned {
         let mut learned = Learned {

@@ -94,7 +94,9 @@ impl RunSummary {
         let tail = Tail::read(&mut file, meta.len())?;
         self.last = tail.records.last().and_then(|last| Moment::parse(&last.ts));
         self.end = tail.end().map(Box::new);
-        Ok(())
+        // Another record may begin with a damaged line, and its last lines say more than this would.
+        let is_strange = self.holds.is_none() && self.end.is_none() && meta.len() > 0 && !self.is_bare;
+        if is_strange { Err(io::Error::other("it does not begin as a record does")) } else { Ok(()) }
     }
 
     fn first_line(&mut self, line: &[u8]) {

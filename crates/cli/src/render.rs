@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 
 use exeat_audit::query::last_part;
-use exeat_policy::{printable, shell_word};
+use exeat_policy::{Limits, printable, shell_word};
 use exeat_record::{Proto, signal_name};
 use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, OnDenied, OtherProxy, Outcome};
+
+use nix::libc::{SIGXCPU, SIGXFSZ};
 
 use crate::failure::in_house;
 use crate::terminal::{Paint, speaker};
@@ -18,6 +20,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) summary: &'a ConnectionSummary,
     /// The end of the stage; `None` if there was no stage (`exeat proxy`).
     pub(crate) ended: Option<Ended>,
+    /// Why exeat or the kernel ended the stage, if so.
+    pub(crate) reason: Option<String>,
     /// The argument of `exeat audit show` for the record; `None` if the record went to a descriptor.
     pub(crate) record: Option<String>,
     /// The last hashes of the record and the ledger, for a log that keeps this text; `None` if they are not signed.
@@ -26,6 +30,29 @@ pub(crate) struct Ending<'a> {
     pub(crate) llm: bool,
     /// The effect of a denial on the run.
     pub(crate) on_denied: OnDenied,
+}
+
+/// Describes why the stage ended, if a limit or somebody else ended it. The kernel ends a process at some limits (setrlimit(2)): the stage,
+/// or a command of its shell. Somebody else may have sent that signal, so the line names it.
+pub(crate) fn reason(ended: Ended, limits: &Limits) -> Option<String> {
+    let (signal, how) = match ended {
+        Ended::Limit(reached) => return Some(format!("{reached} reached; the stage was stopped")),
+        Ended::Timeout => {
+            return Some(format!("time limit of {} reached; the stage was stopped", limits.timeout?));
+        }
+        Ended::Stopped(stopped) => return Some(stopped.to_string()),
+        Ended::Signal(signal) => (signal, "the stage was killed by"),
+        Ended::Exit(code) => {
+            (i32::from(code) - 128, "the stage exited as a shell does whose command was killed by")
+        }
+        _ => return None,
+    };
+    let (name, limit) = match signal {
+        SIGXCPU => ("SIGXCPU", format!("cpu_time limit of {}", limits.cpu_time?)),
+        SIGXFSZ => ("SIGXFSZ", format!("file_size limit of {}", limits.file_size?)),
+        _ => return None,
+    };
+    Some(format!("{limit} reached; {how} {name}"))
 }
 
 /// Formats the root of a record, and the number and the digest of the run in the ledger, with 16 digits of each hash. A log with this line
@@ -70,19 +97,35 @@ const SHOWN: usize = 10;
 const CELL: usize = 300;
 
 impl Ending<'_> {
-    /// Formats the lines of the summary, each with its newline. Empty if nothing was denied, nothing failed and no limit was
-    /// reached.
+    /// Formats the line that `--quiet` leaves: why exeat ended the run. Empty if the stage ended by itself.
+    pub(crate) fn render_reason(&self) -> String {
+        let denied = || matches!(self.ended, Some(Ended::Denied)).then(|| self.headline());
+        let line = self.reason.clone().or_else(denied).map(|line| format!("{}: {line}\n", speaker()));
+        line.unwrap_or_default()
+    }
+
+    /// Formats the lines of the summary, each with its newline. Empty if nothing was denied, nothing failed and the stage ended by itself.
     pub(crate) fn render(&self, paint: Paint) -> String {
+        let exeat = speaker();
+        let mut out = String::new();
+        if let Some(reason) = &self.reason {
+            out.push_str(&format!("{exeat}: {reason}\n"));
+        }
+        if !is_silent(self.summary) {
+            self.render_hosts(&mut out, paint);
+        }
+        if !out.is_empty()
+            && let Some(show) = self.show("")
+        {
+            // A comment, so that the line can be pasted as it is.
+            out.push_str(&format!("{exeat}: record: {show}{}\n", prefixed("  # ", &self.seal)));
+        }
+        out
+    }
+
+    fn render_hosts(&self, out: &mut String, paint: Paint) {
         let ConnectionSummary { denied, failed, would_deny, .. } = self.summary;
         let exeat = speaker();
-        let mut out = match self.ended {
-            Some(Ended::Limit(reached)) => format!("{exeat}: {reached} reached; the stage was stopped\n"),
-            Some(Ended::Stopped(stopped)) => format!("{exeat}: {stopped}\n"),
-            _ => String::new(),
-        };
-        if is_silent(self.summary) {
-            return out;
-        }
         let mut rows: Vec<Row> =
             most_first(denied, |host| host.count).map(|host| Row::for_host(DENIED, host)).collect();
         rows.extend(most_first(would_deny, |host| host.count).map(|host| Row::for_host(WOULD_DENY, host)));
@@ -120,11 +163,6 @@ impl Ending<'_> {
                 "  the stage declares `Llm`, which grants no host: name the model's, or see exeat preset\n",
             );
         }
-        if let Some(show) = self.show("") {
-            // A comment, so that the line can be pasted as it is.
-            out.push_str(&format!("{exeat}: record: {show}{}\n", prefixed("  # ", &self.seal)));
-        }
-        out
     }
 
     fn headline(&self) -> String {
@@ -150,6 +188,7 @@ impl Ending<'_> {
         parts.push(format!("{reached} reached"));
         let end = match self.ended {
             // The line above contains it.
+            _ if self.reason.is_some() => return parts.join(", "),
             None | Some(Ended::Limit(_) | Ended::Stopped(_) | Ended::Timeout | Ended::Uncovered) => {
                 return parts.join(", ");
             }

@@ -218,7 +218,7 @@ fn a_path_of_a_policy_that_is_missing_is_named_with_its_line() {
     let (code, out, said) = home.run(&words);
     let place = home.0.display();
     let expect = format!(
-        "exeat: error: p.toml:5: there is no `{place}/out` for `rw` to show (and 1 more of the policy's paths)\n  hint: mkdir -p {place}/out; or leave it out\n"
+        "exeat: error: p.toml:5: there is no `{place}/out` for `rw` to show, nor `{place}/more`\n  hint: mkdir -p {place}/out; or leave it out\n"
     );
     assert_eq!((code, out.as_str(), said), (2, "", expect));
     fs::create_dir(home.0.join("out")).unwrap();

@@ -14,6 +14,9 @@ use crate::machine::Machine;
 use crate::named::{LoadedFile, place_error};
 use crate::request::EnvRule;
 
+/// Missing paths of a policy that are named beside the first one.
+const MOST_MISSING: usize = 5;
+
 /// The merged settings of policy files and effects that are not rules.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
@@ -119,9 +122,11 @@ impl Settings {
             |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         let mut missing = self.places.iter().filter(|(path, ..)| is_missing(path));
         let (path, key, place) = missing.next()?;
-        let more = match missing.count() {
-            0 => String::new(),
-            more => format!(" (and {more} more of the policy's paths)"),
+        let others: Vec<String> = missing.map(|(path, ..)| format!("`{}`", path.display())).collect();
+        let more = match others.get(..MOST_MISSING.min(others.len())).unwrap_or_default() {
+            [] => String::new(),
+            named if named.len() == others.len() => format!(", nor {}", named.join(", ")),
+            named => format!(", nor {} and {} more", named.join(", "), others.len() - named.len()),
         };
         let failure =
             Fault::input(format!("{place}: there is no `{}` for `{key}` to show{more}", path.display()));

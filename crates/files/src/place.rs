@@ -20,6 +20,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use crate::names::rename_new;
 use crate::quarantine::random;
 use crate::walk::{End, LinkRule};
 
@@ -127,6 +128,8 @@ pub struct FilePlace {
     directory: OwnedFd,
     path: PathBuf,
     name: OsString,
+    /// Whether it replaces no file.
+    is_new: bool,
 }
 
 impl FilePlace {
@@ -139,7 +142,7 @@ impl FilePlace {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         let (directory, name) = LinkRule::from_env().walk_parent(path)?;
-        Ok(Self { path: directory.real.join(&name), directory: directory.file, name })
+        Ok(Self { path: directory.real.join(&name), directory: directory.file, name, is_new: false })
     }
 
     /// Finds out whether a file can be made there.
@@ -150,6 +153,12 @@ impl FilePlace {
         let (draft, _) = self.draft(0o600)?;
         self.unlink(&draft)?;
         Ok(self)
+    }
+
+    /// Has it replace no file: also one that comes meanwhile stays, and writing is an error.
+    #[must_use]
+    pub fn only_new(self) -> Self {
+        Self { is_new: true, ..self }
     }
 
     /// The real path, as it was when the directory was opened.
@@ -232,7 +241,11 @@ impl FilePlace {
         if !is_there(draft)? {
             return Ok(false);
         }
-        match renameat(&self.directory, draft, &self.directory, &*self.name) {
+        let renamed = match self.is_new {
+            true => rename_new(&self.directory, draft, &self.directory, &self.name),
+            false => renameat(&self.directory, draft, &self.directory, &*self.name),
+        };
+        match renamed {
             // The draft is gone, or something else has its name now.
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
             renamed => renamed?,

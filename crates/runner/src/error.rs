@@ -44,6 +44,14 @@ pub enum Error {
         /// The writable tree.
         tree: PathBuf,
     },
+    /// The directory in which exeat keeps records and keys would be inside a tree that the stage can write.
+    #[error("`{}`, in which exeat keeps its records and keys, would lie in `{}`, which the stage can write", .dir.display(), .tree.display())]
+    RecordsInside {
+        /// The directory.
+        dir: PathBuf,
+        /// The writable tree.
+        tree: PathBuf,
+    },
     /// The listener would be reachable from other hosts on the network.
     #[error("`{0}` is not a loopback address: everybody who reaches it could use the proxy")]
     ListenAnywhere(std::net::SocketAddr),
@@ -307,6 +315,7 @@ impl Error {
             | Self::Files(_)
             | Self::TooMany { .. }
             | Self::RecordInside { .. }
+            | Self::RecordsInside { .. }
             | Self::ListenAnywhere(_)
             | Self::Nul(_)
             | Self::EnvName(_)
@@ -385,6 +394,9 @@ impl Error {
             Self::RecordInside { .. } => {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())
             }
+            Self::RecordsInside { .. } => Some(
+                "XDG_STATE_HOME=DIR keeps exeat's own files elsewhere; or show the stage only a directory of it".into(),
+            ),
             Self::KeyInside { .. } => {
                 Some(
                     "--audit-key FILE names another one, outside the working directory and every --rw; --audit-key none leaves the record without signature"

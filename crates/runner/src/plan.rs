@@ -190,7 +190,14 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     notes.extend(core_dump_note());
     match (&mut request.audit, &place) {
         (AuditTo::Default, None) => {}
-        (AuditTo::Default, Some(place)) => check_outside(&place.dir().join("record"), &built.writable)?,
+        (AuditTo::Default, Some(place)) => {
+            check_outside(&place.dir().join("record"), &built.writable).map_err(|error| match error {
+                Error::RecordInside { tree, .. } => {
+                    Error::RecordsInside { dir: place.dir().to_path_buf(), tree }
+                }
+                error => error,
+            })?;
+        }
         (AuditTo::File(record), _) => {
             let what = PathUse::Record;
             *record = links

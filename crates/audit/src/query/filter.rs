@@ -65,7 +65,8 @@ impl Filter {
         self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted.passes(record))
     }
 
-    fn wants_all_decisions(&self) -> bool {
+    /// Returns whether it leaves out no decision of a run.
+    pub fn wants_all_decisions(&self) -> bool {
         self.verdicts.is_empty()
             && self.hosts.is_empty()
             && self.reasons.is_empty()

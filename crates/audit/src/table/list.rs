@@ -23,20 +23,19 @@ pub fn list(
     }
     let name = |run: &RunSummary| match run.run {
         Some(run) => names.get(&run).cloned().unwrap_or_else(|| run.to_string()),
-        None => "-".to_owned(),
+        None => run
+            .path
+            .file_name()
+            .map_or_else(|| "-".to_owned(), |name| printable_ascii(&name.to_string_lossy()).into_owned()),
     };
     let width = runs.iter().map(|run| name(run).len()).max().unwrap_or_default();
     let heads = ["RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "FAILED", "STAGE", "COMMAND"];
-    let widths = [width.cast_signed(), 19, 10, -7, -6, -5, -6, 16, 0];
+    let ends: Vec<_> = runs.iter().map(end_of).collect();
+    let end_width = ends.iter().map(|(end, _)| end.len()).max().unwrap_or_default().max(10);
+    let widths = [width.cast_signed(), 19, end_width.cast_signed(), -7, -6, -5, -6, 16, 0];
     writeln!(out, "{}", line(&widths, heads.map(plain), false))?;
-    for run in runs {
+    for (run, (end, style)) in runs.iter().zip(ends) {
         let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
-        let (end, style) = match (&run.end, &run.problem) {
-            (_, Some(_)) => ("unreadable".to_owned(), Some(RED)),
-            (None, None) if run.running => ("running".to_owned(), Some(GREEN)),
-            (None, None) => ("unfinished".to_owned(), Some(YELLOW)),
-            (Some(end), None) => (short_end(end), None),
-        };
         let number = |of: fn(&Record) -> Option<u64>, style| {
             let value = run.end.as_deref().and_then(of);
             (count(value), value.filter(|it| *it > 0).and(style))
@@ -56,6 +55,16 @@ pub fn list(
         writeln!(out, "{}", line(&widths, cells, color))?;
     }
     Ok(())
+}
+
+/// Returns the end of a run in words, and its color.
+fn end_of(run: &RunSummary) -> (String, Option<&'static str>) {
+    match (&run.end, &run.problem) {
+        (_, Some(_)) => ("unreadable".to_owned(), Some(RED)),
+        (None, None) if run.running => ("running".to_owned(), Some(GREEN)),
+        (None, None) => ("unfinished".to_owned(), Some(YELLOW)),
+        (Some(end), None) => (short_end(end), None),
+    }
 }
 
 /// Counts what failed without a denial: failed connections, and names and connections with the verdict `error`.

@@ -33,8 +33,8 @@ pub(crate) fn run(args: LearnArgs, parent: Pid, paint: Paint) -> Result<Exit, Fa
     let quiet = args.quiet;
     let finished = run::carry_out(args, parent, paint)?;
     let exit = finished.exit;
-    let learned = learned(&finished).and_then(|text| match sink {
-        Some(sink) => sink.write(&text, quiet),
+    let learned = learned(&finished).and_then(|(text, is_any)| match sink {
+        Some(sink) => sink.write(&text, is_any, quiet),
         None => {
             stdio::write_stderr("exeat: learned policy; --output FILE writes it:\n");
             stdio::write_stderr(&text);
@@ -69,7 +69,8 @@ fn can_learn(args: &crate::args::RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn learned(finished: &Finished) -> Result<String, Failure> {
+/// Returns the learned policy, and whether it allows anything.
+fn learned(finished: &Finished) -> Result<(String, bool), Failure> {
     let Some(record) = &finished.record else {
         return Err(Failure::could("the run left no record to learn from"));
     };
@@ -83,7 +84,9 @@ fn learned(finished: &Finished) -> Result<String, Failure> {
         denied: false,
         today: today(),
     };
-    Learned::new(&summary).policy_file(&known).map_err(|error| Failure::could("cannot learn").because(error))
+    let learned = Learned::new(&summary);
+    let text = learned.policy_file(&known);
+    text.map(|text| (text, learned.is_any())).map_err(|error| Failure::could("cannot learn").because(error))
 }
 
 /// The output file of the policy, opened before the stage runs.
@@ -106,11 +109,12 @@ impl Sink {
         }
     }
 
-    fn write(self, text: &str, quiet: bool) -> Result<(), Failure> {
+    fn write(self, text: &str, is_any: bool, quiet: bool) -> Result<(), Failure> {
         let written = self.output.write(0o666, |out| out.write_all(text.as_bytes()));
         match (written, self.shown) {
             (Ok(()), Some(shown)) if !quiet => {
-                stdio::line("note", &format!("learned policy: {shown}"));
+                let nothing = if is_any { "" } else { " (it allows nothing, as nothing was reached)" };
+                stdio::line("note", &format!("learned policy: {shown}{nothing}"));
                 Ok(())
             }
             (Ok(()), _) => Ok(()),
@@ -131,5 +135,8 @@ pub(crate) fn output_at(path: &Path, force: bool) -> Result<place::Output, Failu
     if matches!(output, place::Output::Whole(_)) && !force && path.symlink_metadata().is_ok() {
         return Err(Failure::input(format!("`{shown}` is there already")).hint("--force replaces it"));
     }
-    Ok(output)
+    Ok(match output {
+        place::Output::Whole(place) if !force => place::Output::Whole(place.only_new()),
+        output => output,
+    })
 }

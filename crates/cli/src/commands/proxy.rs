@@ -123,8 +123,16 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         let record = record.get().map(|path| audit::name_of(path, place.as_ref()));
         let on_denied = exeat_runner::OnDenied::Note;
         stdio::write_stderr(
-            &Ending { summary: &summary, ended: None, record, seal: None, llm: false, on_denied }
-                .render(paint),
+            &Ending {
+                summary: &summary,
+                ended: None,
+                reason: None,
+                record,
+                seal: None,
+                llm: false,
+                on_denied,
+            }
+            .render(paint),
         );
     }
     Ok(Exit::Yes)

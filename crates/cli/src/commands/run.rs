@@ -10,7 +10,6 @@ use clap::error::{ContextKind, ContextValue};
 use exeat_compose::Machine;
 use exeat_policy::{HostPort, Limits, Policy};
 use exeat_runner::{Ended, LineCallback, OnDenied, Outcome, Oversight, Parent, RunResult};
-use nix::libc::{SIGXCPU, SIGXFSZ};
 use nix::unistd::Pid;
 
 use crate::args::audit::KeyFrom;
@@ -121,18 +120,20 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         let failure = if outcome.ended == Ended::NotFound { failure.hint(hint) } else { failure };
         failure.report_on_stderr(outcome.ended.into(), is_json, paint);
     }
-    let silent = render::is_silent(&outcome.summary);
-    if let Some(note) = at_a_limit(outcome.ended, &limits).filter(|_| !quiet) {
-        stdio::line("note", &note);
-    }
-    if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_) | Ended::Stopped(_))) {
-        // Finding the short name lists every record, so it is done only if the name is printed.
-        let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
-        let seal = render::seal(&outcome);
-        let ended = Some(outcome.ended);
-        let ending = Ending { summary: &outcome.summary, ended, record, seal, llm, on_denied };
-        stdio::write_stderr(&ending.render(paint));
-    }
+    let reason = render::reason(outcome.ended, &limits);
+    // Finding the short name lists every record, so it is done only if the name is printed.
+    let is_named = !quiet && (reason.is_some() || !render::is_silent(&outcome.summary));
+    let record = outcome.audit.as_deref().filter(|_| is_named);
+    let ending = Ending {
+        summary: &outcome.summary,
+        ended: Some(outcome.ended),
+        reason,
+        record: record.map(|path| audit::name_of(path, place.as_ref())),
+        seal: render::seal(&outcome),
+        llm,
+        on_denied,
+    };
+    stdio::write_stderr(&if quiet { ending.render_reason() } else { ending.render(paint) });
     if let Some(through) = outcome.through.as_ref().filter(|_| !quiet) {
         stdio::write_stderr(&render::through(&outcome.summary, through));
     }
@@ -229,27 +230,6 @@ struct Done {
     limits: Limits,
     policy: Policy,
     host_ports: Vec<HostPort>,
-}
-
-/// Describes the end of a stage at its time limit, or at a limit that the kernel holds for each process (setrlimit(2)): its own, or that
-/// of a command of its shell. Somebody else may have sent the signal, so the line names it.
-fn at_a_limit(ended: Ended, limits: &Limits) -> Option<String> {
-    let (signal, how) = match ended {
-        Ended::Signal(signal) => (signal, "the stage was killed by"),
-        Ended::Exit(code) => {
-            (i32::from(code) - 128, "the stage exited as a shell does whose command was killed by")
-        }
-        Ended::Timeout => {
-            return Some(format!("the stage reached its time limit of {} (timeout)", limits.timeout?));
-        }
-        _ => return None,
-    };
-    let (name, limit) = match signal {
-        SIGXCPU => ("SIGXCPU", format!("cpu_time is {}", limits.cpu_time?)),
-        SIGXFSZ => ("SIGXFSZ", format!("file_size is {}", limits.file_size?)),
-        _ => return None,
-    };
-    Some(format!("{how} {name}: its limit {limit}"))
 }
 
 fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure> {

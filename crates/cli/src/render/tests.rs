@@ -26,10 +26,20 @@ fn render(summary: &ConnectionSummary, ended: Option<Ended>, record: Option<&str
     paint(Paint::PLAIN, summary, ended, record)
 }
 
+fn limits() -> Limits {
+    Limits {
+        timeout: Some("2s".parse().unwrap()),
+        cpu_time: Some("1s".parse().unwrap()),
+        file_size: Some("2MB".parse().unwrap()),
+        ..Limits::default()
+    }
+}
+
 fn paint(paint: Paint, summary: &ConnectionSummary, ended: Option<Ended>, record: Option<&str>) -> String {
     Ending {
         summary,
         ended,
+        reason: ended.and_then(|ended| reason(ended, &limits())),
         record: record.map(str::to_owned),
         seal: None,
         llm: false,
@@ -151,8 +161,19 @@ fn a_limit_that_was_reached_is_said_once() {
     let reached = Some(Ended::Limit(Reached::Memory("2GiB".parse().unwrap())));
     assert_eq!(
         render(&ConnectionSummary::default(), reached, Some("x")),
-        "exeat: memory limit of 2GiB reached; the stage was stopped\n"
+        "exeat: memory limit of 2GiB reached; the stage was stopped\nexeat: record: exeat audit show x\n"
     );
+    for (ended, line) in [
+        (Ended::Timeout, "time limit of 2s reached; the stage was stopped"),
+        (Ended::Signal(24), "cpu_time limit of 1s reached; the stage was killed by SIGXCPU"),
+        (
+            Ended::Exit(153),
+            "file_size limit of 2MB reached; the stage exited as a shell does whose command was killed by SIGXFSZ",
+        ),
+    ] {
+        assert_eq!(reason(ended, &limits()).unwrap(), line);
+        assert_eq!(reason(ended, &Limits::default()), None, "the cause is unknown");
+    }
     let summary = ConnectionSummary {
         denied: vec![denied("a.example", 443, "no", 1, None)],
         ..ConnectionSummary::default()
@@ -187,6 +208,7 @@ fn only_failures() {
         ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Timeout), Some("my records/run.jsonl")), @r"
+    exeat: time limit of 2s reached; the stage was stopped
     exeat: 1 host failed, 0 reached
       failed  2x  a.example:443   connection refused (not a policy denial)
     exeat: record: exeat audit show 'my records/run.jsonl'

@@ -211,6 +211,7 @@ fn l17_the_last_line_has_the_root_and_the_ledger() {
     let ending = crate::render::Ending {
         summary: &outcome.summary,
         ended: Some(outcome.ended),
+        reason: None,
         record: Some("01JD8Z3V5Q".into()),
         seal: crate::render::seal(&outcome),
         llm: false,

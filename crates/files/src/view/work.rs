@@ -38,9 +38,12 @@ impl<'a> Builder<'a> {
             return None;
         }
         if let Some(why) = holds_home(self.facts, cwd).filter(|_| self.kind != View::Host) {
-            self.notes.push(format!(
-                "the working directory `{shown}` is empty for the stage but for what flags name: {why}"
-            ));
+            let mut named = self.files.ro.iter().chain(&self.files.rw).map(|bind| clean(&bind.host));
+            if !named.any(|host| host == *cwd) {
+                self.notes.push(format!(
+                    "the working directory `{shown}` is empty for the stage but for what flags name: {why}"
+                ));
+            }
             self.is_cwd_empty = true;
             return None;
         }

@@ -3,9 +3,10 @@
 use exeat_audit::query::Filter;
 use exeat_audit::runs::RunSummary;
 use exeat_audit::table;
+use exeat_policy::file::PRESET_STAGE;
 
-use super::select::{NOTHING, filter, select_any};
-use super::{Out, Source, Stopped, place_of};
+use super::select::{NOTHING, filter, has_any, select_any};
+use super::{Out, Stopped, place_of};
 use crate::args::audit::ListArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -17,11 +18,18 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     let place = place_of(&crate::request::here()?).ok();
     let selected = select_any(&args.records)?;
     let mut exit = selected.exit();
+    for found in &selected.found {
+        let Some(why) = &found.run.problem else { continue };
+        if found.source.path().is_some_and(|path| path.symlink_metadata().is_err()) {
+            return Err(Failure::input(format!("cannot read {}", found.source)).because(why.clone()));
+        }
+        exit = Exit::No;
+    }
     let hosts = Filter { hosts: args.host.clone(), ..filter(&args.records) };
     let mut runs: Vec<RunSummary> = Vec::new();
     for found in selected.found.into_iter().filter(|found| found.twin.is_none() && passes(args, &found.run)) {
         let asks = args.host.is_empty()
-            || asks_for(&found.source, &hosts).unwrap_or_else(|failure| {
+            || has_any(&found.source, &hosts).unwrap_or_else(|failure| {
                 stdio::line("warning", &failure.plain_text());
                 exit = Exit::No;
                 false
@@ -46,17 +54,12 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Whether a run asked for one of these hosts, as far as its record can be read.
-fn asks_for(source: &Source, hosts: &Filter) -> Result<bool, Failure> {
-    for record in source.open()? {
-        if hosts.passes(&record.map_err(|error| source.unreadable(error))?) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
+/// A preset's question to a package manager fails and is refused as it may: it is listed only without a selection, or by its stage.
 fn passes(args: &ListArgs, run: &RunSummary) -> bool {
+    let is_preset = run.stage.as_deref().is_some_and(|stage| stage.starts_with(PRESET_STAGE));
+    if is_preset && (args.failed || args.denied) && args.records.selection.stage.is_empty() {
+        return false;
+    }
     let denied = run.end.as_ref().is_some_and(|end| end.denied.max(end.would_deny).unwrap_or(0) > 0);
     (!args.failed || run.failed()) && (!args.denied || denied)
 }

@@ -327,6 +327,16 @@ fn select_from(
     Ok(Selected { found, strange: warned(strange) })
 }
 
+/// Returns whether a line of a record passes a filter, as far as the record can be read.
+pub(super) fn has_any(source: &Source, filter: &Filter) -> Result<bool, Failure> {
+    for record in source.open()? {
+        if filter.passes(&record.map_err(|error| source.unreadable(error))?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Summarizes the first line and the last lines of a record. Reads nothing from a source that can be read only once.
 fn summary_of(source: &Source) -> RunSummary {
     match source {

@@ -3,11 +3,12 @@
 use exeat_audit::query::Filter;
 use exeat_audit::table;
 
-use super::select::{filter, select_to_show};
+use super::select::{filter, has_any, select_to_show};
 use super::{Out, Source, Stopped};
 use crate::args::audit::ShowArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::stdio;
 use crate::terminal::Paint;
 
 /// Shows records, one after the other.
@@ -29,7 +30,14 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
         return super::follow::run(args, &filter, &sources, paint);
     }
     let mut damaged = selected.is_damaged();
+    let mut without = 0;
     for source in sources.iter().copied() {
+        // The headers of many runs would bury the few decisions that are wanted.
+        let may_skip = sources.len() > 1 && !filter.wants_all_decisions() && !args.format.is_json();
+        if may_skip && source.path().is_some() && !has_any(source, &filter)? {
+            without += 1;
+            continue;
+        }
         let mut reader = source.open()?;
         let mut out = Out::new();
         let shown = match sources.len() {
@@ -49,6 +57,9 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
             super::note_flaws(source, &reader);
         }
         damaged |= super::is_damaged(&reader);
+    }
+    if without > 0 {
+        stdio::line("note", &format!("{without} more runs have no such decision"));
     }
     if !sources.is_empty() {
         super::note_signature();

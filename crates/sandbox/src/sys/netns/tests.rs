@@ -48,6 +48,7 @@ fn in_network_after(
 const AGAIN: &str = "EXEAT_TEST_IN_A_USER_NAMESPACE";
 
 /// Runs this test again as root of a user namespace.
+#[expect(clippy::disallowed_methods, reason = "a test that starts itself")]
 fn run_in_user_namespace() {
     let this = std::thread::current();
     let mut again = std::process::Command::new("unshare");
