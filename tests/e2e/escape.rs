@@ -19,6 +19,7 @@ mod during;
 mod foreign_syscalls;
 mod git_crowd;
 mod git_environment;
+mod git_further;
 mod git_hooks;
 mod git_index;
 mod git_leftovers;
@@ -90,6 +91,7 @@ pub(crate) fn cases(list: &mut Cases) {
     foreign_syscalls::cases(list);
     git_crowd::cases(list);
     git_environment::cases(list);
+    git_further::cases(list);
     git_hooks::cases(list);
     git_tracked::cases(list);
     git_index::cases(list);

@@ -22,6 +22,8 @@ const DEEPEST: usize = 32;
 pub(crate) const HASHES: [usize; 2] = [20, 32];
 /// Bytes of an entry before the object's name.
 const STAT: usize = 40;
+/// Bytes of an entry before the mode.
+const BEFORE_MODE: usize = 24;
 /// The extension at the end of an index: where the extensions begin, and a hash of 20 bytes.
 const LAST_NAME: &[u8; 4] = b"EOIE";
 /// Bytes of that extension.
@@ -46,11 +48,16 @@ pub fn tracked<'a>(paths: impl IntoIterator<Item = &'a Path>) -> BTreeSet<&'a Pa
 fn tracked_in<'a>(root: &Path, paths: &HashMap<&[u8], &'a Path>) -> io::Result<BTreeSet<&'a Path>> {
     for hash in HASHES {
         let mut found = BTreeSet::new();
-        let read = each_entry(open_index(root)?, hash, |IndexEntry { path, is_skipped, .. }| {
-            let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-            let ends = slashes.chain([path.len()]).take(DEEPEST).filter(|_| !is_skipped);
-            found.extend(ends.filter_map(|end| paths.get(path.get(..end)?)));
-        });
+        let read = each_entry(
+            open_index(root)?,
+            hash,
+            &mut LONGEST_PATHS.clone(),
+            |IndexEntry { path, is_skipped, .. }| {
+                let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+                let ends = slashes.chain([path.len()]).take(DEEPEST).filter(|_| !is_skipped);
+                found.extend(ends.filter_map(|end| paths.get(path.get(..end)?)));
+            },
+        );
         if read.is_some() {
             return Ok(found);
         }
@@ -79,6 +86,10 @@ pub(crate) struct IndexEntry<'a> {
     pub(crate) path: &'a [u8],
     /// Whether it is not to be in the working tree.
     pub(crate) is_skipped: bool,
+    /// Whether it is a submodule: a commit.
+    pub(crate) is_gitlink: bool,
+    /// Whether it is one of the versions of a conflict.
+    pub(crate) is_unmerged: bool,
     /// Its place in the file, in bytes.
     start: usize,
     /// Whether its path takes no part from the entry before it.
@@ -87,20 +98,30 @@ pub(crate) struct IndexEntry<'a> {
 
 /// Visits the entries of an index, and returns the rest of it. `hash` is the length of an object's name in bytes. `None`: it is not an
 /// index, its objects have names of another length, a path has more than 4096 bytes (`PATH_MAX` of linux/limits.h), or all have more
-/// than 512 MiB.
-fn each_entry<R: BufRead>(index: R, hash: usize, mut visit: impl FnMut(IndexEntry<'_>)) -> Option<Bytes<R>> {
+/// than `room`, from which they are taken.
+fn each_entry<R: BufRead>(
+    index: R,
+    hash: usize,
+    room: &mut usize,
+    mut visit: impl FnMut(IndexEntry<'_>),
+) -> Option<Bytes<R>> {
     const EXTENDED: u16 = 0x4000;
     const SKIPPED: u16 = 0x4000;
     const LENGTH: u16 = 0x0fff;
+    const STAGE: u16 = 0x3000;
+    const TYPE: u32 = 0o170_000;
+    const GITLINK: u32 = 0o160_000;
     let mut index = Bytes { index, at: 0 };
     let [signature, version, entries] = [index.number()?, index.number()?, index.number()?];
     if signature.to_be_bytes() != *b"DIRC" || !(2..=4).contains(&version) {
         return None;
     }
-    let (mut path, mut paths) = (Vec::new(), 0);
+    let mut path = Vec::new();
     for _ in 0..entries {
         let start = index.at;
-        index.skip(STAT + hash)?;
+        index.skip(BEFORE_MODE)?;
+        let mode = index.number()?;
+        index.skip(STAT - BEFORE_MODE - 4 + hash)?;
         let flags = index.short()?;
         // git looks at the flag alone, not at the version.
         let is_extended = flags & EXTENDED != 0;
@@ -113,12 +134,20 @@ fn each_entry<R: BufRead>(index: R, hash: usize, mut visit: impl FnMut(IndexEntr
         }
         let is_whole = path.is_empty();
         index.read_name(&mut path)?;
-        paths += path.len();
+        *room = room.checked_sub(path.len())?;
         let told = usize::from(flags & LENGTH);
-        if paths > LONGEST_PATHS || told != path.len().min(usize::from(LENGTH)) {
+        if told != path.len().min(usize::from(LENGTH)) {
             return None;
         }
-        visit(IndexEntry { path: &path, is_skipped: more & SKIPPED != 0, start, is_whole });
+        let (is_gitlink, is_unmerged) = (mode & TYPE == GITLINK, flags & STAGE != 0);
+        visit(IndexEntry {
+            path: &path,
+            is_skipped: more & SKIPPED != 0,
+            is_gitlink,
+            is_unmerged,
+            start,
+            is_whole,
+        });
         // After the zero that ends a path, zeros fill eight bytes; in the last version there are none.
         let length = index.at - start;
         index.skip(if version == 4 { 0 } else { length.next_multiple_of(8) - length })?;
@@ -126,37 +155,51 @@ fn each_entry<R: BufRead>(index: R, hash: usize, mut visit: impl FnMut(IndexEntr
     Some(index)
 }
 
-/// Returns whether every path of an index fits, and whether git reads the same entries when it reads several blocks of them at once. Then it
-/// goes by a table in the index, "IEOT", which it finds by "EOIE" at the end (gitformat-index(5), read-cache.c). At most `room` bytes are
-/// read, and taken from it. `None` as for [`each_entry`].
-pub(crate) fn check_paths(
+/// What is left to be read of indexes, in bytes.
+pub(crate) struct IndexRoom {
+    /// Of the files.
+    pub(crate) bytes: u64,
+    /// Of the paths. In an index of version 4 an entry may repeat the one before it with three bytes.
+    pub(crate) paths: usize,
+}
+
+impl IndexRoom {
+    /// For one run. The index of 100000 files has some 12 MiB.
+    pub(crate) const FULL: Self = Self { bytes: 1 << 30, paths: LONGEST_PATHS };
+}
+
+/// Returns whether every entry of an index fits, and whether git reads the same entries when it reads several blocks of them at once. Then it
+/// goes by a table in the index, "IEOT", which it finds by "EOIE" at the end (gitformat-index(5), read-cache.c). At most `room` is read, and
+/// taken from it. `None` as for [`each_entry`].
+pub(crate) fn check_entries(
     file: &File,
-    room: &mut u64,
+    room: &mut IndexRoom,
     hash: usize,
-    fits: impl Fn(&[u8]) -> bool,
+    fits: impl FnMut(&IndexEntry<'_>) -> bool,
 ) -> Option<bool> {
     let end = usize::try_from(file.metadata().ok()?.len()).ok()?.checked_sub(hash)?;
     let mut mark = [0; 4];
     let at = end.checked_sub(LAST_EXTENSION).and_then(|at| u64::try_from(at).ok());
     let is_marked = at.is_some_and(|at| file.read_exact_at(&mut mark, at).is_ok()) && mark == *LAST_NAME;
-    let mut index = BufReader::new(file.take(*room));
-    let checked = check_entries(&mut index, end, hash, is_marked, fits);
-    *room = index.into_inner().limit();
+    let mut index = BufReader::new(file.take(room.bytes));
+    let checked = check_all(&mut index, end, hash, is_marked, &mut room.paths, fits);
+    room.bytes = index.into_inner().limit();
     checked
 }
 
-fn check_entries(
+fn check_all(
     index: impl BufRead,
     end: usize,
     hash: usize,
     is_marked: bool,
-    fits: impl Fn(&[u8]) -> bool,
+    room: &mut usize,
+    mut fits: impl FnMut(&IndexEntry<'_>) -> bool,
 ) -> Option<bool> {
     let (mut is_right, mut has_last) = (true, false);
     // Where blocks may begin.
     let mut starts = Vec::new();
-    let mut rest = each_entry(index, hash, |entry| {
-        is_right &= fits(entry.path);
+    let mut rest = each_entry(index, hash, room, |entry| {
+        is_right &= fits(&entry);
         starts.push(Some(entry.start).filter(|_| entry.is_whole));
     })?;
     let first = rest.at;
@@ -301,7 +344,9 @@ mod tests {
             // A cut or foreign index says nothing, and breaks nothing.
             let index = fs::read(root.join(".git/index")).unwrap();
             for end in 0..index.len() {
-                let _ = HASHES.map(|hash| check_entries(&index[..end], end, hash, true, |_| true));
+                let _ = HASHES.map(|hash| {
+                    check_all(&index[..end], end, hash, true, &mut LONGEST_PATHS.clone(), |_| true)
+                });
             }
             fs::remove_dir_all(&root).unwrap();
         }
@@ -314,14 +359,24 @@ mod tests {
         let entry = |flags: u16, rest: &[u8]| [&[0; 60][..], &flags.to_be_bytes(), rest].concat();
         let name = [&[0][..], &[b'a'; 4096], &[0]].concat();
         let first = [head(2), entry(0xfff, &name)].concat();
-        assert!(each_entry(&[first.clone(), entry(0xfff, b"\0\0")].concat()[..], 20, |_| ()).is_some());
-        let longer = each_entry(&[first, entry(0xfff, b"\0b\0")].concat()[..], 20, |_| ()).is_some();
+        assert!(
+            each_entry(
+                &[first.clone(), entry(0xfff, b"\0\0")].concat()[..],
+                20,
+                &mut LONGEST_PATHS.clone(),
+                |_| ()
+            )
+            .is_some()
+        );
+        let longer =
+            each_entry(&[first, entry(0xfff, b"\0b\0")].concat()[..], 20, &mut LONGEST_PATHS.clone(), |_| ())
+                .is_some();
         assert!(!longer, "4097 bytes");
         let count = LONGEST_PATHS / 4096 + 1;
         let mut all = [head(u32::try_from(count).unwrap()), entry(0xfff, &name)].concat();
         all.extend(entry(0xfff, b"\0\0").repeat(count - 1));
         let mut visited = 0;
-        assert!(each_entry(&all[..], 20, |_| visited += 1).is_none());
+        assert!(each_entry(&all[..], 20, &mut LONGEST_PATHS.clone(), |_| visited += 1).is_none());
         assert_eq!(visited, count - 1);
     }
 
@@ -353,8 +408,7 @@ mod tests {
             let good = fs::read(&path).unwrap();
             let check = |index: &[u8]| {
                 fs::write(&path, index).unwrap();
-                let mut room = 64 << 20;
-                check_paths(&File::open(&path).unwrap(), &mut room, 20, |_| true)
+                check_entries(&File::open(&path).unwrap(), &mut { IndexRoom::FULL }, 20, |_| true)
             };
             let place = |name: &[u8]| good.windows(4).rposition(|it| it == name).unwrap();
             let (table, last) = (place(b"IEOT"), place(b"EOIE"));

@@ -65,10 +65,12 @@ pub const GROUPS: &[Group] = &[
             ".git/commondir",
             ".git/remotes",
             ".git/branches",
+            ".git/git-daemon-export-ok",
             ".githooks",
             ".git-hooks",
         ],
     ),
+    group("git instaweb", WhenStarted, &[".git/gitweb", ".git/pid"]),
     group("Mercurial", AtOnce, &[".hg/hgrc", ".hg/hgrc-not-shared", ".hg/sharedpath"]),
     group("Sapling", AtOnce, &[".sl/config", ".sl/sharedpath", ".git/sl/config"]),
     group(

@@ -36,6 +36,7 @@ mod leftovers;
 mod links;
 mod modes;
 mod modules;
+mod numbers;
 mod paths;
 mod pointers;
 mod repository;
@@ -407,11 +408,14 @@ impl Watch {
         pointers.chain(names).chain(patterns).chain(links).chain(bare).collect()
     }
 
-    /// Gives the quarantine its name back, if a live stage has taken it. Returns what the stage has put there.
-    fn put_directory_back(&self) -> Option<Leftover> {
-        let back = self.store.get()?.put_back(self.tree());
-        let moved = back.transpose()?.map(|to| self.missing.tree.join(to));
-        Some(Leftover { path: self.missing.tree.join(DIRECTORY), moved })
+    /// Gives the quarantine its names back, if a live stage has taken them. Returns what the stage has put there.
+    fn put_directory_back(&self) -> Vec<Leftover> {
+        let Some(store) = self.store.get() else { return Vec::new() };
+        let found = |moved| Leftover { path: self.missing.tree.join(DIRECTORY), moved };
+        match store.put_back(self.tree()) {
+            Ok(taken) => taken.into_iter().map(|to| found(Ok(self.missing.tree.join(to)))).collect(),
+            Err(error) => vec![found(Err(error))],
+        }
     }
 
     /// Moves aside what the stage has put under the name of the quarantine, also where nothing else is to be moved: the next run
@@ -603,7 +607,7 @@ pub fn finish_until<'a>(
         let settled: Vec<Vec<Leftover>> = watches.iter().copied().map(settle).collect();
         settled.into_iter().flatten().for_each(|found| told.add(found));
     };
-    settle(&mut told, &|watch| watch.put_directory_back().into_iter().collect());
+    settle(&mut told, &Watch::put_directory_back);
     // Then everything is put where the stage had it.
     settle(&mut told, &Watch::settle_exchanged);
     watches.iter().for_each(|watch| watch.settle_modes(&mut told));
@@ -625,7 +629,7 @@ pub fn finish_until<'a>(
         watch.settle_new_modules(held, &mut left, &mut told);
         let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
         let repositories: Vec<GitDir> = watch.missing.repositories.iter().map(dir).collect();
-        let found = watch.settle_paths(repositories.iter().chain(held));
+        let found = watch.settle_paths(repositories.iter().chain(held), is_over);
         found.into_iter().for_each(|found| told.add(found));
     }
     for watch in &watches {

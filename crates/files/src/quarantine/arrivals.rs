@@ -8,7 +8,7 @@
 //!
 //! The stage may have opened the empty directory before it was covered. So that is watched, too, and what appears in it is moved.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ use super::descriptors::{FileId, add_watch, id_of, kind, let_in, open_at};
 use super::exchanged::{Exchanged, is_empty, is_placeholder};
 use super::links::NewLinks;
 use super::store::beside;
-use super::{Leftover, Watch, is_repository};
+use super::{DIRECTORY, Leftover, Watch, is_repository};
 use crate::names::rename_with;
 use crate::protected::{Obeyed, REPOSITORIES};
 
@@ -53,6 +53,8 @@ pub struct Arrivals {
     /// The number of names that were taken away.
     taken: usize,
     first_look: Duration,
+    /// The trees whose quarantine the stage does not reach.
+    covered: HashSet<usize>,
 }
 
 /// A directory on the way to a name, or a name.
@@ -103,8 +105,16 @@ impl Arrivals {
         let began = Instant::now();
         let (nodes, dirs, first_look) = (Vec::new(), HashMap::new(), Duration::ZERO);
         let links = NewLinks::new(&watches, inotify)?;
-        let mut arrivals =
-            Self { watches: Arc::clone(&watches), nodes, dirs, links, is_due: false, taken: 0, first_look };
+        let mut arrivals = Self {
+            watches: Arc::clone(&watches),
+            nodes,
+            dirs,
+            links,
+            is_due: false,
+            taken: 0,
+            first_look,
+            covered: HashSet::new(),
+        };
         for (number, watch) in watches.iter().enumerate() {
             arrivals.add_tree(number, watch);
         }
@@ -240,15 +250,28 @@ impl Arrivals {
         in_sight: &dyn Fn(bool),
         found: &mut Vec<Leftover>,
     ) -> io::Result<()> {
-        if self.links.is_due() {
+        self.settle_names(inotify, mount, in_sight, found)?;
+        while self.links.is_due() {
             in_sight(true);
             let mut taken = Vec::new();
             let settled = self.links.settle(&self.watches, inotify, &mut taken);
             in_sight(false);
+            self.is_due |= !taken.is_empty();
             // To make the quarantine may take long on a busy disk.
             found.extend(taken.into_iter().filter_map(|link| link.store(&self.watches)));
             settled?;
+            self.settle_names(inotify, mount, in_sight, found)?;
         }
+        self.cover_quarantines(mount)
+    }
+
+    fn settle_names(
+        &mut self,
+        inotify: &Inotify,
+        mount: &mut Mount<'_>,
+        in_sight: &dyn Fn(bool),
+        found: &mut Vec<Leftover>,
+    ) -> io::Result<()> {
         // Deeper entries are seen when the directories above them are watched.
         while self.is_due {
             self.is_due = false;
@@ -269,6 +292,30 @@ impl Arrivals {
             // To make the quarantine may take long on a busy disk.
             found.extend(hidden.into_iter().filter_map(|hidden| self.store(hidden)));
             taken?;
+        }
+        Ok(())
+    }
+
+    /// Mounts an empty directory over each quarantine in the sandbox, so that the stage cannot rename it, or reach what is in it.
+    fn cover_quarantines(&mut self, mount: &mut Mount<'_>) -> io::Result<()> {
+        let watches = Arc::clone(&self.watches);
+        for (number, watch) in watches.iter().enumerate() {
+            let Some(store) = watch.store.get().filter(|_| !self.covered.contains(&number)) else { continue };
+            let empty = PathBuf::from(beside());
+            let Ok(made) = watch.make_empty(empty.as_os_str()) else { continue };
+            let at = |path: &Path| watch.missing.tree.join(path);
+            let mounted = mount(&at(&empty), &at(Path::new(DIRECTORY)));
+            let tree = watch.tree();
+            let _ = let_in(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
+            match mounted {
+                Ok(ids) if ids == (id_of(&fstat(&made)?), store.outer_id()?) => {
+                    self.covered.insert(number);
+                }
+                // The stage was faster. Its end puts everything back.
+                Ok(_) => return Err(io::Error::other("the stage has moved exeat's quarantine away")),
+                // Then the end alone puts it back.
+                Err(_) => {}
+            }
         }
         Ok(())
     }

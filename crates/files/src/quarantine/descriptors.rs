@@ -204,7 +204,19 @@ pub const IN_MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_00
 
 /// Watches a directory for new entries.
 pub(super) fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> {
-    let mask =
-        AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR | IN_MASK_ADD;
+    add_watch_for(inotify, dir, AddWatchFlags::empty())
+}
+
+/// Watches a directory for new entries and these events.
+pub(super) fn add_watch_for(
+    inotify: &Inotify,
+    dir: impl AsFd,
+    more: AddWatchFlags,
+) -> nix::Result<WatchDescriptor> {
+    let mask = AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_MOVED_TO
+        | AddWatchFlags::IN_ONLYDIR
+        | IN_MASK_ADD
+        | more;
     inotify.add_watch(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).as_str(), mask)
 }

@@ -6,16 +6,16 @@ use std::ffi::OsStr;
 use std::io;
 use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::descriptors::{kind, let_in, open_above, open_beneath, open_file};
-use super::modules::{DIRECTORIES, GITDIR, GitDir, LONGEST_GITDIR, Modules, gitdir_of};
+use super::descriptors::{entries, kind, let_in, open_above, open_beneath, open_file};
+use super::modules::{GITDIR, GitDir, LONGEST_GITDIR, MODULES, Modules, Reach, Room, gitdir_of};
 use super::pointers::Pointer;
-use super::{Leftover, Watch};
+use super::{Leftover, MAX_ENTRIES, Watch};
 use crate::names::open_regular;
 use crate::protected::{self, GIT, GIT_LINK};
 use crate::walk::clean;
@@ -45,13 +45,12 @@ impl Watch {
         let mut held = Vec::new();
         for (repository, before) in self.missing.repositories.iter().zip(&self.contents) {
             let repository = Path::new(repository);
-            let mut room = DIRECTORIES;
-            let (modules, worktrees) = Modules::read(&self.tree, repository, &mut room);
+            let mut room = Room::FULL;
+            let (modules, worktrees) = Modules::read(&self.tree, repository, Reach::Everywhere, &mut room);
             for module in modules.dirs {
                 let is_new = !known.contains(module.as_path());
                 if is_new {
-                    let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
-                    found.extend(names.filter_map(|name| self.settle_name(module.join(name))));
+                    found.extend(self.settle_obeyed(&module));
                 }
                 held.push(GitDir { path: module.clone(), config: module, is_new });
             }
@@ -79,7 +78,8 @@ impl Watch {
                 }
                 held.push(GitDir { path: worktree, config: repository.to_path_buf(), is_new });
             }
-            if room == 0 {
+            if room.is_used_up() {
+                found.extend(self.settle_unknown_modules(repository, &known));
                 let why =
                     "it holds too many directories: new submodules and worktrees in it may name commands";
                 found.push(Leftover {
@@ -89,6 +89,24 @@ impl Watch {
             }
         }
         held
+    }
+
+    /// Moves aside what git obeys in a directory of a repository.
+    fn settle_obeyed(&self, dir: &Path) -> Vec<Leftover> {
+        let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
+        names.filter_map(|name| self.settle_name(dir.join(name))).collect()
+    }
+
+    /// Moves aside whatever is new directly in the directory of submodules, where there is too much to be searched.
+    fn settle_unknown_modules(&self, repository: &Path, known: &BTreeSet<&Path>) -> Vec<Leftover> {
+        let modules = repository.join(MODULES);
+        let listed = open_beneath(&self.tree, &modules).and_then(|dir| {
+            let names = let_in(dir.as_fd(), || entries(dir.as_fd()))?;
+            Ok(names.take(MAX_ENTRIES).flatten().map(|(name, _)| modules.join(name)).collect::<Vec<_>>())
+        });
+        let is_known = |path: &PathBuf| known.iter().any(|known| known.starts_with(path));
+        let new = listed.unwrap_or_default().into_iter().filter(|path| !is_known(path));
+        new.filter_map(|path| self.settle_name(path)).collect()
     }
 
     /// Returns whether the `gitdir` of a worktree can lead git to a place that the stage has chosen: `git worktree` writes there and removes
@@ -118,7 +136,7 @@ impl Watch {
     }
 
     /// Moves the files of a worktree that git does not make here. A worktree shares all but a few files with its repository, so git makes
-    /// neither a configuration for it nor a `commondir` that leads elsewhere.
+    /// no configuration for it, and always a `commondir` that leads to the repository.
     fn settle_worktree(&self, worktree: &Path) -> Vec<Leftover> {
         let is_usual = || {
             let dir = open_beneath(&self.tree, worktree)?;
@@ -128,9 +146,11 @@ impl Watch {
             let text = text.strip_suffix(b"\n").unwrap_or(&text);
             Ok::<_, io::Error>(text == COMMONDIR)
         };
-        let names = ["config.worktree", "commondir"];
-        let names = names.iter().filter(|name| **name != "commondir" || !is_usual().unwrap_or(false));
-        names.filter_map(|name| self.settle_name(worktree.join(name))).collect()
+        // Without its `commondir` git takes it for a repository of its own.
+        if !is_usual().unwrap_or(false) {
+            return self.settle_obeyed(worktree);
+        }
+        self.settle_name(worktree.join("config.worktree")).into_iter().collect()
     }
 }
 

@@ -1,5 +1,5 @@
 //! Symbolic links that a stage makes in a repository's directory, taken away within milliseconds: git on the host would write through
-//! them, into any file of the user's.
+//! them, into any file of the user's. And files that must hold numbers, but hold something else that a shell's prompt would run.
 //!
 //! Which names git writes to is git's choice, so every directory is watched that the search of a repository looks into.
 
@@ -9,17 +9,21 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use nix::dir::Type;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::descriptors::{add_watch, aside, entries, kind, let_in, open_beneath};
+use super::descriptors::{add_watch_for, aside, entries, kind, let_in, open_beneath};
+use super::numbers::{has_numbers, is_no_number};
 use super::repository::{is_old_head, is_searched};
 use super::{Leftover, Watch};
 
 /// Links that are taken away in one run. No tool makes so many, and the host may meet each for a moment.
 const MOST: u32 = 1000;
+/// Links that are taken and stored at one go: meanwhile nobody looks for the names that programs obey at once.
+const AT_ONCE: usize = 16;
 /// Directories that are watched. More than at the start mean that the stage makes them for that.
 const DIRS: usize = 16_384;
 
@@ -70,7 +74,7 @@ impl NewLinks {
                 for path in contents.directories().iter().take(DIRS - all.dirs.len()) {
                     let place = RepositoryDir { watch: number, repository, path: path.clone() };
                     if let Some(dir) = open(watch, path)? {
-                        all.dirs.insert(let_in(dir.as_fd(), || add_watch(inotify, &dir))?, place);
+                        all.dirs.insert(watch_dir(inotify, &dir, path)?, place);
                     }
                 }
             }
@@ -92,7 +96,9 @@ impl NewLinks {
         if event.mask.contains(AddWatchFlags::IN_IGNORED) {
             self.dirs.remove(&event.wd);
         }
-        if event.mask.intersects(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO)
+        if event
+            .mask
+            .intersects(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_MODIFY)
             && let (Some(place), Some(name)) = (self.dirs.get(&event.wd), &event.name)
         {
             self.due.push((place.clone(), Some(name.clone())));
@@ -104,7 +110,8 @@ impl NewLinks {
         !self.due.is_empty()
     }
 
-    /// Takes away the names of new links, and watches new directories. `taken` has these links, which the caller must store.
+    /// Takes away the names of some new links, and watches new directories. `taken` has these links, which the caller must store before it
+    /// calls this again.
     ///
     /// # Errors
     /// Returns an error if a link cannot be taken, a directory cannot be watched, or a run has too many: the caller must end the stage.
@@ -114,14 +121,16 @@ impl NewLinks {
         inotify: &Inotify,
         taken: &mut Vec<Taken>,
     ) -> io::Result<()> {
-        while let Some((place, name)) = self.due.pop() {
+        while taken.len() < AT_ONCE
+            && let Some((place, name)) = self.due.pop()
+        {
             let Some(watch) = watches.get(place.watch) else { continue };
             let Some(dir) = open(watch, &place.path)? else { continue };
             if let Some(name) = name {
                 self.look_at(watch, &place, &dir, &name, taken)?;
                 continue;
             }
-            let watched = let_in(dir.as_fd(), || add_watch(inotify, &dir))?;
+            let watched = watch_dir(inotify, &dir, &place.path)?;
             self.dirs.insert(watched, place.clone());
             if self.dirs.len() > DIRS {
                 return Err(io::Error::other(format!(
@@ -129,7 +138,10 @@ impl NewLinks {
                 )));
             }
             for entry in let_in(dir.as_fd(), || entries(dir.as_fd()))? {
-                self.look_at(watch, &place, &dir, &entry?.0, taken)?;
+                let (name, kind) = entry?;
+                if kind != Some(Type::File) || has_numbers(&place.path) {
+                    self.due.push((place.clone(), Some(name)));
+                }
             }
         }
         Ok(())
@@ -156,28 +168,47 @@ impl NewLinks {
         let path = place.path.join(name);
         if kind(&stat) == SFlag::S_IFDIR && is_searched(Path::new(repository), &place.path, name) {
             self.due.push((RepositoryDir { path, ..place.clone() }, None));
+        } else if is_no_number(&path, dir.as_fd(), name) {
+            self.take(place, dir, name, path, taken)?;
         } else if kind(&stat) == SFlag::S_IFLNK {
             let Ok(target) = let_in(dir.as_fd(), || readlinkat(dir, name)) else { return Ok(()) };
             let is_known = contents.has_link(&path, &target, watch.keys)
                 || !contents.knows(&place.path, watch.keys)
                 || is_old_head(name, Path::new(&target));
-            if is_known {
-                return Ok(());
-            }
-            self.taken += 1;
-            if self.taken > MOST {
-                return Err(io::Error::other(format!(
-                    "the stage has made symbolic links in repositories {MOST} times"
-                )));
-            }
-            match let_in(dir.as_fd(), || aside(dir.as_fd(), name)) {
-                Ok(name) => taken.push(Taken { watch: place.watch, dir: dir.try_clone()?, path, name }),
-                Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(errno.into()),
+            if !is_known {
+                self.take(place, dir, name, path, taken)?;
             }
         }
         Ok(())
     }
+
+    fn take(
+        &mut self,
+        place: &RepositoryDir,
+        dir: &OwnedFd,
+        name: &OsStr,
+        path: PathBuf,
+        taken: &mut Vec<Taken>,
+    ) -> io::Result<()> {
+        self.taken += 1;
+        if self.taken > MOST {
+            return Err(io::Error::other(format!(
+                "the stage has made what git obeys in repositories {MOST} times"
+            )));
+        }
+        match let_in(dir.as_fd(), || aside(dir.as_fd(), name)) {
+            Ok(name) => taken.push(Taken { watch: place.watch, dir: dir.try_clone()?, path, name }),
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(())
+    }
+}
+
+/// Watches a directory for new entries, and for changes of the files in it that must hold numbers.
+fn watch_dir(inotify: &Inotify, dir: &OwnedFd, path: &Path) -> nix::Result<WatchDescriptor> {
+    let more = if has_numbers(path) { AddWatchFlags::IN_MODIFY } else { AddWatchFlags::empty() };
+    let_in(dir.as_fd(), || add_watch_for(inotify, dir, more))
 }
 
 /// Opens a directory of a repository; `None` where there is none any more, or it is another user's and closed.

@@ -3,22 +3,28 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Type;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
-use nix::sys::stat::fstatat;
+use nix::sys::stat::{SFlag, fstatat};
 
-use super::descriptors::{entries, let_in, open_beneath, open_file};
+use super::descriptors::{entries, kind, let_in, open_beneath, open_file};
+use super::repository::is_old_head;
 use crate::protected::GIT_LINK;
 
-/// The maximal depth of submodules in `modules`, because their names may contain slashes.
-const DEPTH: usize = 16;
-/// Directories that are looked at in one repository.
-pub(super) const DIRECTORIES: usize = 8192;
+/// The directory of submodules in that of a repository.
+pub(super) const MODULES: &str = "modules";
+/// Directories that are searched in one repository, and names in these: about half a second.
+const DIRECTORIES: usize = 1 << 16;
+const ENTRIES: usize = 1 << 20;
+/// Names from the tree to a directory that cost nothing more.
+const NEAR: usize = 16;
+/// The longest path that a call of the kernel takes (PATH_MAX of linux/limits.h).
+const LONGEST_PATH: usize = 4096;
 /// Bytes of `HEAD` that git reads to tell a repository.
 const HEAD: u64 = 255;
 /// Bytes of a `gitdir` that are read (PATH_MAX of linux/limits.h).
@@ -53,37 +59,86 @@ pub(super) struct Modules {
     pub(super) links: Vec<(PathBuf, OsString)>,
 }
 
+/// How far the directory of submodules is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// A submodule's own directories are passed over: git makes no submodules there.
+    Usual,
+    /// Everywhere: a stage can put a submodule into any directory, and `git fetch` uses it.
+    Everywhere,
+}
+
+/// What is left to be read of the directories of submodules and worktrees.
+pub(super) struct Room {
+    directories: usize,
+    entries: usize,
+}
+
+impl Room {
+    pub(super) const FULL: Self = Self { directories: DIRECTORIES, entries: ENTRIES };
+
+    pub(super) fn is_used_up(&self) -> bool {
+        self.directories == 0 || self.entries == 0
+    }
+
+    /// Takes what it costs to open a directory: it is opened from the top.
+    fn take_directory(&mut self, at: &Path) -> bool {
+        let cost = 1 + at.components().count() / NEAR;
+        self.directories = self.directories.saturating_sub(cost);
+        !self.is_used_up()
+    }
+}
+
 impl Modules {
     /// Reads the directories of a repository's submodules, and those of its linked worktrees, which have their own. Also returns the
-    /// directories of the worktrees. `room` is the number of entries that are read.
-    pub(super) fn read(tree: &File, repository: &Path, room: &mut usize) -> (Self, Vec<PathBuf>) {
+    /// directories of the worktrees.
+    pub(super) fn read(
+        tree: &File,
+        repository: &Path,
+        reach: Reach,
+        room: &mut Room,
+    ) -> (Self, Vec<PathBuf>) {
         let mut found = Self::default();
-        found.read_below(tree, &repository.join("modules"), false, DEPTH, room);
+        found.read_below(tree, repository.join(MODULES), reach, room);
         let worktrees = list_worktrees(tree, repository, room);
         for worktree in &worktrees {
-            found.read_below(tree, &worktree.join("modules"), false, DEPTH, room);
+            found.read_below(tree, worktree.join(MODULES), reach, room);
         }
         (found, worktrees)
     }
 
-    /// `is_repository`: the directory is a repository's, and git's own directories in it hold no submodules.
-    fn read_below(&mut self, tree: &File, at: &Path, is_repository: bool, depth: usize, room: &mut usize) {
-        let (mut dirs, links) = list(tree, at, room);
-        dirs.retain(|name| !is_repository || !is_gits_own(name));
-        let links = links.into_iter().filter(|_| !is_repository);
-        self.links.extend(links.map(|(name, target)| (at.join(name), target)));
-        for dir in dirs.into_iter().map(|name| at.join(name)) {
-            let (mut is_module, mut is_whole) = (false, false);
-            if let Ok(open) = open_beneath(tree, &dir) {
-                let head = let_in(open.as_fd(), || fstatat(&open, "HEAD", AtFlags::AT_SYMLINK_NOFOLLOW));
-                is_module = head.is_ok();
-                is_whole = is_module && is_git_dir(format!("/proc/self/fd/{}", open.as_raw_fd()));
+    fn read_below(&mut self, tree: &File, top: PathBuf, reach: Reach, room: &mut Room) {
+        // Each with whether a submodule's own directories lead there.
+        let mut next = vec![(top, false)];
+        while let Some((at, is_within)) = next.pop() {
+            // No call of git's takes a longer path (PATH_MAX of linux/limits.h).
+            let is_long = at.as_os_str().len() >= LONGEST_PATH;
+            let opened =
+                if is_long || !room.take_directory(&at) { None } else { open_beneath(tree, &at).ok() };
+            let Some(open) = opened else { continue };
+            let has = |name: &str| {
+                let_in(open.as_fd(), || fstatat(&open, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok()
+            };
+            // There are files of this name among the branches and in the logs.
+            let is_module = has("HEAD") && (!is_within || has("commondir") || has("objects") && has("refs"));
+            let is_whole = is_module && is_git_dir(format!("/proc/self/fd/{}", open.as_raw_fd()));
+            let (mut dirs, links) = list_open(open.as_fd(), room);
+            if is_whole && reach == Reach::Usual {
+                dirs.retain(|name| !is_gits_own(name));
             }
-            if depth > 0 {
-                self.read_below(tree, &dir, is_whole, depth - 1, room);
+            for (name, target) in links {
+                let leads_to_file = || {
+                    let end = let_in(open.as_fd(), || fstatat(&open, name.as_os_str(), AtFlags::empty()));
+                    end.is_ok_and(|end| kind(&end) == SFlag::S_IFREG)
+                };
+                let may_stay = is_within || is_module;
+                if !may_stay || !is_old_head(&name, Path::new(&target)) && !leads_to_file() {
+                    self.links.push((at.join(&name), target));
+                }
             }
-            if is_module || depth == 0 {
-                self.dirs.push(dir);
+            next.extend(dirs.into_iter().map(|name| (at.join(name), is_within || is_whole)));
+            if is_module {
+                self.dirs.push(at);
             }
         }
     }
@@ -126,13 +181,15 @@ fn open_in(dir: &Path, name: &str) -> io::Result<File> {
 }
 
 /// Lists what leads git elsewhere from the directories of a repository's submodules and worktrees, by the places below the tree: links in the
-/// place of submodules, and the files that say where a worktree is, each with where it leads.
-pub(super) fn pointers(tree: &File, repository: &Path) -> Vec<(PathBuf, OsString)> {
-    let (modules, worktrees) = Modules::read(tree, repository, &mut DIRECTORIES.clone());
-    let gitdirs = worktrees
-        .into_iter()
-        .filter_map(|worktree| Some((worktree.join(GITDIR), gitdir_of(tree, &worktree)?)));
-    modules.links.into_iter().chain(gitdirs).collect()
+/// place of submodules, and the files that say where a worktree is, each with where it leads. Also returns the directory of the repository
+/// and those of its submodules and worktrees.
+pub(super) fn pointers(tree: &File, repository: &Path) -> (Vec<(PathBuf, OsString)>, Vec<PathBuf>) {
+    let (modules, worktrees) = Modules::read(tree, repository, Reach::Usual, &mut { Room::FULL });
+    let gitdirs =
+        worktrees.iter().filter_map(|worktree| Some((worktree.join(GITDIR), gitdir_of(tree, worktree)?)));
+    let pointers = modules.links.into_iter().chain(gitdirs).collect();
+    let dirs = [repository.to_path_buf()].into_iter().chain(modules.dirs).chain(worktrees).collect();
+    (pointers, dirs)
 }
 
 /// Reads where a worktree is: the path of its `.git` (gitrepository-layout(5)).
@@ -147,23 +204,23 @@ pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
     Some(OsString::from_vec(text.trim_ascii_end().to_vec()))
 }
 
-/// Lists the directories of a repository's linked worktrees. `room` is the number of entries that are read.
-fn list_worktrees(tree: &File, repository: &Path, room: &mut usize) -> Vec<PathBuf> {
+/// Lists the directories of a repository's linked worktrees.
+fn list_worktrees(tree: &File, repository: &Path, room: &mut Room) -> Vec<PathBuf> {
     let at = repository.join("worktrees");
-    list(tree, &at, room).0.into_iter().map(|name| at.join(name)).collect()
+    let listed = open_beneath(tree, &at).map(|dir| list_open(dir.as_fd(), room).0);
+    listed.unwrap_or_default().into_iter().map(|name| at.join(name)).collect()
 }
 
 /// Lists the directories and the links in a directory, the latter with their targets.
-fn list(tree: &File, at: &Path, room: &mut usize) -> (Vec<OsString>, Vec<(OsString, OsString)>) {
+fn list_open(dir: BorrowedFd<'_>, room: &mut Room) -> (Vec<OsString>, Vec<(OsString, OsString)>) {
     let (mut dirs, mut links) = Default::default();
-    let Ok(dir) = open_beneath(tree, at) else { return (dirs, links) };
-    let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return (dirs, links) };
-    for (name, kind) in listed.flatten().take(*room).collect::<Vec<_>>() {
-        *room -= 1;
+    let Ok(listed) = let_in(dir, || entries(dir)) else { return (dirs, links) };
+    for (name, kind) in listed.flatten().take(room.entries).collect::<Vec<_>>() {
+        room.entries -= 1;
         // Not every file system says what it is.
         let may_be = |this| kind.is_none_or(|kind| kind == this);
         if may_be(Type::Symlink)
-            && let Ok(target) = let_in(dir.as_fd(), || readlinkat(&dir, name.as_os_str()))
+            && let Ok(target) = let_in(dir, || readlinkat(dir, name.as_os_str()))
         {
             links.push((name, target));
         } else if may_be(Type::Directory) {

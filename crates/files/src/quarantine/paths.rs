@@ -1,20 +1,26 @@
 //! Files of a repository that name paths to which git writes: the index, and the list of conflicts of rerere. git does not check these
 //! paths: `git checkout -- .` writes the files of the index, also `.git/hooks/post-checkout` and `../../.bashrc`.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::fstatat;
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 
-use super::descriptors::{entries, let_in, open_beneath, open_file};
-use super::modules::GitDir;
+use super::descriptors::{FileId, entries, id_of, kind, let_in, open_beneath, open_file};
+use super::modules::{GitDir, MODULES, gitdir_of};
+use super::numbers::{NUMBERS, is_no_number};
 use super::{Leftover, MAX_ENTRIES, Watch, is_repository};
-use crate::index::{HASHES, check_paths};
-use crate::protected::GIT_LINK;
+use crate::index::{HASHES, IndexRoom, check_entries};
+use crate::protected::{self, GIT, GIT_LINK};
+use crate::walk::clean;
 
 /// The paths that git tracks.
 const INDEX: &str = "index";
@@ -22,23 +28,54 @@ const INDEX: &str = "index";
 const SHARED_INDEX: &str = "sharedindex.";
 /// A file that git's rerere writes: the paths with conflicts, which it reads and writes when a commit is made (rerere.c).
 const CONFLICTS: &str = "MERGE_RR";
-/// Bytes of all indexes that are read at the end of one run. One of 100000 files has some 12 MiB.
-const READ: u64 = 1 << 30;
+/// The files that name paths, but for shared indexes.
+pub(super) const NAMING: [&str; 2] = [INDEX, CONFLICTS];
 /// Bytes of a configuration that are read.
 const CONFIG: u64 = 1 << 20;
+/// Submodules, conflicts and repositories that are looked at in one run.
+const MOST: usize = 1 << 16;
+/// Bytes of a `.git` file that are read (PATH_MAX of linux/limits.h).
+const LONGEST: u64 = 4096;
 /// The greatest difference between the clocks of a file system, which may be another machine's, and of this process.
 const CLOCKS: Duration = Duration::from_secs(300);
 
+/// What is left for the files that name paths in one run.
+struct PathSearch<'a> {
+    room: IndexRoom,
+    /// Submodules and conflicts.
+    left: usize,
+    /// The indexes that were read, which may have other names, and whether they are right.
+    read: HashMap<FileId, bool>,
+    /// Repositories in the place of submodules, whose indexes count as well.
+    nested: Vec<GitDir>,
+    is_over: &'a dyn Fn() -> bool,
+}
+
 impl Watch {
     /// Moves aside the indexes of these directories that name a path outside of the working tree or in a repository's directory, or that
-    /// cannot be read, and lists of conflicts.
-    pub(super) fn settle_paths<'a>(&self, dirs: impl IntoIterator<Item = &'a GitDir>) -> Vec<Leftover> {
-        let mut room = READ;
-        dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut room)).collect()
+    /// cannot be read, lists of conflicts, and what git obeys in new repositories that an index names as submodules: git enters them.
+    pub(super) fn settle_paths<'a>(
+        &self,
+        dirs: impl IntoIterator<Item = &'a GitDir>,
+        is_over: &dyn Fn() -> bool,
+    ) -> Vec<Leftover> {
+        let mut search = PathSearch {
+            room: IndexRoom::FULL,
+            left: MOST,
+            read: HashMap::new(),
+            nested: Vec::new(),
+            is_over,
+        };
+        let mut found: Vec<Leftover> =
+            dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search)).collect();
+        while let Some(git) = search.nested.pop().filter(|_| !is_over()) {
+            found.extend(self.settle_paths_by(MAX_ENTRIES, &git, &mut search));
+        }
+        found
     }
 
     /// `most` is the number of names that are read in one directory.
-    fn settle_paths_by(&self, most: usize, git: &GitDir, room: &mut u64) -> Vec<Leftover> {
+    fn settle_paths_by(&self, most: usize, git: &GitDir, search: &mut PathSearch<'_>) -> Vec<Leftover> {
         let Ok(dir) = open_beneath(&self.tree, &git.path) else { return Vec::new() };
         let is_there =
             |name: &str| let_in(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok();
@@ -46,11 +83,14 @@ impl Watch {
         if !git.is_held() && !git.path.ends_with(GIT_LINK) && !is_repository(is_there) {
             return Vec::new();
         }
+        let mut found = self.settle_numbers(git);
         let (shared, is_whole) =
             let_in(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
-        let names = [OsString::from(INDEX), OsString::from(CONFLICTS)].into_iter().chain(shared);
-        let (mut found, mut hash) = (Vec::new(), None);
+        let (mut about, names) = (None, NAMING.map(OsString::from).into_iter().chain(shared));
         for name in names {
+            if (search.is_over)() {
+                break;
+            }
             let below = git.path.join(&name);
             let file = match open_file(dir.as_fd(), &name) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -59,15 +99,17 @@ impl Watch {
             };
             // The index may build upon one that is not listed.
             let is_unclear = !is_whole && name == INDEX;
-            if !is_unclear && !self.is_changed_at(&below) {
+            let is_as_it_was =
+                || self.contents.iter().any(|it| it.has_naming_file(&self.tree, &below, self.keys));
+            if !is_unclear && is_as_it_was() {
                 continue;
             }
             let is_wrong = match file {
                 None => true,
                 Some(file) if name == CONFLICTS => file.metadata().map_or(true, |meta| meta.len() > 0),
                 Some(file) => {
-                    let hash = *hash.get_or_insert_with(|| self.hash_length(&git.config));
-                    is_unclear || check_paths(&file, room, hash, is_file_of_tree) != Some(true)
+                    let about = about.get_or_insert_with(|| self.about(git));
+                    is_unclear || !self.is_index_right(&file, about, search, &mut found)
                 }
             };
             if is_wrong {
@@ -75,6 +117,99 @@ impl Watch {
             }
         }
         found
+    }
+
+    /// Moves aside files that must hold numbers, and hold something else.
+    fn settle_numbers(&self, git: &GitDir) -> Vec<Leftover> {
+        let mut found = Vec::new();
+        for (operation, names) in NUMBERS {
+            let at = git.path.join(operation);
+            let Ok(dir) = open_beneath(&self.tree, &at) else { continue };
+            for name in names {
+                let path = at.join(name);
+                let may = |dir: BorrowedFd<'_>, name: &OsStr, _: &FileStat| !is_no_number(&path, dir, name);
+                found.extend(self.settle_in(dir.as_fd(), &path, OsStr::new(name), may));
+            }
+        }
+        found
+    }
+
+    /// Returns whether an index is right. `found` is what was moved in the repositories that it names as submodules.
+    fn is_index_right(
+        &self,
+        file: &File,
+        about: &AboutGit,
+        search: &mut PathSearch<'_>,
+        found: &mut Vec<Leftover>,
+    ) -> bool {
+        let Ok(id) = fstat(file).map(|stat| id_of(&stat)) else { return false };
+        if let Some(is_right) = search.read.get(&id) {
+            return *is_right;
+        }
+        let (mut gitlinks, mut unmerged, mut left) = (Vec::new(), BTreeSet::new(), search.left);
+        let checked = check_entries(file, &mut search.room, about.hash, |entry| {
+            let is_kept = entry.is_gitlink || entry.is_unmerged;
+            if is_kept && left == 0 {
+                return false;
+            }
+            if is_kept {
+                left -= 1;
+                let path = PathBuf::from(OsStr::from_bytes(entry.path));
+                if entry.is_gitlink {
+                    gitlinks.push(path);
+                } else {
+                    unmerged.insert(path);
+                }
+            }
+            is_file_of_tree(entry.path)
+        });
+        search.left = left;
+        let mut is_right = checked == Some(true);
+        if let Some(work) = &about.work {
+            // `git mergetool` writes such a file wherever its path leads.
+            let leads_away = |path: &PathBuf| {
+                let above = work.join(path.parent().unwrap_or(Path::new("")));
+                open_beneath(&self.tree, &above).err() == Some(Errno::ELOOP)
+            };
+            is_right &= !unmerged.iter().any(leads_away);
+            for path in gitlinks.iter().filter(|_| is_right) {
+                self.settle_gitlink(&work.join(path).join(GIT_LINK), search, found);
+            }
+        }
+        search.read.insert(id, is_right);
+        is_right
+    }
+
+    /// Moves aside what git obeys in a repository that came in the place of a submodule, or the file that leads there.
+    fn settle_gitlink(&self, at: &Path, search: &mut PathSearch<'_>, found: &mut Vec<Leftover>) {
+        let Ok(stat) = self.stat(at) else { return };
+        if kind(&stat) == SFlag::S_IFDIR {
+            if !at.to_str().is_some_and(|at| self.missing.repositories.iter().any(|known| known == at)) {
+                let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
+                let new = names.map(|name| at.join(name)).filter(|path| self.is_changed_at(path));
+                found.extend(new.filter_map(|path| self.settle_name(path)));
+                search.nested.push(GitDir { path: at.into(), config: at.into(), is_new: true });
+            }
+        } else if !(kind(&stat) == SFlag::S_IFREG && self.leads_to_module(at)) && self.is_changed_at(at) {
+            found.extend(self.settle_name(at));
+        }
+    }
+
+    /// Returns whether a `.git` file leads to the directory of a submodule or a worktree, which are looked at by themselves.
+    fn leads_to_module(&self, at: &Path) -> bool {
+        let read = || {
+            let mut text = Vec::new();
+            let above = open_beneath(&self.tree, at.parent()?).ok()?;
+            open_file(above.as_fd(), at.file_name()?).ok()?.take(LONGEST).read_to_end(&mut text).ok()?;
+            let to = text.strip_prefix(b"gitdir:")?.trim_ascii();
+            let to = clean(&self.missing.tree.join(at).parent()?.join(OsStr::from_bytes(to)));
+            Some(to.strip_prefix(&self.missing.tree).ok()?.to_path_buf())
+        };
+        read().is_some_and(|to| {
+            let mut all = self.missing.repositories.iter();
+            let is_in = |known: &String, name: &str| to.starts_with(Path::new(known).join(name));
+            all.any(|known| is_in(known, MODULES) || is_in(known, "worktrees"))
+        })
     }
 
     /// Returns whether the stage may have put something at a path of the tree, or changed it. It cannot set the time of a change, but it
@@ -92,21 +227,46 @@ impl Watch {
             .any(|path| is_changed(path).unwrap_or(true))
     }
 
-    /// Returns the length of the names of a repository's objects, in bytes.
-    fn hash_length(&self, config: &Path) -> usize {
+    /// Reads what an index must be compared with.
+    fn about(&self, git: &GitDir) -> AboutGit {
         let read = || {
-            let file = open_file(open_beneath(&self.tree, config)?.as_fd(), OsStr::new("config"))?;
+            let file = open_file(open_beneath(&self.tree, &git.config)?.as_fd(), OsStr::new("config"))?;
             let mut text = Vec::new();
             file.take(CONFIG).read_to_end(&mut text)?;
-            Ok::<_, io::Error>(String::from_utf8_lossy(&text).to_ascii_lowercase())
+            Ok::<_, io::Error>(String::from_utf8_lossy(&text).into_owned())
         };
-        let [sha1, sha256] = HASHES;
-        let is_long = |line: &str| {
-            let setting = line.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
-            setting == Some(("objectformat", "sha256"))
+        let text = read().unwrap_or_default();
+        let settings = text.lines().filter_map(|line| line.split_once('='));
+        let settings = settings.map(|(key, value)| (key.trim().to_ascii_lowercase(), value.trim()));
+        let [mut hash, sha256] = HASHES;
+        let mut place = None;
+        for (key, value) in settings {
+            if key == "objectformat" && value.eq_ignore_ascii_case("sha256") {
+                hash = sha256;
+            } else if key == "worktree" {
+                place = Some(value.to_owned());
+            }
+        }
+        let tree = &self.missing.tree;
+        let below = |path: PathBuf| clean(&path).strip_prefix(tree).ok().map(Path::to_path_buf);
+        let work = if git.path != git.config {
+            let to = gitdir_of(&self.tree, &git.path);
+            to.and_then(|to| below(tree.join(&git.path).join(to))?.parent().map(Path::to_path_buf))
+        } else if let Some(place) = place {
+            below(tree.join(&git.path).join(place))
+        } else {
+            git.path.parent().filter(|_| git.path.ends_with(GIT_LINK)).map(Path::to_path_buf)
         };
-        if read().is_ok_and(|text| text.lines().any(is_long)) { sha256 } else { sha1 }
+        AboutGit { hash, work }
     }
+}
+
+/// What an index must be compared with.
+struct AboutGit {
+    /// The length of the names of the repository's objects, in bytes.
+    hash: usize,
+    /// The working tree, below the tree of the run, if it is known and lies there.
+    work: Option<PathBuf>,
 }
 
 /// Lists the shared indexes of a directory, and says whether these are all.
@@ -177,7 +337,12 @@ mod tests {
         let missing = Missing { tree: root.clone(), ..Missing::default() };
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
-        let settled = |most| watch.settle_paths_by(most, &git, &mut READ.clone()).len();
+        let settled = |most| {
+            let (read, nested) = Default::default();
+            let mut search =
+                PathSearch { room: IndexRoom::FULL, left: MOST, read, nested, is_over: &|| false };
+            watch.settle_paths_by(most, &git, &mut search).len()
+        };
         assert_eq!(settled(3), 0, "every name was read");
         assert_eq!(settled(2), 1, "a name more");
         assert!(!root.join(".git/index").exists());

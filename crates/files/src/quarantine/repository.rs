@@ -20,27 +20,15 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random};
+use super::paths::NAMING;
 
 mod settle;
 
 pub use settle::beyond_search;
 
-/// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
-/// the objects.
-const SEARCHED: [&str; 12] = [
-    "logs",
-    "refs",
-    "info",
-    "rebase-merge",
-    "rebase-apply",
-    "sequencer",
-    "rr-cache",
-    "worktrees",
-    OBJECTS,
-    LFS,
-    ANNEX,
-    "svn",
-];
+/// Directories of a repository that are not searched here: the hooks are protected as a whole, and submodules are repositories of their
+/// own. All others are, whoever makes them: git's (gitrepository-layout(5)) and those of tools, but for the [`is_fan_out`] of the objects.
+const PASSED_OVER: [&str; 2] = ["hooks", super::modules::MODULES];
 /// The directories of git-lfs and of git-annex. Both have objects of their own, by hashes.
 const LFS: &str = "lfs";
 const ANNEX: &str = "annex";
@@ -92,6 +80,8 @@ pub(super) struct Contents {
     links: HashSet<u64>,
     /// Directories of unfinished operations, each with the versions of all files in it.
     operations: HashSet<u64>,
+    /// The files that name paths, each with its version: those of the repository, of its submodules and of its worktrees.
+    naming: HashSet<u64>,
     /// Directories that were not read to their end: what was in them, and further down, is not known.
     unread: HashSet<u64>,
     /// The directories, by their paths below the tree. A killed run has nobody who watches them.
@@ -246,7 +236,7 @@ impl Search<'_> {
 /// Whether a directory in a directory of a repository is searched.
 pub(super) fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
     if at == repository {
-        SEARCHED.iter().any(|known| name == *known)
+        !PASSED_OVER.iter().any(|known| name == *known)
     } else {
         let Ok(at) = at.strip_prefix(repository) else { return true };
         let is_object = is_fan_out(name) && at == Path::new(OBJECTS);
@@ -270,6 +260,13 @@ fn is_operation(repository: &Path, at: &Path) -> bool {
 fn is_fan_out(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.len() == 2 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Returns the hash of a file that names paths, with its version.
+fn naming_file(tree: &File, path: &Path, keys: Keys) -> Option<u64> {
+    let (above, name) = (open_beneath(tree, path.parent()?).ok()?, path.file_name()?);
+    let stat = let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
+    Some(keys.hash_one((path.as_os_str(), version(&stat))))
 }
 
 /// A file as it is: the device, the inode, and when it was last changed, which nobody can set.
@@ -298,8 +295,12 @@ impl Contents {
             found.links.extend(listed.links.iter().map(|link| link.mark));
             found.operations.extend(listed.operation);
         });
-        let links = super::modules::pointers(tree, repository);
+        let (links, dirs) = super::modules::pointers(tree, repository);
         found.links.extend(links.iter().map(|(path, target)| keys.hash_one((path.as_os_str(), target))));
+        for dir in dirs {
+            let naming = NAMING.iter().filter_map(|name| naming_file(tree, &dir.join(name), keys));
+            found.naming.extend(naming);
+        }
         found.unread = unread.iter().map(|at| keys.hash_one(at.as_os_str())).collect();
         found
     }
@@ -312,6 +313,11 @@ impl Contents {
     /// Whether a link was there, and said this.
     pub(super) fn has_link(&self, path: &Path, target: &OsString, keys: Keys) -> bool {
         self.links.contains(&keys.hash_one((path.as_os_str(), target)))
+    }
+
+    /// Whether a file that names paths is as it was.
+    pub(super) fn has_naming_file(&self, tree: &File, path: &Path, keys: Keys) -> bool {
+        naming_file(tree, path, keys).is_some_and(|file| self.naming.contains(&file))
     }
 
     /// Whether all that was in a directory is known.

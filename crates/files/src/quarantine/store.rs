@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{FileId, OpenedDir, entries, kind, let_in, open_above, open_at, random};
+use super::descriptors::{FileId, OpenedDir, entries, id_of, kind, let_in, open_above, open_at, random};
 use super::modes::set_mode;
 use crate::names::rename_new;
 
@@ -56,6 +56,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 16;
 /// No clock of a file system is coarser that keeps the time of creation in parts of a second: a tick of the kernel's is 10 ms at most.
 const TICK: Duration = Duration::from_millis(20);
+/// Directories in one another that are made for one thing. What was further down is put directly into the run's: a stage can make many
+/// things far down.
+const DEEPEST: usize = 16;
 /// Things that are kept open for a tick.
 const FRESH: usize = 32;
 /// The longest manifest that is read.
@@ -237,8 +240,7 @@ impl Keeper {
     fn note(&self, path: PathBuf, made: Option<DirectoryId>) -> io::Result<()> {
         let Some(dir) = self.manifests() else { return Ok(()) };
         let line = serde_json::to_string(&Known { path, made }).map_err(io::Error::other)?;
-        let list = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(DIRECTORIES));
-        list?.write_all(format!("{line}\n").as_bytes())
+        append_line(&mut open_list(&dir.join(DIRECTORIES))?, &line)
     }
 
     /// Lists the entries that the run set aside so far.
@@ -259,7 +261,7 @@ impl Keeper {
     fn manifest(&self) -> io::Result<Option<File>> {
         let Some(dir) = self.manifests() else { return Ok(None) };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        OpenOptions::new().append(true).create(true).mode(0o600).open(manifest_in(&dir, &self.run)).map(Some)
+        open_list(&manifest_in(&dir, &self.run)).map(Some)
     }
 }
 
@@ -293,8 +295,22 @@ fn add_repository(manifests: &Path, list: &str, id: DirectoryId) -> io::Result<(
     if read_lines(manifests, list).is_ok_and(|lines| lines.contains(&line)) {
         return Ok(());
     }
-    let list = OpenOptions::new().append(true).create(true).mode(0o600).open(manifests.join(list));
-    list?.write_all(format!("{line}\n").as_bytes())
+    append_line(&mut open_list(&manifests.join(list))?, &line)
+}
+
+/// Opens a list to add lines.
+fn open_list(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
+}
+
+/// Adds a line to a list. Part of another may be at its end, of which a full disk or a kill left no more: it takes no other with it.
+fn append_line(list: &mut File, line: &str) -> io::Result<()> {
+    let mut last = [b'\n'];
+    if let Some(end) = list.metadata()?.len().checked_sub(1) {
+        list.read_exact_at(&mut last, end)?;
+    }
+    let begin = if last == [b'\n'] { "" } else { "\n" };
+    list.write_all(format!("{begin}{line}\n").as_bytes())
 }
 
 /// Replaces a list beside the manifests.
@@ -370,11 +386,11 @@ pub(super) fn made_directories(manifests: &Path) -> Vec<(PathBuf, DirectoryId)> 
 
 /// Adds a line to a manifest, which stays as short as it may be to be read.
 fn add_line(manifest: &mut File, line: &impl Serialize) -> io::Result<()> {
-    let line = serde_json::to_string(line)? + "\n";
+    let line = serde_json::to_string(line)?;
     if manifest.metadata()?.len() + line.len() as u64 > LONGEST_MANIFEST {
         return Err(io::Error::other("the list has 64 MiB"));
     }
-    manifest.write_all(line.as_bytes())
+    append_line(manifest, &line)
 }
 
 /// Reads the lines of one kind in a manifest: items or intents. A manifest that is too long is left out.
@@ -561,29 +577,23 @@ impl Store {
         Ok(item)
     }
 
-    /// Gives the [`DIRECTORY`] its name back, which a live stage can take from it. Returns where what had the name is now, below the
-    /// tree, if the stage has put something there.
-    pub(super) fn put_back(&self, tree: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
-        let there = let_in(tree, || open_at(tree, Path::new(DIRECTORY)));
-        if there.is_ok_and(|dir| DirectoryId::read(dir.as_fd()).is_ok_and(|id| id == self.directory)) {
-            return Ok(None);
+    /// Gives the [`DIRECTORY`] and the run's directory in it their names back, which a live stage can take from them. Returns where what had
+    /// the names is now, below the tree, if the stage has put something there.
+    pub(super) fn put_back(&self, tree: BorrowedFd<'_>) -> io::Result<Vec<PathBuf>> {
+        let run = self.place.file_name().unwrap_or_default();
+        let outer = put_dir_back(tree, self.outer.as_fd(), tree, OsStr::new(DIRECTORY))?;
+        let inner = put_dir_back(tree, self.dir.as_fd(), self.outer.as_fd(), run)?;
+        let mut taken = Vec::new();
+        for (dir, way) in [(tree, outer), (self.outer.as_fd(), inner)] {
+            let Some(way) = way else { continue };
+            taken.push(let_in(dir, || self.take(dir, OsStr::new(&way), Path::new(DIRECTORY)))?);
         }
-        // The kernel tells its name now.
-        let path = |fd: BorrowedFd<'_>| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        let now = path(self.outer.as_fd())?;
-        let below = now.strip_prefix(path(tree)?).map_err(|_| io::Error::other("the stage moved it away"))?;
-        let (above, last) = (open_above(tree, below)?, below.file_name().unwrap_or_default());
-        let way = beside();
-        let is_taken = match let_in(tree, || rename_new(tree, DIRECTORY, tree, way.as_str())) {
-            Err(Errno::ENOENT) => false,
-            moved => moved.map(|()| true)?,
-        };
-        let back = || rename_into(above.as_fd(), last, tree, OsStr::new(DIRECTORY));
-        let_in(above.as_fd(), || let_in(tree, back))?;
-        if !is_taken {
-            return Ok(None);
-        }
-        Ok(Some(let_in(tree, || self.take(tree, OsStr::new(&way), Path::new(DIRECTORY)))?))
+        Ok(taken)
+    }
+
+    /// The identity of the [`DIRECTORY`].
+    pub(super) fn outer_id(&self) -> nix::Result<FileId> {
+        fstat(&self.outer).map(|stat| id_of(&stat))
     }
 
     /// Forgets something that has its old place again.
@@ -613,7 +623,7 @@ impl Store {
             Ok((open_at(self.dir.as_fd(), Path::new(""))?, to))
         };
         let above = path.parent().unwrap_or(Path::new(""));
-        if above.ancestors().any(|it| taken.contains(it)) {
+        if above.components().count() > DEEPEST || above.ancestors().any(|it| taken.contains(it)) {
             return flat();
         }
         let mut dir = open_at(self.dir.as_fd(), Path::new(""))?;
@@ -630,6 +640,32 @@ impl Store {
         }
         Ok((dir, path.to_path_buf()))
     }
+}
+
+/// Gives a directory of the tree its name in another one back. Returns the present name there of what had it.
+fn put_dir_back(
+    tree: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    name: &OsStr,
+) -> io::Result<Option<String>> {
+    let there = let_in(to, || open_at(to, Path::new(name)));
+    let id = DirectoryId::read(dir)?;
+    if there.is_ok_and(|there| DirectoryId::read(there.as_fd()).is_ok_and(|there| there == id)) {
+        return Ok(None);
+    }
+    // The kernel tells its name now.
+    let path = |fd: BorrowedFd<'_>| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let now = path(dir)?;
+    let below = now.strip_prefix(path(tree)?).map_err(|_| io::Error::other("the stage moved it away"))?;
+    let (above, last) = (open_above(tree, below)?, below.file_name().unwrap_or_default());
+    let way = beside();
+    let is_taken = match let_in(to, || rename_new(to, name, to, way.as_str())) {
+        Err(Errno::ENOENT) => false,
+        moved => moved.map(|()| true)?,
+    };
+    let_in(above.as_fd(), || let_in(to, || rename_into(above.as_fd(), last, to, name)))?;
+    Ok(is_taken.then_some(way))
 }
 
 /// Moves what has the name of the [`DIRECTORY`] out of its way, and says how it is called until it is set aside. Where the run is

@@ -69,7 +69,9 @@ impl Scene {
         }
         let mut mount = |source: &Path, target: &Path| {
             let ids = (id_of(source)?, id_of(target)?);
-            instead(source, target);
+            if !target.ends_with(DIRECTORY) {
+                instead(source, target);
+            }
             Ok(ids)
         };
         let mut found = Vec::new();
@@ -162,12 +164,12 @@ fn l07_a_new_link_in_a_repository_is_moved_at_once() {
         assert!(fs::symlink_metadata(scene.tree(name)).is_err());
         assert!(fs::symlink_metadata(scene.aside(name)).unwrap().is_symlink());
     }
-    // One that was there, a file, and one where git writes nothing.
+    // One that was there, a file, and one among the hooks, which are protected as a whole.
     fs::rename(scene.tree(".git/mine"), scene.tree(".git/moved")).unwrap();
     fs::rename(scene.tree(".git/moved"), scene.tree(".git/mine")).unwrap();
     fs::write(scene.tree(".git/index"), "x").unwrap();
-    link(&scene, ".git/other/x");
-    assert!(scene.settle().is_empty());
+    fs::rename(scene.tree(".git/other"), scene.tree(".git/hooks")).unwrap();
+    assert_eq!(scene.settle(), [".git/hooks"]);
     // In directories that are new, or were moved away and back.
     fs::create_dir_all(scene.tree(".git/refs/heads/a/b")).unwrap();
     link(&scene, ".git/refs/heads/a/b/x");
@@ -190,6 +192,34 @@ fn l07_a_new_link_in_a_repository_is_moved_at_once() {
     assert!(ended);
 }
 
+/// A prompt of a shell runs what is in such a file, if it is no number.
+#[test]
+fn l07_a_number_of_a_rebase_that_is_none_is_moved_at_once() {
+    let mut scene = Scene::new("numbers", |tree| fs::create_dir_all(tree.join(".git/rebase-apply")).unwrap());
+    let write = |scene: &Scene, name: &str, text: &str| {
+        fs::create_dir_all(scene.tree(name).parent().unwrap()).unwrap();
+        fs::write(scene.tree(name), text).unwrap();
+    };
+    for name in ["rebase-merge/msgnum", "rebase-merge/end", "rebase-apply/next", "rebase-apply/last"] {
+        let name = format!(".git/{name}");
+        for (text, is_number) in
+            [("12\n", true), ("", true), ("7", true), ("$(x)\n", false), ("1\n$(x)", false)]
+        {
+            write(&scene, &name, text);
+            let taken = scene.settle();
+            assert_eq!(taken.is_empty(), is_number, "{name}: {text}: {taken:?}");
+            assert_eq!(scene.tree(&name).exists(), is_number);
+        }
+        // Written after it was there.
+        write(&scene, &name, "1\n");
+        assert!(scene.settle().is_empty());
+        write(&scene, &name, "$(x)\n");
+        assert_eq!(scene.settle(), [name.as_str()]);
+    }
+    write(&scene, ".git/rebase-merge/onto", "x");
+    assert!(scene.settle().is_empty());
+}
+
 #[test]
 fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
     let mut scene = Scene::new("each-other", |_| ());
@@ -203,7 +233,11 @@ fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
     let mut look = || {
         other.search_again();
         let mut found = Vec::new();
-        other.settle(&inotify, &mut |_, _| unreachable!(), &|_| (), &mut found).unwrap();
+        let mut mount = |source: &Path, target: &Path| {
+            assert!(target.ends_with(DIRECTORY), "only the quarantine is covered");
+            Ok((id_of(source)?, id_of(target)?))
+        };
+        other.settle(&inotify, &mut mount, &|_| (), &mut found).unwrap();
         found.len()
     };
     assert_eq!(look(), 0);
@@ -357,7 +391,7 @@ fn l07_no_exchange_gives_the_stage_s_own_a_name() {
     let mut found = Vec::new();
     scene.arrivals.settle(&scene.inotify, &mut mount, &|_| (), &mut found).unwrap();
     assert!(found.is_empty());
-    assert_eq!(times, 2);
+    assert_eq!(times, 3, "twice the directory, and the quarantine");
     assert!(scene.finish().is_empty() && scene.tree(".git/other").exists(), "it is given back");
     drop(scene);
 

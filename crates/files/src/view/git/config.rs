@@ -1,6 +1,7 @@
 //! A reader of git's configuration, for the few settings that name other files (git-config(1), "Syntax"; git's config.c). Paths are
 //! bytes, and so is all of this.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -105,30 +106,41 @@ fn setting(section: &str, key: &str, value: &[u8]) -> Option<Setting> {
         ("submodule", "path") => Some(Setting::Submodule(path())),
         ("include" | "includeif", "path") => Some(Setting::Include(path())),
         ("init", "templatedir") => Some(Setting::Template(path())),
-        _ => program(section, key, value).map(|path| Setting::Program(OsStr::from_bytes(path).to_owned())),
+        _ => program(section, key, value).map(|path| Setting::Program(OsStr::from_bytes(&path).to_owned())),
     }
 }
 
 /// The path of the program that a value is, or begins with. A name without a slash is sought on PATH.
-fn program<'a>(section: &str, key: &str, value: &'a [u8]) -> Option<&'a [u8]> {
+fn program<'a>(section: &str, key: &str, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
     let (_, keys) = RUN.iter().find(|(known, _)| *known == section)?;
     if !keys.is_empty() && !keys.contains(&key) {
         return None;
     }
-    let path = if WHOLE.contains(&key) { value } else { first_word(value) };
+    let path = if WHOLE.contains(&key) { value.into() } else { first_word(value) };
     path.contains(&b'/').then_some(path)
 }
 
 /// The first word of a command, as a shell takes it; `!` has git use one.
-fn first_word(value: &[u8]) -> &[u8] {
+fn first_word(value: &[u8]) -> Cow<'_, [u8]> {
     let value = value.trim_ascii_start();
     let value = value.strip_prefix(b"!").unwrap_or(value).trim_ascii_start();
+    // transcrypt's filter is found so.
+    let plain: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'"').collect();
+    let in_git = GIT_DIRECTORIES.iter().find_map(|words| plain.strip_prefix(words.as_bytes()));
+    if let Some(rest) = in_git {
+        let end = rest.iter().position(|byte| b" \t\n;|&<>()".contains(byte)).unwrap_or(rest.len());
+        return [b".git", rest.get(..end).unwrap_or(rest)].concat().into();
+    }
     let (text, ends): (&[u8], &[u8]) = match value.split_first() {
         Some((quote @ (b'"' | b'\''), text)) => (text, std::slice::from_ref(quote)),
         _ => (value, b" \t\n;|&<>()"),
     };
-    text.split(|byte| ends.contains(byte)).next().unwrap_or_default()
+    text.split(|byte| ends.contains(byte)).next().unwrap_or_default().into()
 }
+
+/// How a command names the directory of the repository.
+const GIT_DIRECTORIES: [&str; 3] =
+    ["$(git rev-parse --git-common-dir)", "$(git rev-parse --git-dir)", "$GIT_DIR"];
 
 /// Returns the text after the line.
 fn after_line(text: &[u8]) -> &[u8] {

@@ -1,0 +1,130 @@
+//! What a stage leaves in a repository for commands that every user of git types, in places that git has for other things: directories of
+//! submodules and worktrees, unfinished operations, the index, and links.
+
+use std::fs;
+
+use e2e::case::{Cases, Cx};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.users("escape::b14_no_submodule_hides_among_git_s_own_directories", submodules);
+    list.users("escape::b14_a_worktree_without_commondir_names_no_program", worktree);
+    list.users("escape::b14_a_new_repository_in_the_index_names_no_program", nested);
+    list.users("escape::b14_the_numbers_of_a_rebase_are_numbers", prompt);
+    list.users("escape::b14_git_writes_through_no_link_elsewhere", links);
+    list.users("escape::b15_a_filter_in_the_repository_is_read_only", filter);
+    list.once("escape::b14_a_conflict_of_the_caller_stays", keep_conflict);
+}
+
+/// Runs an attack without exeat and with it, each in a new repository, and then the host's command. `$MARK` is made by the attack's program,
+/// and `$OUT` is a file outside of the tree.
+fn attack(cx: &Cx, before: &str, stage: &str, host: &str) {
+    let place = cx.dir().with_file_name("attack");
+    let (mark, out) = (place.join("mark"), place.join("out"));
+    let env = |script: &str| {
+        format!(
+            "export MARK={} OUT={} GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test\n{script}",
+            mark.display(),
+            out.display()
+        )
+    };
+    for is_inside in [false, true] {
+        let _ = fs::remove_dir_all(&place);
+        let make = format!(
+            "mkdir -p {0}/p; cd {0}/p; echo mine > $OUT; git init -q -b main; echo one > a; git add a; git commit -qm one; {before}",
+            place.display()
+        );
+        cx.outside(["bash", "-ec", &env(&make)]).run().exits(0);
+        let work = place.join("p");
+        let done = if is_inside {
+            cx.exeat(["run", "--", "bash", "-c", &env(stage)]).cwd(&work).run()
+        } else {
+            cx.outside(["bash", "-c", &env(stage)]).cwd(&work).run()
+        };
+        let host = cx.outside(["bash", "-c", &env(host)]).cwd(&work).run();
+        let is_changed = fs::read_to_string(&out).expect("a file") != "mine\n";
+        assert_eq!(mark.exists() || is_changed, !is_inside, "{stage}: {done:?} {host:?}");
+    }
+}
+
+/// `git fetch` enters each submodule for which a directory is in `.git/modules`, whatever its name is. It reads `.gitmodules` from the index.
+fn submodules(cx: &Cx) {
+    let deep = "d/".repeat(40);
+    for name in ["a/info", "a/objects/ab", ".", &format!("{deep}d"), "a/refs/x"] {
+        let stage = format!(
+            r#"m=.git/modules/{name}; git init -q t; (cd t; echo s > s; git add s; git commit -qm s); c=$(git -C t rev-parse HEAD); mkdir -p .git/modules/a
+            case {name} in a/*) cp -r t/.git/HEAD t/.git/objects t/.git/refs .git/modules/a/;; esac
+            mkdir -p $m; cp -r t/.git/HEAD t/.git/objects t/.git/refs $m/; rm -rf t
+            printf '[core]\nrepositoryformatversion=0\nbare=false\n[remote "origin"]\nurl=x\nuploadpack=touch %s;false\nfetch=+refs/heads/*:refs/remotes/origin/*\n' "$MARK" > $m/config
+            b=$(printf '[submodule "%s"]\npath = s\nurl = ./nowhere\nfetchRecurseSubmodules = true\n' {name} | git hash-object -w --stdin)
+            git update-index --add --cacheinfo 100644,$b,.gitmodules --cacheinfo 160000,$c,s; git commit -qm sub; mkdir -p s"#
+        );
+        let before =
+            "git init -q --bare ../up.git; git remote add origin ../up.git; git push -q -u origin main";
+        attack(cx, before, &stage, "git fetch");
+    }
+}
+
+/// Without a `commondir` the directory of a worktree is a repository of its own.
+fn worktree(cx: &Cx) {
+    let stage = r#"git worktree add -q w -b w; cd .git/worktrees/w; rm commondir; mkdir -p objects refs; cp -r ../../objects/. objects/; cp -r ../../refs/. refs/
+        printf '[core]\nrepositoryformatversion=0\nbare=false\nfsmonitor=touch %s;false\n' "$MARK" > config"#;
+    attack(cx, "", stage, "git worktree remove w");
+}
+
+/// `git status` enters what the index has as a submodule.
+fn nested(cx: &Cx) {
+    let make = r#"mkdir -p x/y/z; cd x/y/z; git init -q s; cd s; echo s > s; git add s; git commit -qm s; git config core.fsmonitor "touch $MARK;false""#;
+    let stage = format!("({make}); git -c advice.addEmbeddedRepo=false add x; git commit -qm sub");
+    attack(cx, "", &stage, "git status");
+    // The repository is elsewhere, and its `.git` a file.
+    let stage = format!(
+        "({make}); git -c advice.addEmbeddedRepo=false add x; git commit -qm sub; mv x/y/z/s/.git x/git; echo gitdir: ../../../git > x/y/z/s/.git"
+    );
+    attack(cx, "", &stage, "git status");
+    // It is the submodule of a submodule.
+    let stage = format!(
+        "git init -q lib; (cd lib; {make}; cd ../../../../; git -c advice.addEmbeddedRepo=false add x; git commit -qm sub); git -c advice.addEmbeddedRepo=false add lib; git commit -qm lib"
+    );
+    attack(cx, "", &stage, "git status");
+}
+
+/// The prompt that comes with git has the shell expand these files.
+fn prompt(cx: &Cx) {
+    let host = r#"printf '%s\n' ". /usr/lib/git-core/git-sh-prompt" "PROMPT_COMMAND='__git_ps1 \"x\" \"y\"'" > ../rc; printf '\nexit\n' | script -qec "bash --rcfile ../rc -i" /dev/null"#;
+    for (dir, number, other) in [("rebase-merge", "msgnum", "end"), ("rebase-apply", "next", "last")] {
+        let stage = format!(
+            r#"mkdir .git/{dir}; printf '$(touch %s)\n' "$MARK" > .git/{dir}/{number}; echo 1 > .git/{dir}/{other}; echo refs/heads/main > .git/{dir}/head-name"#
+        );
+        attack(cx, "", &stage, host);
+    }
+}
+
+/// `git fsck` and `git mergetool` write to names that are not in a directory of git's layout, or in no directory of git at all.
+fn links(cx: &Cx) {
+    let stage = r#"b=$(echo evil | git hash-object -w --stdin); mkdir -p .git/lost-found/other; ln -s "$OUT" .git/lost-found/other/$b"#;
+    attack(cx, "", stage, "git fsck --lost-found");
+    let stage = r#"o=$(echo base | git hash-object -w --stdin); t=$(echo evil | git hash-object -w --stdin)
+        printf "100644 $o 1\tl/out\n100644 $o 2\tl/out\n100644 $t 3\tl/out\n" | git update-index --index-info; ln -s .. l"#;
+    let host = r#"git -c merge.tool=t -c mergetool.t.cmd='git merge-file -p "$LOCAL" "$BASE" "$REMOTE" > "$MERGED"' -c mergetool.t.trustExitCode=true mergetool --no-prompt </dev/null"#;
+    attack(cx, "", stage, host);
+}
+
+/// transcrypt's filter is found by a command.
+fn filter(cx: &Cx) {
+    let before = r#"mkdir .git/crypt; printf '#!/bin/sh\ncat\n' > .git/crypt/transcrypt; chmod +x .git/crypt/transcrypt
+        git config filter.crypt.clean '"$(git rev-parse --git-common-dir)"/crypt/transcrypt clean'; echo 'a filter=crypt' > .git/info/attributes"#;
+    let stage = r#"printf '#!/bin/sh\ntouch %s\ncat\n' "$MARK" > .git/crypt/transcrypt; echo z >> a"#;
+    attack(cx, before, stage, "git diff");
+}
+
+/// rerere keeps the resolution of a conflict that was there before the run.
+fn keep_conflict(cx: &Cx) {
+    let make = "git config --global init.defaultBranch main; git init -q; git config rerere.enabled true; echo 1 > f; git add f; git commit -qm 1
+        git checkout -qb b; echo 2 > f; git commit -qam 2; git checkout -q main; echo 3 > f; git commit -qam 3; git merge b || true; test -s .git/MERGE_RR";
+    let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
+    cx.outside(["bash", "-ec", &format!("{env}{make}")]).cwd(cx.dir()).run().exits(0);
+    let done = cx.sh(&[], "git status; touch .git/x; rm .git/x").run();
+    assert!(!done.exits(0).stderr().contains("MERGE_RR"), "{done:?}");
+    let resolve = format!("{env}echo 4 > f; git add f; git commit -qm 4; ls .git/rr-cache/*/postimage");
+    cx.outside(["bash", "-ec", &resolve]).cwd(cx.dir()).run().exits(0);
+}
