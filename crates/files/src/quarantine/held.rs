@@ -13,7 +13,8 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{entries, kind, let_in, open_above, open_beneath, open_file};
-use super::modules::{GITDIR, GitDir, LONGEST_GITDIR, MODULES, Modules, Reach, Room, gitdir_of};
+use super::git_names::MODULES;
+use super::modules::{GITDIR, GitDir, LONGEST_GITDIR, Modules, Reach, Room, gitdir_of};
 use super::pointers::Pointer;
 use super::{Leftover, MAX_ENTRIES, Watch};
 use crate::names::open_regular;

@@ -16,8 +16,8 @@ use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{add_watch_for, aside, entries, kind, let_in, open_beneath};
-use super::numbers::{has_numbers, is_no_number};
-use super::repository::{is_old_head, is_searched};
+use super::git_names::{has_numbers, is_no_number, is_old_head};
+use super::repository::is_searched;
 use super::{Leftover, Watch};
 
 /// Links that are taken away in one run. No tool makes so many, and the host may meet each for a moment.

@@ -13,11 +13,9 @@ use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{entries, kind, let_in, open_beneath, open_file};
-use super::repository::is_old_head;
+use super::git_names::{MODULES, is_old_head};
 use crate::protected::GIT_LINK;
 
-/// The directory of submodules in that of a repository.
-pub(super) const MODULES: &str = "modules";
 /// Directories that are searched in one repository, and names in these: about half a second.
 const DIRECTORIES: usize = 1 << 16;
 const ENTRIES: usize = 1 << 20;

@@ -15,21 +15,15 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 
 use super::descriptors::{FileId, entries, id_of, kind, let_in, open_beneath, open_file};
-use super::modules::{GitDir, MODULES, gitdir_of};
-use super::numbers::{NUMBERS, is_no_number};
+use super::git_names::{CONFLICTS, INDEX, MODULES, NAMING, NUMBERS, is_no_number};
+use super::modules::{GitDir, gitdir_of};
 use super::{Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::index::{HASHES, IndexRoom, check_entries};
 use crate::protected::{self, GIT, GIT_LINK};
 use crate::walk::clean;
 
-/// The paths that git tracks.
-const INDEX: &str = "index";
 /// The beginning of the names of indexes that others build upon (gitformat-index(5), "Split index").
 const SHARED_INDEX: &str = "sharedindex.";
-/// A file that git's rerere writes: the paths with conflicts, which it reads and writes when a commit is made (rerere.c).
-const CONFLICTS: &str = "MERGE_RR";
-/// The files that name paths, but for shared indexes.
-pub(super) const NAMING: [&str; 2] = [INDEX, CONFLICTS];
 /// Bytes of a configuration that are read.
 const CONFIG: u64 = 1 << 20;
 /// Submodules, conflicts and repositories that are looked at in one run.

@@ -20,7 +20,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random};
-use super::paths::NAMING;
+use super::git_names::{MODULES, NAMING, is_old_head};
 
 mod settle;
 
@@ -28,7 +28,7 @@ pub use settle::beyond_search;
 
 /// Directories of a repository that are not searched here: the hooks are protected as a whole, and submodules are repositories of their
 /// own. All others are, whoever makes them: git's (gitrepository-layout(5)) and those of tools, but for the [`is_fan_out`] of the objects.
-const PASSED_OVER: [&str; 2] = ["hooks", super::modules::MODULES];
+const PASSED_OVER: [&str; 2] = ["hooks", MODULES];
 /// The directories of git-lfs and of git-annex. Both have objects of their own, by hashes.
 const LFS: &str = "lfs";
 const ANNEX: &str = "annex";
@@ -272,13 +272,6 @@ fn naming_file(tree: &File, path: &Path, keys: Keys) -> Option<u64> {
 /// A file as it is: the device, the inode, and when it was last changed, which nobody can set.
 fn version(stat: &FileStat) -> (u64, u64, i64, i64) {
     (stat.st_dev, stat.st_ino, stat.st_ctime, stat.st_ctime_nsec)
-}
-
-/// The way in which git once wrote that a branch is checked out.
-pub(super) fn is_old_head(name: &OsStr, target: &Path) -> bool {
-    name == "HEAD"
-        && target.starts_with("refs")
-        && target.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 impl Contents {

@@ -1,15 +1,23 @@
-//! Files of an unfinished operation that hold a number. The prompt that comes with git (git-prompt.sh) puts what is in them into a string
-//! that the shell expands, so `$(command)` there runs when the prompt is printed.
+//! Names that git has in the directory of a repository (gitrepository-layout(5)), and what is right at them.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use super::descriptors::open_file;
 
-/// The directories of such operations in a repository or a worktree, and the files in them.
+/// The directory of submodules.
+pub(super) const MODULES: &str = "modules";
+/// The paths that git tracks.
+pub(super) const INDEX: &str = "index";
+/// A file that git's rerere writes: the paths with conflicts, which it reads and writes when a commit is made (rerere.c).
+pub(super) const CONFLICTS: &str = "MERGE_RR";
+/// The files that name paths, but for shared indexes.
+pub(super) const NAMING: [&str; 2] = [INDEX, CONFLICTS];
+/// The directories of unfinished operations, and the files in them that hold a number. The prompt that comes with git (git-prompt.sh) puts
+/// what is in them into a string that the shell expands, so `$(command)` there runs when the prompt is printed.
 pub(super) const NUMBERS: [(&str, [&str; 2]); 2] =
     [("rebase-merge", ["msgnum", "end"]), ("rebase-apply", ["next", "last"])];
 /// Bytes of the longest number.
@@ -34,4 +42,11 @@ fn is_number(file: File) -> bool {
     let read = file.take(LONGEST + 2).read_to_end(&mut text);
     let number = text.strip_suffix(b"\n").unwrap_or(&text);
     read.is_ok() && number.len() as u64 <= LONGEST && number.iter().all(u8::is_ascii_digit)
+}
+
+/// Returns whether a link is one in which git once wrote that a branch is checked out.
+pub(super) fn is_old_head(name: &OsStr, target: &Path) -> bool {
+    name == "HEAD"
+        && target.starts_with("refs")
+        && target.components().all(|part| matches!(part, Component::Normal(_)))
 }
