@@ -68,6 +68,15 @@ pub const HOME_VARIABLES: &[(&str, &str)] = &[
     ("MISE_DATA_DIR", ".local/share/mise"),
 ];
 
+/// Directories below a home directory that exeat writes to, or reads settings from, if no variable names others.
+pub const OWN: &[&str] = &[".local/state/exeat", ".cache/exeat", OWN_SETTINGS];
+
+/// The directory of the user's ceiling below a home directory.
+pub const OWN_SETTINGS: &str = ".config/exeat";
+
+/// The key that signs records, below a home directory.
+pub const OWN_KEY: &str = ".local/state/exeat/audit.key";
+
 /// Files and directories with credentials below a home directory, masked in every shown tree.
 pub const CREDENTIALS: &[&str] = &[
     ".ssh",

@@ -18,7 +18,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::layout::{EmptyEntry, Mount, Why};
-use crate::names::{Mounts, is_absent, joined, rows, true_name, whole};
+use crate::names::{Mounts, future_path, is_absent, joined, rows, true_name, whole};
 use crate::protected::LetThrough;
 use crate::quarantine::{Live, Missing};
 use crate::request::Files;
@@ -89,7 +89,7 @@ pub struct Facts<'a> {
     pub cache: Option<&'a Path>,
     /// The directory on the host that the stage has as `/tmp`, where that is not in memory.
     pub tmp_dir: Option<&'a Path>,
-    /// Directories that exeat itself writes to.
+    /// Directories that exeat itself writes to, besides those of [`lists::OWN`].
     pub own: &'a [PathBuf],
     /// The one of them that every user's programs write to.
     pub shared: PathBuf,
@@ -194,9 +194,8 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
 /// Real paths with the reason that they are hidden, and the names by which a flag can open them.
 type HiddenPaths = BTreeMap<PathBuf, (Why, Vec<PathBuf>)>;
 
-/// Finds what no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Returns each real path
-/// with the names by which a flag can open it, and lines on what could not be found out.
-fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (HiddenPaths, Vec<String>) {
+/// Finds the home directories of the users as whom the stage may read, and lines on those that are not known.
+fn homes(facts: &Facts<'_>) -> (BTreeSet<PathBuf>, Vec<String>) {
     // Credentials are where the user's programs put them, whatever HOME says for this run.
     let (mut homes, mut unknown) = (BTreeSet::from([facts.home.to_path_buf()]), Vec::new());
     for uid in facts.owners.iter().copied().map(Uid::from_raw) {
@@ -211,11 +210,22 @@ fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (HiddenPaths, Vec<Strin
             }
         }
     }
+    (homes, unknown)
+}
+
+/// Finds what no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Returns each real path
+/// with the names by which a flag can open it.
+fn hidden(
+    facts: &Facts<'_>,
+    homes: &BTreeSet<PathBuf>,
+    own: &[PathBuf],
+    notes: &mut Vec<String>,
+) -> HiddenPaths {
     let credentials = homes.iter().flat_map(|home| lists::CREDENTIALS.iter().map(|name| home.join(name)));
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
     let credentials = credentials.chain(system).map(|path| (Why::Credentials, path));
     // Not the shared base of run directories: the stage has its own `/tmp` and `/dev/shm`.
-    let own = facts.own.iter().filter(|path| **path != facts.shared).map(|path| (Why::Own, path.clone()));
+    let own = own.iter().filter(|path| **path != facts.shared).map(|path| (Why::Own, path.clone()));
     // Most do not exist. One system call shows that, but `canonicalize` needs one for each part of a path.
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
@@ -239,7 +249,7 @@ fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (HiddenPaths, Vec<Strin
             }
         }
     }
-    (found, unknown)
+    found
 }
 
 /// The home directory that the machine knows of a user, from passwd(5) or wherever else it asks (nsswitch.conf(5)).
@@ -330,6 +340,10 @@ struct Builder<'a> {
     notes: Vec<String>,
     /// Host trees that are shown at their own place.
     shown: Vec<PathBuf>,
+    /// The home directories of the users as whom the stage may read.
+    homes: BTreeSet<PathBuf>,
+    /// Directories that exeat itself writes to, without links.
+    own: Vec<PathBuf>,
     /// Host paths that are masked in every tree that shows them.
     masks: BTreeMap<PathBuf, Mask>,
     /// Other names of theirs, by which the words of a flag can mean them.
@@ -391,7 +405,13 @@ impl<'a> Builder<'a> {
             .as_ref()
             .map(|declared| DeclaredPaths::new(declared, facts.links, &mut notes))
             .transpose()?;
-        let (hidden, lost) = hidden(facts, &mut notes);
+        let (homes, lost) = homes(facts);
+        let usual = homes.iter().flat_map(|home| lists::OWN.iter().map(|name| home.join(name)));
+        // Real paths are used because they are compared with the working directory, which has no links.
+        let own = facts.own.iter().cloned().chain(usual);
+        let own: Vec<PathBuf> =
+            own.map(|path| true_name(&path).unwrap_or_else(|_| future_path(&path))).collect();
+        let hidden = hidden(facts, &homes, &own, &mut notes);
         let mut masks: BTreeMap<PathBuf, Mask> = BTreeMap::new();
         let mut mask_names: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
         for (path, (why, names)) in hidden {
@@ -420,7 +440,9 @@ impl<'a> Builder<'a> {
         masks.extend(excluded.map(|path| (path.clone(), Mask::fixed(Why::Ceiling))));
         let table = whole(Path::new("/proc/self/mountinfo")).unwrap_or_default();
         let processes = process_files(&table);
-        let unseen = facts.unseen.iter().filter_map(|path| true_name(path).ok());
+        // A user's own key is hidden even if another key signs this run, because it signs other runs.
+        let keys = homes.iter().map(|home| home.join(lists::OWN_KEY));
+        let unseen = facts.unseen.iter().cloned().chain(keys).filter_map(|path| true_name(&path).ok());
         masks.extend(unseen.map(|path| (path, Mask::fixed(Why::Own))));
         masks.extend(processes.into_iter().map(|path| (path, Mask::fixed(Why::Processes))));
         // What a bind mount of the host's shows a second time is hidden there too.
@@ -438,6 +460,8 @@ impl<'a> Builder<'a> {
             mounts,
             notes,
             shown,
+            homes,
+            own,
             masks,
             mask_names,
             restricting,

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use exeat_contract::NOBODY;
 use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::names::is_absent;
-use exeat_files::names::{future_path, true_name};
 use exeat_files::permissions::{Ids, is_root_s_to_make};
 use exeat_files::quarantine::{self, Live};
 use exeat_files::request::WorkDir;
@@ -264,18 +263,11 @@ impl ViewInput<'_> {
         // If another user's home is HOME, root's state is beside its key.
         let state = key_place(place);
         own.extend(state.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
-        // XDG_STATE_HOME may be set only for some runs.
-        let usual_place = RecordDir::from_env(None, Some(home.as_os_str())).ok();
-        own.extend(usual_place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
         own.push(cache_base.join("exeat"));
         let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        own.extend(config.iter().chain([&home.join(".config")]).map(|config| config.join("exeat")));
+        own.extend(config.map(|config| config.join("exeat")));
         own.push(run_base.clone());
-        // Real paths are used because they are compared with the working directory, which has no links.
-        let own: Vec<PathBuf> =
-            own.iter().map(|path| true_name(path).unwrap_or_else(|_| future_path(path))).collect();
-        // The user's own key is hidden even if another key signs this run, because it signs other runs.
-        let places = place.into_iter().chain(&usual_place);
+        // The key of this place is hidden even if another key signs this run, because it signs other runs.
         let binds = request.files.ro.iter().chain(&request.files.rw).map(|bind| bind.host.as_path());
         let near = cwd.ancestors().chain(binds).chain(match &request.files.work {
             Some(WorkDir::Host(dir)) => Some(dir.as_path()),
@@ -285,7 +277,7 @@ impl ViewInput<'_> {
             .signing
             .path(place)
             .into_iter()
-            .chain(places.map(RecordDir::key_path))
+            .chain(place.map(RecordDir::key_path))
             .map(|path| cwd.join(path))
             .chain(quarantine::directories(state.as_ref().map(RecordDir::state_dir), near))
             .collect();

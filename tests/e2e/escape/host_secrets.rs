@@ -8,6 +8,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b13_host_secrets", attack);
     list.users("escape::b13_the_home_in_passwd", registered);
+    list.users("escape::b13_exeat_s_files_in_the_home_in_passwd", registered_state);
 }
 
 fn attack(cx: &Cx) {
@@ -67,4 +68,38 @@ fn registered(cx: &Cx) {
         read(&[]).says("the home directory that passwd(5) has for you is not known");
         read(&["--require", "full"]).exits(125);
     }
+}
+
+/// The same for what exeat keeps there: a stage that writes a journal of a killed run has the next start move files.
+fn registered_state(cx: &Cx) {
+    let (home, other) = (cx.home().join("registered"), cx.home().join("other"));
+    let state = home.join(".local/state/exeat");
+    let (key, journal) = (state.join("audit.key"), state.join("live/x"));
+    let dirs =
+        [".local", ".local/state", ".local/state/exeat", ".local/state/exeat/live"].map(|it| home.join(it));
+    for dir in [&home, &other].into_iter().chain(&dirs) {
+        fs::create_dir(dir).expect("a directory");
+        cx.bench().give(dir, cx.is_root());
+    }
+    fs::write(&key, "hunter2").expect("a key");
+    cx.bench().give(&key, cx.is_root());
+    let uid = cx.bench().uid(cx.is_root());
+    let place = cx.home().join("passwd");
+    fs::write(&place, format!("ann:x:{uid}:{uid}:Ann:{}:/bin/sh\n", home.display())).expect("passwd");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).expect("passwd");
+    let mounts = format!("mount --bind {} /etc/passwd", place.display());
+    let script =
+        format!("cat {}; echo evil >{1} && rm {1} && echo wrote; true", key.display(), journal.display());
+    let tree = home.display().to_string();
+    let run = |flags: &[&str]| {
+        let words: Vec<&str> = [&["run"], flags, &["--", "sh", "-c", &script]].concat();
+        cx.exeat(words).env("HOME", other.to_str().expect("ASCII")).in_mounts(&mounts).run()
+    };
+    for flags in [["--fs", "host"], ["--rw", &tree]] {
+        run(&flags).exits(0).prints("");
+    }
+    // The control: without the entry they are ordinary files.
+    fs::write(&place, "").expect("passwd");
+    run(&["--fs", "host"]).exits(0).shows("hunter2");
+    run(&["--rw", &tree]).exits(0).prints("hunter2wrote\n");
 }

@@ -3,12 +3,14 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 
 use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_keys_of_the_owner", of_owner);
+    list.root("escape::b10_exeat_s_files_of_the_owner", state_of_owner);
     list.root("escape::b10_files_of_the_system_in_a_mapped_tree", of_system);
     list.root("escape::b10_another_user_s_home_is_read_only", home_of_owner);
 }
@@ -51,6 +53,52 @@ fn of_owner(cx: &Cx) {
     done.exits(0).prints("hunter2");
 }
 
+/// Root's stage neither reads nor writes what exeat keeps in the owner's home, as in a run of the owner's own.
+fn state_of_owner(cx: &Cx) {
+    let home = cx.home().join("theirs");
+    let state = home.join(".local/state/exeat");
+    let (live, cache) = (state.join("live"), home.join(".cache/exeat"));
+    let beside = home.join(".local/state/beside");
+    for dir in [&live, &cache, &beside, &home.join(".config")] {
+        fs::create_dir_all(dir).expect("a directory");
+    }
+    for dir in [&state, &cache] {
+        fs::write(dir.join("audit.key"), "hunter2").expect("a key");
+    }
+    let owned = format!("chown -R {ORDINARY}:{ORDINARY} {}", home.display());
+    cx.outside(["sh", "-c", &owned]).run().exits(0);
+    let passwd = cx.home().join("passwd");
+    let line = format!("theirs:x:{ORDINARY}:{ORDINARY}::{}:/bin/sh\n", home.display());
+    fs::write(&passwd, format!("root:x:0:0::/root:/bin/sh\n{line}")).expect("passwd");
+    let known = format!("mount --bind {} /etc/passwd", passwd.display());
+    let script = format!(
+        "cd {0}; cat .local/state/exeat/audit.key .cache/exeat/audit.key; \
+         for it in .local/state/exeat/live/x .cache/exeat/x .local/state/x; do echo evil >$it && rm $it && echo wrote; done; \
+         mkdir .config/exeat; true",
+        home.display()
+    );
+    let [shown, named] = [&home, &state].map(|path| path.display().to_string());
+    let bind = |flag: &str, tree: &str| cx.exeat(["run", flag, tree, "--", "sh", "-c", &script]);
+    let start = |dir: &Path| cx.sh(&[], &script).cwd(dir);
+    let settings = home.join(".config/exeat");
+    bind("--rw", &shown).in_mounts(&known).run().exits(0).prints("wrote\n");
+    assert!(!settings.exists(), "a later run would obey a ceiling there");
+    bind("--ro", &shown).in_mounts(&known).run().exits(0).prints("");
+    // The directory can be named, the key cannot.
+    let done = bind("--ro", &named).in_mounts(&known).run();
+    assert!(!done.stdout().contains("hunter2"), "{done:?}");
+    let above = start(state.parent().expect("a directory")).in_mounts(&known).run();
+    above.prints("").says("is read-only for the stage: exeat's own files are in it");
+    for dir in [&state, &live, &cache] {
+        start(dir).in_mounts(&known).run().prints("").says("or files of exeat's, are kept there");
+    }
+    start(&beside).in_mounts(&known).run().prints("");
+    // The control: a user without a database entry has no home to protect.
+    bind("--rw", &shown).run().exits(0).prints("hunter2hunter2wrote\nwrote\nwrote\n");
+    assert!(settings.exists());
+    start(&state).run().prints("hunter2wrote\n");
+}
+
 /// Root's stage cannot write a file such as `.bashrc`, which that user would obey, as in a run of the user's own.
 fn home_of_owner(cx: &Cx) {
     let home = cx.home().join("theirs");
@@ -63,7 +111,7 @@ fn home_of_owner(cx: &Cx) {
     let line = format!("theirs:x:{ORDINARY}:{ORDINARY}::{}:/bin/sh\n", home.display());
     fs::write(&passwd, format!("root:x:0:0::/root:/bin/sh\n{line}")).expect("passwd");
     let known = format!("mount --bind {} /etc/passwd", passwd.display());
-    let write = |dir: &std::path::Path| {
+    let write = |dir: &Path| {
         cx.sh(&[], "(echo evil >.bash_made) 2>/dev/null && echo wrote").cwd(dir).in_mounts(&known).run()
     };
     write(&home)

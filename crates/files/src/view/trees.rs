@@ -20,6 +20,7 @@ use super::work::{holds_home, unwritable};
 use super::{Builder, By, Original, Places, Rank, Restricting, belongs, place, protected};
 use crate::bounds::{Extent, Limit, Tops, describe_change};
 use crate::fault::{FS_READ, FS_WRITE, FileFault, PathUse};
+use crate::lists;
 
 impl<'a> Builder<'a> {
     pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool, why: Why) {
@@ -127,7 +128,7 @@ impl<'a> Builder<'a> {
             if holds_home(self.facts, &part).is_some() {
                 break;
             }
-            if let Some(why) = unwritable(self.facts, &part) {
+            if let Some(why) = unwritable(self.facts, &self.own, &part) {
                 self.notes.push(format!("the repository `{}` is not shown: {why}", part.display()));
                 break;
             }
@@ -160,8 +161,10 @@ impl<'a> Builder<'a> {
             parts.chain((!tree.extent.write.is_empty()).then(|| tree.host.clone()))
         });
         let tops: BTreeSet<PathBuf> = tops.collect();
+        let settings = self.homes.iter().map(|home| home.join(lists::OWN_SETTINGS));
+        let settings: Vec<PathBuf> = self.files.settings.iter().cloned().chain(settings).collect();
         let mut protected =
-            protected::find(&tops, self.git_is_open, &self.let_through, &self.files.settings, self.facts)?;
+            protected::find(&tops, self.git_is_open, &self.let_through, &settings, self.facts)?;
         self.check_restricting(&tops)?;
         // A file that decided about this run decides about the next one, too.
         let deciding =

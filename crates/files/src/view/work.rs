@@ -56,7 +56,7 @@ impl<'a> Builder<'a> {
             return None;
         }
         let mut tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), true, Why::WorkingDirectory);
-        let why = unwritable(self.facts, cwd);
+        let why = unwritable(self.facts, &self.own, cwd);
         let is_wide = why.is_some();
         let obeyed = || {
             obeyed(self.files, cwd).map(|path| {
@@ -108,7 +108,7 @@ pub(super) fn is_too_much(real: &Path, home: &Path) -> bool {
 }
 
 /// Returns the reason that a working directory is read-only for a stage, if it is.
-pub(super) fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
+pub(super) fn unwritable(facts: &Facts<'_>, own: &[PathBuf], cwd: &Path) -> Option<String> {
     let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
     let is = |what: &str| Some(what.to_owned());
     if let Some(why) = holds_home(facts, cwd) {
@@ -123,7 +123,7 @@ pub(super) fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     {
         is("other programs' temporary files and sockets are in it")
     } else {
-        let own = first_below(cwd, facts.own.iter().map(PathBuf::as_path));
+        let own = first_below(cwd, own.iter().map(PathBuf::as_path));
         own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
     }
 }
