@@ -23,7 +23,7 @@ mod write;
 pub use hosts::{Few, HostSummary, Sightings};
 pub use outcome::AttemptOutcome;
 pub(crate) use outcome::Cited;
-pub use rules::{Approved, PolicyOf, RuleEffect, RuleSummary, Unused, UnusedRules, Used};
+pub use rules::{Approved, PolicyOf, RuleSummary, Unused, UnusedRules, Used};
 pub use tally::{Sort, Tally, Traffic};
 pub use write::{Form, write};
 pub(crate) use write::{code, list, target, without_end};

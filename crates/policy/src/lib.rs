@@ -71,7 +71,7 @@ pub use policy::{
     Role,
 };
 pub use port::{Port, PortError, PortSet};
-pub use reason::{Reason, Verdict, WordError};
+pub use reason::{Reason, RuleEffect, Verdict, WordError};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
 pub use sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 pub use stored::{MAX_STORED_BYTES, StoredError, StoredPolicy};

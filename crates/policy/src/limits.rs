@@ -76,9 +76,10 @@ impl Limits {
             file_size,
             tmpfs_size,
             output_size,
-            ..
+            connections,
+            connections_per_host,
+            audit_size,
         } = *self;
-        let Self { connections, connections_per_host, audit_size, .. } = *self;
         let text = |value: Option<Size>| value.map(|value| value.to_string());
         let keys: [(&'static str, Option<String>); Self::KEYS] = [
             ("timeout", timeout.map(|value| value.to_string())),

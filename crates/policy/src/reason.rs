@@ -129,6 +129,63 @@ reasons! {
 
 word!(Reason);
 
+/// The effect that a rule had on an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RuleEffect {
+    /// The rule let the attempt through. Something else may have refused it afterwards.
+    Allows,
+    /// The rule refused the attempt.
+    Denies,
+    /// The rule would have let the attempt through, but had expired.
+    Expired,
+}
+
+impl RuleEffect {
+    /// Returns the word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allows => "allows",
+            Self::Denies => "denies",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+impl Reason {
+    /// Returns the effect of the rule that decided, for an attempt with this reason.
+    pub const fn effect_of_rule(self) -> RuleEffect {
+        match self {
+            Self::DenyRule => RuleEffect::Denies,
+            Self::Expired => RuleEffect::Expired,
+            Self::Rule
+            | Self::Default
+            | Self::Port
+            | Self::Scheme
+            | Self::IpLiteral
+            | Self::PrivateIp
+            | Self::MetadataIp
+            | Self::DnsEmpty
+            | Self::SniMissing
+            | Self::SniMismatch
+            | Self::HostMismatch
+            | Self::NotTls
+            | Self::Malformed
+            | Self::BudgetBytes
+            | Self::BudgetConns
+            | Self::AuditUnavailable
+            | Self::RecordFull
+            | Self::HelloTimeout
+            | Self::HelloMalformed
+            | Self::HelloTooLarge
+            | Self::Ech
+            | Self::Direct
+            | Self::ResolveError
+            | Self::ConnectError
+            | Self::Timeout => RuleEffect::Allows,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -102,18 +102,20 @@ impl RunLimits {
 
     /// Returns the key, the value and the enforcement of each limit.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, String, EnforcedBy)> {
-        let pids = if self.root { EnforcedBy::Watch } else { EnforcedBy::Rlimit };
-        self.limits.set().map(move |(key, value)| {
-            let by = match key {
-                "cpu_time" | "open_files" | "file_size" => EnforcedBy::Rlimit,
-                "tmpfs_size" => EnforcedBy::Mount,
-                "memory" if self.delegated.is_some() => EnforcedBy::Group,
-                "memory" => EnforcedBy::Watch,
-                "pids" => pids,
-                "connections" | "connections_per_host" | "audit_size" => EnforcedBy::Proxy,
-                _ => EnforcedBy::Supervision,
-            };
-            (key, value, by)
+        self.limits.set().filter_map(|(key, value)| Some((key, value, self.enforced_by(key)?)))
+    }
+
+    fn enforced_by(&self, key: &str) -> Option<EnforcedBy> {
+        Some(match key {
+            "cpu_time" | "open_files" | "file_size" => EnforcedBy::Rlimit,
+            "tmpfs_size" => EnforcedBy::Mount,
+            "memory" if self.delegated.is_some() => EnforcedBy::Group,
+            "memory" => EnforcedBy::Watch,
+            "pids" if self.root => EnforcedBy::Watch,
+            "pids" => EnforcedBy::Rlimit,
+            "connections" | "connections_per_host" | "audit_size" => EnforcedBy::Proxy,
+            "timeout" | "grace" | "output_size" => EnforcedBy::Supervision,
+            _ => return None,
         })
     }
 
@@ -481,6 +483,7 @@ mod tests {
                       output_size=1kB (supervised), connections=512 (proxy), connections_per_host=64 (proxy), \
                       audit_size=1MiB (proxy)";
         assert_eq!(lines(false), expect);
+        assert_eq!(lines(false).split(", ").count(), Limits::KEYS, "a limit is not listed");
         assert_eq!(lines(true), expect.replace("pids=7 (rlimit)", "pids=7 (watched)"));
         assert_eq!(RunLimits::new(limits, false).unwrap().descriptors(1024, 20_000), (64, 64));
         let rlimits = RunLimits::new(limits, false).unwrap().rlimits(2);

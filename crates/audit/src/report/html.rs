@@ -5,12 +5,12 @@
 use std::fmt::{self, Write as _};
 use std::io;
 
-use exeat_policy::{Reason, Verdict, printable_ascii};
+use exeat_policy::{Reason, RuleEffect, Verdict, printable_ascii};
 use exeat_record::Proto;
 
 use super::data::{MAX_ROWS, MAX_RUNS, Report, Source};
 use crate::query::Record;
-use crate::summary::{Few, HostSummary, RuleEffect, Sort, Tally, Traffic, UnusedRules, without_end};
+use crate::summary::{Few, HostSummary, Sort, Tally, Traffic, UnusedRules, without_end};
 use crate::table::{bytes, day_and_time};
 use crate::verify::Standing;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use exeat_policy::{Action, AddrClass, Allowances, Port, Reason, RuleSpec, Verdict, classify};
+use exeat_policy::{Action, AddrClass, Allowances, Port, Reason, RuleEffect, RuleSpec, Verdict, classify};
 use serde::Deserialize;
 
 use super::hosts::Few;
@@ -30,28 +30,6 @@ pub struct Used {
     pub effect: RuleEffect,
     /// Who approved it, if it says so.
     pub approved_by: Option<String>,
-}
-
-/// The effect that a rule had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RuleEffect {
-    /// The rule let attempts through.
-    Allows,
-    /// The rule refused attempts.
-    Denies,
-    /// The rule would have let attempts through, but had expired.
-    Expired,
-}
-
-impl RuleEffect {
-    /// The word for it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RuleEffect::Allows => "allows",
-            RuleEffect::Denies => "denies",
-            RuleEffect::Expired => "expired",
-        }
-    }
 }
 
 /// The counts of a rule that decided.
@@ -105,11 +83,7 @@ impl Rules {
             }
             return None;
         };
-        let effect = match reason {
-            Some(Reason::DenyRule) => RuleEffect::Denies,
-            Some(Reason::Expired) => RuleEffect::Expired,
-            _ => RuleEffect::Allows,
-        };
+        let effect = reason.map_or(RuleEffect::Allows, Reason::effect_of_rule);
         let (src, approved_by) = (record.rule_src.as_deref().unwrap_or_default(), &record.approved_by);
         let is = |used: &Used| {
             used.rule == rule && used.src == src && used.effect == effect && used.approved_by == *approved_by

@@ -8,7 +8,9 @@ use std::io::{self, Write};
 use exeat_record::{Proto, ascii_json};
 use serde_json::{Value, json};
 
-use super::{HostSummary, RuleEffect, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
+use exeat_policy::RuleEffect;
+
+use super::{HostSummary, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
 use crate::Moment;
 use crate::query::last_part;
 use crate::table::{self, GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
