@@ -396,6 +396,13 @@ fn require_full(cx: &Cx) {
     }
     run().run().exits(0);
     assert!(cx.dir().join("started").exists());
+    // A killed run would leave names that no later start knows.
+    fs::remove_file(cx.dir().join("started")).expect("a file");
+    let live = cx.home().join(".local/state/exeat/live");
+    fs::remove_dir_all(&live).expect("a directory");
+    fs::write(&live, "").expect("a file");
+    run().run().exits(125).says("what is watched cannot be written down");
+    assert!(!cx.dir().join("started").exists());
 }
 
 /// Returns the binds that a shell and curl need, for a policy that shows only named paths.

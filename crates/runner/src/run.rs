@@ -207,9 +207,18 @@ pub(crate) fn run_on(
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
-        // This is the last step that can fail without a line in the record.
-        let OpenRecord { log, path: audit, ledger } = open_log(&plan, run)?;
         let (journal, no_journal) = journal(&keeper, &watches);
+        if let Some(why) = no_journal.clone().filter(|_| plan.is_full_required) {
+            return Err(Error::NotHeld(why));
+        }
+        // This is the last step that can fail without a line in the record.
+        let OpenRecord { log, path: audit, ledger } = match open_log(&plan, run) {
+            Ok(record) => record,
+            Err(error) => {
+                journal.map(Journal::remove);
+                return Err(error);
+            }
+        };
         let descriptors = plan.limits.descriptors(soft, hard);
         let held = journal.as_ref().map(Journal::keep_locked).transpose();
         let held = Cell::new(held.map_err(prepare("the journal of what is watched"))?);
