@@ -20,7 +20,7 @@ pub(crate) struct Ending<'a> {
     pub(crate) summary: &'a ConnectionSummary,
     /// The end of the stage; `None` if there was no stage (`exeat proxy`).
     pub(crate) ended: Option<Ended>,
-    /// Why exeat or the kernel ended the stage, if so.
+    /// The reason for which exeat or the kernel ended the stage, if one of them did.
     pub(crate) reason: Option<String>,
     /// The argument of `exeat audit show` for the record; `None` if the record went to a descriptor.
     pub(crate) record: Option<String>,

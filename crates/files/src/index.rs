@@ -155,11 +155,11 @@ fn each_entry<R: BufRead>(
     Some(index)
 }
 
-/// What is left to be read of indexes, in bytes.
+/// The remaining bytes of indexes that are read in one run.
 pub(crate) struct IndexRoom {
-    /// Of the files.
+    /// Bytes of the files.
     pub(crate) bytes: u64,
-    /// Of the paths. In an index of version 4 an entry may repeat the one before it with three bytes.
+    /// Bytes of the paths. In an index of version 4 an entry may repeat the one before it with three bytes.
     pub(crate) paths: usize,
 }
 

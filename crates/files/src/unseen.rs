@@ -52,7 +52,7 @@ mod tests {
     use crate::layout::{EmptyEntry, Why};
 
     #[test]
-    fn finds_links_to_what_is_not_shown() {
+    fn finds_links_that_lead_out_of_the_view() {
         let root = std::env::temp_dir().join(format!("unseen-{}", std::process::id()));
         let at = |name: &str| root.join(name);
         for dir in ["work", "data", "shown", "hidden"] {

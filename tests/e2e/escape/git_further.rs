@@ -64,7 +64,7 @@ fn submodules(cx: &Cx) {
     }
 }
 
-/// Without a `commondir` the directory of a worktree is a repository of its own.
+/// Without a `commondir`, git treats the directory of a worktree as a complete repository.
 fn worktree(cx: &Cx) {
     let stage = r#"git worktree add -q w -b w; cd .git/worktrees/w; rm commondir; mkdir -p objects refs; cp -r ../../objects/. objects/; cp -r ../../refs/. refs/
         printf '[core]\nrepositoryformatversion=0\nbare=false\nfsmonitor=touch %s;false\n' "$MARK" > config"#;

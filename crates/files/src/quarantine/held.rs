@@ -147,7 +147,7 @@ impl Watch {
             let text = text.strip_suffix(b"\n").unwrap_or(&text);
             Ok::<_, io::Error>(text == COMMONDIR)
         };
-        // Without its `commondir` git takes it for a repository of its own.
+        // Without a `commondir`, git treats it as a complete repository.
         if !is_usual().unwrap_or(false) {
             return self.settle_obeyed(worktree);
         }

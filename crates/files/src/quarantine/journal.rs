@@ -327,7 +327,7 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
     all
 }
 
-/// What is at a path now. A directory of exeat's may be where something was that has its old place again.
+/// Returns the identity of the entry at a path. exeat can have made a directory where an entry was that has its old place again.
 fn item_at(path: &Path) -> Option<ItemId> {
     let (above, last) = (open_plain(path.parent()?).ok()?, path.file_name()?);
     ItemId::read(&open_item(above.as_fd(), last).ok()?).ok()

@@ -57,7 +57,7 @@ pub(super) struct Modules {
     pub(super) links: Vec<(PathBuf, OsString)>,
 }
 
-/// How far the directory of submodules is searched.
+/// The directories that are searched for submodules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
     /// A submodule's own directories are passed over: git makes no submodules there.
@@ -66,7 +66,7 @@ pub(super) enum Reach {
     Everywhere,
 }
 
-/// What is left to be read of the directories of submodules and worktrees.
+/// The remaining directories and names that are read in one repository.
 pub(super) struct Room {
     directories: usize,
     entries: usize,

@@ -33,14 +33,14 @@ const LONGEST: u64 = 4096;
 /// The greatest difference between the clocks of a file system, which may be another machine's, and of this process.
 const CLOCKS: Duration = Duration::from_secs(300);
 
-/// What is left for the files that name paths in one run.
+/// A search of the files that name paths, in one run.
 struct PathSearch<'a> {
     room: IndexRoom,
     /// Submodules and conflicts.
     left: usize,
     /// The indexes that were read, which may have other names, and whether they are right.
     read: HashMap<FileId, bool>,
-    /// Repositories in the place of submodules, whose indexes count as well.
+    /// Repositories that an index names as submodules. Their indexes are judged, too.
     nested: Vec<GitDir>,
     is_over: &'a dyn Fn() -> bool,
 }
@@ -174,7 +174,7 @@ impl Watch {
         is_right
     }
 
-    /// Moves aside what git obeys in a repository that came in the place of a submodule, or the file that leads there.
+    /// Moves aside the names that git obeys in a new repository that an index names as a submodule, or the file that leads to it.
     fn settle_gitlink(&self, at: &Path, search: &mut PathSearch<'_>, found: &mut Vec<Leftover>) {
         let Ok(stat) = self.stat(at) else { return };
         if kind(&stat) == SFlag::S_IFDIR {
@@ -221,7 +221,7 @@ impl Watch {
             .any(|path| is_changed(path).unwrap_or(true))
     }
 
-    /// Reads what an index must be compared with.
+    /// Reads the facts about a repository.
     fn about(&self, git: &GitDir) -> AboutGit {
         let read = || {
             let file = open_file(open_beneath(&self.tree, &git.config)?.as_fd(), OsStr::new("config"))?;
@@ -255,7 +255,7 @@ impl Watch {
     }
 }
 
-/// What an index must be compared with.
+/// The facts about a repository with which its index is compared.
 struct AboutGit {
     /// The length of the names of the repository's objects, in bytes.
     hash: usize,

@@ -192,7 +192,7 @@ fn l07_a_new_link_in_a_repository_is_moved_at_once() {
     assert!(ended);
 }
 
-/// A prompt of a shell runs what is in such a file, if it is no number.
+/// A shell's prompt would run the contents of such a file.
 #[test]
 fn l07_a_number_of_a_rebase_that_is_none_is_moved_at_once() {
     let mut scene = Scene::new("numbers", |tree| fs::create_dir_all(tree.join(".git/rebase-apply")).unwrap());

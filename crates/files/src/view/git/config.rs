@@ -138,7 +138,7 @@ fn first_word(value: &[u8]) -> Cow<'_, [u8]> {
     text.split(|byte| ends.contains(byte)).next().unwrap_or_default().into()
 }
 
-/// How a command names the directory of the repository.
+/// Words with which a command names the directory of the repository.
 const GIT_DIRECTORIES: [&str; 3] =
     ["$(git rev-parse --git-common-dir)", "$(git rev-parse --git-dir)", "$GIT_DIR"];
 
