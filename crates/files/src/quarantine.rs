@@ -37,6 +37,7 @@ mod leftovers;
 mod links;
 mod modes;
 mod modules;
+mod nested;
 mod paths;
 mod pointers;
 mod repository;
@@ -624,13 +625,18 @@ pub fn finish_until<'a>(
         found.into_iter().for_each(|found| told.add(found));
     }
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
-    let mut left = MOVED;
+    let (mut left, mut has_gitlinks, mut judged) = (MOVED, false, BTreeSet::new());
     for (watch, held) in watches.iter().zip(&held).filter(|_| !is_over()) {
         watch.settle_new_modules(held, &mut left, &mut told);
         let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
         let repositories: Vec<GitDir> = watch.missing.repositories.iter().map(dir).collect();
-        let found = watch.settle_paths(repositories.iter().chain(held), is_over);
+        let (found, has_new) = watch.settle_paths(repositories.iter().chain(held), is_over);
         found.into_iter().for_each(|found| told.add(found));
+        has_gitlinks |= has_new;
+        judged.extend(held.iter().chain(&repositories).map(|git| watch.missing.tree.join(&git.path)));
+    }
+    if has_gitlinks {
+        settle(&mut told, &|watch| watch.settle_nested(&judged, is_over));
     }
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {

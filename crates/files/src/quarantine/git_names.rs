@@ -4,12 +4,17 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 
 use super::descriptors::open_file;
 
 /// The directory of submodules.
 pub(super) const MODULES: &str = "modules";
+/// The directory of linked worktrees.
+pub(super) const WORKTREES: &str = "worktrees";
+/// The configuration of a worktree, and the file that leads to its repository.
+pub(super) const OF_WORKTREE: [&str; 2] = ["config.worktree", "commondir"];
 /// The paths that git tracks.
 pub(super) const INDEX: &str = "index";
 /// A file that git's rerere writes: the paths with conflicts, which it reads and writes when a commit is made (rerere.c).
@@ -23,25 +28,33 @@ pub(super) const NUMBERS: [(&str, [&str; 2]); 2] =
 /// Bytes of the longest number.
 const LONGEST: u64 = 20;
 
-/// Returns whether a directory has such files.
-pub(super) fn has_numbers(dir: &Path) -> bool {
-    NUMBERS.iter().any(|(name, _)| dir.ends_with(name))
+/// Returns the name of the operation if a directory of a repository, or of a linked worktree of it, has such files. Branches may have such
+/// names, too.
+pub(super) fn operation_of(repository: &Path, dir: &Path) -> Option<&'static str> {
+    let below = dir.strip_prefix(repository).ok()?;
+    let mut parts = below.components();
+    let is_top = match parts.clone().count() {
+        1 => true,
+        3 => parts.next()?.as_os_str() == WORKTREES,
+        _ => false,
+    };
+    NUMBERS.iter().map(|(operation, _)| *operation).find(|operation| is_top && below.ends_with(operation))
 }
 
-/// Returns whether such a file is there and holds something else. An empty one is being written.
-pub(super) fn is_no_number(path: &Path, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
-    let is_one = NUMBERS.iter().any(|(operation, files)| {
-        path.parent().is_some_and(|above| above.ends_with(operation))
-            && files.iter().any(|file| name == *file)
-    });
+/// Returns whether such a file is there and holds something else, or has another name by which it can be written. An empty one is being
+/// written.
+pub(super) fn is_no_number(operation: &str, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+    let is_one =
+        NUMBERS.iter().any(|(known, files)| *known == operation && files.iter().any(|file| name == *file));
     is_one && open_file(dir, name).map_or(true, |file| !is_number(file))
 }
 
 fn is_number(file: File) -> bool {
     let mut text = Vec::new();
+    let is_alone = file.metadata().is_ok_and(|meta| meta.nlink() == 1);
     let read = file.take(LONGEST + 2).read_to_end(&mut text);
     let number = text.strip_suffix(b"\n").unwrap_or(&text);
-    read.is_ok() && number.len() as u64 <= LONGEST && number.iter().all(u8::is_ascii_digit)
+    is_alone && read.is_ok() && number.len() as u64 <= LONGEST && number.iter().all(u8::is_ascii_digit)
 }
 
 /// Returns whether a link is one in which git once wrote that a branch is checked out.

@@ -2,7 +2,7 @@
 //! adopts them by itself, and nobody sees them there.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -44,7 +44,7 @@ impl Watch {
     pub(super) fn settle_held(&self, found: &mut Vec<Leftover>) -> Vec<GitDir> {
         let known: BTreeSet<&Path> = self.missing.held.iter().map(|held| held.0.as_path()).collect();
         let mut held = Vec::new();
-        for (repository, before) in self.missing.repositories.iter().zip(&self.contents) {
+        for repository in &self.missing.repositories {
             let repository = Path::new(repository);
             let mut room = Room::FULL;
             let (modules, worktrees) = Modules::read(&self.tree, repository, Reach::Everywhere, &mut room);
@@ -56,7 +56,7 @@ impl Watch {
                 held.push(GitDir { path: module.clone(), config: module, is_new });
             }
             for (link, target) in modules.links {
-                if before.has_link(&link, &target, self.keys) {
+                if self.had_link(&link, &target) {
                     continue;
                 }
                 let (Ok(above), Some(name)) = (open_above(&self.tree, &link), link.file_name()) else {
@@ -66,18 +66,20 @@ impl Watch {
                     self.settle_in(above.as_fd(), &link, name, |_, _, stat| kind(stat) != SFlag::S_IFLNK),
                 );
             }
-            for worktree in worktrees {
-                let is_new = !known.contains(worktree.as_path());
-                if is_new {
+            let worktrees = worktrees.into_iter().map(|worktree| (worktree, repository.to_path_buf()));
+            for (worktree, config) in worktrees.chain(modules.worktrees) {
+                let is_protected = known.contains(worktree.as_path());
+                let is_new = !is_protected && !self.had_held(&worktree);
+                if !is_protected {
                     found.extend(self.settle_worktree(&worktree));
                 }
                 let place = worktree.join(GITDIR);
                 if let Some(gitdir) = gitdir_of(&self.tree, &worktree)
-                    && self.leads_astray(&worktree, &gitdir, before.has_link(&place, &gitdir, self.keys))
+                    && self.leads_astray(&worktree, &gitdir, self.had_link(&place, &gitdir))
                 {
                     found.extend(self.settle_name(place));
                 }
-                held.push(GitDir { path: worktree, config: repository.to_path_buf(), is_new });
+                held.push(GitDir { path: worktree, config, is_new });
             }
             if room.is_used_up() {
                 found.extend(self.settle_unknown_modules(repository, &known));
@@ -90,6 +92,21 @@ impl Watch {
             }
         }
         held
+    }
+
+    /// Whether a link was there at the start, and said this.
+    fn had_link(&self, path: &Path, target: &OsString) -> bool {
+        self.contents.iter().any(|it| it.has_link(path, target, self.keys))
+    }
+
+    /// Whether the directory of a submodule or a worktree was there at the start.
+    fn had_held(&self, path: &Path) -> bool {
+        self.contents.iter().any(|it| it.has_held(path, self.keys))
+    }
+
+    /// Whether a file that names paths is as it was at the start.
+    pub(super) fn is_as_it_was(&self, path: &Path) -> bool {
+        self.contents.iter().any(|it| it.has_naming_file(&self.tree, path, self.keys))
     }
 
     /// Moves aside what git obeys in a directory of a repository.
@@ -148,10 +165,11 @@ impl Watch {
             Ok::<_, io::Error>(text == COMMONDIR)
         };
         // Without a `commondir`, git treats it as a complete repository.
-        if !is_usual().unwrap_or(false) {
+        if !is_usual().unwrap_or(false) && !self.is_as_it_was(&worktree.join("commondir")) {
             return self.settle_obeyed(worktree);
         }
-        self.settle_name(worktree.join("config.worktree")).into_iter().collect()
+        let config = worktree.join("config.worktree");
+        if self.is_as_it_was(&config) { Vec::new() } else { self.settle_name(config).into_iter().collect() }
     }
 }
 

@@ -16,7 +16,7 @@ use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{add_watch_for, aside, entries, kind, let_in, open_beneath};
-use super::git_names::{has_numbers, is_no_number, is_old_head};
+use super::git_names::{is_no_number, is_old_head, operation_of};
 use super::repository::is_searched;
 use super::{Leftover, Watch};
 
@@ -74,7 +74,7 @@ impl NewLinks {
                 for path in contents.directories().iter().take(DIRS - all.dirs.len()) {
                     let place = RepositoryDir { watch: number, repository, path: path.clone() };
                     if let Some(dir) = open(watch, path)? {
-                        all.dirs.insert(watch_dir(inotify, &dir, path)?, place);
+                        all.dirs.insert(watch_dir(inotify, &dir, operation_in(watches, &place))?, place);
                     }
                 }
             }
@@ -130,7 +130,7 @@ impl NewLinks {
                 self.look_at(watch, &place, &dir, &name, taken)?;
                 continue;
             }
-            let watched = watch_dir(inotify, &dir, &place.path)?;
+            let watched = watch_dir(inotify, &dir, operation_in(watches, &place))?;
             self.dirs.insert(watched, place.clone());
             if self.dirs.len() > DIRS {
                 return Err(io::Error::other(format!(
@@ -139,7 +139,7 @@ impl NewLinks {
             }
             for entry in let_in(dir.as_fd(), || entries(dir.as_fd()))? {
                 let (name, kind) = entry?;
-                if kind != Some(Type::File) || has_numbers(&place.path) {
+                if kind != Some(Type::File) || operation_in(watches, &place).is_some() {
                     self.due.push((place.clone(), Some(name)));
                 }
             }
@@ -168,7 +168,9 @@ impl NewLinks {
         let path = place.path.join(name);
         if kind(&stat) == SFlag::S_IFDIR && is_searched(Path::new(repository), &place.path, name) {
             self.due.push((RepositoryDir { path, ..place.clone() }, None));
-        } else if is_no_number(&path, dir.as_fd(), name) {
+        } else if operation_of(Path::new(repository), &place.path)
+            .is_some_and(|operation| is_no_number(operation, dir.as_fd(), name))
+        {
             self.take(place, dir, name, path, taken)?;
         } else if kind(&stat) == SFlag::S_IFLNK {
             let Ok(target) = let_in(dir.as_fd(), || readlinkat(dir, name)) else { return Ok(()) };
@@ -205,9 +207,15 @@ impl NewLinks {
     }
 }
 
+/// Returns the operation that a directory is of, if it has files that must hold numbers.
+fn operation_in(watches: &[Watch], place: &RepositoryDir) -> Option<&'static str> {
+    let repository = watches.get(place.watch)?.missing.repositories.get(place.repository)?;
+    operation_of(Path::new(repository), &place.path)
+}
+
 /// Watches a directory for new entries, and for changes of the files in it that must hold numbers.
-fn watch_dir(inotify: &Inotify, dir: &OwnedFd, path: &Path) -> nix::Result<WatchDescriptor> {
-    let more = if has_numbers(path) { AddWatchFlags::IN_MODIFY } else { AddWatchFlags::empty() };
+fn watch_dir(inotify: &Inotify, dir: &OwnedFd, operation: Option<&str>) -> nix::Result<WatchDescriptor> {
+    let more = if operation.is_some() { AddWatchFlags::IN_MODIFY } else { AddWatchFlags::empty() };
     let_in(dir.as_fd(), || add_watch_for(inotify, dir, more))
 }
 

@@ -13,7 +13,7 @@ use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{entries, kind, let_in, open_beneath, open_file};
-use super::git_names::{MODULES, is_old_head};
+use super::git_names::{MODULES, WORKTREES, is_old_head};
 use crate::protected::GIT_LINK;
 
 /// Directories that are searched in one repository, and names in these: about half a second.
@@ -53,8 +53,23 @@ impl GitDir {
 pub(super) struct Modules {
     /// The directories of submodules, by their places below the tree.
     pub(super) dirs: Vec<PathBuf>,
+    /// The directories of linked worktrees of submodules, and those of the submodules.
+    pub(super) worktrees: Vec<(PathBuf, PathBuf)>,
     /// Links that replace such directories, with their targets. git follows them.
     pub(super) links: Vec<(PathBuf, OsString)>,
+}
+
+/// The kind of a directory below that of submodules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    /// A submodule, or a part of the name of one.
+    Names,
+    /// Somewhere in a submodule.
+    Submodule,
+    /// The directory of the worktrees of a submodule.
+    Worktrees,
+    /// The directory of such a worktree.
+    Worktree,
 }
 
 /// The directories that are searched for submodules.
@@ -106,9 +121,8 @@ impl Modules {
     }
 
     fn read_below(&mut self, tree: &File, top: PathBuf, reach: Reach, room: &mut Room) {
-        // Each with whether a submodule's own directories lead there.
-        let mut next = vec![(top, false)];
-        while let Some((at, is_within)) = next.pop() {
+        let mut next = vec![(top, Within::Names)];
+        while let Some((at, within)) = next.pop() {
             // No call of git's takes a longer path (PATH_MAX of linux/limits.h).
             let is_long = at.as_os_str().len() >= LONGEST_PATH;
             let opened =
@@ -118,25 +132,47 @@ impl Modules {
                 let_in(open.as_fd(), || fstatat(&open, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok()
             };
             // There are files of this name among the branches and in the logs.
-            let is_module = has("HEAD") && (!is_within || has("commondir") || has("objects") && has("refs"));
+            let is_module = has("HEAD")
+                && match within {
+                    Within::Names => true,
+                    Within::Submodule | Within::Worktrees => {
+                        has("commondir") || has("objects") && has("refs")
+                    }
+                    Within::Worktree => false,
+                };
             let is_whole = is_module && is_git_dir(format!("/proc/self/fd/{}", open.as_raw_fd()));
             let (mut dirs, links) = list_open(open.as_fd(), room);
-            if is_whole && reach == Reach::Usual {
-                dirs.retain(|name| !is_gits_own(name));
+            if is_whole {
+                // The hooks are protected as a whole, or moved.
+                let is_usual =
+                    |name: &OsStr| reach == Reach::Everywhere || name == WORKTREES || !is_gits_own(name);
+                dirs.retain(|name| name != "hooks" && is_usual(name));
             }
             for (name, target) in links {
                 let leads_to_file = || {
                     let end = let_in(open.as_fd(), || fstatat(&open, name.as_os_str(), AtFlags::empty()));
                     end.is_ok_and(|end| kind(&end) == SFlag::S_IFREG)
                 };
-                let may_stay = is_within || is_module;
+                let may_stay = within != Within::Names || is_module;
                 if !may_stay || !is_old_head(&name, Path::new(&target)) && !leads_to_file() {
                     self.links.push((at.join(&name), target));
                 }
             }
-            next.extend(dirs.into_iter().map(|name| (at.join(name), is_within || is_whole)));
+            next.extend(dirs.into_iter().map(|name| {
+                let within = match within {
+                    Within::Worktrees => Within::Worktree,
+                    _ if is_whole && name == WORKTREES => Within::Worktrees,
+                    Within::Names if !is_whole => Within::Names,
+                    _ => Within::Submodule,
+                };
+                (at.join(name), within)
+            }));
             if is_module {
                 self.dirs.push(at);
+            } else if within == Within::Worktree
+                && let Some(module) = at.ancestors().nth(2)
+            {
+                self.worktrees.push((at.clone(), module.to_path_buf()));
             }
         }
     }
@@ -183,6 +219,8 @@ fn open_in(dir: &Path, name: &str) -> io::Result<File> {
 /// and those of its submodules and worktrees.
 pub(super) fn pointers(tree: &File, repository: &Path) -> (Vec<(PathBuf, OsString)>, Vec<PathBuf>) {
     let (modules, worktrees) = Modules::read(tree, repository, Reach::Usual, &mut { Room::FULL });
+    let of_modules = modules.worktrees.into_iter().map(|(worktree, _)| worktree);
+    let worktrees: Vec<PathBuf> = worktrees.into_iter().chain(of_modules).collect();
     let gitdirs =
         worktrees.iter().filter_map(|worktree| Some((worktree.join(GITDIR), gitdir_of(tree, worktree)?)));
     let pointers = modules.links.into_iter().chain(gitdirs).collect();
@@ -204,7 +242,7 @@ pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
 
 /// Lists the directories of a repository's linked worktrees.
 fn list_worktrees(tree: &File, repository: &Path, room: &mut Room) -> Vec<PathBuf> {
-    let at = repository.join("worktrees");
+    let at = repository.join(WORKTREES);
     let listed = open_beneath(tree, &at).map(|dir| list_open(dir.as_fd(), room).0);
     listed.unwrap_or_default().into_iter().map(|name| at.join(name)).collect()
 }

@@ -12,60 +12,50 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::sys::stat::{FileStat, fstat, fstatat};
 
-use super::descriptors::{FileId, entries, id_of, kind, let_in, open_beneath, open_file};
-use super::git_names::{CONFLICTS, INDEX, MODULES, NAMING, NUMBERS, is_no_number};
+use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file};
+use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
 use super::{Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::index::{HASHES, IndexRoom, check_entries};
-use crate::protected::{self, GIT, GIT_LINK};
+use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
 /// The beginning of the names of indexes that others build upon (gitformat-index(5), "Split index").
 const SHARED_INDEX: &str = "sharedindex.";
 /// Bytes of a configuration that are read.
 const CONFIG: u64 = 1 << 20;
-/// Submodules, conflicts and repositories that are looked at in one run.
+/// Conflicts that are looked at in one run.
 const MOST: usize = 1 << 16;
-/// Bytes of a `.git` file that are read (PATH_MAX of linux/limits.h).
-const LONGEST: u64 = 4096;
 /// The greatest difference between the clocks of a file system, which may be another machine's, and of this process.
 const CLOCKS: Duration = Duration::from_secs(300);
 
 /// A search of the files that name paths, in one run.
 struct PathSearch<'a> {
     room: IndexRoom,
-    /// Submodules and conflicts.
+    /// Conflicts.
     left: usize,
     /// The indexes that were read, which may have other names, and whether they are right.
     read: HashMap<FileId, bool>,
-    /// Repositories that an index names as submodules. Their indexes are judged, too.
-    nested: Vec<GitDir>,
+    /// Whether an index names a submodule.
+    has_gitlinks: bool,
     is_over: &'a dyn Fn() -> bool,
 }
 
 impl Watch {
     /// Moves aside the indexes of these directories that name a path outside of the working tree or in a repository's directory, or that
-    /// cannot be read, lists of conflicts, and what git obeys in new repositories that an index names as submodules: git enters them.
+    /// cannot be read, and lists of conflicts. Also returns whether an index names a submodule.
     pub(super) fn settle_paths<'a>(
         &self,
         dirs: impl IntoIterator<Item = &'a GitDir>,
         is_over: &dyn Fn() -> bool,
-    ) -> Vec<Leftover> {
-        let mut search = PathSearch {
-            room: IndexRoom::FULL,
-            left: MOST,
-            read: HashMap::new(),
-            nested: Vec::new(),
-            is_over,
-        };
-        let mut found: Vec<Leftover> =
-            dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search)).collect();
-        while let Some(git) = search.nested.pop().filter(|_| !is_over()) {
-            found.extend(self.settle_paths_by(MAX_ENTRIES, &git, &mut search));
-        }
-        found
+    ) -> (Vec<Leftover>, bool) {
+        let (read, has_gitlinks) = Default::default();
+        let mut search = PathSearch { room: IndexRoom::FULL, left: MOST, read, has_gitlinks, is_over };
+        let found = dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search));
+        let found = found.collect();
+        (found, search.has_gitlinks)
     }
 
     /// `most` is the number of names that are read in one directory.
@@ -93,20 +83,17 @@ impl Watch {
             };
             // The index may build upon one that is not listed.
             let is_unclear = !is_whole && name == INDEX;
-            let is_as_it_was =
-                || self.contents.iter().any(|it| it.has_naming_file(&self.tree, &below, self.keys));
-            if !is_unclear && is_as_it_was() {
-                continue;
-            }
+            let is_known = !is_unclear && self.is_as_it_was(&below);
             let is_wrong = match file {
                 None => true,
                 Some(file) if name == CONFLICTS => file.metadata().map_or(true, |meta| meta.len() > 0),
+                // One that is as it was may name submodules, too.
                 Some(file) => {
                     let about = about.get_or_insert_with(|| self.about(git));
-                    is_unclear || !self.is_index_right(&file, about, search, &mut found)
+                    !self.is_index_right(&file, about, search) || is_unclear
                 }
             };
-            if is_wrong {
+            if is_wrong && !is_known {
                 found.extend(self.settle_in(dir.as_fd(), &below, &name, |_, _, _| false));
             }
         }
@@ -121,94 +108,48 @@ impl Watch {
             let Ok(dir) = open_beneath(&self.tree, &at) else { continue };
             for name in names {
                 let path = at.join(name);
-                let may = |dir: BorrowedFd<'_>, name: &OsStr, _: &FileStat| !is_no_number(&path, dir, name);
+                let may =
+                    |dir: BorrowedFd<'_>, name: &OsStr, _: &FileStat| !is_no_number(operation, dir, name);
                 found.extend(self.settle_in(dir.as_fd(), &path, OsStr::new(name), may));
             }
         }
         found
     }
 
-    /// Returns whether an index is right. `found` is what was moved in the repositories that it names as submodules.
-    fn is_index_right(
-        &self,
-        file: &File,
-        about: &AboutGit,
-        search: &mut PathSearch<'_>,
-        found: &mut Vec<Leftover>,
-    ) -> bool {
+    /// Returns whether an index is right.
+    fn is_index_right(&self, file: &File, about: &AboutGit, search: &mut PathSearch<'_>) -> bool {
         let Ok(id) = fstat(file).map(|stat| id_of(&stat)) else { return false };
         if let Some(is_right) = search.read.get(&id) {
             return *is_right;
         }
-        let (mut gitlinks, mut unmerged, mut left) = (Vec::new(), BTreeSet::new(), search.left);
+        let (mut unmerged, mut left, mut has_gitlinks) = (BTreeSet::new(), search.left, false);
         let checked = check_entries(file, &mut search.room, about.hash, |entry| {
-            let is_kept = entry.is_gitlink || entry.is_unmerged;
-            if is_kept && left == 0 {
-                return false;
-            }
-            if is_kept {
-                left -= 1;
-                let path = PathBuf::from(OsStr::from_bytes(entry.path));
-                if entry.is_gitlink {
-                    gitlinks.push(path);
-                } else {
-                    unmerged.insert(path);
+            has_gitlinks |= entry.is_gitlink;
+            if entry.is_unmerged {
+                if left == 0 {
+                    return false;
                 }
+                left -= 1;
+                unmerged.insert(PathBuf::from(OsStr::from_bytes(entry.path)));
             }
             is_file_of_tree(entry.path)
         });
         search.left = left;
-        let mut is_right = checked == Some(true);
-        if let Some(work) = &about.work {
-            // `git mergetool` writes such a file wherever its path leads.
-            let leads_away = |path: &PathBuf| {
-                let above = work.join(path.parent().unwrap_or(Path::new("")));
-                open_beneath(&self.tree, &above).err() == Some(Errno::ELOOP)
-            };
-            is_right &= !unmerged.iter().any(leads_away);
-            for path in gitlinks.iter().filter(|_| is_right) {
-                self.settle_gitlink(&work.join(path).join(GIT_LINK), search, found);
-            }
-        }
+        search.has_gitlinks |= has_gitlinks;
+        // `git mergetool` writes such a file wherever its path leads.
+        let leads_away = |path: &PathBuf| {
+            let Some(work) = &about.work else { return false };
+            let above = work.join(path.parent().unwrap_or(Path::new("")));
+            open_beneath(&self.tree, &above).err() == Some(Errno::ELOOP)
+        };
+        let is_right = checked == Some(true) && !unmerged.iter().any(leads_away);
         search.read.insert(id, is_right);
         is_right
     }
 
-    /// Moves aside the names that git obeys in a new repository that an index names as a submodule, or the file that leads to it.
-    fn settle_gitlink(&self, at: &Path, search: &mut PathSearch<'_>, found: &mut Vec<Leftover>) {
-        let Ok(stat) = self.stat(at) else { return };
-        if kind(&stat) == SFlag::S_IFDIR {
-            if !at.to_str().is_some_and(|at| self.missing.repositories.iter().any(|known| known == at)) {
-                let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
-                let new = names.map(|name| at.join(name)).filter(|path| self.is_changed_at(path));
-                found.extend(new.filter_map(|path| self.settle_name(path)));
-                search.nested.push(GitDir { path: at.into(), config: at.into(), is_new: true });
-            }
-        } else if !(kind(&stat) == SFlag::S_IFREG && self.leads_to_module(at)) && self.is_changed_at(at) {
-            found.extend(self.settle_name(at));
-        }
-    }
-
-    /// Returns whether a `.git` file leads to the directory of a submodule or a worktree, which are looked at by themselves.
-    fn leads_to_module(&self, at: &Path) -> bool {
-        let read = || {
-            let mut text = Vec::new();
-            let above = open_beneath(&self.tree, at.parent()?).ok()?;
-            open_file(above.as_fd(), at.file_name()?).ok()?.take(LONGEST).read_to_end(&mut text).ok()?;
-            let to = text.strip_prefix(b"gitdir:")?.trim_ascii();
-            let to = clean(&self.missing.tree.join(at).parent()?.join(OsStr::from_bytes(to)));
-            Some(to.strip_prefix(&self.missing.tree).ok()?.to_path_buf())
-        };
-        read().is_some_and(|to| {
-            let mut all = self.missing.repositories.iter();
-            let is_in = |known: &String, name: &str| to.starts_with(Path::new(known).join(name));
-            all.any(|known| is_in(known, MODULES) || is_in(known, "worktrees"))
-        })
-    }
-
     /// Returns whether the stage may have put something at a path of the tree, or changed it. It cannot set the time of a change, but it
     /// may have moved a directory above with all that is in it, which changes the time of that directory alone.
-    fn is_changed_at(&self, path: &Path) -> bool {
+    pub(super) fn is_changed_at(&self, path: &Path) -> bool {
         let is_changed = |path: &Path| {
             let above = open_beneath(&self.tree, path.parent()?).ok()?;
             let name = path.file_name()?;
@@ -332,9 +273,9 @@ mod tests {
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| {
-            let (read, nested) = Default::default();
+            let (read, has_gitlinks) = Default::default();
             let mut search =
-                PathSearch { room: IndexRoom::FULL, left: MOST, read, nested, is_over: &|| false };
+                PathSearch { room: IndexRoom::FULL, left: MOST, read, has_gitlinks, is_over: &|| false };
             watch.settle_paths_by(most, &git, &mut search).len()
         };
         assert_eq!(settled(3), 0, "every name was read");

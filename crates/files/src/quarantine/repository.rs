@@ -20,7 +20,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random};
-use super::git_names::{MODULES, NAMING, is_old_head};
+use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_old_head};
 
 mod settle;
 
@@ -82,6 +82,8 @@ pub(super) struct Contents {
     operations: HashSet<u64>,
     /// The files that name paths, each with its version: those of the repository, of its submodules and of its worktrees.
     naming: HashSet<u64>,
+    /// The directories of these.
+    held: HashSet<u64>,
     /// Directories that were not read to their end: what was in them, and further down, is not known.
     unread: HashSet<u64>,
     /// The directories, by their paths below the tree. A killed run has nobody who watches them.
@@ -291,8 +293,9 @@ impl Contents {
         let (links, dirs) = super::modules::pointers(tree, repository);
         found.links.extend(links.iter().map(|(path, target)| keys.hash_one((path.as_os_str(), target))));
         for dir in dirs {
-            let naming = NAMING.iter().filter_map(|name| naming_file(tree, &dir.join(name), keys));
-            found.naming.extend(naming);
+            let names = NAMING.iter().chain(&OF_WORKTREE);
+            found.naming.extend(names.filter_map(|name| naming_file(tree, &dir.join(name), keys)));
+            found.held.insert(keys.hash_one(dir.as_os_str()));
         }
         found.unread = unread.iter().map(|at| keys.hash_one(at.as_os_str())).collect();
         found
@@ -306,6 +309,11 @@ impl Contents {
     /// Whether a link was there, and said this.
     pub(super) fn has_link(&self, path: &Path, target: &OsString, keys: Keys) -> bool {
         self.links.contains(&keys.hash_one((path.as_os_str(), target)))
+    }
+
+    /// Whether the directory of a submodule or a worktree was there.
+    pub(super) fn has_held(&self, path: &Path, keys: Keys) -> bool {
+        self.held.contains(&keys.hash_one(path.as_os_str()))
     }
 
     /// Whether a file that names paths is as it was.
