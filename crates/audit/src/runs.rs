@@ -50,6 +50,8 @@ pub struct RunSummary {
     pub end: Option<Box<Record>>,
     /// Whether its record has no whole line, because the run was killed before it started.
     pub is_bare: bool,
+    /// Whether neither its first line nor its end is that of a record.
+    pub is_strange: bool,
     /// Whether it has no end, and its writer still runs.
     pub running: bool,
     /// The reason why the record could not be read, if it could not.
@@ -95,8 +97,8 @@ impl RunSummary {
         self.last = tail.records.last().and_then(|last| Moment::parse(&last.ts));
         self.end = tail.end().map(Box::new);
         // Another record may begin with a damaged line, and its last lines say more than this would.
-        let is_strange = self.holds.is_none() && self.end.is_none() && meta.len() > 0 && !self.is_bare;
-        if is_strange { Err(io::Error::other("it does not begin as a record does")) } else { Ok(()) }
+        self.is_strange = self.holds.is_none() && self.end.is_none() && meta.len() > 0 && !self.is_bare;
+        Ok(())
     }
 
     fn first_line(&mut self, line: &[u8]) {

@@ -304,6 +304,20 @@ fn l17_a_list_shows_connections_that_only_report_mode_allowed() {
 }
 
 #[test]
+fn a_list_of_what_is_no_record_is_no_success() {
+    let home = Home::new();
+    let [import, ..] = three(&home);
+    home.file("hello.jsonl", "hello\nyou\n");
+    let list = |path: &str| home.run(&["audit", "list", path]);
+    assert_eq!(list(import.to_str().unwrap()).0, 0);
+    let (exit, out, _) = list("hello.jsonl");
+    assert!(exit == 1 && out.contains("no record") && out.contains("hello.jsonl"), "{exit}: {out}");
+    for path in ["./missing", "missing/x.jsonl"] {
+        assert_eq!(list(path).0, 2, "{path}");
+    }
+}
+
+#[test]
 fn l17_a_list_says_which_runs_asked_for_a_host() {
     let home = Home::new();
     let [import, again, train] = three(&home).map(|path| name_of(&path).to_owned());

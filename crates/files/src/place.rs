@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::names::rename_new;
@@ -226,6 +226,11 @@ impl FilePlace {
         Err(io::Error::other(EXCHANGED))
     }
 
+    fn is_link(&self) -> bool {
+        fstatat(&self.directory, &*self.name, AtFlags::AT_SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFLNK)
+    }
+
     /// Renames a file that was written into its place, and says whether it is there.
     fn place(&self, draft: &OsStr, file: &mut File) -> io::Result<bool> {
         let written = file.stream_position()?;
@@ -241,9 +246,14 @@ impl FilePlace {
         if !is_there(draft)? {
             return Ok(false);
         }
+        let replace = || renameat(&self.directory, draft, &self.directory, &*self.name);
         let renamed = match self.is_new {
-            true => rename_new(&self.directory, draft, &self.directory, &self.name),
-            false => renameat(&self.directory, draft, &self.directory, &*self.name),
+            true => match rename_new(&self.directory, draft, &self.directory, &self.name) {
+                // A stage may have made a link meanwhile, and nobody loses it.
+                Err(Errno::EEXIST) if self.is_link() => replace(),
+                renamed => renamed,
+            },
+            false => replace(),
         };
         match renamed {
             // The draft is gone, or something else has its name now.

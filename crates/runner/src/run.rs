@@ -215,7 +215,7 @@ pub(crate) fn run_on(
         let OpenRecord { log, path: audit, ledger } = match open_log(&plan, run) {
             Ok(record) => record,
             Err(error) => {
-                journal.map(Journal::remove);
+                journal.into_iter().for_each(Journal::remove);
                 return Err(error);
             }
         };

@@ -61,6 +61,7 @@ pub fn list(
 fn end_of(run: &RunSummary) -> (String, Option<&'static str>) {
     match (&run.end, &run.problem) {
         (_, Some(_)) => ("unreadable".to_owned(), Some(RED)),
+        (None, None) if run.is_strange => ("no record".to_owned(), Some(RED)),
         (None, None) if run.running => ("running".to_owned(), Some(GREEN)),
         (None, None) => ("unfinished".to_owned(), Some(YELLOW)),
         (Some(end), None) => (short_end(end), None),
@@ -99,7 +100,7 @@ pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
             "would_deny": end.and_then(|end| end.would_deny),
             "failed": end.and_then(|end| end.failed),
             "errors": end.and_then(|end| end.errors),
-            "problem": run.problem,
+            "problem": run.problem.as_deref().or(run.is_strange.then_some("no line of a record")),
             "signature": "not checked",
         });
         out.write_all(if at == 0 { b"\n  " } else { b",\n  " })?;

@@ -19,6 +19,9 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     let selected = select_any(&args.records)?;
     let mut exit = selected.exit();
     for found in &selected.found {
+        if found.run.is_strange {
+            exit = Exit::No;
+        }
         let Some(why) = &found.run.problem else { continue };
         if found.source.path().is_some_and(|path| path.symlink_metadata().is_err()) {
             return Err(Failure::input(format!("cannot read {}", found.source)).because(why.clone()));
