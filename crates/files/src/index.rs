@@ -88,6 +88,8 @@ pub(crate) struct IndexEntry<'a> {
     pub(crate) is_skipped: bool,
     /// Whether it is a submodule: a commit.
     pub(crate) is_gitlink: bool,
+    /// Whether it is a directory of a sparse index, in which submodules may be.
+    pub(crate) is_directory: bool,
     /// Whether it is one of the versions of a conflict.
     pub(crate) is_unmerged: bool,
     /// Its place in the file, in bytes.
@@ -111,6 +113,7 @@ fn each_entry<R: BufRead>(
     const STAGE: u16 = 0x3000;
     const TYPE: u32 = 0o170_000;
     const GITLINK: u32 = 0o160_000;
+    const DIRECTORY: u32 = 0o040_000;
     let mut index = Bytes { index, at: 0 };
     let [signature, version, entries] = [index.number()?, index.number()?, index.number()?];
     if signature.to_be_bytes() != *b"DIRC" || !(2..=4).contains(&version) {
@@ -139,11 +142,13 @@ fn each_entry<R: BufRead>(
         if told != path.len().min(usize::from(LENGTH)) {
             return None;
         }
-        let (is_gitlink, is_unmerged) = (mode & TYPE == GITLINK, flags & STAGE != 0);
+        let (is_gitlink, is_directory) = (mode & TYPE == GITLINK, mode & TYPE == DIRECTORY);
+        let is_unmerged = flags & STAGE != 0;
         visit(IndexEntry {
             path: &path,
             is_skipped: more & SKIPPED != 0,
             is_gitlink,
+            is_directory,
             is_unmerged,
             start,
             is_whole,

@@ -42,6 +42,7 @@ mod paths;
 mod pointers;
 mod repository;
 mod store;
+mod submodules;
 
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
@@ -63,7 +64,10 @@ use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
+use submodules::Submodules;
 
+/// Levels of submodules in one another that are followed.
+const NESTED: usize = 8;
 /// Entries of a directory that are compared with a pattern.
 pub const MAX_ENTRIES: usize = 1 << 16;
 
@@ -625,18 +629,27 @@ pub fn finish_until<'a>(
         found.into_iter().for_each(|found| told.add(found));
     }
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
-    let (mut left, mut has_gitlinks, mut judged) = (MOVED, false, BTreeSet::new());
+    let (mut left, mut submodules, mut judged) = (MOVED, Submodules::default(), BTreeSet::new());
     for (watch, held) in watches.iter().zip(&held).filter(|_| !is_over()) {
         watch.settle_new_modules(held, &mut left, &mut told);
         let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
         let repositories: Vec<GitDir> = watch.missing.repositories.iter().map(dir).collect();
-        let (found, has_new) = watch.settle_paths(repositories.iter().chain(held), is_over);
+        let found = watch.settle_paths(repositories.iter().chain(held), &mut submodules, is_over);
         found.into_iter().for_each(|found| told.add(found));
-        has_gitlinks |= has_new;
         judged.extend(held.iter().chain(&repositories).map(|git| watch.missing.tree.join(&git.path)));
     }
-    if has_gitlinks {
-        settle(&mut told, &|watch| watch.settle_nested(&judged, is_over));
+    let mut before = 0;
+    // The repositories that are found may have submodules of their own.
+    for _ in 0..NESTED {
+        if submodules.count() == before || is_over() {
+            break;
+        }
+        before = submodules.count();
+        for watch in &watches {
+            let (found, nested) = watch.settle_nested(&submodules, &judged, is_over);
+            let more = watch.settle_paths(&nested, &mut submodules, is_over);
+            found.into_iter().chain(more).for_each(|found| told.add(found));
+        }
     }
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {

@@ -13,6 +13,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_git_writes_through_no_link_elsewhere", links);
     list.users("escape::b15_a_filter_in_the_repository_is_read_only", filter);
     list.once("escape::b14_a_conflict_of_the_caller_stays", keep_conflict);
+    list.once("escape::b14_a_clone_beside_a_submodule_stays", keep_clone);
 }
 
 /// Runs an attack without exeat and with it, each in a new repository, and then the host's command. `$MARK` is made by the attack's program,
@@ -81,11 +82,34 @@ fn nested(cx: &Cx) {
         "({make}); git -c advice.addEmbeddedRepo=false add x; git commit -qm sub; mv x/y/z/s/.git x/git; echo gitdir: ../../../git > x/y/z/s/.git"
     );
     attack(cx, "", &stage, "git status");
+    // The index is the host's, and names a submodule that is not there yet.
+    let before = "mkdir -p x/y/z/s; git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),x/y/z/s; git commit -qm sub; git status";
+    attack(cx, before, &format!("({make})"), "git status");
+    attack(
+        cx,
+        &format!(
+            "{before}; git config core.sparseCheckout true; git sparse-checkout set --sparse-index a 2>/dev/null || true"
+        ),
+        &format!("mkdir -p x/y/z; ({make})"),
+        "git status",
+    );
     // It is the submodule of a submodule.
     let stage = format!(
         "git init -q lib; (cd lib; {make}; cd ../../../../; git -c advice.addEmbeddedRepo=false add x; git commit -qm sub); git -c advice.addEmbeddedRepo=false add lib; git commit -qm lib"
     );
     attack(cx, "", &stage, "git status");
+}
+
+/// What a stage clones elsewhere stays as it is.
+fn keep_clone(cx: &Cx) {
+    let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
+    let make = "git init -q; git commit -q --allow-empty -m 1; git init -q sub; git -C sub commit -q --allow-empty -m 1
+        git -c advice.addEmbeddedRepo=false add sub; git commit -qm sub; git init -q --bare up";
+    cx.outside(["bash", "-ec", &format!("{env}{make}")]).cwd(cx.dir()).run().exits(0);
+    cx.sh(&[], "mkdir deps; git clone -q up deps/x && echo 1 > sub/f").run().exits(0);
+    for name in ["deps/x/.git/config", "sub/.git/config"] {
+        assert!(cx.dir().join(name).exists(), "{name}");
+    }
 }
 
 /// The prompt that comes with git has the shell expand these files.

@@ -13,7 +13,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{entries, kind, let_in, open_above, open_beneath, open_file};
-use super::git_names::MODULES;
+use super::git_names::{MODULES, OF_WORKTREE};
 use super::modules::{GITDIR, GitDir, LONGEST_GITDIR, Modules, Reach, Room, gitdir_of};
 use super::pointers::Pointer;
 use super::{Leftover, MAX_ENTRIES, Watch};
@@ -52,6 +52,13 @@ impl Watch {
                 let is_new = !known.contains(module.as_path());
                 if is_new {
                     found.extend(self.settle_obeyed(&module));
+                } else if module.to_str().is_none() {
+                    // It cannot be protected.
+                    let new = OF_WORKTREE
+                        .iter()
+                        .map(|name| module.join(name))
+                        .filter(|path| !self.is_as_it_was(path));
+                    found.extend(new.filter_map(|path| self.settle_name(path)));
                 }
                 held.push(GitDir { path: module.clone(), config: module, is_new });
             }

@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Type;
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{SFlag, fstatat};
 
@@ -158,7 +159,15 @@ impl Modules {
                     self.links.push((at.join(&name), target));
                 }
             }
-            next.extend(dirs.into_iter().map(|name| {
+            // Most directories of a large submodule have nothing but objects in them.
+            let is_leaf = |name: &OsString| {
+                let stat =
+                    |path: &Path| let_in(open.as_fd(), || fstatat(&open, path, AtFlags::AT_SYMLINK_NOFOLLOW));
+                within == Within::Submodule
+                    && stat(Path::new(name)).is_ok_and(|stat| stat.st_nlink == 2)
+                    && stat(&Path::new(name).join("HEAD")) == Err(Errno::ENOENT)
+            };
+            next.extend(dirs.into_iter().filter(|name| !is_leaf(name)).map(|name| {
                 let within = match within {
                     Within::Worktrees => Within::Worktree,
                     _ if is_whole && name == WORKTREES => Within::Worktrees,

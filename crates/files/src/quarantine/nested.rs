@@ -12,7 +12,9 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{entries, kind, let_in, open_beneath, open_file};
+use super::modules::GitDir;
 use super::store::is_directory_name;
+use super::submodules::{PACKAGES, Submodules};
 use super::{Leftover, Watch};
 use crate::protected::{self, GIT, GIT_LINK};
 use crate::walk::clean;
@@ -26,14 +28,17 @@ const NEAR: usize = 16;
 const LONGEST: u64 = 4096;
 
 impl Watch {
-    /// Moves aside what git obeys in new repositories of the tree, and `.git` files that lead elsewhere. `judged` has the directories of
-    /// submodules and worktrees that were looked at, by their paths on the host.
+    /// Moves aside what git obeys in new repositories of the tree that may be these submodules, and `.git` files that lead elsewhere.
+    /// `judged` has the directories of submodules and worktrees that were looked at, by their paths on the host. Also returns the
+    /// repositories, whose indexes may name others.
     pub(super) fn settle_nested(
         &self,
+        submodules: &Submodules,
         judged: &BTreeSet<PathBuf>,
         is_over: &dyn Fn() -> bool,
-    ) -> Vec<Leftover> {
-        let (mut next, mut found) = (vec![PathBuf::new()], Vec::new());
+    ) -> (Vec<Leftover>, Vec<GitDir>) {
+        let (mut next, mut found, mut nested) = (vec![PathBuf::new()], Vec::new(), Vec::new());
+        let are_in_packages = submodules.are_in_packages();
         let (mut directories, mut names) = (DIRECTORIES, ENTRIES);
         while let Some(at) = next.pop() {
             let cost = 1 + at.components().count() / NEAR;
@@ -55,13 +60,20 @@ impl Watch {
                     }
                 };
                 if name.eq_ignore_ascii_case(GIT_LINK) {
-                    self.settle_git(&at.join(&name), judged, &mut found);
-                } else if is_dir() && !(at.as_os_str().is_empty() && is_directory_name(&name)) {
+                    if submodules.may_have(&self.missing.tree.join(&at)) {
+                        self.settle_git(&at.join(&name), judged, &mut found);
+                        let path = at.join(&name);
+                        nested.push(GitDir { config: path.clone(), path, is_new: true });
+                    }
+                } else if is_dir()
+                    && !(at.as_os_str().is_empty() && is_directory_name(&name))
+                    && (are_in_packages || name != PACKAGES)
+                {
                     next.push(at.join(&name));
                 }
             }
         }
-        found
+        (found, nested)
     }
 
     fn settle_git(&self, at: &Path, judged: &BTreeSet<PathBuf>, found: &mut Vec<Leftover>) {

@@ -17,6 +17,7 @@ use nix::sys::stat::{FileStat, fstat, fstatat};
 use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
+use super::submodules::Submodules;
 use super::{Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::index::{HASHES, IndexRoom, check_entries};
 use crate::protected::GIT_LINK;
@@ -26,7 +27,7 @@ use crate::walk::clean;
 const SHARED_INDEX: &str = "sharedindex.";
 /// Bytes of a configuration that are read.
 const CONFIG: u64 = 1 << 20;
-/// Conflicts that are looked at in one run.
+/// Submodules and conflicts that are looked at in one run.
 const MOST: usize = 1 << 16;
 /// The greatest difference between the clocks of a file system, which may be another machine's, and of this process.
 const CLOCKS: Duration = Duration::from_secs(300);
@@ -34,28 +35,26 @@ const CLOCKS: Duration = Duration::from_secs(300);
 /// A search of the files that name paths, in one run.
 struct PathSearch<'a> {
     room: IndexRoom,
-    /// Conflicts.
+    /// Submodules and conflicts.
     left: usize,
-    /// The indexes that were read, which may have other names, and whether they are right.
-    read: HashMap<FileId, bool>,
-    /// Whether an index names a submodule.
-    has_gitlinks: bool,
+    /// The indexes that were read, each for a working tree, and whether they are right. One may have several names.
+    read: HashMap<(FileId, Option<PathBuf>), bool>,
+    submodules: &'a mut Submodules,
     is_over: &'a dyn Fn() -> bool,
 }
 
 impl Watch {
     /// Moves aside the indexes of these directories that name a path outside of the working tree or in a repository's directory, or that
-    /// cannot be read, and lists of conflicts. Also returns whether an index names a submodule.
+    /// cannot be read, lists of conflicts, and links on the way to a file with a conflict. Adds the submodules that the indexes name.
     pub(super) fn settle_paths<'a>(
         &self,
         dirs: impl IntoIterator<Item = &'a GitDir>,
+        submodules: &mut Submodules,
         is_over: &dyn Fn() -> bool,
-    ) -> (Vec<Leftover>, bool) {
-        let (read, has_gitlinks) = Default::default();
-        let mut search = PathSearch { room: IndexRoom::FULL, left: MOST, read, has_gitlinks, is_over };
-        let found = dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search));
-        let found = found.collect();
-        (found, search.has_gitlinks)
+    ) -> Vec<Leftover> {
+        let read = HashMap::new();
+        let mut search = PathSearch { room: IndexRoom::FULL, left: MOST, read, submodules, is_over };
+        dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search)).collect()
     }
 
     /// `most` is the number of names that are read in one directory.
@@ -90,7 +89,7 @@ impl Watch {
                 // One that is as it was may name submodules, too.
                 Some(file) => {
                     let about = about.get_or_insert_with(|| self.about(git));
-                    !self.is_index_right(&file, about, search) || is_unclear
+                    !self.is_index_right(&file, about, is_known, search, &mut found) || is_unclear
                 }
             };
             if is_wrong && !is_known {
@@ -116,34 +115,46 @@ impl Watch {
         found
     }
 
-    /// Returns whether an index is right.
-    fn is_index_right(&self, file: &File, about: &AboutGit, search: &mut PathSearch<'_>) -> bool {
+    /// Returns whether an index is right. `found` gets the links that were moved.
+    fn is_index_right(
+        &self,
+        file: &File,
+        about: &AboutGit,
+        is_known: bool,
+        search: &mut PathSearch<'_>,
+        found: &mut Vec<Leftover>,
+    ) -> bool {
         let Ok(id) = fstat(file).map(|stat| id_of(&stat)) else { return false };
-        if let Some(is_right) = search.read.get(&id) {
+        let key = (id, about.work.clone());
+        if let Some(is_right) = search.read.get(&key) {
             return *is_right;
         }
-        let (mut unmerged, mut left, mut has_gitlinks) = (BTreeSet::new(), search.left, false);
-        let checked = check_entries(file, &mut search.room, about.hash, |entry| {
-            has_gitlinks |= entry.is_gitlink;
-            if entry.is_unmerged {
-                if left == 0 {
+        let (mut unmerged, PathSearch { room, left, submodules, .. }) = (BTreeSet::new(), &mut *search);
+        let checked = check_entries(file, room, about.hash, |entry| {
+            if entry.is_gitlink || entry.is_directory || entry.is_unmerged {
+                if *left == 0 {
                     return false;
                 }
-                left -= 1;
-                unmerged.insert(PathBuf::from(OsStr::from_bytes(entry.path)));
+                *left -= 1;
+                let path = PathBuf::from(OsStr::from_bytes(entry.path));
+                if entry.is_unmerged {
+                    unmerged.insert(path);
+                } else {
+                    submodules.add(path, entry.is_directory);
+                }
             }
             is_file_of_tree(entry.path)
         });
-        search.left = left;
-        search.has_gitlinks |= has_gitlinks;
         // `git mergetool` writes such a file wherever its path leads.
-        let leads_away = |path: &PathBuf| {
-            let Some(work) = &about.work else { return false };
-            let above = work.join(path.parent().unwrap_or(Path::new("")));
-            open_beneath(&self.tree, &above).err() == Some(Errno::ELOOP)
-        };
-        let is_right = checked == Some(true) && !unmerged.iter().any(leads_away);
-        search.read.insert(id, is_right);
+        let above = |path: &PathBuf| Some(about.work.as_ref()?.join(path.parent()?));
+        for above in unmerged.iter().filter_map(above).collect::<BTreeSet<_>>() {
+            if open_beneath(&self.tree, &above).err() == Some(Errno::ELOOP) {
+                found.extend(self.link_on_the_way(&above));
+            }
+        }
+        let is_unclear = about.work.is_none() && !unmerged.is_empty() && !is_known;
+        let is_right = checked == Some(true) && !is_unclear;
+        search.read.insert(key, is_right);
         is_right
     }
 
@@ -273,9 +284,14 @@ mod tests {
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| {
-            let (read, has_gitlinks) = Default::default();
-            let mut search =
-                PathSearch { room: IndexRoom::FULL, left: MOST, read, has_gitlinks, is_over: &|| false };
+            let (read, mut submodules) = Default::default();
+            let mut search = PathSearch {
+                room: IndexRoom::FULL,
+                left: MOST,
+                read,
+                submodules: &mut submodules,
+                is_over: &|| false,
+            };
             watch.settle_paths_by(most, &git, &mut search).len()
         };
         assert_eq!(settled(3), 0, "every name was read");
