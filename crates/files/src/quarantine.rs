@@ -64,7 +64,7 @@ use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
-use submodules::Submodules;
+use submodules::{Judged, Submodules};
 
 /// Levels of submodules in one another that are followed.
 const NESTED: usize = 8;
@@ -629,14 +629,14 @@ pub fn finish_until<'a>(
         found.into_iter().for_each(|found| told.add(found));
     }
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
-    let (mut left, mut submodules, mut judged) = (MOVED, Submodules::default(), BTreeSet::new());
+    let (mut left, mut submodules, mut judged) = (MOVED, Submodules::default(), Judged::default());
     for (watch, held) in watches.iter().zip(&held).filter(|_| !is_over()) {
         watch.settle_new_modules(held, &mut left, &mut told);
         let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
         let repositories: Vec<GitDir> = watch.missing.repositories.iter().map(dir).collect();
         let found = watch.settle_paths(repositories.iter().chain(held), &mut submodules, is_over);
         found.into_iter().for_each(|found| told.add(found));
-        judged.extend(held.iter().chain(&repositories).map(|git| watch.missing.tree.join(&git.path)));
+        held.iter().chain(&repositories).for_each(|git| judged.add(&watch.tree, &watch.missing.tree, git));
     }
     let mut before = 0;
     // The repositories that are found may have submodules of their own.

@@ -63,3 +63,10 @@ pub(super) fn is_old_head(name: &OsStr, target: &Path) -> bool {
         && target.starts_with("refs")
         && target.components().all(|part| matches!(part, Component::Normal(_)))
 }
+
+/// Whether objects are in it, by the first two digits of their names. The rest are hashes of what is in them, and git renames over
+/// what has such a name: a link there leads nothing away. The directory itself may be one.
+pub(super) fn is_fan_out(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.len() == 2 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}

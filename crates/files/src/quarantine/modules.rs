@@ -14,7 +14,7 @@ use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{entries, kind, let_in, open_beneath, open_file};
-use super::git_names::{MODULES, WORKTREES, is_old_head};
+use super::git_names::{MODULES, WORKTREES, is_fan_out, is_old_head};
 use crate::protected::GIT_LINK;
 
 /// Directories that are searched in one repository, and names in these: about half a second.
@@ -164,6 +164,7 @@ impl Modules {
                 let stat =
                     |path: &Path| let_in(open.as_fd(), || fstatat(&open, path, AtFlags::AT_SYMLINK_NOFOLLOW));
                 within == Within::Submodule
+                    && is_fan_out(name)
                     && stat(Path::new(name)).is_ok_and(|stat| stat.st_nlink == 2)
                     && stat(&Path::new(name).join("HEAD")) == Err(Errno::ENOENT)
             };

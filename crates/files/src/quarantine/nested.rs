@@ -1,7 +1,6 @@
 //! Repositories further down in a working tree, which git at the top enters when an index names them as submodules: `git status` obeys
 //! their configuration.
 
-use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,7 +13,7 @@ use nix::sys::stat::{SFlag, fstatat};
 use super::descriptors::{entries, kind, let_in, open_beneath, open_file};
 use super::modules::GitDir;
 use super::store::is_directory_name;
-use super::submodules::{PACKAGES, Submodules};
+use super::submodules::{Judged, PACKAGES, Submodules};
 use super::{Leftover, Watch};
 use crate::protected::{self, GIT, GIT_LINK};
 use crate::walk::clean;
@@ -28,16 +27,25 @@ const NEAR: usize = 16;
 const LONGEST: u64 = 4096;
 
 impl Watch {
-    /// Moves aside what git obeys in new repositories of the tree that may be these submodules, and `.git` files that lead elsewhere.
-    /// `judged` has the directories of submodules and worktrees that were looked at, by their paths on the host. Also returns the
-    /// repositories, whose indexes may name others.
+    /// Moves aside what git obeys in new repositories of the tree that may be these submodules, and `.git` files that lead elsewhere. Also
+    /// returns the repositories, whose indexes may name others.
     pub(super) fn settle_nested(
         &self,
         submodules: &Submodules,
-        judged: &BTreeSet<PathBuf>,
+        judged: &Judged,
         is_over: &dyn Fn() -> bool,
     ) -> (Vec<Leftover>, Vec<GitDir>) {
         let (mut next, mut found, mut nested) = (vec![PathBuf::new()], Vec::new(), Vec::new());
+        // First those whose places are known: a crowd hides none of these.
+        let places = judged.work.iter().flat_map(|work| submodules.paths_in(work));
+        for place in places.take(DIRECTORIES) {
+            if let Ok(at) = place.strip_prefix(&self.missing.tree)
+                && self.stat(at).is_ok()
+            {
+                self.settle_git(at, judged, &mut found);
+                nested.push(GitDir { path: at.into(), config: at.into(), is_new: true });
+            }
+        }
         let are_in_packages = submodules.are_in_packages();
         let (mut directories, mut names) = (DIRECTORIES, ENTRIES);
         while let Some(at) = next.pop() {
@@ -76,7 +84,7 @@ impl Watch {
         (found, nested)
     }
 
-    fn settle_git(&self, at: &Path, judged: &BTreeSet<PathBuf>, found: &mut Vec<Leftover>) {
+    fn settle_git(&self, at: &Path, judged: &Judged, found: &mut Vec<Leftover>) {
         let Ok(stat) = self.stat(at) else { return };
         // Those that were there at the start are protected as a whole.
         let is_known = at.to_str().is_some_and(|at| self.missing.repositories.iter().any(|it| it == at));
@@ -93,7 +101,7 @@ impl Watch {
 
     /// Returns whether a `.git` file leads to a directory that was looked at, as git writes such a file: through no link, and without
     /// anything that git would read otherwise.
-    fn leads_to_judged(&self, at: &Path, judged: &BTreeSet<PathBuf>) -> bool {
+    fn leads_to_judged(&self, at: &Path, judged: &Judged) -> bool {
         let read = || {
             let mut text = Vec::new();
             let above = open_beneath(&self.tree, at.parent()?).ok()?;
@@ -105,6 +113,6 @@ impl Watch {
             let to = clean(&self.missing.tree.join(at).parent()?.join(to));
             is_plain.then_some(to)
         };
-        read().is_some_and(|to| judged.contains(&to))
+        read().is_some_and(|to| judged.dirs.contains(&to))
     }
 }

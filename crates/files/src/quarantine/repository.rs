@@ -20,7 +20,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random};
-use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_old_head};
+use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head};
 
 mod settle;
 
@@ -255,13 +255,6 @@ fn is_operation(repository: &Path, at: &Path) -> bool {
     let first = parts.next();
     let named = if first.is_some_and(|it| it == "worktrees") { parts.nth(1) } else { first };
     named.is_some_and(|named| OPERATIONS.iter().any(|known| named == *known))
-}
-
-/// Whether objects are in it, by the first two digits of their names. The rest are hashes of what is in them, and git renames over
-/// what has such a name: a link there leads nothing away. The directory itself may be one.
-fn is_fan_out(name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
-    name.len() == 2 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Returns the hash of a file that names paths, with its version.

@@ -1,7 +1,12 @@
 //! The submodules that the indexes of a run's repositories name.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+
+use super::modules::{GitDir, gitdir_of};
+use crate::protected::GIT_LINK;
+use crate::walk::clean;
 
 /// A directory of packages, with many others in it.
 pub(super) const PACKAGES: &str = "node_modules";
@@ -20,6 +25,11 @@ impl Submodules {
         if is_directory { &mut self.directories } else { &mut self.paths }.insert(path);
     }
 
+    /// Returns the names of `.git` that they have in a working tree.
+    pub(super) fn paths_in(&self, work: &Path) -> impl Iterator<Item = PathBuf> {
+        self.paths.iter().map(|path| work.join(path).join(GIT_LINK))
+    }
+
     pub(super) fn count(&self) -> usize {
         self.paths.len() + self.directories.len()
     }
@@ -33,5 +43,28 @@ impl Submodules {
     pub(super) fn are_in_packages(&self) -> bool {
         let mut all = self.paths.iter().chain(&self.directories);
         all.any(|path| path.as_os_str().is_empty() || path.iter().any(|part| part == PACKAGES))
+    }
+}
+
+/// What was looked at, by the paths on the host.
+#[derive(Debug, Default)]
+pub(super) struct Judged {
+    /// The directories of repositories, submodules and worktrees.
+    pub(super) dirs: BTreeSet<PathBuf>,
+    /// The working trees of those whose place is known.
+    pub(super) work: BTreeSet<PathBuf>,
+}
+
+impl Judged {
+    /// Adds a directory of a tree, which has this path.
+    pub(super) fn add(&mut self, tree: &File, place: &Path, git: &GitDir) {
+        let dir = place.join(&git.path);
+        let file = if git.path.ends_with(GIT_LINK) {
+            Some(dir.clone())
+        } else {
+            gitdir_of(tree, &git.path).map(|to| clean(&dir.join(to)))
+        };
+        self.work.extend(file.as_deref().and_then(Path::parent).map(Path::to_path_buf));
+        self.dirs.insert(dir);
     }
 }
