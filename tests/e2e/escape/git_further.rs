@@ -1,4 +1,4 @@
-//! What a stage leaves in a repository for commands that every user of git types, in places that git has for other things: directories of
+//! Entries that a stage leaves in a repository for ordinary git commands of the host, in places that git has for other things: directories of
 //! submodules and worktrees, unfinished operations, the index, and links.
 
 use std::fs;
@@ -100,7 +100,7 @@ fn nested(cx: &Cx) {
     attack(cx, "", &stage, "git status");
 }
 
-/// What a stage clones elsewhere stays as it is.
+/// A clone that a stage makes elsewhere stays as it is.
 fn keep_clone(cx: &Cx) {
     let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
     let make = "git init -q; git commit -q --allow-empty -m 1; git init -q sub; git -C sub commit -q --allow-empty -m 1

@@ -46,7 +46,7 @@ impl Submodules {
     }
 }
 
-/// What was looked at, by the paths on the host.
+/// The directories that were searched, by their paths on the host.
 #[derive(Debug, Default)]
 pub(super) struct Judged {
     /// The directories of repositories, submodules and worktrees.
