@@ -51,7 +51,7 @@ fn tracked_in<'a>(root: &Path, paths: &HashMap<&[u8], &'a Path>) -> io::Result<B
         let read = each_entry(
             open_index(root)?,
             hash,
-            &mut LONGEST_PATHS.clone(),
+            &mut { LONGEST_PATHS },
             |IndexEntry { path, is_skipped, .. }| {
                 let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
                 let ends = slashes.chain([path.len()]).take(DEEPEST).filter(|_| !is_skipped);
@@ -349,9 +349,8 @@ mod tests {
             // A cut or foreign index says nothing, and breaks nothing.
             let index = fs::read(root.join(".git/index")).unwrap();
             for end in 0..index.len() {
-                let _ = HASHES.map(|hash| {
-                    check_all(&index[..end], end, hash, true, &mut LONGEST_PATHS.clone(), |_| true)
-                });
+                let _ = HASHES
+                    .map(|hash| check_all(&index[..end], end, hash, true, &mut { LONGEST_PATHS }, |_| true));
             }
             fs::remove_dir_all(&root).unwrap();
         }
@@ -368,20 +367,20 @@ mod tests {
             each_entry(
                 &[first.clone(), entry(0xfff, b"\0\0")].concat()[..],
                 20,
-                &mut LONGEST_PATHS.clone(),
+                &mut { LONGEST_PATHS },
                 |_| ()
             )
             .is_some()
         );
         let longer =
-            each_entry(&[first, entry(0xfff, b"\0b\0")].concat()[..], 20, &mut LONGEST_PATHS.clone(), |_| ())
+            each_entry(&[first, entry(0xfff, b"\0b\0")].concat()[..], 20, &mut { LONGEST_PATHS }, |_| ())
                 .is_some();
         assert!(!longer, "4097 bytes");
         let count = LONGEST_PATHS / 4096 + 1;
         let mut all = [head(u32::try_from(count).unwrap()), entry(0xfff, &name)].concat();
         all.extend(entry(0xfff, b"\0\0").repeat(count - 1));
         let mut visited = 0;
-        assert!(each_entry(&all[..], 20, &mut LONGEST_PATHS.clone(), |_| visited += 1).is_none());
+        assert!(each_entry(&all[..], 20, &mut { LONGEST_PATHS }, |_| visited += 1).is_none());
         assert_eq!(visited, count - 1);
     }
 

@@ -45,7 +45,10 @@ pub(super) fn id_of(stat: &FileStat) -> FileId {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Names that openat2(2) takes at one go, however long each is: PATH_MAX is 4096.
+/// The longest path that a call of the kernel takes, in bytes (linux/limits.h).
+pub(super) const PATH_MAX: usize = 4096;
+
+/// Names that openat2(2) takes at one go, however long each is.
 const STEPS: usize = 15;
 
 /// Opens a directory in the tree, which is "" itself: at one go, in pieces where its path is too long for that, or step by step where

@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::Read as _;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
-use nix::sys::stat::{SFlag, fstatat};
+use nix::sys::stat::SFlag;
 
-use super::descriptors::{entries, kind, let_in, open_above, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, kind, let_in, open_above, open_beneath, open_file};
 use super::git_names::{MODULES, OF_WORKTREE};
-use super::modules::{GITDIR, GitDir, LONGEST_GITDIR, Modules, Reach, Room, gitdir_of};
+use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of};
 use super::pointers::Pointer;
+use super::repository::naming_file;
 use super::{Leftover, MAX_ENTRIES, Watch};
 use crate::names::open_regular;
 use crate::protected::{self, GIT, GIT_LINK};
@@ -23,8 +23,6 @@ use crate::walk::clean;
 
 /// The contents of a linked worktree's `commondir` (gitrepository-layout(5)).
 const COMMONDIR: &[u8] = b"../..";
-/// Bytes of the `.git` file of a worktree that are read (PATH_MAX of linux/limits.h).
-const LONGEST: u64 = 4096;
 
 impl Watch {
     /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
@@ -113,13 +111,13 @@ impl Watch {
 
     /// Whether a file that names paths is as it was at the start.
     pub(super) fn is_as_it_was(&self, path: &Path) -> bool {
-        self.contents.iter().any(|it| it.has_naming_file(&self.tree, path, self.keys))
+        let file = naming_file(&self.tree, path, self.keys);
+        file.is_some_and(|file| self.contents.iter().any(|it| it.has_naming_file(file)))
     }
 
     /// Moves aside what git obeys in a directory of a repository.
     fn settle_obeyed(&self, dir: &Path) -> Vec<Leftover> {
-        let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
-        names.filter_map(|name| self.settle_name(dir.join(name))).collect()
+        obeyed_in(dir).filter_map(|path| self.settle_name(path)).collect()
     }
 
     /// Moves aside whatever is new directly in the directory of submodules, where there is too much to be searched.
@@ -138,7 +136,7 @@ impl Watch {
     /// it. In the tree, no link may be on the way. Outside, the caller has made the worktree before the run, or the `.git` there names
     /// this directory: then the caller made it meanwhile.
     fn leads_astray(&self, worktree: &Path, gitdir: &OsStr, is_known: bool) -> bool {
-        let is_cut = gitdir.len() >= LONGEST_GITDIR || gitdir.as_encoded_bytes().contains(&0);
+        let is_cut = gitdir.len() >= PATH_MAX || gitdir.as_encoded_bytes().contains(&0);
         let gitdir = Path::new(gitdir);
         if is_cut || gitdir.file_name() != Some(OsStr::new(GIT_LINK)) {
             return true;
@@ -151,7 +149,10 @@ impl Watch {
         match place.strip_prefix(&self.missing.tree).ok().and_then(Path::parent) {
             // A worktree that the caller has removed is not there.
             Some(below) => match open_beneath(&self.tree, below) {
-                Ok(above) => !is_plain || is_link(above.as_fd(), OsStr::new(GIT_LINK)),
+                Ok(_) => {
+                    let is_link = |stat| kind(&stat) == SFlag::S_IFLNK;
+                    !is_plain || self.stat(&below.join(GIT_LINK)).is_ok_and(is_link)
+                }
                 Err(Errno::ENOENT) => !is_known || !is_plain,
                 Err(_) => true,
             },
@@ -180,16 +181,16 @@ impl Watch {
     }
 }
 
-fn is_link(dir: BorrowedFd<'_>, name: &OsStr) -> bool {
-    let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW))
-        .is_ok_and(|stat| kind(&stat) == SFlag::S_IFLNK)
+/// Lists the names that git obeys in a directory of a repository.
+pub(super) fn obeyed_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    protected::names().filter_map(|(name, _)| name.strip_prefix(GIT)).map(|name| dir.join(name))
 }
 
 /// Returns whether the `.git` file of a worktree names a directory. Nothing of a stage's is read: no link is followed, and the file is outside of
 /// the tree.
 fn points_to(git: &Path, dir: &Path) -> bool {
     let mut text = String::new();
-    let read = open_regular(git).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
+    let read = open_regular(git).and_then(|file| file.take(PATH_MAX as u64).read_to_string(&mut text));
     let to = text.strip_prefix("gitdir: ").map(|to| to.strip_suffix('\n').unwrap_or(to));
     let to = to.zip(git.parent()).map(|(to, above)| clean(&above.join(to)));
     read.is_ok() && to.is_some_and(|to| to == dir)

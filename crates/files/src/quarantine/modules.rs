@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::descriptors::{entries, kind, let_in, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
 use super::git_names::{MODULES, WORKTREES, is_fan_out, is_old_head};
 use crate::protected::GIT_LINK;
 
@@ -22,12 +22,8 @@ const DIRECTORIES: usize = 1 << 16;
 const ENTRIES: usize = 1 << 20;
 /// Names from the tree to a directory that cost nothing more.
 const NEAR: usize = 16;
-/// The longest path that a call of the kernel takes (PATH_MAX of linux/limits.h).
-const LONGEST_PATH: usize = 4096;
 /// Bytes of `HEAD` that git reads to tell a repository.
 const HEAD: u64 = 255;
-/// Bytes of a `gitdir` that are read (PATH_MAX of linux/limits.h).
-pub(super) const LONGEST_GITDIR: usize = 4096;
 /// The file that says where a linked worktree is.
 pub(super) const GITDIR: &str = "gitdir";
 
@@ -124,8 +120,8 @@ impl Modules {
     fn read_below(&mut self, tree: &File, top: PathBuf, reach: Reach, room: &mut Room) {
         let mut next = vec![(top, Within::Names)];
         while let Some((at, within)) = next.pop() {
-            // No call of git's takes a longer path (PATH_MAX of linux/limits.h).
-            let is_long = at.as_os_str().len() >= LONGEST_PATH;
+            // No call of git's takes a longer path.
+            let is_long = at.as_os_str().len() >= PATH_MAX;
             let opened =
                 if is_long || !room.take_directory(&at) { None } else { open_beneath(tree, &at).ok() };
             let Some(open) = opened else { continue };
@@ -242,11 +238,7 @@ pub(super) fn pointers(tree: &File, repository: &Path) -> (Vec<(PathBuf, OsStrin
 pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
     let dir = open_beneath(tree, worktree).ok()?;
     let mut text = Vec::new();
-    open_file(dir.as_fd(), OsStr::new(GITDIR))
-        .ok()?
-        .take(LONGEST_GITDIR as u64)
-        .read_to_end(&mut text)
-        .ok()?;
+    open_file(dir.as_fd(), OsStr::new(GITDIR)).ok()?.take(PATH_MAX as u64).read_to_end(&mut text).ok()?;
     Some(OsString::from_vec(text.trim_ascii_end().to_vec()))
 }
 

@@ -10,12 +10,13 @@ use nix::dir::Type;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::descriptors::{entries, kind, let_in, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
+use super::held::obeyed_in;
 use super::modules::GitDir;
 use super::store::is_directory_name;
 use super::submodules::{Judged, PACKAGES, Submodules};
 use super::{Leftover, Watch};
-use crate::protected::{self, GIT, GIT_LINK};
+use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
 /// Directories that are searched in one tree, and names in these: about a second.
@@ -23,8 +24,6 @@ const DIRECTORIES: usize = 1 << 16;
 const ENTRIES: usize = 1 << 21;
 /// Names from the tree to a directory that cost nothing more.
 const NEAR: usize = 16;
-/// Bytes of a `.git` file that are read (PATH_MAX of linux/limits.h).
-const LONGEST: u64 = 4096;
 
 impl Watch {
     /// Moves aside what git obeys in new repositories of the tree that may be these submodules, and `.git` files that lead elsewhere. Also
@@ -39,11 +38,8 @@ impl Watch {
         // First those whose places are known: a crowd hides none of these.
         let places = judged.work.iter().flat_map(|work| submodules.paths_in(work));
         for place in places.take(DIRECTORIES) {
-            if let Ok(at) = place.strip_prefix(&self.missing.tree)
-                && self.stat(at).is_ok()
-            {
-                self.settle_git(at, judged, &mut found);
-                nested.push(GitDir { path: at.into(), config: at.into(), is_new: true });
+            if let Ok(at) = place.strip_prefix(&self.missing.tree) {
+                self.settle_git(at, judged, &mut found, &mut nested);
             }
         }
         let are_in_packages = submodules.are_in_packages();
@@ -69,9 +65,7 @@ impl Watch {
                 };
                 if name.eq_ignore_ascii_case(GIT_LINK) {
                     if submodules.may_have(&self.missing.tree.join(&at)) {
-                        self.settle_git(&at.join(&name), judged, &mut found);
-                        let path = at.join(&name);
-                        nested.push(GitDir { config: path.clone(), path, is_new: true });
+                        self.settle_git(&at.join(&name), judged, &mut found, &mut nested);
                     }
                 } else if is_dir()
                     && !(at.as_os_str().is_empty() && is_directory_name(&name))
@@ -84,13 +78,13 @@ impl Watch {
         (found, nested)
     }
 
-    fn settle_git(&self, at: &Path, judged: &Judged, found: &mut Vec<Leftover>) {
+    fn settle_git(&self, at: &Path, judged: &Judged, found: &mut Vec<Leftover>, nested: &mut Vec<GitDir>) {
         let Ok(stat) = self.stat(at) else { return };
+        nested.push(GitDir { path: at.into(), config: at.into(), is_new: true });
         // Those that were there at the start are protected as a whole.
         let is_known = at.to_str().is_some_and(|at| self.missing.repositories.iter().any(|it| it == at));
         if kind(&stat) == SFlag::S_IFDIR {
-            let names = protected::names().filter_map(|(name, _)| name.strip_prefix(GIT));
-            let names = names.map(|name| at.join(name)).filter(|path| !is_known && self.is_changed_at(path));
+            let names = obeyed_in(at).filter(|path| !is_known && self.is_changed_at(path));
             found.extend(names.filter_map(|path| self.settle_name(path)));
         } else if !(kind(&stat) == SFlag::S_IFREG && self.leads_to_judged(at, judged))
             && self.is_changed_at(at)
@@ -105,7 +99,11 @@ impl Watch {
         let read = || {
             let mut text = Vec::new();
             let above = open_beneath(&self.tree, at.parent()?).ok()?;
-            open_file(above.as_fd(), at.file_name()?).ok()?.take(LONGEST).read_to_end(&mut text).ok()?;
+            open_file(above.as_fd(), at.file_name()?)
+                .ok()?
+                .take(PATH_MAX as u64)
+                .read_to_end(&mut text)
+                .ok()?;
             let to =
                 Path::new(std::ffi::OsStr::from_bytes(text.strip_prefix(b"gitdir: ")?.strip_suffix(b"\n")?));
             let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);

@@ -258,7 +258,7 @@ fn is_operation(repository: &Path, at: &Path) -> bool {
 }
 
 /// Returns the hash of a file that names paths, with its version.
-fn naming_file(tree: &File, path: &Path, keys: Keys) -> Option<u64> {
+pub(super) fn naming_file(tree: &File, path: &Path, keys: Keys) -> Option<u64> {
     let (above, name) = (open_beneath(tree, path.parent()?).ok()?, path.file_name()?);
     let stat = let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
     Some(keys.hash_one((path.as_os_str(), version(&stat))))
@@ -309,9 +309,9 @@ impl Contents {
         self.held.contains(&keys.hash_one(path.as_os_str()))
     }
 
-    /// Whether a file that names paths is as it was.
-    pub(super) fn has_naming_file(&self, tree: &File, path: &Path, keys: Keys) -> bool {
-        naming_file(tree, path, keys).is_some_and(|file| self.naming.contains(&file))
+    /// Whether a file that names paths was there in this version ([`naming_file`]).
+    pub(super) fn has_naming_file(&self, file: u64) -> bool {
+        self.naming.contains(&file)
     }
 
     /// Whether all that was in a directory is known.
