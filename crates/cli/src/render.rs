@@ -7,7 +7,6 @@ use exeat_audit::query::last_part;
 use exeat_policy::{Limits, printable, shell_word};
 use exeat_record::{Proto, signal_name};
 use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, OnDenied, OtherProxy, Outcome};
-
 use nix::libc::{SIGXCPU, SIGXFSZ};
 
 use crate::failure::in_house;

@@ -5,10 +5,9 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use exeat_policy::RuleEffect;
 use exeat_record::{Proto, ascii_json};
 use serde_json::{Value, json};
-
-use exeat_policy::RuleEffect;
 
 use super::{HostSummary, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
 use crate::Moment;
