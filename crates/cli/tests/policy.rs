@@ -328,6 +328,34 @@ fn lint_and_diff_exit_like_questions() {
     assert_eq!(out, "closes   *.example.com:443\nremoves  limits.timeout 1m\n");
 }
 
+/// A value that is spelled out and equals the default is no difference; in a ceiling an empty list is one.
+#[test]
+fn diff_compares_ceilings_and_policies_in_json() {
+    let home = Home::new();
+    home.file(
+        "a.toml",
+        "[fs]\nview = \"project\"\ncache = \"run\"\nhome = \"caller\"\n[network]\nnat64 = false\n",
+    );
+    assert_eq!(home.run(&["policy", "diff", "{}", "a.toml"]), (0, String::new(), String::new()));
+    let (code, out, _) = home.run(&["policy", "diff", "a.toml", r#"{"network": {"allow": ["a.example"]}}"#]);
+    assert_eq!((code, out.as_str()), (1, "opens    a.example:443\n"));
+    home.file(
+        "old.toml",
+        "[network]\nallow = [\"*.example.com\"]\nreport = false\n[fs]\nview = \"project\"\n",
+    );
+    home.file(
+        "new.toml",
+        "[network]\nallow = [\"*.example.com\", \"b.example\"]\n[fs]\nview = \"project\"\nrw = []\n",
+    );
+    let (code, out, said) = home.run(&["policy", "diff", "--ceiling", "old.toml", "new.toml"]);
+    assert_eq!(
+        (code, out.as_str(), said.as_str()),
+        (1, "opens    b.example:443\nadds     fs.rw nothing\nremoves  network.report false\n", "")
+    );
+    let (code, _, said) = home.run(&["policy", "diff", "old.toml", "new.toml"]);
+    assert!(code == 2 && said.contains("ceiling"), "{said}");
+}
+
 /// A wide network does not open special addresses, so an additional rule for one is a change, in every kind of file.
 #[test]
 fn diff_and_declarations_see_special_addresses_behind_a_wide_network() {

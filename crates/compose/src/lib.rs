@@ -30,5 +30,5 @@ pub use named::{PROJECT_FILE, parse, preset_fault};
 pub use request::{Effects, EnvRule, PolicyRequest, Site};
 pub use services::{Ask, Discovered, Services};
 pub use settings::names_to_write;
-pub use text::{is_lock, read_lock, read_policy};
+pub use text::{POLICY_FILE, is_lock, read_lock, read_policy};
 pub use upstream::NextHop;

@@ -224,13 +224,10 @@ impl<'a> Reading<'a> {
         path: &Path,
         stored: &mut Vec<(String, StoredPolicy)>,
     ) -> Result<LoadedFile, Fault> {
-        let (text, base, shown) = match inline_policy(path) {
-            Some(text) => (text.to_owned(), self.machine.base.clone(), INLINE_POLICY.to_owned()),
-            None => {
-                self.inspect(path);
-                read_policy(POLICY_FILE, path, self.machine)?
-            }
-        };
+        if inline_policy(path).is_none() {
+            self.inspect(path);
+        }
+        let (text, base, shown) = read_policy(POLICY_FILE, path, self.machine)?;
         let file = match StoredPolicy::parse(&text, &shown) {
             None => parse(&text, &shown, FileRole::Policy)?,
             Some(read) => {

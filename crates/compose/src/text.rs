@@ -14,17 +14,22 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::fault::{Fault, Position};
 use crate::machine::Machine;
-use crate::named::STDIN;
+use crate::named::{INLINE_POLICY, STDIN};
 
 /// The maximal number of bytes searched for the first line of a lock, which comes after its comments.
 const LOCK_BEGIN: u64 = 4096;
 
 /// The name of a policy file in messages.
-pub(crate) const POLICY_FILE: &str = "policy file";
+pub const POLICY_FILE: &str = "policy file";
 
 /// Reads a policy file, or another file of that form: `what` names it if it cannot be read. Returns its text, the directory that its
 /// paths are relative to, and its name in messages.
+///
+/// An argument that begins with `{` is itself the text of a policy file, in JSON.
 pub fn read_policy(what: &str, path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Fault> {
+    if let Some(text) = inline_policy(path).filter(|_| what == POLICY_FILE) {
+        return Ok((text.to_owned(), machine.base.clone(), INLINE_POLICY.to_owned()));
+    }
     if let Some(n) = descriptor(path)? {
         machine.note_descriptor(n);
         let shown = path.display().to_string();

@@ -152,13 +152,17 @@ pub(crate) struct PolicyLintArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Exit codes: 0 no difference, 1 a difference, 2 bad input.")]
 pub(crate) struct PolicyDiffArgs {
-    /// The policy file before
+    /// The policy file before, or a policy as JSON
     #[arg(value_name = "A", value_hint = ValueHint::FilePath)]
     pub(crate) before: PathBuf,
 
     /// The policy file after
     #[arg(value_name = "B", value_hint = ValueHint::FilePath)]
     pub(crate) after: PathBuf,
+
+    /// A and B are ceilings
+    #[arg(long)]
+    pub(crate) ceiling: bool,
 
     /// text (default), or json: an object per difference
     #[arg(long, value_name = "FORMAT", default_value = "text")]

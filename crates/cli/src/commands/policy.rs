@@ -9,9 +9,9 @@ use exeat_files::protected::{self, LetThrough};
 use exeat_files::request::{self, Bind, Bounds};
 use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, WorkDir};
 use exeat_policy::{
-    Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Layers, Limits, Mode, Policy,
-    PolicyBuilder, PolicyFile, Remark, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, printable,
-    schema,
+    Action, AuthSpec, Cache, Change, ChangeKind, Day, Ech, Effective, FileRole, Home, Layers, Limits, Mode,
+    OnExcess, Policy, PolicyBuilder, PolicyFile, Remark, Role, Rule, Size, StoredPolicy, Terms, TlsCheck,
+    View, preset, printable, schema,
 };
 use exeat_record::{sha256_hex, today};
 use serde_json::{Value, json};
@@ -102,8 +102,9 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
 /// Prints what a change opens and closes.
 pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
     let machine = crate::request::here()?;
-    let before = Side::read(&args.before, &machine)?;
-    let after = Side::read(&args.after, &machine)?;
+    let role = if args.ceiling { FileRole::Ceiling } else { FileRole::Policy };
+    let before = Side::read(&args.before, role, &machine)?;
+    let after = Side::read(&args.after, role, &machine)?;
     if before.is_stored != after.is_stored {
         stdio::line(
             "note",
@@ -490,15 +491,17 @@ struct Side {
 }
 
 impl Side {
-    fn read(path: &Path, machine: &Machine) -> Result<Self, Failure> {
-        let (text, _, shown) = exeat_compose::read_policy("policy file", path, machine)?;
+    fn read(path: &Path, role: FileRole, machine: &Machine) -> Result<Self, Failure> {
+        let (text, _, shown) = exeat_compose::read_policy(exeat_compose::POLICY_FILE, path, machine)?;
         // The policy of a record has rules and their bounds, but no files and variables.
-        if let Some(read) = StoredPolicy::parse(&text, &shown) {
+        if role == FileRole::Policy
+            && let Some(read) = StoredPolicy::parse(&text, &shown)
+        {
             let stored = read.map_err(|error| Failure::input(format!("{}: {error}", printable(&shown))))?;
             let file = stored.grants.clone();
             return Ok(Self { file, policy: stored.policy(&shown), is_stored: true });
         }
-        let file = exeat_compose::parse(&text, &shown, FileRole::Policy)?;
+        let file = exeat_compose::parse(&text, &shown, role)?;
         let mut grants = PolicyBuilder::new();
         file.apply(&mut grants);
         for (name, origin) in &file.presets {
@@ -540,6 +543,21 @@ impl Side {
         let PolicyFile { mode, nat64, ech, socks5, host_ports, upstream, .. } = &self.file;
         let mut keys: Vec<(String, String)> = Vec::new();
         let mut put = |key: &str, value: String| keys.push((key.to_owned(), value));
+        let is_ceiling = self.file.role == FileRole::Ceiling;
+        // In a ceiling, an empty list permits nothing, and no list permits everything.
+        let PolicyFile { report, require_hosts, .. } = self.file;
+        let is_empty = |list: bool| (is_ceiling && list).then(|| "nothing".to_owned());
+        let bounds = [
+            ("network.report", (report == Some(false)).then(|| "false".to_owned())),
+            ("network.require_hosts", (require_hosts == Some(true)).then(|| "true".to_owned())),
+            ("fs.ro", is_empty(fs.ro.as_ref().is_some_and(Vec::is_empty))),
+            ("fs.rw", is_empty(fs.rw.as_ref().is_some_and(Vec::is_empty))),
+            ("fs.allow_write", is_empty(fs.allow_write.as_ref().is_some_and(Vec::is_empty))),
+            ("env.pass", is_empty(env.pass.as_ref().is_some_and(Vec::is_empty))),
+        ];
+        for (key, bound) in bounds {
+            bound.into_iter().for_each(|bound| put(key, bound));
+        }
         if let Some(stage) = stage {
             put("stage", stage.clone());
         }
@@ -563,9 +581,10 @@ impl Side {
             auth.into_iter().for_each(|auth| put("network.upstream.auth", auth));
             bypass.iter().for_each(|bypass| put("network.upstream.bypass", bypass.to_string()));
         }
+        // A ceiling forbids with `false`, and a policy's `false` is the default.
         for (key, said) in [("network.nat64", nat64), ("network.socks5", socks5)] {
-            if *said == Some(true) {
-                put(key, "true".into());
+            if let Some(said) = said.filter(|said| *said != is_ceiling) {
+                put(key, said.to_string());
             }
         }
         for (port, _) in host_ports {
@@ -577,7 +596,7 @@ impl Side {
                 put(&format!("expires of {}", rule.text), day.to_string());
             }
         }
-        if let Some(at) = fs.view {
+        if let Some(at) = fs.view.filter(|at| is_ceiling || *at != View::default()) {
             put("fs.view", at.to_string());
         }
         for (key, binds) in [("fs.ro", &fs.ro), ("fs.rw", &fs.rw)] {
@@ -588,10 +607,10 @@ impl Side {
         for path in &fs.mask {
             put("fs.mask", quoted(&path.to_string()));
         }
-        if let Some(cache) = fs.cache {
+        if let Some(cache) = fs.cache.filter(|cache| *cache != Cache::default()) {
             put("fs.cache", cache.as_str().into());
         }
-        if let Some(home) = fs.home {
+        if let Some(home) = fs.home.filter(|home| *home != Home::default()) {
             put("fs.home", home.as_str().into());
         }
         for name in fs.allow_write.iter().flatten() {
@@ -614,9 +633,13 @@ impl Side {
             put(&format!("limits.{key}"), value);
         }
         let EffectsSection { allow, on_excess, .. } = effects;
+        if allow.as_ref().is_some_and(Vec::is_empty) {
+            put("effects.allow", "nothing".to_owned());
+        }
         for kind in allow.iter().flatten() {
             put("effects.allow", kind.to_string());
         }
+        let on_excess = on_excess.filter(|it| is_ceiling || *it != OnExcess::default());
         let on_excess = on_excess.map(|it| ("effects.on_excess", it.as_str()));
         for (key, word) in unusual_keys(sandbox).chain(on_excess) {
             put(key, word.into());
