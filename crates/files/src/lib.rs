@@ -7,6 +7,7 @@
 pub mod bounds;
 mod bytes;
 pub mod fault;
+mod git_config;
 pub mod index;
 pub mod layout;
 pub mod lists;

@@ -25,10 +25,9 @@ use nix::unistd::{User, geteuid};
 use super::closed::{keeper, may_search};
 use crate::bounds::{LONGEST_PATH, Lookups, ResolvedPath, resolve_path};
 
-mod config;
 mod files;
 
-use config::Setting;
+use crate::git_config::Setting;
 use files::{Files, Unread, path_in};
 
 /// The maximal depth of repositories below a tree: `tree/a/b/.git`.

@@ -14,7 +14,7 @@ use crate::names::is_absent;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{self, FsType, fstatfs};
 
-use super::config::{Setting, settings};
+use crate::git_config::{Setting, settings};
 
 /// Bytes of a configuration.
 const CONFIG: u64 = 1 << 20;

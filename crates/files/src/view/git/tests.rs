@@ -1,7 +1,7 @@
 use std::process::Command;
 
-use super::config::{Setting, settings};
 use super::*;
+use crate::git_config::{Setting, settings};
 
 fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
     obeyed(tree, everywhere, &Lookups::default())

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// A setting that names something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Setting {
+pub(crate) enum Setting {
     /// `core.hooksPath`.
     HooksPath(OsString),
     /// `core.worktree`.
@@ -60,7 +60,7 @@ const ANY: &[&str] = &[];
 const WHOLE: &[&str] = &["askpass", "path", "program"];
 
 /// The settings of a file, in order. What git would refuse ends it.
-pub(super) fn settings(text: &[u8]) -> Vec<Setting> {
+pub(crate) fn settings(text: &[u8]) -> Vec<Setting> {
     let text = lines(text);
     let mut found = Vec::new();
     let mut section = String::new();
