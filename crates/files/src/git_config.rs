@@ -20,6 +20,8 @@ pub(crate) enum Setting {
     Submodule(OsString),
     /// A program that git runs, by its path: one of [`RUN`].
     Program(OsString),
+    /// What any other setting names, if it is a file: it may be a program.
+    File(OsString),
     /// `init.templateDir`: hooks are copied from there.
     Template(OsString),
 }
@@ -59,25 +61,110 @@ const ANY: &[&str] = &[];
 /// Keys of [`RUN`] whose value is the program, without arguments and without a shell.
 const WHOLE: &[&str] = &["askpass", "path", "program"];
 
+/// Keys that git itself writes when it makes a repository, a clone, a submodule or a worktree, and those that only name somebody or choose a
+/// way to work: the section and the last part of the key, without a subsection. None names a program or a file.
+const PLAIN: &[(&str, &[&str])] = &[
+    ("branch", &["description", "merge", "pushremote", "rebase", "remote"]),
+    (
+        "core",
+        &[
+            "autocrlf",
+            "bare",
+            "eol",
+            "filemode",
+            "ignorecase",
+            "logallrefupdates",
+            "precomposeunicode",
+            "quotepath",
+            "repositoryformatversion",
+            "sparsecheckout",
+            "sparsecheckoutcone",
+            "symlinks",
+        ],
+    ),
+    ("extensions", &["noop", "objectformat", "partialclone", "refstorage", "worktreeconfig"]),
+    ("fetch", &["prune"]),
+    ("index", &["sparse", "version"]),
+    ("init", &["defaultbranch"]),
+    ("lfs", &["repositoryformatversion"]),
+    ("pull", &["ff", "rebase"]),
+    ("push", &["autosetupremote", "default"]),
+    (
+        "remote",
+        &[
+            "fetch",
+            "followremotehead",
+            "mirror",
+            "partialclonefilter",
+            "promisor",
+            "prune",
+            "push",
+            "pushurl",
+            "tagopt",
+            "url",
+        ],
+    ),
+    ("submodule", &["active", "branch", "url"]),
+    ("user", &["email", "name"]),
+];
+
+/// Keys of [`PLAIN`] whose value is a remote.
+const REMOTES: &[&str] = &["pushremote", "pushurl", "remote", "url"];
+
+/// Returns whether git reads all of a configuration, and each of its keys is one of [`PLAIN`]. `is_worktree` accepts the value of
+/// `core.worktree`.
+pub(crate) fn is_plain(text: &[u8], is_worktree: impl Fn(&OsStr) -> bool) -> bool {
+    let mut is_plain = !text.contains(&0);
+    let is_whole = each_entry(text, |section, key, value| {
+        let is_known = is_plain_key(section, key);
+        is_plain &= match value {
+            Some(value) if (section, key) == ("core", "worktree") => is_worktree(OsStr::from_bytes(value)),
+            Some(value) if REMOTES.contains(&key) => is_known && is_plain_remote(value),
+            _ => is_known,
+        };
+    });
+    is_whole && is_plain
+}
+
+fn is_plain_key(section: &str, key: &str) -> bool {
+    PLAIN.iter().any(|(known, keys)| *known == section && keys.contains(&key))
+}
+
+/// Returns whether a remote is a URL of git's own protocols, a path or a name, and not `HELPER::ADDRESS`, for which git starts a program
+/// (gitremote-helpers(7)), nor an option.
+fn is_plain_remote(value: &[u8]) -> bool {
+    let is_control = |byte: &u8| byte.is_ascii_control();
+    !value.starts_with(b"-") && !value.windows(2).any(|two| two == b"::") && !value.iter().any(is_control)
+}
+
 /// The settings of a file, in order. What git would refuse ends it.
 pub(crate) fn settings(text: &[u8]) -> Vec<Setting> {
-    let text = lines(text);
     let mut found = Vec::new();
+    each_entry(text, |section, key, value| {
+        found.extend(value.and_then(|value| setting(section, key, value)));
+    });
+    found
+}
+
+/// Visits the entries of a file, in order: the section, the key, and the value where there is one. Returns whether git would read all of
+/// it.
+fn each_entry(text: &[u8], mut visit: impl FnMut(&str, &str, Option<&[u8]>)) -> bool {
+    let text = lines(text);
     let mut section = String::new();
     let mut rest = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     loop {
         rest = rest.trim_ascii_start();
         match rest.first() {
-            None => return found,
+            None => return true,
             Some(b'#' | b';') => rest = after_line(rest),
             Some(b'[') => {
-                let Some((name, after)) = header(rest) else { return found };
+                let Some((name, after)) = header(rest) else { return false };
                 (section, rest) = (name, after);
             }
             Some(_) => {
-                let Some((key, value, after)) = entry(rest) else { return found };
+                let Some((key, value, after)) = entry(rest) else { return false };
                 rest = after;
-                found.extend(value.and_then(|value| setting(&section, &key, &value)));
+                visit(&section, &key, value.as_deref());
             }
         }
     }
@@ -106,8 +193,18 @@ fn setting(section: &str, key: &str, value: &[u8]) -> Option<Setting> {
         ("submodule", "path") => Some(Setting::Submodule(path())),
         ("include" | "includeif", "path") => Some(Setting::Include(path())),
         ("init", "templatedir") => Some(Setting::Template(path())),
-        _ => program(section, key, value).map(|path| Setting::Program(OsStr::from_bytes(&path).to_owned())),
+        _ => {
+            let owned = |path: Cow<'_, [u8]>| OsStr::from_bytes(&path).to_owned();
+            let program = program(section, key, value).map(|path| Setting::Program(owned(path)));
+            program.or_else(|| perhaps_a_file(section, key, value).map(|path| Setting::File(owned(path))))
+        }
     }
+}
+
+/// The path of a file that a value may be, or begin with. Tools have commands under keys of their own, as git-lfs and git-annex do.
+fn perhaps_a_file<'a>(section: &str, key: &str, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    let path = Some(first_word(value)).filter(|_| !is_plain_key(section, key))?;
+    path.contains(&b'/').then_some(path)
 }
 
 /// The path of the program that a value is, or begins with. A name without a slash is sought on PATH.
@@ -126,10 +223,10 @@ fn first_word(value: &[u8]) -> Cow<'_, [u8]> {
     let value = value.strip_prefix(b"!").unwrap_or(value).trim_ascii_start();
     // transcrypt's filter is found so.
     let plain: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'"').collect();
-    let in_git = GIT_DIRECTORIES.iter().find_map(|words| plain.strip_prefix(words.as_bytes()));
-    if let Some(rest) = in_git {
+    let dir = DIRECTORIES.iter().find_map(|(words, dir)| Some((dir, plain.strip_prefix(words.as_bytes())?)));
+    if let Some((dir, rest)) = dir {
         let end = rest.iter().position(|byte| b" \t\n;|&<>()".contains(byte)).unwrap_or(rest.len());
-        return [b".git", rest.get(..end).unwrap_or(rest)].concat().into();
+        return [dir.as_bytes(), rest.get(..end).unwrap_or(rest)].concat().into();
     }
     let (text, ends): (&[u8], &[u8]) = match value.split_first() {
         Some((quote @ (b'"' | b'\''), text)) => (text, std::slice::from_ref(quote)),
@@ -138,9 +235,13 @@ fn first_word(value: &[u8]) -> Cow<'_, [u8]> {
     text.split(|byte| ends.contains(byte)).next().unwrap_or_default().into()
 }
 
-/// Words with which a command names the directory of the repository.
-const GIT_DIRECTORIES: [&str; 3] =
-    ["$(git rev-parse --git-common-dir)", "$(git rev-parse --git-dir)", "$GIT_DIR"];
+/// Words with which a command names the directory of the repository, and the top of the working tree.
+const DIRECTORIES: [(&str, &str); 4] = [
+    ("$(git rev-parse --git-common-dir)", ".git"),
+    ("$(git rev-parse --git-dir)", ".git"),
+    ("$(git rev-parse --show-toplevel)", "."),
+    ("$GIT_DIR", ".git"),
+];
 
 /// Returns the text after the line.
 fn after_line(text: &[u8]) -> &[u8] {

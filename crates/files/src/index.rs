@@ -86,10 +86,6 @@ pub(crate) struct IndexEntry<'a> {
     pub(crate) path: &'a [u8],
     /// Whether it is not to be in the working tree.
     pub(crate) is_skipped: bool,
-    /// Whether it is a submodule: a commit.
-    pub(crate) is_gitlink: bool,
-    /// Whether it is a directory of a sparse index, in which submodules may be.
-    pub(crate) is_directory: bool,
     /// Whether it is one of the versions of a conflict.
     pub(crate) is_unmerged: bool,
     /// Its place in the file, in bytes.
@@ -111,9 +107,6 @@ fn each_entry<R: BufRead>(
     const SKIPPED: u16 = 0x4000;
     const LENGTH: u16 = 0x0fff;
     const STAGE: u16 = 0x3000;
-    const TYPE: u32 = 0o170_000;
-    const GITLINK: u32 = 0o160_000;
-    const DIRECTORY: u32 = 0o040_000;
     let mut index = Bytes { index, at: 0 };
     let [signature, version, entries] = [index.number()?, index.number()?, index.number()?];
     if signature.to_be_bytes() != *b"DIRC" || !(2..=4).contains(&version) {
@@ -123,8 +116,7 @@ fn each_entry<R: BufRead>(
     for _ in 0..entries {
         let start = index.at;
         index.skip(BEFORE_MODE)?;
-        let mode = index.number()?;
-        index.skip(STAT - BEFORE_MODE - 4 + hash)?;
+        index.skip(STAT - BEFORE_MODE + hash)?;
         let flags = index.short()?;
         // git looks at the flag alone, not at the version.
         let is_extended = flags & EXTENDED != 0;
@@ -142,17 +134,8 @@ fn each_entry<R: BufRead>(
         if told != path.len().min(usize::from(LENGTH)) {
             return None;
         }
-        let (is_gitlink, is_directory) = (mode & TYPE == GITLINK, mode & TYPE == DIRECTORY);
         let is_unmerged = flags & STAGE != 0;
-        visit(IndexEntry {
-            path: &path,
-            is_skipped: more & SKIPPED != 0,
-            is_gitlink,
-            is_directory,
-            is_unmerged,
-            start,
-            is_whole,
-        });
+        visit(IndexEntry { path: &path, is_skipped: more & SKIPPED != 0, is_unmerged, start, is_whole });
         // After the zero that ends a path, zeros fill eight bytes; in the last version there are none.
         let length = index.at - start;
         index.skip(if version == 4 { 0 } else { length.next_multiple_of(8) - length })?;

@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, ResolveFlag, openat, openat2, readlinkat, renameat};
@@ -39,10 +39,10 @@ mod modes;
 mod modules;
 mod nested;
 mod paths;
+mod plain;
 mod pointers;
 mod repository;
 mod store;
-mod submodules;
 
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
@@ -60,14 +60,12 @@ pub use leftovers::{Leftover, Leftovers};
 use modes::{Modes, above, dir_of};
 use modules::GitDir;
 pub(crate) use modules::{is_git_dir, is_gits_own};
+use nested::Nested;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
-use submodules::{Judged, Submodules};
 
-/// Levels of submodules in one another that are followed.
-const NESTED: usize = 8;
 /// Entries of a directory that are compared with a pattern.
 pub const MAX_ENTRIES: usize = 1 << 16;
 
@@ -124,6 +122,8 @@ pub struct Missing {
     pub let_through: Vec<String>,
     /// Directories in which something is read-only for the stage: who may write there could replace it.
     pub covered: BTreeSet<String>,
+    /// Whether the caller lets the stage write everything of git's: then no repository is searched for.
+    pub is_git_open: bool,
 }
 
 impl Missing {
@@ -187,6 +187,12 @@ pub struct Watch {
     keeper: Keeper,
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
+    /// The same by a clock that nobody sets.
+    begun: Instant,
+    /// How far the clock of the tree may differ from ours.
+    clocks: OnceLock<Duration>,
+    /// The device on which the links of a directory are counted, if the tree is on such a one.
+    counting: OnceLock<Option<u64>>,
     /// The other runs, known at the end of this one.
     others: OnceLock<[Box<dyn OtherRuns>; 2]>,
     /// Made when something is to be moved.
@@ -223,6 +229,9 @@ impl Watch {
             directory,
             keeper,
             since,
+            begun: Instant::now(),
+            clocks: OnceLock::new(),
+            counting: OnceLock::new(),
             others: OnceLock::new(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
@@ -398,6 +407,7 @@ impl Watch {
         let names = self.missing.names.iter().filter_map(|it| {
             self.settle_at(&it.name, |dir, last, _| {
                 crate::stubs::is_stub(Path::new(&it.name), dir, last, &self.keeper)
+                    || self.may_stay_at(&it.name, dir)
             })
         });
         let patterns = self.missing.patterns.iter().flat_map(|pattern| self.settle_pattern(pattern));
@@ -629,27 +639,26 @@ pub fn finish_until<'a>(
         found.into_iter().for_each(|found| told.add(found));
     }
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
-    let (mut left, mut submodules, mut judged) = (MOVED, Submodules::default(), Judged::default());
-    for (watch, held) in watches.iter().zip(&held).filter(|_| !is_over()) {
-        watch.settle_new_modules(held, &mut left, &mut told);
+    let nested: Vec<Nested> = watches
+        .iter()
+        .map(|watch| if watch.missing.is_git_open { Nested::default() } else { watch.find_nested(is_over) })
+        .collect();
+    let (mut left, mut judged) = (MOVED, BTreeSet::new());
+    for ((watch, held), nested) in watches.iter().zip(&held).zip(&nested) {
         let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
         let repositories: Vec<GitDir> = watch.missing.repositories.iter().map(dir).collect();
-        let found = watch.settle_paths(repositories.iter().chain(held), &mut submodules, is_over);
-        found.into_iter().for_each(|found| told.add(found));
-        held.iter().chain(&repositories).for_each(|git| judged.add(&watch.tree, &watch.missing.tree, git));
+        let all = || repositories.iter().chain(held).chain(&nested.dirs);
+        judged.extend(all().map(|git| watch.missing.tree.join(&git.path)));
+        if !is_over() {
+            watch.settle_new_modules(held, &mut left, &mut told);
+            all().for_each(|git| watch.settle_stores(git, &mut told));
+            let found = watch.settle_paths(all(), is_over);
+            found.into_iter().for_each(|found| told.add(found));
+        }
     }
-    let mut before = 0;
-    // The repositories that are found may have submodules of their own.
-    for _ in 0..NESTED {
-        if submodules.count() == before || is_over() {
-            break;
-        }
-        before = submodules.count();
-        for watch in &watches {
-            let (found, nested) = watch.settle_nested(&submodules, &judged, is_over);
-            let more = watch.settle_paths(&nested, &mut submodules, is_over);
-            found.into_iter().chain(more).for_each(|found| told.add(found));
-        }
+    for (watch, nested) in watches.iter().zip(&nested) {
+        watch.settle_nested(nested, &judged).into_iter().for_each(|found| told.add(found));
+        watch.settle_nested_links(&nested.dirs, &mut left, &mut told);
     }
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {

@@ -8,12 +8,14 @@ use e2e::case::{Cases, Cx};
 pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_no_submodule_hides_among_git_s_own_directories", submodules);
     list.users("escape::b14_a_worktree_without_commondir_names_no_program", worktree);
-    list.users("escape::b14_a_new_repository_in_the_index_names_no_program", nested);
+    list.users("escape::b14_a_new_repository_names_no_program", nested);
+    list.users("escape::b14_a_repository_of_an_earlier_run_names_no_program", earlier);
+    list.users("escape::b15_a_program_under_a_tool_s_own_key_is_read_only", tools);
     list.users("escape::b14_the_numbers_of_a_rebase_are_numbers", prompt);
     list.users("escape::b14_git_writes_through_no_link_elsewhere", links);
     list.users("escape::b15_a_filter_in_the_repository_is_read_only", filter);
     list.once("escape::b14_a_conflict_of_the_caller_stays", keep_conflict);
-    list.once("escape::b14_a_clone_beside_a_submodule_stays", keep_clone);
+    list.users("escape::b14_a_repository_as_git_makes_it_stays", keep_clone);
 }
 
 /// Runs an attack without exeat and with it, each in a new repository, and then the host's command. `$MARK` is made by the attack's program,
@@ -72,8 +74,31 @@ fn worktree(cx: &Cx) {
     attack(cx, "", stage, "git worktree remove w");
 }
 
-/// `git status` enters what the index has as a submodule.
+/// A directory deep in the tree with a repository that names a program, for the present directory.
+const EVIL: &str = r#"mkdir -p x/y/z; (cd x/y/z; git init -q s; cd s; echo s > s; git add s; git commit -qm s; git config core.fsmonitor "touch $MARK;false")"#;
+
+/// `git status` enters what the index has as a submodule. What it has can come from a commit, or from a conflict, and a submodule has its own
+/// index.
 fn nested(cx: &Cx) {
+    let add = "git -c advice.addEmbeddedRepo=false add -f";
+    let stage = format!("{EVIL}; {add} x; git commit -qm sub; git rm -qr --cached x");
+    attack(cx, "", &stage, "git reset -q; git status");
+    let stage = format!(
+        r#"{EVIL}; c=$(git -C x/y/z/s -c core.fsmonitor=false rev-parse HEAD); printf "160000 $c 1\tx/y/z/s\n160000 $c 2\tx/y/z/s\n" | git update-index --index-info"#
+    );
+    attack(cx, "", &stage, "git status");
+    let name = ".exeat-quarantine.0123456789abcdef";
+    let stage = format!("mkdir {name}; (cd {name}; {EVIL}); {add} {name}; git commit -qm sub");
+    attack(cx, "", &stage, "git status");
+    let stage = format!(
+        "top=$PWD; for n in 1 2 3 4 5 6 7 8 9 10 11 12; do mkdir d; cd d; git init -q; done; {EVIL}
+        while {add} -A && git commit -qm sub && [ $PWD != $top ]; do cd ..; done"
+    );
+    attack(cx, "", &stage, "git status");
+    // Mercurial enters its own.
+    let stage = r#"hg init x/y/z; (cd x/y/z; echo x > x; hg add -q x; hg commit -u a -m x; printf 'import os\nos.system("touch %s")\n' "$MARK" > e.py; printf '[extensions]\ne = %s/e.py\n' $PWD > .hg/hgrc)
+        echo 'x/y/z = x/y/z' > .hgsub; hg --config extensions.e=! add -q .hgsub"#;
+    attack(cx, "hg init", stage, "hg diff");
     let make = r#"mkdir -p x/y/z; cd x/y/z; git init -q s; cd s; echo s > s; git add s; git commit -qm s; git config core.fsmonitor "touch $MARK;false""#;
     let stage = format!("({make}); git -c advice.addEmbeddedRepo=false add x; git commit -qm sub");
     attack(cx, "", &stage, "git status");
@@ -100,16 +125,82 @@ fn nested(cx: &Cx) {
     attack(cx, "", &stage, "git status");
 }
 
-/// A clone that a stage makes elsewhere stays as it is.
+/// One stage makes the repository, and a later one has git enter it.
+fn earlier(cx: &Cx) {
+    let mark = cx.dir().with_file_name("mark");
+    let env = format!(
+        "export MARK={} GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ",
+        mark.display()
+    );
+    let make = "git init -q -b main; mkdir x; echo one > x/a; git add x; git commit -qm one";
+    let name = "c=$(git -C x/s -c core.fsmonitor=false rev-parse HEAD); git update-index --add --cacheinfo 160000,$c,x/s";
+    for is_inside in [false, true] {
+        let work = cx.dir().join(if is_inside { "inside" } else { "outside" });
+        cx.outside(["mkdir", work.to_str().expect("ASCII")]).run().exits(0);
+        cx.outside(["bash", "-ec", &format!("{env}{make}")]).cwd(&work).run().exits(0);
+        for stage in [&EVIL.replace("x/y/z", "x"), name] {
+            let stage = format!("{env}{stage}");
+            if is_inside {
+                cx.exeat(["run", "--", "bash", "-c", &stage]).cwd(&work).run();
+            } else {
+                cx.outside(["bash", "-c", &stage]).cwd(&work).run();
+            }
+        }
+        let _ = fs::remove_file(&mark);
+        let host = cx.outside(["bash", "-c", &format!("{env}git status")]).cwd(&work).run();
+        assert_eq!(mark.exists(), !is_inside, "{host:?}");
+    }
+}
+
+/// git-lfs has commands under keys of its own, and users name the top of the tree.
+fn tools(cx: &Cx) {
+    let stage = r#"printf '#!/bin/sh\ntouch %s\ncat\n' "$MARK" > t/p; echo z >> a"#;
+    let before = r#"mkdir t; printf '#!/bin/sh\ncat\n' > t/p; chmod +x t/p; git add t; git commit -qm t; echo 'a filter=q' > .git/info/attributes"#;
+    attack(
+        cx,
+        &format!("{before}; git config filter.q.clean '$(git rev-parse --show-toplevel)/t/p'"),
+        stage,
+        "git diff",
+    );
+    let lfs = "git lfs install --local; git config lfs.extension.e.clean './t/p %f'; git config lfs.extension.e.smudge cat; git config lfs.extension.e.priority 0";
+    let before = before.replace("filter=q", "filter=lfs");
+    attack(cx, &format!("{before}; {lfs}"), stage, "git add a");
+    // A link in its store.
+    let stage = r#"echo z >> a; h=$(sha256sum < a | cut -c1-64); d=.git/lfs/objects/$(echo $h | cut -c1-2); mkdir -p $d; ln -s "$(dirname "$OUT")/o" $d/$(echo $h | cut -c3-4)"#;
+    attack(
+        cx,
+        &format!("{before}; git lfs install --local; mkdir ../o"),
+        stage,
+        "git add a; if ls ../o/*; then touch $MARK; fi",
+    );
+}
+
+/// A repository that a stage makes or clones has a configuration and samples of hooks, wherever it is.
 fn keep_clone(cx: &Cx) {
     let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
     let make = "git init -q; git commit -q --allow-empty -m 1; git init -q sub; git -C sub commit -q --allow-empty -m 1
         git -c advice.addEmbeddedRepo=false add sub; git commit -qm sub; git init -q --bare up";
     cx.outside(["bash", "-ec", &format!("{env}{make}")]).cwd(cx.dir()).run().exits(0);
-    cx.sh(&[], "mkdir deps; git clone -q up deps/x && echo 1 > sub/f").run().exits(0);
-    for name in ["deps/x/.git/config", "sub/.git/config"] {
-        assert!(cx.dir().join(name).exists(), "{name}");
+    let stage = format!(
+        "{env}mkdir deps; git clone -q up deps/x; git clone -q up deps/a/b/c/d; git -C deps/a/b/c/d config user.name x; git init -q new/a/b; echo 1 > sub/f"
+    );
+    let done = cx.sh(&[], &stage).run();
+    done.exits(0);
+    let kept = ["deps/x", "sub", "deps/a/b/c/d", "new/a/b"];
+    for name in kept.map(|name| format!("{name}/.git/config")) {
+        assert!(cx.dir().join(&name).exists(), "{name}: {done:?}");
     }
+    assert!(!done.stderr().contains("was moved"), "{done:?}");
+    let empty = cx.dir().join("empty");
+    cx.outside(["mkdir", empty.to_str().expect("ASCII")]).run().exits(0);
+    let make = format!(
+        "{env}git init -q; git config user.name x; git remote add origin https://example.test/x; git commit -q --allow-empty -m 1"
+    );
+    let done = cx.exeat(["run", "--", "sh", "-ec", &make]).cwd(&empty).run();
+    done.exits(0);
+    assert!(!done.stderr().contains("was moved"), "{done:?}");
+    let remote = cx.outside(["git", "remote", "get-url", "origin"]).cwd(&empty).run();
+    assert_eq!(remote.exits(0).stdout(), "https://example.test/x\n");
 }
 
 /// The prompt that comes with git has the shell expand these files.

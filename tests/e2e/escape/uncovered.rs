@@ -310,7 +310,8 @@ fn put_back(cx: &Cx) {
         until_covered(&mut live, &at(".mcp.json"));
         live.ended()
     });
-    assert_eq!(ended, Some(10));
+    // One replacement may be seen twice.
+    assert!(matches!(ended, Some(9 | 10)), "{ended:?}");
     live.wait().exits(137);
     assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n");
 }

@@ -163,7 +163,9 @@ impl Watch {
             match self.above(&at) {
                 Ok(dir) => {
                     let last = at.file_name().unwrap_or_default();
-                    moved.extend(self.settle_in(dir.as_fd(), Path::new(&name.name), last, |_, _, _| false));
+                    let may =
+                        |dir: BorrowedFd<'_>, _: &OsStr, _: &FileStat| self.may_stay_at(&name.name, dir);
+                    moved.extend(self.settle_in(dir.as_fd(), Path::new(&name.name), last, may));
                 }
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(errno) => {

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::Read as _;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::stat::SFlag;
+use nix::sys::stat::{FileStat, SFlag};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_above, open_beneath, open_file};
 use super::git_names::{MODULES, OF_WORKTREE};
@@ -22,7 +22,9 @@ use crate::protected::{self, GIT, GIT_LINK};
 use crate::walk::clean;
 
 /// The contents of a linked worktree's `commondir` (gitrepository-layout(5)).
-const COMMONDIR: &[u8] = b"../..";
+pub(super) const COMMONDIR: &[u8] = b"../..";
+/// The configuration of a linked worktree.
+const CONFIG: &str = "config.worktree";
 
 impl Watch {
     /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
@@ -49,7 +51,7 @@ impl Watch {
             for module in modules.dirs {
                 let is_new = !known.contains(module.as_path());
                 if is_new {
-                    found.extend(self.settle_obeyed(&module));
+                    found.extend(self.settle_obeyed(&module, |_| true));
                 } else if module.to_str().is_none() {
                     // It cannot be protected.
                     let new = OF_WORKTREE
@@ -115,9 +117,12 @@ impl Watch {
         file.is_some_and(|file| self.contents.iter().any(|it| it.has_naming_file(file)))
     }
 
-    /// Moves aside what git obeys in a directory of a repository.
-    fn settle_obeyed(&self, dir: &Path) -> Vec<Leftover> {
-        obeyed_in(dir).filter_map(|path| self.settle_name(path)).collect()
+    /// Moves aside what git obeys in a directory of a repository, of these names, and is not as git makes it.
+    pub(super) fn settle_obeyed(&self, dir: &Path, is_new: impl Fn(&Path) -> bool) -> Vec<Leftover> {
+        let names = obeyed_in_git().map(|name| (name, dir.join(name))).filter(|(_, path)| is_new(path));
+        names
+            .filter_map(|(name, path)| self.settle_at(&path, |above, _, _| self.may_stay(dir, name, above)))
+            .collect()
     }
 
     /// Moves aside whatever is new directly in the directory of submodules, where there is too much to be searched.
@@ -135,7 +140,7 @@ impl Watch {
     /// Returns whether the `gitdir` of a worktree can lead git to a place that the stage has chosen: `git worktree` writes there and removes
     /// it. In the tree, no link may be on the way. Outside, the caller has made the worktree before the run, or the `.git` there names
     /// this directory: then the caller made it meanwhile.
-    fn leads_astray(&self, worktree: &Path, gitdir: &OsStr, is_known: bool) -> bool {
+    pub(super) fn leads_astray(&self, worktree: &Path, gitdir: &OsStr, is_known: bool) -> bool {
         let is_cut = gitdir.len() >= PATH_MAX || gitdir.as_encoded_bytes().contains(&0);
         let gitdir = Path::new(gitdir);
         if is_cut || gitdir.file_name() != Some(OsStr::new(GIT_LINK)) {
@@ -174,16 +179,19 @@ impl Watch {
         };
         // Without a `commondir`, git treats it as a complete repository.
         if !is_usual().unwrap_or(false) && !self.is_as_it_was(&worktree.join("commondir")) {
-            return self.settle_obeyed(worktree);
+            return self.settle_obeyed(worktree, |_| true);
         }
-        let config = worktree.join("config.worktree");
-        if self.is_as_it_was(&config) { Vec::new() } else { self.settle_name(config).into_iter().collect() }
+        let config = worktree.join(CONFIG);
+        let may = |above: BorrowedFd<'_>, _: &OsStr, _: &FileStat| {
+            self.is_as_it_was(&config) || self.may_stay(worktree, CONFIG, above)
+        };
+        self.settle_at(&config, may).into_iter().collect()
     }
 }
 
-/// Lists the names that git obeys in a directory of a repository.
-pub(super) fn obeyed_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
-    protected::names().filter_map(|(name, _)| name.strip_prefix(GIT)).map(|name| dir.join(name))
+/// Lists the names that git obeys in the directory of a repository.
+fn obeyed_in_git() -> impl Iterator<Item = &'static str> {
+    protected::names().filter_map(|(name, _)| name.strip_prefix(GIT))
 }
 
 /// Returns whether the `.git` file of a worktree names a directory. Nothing of a stage's is read: no link is followed, and the file is outside of

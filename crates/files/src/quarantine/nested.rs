@@ -1,101 +1,122 @@
-//! Repositories further down in a working tree, which git at the top enters when an index names them as submodules: `git status` obeys
-//! their configuration.
+//! Repositories that a stage has made or changed further down in a tree. git enters one when somebody works in it, and also from the top, when a
+//! commit or an index names it as a submodule. Which do is for stages to say, so all are searched for.
 
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Type;
+use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{SFlag, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::sys::statfs::{EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
-use super::held::obeyed_in;
-use super::modules::GitDir;
-use super::store::is_directory_name;
-use super::submodules::{Judged, PACKAGES, Submodules};
-use super::{Leftover, Watch};
-use crate::protected::GIT_LINK;
+use super::modules::{GITDIR, GitDir, gitdir_of, is_gits_own};
+use super::store::{DIRECTORY, is_strange};
+use super::{Leftover, Watch, is_repository};
+use crate::protected::{self, GIT_LINK, REPOSITORIES};
 use crate::walk::clean;
 
-/// Directories that are searched in one tree, and names in these: about a second.
-const DIRECTORIES: usize = 1 << 16;
-const ENTRIES: usize = 1 << 21;
+/// Directories that are opened in one tree, and names in these: about two seconds.
+const DIRECTORIES: usize = 1 << 17;
+const ENTRIES: usize = 1 << 22;
 /// Names from the tree to a directory that cost nothing more.
 const NEAR: usize = 16;
+/// File systems on which a directory without directories has two links.
+const COUNTING: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
+
+/// The repositories of a tree, by their places below it.
+#[derive(Default)]
+pub(super) struct Nested {
+    /// Directories of repositories, submodules and worktrees.
+    pub(super) dirs: Vec<GitDir>,
+    /// Directories of repositories of other version control systems.
+    others: Vec<PathBuf>,
+    /// A `.git` that is no directory.
+    files: Vec<PathBuf>,
+    is_cut: bool,
+}
+
+/// A search of one tree.
+struct Search<'a> {
+    watch: &'a Watch,
+    next: Vec<PathBuf>,
+    found: Nested,
+}
 
 impl Watch {
-    /// Moves aside what git obeys in new repositories of the tree that may be these submodules, and `.git` files that lead elsewhere. Also
-    /// returns the repositories, whose indexes may name others.
-    pub(super) fn settle_nested(
-        &self,
-        submodules: &Submodules,
-        judged: &Judged,
-        is_over: &dyn Fn() -> bool,
-    ) -> (Vec<Leftover>, Vec<GitDir>) {
-        let (mut next, mut found, mut nested) = (vec![PathBuf::new()], Vec::new(), Vec::new());
-        // First those whose places are known: a crowd hides none of these.
-        let places = judged.work.iter().flat_map(|work| submodules.paths_in(work));
-        for place in places.take(DIRECTORIES) {
-            if let Ok(at) = place.strip_prefix(&self.missing.tree) {
-                self.settle_git(at, judged, &mut found, &mut nested);
-            }
-        }
-        let are_in_packages = submodules.are_in_packages();
+    /// Finds the repositories of the tree that were not known at the start.
+    pub(super) fn find_nested(&self, is_over: &dyn Fn() -> bool) -> Nested {
+        let mut search = Search { watch: self, next: vec![PathBuf::new()], found: Nested::default() };
         let (mut directories, mut names) = (DIRECTORIES, ENTRIES);
-        while let Some(at) = next.pop() {
-            let cost = 1 + at.components().count() / NEAR;
-            directories = directories.saturating_sub(cost);
-            if directories == 0 || names == 0 || is_over() {
-                let why = "it holds too much to look for new repositories, and git enters those that an index names as submodules";
-                found.push(Leftover { path: self.missing.tree.clone(), moved: Err(io::Error::other(why)) });
+        while let Some(at) = search.next.pop() {
+            directories = directories.saturating_sub(1 + at.components().count() / NEAR);
+            search.found.is_cut = directories == 0 || names == 0;
+            if search.found.is_cut || is_over() {
                 break;
             }
-            let Ok(dir) = open_beneath(&self.tree, &at) else { continue };
-            let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { continue };
-            for (name, known) in listed.flatten().take(names) {
-                names -= 1;
-                let is_dir = || match known {
-                    Some(kind) => kind == Type::Directory,
-                    None => {
-                        let_in(dir.as_fd(), || fstatat(&dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW))
-                            .is_ok_and(|stat| kind(&stat) == SFlag::S_IFDIR)
-                    }
-                };
-                if name.eq_ignore_ascii_case(GIT_LINK) {
-                    if submodules.may_have(&self.missing.tree.join(&at)) {
-                        self.settle_git(&at.join(&name), judged, &mut found, &mut nested);
-                    }
-                } else if is_dir()
-                    && !(at.as_os_str().is_empty() && is_directory_name(&name))
-                    && (are_in_packages || name != PACKAGES)
-                {
-                    next.push(at.join(&name));
-                }
+            if let Ok(dir) = open_beneath(&self.tree, &at) {
+                search.read(&at, &dir, &mut names);
             }
         }
-        (found, nested)
+        search.found
     }
 
-    fn settle_git(&self, at: &Path, judged: &Judged, found: &mut Vec<Leftover>, nested: &mut Vec<GitDir>) {
-        let Ok(stat) = self.stat(at) else { return };
-        nested.push(GitDir { path: at.into(), config: at.into(), is_new: true });
-        // Those that were there at the start are protected as a whole.
-        let is_known = at.to_str().is_some_and(|at| self.missing.repositories.iter().any(|it| it == at));
-        if kind(&stat) == SFlag::S_IFDIR {
-            let names = obeyed_in(at).filter(|path| !is_known && self.is_changed_at(path));
-            found.extend(names.filter_map(|path| self.settle_name(path)));
-        } else if !(kind(&stat) == SFlag::S_IFREG && self.leads_to_judged(at, judged))
-            && self.is_changed_at(at)
-        {
-            found.extend(self.settle_name(at));
+    /// Moves aside what git obeys in these repositories and is not as git makes it, as far as it came or changed during the run. `judged` are
+    /// the directories to which a `.git` file may lead, by their paths on the host.
+    pub(super) fn settle_nested(&self, nested: &Nested, judged: &BTreeSet<PathBuf>) -> Vec<Leftover> {
+        let mut found = Vec::new();
+        for git in &nested.dirs {
+            found.extend(self.settle_obeyed(&git.path, |path| self.is_changed_in(&git.path, path)));
+            let gitdir = git.path.join(GITDIR);
+            if self.is_changed_in(&git.path, &gitdir)
+                && let Some(to) = gitdir_of(&self.tree, &git.path)
+                && self.leads_astray(&git.path, &to, false)
+            {
+                found.extend(self.settle_name(gitdir));
+            }
         }
+        for at in &nested.others {
+            let name = at.file_name().and_then(OsStr::to_str).map(|name| format!("{name}/"));
+            let obeyed = protected::names().filter_map(|(it, _)| it.strip_prefix(name.as_deref()?));
+            let paths = obeyed.map(|it| at.join(it)).filter(|path| self.is_changed_in(at, path));
+            found.extend(paths.filter_map(|path| self.settle_name(path)));
+        }
+        for at in &nested.files {
+            let was_there = |stat: &FileStat| {
+                let pointers = self.missing.pointers.iter().zip(&self.pointers);
+                !self.may_have_changed(stat)
+                    || pointers.into_iter().any(|(name, was)| Path::new(name) == at && was.is_file(stat))
+            };
+            let may_stay = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
+                was_there(stat) || kind(stat) == SFlag::S_IFREG && self.leads_to_judged(at, judged)
+            };
+            found.extend(self.settle_at(at, may_stay));
+        }
+        if nested.is_cut {
+            let why = "it holds too much to look for new repositories: git in one obeys its configuration";
+            found.push(Leftover { path: self.missing.tree.clone(), moved: Err(io::Error::other(why)) });
+        }
+        found
+    }
+
+    /// Returns whether a directory has no directories in it, and nothing has come into it during the run.
+    pub(super) fn is_old_leaf(&self, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+        let counting = self.counting.get_or_init(|| {
+            let is_counting = file_system(&self.tree).is_some_and(|fs| COUNTING.contains(&fs));
+            fstat(&self.tree).ok().filter(|_| is_counting).map(|stat| stat.st_dev)
+        });
+        let stat = let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW));
+        stat.is_ok_and(|it| it.st_nlink == 2 && Some(it.st_dev) == *counting && !self.may_have_changed(&it))
     }
 
     /// Returns whether a `.git` file leads to a directory that was looked at, as git writes such a file: through no link, and without
     /// anything that git would read otherwise.
-    fn leads_to_judged(&self, at: &Path, judged: &Judged) -> bool {
+    fn leads_to_judged(&self, at: &Path, judged: &BTreeSet<PathBuf>) -> bool {
         let read = || {
             let mut text = Vec::new();
             let above = open_beneath(&self.tree, at.parent()?).ok()?;
@@ -104,13 +125,90 @@ impl Watch {
                 .take(PATH_MAX as u64)
                 .read_to_end(&mut text)
                 .ok()?;
-            let to =
-                Path::new(std::ffi::OsStr::from_bytes(text.strip_prefix(b"gitdir: ")?.strip_suffix(b"\n")?));
+            let to = Path::new(OsStr::from_bytes(text.strip_prefix(b"gitdir: ")?.strip_suffix(b"\n")?));
             let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
             let is_plain = parts.all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
             let to = clean(&self.missing.tree.join(at).parent()?.join(to));
             is_plain.then_some(to)
         };
-        read().is_some_and(|to| judged.dirs.contains(&to))
+        read().is_some_and(|to| judged.contains(&to))
+    }
+}
+
+/// Returns the kind of file system that a tree is in.
+pub(super) fn file_system(tree: impl AsFd) -> Option<FsType> {
+    fstatfs(tree).ok().map(|fs| fs.filesystem_type())
+}
+
+impl Search<'_> {
+    /// Notes what is in a directory.
+    fn read(&mut self, at: &Path, dir: &OwnedFd, names: &mut usize) {
+        let is_in_git = at.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK));
+        let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return };
+        let mut directories = Vec::new();
+        for (name, known) in listed.flatten().take(*names) {
+            *names -= 1;
+            let is_dir = match known {
+                Some(kind) => kind == Type::Directory,
+                None => self.stat(dir, &name).is_ok_and(|stat| kind(&stat) == SFlag::S_IFDIR),
+            };
+            match (is_dir, name.eq_ignore_ascii_case(GIT_LINK)) {
+                (false, true) => self.found.files.push(at.join(name)),
+                (false, false) => {}
+                (true, is_git) => directories.push((name, is_git)),
+            }
+        }
+        let has = |name: &str| self.stat(dir, OsStr::new(name)).is_ok();
+        let is_known = self.is_known(at);
+        // What is directly in a repository's directory is git's own, but for a bare one that is a working tree, too.
+        let is_git = at.file_name().is_some_and(|name| name.eq_ignore_ascii_case(GIT_LINK));
+        if !is_known && (is_git || is_repository(has)) {
+            self.found.dirs.push(GitDir { path: at.into(), config: at.into(), is_new: true });
+        }
+        for (name, is_git) in directories {
+            if !is_git && REPOSITORIES.iter().any(|known| name == *known) {
+                self.found.others.extend(Some(at.join(name)).filter(|at| !self.is_covered(at)));
+                continue;
+            }
+            let is_searched = if is_git {
+                // The others' submodules and worktrees are searched for there.
+                !self.is_known(&at.join(&name))
+            } else if is_in_git {
+                !is_gits_own(&name) || name == super::git_names::WORKTREES
+            } else {
+                !self.is_leaf(dir.as_fd(), &name) && !self.is_quarantine(dir, &name)
+            };
+            if is_searched {
+                self.next.push(at.join(name));
+            }
+        }
+    }
+
+    fn stat(&self, dir: &OwnedFd, name: &OsStr) -> nix::Result<FileStat> {
+        let_in(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW))
+    }
+
+    /// Returns whether it is a repository's directory that was known at the start. What git obeys there is read-only for the stage.
+    fn is_known(&self, at: &Path) -> bool {
+        let missing = &self.watch.missing;
+        at.to_str().is_some_and(|at| missing.repositories.iter().any(|known| known == at))
+            || missing.held.iter().any(|held| held.0 == at)
+    }
+
+    /// Returns whether what is obeyed in a directory was there at the start, and is read-only for the stage.
+    fn is_covered(&self, at: &Path) -> bool {
+        self.watch.missing.covered.iter().any(|covered| Path::new(covered).starts_with(at))
+    }
+
+    /// Returns whether there is nothing to find in a directory. That is so in most of a tree: they are not opened.
+    fn is_leaf(&self, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+        let git = Path::new(name).join(GIT_LINK);
+        let stat = || let_in(dir, || fstatat(dir, &git, AtFlags::AT_SYMLINK_NOFOLLOW));
+        self.watch.is_old_leaf(dir, name) && stat() == Err(Errno::ENOENT)
+    }
+
+    /// Returns whether it is exeat's quarantine in a tree.
+    fn is_quarantine(&self, dir: &OwnedFd, name: &OsString) -> bool {
+        name == DIRECTORY && !is_strange(dir.as_fd(), &self.watch.keeper)
     }
 }

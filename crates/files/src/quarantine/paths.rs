@@ -13,11 +13,14 @@ use std::time::{Duration, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, fstat, fstatat};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
+};
 
-use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file};
+use super::descriptors::{FileId, entries, id_of, let_in, open_above, open_beneath, open_file};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
-use super::submodules::Submodules;
+use super::nested::file_system;
 use super::{Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::index::{HASHES, IndexRoom, check_entries};
 use crate::protected::GIT_LINK;
@@ -27,33 +30,36 @@ use crate::walk::clean;
 const SHARED_INDEX: &str = "sharedindex.";
 /// Bytes of a configuration that are read.
 const CONFIG: u64 = 1 << 20;
-/// Submodules and conflicts that are looked at in one run.
+/// Conflicts that are looked at in one run.
 const MOST: usize = 1 << 16;
-/// The greatest difference between the clocks of a file system, which may be another machine's, and of this process.
+/// The greatest difference between the clock of a file system, which may be another machine's, and that of this process.
 const CLOCKS: Duration = Duration::from_secs(300);
+/// The same of a file system of this kernel, which counts seconds here.
+const OWN_CLOCK: Duration = Duration::from_secs(2);
+/// File systems that take the time from this kernel.
+const LOCAL: [FsType; 5] =
+    [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC];
 
 /// A search of the files that name paths, in one run.
 struct PathSearch<'a> {
     room: IndexRoom,
-    /// Submodules and conflicts.
+    /// Conflicts.
     left: usize,
     /// The indexes that were read, each for a working tree, and whether they are right. One may have several names.
     read: HashMap<(FileId, Option<PathBuf>), bool>,
-    submodules: &'a mut Submodules,
     is_over: &'a dyn Fn() -> bool,
 }
 
 impl Watch {
     /// Moves aside the indexes of these directories that name a path outside of the working tree or in a repository's directory, or that
-    /// cannot be read, lists of conflicts, and links on the way to a file with a conflict. Adds the submodules that the indexes name.
+    /// cannot be read, lists of conflicts, and links on the way to a file with a conflict.
     pub(super) fn settle_paths<'a>(
         &self,
         dirs: impl IntoIterator<Item = &'a GitDir>,
-        submodules: &mut Submodules,
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
         let read = HashMap::new();
-        let mut search = PathSearch { room: IndexRoom::FULL, left: MOST, read, submodules, is_over };
+        let mut search = PathSearch { room: IndexRoom::FULL, left: MOST, read, is_over };
         dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search)).collect()
     }
 
@@ -82,17 +88,20 @@ impl Watch {
             };
             // The index may build upon one that is not listed.
             let is_unclear = !is_whole && name == INDEX;
-            let is_known = !is_unclear && self.is_as_it_was(&below);
+            let is_known =
+                !is_unclear && (self.is_as_it_was(&below) || !self.is_changed_in(&git.path, &below));
+            if is_known {
+                continue;
+            }
             let is_wrong = match file {
                 None => true,
                 Some(file) if name == CONFLICTS => file.metadata().map_or(true, |meta| meta.len() > 0),
-                // One that is as it was may name submodules, too.
                 Some(file) => {
                     let about = about.get_or_insert_with(|| self.about(git));
-                    !self.is_index_right(&file, about, is_known, search, &mut found) || is_unclear
+                    !self.is_index_right(&file, about, search, &mut found) || is_unclear
                 }
             };
-            if is_wrong && !is_known {
+            if is_wrong {
                 found.extend(self.settle_in(dir.as_fd(), &below, &name, |_, _, _| false));
             }
         }
@@ -120,7 +129,6 @@ impl Watch {
         &self,
         file: &File,
         about: &AboutGit,
-        is_known: bool,
         search: &mut PathSearch<'_>,
         found: &mut Vec<Leftover>,
     ) -> bool {
@@ -129,19 +137,14 @@ impl Watch {
         if let Some(is_right) = search.read.get(&key) {
             return *is_right;
         }
-        let (mut unmerged, PathSearch { room, left, submodules, .. }) = (BTreeSet::new(), &mut *search);
+        let (mut unmerged, PathSearch { room, left, .. }) = (BTreeSet::new(), &mut *search);
         let checked = check_entries(file, room, about.hash, |entry| {
-            if entry.is_gitlink || entry.is_directory || entry.is_unmerged {
+            if entry.is_unmerged {
                 if *left == 0 {
                     return false;
                 }
                 *left -= 1;
-                let path = PathBuf::from(OsStr::from_bytes(entry.path));
-                if entry.is_unmerged {
-                    unmerged.insert(path);
-                } else {
-                    submodules.add(path, entry.is_directory);
-                }
+                unmerged.insert(PathBuf::from(OsStr::from_bytes(entry.path)));
             }
             is_file_of_tree(entry.path)
         });
@@ -152,25 +155,39 @@ impl Watch {
                 found.extend(self.link_on_the_way(&above));
             }
         }
-        let is_unclear = about.work.is_none() && !unmerged.is_empty() && !is_known;
+        let is_unclear = about.work.is_none() && !unmerged.is_empty();
         let is_right = checked == Some(true) && !is_unclear;
         search.read.insert(key, is_right);
         is_right
     }
 
-    /// Returns whether the stage may have put something at a path of the tree, or changed it. It cannot set the time of a change, but it
-    /// may have moved a directory above with all that is in it, which changes the time of that directory alone.
-    pub(super) fn is_changed_at(&self, path: &Path) -> bool {
+    /// Returns whether the stage may have put something at a path in a repository's directory, or changed it. It cannot set the time of a
+    /// change, but it may have made the directory a repository's by moving it, or with an entry more, which changes the time of that directory
+    /// alone.
+    pub(super) fn is_changed_in(&self, git: &Path, path: &Path) -> bool {
         let is_changed = |path: &Path| {
-            let above = open_beneath(&self.tree, path.parent()?).ok()?;
-            let name = path.file_name()?;
-            let stat = let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW));
-            let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.ok()?.st_ctime).unwrap_or(0));
-            Some(changed + CLOCKS >= self.since)
+            // The tree itself.
+            let Some(name) = path.file_name() else { return true };
+            let above = open_above(&self.tree, path);
+            let stat = above.and_then(|above| {
+                let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW))
+            });
+            stat.map_or(true, |stat| self.may_have_changed(&stat))
         };
-        path.ancestors()
-            .filter(|path| !path.as_os_str().is_empty())
-            .any(|path| is_changed(path).unwrap_or(true))
+        path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed)
+    }
+
+    /// Returns whether an entry has changed since the start, or may have: a clock may differ from this machine's, and this one may have been
+    /// set back.
+    pub(super) fn may_have_changed(&self, stat: &FileStat) -> bool {
+        let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_ctime).unwrap_or(0));
+        let differ = *self.clocks.get_or_init(|| {
+            let is_local = file_system(&self.tree).is_some_and(|fs| LOCAL.contains(&fs));
+            let passed = self.since.elapsed().unwrap_or_default();
+            let set_back = self.begun.elapsed().saturating_sub(passed);
+            set_back + if is_local { OWN_CLOCK } else { CLOCKS }
+        });
+        changed + differ >= self.since
     }
 
     /// Reads the facts about a repository.
@@ -257,18 +274,20 @@ mod tests {
         let root = std::env::temp_dir().join(format!("paths-{}", std::process::id()));
         fs::create_dir_all(root.join("a/b")).unwrap();
         fs::create_dir(root.join("old")).unwrap();
-        for name in ["a/b/index", "old/index"] {
+        for name in ["a/b/index", "a/index", "old/index"] {
             fs::write(root.join(name), "x").unwrap();
         }
         std::thread::sleep(Duration::from_millis(1100));
-        fs::rename(root.join("a"), root.join("c")).unwrap();
+        fs::rename(root.join("a/b"), root.join("c")).unwrap();
         let missing = Missing { tree: root.clone(), ..Missing::default() };
         let mut watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let moved = fs::metadata(root.join("c")).unwrap().ctime();
-        watch.since = UNIX_EPOCH + Duration::from_secs(u64::try_from(moved).unwrap()) + CLOCKS;
-        let paths = ["c/b/index", "c/b", "old/index", "old", "none"];
-        let are_changed = paths.map(|path| watch.is_changed_at(Path::new(path)));
-        assert_eq!(are_changed, [true, true, false, false, true]);
+        watch.since = UNIX_EPOCH + Duration::from_secs(u64::try_from(moved).unwrap()) + OWN_CLOCK;
+        watch.begun = std::time::Instant::now();
+        let paths = ["c/index", "c/none", "old/index", "a/index", "old/none"];
+        let are_changed =
+            paths.map(|path| watch.is_changed_in(Path::new(path).parent().unwrap(), Path::new(path)));
+        assert_eq!(are_changed, [true, true, false, true, true]);
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -284,14 +303,8 @@ mod tests {
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| {
-            let (read, mut submodules) = Default::default();
-            let mut search = PathSearch {
-                room: IndexRoom::FULL,
-                left: MOST,
-                read,
-                submodules: &mut submodules,
-                is_over: &|| false,
-            };
+            let mut search =
+                PathSearch { room: IndexRoom::FULL, left: MOST, read: HashMap::new(), is_over: &|| false };
             watch.settle_paths_by(most, &git, &mut search).len()
         };
         assert_eq!(settled(3), 0, "every name was read");

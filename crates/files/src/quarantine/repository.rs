@@ -23,13 +23,14 @@ use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random
 use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head};
 
 mod settle;
+mod stores;
 
 pub use settle::beyond_search;
 
 /// Directories of a repository that are not searched here: the hooks are protected as a whole, and submodules are repositories of their
 /// own. All others are, whoever makes them: git's (gitrepository-layout(5)) and those of tools, but for the [`is_fan_out`] of the objects.
 const PASSED_OVER: [&str; 2] = ["hooks", MODULES];
-/// The directories of git-lfs and of git-annex. Both have objects of their own, by hashes.
+/// The directories of git-lfs and of git-annex. Both have a store of objects: see `stores`.
 const LFS: &str = "lfs";
 const ANNEX: &str = "annex";
 /// git makes the graph of commits, the index of packs and lists of both in place (commit-graph.c, midx.c, server-info.c).
@@ -357,7 +358,7 @@ mod tests {
 
         fn settle(&self, before: &Contents, budget: Budget, mut left: usize) -> Vec<(String, bool)> {
             let mut told = Leftovers::default();
-            self.watch.settle_within(budget, Path::new(".git"), before, &mut left, &mut told);
+            self.watch.settle_within(budget, Path::new(".git"), Some(before), &mut left, &mut told);
             let name = |path: &Path| path.strip_prefix(&self.root).unwrap().to_str().unwrap().to_owned();
             told.named.iter().map(|it| (name(&it.path), it.moved.is_ok())).collect()
         }

@@ -73,6 +73,7 @@ fn b12_moves_the_names_that_appear_and_leaves_no_stubs() {
     for number in 0..2 {
         let watch = watch(&root);
         fs::create_dir_all(root.join("tree/.git/hooks")).unwrap();
+        fs::write(root.join("tree/.git/hooks/pre-commit"), "evil").unwrap();
         fs::write(root.join("tree/.envrc"), "evil").unwrap();
         let found = done(watch);
         assert_eq!(found.len(), 2, "{found:?}");
@@ -269,6 +270,7 @@ fn b12_moves_names_out_of_directories_without_write_permission() {
     for (of_git, of_tree) in [(0o555, 0o555), (0o555, 0o755), (0o000, 0o000), (0o400, 0o2500)] {
         let watch = watch(&root);
         fs::create_dir_all(git.join("hooks")).unwrap();
+        fs::write(git.join("hooks/pre-commit"), "evil").unwrap();
         fs::write(tree.join(".envrc"), "evil").unwrap();
         mode(&git, of_git);
         mode(&tree, of_tree);
@@ -305,6 +307,7 @@ fn b12_a_pointer_to_another_repository_is_moved() {
     // A directory may be made; what git obeys in it may not.
     let watch = watch_git(&root);
     fs::create_dir_all(git.join("hooks")).unwrap();
+    fs::write(git.join("hooks/pre-commit"), "evil").unwrap();
     let found = done(watch);
     assert!(found.len() == 1 && found[0].path == git.join("hooks"), "{found:?}");
     fs::remove_dir_all(root).unwrap();

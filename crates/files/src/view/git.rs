@@ -639,6 +639,10 @@ impl<'a> Search<'a> {
                 match setting {
                     Setting::HooksPath(value) => hooks.extend([value.clone()]),
                     Setting::Program(value) | Setting::Template(value) => programs.extend([value.clone()]),
+                    Setting::File(value) => {
+                        programs
+                            .extend([value.clone()].into_iter().filter(|it| self.place(work, it).is_file()));
+                    }
                     Setting::Worktree(value) => tree = self.real(&self.place(own, value)),
                     Setting::Include(value) => {
                         let path = self.place(above, value);

@@ -147,6 +147,7 @@ pub(super) fn find(
             further,
             let_through,
             covered,
+            is_git_open: git_is_open,
         }
     });
     let watched = watched.collect();

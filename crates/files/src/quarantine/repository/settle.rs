@@ -1,14 +1,17 @@
 //! Moves links aside that a stage made in a repository, and tells which unfinished operation it changed.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use nix::sys::stat::SFlag;
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{SFlag, fstatat};
 
 use super::{BUDGET, Budget, Contents, Keys, Link, Listed, Search};
 use crate::names::open_plain;
-use crate::quarantine::descriptors::kind;
+use crate::quarantine::descriptors::{entries, kind, let_in};
 use crate::quarantine::leftovers::{Leftover, Leftovers};
 use crate::quarantine::modules::GitDir;
 use crate::quarantine::{Missing, Watch};
@@ -44,7 +47,7 @@ impl Watch {
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        self.settle_within(BUDGET, Path::new(repository), before, left, told);
+        self.settle_within(BUDGET, Path::new(repository), Some(before), left, told);
     }
 
     /// Moves the links aside in directories of submodules that came during the run.
@@ -57,23 +60,44 @@ impl Watch {
         let modules: Vec<&GitDir> = held.iter().filter(|it| it.is_new && it.path == it.config).collect();
         let budget = Budget { names: MODULES / modules.len().max(1), ..BUDGET };
         for module in modules {
-            self.settle_within(budget, &module.path, &Contents::default(), left, told);
+            self.settle_within(budget, &module.path, Some(&Contents::default()), left, told);
         }
     }
 
+    /// Moves the links aside that came during the run in repositories that were not known, and says which have operations that the stage began
+    /// or changed.
+    pub(in crate::quarantine) fn settle_nested_links(
+        &self,
+        nested: &[GitDir],
+        left: &mut usize,
+        told: &mut Leftovers,
+    ) {
+        let budget = Budget { names: MODULES / nested.len().max(1), ..BUDGET };
+        for git in nested {
+            self.settle_within(budget, &git.path, None, left, told);
+        }
+    }
+
+    /// `before` are the contents at the start. If they are not known, what has not changed since is passed over.
     pub(super) fn settle_within(
         &self,
         budget: Budget,
         repository: &Path,
-        before: &Contents,
+        before: Option<&Contents>,
         left: &mut usize,
         told: &mut Leftovers,
     ) {
         let search = Search { tree: &self.tree, keys: self.keys, opens: true, budget };
         let unread = search.each(repository, |at, dir, Listed { links, operation }| {
-            let is_new = |link: &Link| !link.is_old_head && !before.links.contains(&link.mark);
+            let is_new = |link: &Link| {
+                !link.is_old_head
+                    && match before {
+                        Some(before) => !before.links.contains(&link.mark),
+                        None => self.is_changed_in(repository, &at.join(&link.name)),
+                    }
+            };
             let links: Vec<Link> = links.into_iter().filter(is_new).collect();
-            let is_known = links.is_empty() || before.knows(at, self.keys);
+            let is_known = links.is_empty() || before.is_none_or(|before| before.knows(at, self.keys));
             for Link { name, .. } in links {
                 let path = self.missing.tree.join(at).join(&name);
                 let found = if !is_known {
@@ -88,13 +112,29 @@ impl Watch {
                     told.add(found);
                 }
             }
-            if operation.is_some_and(|operation| !before.operations.contains(&operation)) {
+            let is_begun = operation.is_some_and(|operation| match before {
+                Some(before) => !before.operations.contains(&operation),
+                None => self.is_changed_in(repository, at) || self.has_changed_entry(dir),
+            });
+            if is_begun {
                 told.add(stays(self.missing.tree.join(at), OPERATION));
             }
         });
         if !unread.is_empty() {
             told.add_always(stays(self.missing.tree.join(repository), CUT));
         }
+    }
+}
+
+impl Watch {
+    /// Returns whether an entry of a directory may have changed since the start.
+    fn has_changed_entry(&self, dir: BorrowedFd<'_>) -> bool {
+        let listed = let_in(dir, || entries(dir));
+        let stat =
+            |name: &OsString| let_in(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
+        listed.map_or(true, |entries| {
+            entries.flatten().any(|(name, _)| stat(&name).map_or(true, |stat| self.may_have_changed(&stat)))
+        })
     }
 }
 

@@ -1,0 +1,92 @@
+//! Names that git obeys in a repository, with what git itself puts there: a configuration that names no program and no file, and hooks that are
+//! samples. A stage that makes or clones a repository has these, and they stay.
+
+use std::ffi::OsStr;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path};
+
+use nix::dir::Type;
+
+use super::Watch;
+use super::descriptors::{entries, let_in, open_at, open_beneath, open_file};
+use super::git_names::MODULES;
+use crate::git_config;
+use crate::protected::{GIT, GIT_LINK};
+use crate::walk::clean;
+
+/// Bytes of a configuration, which is longer if its keys are many.
+const CONFIG: u64 = 1 << 16;
+/// Samples of hooks; git has 14.
+const SAMPLES: usize = 64;
+/// The directory of the hooks, and one that git once read remotes from. Templates have both.
+const HOOKS: &str = "hooks";
+const BRANCHES: &str = "branches";
+
+impl Watch {
+    /// Returns whether a name of git's may stay. `git` is the place of a repository's directory below the tree, and `name` the whole name in
+    /// it; `dir` contains its last part. Where another run goes on, its stage could change it later.
+    pub(super) fn may_stay(&self, git: &Path, name: &str, dir: BorrowedFd<'_>) -> bool {
+        let path = || self.missing.tree.join(git).join(name);
+        self.is_as_git_makes_it(git, name, dir)
+            && !self.others.get().is_some_and(|[going_on, _]| going_on.have_made(&path()))
+    }
+
+    /// Returns whether a name of the tree is one of git's, and may stay.
+    pub(super) fn may_stay_at(&self, name: &str, dir: BorrowedFd<'_>) -> bool {
+        let at = name.rfind(GIT).map(|at| at + GIT_LINK.len());
+        let parts = at.and_then(|at| Some((name.get(..at)?, name.get(at + 1..)?)));
+        parts.is_some_and(|(git, name)| self.may_stay(Path::new(git), name, dir))
+    }
+
+    fn is_as_git_makes_it(&self, git: &Path, name: &str, dir: BorrowedFd<'_>) -> bool {
+        match name {
+            "config" | "config.worktree" => self.is_plain_config(git, dir, name).unwrap_or(false),
+            HOOKS => has_only(dir, name, |name, kind| {
+                kind == Some(Type::File) && name.as_encoded_bytes().ends_with(b".sample")
+            }),
+            BRANCHES => has_only(dir, name, |_, _| false),
+            _ => false,
+        }
+    }
+
+    fn is_plain_config(&self, git: &Path, dir: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+        let file = open_file(dir, OsStr::new(name))?;
+        let meta = file.metadata()?;
+        let mut text = Vec::new();
+        file.take(CONFIG).read_to_end(&mut text)?;
+        // By another name it could be written later.
+        let is_alone = meta.nlink() == 1 && meta.len() < CONFIG;
+        Ok(is_alone && git_config::is_plain(&text, |to| self.is_submodules_tree(git, to)))
+    }
+
+    /// Returns whether the working tree of a submodule is where git makes it: in the tree, through no link, and in no repository's
+    /// directory.
+    fn is_submodules_tree(&self, git: &Path, to: &OsStr) -> bool {
+        let is_submodule = git.iter().any(|part| part == MODULES) && git.iter().any(|part| part == GIT_LINK);
+        let to = Path::new(to);
+        let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
+        let is_plain = to.is_relative() && parts.all(|part| matches!(part, Component::Normal(_)));
+        let tree = &self.missing.tree;
+        let place = clean(&tree.join(git).join(to));
+        let is_in_tree = place.strip_prefix(tree).is_ok_and(|below| {
+            !below.as_os_str().is_empty()
+                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK))
+                && open_beneath(&self.tree, below).is_ok()
+        });
+        is_submodule && is_plain && is_in_tree
+    }
+}
+
+/// Returns whether a directory has nothing but such entries.
+fn has_only(dir: BorrowedFd<'_>, name: &str, is_right: impl Fn(&OsStr, Option<Type>) -> bool) -> bool {
+    let listed = let_in(dir, || open_at(dir, Path::new(name)))
+        .and_then(|dir| let_in(dir.as_fd(), || entries(dir.as_fd())));
+    listed.is_ok_and(|entries| {
+        entries
+            .take(SAMPLES + 1)
+            .enumerate()
+            .all(|(at, entry)| at < SAMPLES && entry.is_ok_and(|(name, kind)| is_right(&name, kind)))
+    })
+}
