@@ -6,6 +6,7 @@ pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod generate;
 pub(crate) mod learn;
+mod not_found;
 pub(crate) mod policy;
 pub(crate) mod preset;
 pub(crate) mod prove;

@@ -10,10 +10,11 @@ use std::path::Path;
 
 use exeat_compose::{Composed, EnvRule, Machine, NextHop, PROJECT_FILE, PolicyRequest, descriptor_not_open};
 use exeat_files::request::Bind;
-use exeat_policy::{Cache, View};
+use exeat_policy::{Cache, View, printable, shell_word};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
 use exeat_runner::discover::Clients;
 use exeat_runner::{AuditTo, Request, Signing, UpstreamProxy};
+use nix::sys::stat::{SFlag, fstat};
 
 use crate::args::audit::KeyFrom;
 use crate::args::{EnvArgs, FsView, Label, Output, RunArgs, Variable};
@@ -112,9 +113,11 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
     for path in &args.mask {
         policy.mask.push(machine.place(path, &machine.base).map_err(here("--mask"))?);
     }
+    check_labels(&args.labels)?;
     let mut composed = compose(&policy, &machine, args.quiet)?;
     let told = loopback::note(&composed.policy, &composed.host_ports).filter(|_| args.via.is_none());
     composed.notes.extend(told);
+    composed.notes.extend(loopback::note_own_name(&composed.policy).filter(|_| args.via.is_none()));
     composed.notes.extend(unset(&args.env, &machine));
     let notes = not_redirected(&composed.redirected_by, &composed.environment, &machine).collect::<Vec<_>>();
     composed.notes.extend(notes);
@@ -207,6 +210,20 @@ const JOB_LABELS: [(&str, &str); 6] = [
     ("gitlab_job", "CI_JOB_ID"),
 ];
 
+/// Checks that there are not too many labels, and that each key is given once.
+pub(crate) fn check_labels(given: &[Label]) -> Result<(), Failure> {
+    if given.len() > MAX_LABELS {
+        let why = format!("{} labels are given, and a record has at most {MAX_LABELS}", given.len());
+        return Err(Failure::input(why));
+    }
+    let twice =
+        given.iter().enumerate().find(|(at, label)| given.iter().take(*at).any(|it| it.key == label.key));
+    match twice {
+        Some((_, label)) => Err(Failure::input(format!("the label `{}` is given twice", label.key))),
+        None => Ok(()),
+    }
+}
+
 /// Adds the labels of a job to the given ones, up to the maximal number of labels.
 pub(crate) fn labels(given: Vec<Label>, machine: &Machine) -> Vec<(String, String)> {
     let mut all: Vec<_> = given.into_iter().map(|label| (label.key, label.value)).collect();
@@ -241,6 +258,11 @@ fn usual_cache(is_read_only: bool, machine: &Machine) -> Cache {
 pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditTo, Failure> {
     Ok(match output {
         None => AuditTo::Default,
+        Some(Output::File(path)) if machine.absolute(path).is_dir() => {
+            let word = shell_word(&path.display().to_string());
+            let why = format!("--audit: `{}` is a directory", printable(&path.display().to_string()));
+            return Err(Failure::input(why).hint(format!("name a new file in it: --audit {word}/NAME.jsonl")));
+        }
         Some(Output::File(path)) => {
             let place = machine.links().place(&machine.absolute(path));
             AuditTo::File(
@@ -249,7 +271,17 @@ pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditT
                 })?,
             )
         }
-        Some(Output::Fd(n)) => AuditTo::Fd(take_fd("--audit", *n)?),
+        Some(Output::Fd(n)) => {
+            let fd = take_fd("--audit", *n)?;
+            let is_filled = fstat(&fd).is_ok_and(|stat| {
+                SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG && stat.st_size > 0
+            });
+            if is_filled {
+                let why = format!("--audit: descriptor {n} is a file that holds something");
+                return Err(Failure::input(why).hint("a record is the only one in its file: open a new one"));
+            }
+            AuditTo::Fd(fd)
+        }
     })
 }
 

@@ -144,8 +144,16 @@ fn a_ceiling_bounds_and_names_itself() {
     assert_eq!((code, out.as_str()), (1, "deny   b.example.com:443  denied by site.toml:4\n"));
     // A ceiling alone grants nothing.
     assert_eq!(with(&["a.example.com"]).0, 1);
-    home.file("empty.toml", "");
+    home.file("empty.toml", "schema = 1\n");
     assert_eq!(check(&home, &["--ceiling", "empty.toml", "--allow", "a.example.com", "a.example.com"]).0, 1);
+    // What was to write it may have failed.
+    for text in ["", " \n"] {
+        home.file("empty.toml", text);
+        for flag in ["--ceiling", "--policy"] {
+            let (code, _, said) = check(&home, &[flag, "empty.toml", "a.example.com"]);
+            assert!(code == 2 && said.contains("`empty.toml` is empty"), "{said}");
+        }
+    }
     home.file("bad.toml", "[network]\nallow = [\"*\"]\n");
     assert_eq!(check(&home, &["--ceiling", "bad.toml", "--allow", "a.example.com", "a.example.com"]).0, 2);
 }

@@ -160,7 +160,12 @@ impl<'a> Reading<'a> {
             let real = |path: &Path| fs::canonicalize(path).ok();
             real(&self.machine.cwd.join(named)).is_some_and(|named| Some(named) == real(&path))
         };
-        if named.iter().any(is_it) {
+        // A caller who names a policy has made a choice.
+        if !named.is_empty() {
+            if named.iter().any(is_it) {
+                return Ok(None);
+            }
+            self.inspect(&path);
             return Ok(None);
         }
         self.inspect(&path);
@@ -173,12 +178,9 @@ impl<'a> Reading<'a> {
                     ProjectEntry::Unusable(what) => format!(": it is {what}"),
                     _ => String::new(),
                 };
-                // A caller who names a policy has made a choice and needs no note.
-                if named.is_empty() {
-                    self.notes.push(format!(
-                        "{PROJECT_FILE} was found and not used{why}; --policy {PROJECT_FILE} uses it"
-                    ));
-                }
+                self.notes.push(format!(
+                    "{PROJECT_FILE} was found and not used{why}; --policy {PROJECT_FILE} uses it"
+                ));
                 return Ok(None);
             }
         };

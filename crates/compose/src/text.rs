@@ -183,7 +183,13 @@ fn policy_text(mut from: impl Read, shown: &str) -> Result<String, Fault> {
         .read(&mut first)
         .map_err(|error| Fault::input(format!("cannot read `{shown}`")).because(error))?;
     let most = if first == *b"{" { MAX_STORED_BYTES } else { MAX_FILE_BYTES };
-    text_within(first.get(..has).unwrap_or_default().chain(from), shown, most)
+    let text = text_within(first.get(..has).unwrap_or_default().chain(from), shown, most)?;
+    // What wrote it may have failed, and then its masks and limits would be missing.
+    if text.trim_ascii().is_empty() {
+        let why = format!("`{}` is empty", printable(shown));
+        return Err(Fault::input(why).hint("a policy without any key is: schema = 1"));
+    }
+    Ok(text)
 }
 
 fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Fault> {

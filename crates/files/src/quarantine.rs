@@ -26,6 +26,7 @@ use crate::names::open_plain;
 use crate::protected::{Obeyed, matches_pattern};
 
 mod arrivals;
+mod changes;
 mod descriptors;
 mod exchanged;
 mod further;
@@ -60,7 +61,6 @@ pub use leftovers::{Leftover, Leftovers};
 use modes::{Modes, above, dir_of};
 use modules::GitDir;
 pub(crate) use modules::{is_git_dir, is_gits_own};
-use nested::Nested;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
@@ -639,10 +639,7 @@ pub fn finish_until<'a>(
         found.into_iter().for_each(|found| told.add(found));
     }
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
-    let nested: Vec<Nested> = watches
-        .iter()
-        .map(|watch| if watch.missing.is_git_open { Nested::default() } else { watch.find_nested(is_over) })
-        .collect();
+    let nested: Vec<_> = watches.iter().map(|watch| watch.find_nested(is_over)).collect();
     let (mut left, mut judged) = (MOVED, BTreeSet::new());
     for ((watch, held), nested) in watches.iter().zip(&held).zip(&nested) {
         let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };

@@ -1,6 +1,7 @@
 //! Writes the denials that the stage itself may read, one JSON line each. A line holds only what the stage sent or
 //! may know. Best effort: the audit log is the record, not this file.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
@@ -19,6 +20,8 @@ pub(crate) struct Denials(Mutex<Open>);
 struct Open {
     /// `None` once it is full or cannot be written.
     file: Option<File>,
+    /// The lines that are in it.
+    known: HashSet<Vec<u8>>,
     lines: u64,
     bytes: u64,
 }
@@ -36,7 +39,7 @@ struct Line<'a> {
 
 impl Denials {
     pub(crate) fn new(file: File) -> Self {
-        Self(Mutex::new(Open { file: Some(file), lines: 0, bytes: 0 }))
+        Self(Mutex::new(Open { file: Some(file), known: HashSet::new(), lines: 0, bytes: 0 }))
     }
 
     /// Appends one denial. `flag` must come from [`Denial::flag_inside`], because the stage reads it.
@@ -48,6 +51,10 @@ impl Denials {
         let Ok(mut line) = serde_json::to_vec(&line) else { return };
         line.push(b'\n');
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // As many as there are lines.
+        if open.file.is_none() || !open.known.insert(line.clone()) {
+            return;
+        }
         let (lines, bytes) = limits::DENIALS;
         open.lines += 1;
         open.bytes += line.len() as u64;
@@ -73,7 +80,9 @@ mod tests {
         let denials = Denials::new(File::create(&path).unwrap());
         for number in 0..limits::DENIALS.0 + 5 {
             let flag = format!("--allow h{number}.test");
-            denials.write(&format!("h{number}.test:443"), Proto::Tcp, Reason::Default, Some(&flag));
+            for _ in 0..3 {
+                denials.write(&format!("h{number}.test:443"), Proto::Tcp, Reason::Default, Some(&flag));
+            }
         }
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

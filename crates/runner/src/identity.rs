@@ -362,7 +362,19 @@ fn untrusted_link(pwd: &Path, cwd: &Path, links: &LinkRule, live: &Live) -> Opti
         };
     }
     let is_gone = fs::metadata(pwd).is_err_and(|error| is_absent(&error));
-    (is_gone || live.may_have_led(pwd, cwd)).then(|| (pwd.to_path_buf(), cwd.to_path_buf()))
+    let may_be_led = is_gone || live.may_have_led(pwd, cwd) || may_another_have_led(pwd, cwd);
+    may_be_led.then(|| (pwd.to_path_buf(), cwd.to_path_buf()))
+}
+
+/// Returns whether somebody else than root, who is the caller, may have had a path lead to a directory outside of what is theirs.
+fn may_another_have_led(pwd: &Path, cwd: &Path) -> bool {
+    let above: Vec<&Path> = pwd.ancestors().skip(1).collect();
+    let is_others = |dir: &Path| {
+        fs::symlink_metadata(dir)
+            .is_ok_and(|meta| meta.uid() != 0 || meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0)
+    };
+    let top = above.into_iter().rev().find(|dir| is_others(dir));
+    geteuid().is_root() && top.is_some_and(|top| !cwd.starts_with(top))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use crate::args::audit::KeyFrom;
 use crate::args::unread::{Places, places};
 use crate::args::{OnDeniedWhat, Output, Require, RunArgs};
-use crate::commands::audit;
+use crate::commands::{audit, not_found};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::{self, Ending};
@@ -92,7 +92,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     let (quiet, is_json) = (args.quiet, args.format.is_json());
     let place = audit::place_of(&machine).ok();
 
-    let hint = hint_if_not_found(&args.command);
+    let command = args.command.clone();
     let (stage, labels) = (args.stage.clone(), request::labels(args.labels.clone(), &machine));
     let done = record.and_then(|()| attempt(args, parent, machine));
     let mut no_result = false;
@@ -117,7 +117,8 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     }
     if let Some(why_not) = &outcome.why_not {
         let failure = Failure::could(why_not);
-        let failure = if outcome.ended == Ended::NotFound { failure.hint(hint) } else { failure };
+        let failure =
+            if outcome.ended == Ended::NotFound { failure.hint(not_found::hint(&command)) } else { failure };
         failure.report_on_stderr(outcome.ended.into(), is_json, paint);
     }
     let reason = render::reason(outcome.ended, &limits);
@@ -146,33 +147,6 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         exit => exit,
     };
     Ok(Finished { exit, record: outcome.audit, policy, host_ports })
-}
-
-/// Returns the command if it is a single word that looks like a line for a shell, and not like a file name.
-fn whole_line(command: &[OsString]) -> Option<String> {
-    let [word] = command else { return None };
-    let word = word.to_str()?;
-    (word.contains([' ', '|', '&', ';', '<', '>', '$', '`'])).then(|| word.to_owned())
-}
-
-/// Returns the name of the variable if the command starts with an assignment, as a line for a shell may: `FOO=1 env`.
-fn assignment(command: &[OsString]) -> Option<String> {
-    let (name, _) = command.first()?.to_str()?.split_once('=')?;
-    let is_name = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
-    (!name.is_empty() && name.bytes().all(is_name)).then(|| name.to_owned())
-}
-
-/// Returns what to do about a command if the sandbox does not have it.
-fn hint_if_not_found(command: &[OsString]) -> String {
-    if let Some(name) = assignment(command) {
-        format!("a variable is set by a flag: exeat run --env {name}=... -- COMMAND")
-    } else if let Some(line) = whole_line(command) {
-        format!("a line for a shell: exeat run -- sh -c {}", exeat_policy::shell_word(&line))
-    } else if command.iter().skip(1).any(|word| word == "--") {
-        "options of exeat stand before COMMAND; one rule for each --allow".to_owned()
-    } else {
-        "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named".to_owned()
-    }
 }
 
 /// Writes the result of a run whose arguments clap refused to each `--result` among them, so that an old file there is not taken
@@ -312,19 +286,4 @@ fn apart(audit: Option<&Output>, result: Option<&Output>, machine: &Machine) -> 
 
 fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
     Ok(a.canonicalize()? == b.canonicalize()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_that_is_not_found_has_a_hint() {
-        let hint = |words: &[&str]| hint_if_not_found(&words.iter().map(OsString::from).collect::<Vec<_>>());
-        // `exeat run --allow a.example b.example -- true`
-        assert!(hint(&["b.example", "--", "true"]).contains("one rule for each --allow"));
-        assert!(hint(&["A=1", "env"]).contains("--env A=..."));
-        assert!(hint(&["a | b"]).contains("sh -c"));
-        assert!(hint(&["nope", "-x"]).contains("--ro PATH"));
-    }
 }

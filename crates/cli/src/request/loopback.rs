@@ -34,6 +34,23 @@ pub(super) fn note(policy: &Policy, host_ports: &[HostPort]) -> Option<String> {
     ))
 }
 
+/// Returns a note about a rule for this machine's own name, which the stage's `/etc/hosts` gives to the loopback.
+pub(super) fn note_own_name(policy: &Policy) -> Option<String> {
+    let own = nix::sys::utsname::uname().ok()?;
+    let own = own.nodename().to_str()?;
+    let mut grants = policy.layers().iter().filter(|layer| layer.role() == Role::Grants);
+    let is_own = |rule: &&Rule| {
+        rule.action == Action::Allow
+            && matches!(&rule.pattern, Pattern::Name(HostPattern::Exact(name)) if name.as_str() == own)
+    };
+    let rule = grants.find_map(|layer| policy.rules_of(layer).iter().find(is_own))?;
+    Some(format!(
+        "`{}`: programs that do not ask the proxy look for this machine's own name in the sandbox, and do not reach it; \
+         another name of the machine has no such exception",
+        rule.text
+    ))
+}
+
 /// Whether it is about what the stage's NO_PROXY names.
 fn is_loopback(rule: &Rule) -> bool {
     match &rule.pattern {

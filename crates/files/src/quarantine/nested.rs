@@ -11,8 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::dir::Type;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
-use nix::sys::statfs::{EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use nix::sys::stat::{FileStat, SFlag, fstatat};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_gits_own};
@@ -26,9 +25,6 @@ const DIRECTORIES: usize = 1 << 17;
 const ENTRIES: usize = 1 << 22;
 /// Names from the tree to a directory that cost nothing more.
 const NEAR: usize = 16;
-/// File systems on which a directory without directories has two links.
-const COUNTING: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
-
 /// The repositories of a tree, by their places below it.
 #[derive(Default)]
 pub(super) struct Nested {
@@ -53,6 +49,9 @@ impl Watch {
     pub(super) fn find_nested(&self, is_over: &dyn Fn() -> bool) -> Nested {
         let mut search = Search { watch: self, next: vec![PathBuf::new()], found: Nested::default() };
         let (mut directories, mut names) = (DIRECTORIES, ENTRIES);
+        if self.missing.is_git_open {
+            search.next.clear();
+        }
         while let Some(at) = search.next.pop() {
             directories = directories.saturating_sub(1 + at.components().count() / NEAR);
             search.found.is_cut = directories == 0 || names == 0;
@@ -104,16 +103,6 @@ impl Watch {
         found
     }
 
-    /// Returns whether a directory has no directories in it, and nothing has come into it during the run.
-    pub(super) fn is_old_leaf(&self, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
-        let counting = self.counting.get_or_init(|| {
-            let is_counting = file_system(&self.tree).is_some_and(|fs| COUNTING.contains(&fs));
-            fstat(&self.tree).ok().filter(|_| is_counting).map(|stat| stat.st_dev)
-        });
-        let stat = let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW));
-        stat.is_ok_and(|it| it.st_nlink == 2 && Some(it.st_dev) == *counting && !self.may_have_changed(&it))
-    }
-
     /// Returns whether a `.git` file leads to a directory that was looked at, as git writes such a file: through no link, and without
     /// anything that git would read otherwise.
     fn leads_to_judged(&self, at: &Path, judged: &BTreeSet<PathBuf>) -> bool {
@@ -133,11 +122,6 @@ impl Watch {
         };
         read().is_some_and(|to| judged.contains(&to))
     }
-}
-
-/// Returns the kind of file system that a tree is in.
-pub(super) fn file_system(tree: impl AsFd) -> Option<FsType> {
-    fstatfs(tree).ok().map(|fs| fs.filesystem_type())
 }
 
 impl Search<'_> {

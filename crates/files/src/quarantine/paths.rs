@@ -8,19 +8,14 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, fstat, fstatat};
-use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
-};
 
-use super::descriptors::{FileId, entries, id_of, let_in, open_above, open_beneath, open_file};
+use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
-use super::nested::file_system;
 use super::{Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::index::{HASHES, IndexRoom, check_entries};
 use crate::protected::GIT_LINK;
@@ -32,14 +27,6 @@ const SHARED_INDEX: &str = "sharedindex.";
 const CONFIG: u64 = 1 << 20;
 /// Conflicts that are looked at in one run.
 const MOST: usize = 1 << 16;
-/// The greatest difference between the clock of a file system, which may be another machine's, and that of this process.
-const CLOCKS: Duration = Duration::from_secs(300);
-/// The same of a file system of this kernel, which counts seconds here.
-const OWN_CLOCK: Duration = Duration::from_secs(2);
-/// File systems that take the time from this kernel.
-const LOCAL: [FsType; 5] =
-    [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC];
-
 /// A search of the files that name paths, in one run.
 struct PathSearch<'a> {
     room: IndexRoom,
@@ -161,35 +148,6 @@ impl Watch {
         is_right
     }
 
-    /// Returns whether the stage may have put something at a path in a repository's directory, or changed it. It cannot set the time of a
-    /// change, but it may have made the directory a repository's by moving it, or with an entry more, which changes the time of that directory
-    /// alone.
-    pub(super) fn is_changed_in(&self, git: &Path, path: &Path) -> bool {
-        let is_changed = |path: &Path| {
-            // The tree itself.
-            let Some(name) = path.file_name() else { return true };
-            let above = open_above(&self.tree, path);
-            let stat = above.and_then(|above| {
-                let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW))
-            });
-            stat.map_or(true, |stat| self.may_have_changed(&stat))
-        };
-        path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed)
-    }
-
-    /// Returns whether an entry has changed since the start, or may have: a clock may differ from this machine's, and this one may have been
-    /// set back.
-    pub(super) fn may_have_changed(&self, stat: &FileStat) -> bool {
-        let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_ctime).unwrap_or(0));
-        let differ = *self.clocks.get_or_init(|| {
-            let is_local = file_system(&self.tree).is_some_and(|fs| LOCAL.contains(&fs));
-            let passed = self.since.elapsed().unwrap_or_default();
-            let set_back = self.begun.elapsed().saturating_sub(passed);
-            set_back + if is_local { OWN_CLOCK } else { CLOCKS }
-        });
-        changed + differ >= self.since
-    }
-
     /// Reads the facts about a repository.
     fn about(&self, git: &GitDir) -> AboutGit {
         let read = || {
@@ -263,33 +221,9 @@ fn is_git_link(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::MetadataExt as _;
 
     use super::super::{Keeper, Missing};
     use super::*;
-
-    /// Nobody can set the time at which something was changed. Whoever moves a directory changes only the directory's.
-    #[test]
-    fn b14_the_entries_of_a_moved_directory_count_as_changed() {
-        let root = std::env::temp_dir().join(format!("paths-{}", std::process::id()));
-        fs::create_dir_all(root.join("a/b")).unwrap();
-        fs::create_dir(root.join("old")).unwrap();
-        for name in ["a/b/index", "a/index", "old/index"] {
-            fs::write(root.join(name), "x").unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(1100));
-        fs::rename(root.join("a/b"), root.join("c")).unwrap();
-        let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let mut watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
-        let moved = fs::metadata(root.join("c")).unwrap().ctime();
-        watch.since = UNIX_EPOCH + Duration::from_secs(u64::try_from(moved).unwrap()) + OWN_CLOCK;
-        watch.begun = std::time::Instant::now();
-        let paths = ["c/index", "c/none", "old/index", "a/index", "old/none"];
-        let are_changed =
-            paths.map(|path| watch.is_changed_in(Path::new(path).parent().unwrap(), Path::new(path)));
-        assert_eq!(are_changed, [true, true, false, true, true]);
-        fs::remove_dir_all(root).unwrap();
-    }
 
     /// An index may build upon a shared one that is among too many names.
     #[test]

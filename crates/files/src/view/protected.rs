@@ -565,7 +565,9 @@ impl Search<'_> {
             return Ok(());
         }
         let mut is_any = self.trees.is_empty();
-        let dirs: Vec<PathBuf> = self.trees.iter().chain(&self.further).cloned().collect();
+        // Git's names are released at the top alone.
+        let further = self.further.iter().filter(|_| !name.is_of_git());
+        let dirs: Vec<PathBuf> = self.trees.iter().chain(further).cloned().collect();
         for tree in &dirs {
             let path = tree.join(name.as_str());
             let is_there = self.paths.contains(&tree.join(name.entry()))

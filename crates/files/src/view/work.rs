@@ -32,9 +32,13 @@ impl<'a> Builder<'a> {
         }
         let shown = cwd.display();
         if !self.shows_cwd() {
-            self.notes.push(format!(
-                "the working directory `{shown}` is read-only for the stage, and is not the host's"
-            ));
+            let mut named = self.files.ro.iter().chain(&self.files.rw).map(|bind| clean(&bind.host));
+            if !named.any(|host| host == *cwd) {
+                self.notes.push(format!(
+                    "the working directory `{shown}` is not shown to the stage: it has its own instead, and what it writes there is \
+                     gone with it; start exeat in another directory, or name this one (--rw .)"
+                ));
+            }
             return None;
         }
         if let Some(why) = holds_home(self.facts, cwd).filter(|_| self.kind != View::Host) {

@@ -390,8 +390,8 @@ fn compare(found: &mut [SelectedRecord]) -> Result<(), Failure> {
             None => copies.note(|| format!("{source} is a copy of {old_source}: the run counts once")),
             Some(line) => differing.warn(|| {
                 format!(
-                    "{source} and {old_source} hold the same run and differ from line {line} on: the first one named \
-                     counts (exeat audit verify looks at both)"
+                    "{old_source} and {source} hold the same run and differ from line {line} on: {old_source} counts, and the \
+                     other does not (exeat audit verify looks at both)"
                 )
             }),
         }
