@@ -336,7 +336,7 @@ fn lint_and_diff_exit_like_questions() {
     assert_eq!(out, "closes   *.example.com:443\nremoves  limits.timeout 1m\n");
 }
 
-/// A value that is spelled out and equals the default is no difference; in a ceiling an empty list is one.
+/// An explicit default equals an omitted one. In a ceiling an empty list differs from a missing one.
 #[test]
 fn diff_compares_ceilings_and_policies_in_json() {
     let home = Home::new();

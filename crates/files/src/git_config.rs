@@ -20,7 +20,7 @@ pub(crate) enum Setting {
     Submodule(OsString),
     /// A program that git runs, by its path: one of [`RUN`].
     Program(OsString),
-    /// What any other setting names, if it is a file: it may be a program.
+    /// The path in another setting, which may be a program's.
     File(OsString),
     /// `init.templateDir`: hooks are copied from there.
     Template(OsString),

@@ -187,9 +187,9 @@ pub struct Watch {
     keeper: Keeper,
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
-    /// The same by a clock that nobody sets.
+    /// The start by a clock that nobody can set.
     begun: Instant,
-    /// How far the clock of the tree may differ from ours.
+    /// The greatest difference between the clock of the tree and this one.
     clocks: OnceLock<Duration>,
     /// The device on which the links of a directory are counted, if the tree is on such a one.
     counting: OnceLock<Option<u64>>,

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,6 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{geteuid, linkat};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
@@ -40,6 +41,8 @@ const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x
 
 /// The most bytes that the text of a key has.
 const MAX_KEY: u64 = 16 * 1024;
+/// Milliseconds for which the first bytes of a pipe are waited for.
+const PATIENCE_MS: u16 = 5000;
 
 /// A key that signs. Its private part is never printed.
 #[derive(Clone)]
@@ -265,6 +268,9 @@ impl VerifyingKey {
         let at = |source| KeyError::Io { path: path.to_owned(), source };
         let file =
             OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(at)?;
+        // A pipe may be empty as yet (`--key <(...)`). One without a writer has ended.
+        let wait = PollTimeout::from(PATIENCE_MS);
+        poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], wait).map_err(|errno| at(errno.into()))?;
         VerifyingKey::read(path, file)
     }
 

@@ -21,7 +21,7 @@ use exeat_policy::{Cache, Home};
 use exeat_record::RunId;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, unlinkat};
 
 use crate::dirs::is_private;
@@ -124,6 +124,11 @@ pub(crate) fn prepare(top: &OwnedFd, home: Home) -> io::Result<()> {
     remove_settings(top)?;
     if home == Home::Caller {
         return Ok(());
+    }
+    // A stage may have put something else in its place.
+    let is_dir = |stat: FileStat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
+    if fstatat(top, HOME, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok_and(|stat| !is_dir(stat)) {
+        unlinkat(top, HOME, UnlinkatFlags::NoRemoveDir)?;
     }
     match mkdirat(top, HOME, Mode::S_IRWXU) {
         Ok(()) if geteuid().is_root() => {

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn explains_what_the_command_is() {
+    fn hints_name_the_cause() {
         let hint = |words: &[&str]| hint(&words.iter().map(OsString::from).collect::<Vec<_>>());
         // `exeat run --allow a.example b.example -- true`
         assert!(hint(&["b.example", "--", "true"]).contains("one rule for each --allow"));

@@ -16,7 +16,7 @@ use super::descriptors::{let_in, open_above};
 
 /// The greatest difference between the clock of a file system, which may be another machine's, and that of this process.
 const CLOCKS: Duration = Duration::from_secs(300);
-/// The same of a file system of this kernel, which counts seconds here.
+/// The greatest difference on a file system of this kernel. Times are compared in seconds.
 const OWN_CLOCK: Duration = Duration::from_secs(2);
 /// File systems that take the time from this kernel.
 const LOCAL: [FsType; 5] =

@@ -32,7 +32,7 @@ pub(super) struct Nested {
     pub(super) dirs: Vec<GitDir>,
     /// Directories of repositories of other version control systems.
     others: Vec<PathBuf>,
-    /// A `.git` that is no directory.
+    /// Entries named `.git` that are not directories.
     files: Vec<PathBuf>,
     is_cut: bool,
 }

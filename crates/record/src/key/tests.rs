@@ -136,3 +136,19 @@ fn each_good_signature_of_its_own_is_known() {
         assert!(!key.has_signed(b"text", &longer));
     }
 }
+
+/// As `--key <(exeat audit key)` does.
+#[test]
+fn waits_for_a_key_in_a_pipe() {
+    let dir = Dir::new();
+    SigningKey::load_or_make(&dir.join("audit.key")).unwrap();
+    let text = fs::read_to_string(dir.join("audit.pub")).unwrap();
+    let (reader, mut writer) = io::pipe().unwrap();
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        writer.write_all(text.as_bytes()).unwrap();
+    });
+    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    assert_eq!(VerifyingKey::load(Path::new(&path)).unwrap().len(), 1);
+    late.join().unwrap();
+}
