@@ -22,6 +22,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::x04_nothing_leaves_in_a_question", tunneling);
     list.users("gateway::p24_no_proxy_games_change_nothing", no_proxy_games);
     list.users("gateway::both_families", both_families);
+    list.users("gateway::the_resolver_of_musl", musl);
     list.users("gateway::h18_another_port_of_a_granted_name", another_port);
     list.users("gateway::a_rule_with_more_ports_than_are_served", many_ports);
     list.users("gateway::wildcards_at_the_first_question", wildcard);
@@ -205,6 +206,32 @@ fn both_families(cx: &Cx) {
     assert!(
         addresses.iter().any(|it| it.starts_with("198.18.")) && addresses.iter().any(|it| it.contains(':'))
     );
+}
+
+/// A static program with musl, whose resolver asks for both families at once and reads no `nsswitch.conf`.
+fn musl(cx: &Cx) {
+    const SOURCE: &str = r#"
+        #include <netdb.h>
+        #include <stdio.h>
+        #include <sys/socket.h>
+        int main(int argc, char **argv) {
+            struct addrinfo *all, hints = {.ai_socktype = SOCK_STREAM};
+            int code = getaddrinfo(argv[1], "443", &hints, &all);
+            if (code) { puts(gai_strerror(code)); return 1; }
+            int fd = socket(all->ai_family, SOCK_STREAM, 0);
+            if (connect(fd, all->ai_addr, all->ai_addrlen)) { perror("connect"); return 2; }
+            puts("connected");
+            return 0;
+        }"#;
+    let build = format!("cat >look.c <<'END'\n{SOURCE}\nEND\nmusl-gcc -static -o look look.c");
+    cx.outside(["sh", "-c", &build]).run().exits(0);
+    let done = bare(cx, &[&cx.good()], &format!("./look {}", cx.good())).run();
+    done.exits(0).prints("connected\n");
+    // A connection without a TLS hello is not one to the host.
+    assert_eq!(done.record().decision(&cx.good())["via"], "transparent");
+    at_once(cx, &[&cx.good()], &[format!("./look {}", cx.evil())])
+        .exits(1)
+        .says(&format!("--allow {}", cx.evil()));
 }
 
 fn another_port(cx: &Cx) {

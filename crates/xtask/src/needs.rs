@@ -62,6 +62,7 @@ const NEEDS: &[Need] = &[
     Need { package: "git", present: || on_path("git"), by: TESTS },
     Need { package: "git-lfs", present: || on_path("git-lfs"), by: TESTS },
     Need { package: "mercurial", present: || on_path("hg"), by: TESTS },
+    Need { package: "musl-tools", present: || on_path("musl-gcc"), by: TESTS },
     Need { package: "openssl", present: || on_path("openssl"), by: TESTS },
     Need { package: "python3", present: || on_path("python3"), by: TESTS },
     Need { package: "python3-pip", present: pip, by: TESTS },
