@@ -176,7 +176,9 @@ fn temporary(cx: &Cx) {
 
 /// A message explains how to keep git's own files that were moved aside; for other files it does not appear.
 fn git_names(cx: &Cx) {
-    let done = cx.sh(&[], "mkdir -p .git/hooks; echo x >.git/config; echo y >.envrc").run();
+    let done = cx
+        .sh(&[], "mkdir -p .git/hooks; echo x >.git/hooks/pre-push; echo x >.git/config; echo y >.envrc")
+        .run();
     let said = done.exits(0).stderr();
     let lines = |name: &str| said.lines().find(|line| line.contains(name)).expect("a line").to_owned();
     assert!(lines(".git/config`").contains("--allow-write .git"), "{said}");
@@ -213,7 +215,7 @@ fn in_home_or_root(cx: &Cx) {
     done.exits(0).prints("refused\n").says("is empty for the stage");
     assert!(!home.join("made").exists());
     let done = cx.sh(&[], script).cwd("/".as_ref()).run();
-    done.exits(0).prints("refused\n").says("read-only");
+    done.exits(0).prints("refused\n").says("is not shown to the stage");
 }
 
 /// Returns a shell command followed by `exeat run -- REST`.

@@ -150,7 +150,7 @@ fn ends_with_parent(cx: &Cx) {
 fn no_start_without_parent(cx: &Cx) {
     let (result, exeat) = (cx.home().join("none.json"), cx.bench().bin.join("exeat").display().to_string());
     let script = format!(
-        "while kill -0 $$; do sleep 0.05; done 2>/dev/null | \
+        "{{ while kill -0 $$; do sleep 0.05; done 2>/dev/null; echo schema = 1; }} | \
              '{exeat}' run --end-with-parent --result '{result}' --policy /dev/stdin -- touch started >/dev/null 2>&1 & \
          until grep -q exeat /proc/$!/comm; do sleep 0.05; done; sleep 1; kill -9 $$",
         result = result.display()

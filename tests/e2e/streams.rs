@@ -51,7 +51,7 @@ fn kinds(cx: &Cx) {
     assert_eq!(std::fs::read_to_string(&file).expect("out"), "device\nfile\nfile\n");
 }
 
-/// N25: a policy on stdin is not the stage's input. An empty policy allows nothing.
+/// N25: a policy on stdin is not the stage's input. One without rules allows nothing.
 fn policy_on_stdin(cx: &Cx) {
     let words =
         |command: &str| ["run", "--policy", "-", "--", "sh", "-c", command].map(str::to_string).to_vec();
@@ -59,8 +59,10 @@ fn policy_on_stdin(cx: &Cx) {
     let ask = format!("cat; {} ask {}:7", cx.probe(), cx.good());
     let done = cx.exeat(words(&ask)).stdin(policy.clone()).run();
     assert!(done.exits(0).stdout().starts_with("HTTP/1.1 200 "), "{done:?}");
+    cx.exeat(words(&ask)).stdin("schema = 1\n").run().exits(0).shows("HTTP/1.1 403 ");
+    // What was to write it may have failed.
     for empty in ["", " \n"] {
-        cx.exeat(words(&ask)).stdin(empty).run().exits(0).shows("HTTP/1.1 403 ");
+        cx.exeat(words(&ask)).stdin(empty).run().exits(2).says("is empty");
     }
     cx.exeat(["run", "--", "cat"]).stdin(policy.clone()).run().exits(0).prints(&policy);
 }

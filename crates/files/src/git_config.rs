@@ -82,75 +82,95 @@ const PLAIN: &[(&str, &[&str])] = &[
             "symlinks",
         ],
     ),
-    ("extensions", &["noop", "objectformat", "partialclone", "refstorage", "worktreeconfig"]),
+    ("extensions", &["noop", "objectformat", "refstorage", "worktreeconfig"]),
     ("fetch", &["prune"]),
     ("index", &["sparse", "version"]),
     ("init", &["defaultbranch"]),
     ("lfs", &["repositoryformatversion"]),
     ("pull", &["ff", "rebase"]),
     ("push", &["autosetupremote", "default"]),
-    (
-        "remote",
-        &[
-            "fetch",
-            "followremotehead",
-            "mirror",
-            "partialclonefilter",
-            "promisor",
-            "prune",
-            "push",
-            "pushurl",
-            "tagopt",
-            "url",
-        ],
-    ),
+    ("remote", &["fetch", "followremotehead", "mirror", "prune", "push", "pushurl", "tagopt", "url"]),
     ("submodule", &["active", "branch", "url"]),
     ("user", &["email", "name"]),
 ];
 
-/// Keys of [`PLAIN`] whose value is a remote.
-const REMOTES: &[&str] = &["pushremote", "pushurl", "remote", "url"];
+/// Keys of [`PLAIN`] whose value is a URL or a path, and those whose value is the name of a remote, or a URL.
+const URLS: &[&str] = &["pushurl", "url"];
+const REMOTES: &[&str] = &["pushremote", "remote"];
+/// Git's own protocols (git-fetch(1), "Git URLs"). For any other git starts a program (gitremote-helpers(7)).
+const PROTOCOLS: &[&[u8]] = &[b"http", b"https", b"ssh", b"git"];
 
-/// Returns whether git reads all of a configuration, and each of its keys is one of [`PLAIN`]. `is_worktree` accepts the value of
-/// `core.worktree`.
-pub(crate) fn is_plain(text: &[u8], is_worktree: impl Fn(&OsStr) -> bool) -> bool {
+/// A value of a configuration that names a place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// `core.worktree`.
+    Worktree(&'a OsStr),
+    /// The path of another repository.
+    Repository(&'a OsStr),
+}
+
+/// Returns whether git reads all of a configuration, and each of its keys is one of [`PLAIN`]. `may_name` accepts places.
+pub(crate) fn is_plain(text: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> bool {
     let mut is_plain = !text.contains(&0);
-    let is_whole = each_entry(text, |section, key, value| {
-        let is_known = is_plain_key(section, key);
+    let is_whole = each_entry(text, |Section { name: section, has_option }, key, value| {
+        // git hands the names of remotes and branches to other commands of git.
+        let is_option = *has_option || value.is_some_and(|value| value.starts_with(b"-"));
+        let is_known = is_plain_key(section, key) && !is_option;
         is_plain &= match value {
-            Some(value) if (section, key) == ("core", "worktree") => is_worktree(OsStr::from_bytes(value)),
-            Some(value) if REMOTES.contains(&key) => is_known && is_plain_remote(value),
+            Some(value) if (section.as_str(), key) == ("core", "worktree") => {
+                may_name(Place::Worktree(OsStr::from_bytes(value)))
+            }
+            Some(value) if URLS.contains(&key) => is_known && is_plain_url(value, &may_name),
+            Some(value) if REMOTES.contains(&key) => {
+                is_known && !value.iter().any(|byte| b"/:".contains(byte))
+            }
             _ => is_known,
         };
     });
     is_whole && is_plain
 }
 
-fn is_plain_key(section: &str, key: &str) -> bool {
-    PLAIN.iter().any(|(known, keys)| *known == section && keys.contains(&key))
+fn is_plain_url(value: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> bool {
+    let scheme = value.windows(3).position(|it| it == b"://").map(|at| value.split_at(at));
+    match scheme {
+        _ if value.windows(2).any(|two| two == b"::") || value.iter().any(u8::is_ascii_control) => false,
+        Some((b"file", rest)) => {
+            may_name(Place::Repository(OsStr::from_bytes(rest.get(3..).unwrap_or_default())))
+        }
+        Some((scheme, _)) => PROTOCOLS.contains(&scheme),
+        // `HOST:PATH` is one for ssh.
+        None if value.split(|byte| *byte == b'/').next().is_some_and(|first| first.contains(&b':')) => true,
+        None => may_name(Place::Repository(OsStr::from_bytes(value))),
+    }
 }
 
-/// Returns whether a remote is a URL of git's own protocols, a path or a name, and not `HELPER::ADDRESS`, for which git starts a program
-/// (gitremote-helpers(7)), nor an option.
-fn is_plain_remote(value: &[u8]) -> bool {
-    let is_control = |byte: &u8| byte.is_ascii_control();
-    !value.starts_with(b"-") && !value.windows(2).any(|two| two == b"::") && !value.iter().any(is_control)
+fn is_plain_key(section: &str, key: &str) -> bool {
+    PLAIN.iter().any(|(known, keys)| *known == section && keys.contains(&key))
 }
 
 /// The settings of a file, in order. What git would refuse ends it.
 pub(crate) fn settings(text: &[u8]) -> Vec<Setting> {
     let mut found = Vec::new();
     each_entry(text, |section, key, value| {
-        found.extend(value.and_then(|value| setting(section, key, value)));
+        found.extend(value.and_then(|value| setting(&section.name, key, value)));
     });
     found
 }
 
+/// A section of a file.
+#[derive(Default)]
+struct Section {
+    /// Its name in lower case, without a subsection.
+    name: String,
+    /// Whether the name of its subsection begins as an option does.
+    has_option: bool,
+}
+
 /// Visits the entries of a file, in order: the section, the key, and the value where there is one. Returns whether git would read all of
 /// it.
-fn each_entry(text: &[u8], mut visit: impl FnMut(&str, &str, Option<&[u8]>)) -> bool {
+fn each_entry(text: &[u8], mut visit: impl FnMut(&Section, &str, Option<&[u8]>)) -> bool {
     let text = lines(text);
-    let mut section = String::new();
+    let mut section = Section::default();
     let mut rest = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     loop {
         rest = rest.trim_ascii_start();
@@ -249,8 +269,8 @@ fn after_line(text: &[u8]) -> &[u8] {
     end.and_then(|end| text.get(end + 1..)).unwrap_or_default()
 }
 
-/// `[section "sub"]`: the section in lower case, and what follows.
-fn header(text: &[u8]) -> Option<(String, &[u8])> {
+/// `[section "sub"]`: the section, and what follows.
+fn header(text: &[u8]) -> Option<(Section, &[u8])> {
     let mut is_quoted = false;
     let mut is_escaped = false;
     for (at, byte) in text.iter().enumerate().skip(1) {
@@ -260,9 +280,12 @@ fn header(text: &[u8]) -> Option<(String, &[u8])> {
             b'"' => is_quoted = !is_quoted,
             b'\n' => return None,
             b']' if !is_quoted => {
-                let mut parts = text.get(1..at)?.split(|byte| b" \t\r.\"".contains(byte));
-                let section = String::from_utf8_lossy(parts.next().unwrap_or_default());
-                return Some((section.to_ascii_lowercase(), text.get(at + 1..)?));
+                let mut parts = text.get(1..at)?.splitn(2, |byte| b" \t\r.\"".contains(byte));
+                let name = String::from_utf8_lossy(parts.next().unwrap_or_default()).to_ascii_lowercase();
+                let more = parts.next().unwrap_or_default();
+                // A backslash may hide it.
+                let first = more.iter().find(|byte| !b" \t\r.\"\\".contains(byte));
+                return Some((Section { name, has_option: first == Some(&b'-') }, text.get(at + 1..)?));
             }
             _ => {}
         }

@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, ResolveFlag, openat, openat2, readlinkat, renameat};
@@ -46,6 +46,7 @@ mod repository;
 mod store;
 
 pub use arrivals::{Arrivals, Mount};
+use changes::Times;
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
 use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath};
@@ -187,12 +188,7 @@ pub struct Watch {
     keeper: Keeper,
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
-    /// The start by a clock that nobody can set.
-    begun: Instant,
-    /// The greatest difference between the clock of the tree and this one.
-    clocks: OnceLock<Duration>,
-    /// The device on which the links of a directory are counted, if the tree is on such a one.
-    counting: OnceLock<Option<u64>>,
+    times: Times,
     /// The other runs, known at the end of this one.
     others: OnceLock<[Box<dyn OtherRuns>; 2]>,
     /// Made when something is to be moved.
@@ -229,9 +225,7 @@ impl Watch {
             directory,
             keeper,
             since,
-            begun: Instant::now(),
-            clocks: OnceLock::new(),
-            counting: OnceLock::new(),
+            times: Times::start(),
             others: OnceLock::new(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),

@@ -368,7 +368,7 @@ fn untrusted_link(pwd: &Path, cwd: &Path, links: &LinkRule, live: &Live) -> Opti
 
 /// Returns whether somebody else than root, who is the caller, may have had a path lead to a directory outside of what is theirs.
 fn may_another_have_led(pwd: &Path, cwd: &Path) -> bool {
-    let above: Vec<&Path> = pwd.ancestors().skip(1).collect();
+    let above: Vec<&Path> = pwd.ancestors().collect();
     let is_others = |dir: &Path| {
         fs::symlink_metadata(dir)
             .is_ok_and(|meta| meta.uid() != 0 || meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0)

@@ -95,6 +95,13 @@ fn nested(cx: &Cx) {
         while {add} -A && git commit -qm sub && [ $PWD != $top ]; do cd ..; done"
     );
     attack(cx, "", &stage, "git status");
+    // Below the directory of another system, and in the modules of a new one.
+    let stage = format!("mkdir .hg; (cd .hg; {EVIL}); {add} .hg/x; git commit -qm sub");
+    attack(cx, "", &stage, "git status");
+    // A remote is a repository among git's own files.
+    let stage = r#"git init -q --bare .git/objects/e.git; printf '#!/bin/sh\ntouch %s\n' "$MARK" > .git/objects/e.git/hooks/pre-receive; chmod +x .git/objects/e.git/hooks/pre-receive
+        git init -q s; cd s; git commit -q --allow-empty -m x; git remote add origin ../.git/objects/e.git"#;
+    attack(cx, "", stage, "cd s; git push origin HEAD");
     // Mercurial enters its own.
     let stage = r#"hg init x/y/z; (cd x/y/z; echo x > x; hg add -q x; hg commit -u a -m x; printf 'import os\nos.system("touch %s")\n' "$MARK" > e.py; printf '[extensions]\ne = %s/e.py\n' $PWD > .hg/hgrc)
         echo 'x/y/z = x/y/z' > .hgsub; hg --config extensions.e=! add -q .hgsub"#;
@@ -179,12 +186,14 @@ fn tools(cx: &Cx) {
 fn keep_clone(cx: &Cx) {
     let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
     let make = "git init -q; git commit -q --allow-empty -m 1; git init -q sub; git -C sub commit -q --allow-empty -m 1
-        git -c advice.addEmbeddedRepo=false add sub; git commit -qm sub; git init -q --bare up";
+        git -c advice.addEmbeddedRepo=false add sub; git commit -qm sub; git init -q --bare ../up";
     cx.outside(["bash", "-ec", &format!("{env}{make}")]).cwd(cx.dir()).run().exits(0);
+    let up = cx.dir().with_file_name("up");
+    let up = up.to_str().expect("ASCII");
     let stage = format!(
-        "{env}mkdir deps; git clone -q up deps/x; git clone -q up deps/a/b/c/d; git -C deps/a/b/c/d config user.name x; git init -q new/a/b; echo 1 > sub/f"
+        "{env}mkdir deps; git clone -q {up} deps/x; git clone -q {up} deps/a/b/c/d; git -C deps/a/b/c/d config user.name x; git init -q new/a/b; echo 1 > sub/f"
     );
-    let done = cx.sh(&[], &stage).run();
+    let done = cx.exeat(["run", "--ro", up, "--", "sh", "-ec", &stage]).run();
     done.exits(0);
     let kept = ["deps/x", "sub", "deps/a/b/c/d", "new/a/b"];
     for name in kept.map(|name| format!("{name}/.git/config")) {

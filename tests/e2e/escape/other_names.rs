@@ -43,7 +43,7 @@ fn attack(cx: &Cx) {
     fs::remove_dir(&alias).expect("nothing is left mounted");
 
     // A read-only path of a tree is read-only wherever another mount shows the tree or a part of it.
-    let made = "git init -q .; mkdir -p a/b/c/d/tree e/f/g/h/git .vscode; echo old >.envrc; echo old >.vscode/x; echo old >.git/hooks/x; : >own.toml";
+    let made = "git init -q .; mkdir -p a/b/c/d/tree e/f/g/h/git .vscode; echo old >.envrc; echo old >.vscode/x; echo old >.git/hooks/x; echo schema = 1 >own.toml";
     cx.outside(["sh", "-c", made]).run().exits(0);
     let dir = cx.dir().display();
     let mounts = format!("mount --bind {dir} {dir}/a/b/c/d/tree; mount --bind {dir}/.git {dir}/e/f/g/h/git");

@@ -136,7 +136,9 @@ fn empty_directories(cx: &Cx) {
 /// A repository that was set aside during the run is back. The parts that git obeys are still aside, and can be
 /// restored.
 fn given_back(cx: &Cx) {
-    let done = cx.sh(&[], "git init -q . && until [ -e .git/config ]; do :; done; sleep 1").run();
+    let done = cx
+        .sh(&[], "git init -q . && until [ -e .git/config ]; do :; done; sleep 1; git config core.pager x")
+        .run();
     done.exits(0).says(".git/config` was moved");
     let listed = cx.exeat_plain(["state", "list", "--format", "json"]).run();
     let listed: Value = serde_json::from_str(&listed.stdout()).expect("JSON");

@@ -1,18 +1,19 @@
-//! Entries of a tree that have changed since the stage started, by the times that the kernel keeps: nobody can set these.
+//! Entries of a tree that have changed since the stage started, by the times that the kernel keeps: no stage can set these back.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, fstat, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
 };
 
 use super::Watch;
-use super::descriptors::{let_in, open_above};
+use super::descriptors::{kind, let_in, open_above};
 
 /// The greatest difference between the clock of a file system, which may be another machine's, and that of this process.
 const CLOCKS: Duration = Duration::from_secs(300);
@@ -23,6 +24,25 @@ const LOCAL: [FsType; 5] =
     [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC];
 /// File systems on which a directory without directories has two links.
 const COUNTING: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
+
+/// The facts about the times of a tree.
+#[derive(Debug)]
+pub(super) struct Times {
+    /// The start, by a clock that nobody can set.
+    begun: Instant,
+    /// The greatest difference between the clock of the tree and this one.
+    clocks: OnceLock<Duration>,
+    /// The device on which the links of a directory are counted, if the tree is on such a one.
+    counting: OnceLock<Option<u64>>,
+    is_tmpfs: OnceLock<bool>,
+}
+
+impl Times {
+    pub(super) fn start() -> Self {
+        let (clocks, counting, is_tmpfs) = Default::default();
+        Self { begun: Instant::now(), clocks, counting, is_tmpfs }
+    }
+}
 
 impl Watch {
     /// Returns whether the stage may have put something at a path in a repository's directory, or changed it. It cannot set the time of a
@@ -41,14 +61,22 @@ impl Watch {
         path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed)
     }
 
+    /// Returns whether the file system does not note a change that is made by a memory map. A tmpfs does not (mm/shmem.c).
+    pub(super) fn keeps_no_times(&self) -> bool {
+        *self.times.is_tmpfs.get_or_init(|| file_system(&self.tree) == Some(TMPFS_MAGIC))
+    }
+
     /// Returns whether an entry has changed since the start, or may have: a clock may differ from this machine's, and this one may have been
     /// set back.
     pub(super) fn may_have_changed(&self, stat: &FileStat) -> bool {
+        if self.keeps_no_times() && kind(stat) == SFlag::S_IFREG {
+            return true;
+        }
         let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_ctime).unwrap_or(0));
-        let differ = *self.clocks.get_or_init(|| {
+        let differ = *self.times.clocks.get_or_init(|| {
             let is_local = file_system(&self.tree).is_some_and(|fs| LOCAL.contains(&fs));
             let passed = self.since.elapsed().unwrap_or_default();
-            let set_back = self.begun.elapsed().saturating_sub(passed);
+            let set_back = self.times.begun.elapsed().saturating_sub(passed);
             set_back + if is_local { OWN_CLOCK } else { CLOCKS }
         });
         changed + differ >= self.since
@@ -56,7 +84,7 @@ impl Watch {
 
     /// Returns whether a directory has no directories in it, and nothing has come into it during the run.
     pub(super) fn is_old_leaf(&self, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
-        let counting = self.counting.get_or_init(|| {
+        let counting = self.times.counting.get_or_init(|| {
             let is_counting = file_system(&self.tree).is_some_and(|fs| COUNTING.contains(&fs));
             fstat(&self.tree).ok().filter(|_| is_counting).map(|stat| stat.st_dev)
         });
@@ -93,7 +121,7 @@ mod tests {
         let mut watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let moved = fs::metadata(root.join("c")).unwrap().ctime();
         watch.since = UNIX_EPOCH + Duration::from_secs(u64::try_from(moved).unwrap()) + OWN_CLOCK;
-        watch.begun = std::time::Instant::now();
+        watch.times.begun = Instant::now();
         let paths = ["c/index", "c/none", "old/index", "a/index", "old/none"];
         let are_changed =
             paths.map(|path| watch.is_changed_in(Path::new(path).parent().unwrap(), Path::new(path)));

@@ -78,7 +78,7 @@ impl Watch {
                 let is_protected = known.contains(worktree.as_path());
                 let is_new = !is_protected && !self.had_held(&worktree);
                 if !is_protected {
-                    found.extend(self.settle_worktree(&worktree));
+                    found.extend(self.settle_worktree(&worktree, |_| true));
                 }
                 let place = worktree.join(GITDIR);
                 if let Some(gitdir) = gitdir_of(&self.tree, &worktree)
@@ -113,7 +113,7 @@ impl Watch {
 
     /// Whether a file that names paths is as it was at the start.
     pub(super) fn is_as_it_was(&self, path: &Path) -> bool {
-        let file = naming_file(&self.tree, path, self.keys);
+        let file = naming_file(&self.tree, path, self.keys).filter(|_| !self.keeps_no_times());
         file.is_some_and(|file| self.contents.iter().any(|it| it.has_naming_file(file)))
     }
 
@@ -168,7 +168,7 @@ impl Watch {
 
     /// Moves the files of a worktree that git does not make here. A worktree shares all but a few files with its repository, so git makes
     /// no configuration for it, and always a `commondir` that leads to the repository.
-    fn settle_worktree(&self, worktree: &Path) -> Vec<Leftover> {
+    pub(super) fn settle_worktree(&self, worktree: &Path, is_new: impl Fn(&Path) -> bool) -> Vec<Leftover> {
         let is_usual = || {
             let dir = open_beneath(&self.tree, worktree)?;
             let mut text = Vec::new();
@@ -179,11 +179,11 @@ impl Watch {
         };
         // Without a `commondir`, git treats it as a complete repository.
         if !is_usual().unwrap_or(false) && !self.is_as_it_was(&worktree.join("commondir")) {
-            return self.settle_obeyed(worktree, |_| true);
+            return self.settle_obeyed(worktree, is_new);
         }
         let config = worktree.join(CONFIG);
         let may = |above: BorrowedFd<'_>, _: &OsStr, _: &FileStat| {
-            self.is_as_it_was(&config) || self.may_stay(worktree, CONFIG, above)
+            self.is_as_it_was(&config) || !is_new(&config) || self.may_stay(worktree, CONFIG, above)
         };
         self.settle_at(&config, may).into_iter().collect()
     }

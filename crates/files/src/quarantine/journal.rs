@@ -12,12 +12,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use super::changes::Times;
 use super::descriptors::FileId;
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
@@ -103,9 +104,7 @@ impl Entry {
             directory: self.directory,
             keeper: keeper.clone(),
             since: self.since,
-            begun: Instant::now(),
-            clocks: OnceLock::new(),
-            counting: OnceLock::new(),
+            times: Times::start(),
             others: OnceLock::new(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),

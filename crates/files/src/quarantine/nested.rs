@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -14,7 +14,8 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
-use super::modules::{GITDIR, GitDir, gitdir_of, is_gits_own};
+use super::git_names::WORKTREES;
+use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::store::{DIRECTORY, is_strange};
 use super::{Leftover, Watch, is_repository};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
@@ -70,7 +71,13 @@ impl Watch {
     pub(super) fn settle_nested(&self, nested: &Nested, judged: &BTreeSet<PathBuf>) -> Vec<Leftover> {
         let mut found = Vec::new();
         for git in &nested.dirs {
-            found.extend(self.settle_obeyed(&git.path, |path| self.is_changed_in(&git.path, path)));
+            let is_new = |path: &Path| self.is_changed_in(&git.path, path);
+            let is_worktree = git.path.parent().is_some_and(|above| above.ends_with(WORKTREES));
+            found.extend(if is_worktree {
+                self.settle_worktree(&git.path, is_new)
+            } else {
+                self.settle_obeyed(&git.path, is_new)
+            });
             let gitdir = git.path.join(GITDIR);
             if self.is_changed_in(&git.path, &gitdir)
                 && let Some(to) = gitdir_of(&self.tree, &git.path)
@@ -144,21 +151,21 @@ impl Search<'_> {
         }
         let has = |name: &str| self.stat(dir, OsStr::new(name)).is_ok();
         let is_known = self.is_known(at);
-        // What is directly in a repository's directory is git's own, but for a bare one that is a working tree, too.
         let is_git = at.file_name().is_some_and(|name| name.eq_ignore_ascii_case(GIT_LINK));
+        // git makes no repository among what is its own. Submodules may have these names, too.
+        let holds_own = is_git || is_in_git && is_git_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
         if !is_known && (is_git || is_repository(has)) {
             self.found.dirs.push(GitDir { path: at.into(), config: at.into(), is_new: true });
         }
         for (name, is_git) in directories {
             if !is_git && REPOSITORIES.iter().any(|known| name == *known) {
-                self.found.others.extend(Some(at.join(name)).filter(|at| !self.is_covered(at)));
-                continue;
+                self.found.others.extend(Some(at.join(&name)).filter(|at| !self.is_covered(at)));
             }
             let is_searched = if is_git {
                 // The others' submodules and worktrees are searched for there.
                 !self.is_known(&at.join(&name))
             } else if is_in_git {
-                !is_gits_own(&name) || name == super::git_names::WORKTREES
+                !(holds_own && is_gits_own(&name)) || name == WORKTREES
             } else {
                 !self.is_leaf(dir.as_fd(), &name) && !self.is_quarantine(dir, &name)
             };

@@ -12,7 +12,8 @@ use nix::dir::Type;
 use super::Watch;
 use super::descriptors::{entries, let_in, open_at, open_beneath, open_file};
 use super::git_names::MODULES;
-use crate::git_config;
+use super::store::DIRECTORY;
+use crate::git_config::{self, Place};
 use crate::protected::{GIT, GIT_LINK};
 use crate::walk::clean;
 
@@ -58,7 +59,22 @@ impl Watch {
         file.take(CONFIG).read_to_end(&mut text)?;
         // By another name it could be written later.
         let is_alone = meta.nlink() == 1 && meta.len() < CONFIG;
-        Ok(is_alone && git_config::is_plain(&text, |to| self.is_submodules_tree(git, to)))
+        Ok(is_alone
+            && git_config::is_plain(&text, |place| match place {
+                Place::Worktree(to) => self.is_submodules_tree(git, to),
+                Place::Repository(at) => self.is_elsewhere(git, at),
+            }))
+    }
+
+    /// Returns whether a repository, by its path from a working tree, is there and lies outside of the tree. A stage could replace one in the
+    /// tree, also by a link.
+    fn is_elsewhere(&self, git: &Path, at: &OsStr) -> bool {
+        let work = git.parent().filter(|_| git.ends_with(GIT_LINK));
+        // git stands in the working tree, or else in the repository.
+        let real = self.missing.tree.join(work.unwrap_or(git)).join(at).canonicalize();
+        real.is_ok_and(|real| {
+            !real.starts_with(&self.missing.tree) && !real.iter().any(|part| part == DIRECTORY)
+        })
     }
 
     /// Returns whether the working tree of a submodule is where git makes it: in the tree, through no link, and in no repository's

@@ -115,6 +115,8 @@ struct Search<'a> {
     keys: Keys,
     /// Directories of the caller's that the stage has closed are opened for it.
     opens: bool,
+    /// Whether the stage has ended: then objects are searched where there are directories among them.
+    is_end: bool,
     budget: Budget,
 }
 
@@ -196,7 +198,12 @@ impl Search<'_> {
                     listed.links.push(Link { name, mark, is_old_head });
                 }
             } else if is(Type::Directory, SFlag::S_IFDIR) {
-                if is_searched(repository, at, &name) {
+                let has_directories = || {
+                    fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+                        .is_ok_and(|it| it.st_nlink > 2)
+                };
+                let is_of_objects = self.is_end && is_fan_out(&name);
+                if is_searched(repository, at, &name) || is_of_objects && has_directories() {
                     let path = at.join(&name);
                     let Some(bytes) = self.budget.bytes.checked_sub(path.as_os_str().len()) else {
                         return false;
@@ -278,7 +285,7 @@ impl Contents {
 
     fn within(budget: Budget, tree: &File, repository: &Path, keys: Keys) -> Self {
         let mut found = Self::default();
-        let search = Search { tree, keys, opens: true, budget };
+        let search = Search { tree, keys, opens: true, is_end: false, budget };
         let unread = search.each(repository, |at, _, listed| {
             found.directories.push(at.to_path_buf());
             found.links.extend(listed.links.iter().map(|link| link.mark));

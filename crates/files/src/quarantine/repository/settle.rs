@@ -12,9 +12,10 @@ use nix::sys::stat::{SFlag, fstatat};
 use super::{BUDGET, Budget, Contents, Keys, Link, Listed, Search};
 use crate::names::open_plain;
 use crate::quarantine::descriptors::{entries, kind, let_in};
+use crate::quarantine::git_names::WORKTREES;
 use crate::quarantine::leftovers::{Leftover, Leftovers};
 use crate::quarantine::modules::GitDir;
-use crate::quarantine::{Missing, Watch};
+use crate::quarantine::{Missing, Watch, is_repository};
 
 /// Repositories that hold more than is looked at, or a directory of the caller's that is closed: of the links that a stage makes
 /// in them not all would be moved. A line for each; changes nothing.
@@ -22,7 +23,7 @@ pub fn beyond_search(missing: &Missing) -> Vec<String> {
     let Ok(tree) = open_plain(&missing.tree) else { return Vec::new() };
     let (tree, keys) = (File::from(tree), Keys::draw());
     let is_beyond = |name: &&String| {
-        let search = Search { tree: &tree, keys, opens: false, budget: BUDGET };
+        let search = Search { tree: &tree, keys, opens: false, is_end: false, budget: BUDGET };
         !search.each(Path::new(name), |_, _, _| ()).is_empty()
     };
     let beyond = missing.repositories.iter().filter(is_beyond);
@@ -87,8 +88,16 @@ impl Watch {
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        let search = Search { tree: &self.tree, keys: self.keys, opens: true, budget };
+        let search = Search { tree: &self.tree, keys: self.keys, opens: true, is_end: true, budget };
+        let mut inside = Vec::new();
         let unread = search.each(repository, |at, dir, Listed { links, operation }| {
+            // A remote may lead to it.
+            let is_there =
+                |name: &str| let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok();
+            let is_worktree = at.parent().is_some_and(|above| above.ends_with(WORKTREES));
+            if at != repository && !is_worktree && is_repository(is_there) {
+                inside.push(at.to_path_buf());
+            }
             let is_new = |link: &Link| {
                 !link.is_old_head
                     && match before {
@@ -120,6 +129,10 @@ impl Watch {
                 told.add(stays(self.missing.tree.join(at), OPERATION));
             }
         });
+        for at in inside {
+            let found = self.settle_obeyed(&at, |path| self.is_changed_in(&at, path));
+            found.into_iter().for_each(|found| told.add(found));
+        }
         if !unread.is_empty() {
             told.add_always(stays(self.missing.tree.join(repository), CUT));
         }

@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::AsFd as _;
 
 use nix::dir::Type;
-use nix::sys::stat::SFlag;
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{SFlag, fstatat};
 
 use super::{ANNEX, LFS, OBJECTS};
 use crate::quarantine::descriptors::{entries, kind, let_in, open_beneath};
 use crate::quarantine::modules::GitDir;
-use crate::quarantine::{Leftover, Leftovers, Watch};
+use crate::quarantine::{Leftover, Leftovers, Watch, is_repository};
 
 /// Directories that are opened, and names in these, in one repository: about half a second.
 const DIRECTORIES: usize = 1 << 15;
@@ -32,6 +33,13 @@ impl Watch {
                     moved: Err(io::Error::other(why)),
                 });
                 return;
+            }
+            let is_there = |name: &str| {
+                let_in(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok()
+            };
+            if is_repository(is_there) {
+                let found = self.settle_obeyed(&at, |path| self.is_changed_in(&at, path));
+                found.into_iter().for_each(|found| told.add(found));
             }
             let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { continue };
             for (name, known) in listed.flatten().take(names).collect::<Vec<_>>() {

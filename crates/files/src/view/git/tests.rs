@@ -1,7 +1,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::git_config::{Setting, settings};
+use crate::git_config::{Place, Setting, settings};
 
 fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
     obeyed(tree, everywhere, &Lookups::default())
@@ -609,5 +609,45 @@ fn l18_limits_how_far_the_paths_in_a_configuration_are_followed() {
             assert!(!is_spent && left.len() == 1 && left[0].len() < 1000, "{left:?}");
             assert!(left[0].contains("longer than 4095 bytes"), "{left:?}");
         }
+    }
+}
+
+#[test]
+fn b14_a_plain_configuration_names_no_program() {
+    let is_plain = |text: &str| {
+        crate::git_config::is_plain(text.as_bytes(), |place| match place {
+            Place::Worktree(to) => to == "../s",
+            Place::Repository(at) => at == "/up" || at == "../up",
+        })
+    };
+    for text in [
+        "",
+        "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tworktree = ../s\n",
+        "[remote \"origin\"]\n\turl = https://example.test/x.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n",
+        "[remote \"a-b\"]\nurl = git@example.test:x/y.git\n[branch \"main\"]\nremote = a-b\nmerge = refs/heads/main\n",
+        "[user]\nname = A\nemail = a@example.test ; comment\n[pull]\nrebase\n",
+        "[remote \"o\"]\nurl = ../up\npushurl = file:///up\n",
+    ] {
+        assert!(is_plain(text), "{text}");
+    }
+    for text in [
+        "[core]\nfsmonitor = x\n",
+        "[core]\nworktree = ../t\n",
+        "[include]\npath = x\n",
+        "[remote \"--upload-pack=x\"]\nurl = y\n",
+        "[remote \"\\--upload-pack=x\"]\nurl = y\n",
+        "[remote.--upload-pack]\nurl = y\n",
+        "[extensions]\npartialClone = origin\n",
+        "[remote \"o\"]\nurl = x://y\n",
+        "[remote \"o\"]\nurl = ./in/the/tree\n",
+        "[branch \"main\"]\nremote = ./x\n",
+        "[branch \"main\"]\nremote = --upload-pack=x\n",
+        "[remote \"o\"]\nurl = ext::sh -c x\n",
+        "[remote \"o\"]\nuploadpack = x\n",
+        "[user]\nname = \"a\0b\"\n",
+        "[user]\nname = a\nbroken\"\n",
+        "name = a\n",
+    ] {
+        assert!(!is_plain(text), "{text}");
     }
 }
