@@ -44,9 +44,9 @@ mod plain;
 mod pointers;
 mod repository;
 mod store;
+mod times;
 
 pub use arrivals::{Arrivals, Mount};
-use changes::Times;
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
 use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath};
@@ -66,6 +66,7 @@ use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
+use times::Times;
 
 /// Entries of a directory that are compared with a pattern.
 pub const MAX_ENTRIES: usize = 1 << 16;

@@ -1,48 +1,17 @@
 //! Entries of a tree that have changed since the stage started, by the times that the kernel keeps: no stage can set these back.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
-use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
-};
+use nix::sys::statfs::TMPFS_MAGIC;
 
 use super::Watch;
 use super::descriptors::{kind, let_in, open_above};
-
-/// The greatest difference between the clock of a file system, which may be another machine's, and that of this process.
-const CLOCKS: Duration = Duration::from_secs(300);
-/// The greatest difference on a file system of this kernel. Times are compared in seconds.
-const OWN_CLOCK: Duration = Duration::from_secs(2);
-/// File systems that take the time from this kernel.
-const LOCAL: [FsType; 5] =
-    [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC];
-/// File systems on which a directory without directories has two links.
-const COUNTING: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
-
-/// The facts about the times of a tree.
-#[derive(Debug)]
-pub(super) struct Times {
-    /// The start, by a clock that nobody can set.
-    begun: Instant,
-    /// The greatest difference between the clock of the tree and this one.
-    clocks: OnceLock<Duration>,
-    /// The device on which the links of a directory are counted, if the tree is on such a one.
-    counting: OnceLock<Option<u64>>,
-    is_tmpfs: OnceLock<bool>,
-}
-
-impl Times {
-    pub(super) fn start() -> Self {
-        let (clocks, counting, is_tmpfs) = Default::default();
-        Self { begun: Instant::now(), clocks, counting, is_tmpfs }
-    }
-}
+use super::times::{CLOCKS, COUNTING, LOCAL, OWN_CLOCK, file_system};
 
 impl Watch {
     /// Returns whether the stage may have put something at a path in a repository's directory, or changed it. It cannot set the time of a
@@ -93,11 +62,6 @@ impl Watch {
     }
 }
 
-/// Returns the kind of file system that a tree is in.
-fn file_system(tree: impl AsFd) -> Option<FsType> {
-    fstatfs(tree).ok().map(|fs| fs.filesystem_type())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -121,7 +85,7 @@ mod tests {
         let mut watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let moved = fs::metadata(root.join("c")).unwrap().ctime();
         watch.since = UNIX_EPOCH + Duration::from_secs(u64::try_from(moved).unwrap()) + OWN_CLOCK;
-        watch.times.begun = Instant::now();
+        watch.times.begun = std::time::Instant::now();
         let paths = ["c/index", "c/none", "old/index", "a/index", "old/none"];
         let are_changed =
             paths.map(|path| watch.is_changed_in(Path::new(path).parent().unwrap(), Path::new(path)));

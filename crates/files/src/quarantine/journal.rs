@@ -18,12 +18,12 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use super::changes::Times;
 use super::descriptors::FileId;
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
+use super::times::Times;
 use super::{FurtherDown, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch, finish_until};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};

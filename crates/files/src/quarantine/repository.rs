@@ -365,7 +365,10 @@ mod tests {
 
         fn settle(&self, before: &Contents, budget: Budget, mut left: usize) -> Vec<(String, bool)> {
             let mut told = Leftovers::default();
-            self.watch.settle_within(budget, Path::new(".git"), Some(before), &mut left, &mut told);
+            if self.watch.settle_within(budget, Path::new(".git"), Some(before), &mut left, &mut told) {
+                let moved = Err(std::io::Error::other("too much"));
+                told.add_always(super::super::Leftover { path: self.root.join(".git"), moved });
+            }
             let name = |path: &Path| path.strip_prefix(&self.root).unwrap().to_str().unwrap().to_owned();
             told.named.iter().map(|it| (name(&it.path), it.moved.is_ok())).collect()
         }

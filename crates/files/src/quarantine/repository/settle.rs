@@ -48,7 +48,9 @@ impl Watch {
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        self.settle_within(BUDGET, Path::new(repository), Some(before), left, told);
+        if self.settle_within(BUDGET, Path::new(repository), Some(before), left, told) {
+            told.add_always(stays(self.missing.tree.join(repository), CUT));
+        }
     }
 
     /// Moves the links aside in directories of submodules that came during the run.
@@ -61,7 +63,9 @@ impl Watch {
         let modules: Vec<&GitDir> = held.iter().filter(|it| it.is_new && it.path == it.config).collect();
         let budget = Budget { names: MODULES / modules.len().max(1), ..BUDGET };
         for module in modules {
-            self.settle_within(budget, &module.path, Some(&Contents::default()), left, told);
+            if self.settle_within(budget, &module.path, Some(&Contents::default()), left, told) {
+                told.add_always(stays(self.missing.tree.join(&module.path), CUT));
+            }
         }
     }
 
@@ -73,13 +77,17 @@ impl Watch {
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        let budget = Budget { names: MODULES / nested.len().max(1), ..BUDGET };
+        let budget = Budget { names: (MODULES / nested.len().max(1)).max(LEAST), ..BUDGET };
+        let mut is_cut = false;
         for git in nested {
-            self.settle_within(budget, &git.path, None, left, told);
+            is_cut |= self.settle_within(budget, &git.path, None, left, told);
+        }
+        if is_cut {
+            told.add_always(stays(self.missing.tree.clone(), CUT_BELOW));
         }
     }
 
-    /// `before` are the contents at the start. If they are not known, what has not changed since is passed over.
+    /// Returns whether it held too much to be searched. `before` are the contents at the start. If they are not known, what has not changed since is passed over.
     pub(super) fn settle_within(
         &self,
         budget: Budget,
@@ -87,7 +95,7 @@ impl Watch {
         before: Option<&Contents>,
         left: &mut usize,
         told: &mut Leftovers,
-    ) {
+    ) -> bool {
         let search = Search { tree: &self.tree, keys: self.keys, opens: true, is_end: true, budget };
         let mut inside = Vec::new();
         let unread = search.each(repository, |at, dir, Listed { links, operation }| {
@@ -133,9 +141,7 @@ impl Watch {
             let found = self.settle_obeyed(&at, |path| self.is_changed_in(&at, path));
             found.into_iter().for_each(|found| told.add(found));
         }
-        if !unread.is_empty() {
-            told.add_always(stays(self.missing.tree.join(repository), CUT));
-        }
+        !unread.is_empty()
     }
 }
 
@@ -153,6 +159,8 @@ impl Watch {
 
 /// Names that are read in all new submodules together: about 120 ms.
 const MODULES: usize = 1 << 18;
+/// Names that are read in each repository that was not known.
+const LEAST: usize = 1 << 12;
 const UNKNOWN: &str =
     "a symbolic link, and the repository held too much to tell whose it is: git writes through it";
 const TOO_MANY: &str = "a symbolic link, and too many others were moved before it: git writes through it";
@@ -160,6 +168,9 @@ const OPERATION: &str = "the stage began or changed what git has not finished th
                          before you have git continue or abort it";
 const CUT: &str = "it holds too much to be searched for symbolic links, through which git would write, and for rebases that the \
                    stage began";
+
+const CUT_BELOW: &str =
+    "repositories in it hold too much to be searched for symbolic links, through which git would write";
 
 fn stays(path: PathBuf, why: &str) -> Leftover {
     Leftover { path, moved: Err(io::Error::other(why)) }

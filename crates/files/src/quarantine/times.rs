@@ -1,0 +1,43 @@
+//! What is known about the times that a file system keeps.
+
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
+};
+
+/// The greatest difference between the clock of a file system, which may be another machine's, and that of this process.
+pub(super) const CLOCKS: Duration = Duration::from_secs(300);
+/// The greatest difference on a file system of this kernel. Times are compared in seconds.
+pub(super) const OWN_CLOCK: Duration = Duration::from_secs(2);
+/// File systems that take the time from this kernel.
+pub(super) const LOCAL: [FsType; 5] =
+    [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC];
+/// File systems on which a directory without directories has two links.
+pub(super) const COUNTING: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
+
+/// The facts about the times of a tree.
+#[derive(Debug)]
+pub(super) struct Times {
+    /// The start, by a clock that nobody can set.
+    pub(super) begun: Instant,
+    /// The greatest difference between the clock of the tree and this one.
+    pub(super) clocks: OnceLock<Duration>,
+    /// The device on which the links of a directory are counted, if the tree is on such a one.
+    pub(super) counting: OnceLock<Option<u64>>,
+    pub(super) is_tmpfs: OnceLock<bool>,
+}
+
+impl Times {
+    pub(super) fn start() -> Self {
+        let (clocks, counting, is_tmpfs) = Default::default();
+        Self { begun: Instant::now(), clocks, counting, is_tmpfs }
+    }
+}
+
+/// Returns the kind of file system that a tree is in.
+pub(super) fn file_system(tree: impl AsFd) -> Option<FsType> {
+    fstatfs(tree).ok().map(|fs| fs.filesystem_type())
+}
