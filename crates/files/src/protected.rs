@@ -236,9 +236,10 @@ pub const GROUPS: &[Group] = &[
             ".local.vimrc",
             ".vimrc.local",
             ".vimspector.json",
+            ".lite_project.lua",
         ],
     ),
-    group("build servers", WhenStarted, &[".bsp", ".bloop"]),
+    group("build servers", WhenStarted, &[".bsp", ".bloop", "buildServer.json"]),
     group("aider", WhenStarted, &[".aider.conf.yml"]),
     group("exeat", WhenStarted, &[".exeat.toml", "egress.lock"]),
     group(
@@ -300,6 +301,9 @@ pub const GROUPS: &[Group] = &[
             ".Rprofile",
             ".Renviron",
             ".RData",
+            ".psysh.php",
+            "readline.py",
+            "rlcompleter.py",
         ],
     ),
     group(
