@@ -162,10 +162,9 @@ impl<'a> Reading<'a> {
         };
         // A caller who names a policy has made a choice.
         if !named.is_empty() {
-            if named.iter().any(is_it) {
-                return Ok(None);
+            if !named.iter().any(is_it) {
+                self.inspect(&path);
             }
-            self.inspect(&path);
             return Ok(None);
         }
         self.inspect(&path);

@@ -167,6 +167,11 @@ pub fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
     is_there(head) && (is_there(commondir) || is_there(objects) && is_there(refs))
 }
 
+/// Returns whether git takes an open directory for a repository.
+fn is_open_repository(dir: BorrowedFd<'_>) -> bool {
+    is_repository(|name| let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok())
+}
+
 /// Knows what the stages of other runs made.
 trait OtherRuns: std::fmt::Debug + Send + Sync {
     /// Whether one of these runs watches a path, and its stage may have made the entry there.

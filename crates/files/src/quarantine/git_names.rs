@@ -13,6 +13,11 @@ use super::descriptors::open_file;
 pub(super) const MODULES: &str = "modules";
 /// The directory of linked worktrees.
 pub(super) const WORKTREES: &str = "worktrees";
+/// Returns whether a place in a repository is the directory of a linked worktree.
+pub(super) fn is_worktree(at: &Path) -> bool {
+    at.parent().is_some_and(|above| above.ends_with(WORKTREES))
+}
+
 /// The configuration of a worktree, and the file that leads to its repository.
 pub(super) const OF_WORKTREE: [&str; 2] = ["config.worktree", "commondir"];
 /// The paths that git tracks.

@@ -117,6 +117,11 @@ impl Watch {
         file.is_some_and(|file| self.contents.iter().any(|it| it.has_naming_file(file)))
     }
 
+    /// Moves aside what git obeys in a directory of a repository, if it came or changed during the run and is not as git makes it.
+    pub(super) fn settle_changed(&self, dir: &Path) -> Vec<Leftover> {
+        self.settle_obeyed(dir, |path| self.is_changed_in(dir, path))
+    }
+
     /// Moves aside what git obeys in a directory of a repository, of these names, and is not as git makes it.
     pub(super) fn settle_obeyed(&self, dir: &Path, is_new: impl Fn(&Path) -> bool) -> Vec<Leftover> {
         let names = obeyed_in_git().map(|name| (name, dir.join(name))).filter(|(_, path)| is_new(path));

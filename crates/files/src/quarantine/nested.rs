@@ -14,10 +14,10 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
-use super::git_names::WORKTREES;
+use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::store::{DIRECTORY, is_strange};
-use super::{Leftover, Watch, is_repository};
+use super::{Leftover, Watch, is_open_repository};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
 use crate::walk::clean;
 
@@ -71,12 +71,10 @@ impl Watch {
     pub(super) fn settle_nested(&self, nested: &Nested, judged: &BTreeSet<PathBuf>) -> Vec<Leftover> {
         let mut found = Vec::new();
         for git in &nested.dirs {
-            let is_new = |path: &Path| self.is_changed_in(&git.path, path);
-            let is_worktree = git.path.parent().is_some_and(|above| above.ends_with(WORKTREES));
-            found.extend(if is_worktree {
-                self.settle_worktree(&git.path, is_new)
+            found.extend(if is_worktree(&git.path) {
+                self.settle_worktree(&git.path, |path| self.is_changed_in(&git.path, path))
             } else {
-                self.settle_obeyed(&git.path, is_new)
+                self.settle_changed(&git.path)
             });
             let gitdir = git.path.join(GITDIR);
             if self.is_changed_in(&git.path, &gitdir)
@@ -149,12 +147,11 @@ impl Search<'_> {
                 (true, is_git) => directories.push((name, is_git)),
             }
         }
-        let has = |name: &str| self.stat(dir, OsStr::new(name)).is_ok();
         let is_known = self.is_known(at);
         let is_git = at.file_name().is_some_and(|name| name.eq_ignore_ascii_case(GIT_LINK));
         // git makes no repository among what is its own. Submodules may have these names, too.
         let holds_own = is_git || is_in_git && is_git_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-        if !is_known && (is_git || is_repository(has)) {
+        if !is_known && (is_git || is_open_repository(dir.as_fd())) {
             self.found.dirs.push(GitDir { path: at.into(), config: at.into(), is_new: true });
         }
         for (name, is_git) in directories {

@@ -1,4 +1,4 @@
-//! What is known about the times that a file system keeps.
+//! Facts about the times that a file system keeps.
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;

@@ -12,10 +12,10 @@ use nix::sys::stat::{SFlag, fstatat};
 use super::{BUDGET, Budget, Contents, Keys, Link, Listed, Search};
 use crate::names::open_plain;
 use crate::quarantine::descriptors::{entries, kind, let_in};
-use crate::quarantine::git_names::WORKTREES;
+use crate::quarantine::git_names::is_worktree;
 use crate::quarantine::leftovers::{Leftover, Leftovers};
 use crate::quarantine::modules::GitDir;
-use crate::quarantine::{Missing, Watch, is_repository};
+use crate::quarantine::{Missing, Watch, is_open_repository};
 
 /// Repositories that hold more than is looked at, or a directory of the caller's that is closed: of the links that a stage makes
 /// in them not all would be moved. A line for each; changes nothing.
@@ -87,7 +87,8 @@ impl Watch {
         }
     }
 
-    /// Returns whether it held too much to be searched. `before` are the contents at the start. If they are not known, what has not changed since is passed over.
+    /// Moves aside what is new in one repository. `before` are the contents at the start; if they are not known, what has not changed since is
+    /// passed over. Returns whether the repository held too much to be searched.
     pub(super) fn settle_within(
         &self,
         budget: Budget,
@@ -100,10 +101,7 @@ impl Watch {
         let mut inside = Vec::new();
         let unread = search.each(repository, |at, dir, Listed { links, operation }| {
             // A remote may lead to it.
-            let is_there =
-                |name: &str| let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok();
-            let is_worktree = at.parent().is_some_and(|above| above.ends_with(WORKTREES));
-            if at != repository && !is_worktree && is_repository(is_there) {
+            if at != repository && !is_worktree(at) && is_open_repository(dir) {
                 inside.push(at.to_path_buf());
             }
             let is_new = |link: &Link| {
@@ -138,8 +136,7 @@ impl Watch {
             }
         });
         for at in inside {
-            let found = self.settle_obeyed(&at, |path| self.is_changed_in(&at, path));
-            found.into_iter().for_each(|found| told.add(found));
+            self.settle_changed(&at).into_iter().for_each(|found| told.add(found));
         }
         !unread.is_empty()
     }

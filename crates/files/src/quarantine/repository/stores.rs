@@ -5,13 +5,12 @@ use std::io;
 use std::os::fd::AsFd as _;
 
 use nix::dir::Type;
-use nix::fcntl::AtFlags;
-use nix::sys::stat::{SFlag, fstatat};
+use nix::sys::stat::SFlag;
 
 use super::{ANNEX, LFS, OBJECTS};
 use crate::quarantine::descriptors::{entries, kind, let_in, open_beneath};
 use crate::quarantine::modules::GitDir;
-use crate::quarantine::{Leftover, Leftovers, Watch, is_repository};
+use crate::quarantine::{Leftover, Leftovers, Watch, is_open_repository};
 
 /// Directories that are opened, and names in these, in one repository: about half a second.
 const DIRECTORIES: usize = 1 << 15;
@@ -34,12 +33,8 @@ impl Watch {
                 });
                 return;
             }
-            let is_there = |name: &str| {
-                let_in(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok()
-            };
-            if is_repository(is_there) {
-                let found = self.settle_obeyed(&at, |path| self.is_changed_in(&at, path));
-                found.into_iter().for_each(|found| told.add(found));
+            if is_open_repository(dir.as_fd()) {
+                self.settle_changed(&at).into_iter().for_each(|found| told.add(found));
             }
             let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { continue };
             for (name, known) in listed.flatten().take(names).collect::<Vec<_>>() {
