@@ -44,6 +44,7 @@ mod plain;
 mod pointers;
 mod repository;
 mod store;
+mod survey;
 mod times;
 
 pub use arrivals::{Arrivals, Mount};
@@ -66,7 +67,8 @@ use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
-use times::Times;
+pub use survey::Survey;
+use times::{Noted, Times};
 
 /// Entries of a directory that are compared with a pattern.
 pub const MAX_ENTRIES: usize = 1 << 16;
@@ -195,6 +197,7 @@ pub struct Watch {
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
     times: Times,
+    noted: Noted,
     /// The other runs, known at the end of this one.
     others: OnceLock<[Box<dyn OtherRuns>; 2]>,
     /// Made when something is to be moved.
@@ -232,6 +235,7 @@ impl Watch {
             keeper,
             since,
             times: Times::start(),
+            noted: Noted::default(),
             others: OnceLock::new(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
@@ -653,7 +657,7 @@ pub fn finish_until<'a>(
             found.into_iter().for_each(|found| told.add(found));
         }
     }
-    for (watch, nested) in watches.iter().zip(&nested) {
+    for (watch, nested) in watches.iter().zip(&nested).take_while(|_| !is_over()) {
         watch.settle_nested(nested, &judged).into_iter().for_each(|found| told.add(found));
         watch.settle_nested_links(&nested.dirs, &mut left, &mut told);
     }

@@ -19,7 +19,7 @@ use exeat_contract::Go;
 use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::Obeyed;
-use exeat_files::quarantine::{FileId, Journal, Leftover, Missing, MissingName, Watch, finish_until};
+use exeat_files::quarantine::{FileId, Journal, Leftover, Missing, MissingName, Survey, Watch, finish_until};
 use exeat_policy::Tty;
 use exeat_proxy::{
     ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
@@ -207,6 +207,7 @@ pub(crate) fn run_on(
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
+        let survey = Survey::start(Arc::clone(&watches));
         let (journal, no_journal) = journal(&keeper, &watches);
         if let Some(why) = no_journal.clone().filter(|_| plan.is_full_required) {
             return Err(Error::NotHeld(why));
@@ -250,7 +251,7 @@ pub(crate) fn run_on(
         // The flags are restored for the following lines and for the next user of these streams.
         drop(flags);
         // No process of the stage is left, so what is found now does not change any more.
-        drop(stubs);
+        drop((stubs, survey));
         let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
         let doubtful = mem::take(&mut lost.doubtful);
         let remade = lost.remade.iter().chain(doubtful.iter().map(|(path, _)| path)).filter_map(|path| {
@@ -663,7 +664,7 @@ impl Run<'_> {
         let mounts = self.plan.mounts.clone();
         let masked = self.plan.masked.clone();
         let stubs = self.stubs.to_vec();
-        let watches = Arc::clone(self.watches);
+        let (watches, starting) = (Arc::clone(self.watches), Arc::clone(self.watches));
         let is_full_required = self.plan.is_full_required;
         let log = self.log.clone();
         let says = stop.clone();
@@ -715,6 +716,7 @@ impl Run<'_> {
                 Err(error) => return drop(started_to.send(Err(error))),
             };
             let handle = offer.handle();
+            starting.iter().for_each(Watch::stage_starts);
             let [input, output, error] = &streams;
             let mut running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
                 Ok(running) => running,

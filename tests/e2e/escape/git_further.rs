@@ -9,6 +9,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_no_submodule_hides_among_git_s_own_directories", submodules);
     list.users("escape::b14_a_worktree_without_commondir_names_no_program", worktree);
     list.users("escape::b14_a_new_repository_names_no_program", nested);
+    list.users("escape::b14_a_hook_further_down_is_not_changed_in_place", hook);
+    list.users("escape::b14_repositories_of_the_caller_further_down_lose_nothing", keep_further);
     list.users("escape::b14_a_repository_of_an_earlier_run_names_no_program", earlier);
     list.users("escape::b15_a_program_under_a_tool_s_own_key_is_read_only", tools);
     list.users("escape::b14_the_numbers_of_a_rebase_are_numbers", prompt);
@@ -130,6 +132,27 @@ fn nested(cx: &Cx) {
         "git init -q lib; (cd lib; {make}; cd ../../../../; git -c advice.addEmbeddedRepo=false add x; git commit -qm sub); git -c advice.addEmbeddedRepo=false add lib; git commit -qm lib"
     );
     attack(cx, "", &stage, "git status");
+}
+
+/// A write to a file changes the time of no directory.
+fn hook(cx: &Cx) {
+    let before = r#"mkdir -p x/y/z; git init -q x/y/z/r; cd x/y/z/r/.git/hooks; mkdir d; printf '#!/bin/sh\n. .git/hooks/d/e\n' > pre-commit; chmod +x pre-commit; echo true > d/e; sleep 3"#;
+    for name in ["pre-commit", "d/e"] {
+        let stage = format!(r#"echo "touch $MARK" >> x/y/z/r/.git/hooks/{name}"#);
+        attack(cx, before, &stage, "cd x/y/z/r; git commit --allow-empty -m x");
+    }
+}
+
+/// Somebody starts a stage above repositories, and it works in them.
+fn keep_further(cx: &Cx) {
+    let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
+    let make = r"for r in a/b/c/d e/f/g/h; do mkdir -p $r; cd $r; git init -q; git config alias.x '!true'; echo true > .git/hooks/pre-commit; cd ../../../..; done; hg init i/j/k; printf '[alias]\nx = st\n' > i/j/k/.hg/hgrc";
+    cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+    let work = "cd a/b/c/d; echo 1 > f; git add f; git commit -qm 1; git x; cd ../../../../e/f/g/h; git commit -q --allow-empty -m 1; cd ../../../../i/j/k; echo 1 > f; hg commit -qA -u a -m 1";
+    let done = cx.exeat(["run", "--", "sh", "-ec", &format!("{env}{work}")]).run();
+    assert!(!done.exits(0).stderr().contains("was moved"), "{done:?}");
+    let host = "git -C a/b/c/d x; git -C e/f/g/h x; cat a/b/c/d/.git/hooks/pre-commit e/f/g/h/.git/hooks/pre-commit i/j/k/.hg/hgrc";
+    cx.outside(["sh", "-ec", host]).cwd(cx.dir()).run().exits(0);
 }
 
 /// One stage makes the repository, and a later one has git enter it.

@@ -1,10 +1,12 @@
 //! Entries of a tree that have changed since the stage started, by the times that the kernel keeps: no stage can set these back.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::sys::statfs::TMPFS_MAGIC;
@@ -14,10 +16,14 @@ use super::descriptors::{kind, let_in, open_above};
 use super::times::{CLOCKS, COUNTING, LOCAL, OWN_CLOCK, file_system};
 
 impl Watch {
-    /// Returns whether the stage may have put something at a path in a repository's directory, or changed it. It cannot set the time of a
-    /// change, but it may have made the directory a repository's by moving it, or with an entry more, which changes the time of that directory
-    /// alone.
+    /// Returns whether the stage may have put something at a path in a repository's directory, or changed it or what is in it.
     pub(super) fn is_changed_in(&self, git: &Path, path: &Path) -> bool {
+        self.has_new_time(git, path) && !self.is_noted(path)
+    }
+
+    /// Returns whether the times allow such a change. The stage cannot set the time of one, but it may have made the directory a repository's
+    /// by moving it, or with an entry more, which changes the time of that directory alone.
+    pub(super) fn has_new_time(&self, git: &Path, path: &Path) -> bool {
         let is_changed = |path: &Path| {
             // The tree itself.
             let Some(name) = path.file_name() else { return true };
@@ -27,7 +33,13 @@ impl Watch {
             });
             stat.map_or(true, |stat| self.may_have_changed(&stat))
         };
-        path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed)
+        let is_below_changed = || {
+            let is_old =
+                |stat: &FileStat| if self.may_have_changed(stat) { Err(Errno::ESTALE) } else { Ok(()) };
+            let below = self.each_below(path, |_, _, _, stat| Ok(is_old(stat)?));
+            below.is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
+        };
+        path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed) || is_below_changed()
     }
 
     /// Returns whether the file system does not note a change that is made by a memory map. A tmpfs does not (mm/shmem.c).

@@ -195,7 +195,7 @@ impl Watch {
 }
 
 /// Lists the names that git obeys in the directory of a repository.
-fn obeyed_in_git() -> impl Iterator<Item = &'static str> {
+pub(super) fn obeyed_in_git() -> impl Iterator<Item = &'static str> {
     protected::names().filter_map(|(name, _)| name.strip_prefix(GIT))
 }
 

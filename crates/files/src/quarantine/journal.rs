@@ -23,7 +23,7 @@ use super::modes::{Access, Modes};
 use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
-use super::times::Times;
+use super::times::{Noted, Times};
 use super::{FurtherDown, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch, finish_until};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
@@ -105,6 +105,7 @@ impl Entry {
             keeper: keeper.clone(),
             since: self.since,
             times: Times::start(),
+            noted: Noted::default(),
             others: OnceLock::new(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),

@@ -32,9 +32,9 @@ pub(super) struct Nested {
     /// Directories of repositories, submodules and worktrees.
     pub(super) dirs: Vec<GitDir>,
     /// Directories of repositories of other version control systems.
-    others: Vec<PathBuf>,
+    pub(super) others: Vec<PathBuf>,
     /// Entries named `.git` that are not directories.
-    files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     is_cut: bool,
 }
 
@@ -85,10 +85,9 @@ impl Watch {
             }
         }
         for at in &nested.others {
-            let name = at.file_name().and_then(OsStr::to_str).map(|name| format!("{name}/"));
-            let obeyed = protected::names().filter_map(|(it, _)| it.strip_prefix(name.as_deref()?));
-            let paths = obeyed.map(|it| at.join(it)).filter(|path| self.is_changed_in(at, path));
-            found.extend(paths.filter_map(|path| self.settle_name(path)));
+            let paths = obeyed_in_other(at).map(|it| at.join(it));
+            let changed = paths.filter(|path| self.is_changed_in(at, path));
+            found.extend(changed.filter_map(|path| self.settle_name(path)));
         }
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
@@ -97,7 +96,9 @@ impl Watch {
                     || pointers.into_iter().any(|(name, was)| Path::new(name) == at && was.is_file(stat))
             };
             let may_stay = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
-                was_there(stat) || kind(stat) == SFlag::S_IFREG && self.leads_to_judged(at, judged)
+                was_there(stat)
+                    || self.is_noted(at)
+                    || kind(stat) == SFlag::S_IFREG && self.leads_to_judged(at, judged)
             };
             found.extend(self.settle_at(at, may_stay));
         }
@@ -127,6 +128,12 @@ impl Watch {
         };
         read().is_some_and(|to| judged.contains(&to))
     }
+}
+
+/// Lists the names that a program obeys in the directory of another version control system.
+pub(super) fn obeyed_in_other(dir: &Path) -> impl Iterator<Item = &'static str> {
+    let name = dir.file_name().and_then(OsStr::to_str).map(|name| format!("{name}/"));
+    protected::names().filter_map(move |(it, _)| it.strip_prefix(name.as_deref()?))
 }
 
 impl Search<'_> {

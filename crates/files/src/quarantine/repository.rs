@@ -38,7 +38,7 @@ const OBJECTS: &str = "objects";
 /// The directories of git's unfinished operations: rebases, patches that are applied one by one, cherry-picks and reverts. It obeys most of
 /// what is in these when it continues one or ends it: steps, which may be commands, a strategy and its options, which name a
 /// program, patches and commits.
-const OPERATIONS: [&str; 3] = ["rebase-merge", "rebase-apply", "sequencer"];
+pub(super) const OPERATIONS: [&str; 3] = ["rebase-merge", "rebase-apply", "sequencer"];
 
 /// The remaining names and directories that are read in one repository.
 #[derive(Debug, Clone, Copy)]
@@ -273,7 +273,7 @@ pub(super) fn naming_file(tree: &File, path: &Path, keys: Keys) -> Option<u64> {
 }
 
 /// A file as it is: the device, the inode, and when it was last changed, which nobody can set.
-fn version(stat: &FileStat) -> (u64, u64, i64, i64) {
+pub(super) fn version(stat: &FileStat) -> (u64, u64, i64, i64) {
     (stat.st_dev, stat.st_ino, stat.st_ctime, stat.st_ctime_nsec)
 }
 

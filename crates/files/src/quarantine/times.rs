@@ -1,7 +1,9 @@
-//! Facts about the times that a file system keeps.
+//! What tells whether a stage has changed something: the times that a file system keeps, and what was noted at the start.
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{
@@ -35,6 +37,15 @@ impl Times {
         let (clocks, counting, is_tmpfs) = Default::default();
         Self { begun: Instant::now(), clocks, counting, is_tmpfs }
     }
+}
+
+/// What programs obeyed at the start in the repositories further down (`survey`).
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    /// The hash of each file, with its place and its version.
+    pub(super) marks: Mutex<HashSet<u64>>,
+    /// Whether the stage may run.
+    pub(super) has_stage: AtomicBool,
 }
 
 /// Returns the kind of file system that a tree is in.

@@ -1,17 +1,14 @@
 //! Moves links aside that a stage made in a repository, and tells which unfinished operation it changed.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::AtFlags;
-use nix::sys::stat::{SFlag, fstatat};
+use nix::sys::stat::SFlag;
 
 use super::{BUDGET, Budget, Contents, Keys, Link, Listed, Search};
 use crate::names::open_plain;
-use crate::quarantine::descriptors::{entries, kind, let_in};
+use crate::quarantine::descriptors::kind;
 use crate::quarantine::git_names::is_worktree;
 use crate::quarantine::leftovers::{Leftover, Leftovers};
 use crate::quarantine::modules::GitDir;
@@ -129,7 +126,7 @@ impl Watch {
             }
             let is_begun = operation.is_some_and(|operation| match before {
                 Some(before) => !before.operations.contains(&operation),
-                None => self.is_changed_in(repository, at) || self.has_changed_entry(dir),
+                None => self.is_changed_in(repository, at),
             });
             if is_begun {
                 told.add(stays(self.missing.tree.join(at), OPERATION));
@@ -139,18 +136,6 @@ impl Watch {
             self.settle_changed(&at).into_iter().for_each(|found| told.add(found));
         }
         !unread.is_empty()
-    }
-}
-
-impl Watch {
-    /// Returns whether an entry of a directory may have changed since the start.
-    fn has_changed_entry(&self, dir: BorrowedFd<'_>) -> bool {
-        let listed = let_in(dir, || entries(dir));
-        let stat =
-            |name: &OsString| let_in(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
-        listed.map_or(true, |entries| {
-            entries.flatten().any(|(name, _)| stat(&name).map_or(true, |stat| self.may_have_changed(&stat)))
-        })
     }
 }
 

@@ -1,0 +1,155 @@
+//! The files that programs obey in repositories further down, as the caller had them. A thread reads them while the sandbox is made, so that no
+//! start waits for it.
+
+use std::ffi::OsStr;
+use std::io::{self, Read as _};
+use std::iter;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{FileStat, SFlag, fstatat};
+
+use super::Watch;
+use super::descriptors::{entries, kind, let_in, open_above, open_at, open_file};
+use super::git_names::NAMING;
+use super::held::obeyed_in_git;
+use super::modules::GITDIR;
+use super::nested::obeyed_in_other;
+use super::repository::{OPERATIONS, version};
+
+/// Entries of a directory, and of those in it, that are compared.
+const ENTRIES: usize = 1 << 12;
+/// Bytes that are read where the file system does not note each change.
+const BYTES: u64 = 1 << 20;
+
+/// A thread that reads these files. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Survey {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Survey {
+    /// Starts the thread. Without one, the times of these files decide alone.
+    #[must_use]
+    pub fn start(watches: Arc<[Watch]>) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let read =
+            move || watches.iter().for_each(|watch| watch.note_nested(&|| over.load(Ordering::Relaxed)));
+        let thread = thread::Builder::new().name("survey".into()).spawn(read).ok();
+        Self { is_over, thread }
+    }
+}
+
+impl Drop for Survey {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Watch {
+    /// Notes that the stage may run from now on.
+    pub fn stage_starts(&self) {
+        self.noted.has_stage.store(true, Ordering::SeqCst);
+    }
+
+    /// Reads what the caller has in the repositories that are not protected.
+    pub(super) fn note_nested(&self, is_over: &dyn Fn() -> bool) {
+        let nested = self.find_nested(is_over);
+        let names = || obeyed_in_git().chain(OPERATIONS).chain(NAMING).chain(iter::once(GITDIR));
+        for git in nested.dirs.iter().take_while(|_| !is_over()) {
+            names().for_each(|name| self.note(&git.path, &git.path.join(name)));
+        }
+        for other in &nested.others {
+            obeyed_in_other(other).for_each(|name| self.note(other, &other.join(name)));
+        }
+        nested.files.iter().for_each(|file| self.note(file, file));
+    }
+
+    fn note(&self, repository: &Path, path: &Path) {
+        let Some(mark) = self.mark(path) else { return };
+        // In this order: the stage has changed nothing before it runs.
+        if !self.noted.has_stage.load(Ordering::SeqCst) || !self.has_new_time(repository, path) {
+            self.noted.marks.lock().unwrap_or_else(PoisonError::into_inner).insert(mark);
+        }
+    }
+
+    /// Returns whether a file or a directory was there at the start with all that is in it now.
+    pub(super) fn is_noted(&self, path: &Path) -> bool {
+        let marks = self.noted.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        !marks.is_empty() && self.mark(path).is_some_and(|mark| marks.contains(&mark))
+    }
+
+    /// Returns the hash of a place and the versions of all that is there. `None` if nothing is, or too much.
+    fn mark(&self, path: &Path) -> Option<u64> {
+        let (above, name) = (open_above(&self.tree, path).ok()?, path.file_name()?);
+        let stat = stat_in(above.as_fd(), name).ok()?;
+        let mut bytes = BYTES;
+        let top = self.version_in(above.as_fd(), name, &stat, &mut bytes).ok()?;
+        let mut sum: u64 = 0;
+        self.each_below(path, |below, dir, name, stat| {
+            let version = self.version_in(dir, name, stat, &mut bytes)?;
+            sum = sum.wrapping_add(self.keys.hash_one((below.as_os_str(), version)));
+            Ok(())
+        })
+        .ok()?;
+        Some(self.keys.hash_one((path.as_os_str(), top, sum)))
+    }
+
+    /// Returns the version of an entry. Where its time does not tell of each change, its content is a part of it.
+    fn version_in(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+        stat: &FileStat,
+        bytes: &mut u64,
+    ) -> io::Result<u64> {
+        let mut text = Vec::new();
+        if self.keeps_no_times() && kind(stat) == SFlag::S_IFREG {
+            *bytes -= open_file(dir, name)?.take(*bytes).read_to_end(&mut text)? as u64;
+            if *bytes == 0 {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+        }
+        Ok(self.keys.hash_one((version(stat), text)))
+    }
+
+    /// Calls a function for each entry of a directory and of those in it. The place is one below the directory. Does nothing if it is no directory.
+    ///
+    /// # Errors
+    /// Returns an error if there is too much, if a directory cannot be read, or if the function does.
+    pub(super) fn each_below(
+        &self,
+        path: &Path,
+        mut visit: impl FnMut(&Path, BorrowedFd<'_>, &OsStr, &FileStat) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (above, name) = (open_above(&self.tree, path)?, path.file_name().unwrap_or_default());
+        if kind(&stat_in(above.as_fd(), name)?) != SFlag::S_IFDIR {
+            return Ok(());
+        }
+        let top = let_in(above.as_fd(), || open_at(above.as_fd(), Path::new(name)))?;
+        let (mut next, mut left) = (vec![PathBuf::new()], ENTRIES);
+        while let Some(at) = next.pop() {
+            let dir = let_in(top.as_fd(), || open_at(top.as_fd(), &at))?;
+            for entry in let_in(dir.as_fd(), || entries(dir.as_fd()))? {
+                let (name, _) = entry?;
+                left = left.checked_sub(1).ok_or(io::ErrorKind::FileTooLarge)?;
+                let stat = stat_in(dir.as_fd(), &name)?;
+                let below = at.join(&name);
+                visit(&below, dir.as_fd(), &name, &stat)?;
+                next.extend((kind(&stat) == SFlag::S_IFDIR).then_some(below));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stat_in(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<FileStat> {
+    let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW))
+}
