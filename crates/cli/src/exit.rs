@@ -1,8 +1,11 @@
 //! Defines all exit codes of exeat. The code of a stage is passed on; `--result` distinguishes the two.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use exeat_runner::Ended;
+use exeat_runner::{Ended, Stopped, StoppedHow};
+use nix::libc::SIGINT;
+use nix::unistd::{getpgrp, tcgetpgrp};
 
 /// The exit codes of exeat's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(crate) enum Exit {
     CouldNot,
     /// The stage's own code, or the code for the way in which the stage ended.
     Stage(u8),
+    /// A SIGINT ended the stage. `is_key`: a key of the stage's own terminal sent it, so the processes around exeat have not got one.
+    Interrupted { is_key: bool },
     /// exeat itself was ended by this signal.
     Signal(i32),
 }
@@ -30,21 +35,34 @@ impl Exit {
             Self::BadInput => 2,
             Self::CouldNot => 125,
             Self::Stage(code) => code,
+            Self::Interrupted { .. } => 128 + 2,
             // Signals end at 64 (SIGRTMAX), so the sum fits; 255 stands for a number outside of them.
             Self::Signal(signal) => u8::try_from(signal).ok().and_then(|n| n.checked_add(128)).unwrap_or(255),
         }
     }
 }
 
-impl From<Ended> for Exit {
-    fn from(ended: Ended) -> Self {
-        Self::Stage(ended.code())
+impl Exit {
+    /// Ends this process. A shell ends a loop or a script if SIGINT has ended a command of it, and not if the command has exited with 130.
+    pub(crate) fn end(self) -> ExitCode {
+        if let Self::Interrupted { is_key } = self {
+            let _ = io::stdout().flush();
+            let is_foreground = tcgetpgrp(io::stdin()) == Ok(getpgrp());
+            let _ = exeat_runner::end_by_interrupt(is_key && is_foreground);
+        }
+        ExitCode::from(self.code())
     }
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit.code())
+impl From<Ended> for Exit {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Interrupted => Self::Interrupted { is_key: true },
+            Ended::Signal(SIGINT) | Ended::Stopped(Stopped { how: StoppedHow::Signal(SIGINT), .. }) => {
+                Self::Interrupted { is_key: false }
+            }
+            _ => Self::Stage(ended.code()),
+        }
     }
 }
 

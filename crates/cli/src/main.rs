@@ -30,7 +30,7 @@ use terminal::Paint;
 fn main() -> ExitCode {
     // Users do not type this: `exeat prove` runs it as a stage.
     if let Some(done) = exeat_prove::inside::run_if_requested() {
-        return done.map_or_else(refuse_inside, |()| Exit::Yes).into();
+        return done.map_or_else(refuse_inside, |()| Exit::Yes).end();
     }
     // First, because this process gets another parent if its parent ends.
     let parent = getppid();
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
             if !error.use_stderr() {
                 // It is not a failure if the reader of the help has gone.
                 let _ = error.print();
-                return Exit::Yes.into();
+                return Exit::Yes.end();
             }
             if is_json {
                 stdio::say_json(&run::refusal(&error).json(Exit::BadInput));
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
                 stdio::write_stderr(&args::spoken(&error));
             }
             run::refused(&error);
-            return Exit::BadInput.into();
+            return Exit::BadInput.end();
         }
     };
     trace::start();
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
         failure.report_on_stderr(exit, is_json, err);
         exit
     })
-    .into()
+    .end()
 }
 
 /// Reports why the inside of a proof could not start its attempts.

@@ -192,6 +192,7 @@ impl Ending<'_> {
                 return parts.join(", ");
             }
             Some(Ended::Exit(code)) => format!("the stage exited {code}"),
+            Some(Ended::Interrupted) => "the stage was killed by SIGINT".to_owned(),
             Some(Ended::Signal(signal)) => format!("the stage was killed by {}", signal_name(signal)),
             Some(Ended::Denied) if self.on_denied == OnDenied::Fail => {
                 "the stage exited 0, and the run 123 for the refusal (--on-denied fail)".to_owned()

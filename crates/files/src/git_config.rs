@@ -64,7 +64,23 @@ const WHOLE: &[&str] = &["askpass", "path", "program"];
 /// Keys that git itself writes when it makes a repository, a clone, a submodule or a worktree, and those that only name somebody or choose a
 /// way to work: the section and the last part of the key, without a subsection. None names a program or a file.
 const PLAIN: &[(&str, &[&str])] = &[
-    ("branch", &["description", "merge", "pushremote", "rebase", "remote"]),
+    ("advice", ANY),
+    (
+        "branch",
+        &[
+            "autosetupmerge",
+            "autosetuprebase",
+            "description",
+            "gh-merge-base",
+            "merge",
+            "pushremote",
+            "rebase",
+            "remote",
+            "vscode-merge-base",
+        ],
+    ),
+    ("color", ANY),
+    ("commit", &["gpgsign", "verbose"]),
     (
         "core",
         &[
@@ -74,29 +90,53 @@ const PLAIN: &[(&str, &[&str])] = &[
             "filemode",
             "ignorecase",
             "logallrefupdates",
+            "longpaths",
             "precomposeunicode",
             "quotepath",
             "repositoryformatversion",
             "sparsecheckout",
             "sparsecheckoutcone",
             "symlinks",
+            "untrackedcache",
         ],
     ),
     ("extensions", &["noop", "objectformat", "refstorage", "worktreeconfig"]),
     ("fetch", &["prune"]),
+    ("gc", &["auto"]),
     ("index", &["sparse", "version"]),
     ("init", &["defaultbranch"]),
     ("lfs", &["repositoryformatversion"]),
+    ("merge", &["conflictstyle", "ff"]),
     ("pull", &["ff", "rebase"]),
-    ("push", &["autosetupremote", "default"]),
-    ("remote", &["fetch", "followremotehead", "mirror", "prune", "push", "pushurl", "tagopt", "url"]),
+    ("push", &["autosetupremote", "default", "followtags"]),
+    ("rebase", &["autosquash", "autostash"]),
+    (
+        "remote",
+        &[
+            "fetch",
+            "followremotehead",
+            "gh-resolved",
+            "mirror",
+            "prune",
+            "push",
+            "pushdefault",
+            "pushurl",
+            "tagopt",
+            "url",
+        ],
+    ),
+    ("rerere", &["enabled"]),
+    ("status", &["showuntrackedfiles"]),
     ("submodule", &["active", "branch", "url"]),
-    ("user", &["email", "name"]),
+    ("tag", &["gpgsign"]),
+    ("user", &["email", "name", "signingkey"]),
 ];
 
 /// Keys of [`PLAIN`] whose value is a URL or a path, and those whose value is the name of a remote, or a URL.
 const URLS: &[&str] = &["pushurl", "url"];
-const REMOTES: &[&str] = &["pushremote", "remote"];
+const REMOTES: &[&str] = &["pushdefault", "pushremote", "remote"];
+/// What `git remote add --tags` and `--no-tags` write. git passes it to nothing.
+const TAGS: &[&[u8]] = &[b"--tags", b"--no-tags"];
 /// Git's own protocols (git-fetch(1), "Git URLs"). For any other git starts a program (gitremote-helpers(7)).
 const PROTOCOLS: &[&[u8]] = &[b"http", b"https", b"ssh", b"git"];
 
@@ -114,7 +154,8 @@ pub(crate) fn is_plain(text: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> boo
     let mut is_plain = !text.contains(&0);
     let is_whole = each_entry(text, |Section { name: section, has_option }, key, value| {
         // git hands the names of remotes and branches to other commands of git.
-        let is_option = *has_option || value.is_some_and(|value| value.starts_with(b"-"));
+        let is_tags = key == "tagopt" && value.is_some_and(|value| TAGS.contains(&value));
+        let is_option = *has_option || value.is_some_and(|value| value.starts_with(b"-") && !is_tags);
         let is_known = is_plain_key(section, key) && !is_option;
         is_plain &= match value {
             Some(value) if (section.as_str(), key) == ("core", "worktree") => {
@@ -133,7 +174,9 @@ pub(crate) fn is_plain(text: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> boo
 fn is_plain_url(value: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> bool {
     let scheme = value.windows(3).position(|it| it == b"://").map(|at| value.split_at(at));
     match scheme {
-        _ if value.windows(2).any(|two| two == b"::") || value.iter().any(u8::is_ascii_control) => false,
+        _ if value.iter().any(u8::is_ascii_control) => false,
+        // `HELPER::ADDRESS` names a program. `::` also stands in an IPv6 address.
+        _ if value.windows(2).any(|two| two == b"::") && !is_in_brackets(value) => false,
         Some((b"file", rest)) => {
             may_name(Place::Repository(OsStr::from_bytes(rest.get(3..).unwrap_or_default())))
         }
@@ -144,8 +187,17 @@ fn is_plain_url(value: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> bool {
     }
 }
 
+/// Returns whether `::` stands only in the address of a URL such as `https://[::1]/x`.
+fn is_in_brackets(url: &[u8]) -> bool {
+    let rest = PROTOCOLS.iter().find_map(|protocol| url.strip_prefix(*protocol)?.strip_prefix(b"://["));
+    let mut parts = rest.unwrap_or_default().splitn(2, |byte| *byte == b']');
+    let address = parts.next().unwrap_or_default();
+    let is_address = address.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte));
+    is_address && parts.next().is_some_and(|after| !after.windows(2).any(|two| two == b"::"))
+}
+
 fn is_plain_key(section: &str, key: &str) -> bool {
-    PLAIN.iter().any(|(known, keys)| *known == section && keys.contains(&key))
+    PLAIN.iter().any(|(known, keys)| *known == section && (keys.is_empty() || keys.contains(&key)))
 }
 
 /// The settings of a file, in order. What git would refuse ends it.

@@ -38,6 +38,7 @@ mod leftovers;
 mod links;
 mod modes;
 mod modules;
+mod named;
 mod nested;
 mod paths;
 mod plain;
@@ -512,6 +513,7 @@ impl Watch {
             }
             // A link on the way is moved aside for the exact names beside the pattern.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => false,
+            Err(Errno::EACCES) if self.is_closed(Path::new(&pattern.dir)) => false,
             Err(errno) => {
                 found.push(Leftover { path: path(&pattern.name), moved: Err(errno.into()) });
                 false
@@ -553,7 +555,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// Whether a directory is another user's, and closed to this one and so to the stage: nothing in it is the stage's.
+    /// Whether a directory is another user's, and this one and so the stage can make nothing in it.
     fn is_closed(&self, dir: &Path) -> bool {
         let opened = match open_beneath(&self.tree, dir) {
             Ok(opened) => opened,
@@ -561,7 +563,7 @@ impl Watch {
         };
         let is_others = fstat(&opened).is_ok_and(|stat| stat.st_uid != geteuid().as_raw());
         let at = format!("/proc/self/fd/{}", opened.as_raw_fd());
-        is_others && access(at.as_str(), AccessFlags::X_OK) == Err(Errno::EACCES)
+        is_others && access(at.as_str(), AccessFlags::W_OK | AccessFlags::X_OK) == Err(Errno::EACCES)
     }
 }
 
@@ -659,6 +661,9 @@ pub fn finish_until<'a>(
     }
     for (watch, nested) in watches.iter().zip(&nested).take_while(|_| !is_over()) {
         watch.settle_nested(nested, &judged).into_iter().for_each(|found| told.add(found));
+        for git in nested.dirs.iter().take_while(|_| !is_over()) {
+            watch.settle_named(git).into_iter().for_each(|found| told.add(found));
+        }
         watch.settle_nested_links(&nested.dirs, &mut left, &mut told);
     }
     for watch in &watches {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exeat_policy::Size;
 use exeat_record::{Cause, StoppedBy, signal_name};
-use nix::libc::SIGKILL;
+use nix::libc::{SIGINT, SIGKILL};
 
 /// The way in which a stage ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum Ended {
     Exit(u8),
     /// The stage was killed by this signal, which exeat did not send.
     Signal(i32),
+    /// The stage was killed by the SIGINT of a key that was typed at its terminal.
+    Interrupted,
     /// The stage ended after a request to end the run.
     Stopped(Stopped),
     /// A connection was refused, and [`OnDenied`](crate::OnDenied) ends or fails the run for that.
@@ -64,6 +66,7 @@ impl Ended {
             Self::Signal(signal) | Self::Stopped(Stopped { how: StoppedHow::Signal(signal), .. }) => {
                 signal_code(signal)
             }
+            Self::Interrupted => signal_code(SIGINT),
             // The code is that of a process that the kernel kills for lack of memory.
             Self::Stopped(_) | Self::Limit(_) | Self::Uncovered => signal_code(SIGKILL),
             Self::Denied => 123,
@@ -78,7 +81,7 @@ impl Ended {
     pub fn cause(self) -> Cause {
         match self {
             Self::Exit(_) => Cause::Exit,
-            Self::Signal(_) => Cause::Signal,
+            Self::Signal(_) | Self::Interrupted => Cause::Signal,
             Self::Stopped(_) => Cause::Stopped,
             Self::Denied => Cause::Denied,
             Self::Timeout => Cause::Timeout,
@@ -93,6 +96,7 @@ impl Ended {
     pub fn signal(self) -> Option<i32> {
         match self {
             Self::Signal(signal) | Self::Stopped(Stopped { signal, .. }) => Some(signal),
+            Self::Interrupted => Some(SIGINT),
             _ => None,
         }
     }

@@ -110,7 +110,7 @@ pub use exeat_proxy::{
 pub use exeat_record::ledger::Head;
 pub use exeat_record::{self as record, RunId, Sealed};
 #[doc(hidden)]
-pub use exeat_sandbox::{Enforced, Enforcement, is_nested, is_passed, take_fd};
+pub use exeat_sandbox::{Enforced, Enforcement, end_by_interrupt, is_nested, is_passed, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use parent::Parent;
 pub use plan::{Plan, plan};

@@ -50,6 +50,8 @@ pub(crate) struct Stopping {
     continued: bool,
     /// A line for the caller on why the last signal was not passed on.
     pub(crate) not_passed_on: Option<String>,
+    /// Whether the user typed the character that interrupts.
+    pub(crate) interrupted: bool,
     /// The copying between the stage's own terminal and the caller's.
     pub(crate) terminal: Option<Copying>,
 }
@@ -64,6 +66,7 @@ impl Stopping {
             killed: false,
             continued: false,
             not_passed_on: None,
+            interrupted: false,
             terminal,
         }
     }
@@ -79,7 +82,7 @@ impl Stopping {
     /// Notes that no process of the stage is left.
     pub(crate) fn note_end(&mut self) {
         if let Some(terminal) = &mut self.terminal {
-            terminal.end();
+            self.interrupted = terminal.end();
         }
     }
 

@@ -174,11 +174,13 @@ impl Copying {
         });
     }
 
-    /// Notes that no process of the stage is left: its output is still delivered, but no input is read.
-    pub(crate) fn end(&mut self) {
+    /// Notes that no process of the stage is left: its output is still delivered, but no input is read. Returns whether the user has typed
+    /// the character that interrupts.
+    pub(crate) fn end(&mut self) -> bool {
         self.tell(|state| {
             state.over.get_or_insert_with(Instant::now);
         });
+        self.caller.state().interrupted
     }
 
     /// Waits until all output is delivered or dropped.
@@ -268,6 +270,8 @@ struct State {
     check: bool,
     suspended: bool,
     resize: bool,
+    /// Whether the user has typed the character that interrupts.
+    interrupted: bool,
     over: Option<Instant>,
 }
 
@@ -459,6 +463,9 @@ impl Pump {
         };
         let typed = chunk.get(..count).unwrap_or_default();
         let keys = Keys::read(&self.master)?;
+        if keys.interrupt.is_some_and(|key| typed.contains(&key)) {
+            self.caller.state().interrupted = true;
+        }
         let typed = match keys.interrupts(typed).filter(|_| stuck) {
             Some((at, signal)) => {
                 // The kernel would process the key only after the rest is read, which may be never. It drops the earlier input.

@@ -153,6 +153,24 @@ pub fn suspend_this_process(whole_group: bool) -> io::Result<bool> {
     Ok(waits()? > waited?)
 }
 
+/// Ends this process by SIGINT's default action, or sends that signal to its whole process group as a terminal does. Returns if the signal was
+/// ignored when this process started.
+///
+/// # Errors
+/// Returns the error of sigaction(2), raise(3) or killpg(3).
+pub fn end_by_interrupt(whole_group: bool) -> io::Result<()> {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
+    if ignores(Signal::SIGINT) {
+        return Ok(());
+    }
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of ours.
+    unsafe { sigaction(Signal::SIGINT, &default) }?;
+    SigSet::from(Signal::SIGINT).thread_unblock()?;
+    if whole_group { killpg(nix::unistd::getpgrp(), Signal::SIGINT) } else { raise(Signal::SIGINT) }?;
+    Ok(())
+}
+
 /// Switches this thread alone, permanently, to another user's credentials without supplementary groups. In the kernel, credentials
 /// belong to a thread (credentials(7), "C library/kernel differences"). The C library would change all threads and take a lock, so
 /// this makes the system calls directly.

@@ -1,9 +1,13 @@
 //! B13, B15: a stage closes a directory, for the next one to open: its contents must stay protected.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
 use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b15_closed_directories", repositories);
+    list.on_a_host_of_root(|list| list.once("escape::b15_another_user_s_directory_stays", foreign));
     list.users("escape::b13_credentials_in_a_closed_directory", credentials);
 }
 
@@ -52,6 +56,28 @@ fn repositories(cx: &Cx) {
     if !cx.is_root() {
         done.says("packages` is read-only for the stage");
     }
+}
+
+/// A database of a container, or the `lost+found` of a file system.
+fn foreign(cx: &Cx) {
+    for (name, mode) in [("data/pg", 0o700), ("data/pg", 0o711), ("lost+found", 0o700), ("a/b/c", 0o750)] {
+        let dir = cx.dir().join(name);
+        cx.outside(["mkdir", "-p", &dir.parent().expect("a parent").display().to_string()]).run().exits(0);
+        fs::create_dir(&dir).expect("a directory");
+        fs::write(dir.join("f"), "x").expect("a file");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).expect("chmod");
+        let done = cx.exeat(["run", "--", "true"]).run();
+        assert!(!done.exits(0).stderr().contains("moved"), "{name} {mode:o}: {done:?}");
+        assert!(dir.join("f").exists(), "{name} {mode:o}: {done:?}");
+        fs::remove_dir_all(&dir).expect("the directory");
+    }
+    // What the stage makes under its name is moved.
+    let dir = cx.dir().join("data/pg");
+    fs::create_dir(&dir).expect("a directory");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).expect("chmod");
+    let make = "mv data/pg data/old; mkdir data/pg; touch data/pg/mise.x.toml data/pg/.npmrc";
+    cx.sh(&[], make).run().exits(0);
+    assert!(!dir.join("mise.x.toml").exists() && !dir.join(".npmrc").exists());
 }
 
 /// A home that the stage may write, except for what is hidden in it.

@@ -10,6 +10,9 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_worktree_without_commondir_names_no_program", worktree);
     list.users("escape::b14_a_new_repository_names_no_program", nested);
     list.users("escape::b14_a_hook_further_down_is_not_changed_in_place", hook);
+    list.users("escape::b14_what_a_configuration_further_down_names_is_not_changed", named);
+    list.users("escape::b14_a_submodule_s_tree_leads_back", tree_of_submodule);
+    list.once("escape::b14_a_link_is_moved_once_where_the_tree_is_a_repository_s_directory", moved_once);
     list.users("escape::b14_repositories_of_the_caller_further_down_lose_nothing", keep_further);
     list.users("escape::b14_a_repository_of_an_earlier_run_names_no_program", earlier);
     list.users("escape::b15_a_program_under_a_tool_s_own_key_is_read_only", tools);
@@ -141,6 +144,58 @@ fn hook(cx: &Cx) {
         let stage = format!(r#"echo "touch $MARK" >> x/y/z/r/.git/hooks/{name}"#);
         attack(cx, before, &stage, "cd x/y/z/r; git commit --allow-empty -m x");
     }
+}
+
+/// The configuration is the caller's, and what it names lies in the tree.
+fn named(cx: &Cx) {
+    let run = r#"printf '#!/bin/sh\ntouch %s\n' "$MARK" >"#;
+    let script = r"printf '#!/bin/sh\ntrue\n' > t/f; chmod +x t/f";
+    for (before, stage, host) in [
+        (
+            "git config core.hooksPath hk",
+            format!("mkdir -p hk; {run} hk/pre-commit; chmod +x hk/pre-commit"),
+            "git commit --allow-empty -m x",
+        ),
+        ("git config core.fsmonitor t/f", format!("{run} t/f"), "git status"),
+        (
+            "git config include.path ../inc; touch inc",
+            r#"printf '[core]\nfsmonitor = touch %s;false\n' "$MARK" > inc"#.to_owned(),
+            "git status",
+        ),
+        ("git config alias.z '!t/f'", format!("{run} t/f"), "git z"),
+        (
+            "rm -r .git/hooks; mkdir hk; ln -s ../hk .git/hooks",
+            format!("{run} hk/pre-commit; chmod +x hk/pre-commit"),
+            "git commit --allow-empty -m x",
+        ),
+    ] {
+        let before =
+            format!("mkdir -p x/y/z; git init -q x/y/z/r; cd x/y/z/r; mkdir t; {script}; {before}; sleep 3");
+        attack(cx, &before, &format!("cd x/y/z/r; {stage}"), &format!("cd x/y/z/r; {host}"));
+    }
+    // What is as it was stays, also if a stage has worked in the repository, and around the file.
+    let make = format!(
+        "mkdir -p x/y/z; git init -q x/y/z/r; cd x/y/z/r; mkdir t; {script}; git config alias.z '!t/f'"
+    );
+    cx.outside(["sh", "-ec", &make]).cwd(cx.dir()).run().exits(0);
+    let done = cx.sh(&[], "cd x/y/z/r; git z; git add t; touch t/more f; mkdir ../more").run();
+    assert!(!done.exits(0).stderr().contains("was moved"), "{done:?}");
+}
+
+/// git would write the files of a commit into any directory that `core.worktree` names.
+fn tree_of_submodule(cx: &Cx) {
+    let before = "mkdir own; git init -q own; mkdir own/t; git -C own config core.hooksPath t";
+    let stage = r#"mkdir -p m/.git/modules; cd m; git init -q .; git init -q sm; cd sm; mkdir t; printf '#!/bin/sh\ntouch %s\n' "$MARK" > t/pre-commit
+        chmod +x t/pre-commit; git add t; git commit -qm t; cd ..; mv sm/.git .git/modules/sm; rm -r sm; mkdir sm
+        echo 'gitdir: ../.git/modules/sm' > sm/.git; git -C sm config core.worktree ../../../../own"#;
+    attack(cx, before, stage, "(cd m/sm; git checkout -f HEAD); cd own; git commit --allow-empty -m x");
+}
+
+/// The tree's quarantine is in the directory of the repository then, and no part of it.
+fn moved_once(cx: &Cx) {
+    cx.outside(["sh", "-ec", "git init -q .; mkdir src"]).cwd(cx.dir()).run().exits(0);
+    let done = cx.sh(&[], "ln -s x ../.git/foo; sleep 1").cwd(&cx.dir().join("src")).run();
+    assert_eq!(done.exits(0).stderr().matches("was moved to").count(), 1, "{done:?}");
 }
 
 /// Somebody starts a stage above repositories, and it works in them.

@@ -4,13 +4,14 @@
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 
 use nix::dir::Type;
 
 use super::Watch;
-use super::descriptors::{entries, let_in, open_at, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
 use super::git_names::MODULES;
 use super::store::DIRECTORY;
 use crate::git_config::{self, Place};
@@ -78,7 +79,7 @@ impl Watch {
     }
 
     /// Returns whether the working tree of a submodule is where git makes it: in the tree, through no link, and in no repository's
-    /// directory.
+    /// directory. It leads back to the submodule: git would write to any other directory as well.
     fn is_submodules_tree(&self, git: &Path, to: &OsStr) -> bool {
         let is_submodule = git.iter().any(|part| part == MODULES) && git.iter().any(|part| part == GIT_LINK);
         let to = Path::new(to);
@@ -89,10 +90,19 @@ impl Watch {
         let is_in_tree = place.strip_prefix(tree).is_ok_and(|below| {
             !below.as_os_str().is_empty()
                 && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK))
-                && open_beneath(&self.tree, below).is_ok()
+                && open_beneath(&self.tree, below)
+                    .is_ok_and(|dir| leads_back(dir.as_fd(), &place, &tree.join(git)).unwrap_or(false))
         });
         is_submodule && is_plain && is_in_tree
     }
+}
+
+/// Returns whether the `.git` of a working tree is a file that leads to a repository, as git writes it for a submodule.
+fn leads_back(work: BorrowedFd<'_>, place: &Path, git: &Path) -> io::Result<bool> {
+    let mut text = Vec::new();
+    open_file(work, OsStr::new(GIT_LINK))?.take(PATH_MAX as u64).read_to_end(&mut text)?;
+    let to = text.strip_prefix(b"gitdir: ").and_then(|text| text.strip_suffix(b"\n"));
+    Ok(to.is_some_and(|to| clean(&place.join(OsStr::from_bytes(to))) == git))
 }
 
 /// Returns whether a directory has nothing but such entries.

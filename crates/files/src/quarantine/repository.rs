@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random};
 use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head};
+use super::store::is_directory_name;
 
 mod settle;
 mod stores;
@@ -246,7 +247,8 @@ impl Search<'_> {
 /// Whether a directory in a directory of a repository is searched.
 pub(super) fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
     if at == repository {
-        !PASSED_OVER.iter().any(|known| name == *known)
+        // The quarantine, where the tree is the directory of a repository.
+        !PASSED_OVER.iter().any(|known| name == *known) && !is_directory_name(name)
     } else {
         let Ok(at) = at.strip_prefix(repository) else { return true };
         let is_object = is_fan_out(name) && at == Path::new(OBJECTS);

@@ -18,6 +18,7 @@ use super::descriptors::{entries, kind, let_in, open_above, open_at, open_file};
 use super::git_names::NAMING;
 use super::held::obeyed_in_git;
 use super::modules::GITDIR;
+use super::named::top_of;
 use super::nested::obeyed_in_other;
 use super::repository::{OPERATIONS, version};
 
@@ -65,6 +66,7 @@ impl Watch {
         let names = || obeyed_in_git().chain(OPERATIONS).chain(NAMING).chain(iter::once(GITDIR));
         for git in nested.dirs.iter().take_while(|_| !is_over()) {
             names().for_each(|name| self.note(&git.path, &git.path.join(name)));
+            self.named_by(git).iter().for_each(|path| self.note(top_of(path), path));
         }
         for other in &nested.others {
             obeyed_in_other(other).for_each(|name| self.note(other, &other.join(name)));

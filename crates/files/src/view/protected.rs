@@ -296,7 +296,9 @@ impl Search<'_> {
                 }
             }
             Err(error) if is_absent(&error) => {}
-            Err(error) => return self.unseen(&at, &error, obeyed),
+            Err(_) if keeper(&at).is_some() => return self.close(&at),
+            // In another user's directory, which the stage may rename away all the same and make anew.
+            Err(_) => {}
         }
         // A name that is let through counts as known, whether it exists or not.
         let let_through = self.open.iter().filter(|open| open.parent() == Some(&dir.join(above)));
@@ -323,12 +325,17 @@ impl Search<'_> {
         if is_absent(error) {
             return self.missing(path, obeyed);
         }
-        let is_ours = |dir: &PathBuf| self.trees.iter().any(|tree| dir.starts_with(tree));
         match keeper(path) {
-            Some(keeper) => self.closed.extend(Some(keeper).filter(is_ours)),
-            // In another user's directory, which the stage may rename away all the same and make anew.
+            Some(_) => self.close(path),
+            // As above.
             None => self.missing(path, obeyed),
         }
+    }
+
+    /// Makes the directory read-only that keeps a path from being read.
+    fn close(&mut self, path: &Path) {
+        let is_ours = |dir: &PathBuf| self.trees.iter().any(|tree| dir.starts_with(tree));
+        self.closed.extend(keeper(path).filter(is_ours));
     }
 
     /// Watches a missing name if it would be in a tree.

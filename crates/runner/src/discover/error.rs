@@ -84,6 +84,7 @@ impl fmt::Display for DiscoveryError {
             Self::Failed { ended, said } => {
                 let how = match ended {
                     Ended::Exit(code) => format!("exited {code}"),
+                    Ended::Interrupted => "was interrupted".into(),
                     Ended::Signal(signal) => format!("died of signal {signal}"),
                     Ended::Limit(reached) => format!("reached its {reached}"),
                     Ended::Stopped(_) | Ended::Denied | Ended::Timeout | Ended::Uncovered => {

@@ -213,7 +213,7 @@ pub(super) fn quarantine_line(found: &Leftover) -> String {
     let path = exeat_record::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage may have made it, and something on the host could run or obey it";
     let kept = let_through(&found.path)
-        .map(|name| format!("; --allow-write {name} has it left where it is"))
+        .map(|name| format!("; --allow-write {name} leaves it in place"))
         .unwrap_or_default();
     match &found.moved {
         Ok(new) => {

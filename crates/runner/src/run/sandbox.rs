@@ -271,6 +271,7 @@ impl Sandbox {
                 Ended::Stopped(Stopped { signal: signal as i32, by, after: over - at, how })
             }
             (None, None, Status::Exit(code)) => Ended::Exit(code),
+            (None, None, Status::Signal(libc::SIGINT)) if stopping.interrupted => Ended::Interrupted,
             (None, None, Status::Signal(signal)) => Ended::Signal(signal),
         };
         let blind = stop.and_then(|stop| stop.blind);

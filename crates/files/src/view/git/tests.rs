@@ -627,6 +627,8 @@ fn b14_a_plain_configuration_names_no_program() {
         "[remote \"a-b\"]\nurl = git@example.test:x/y.git\n[branch \"main\"]\nremote = a-b\nmerge = refs/heads/main\n",
         "[user]\nname = A\nemail = a@example.test ; comment\n[pull]\nrebase\n",
         "[remote \"o\"]\nurl = ../up\npushurl = file:///up\n",
+        "[remote \"o\"]\nurl = https://[::1]:80/x\ntagOpt = --no-tags\ngh-resolved = base\n",
+        "[advice]\nany = false\n[color \"diff\"]\nold = red\n[rerere]\nenabled\n[user]\nsigningkey = ABC\n",
     ] {
         assert!(is_plain(text), "{text}");
     }
@@ -643,6 +645,11 @@ fn b14_a_plain_configuration_names_no_program() {
         "[branch \"main\"]\nremote = ./x\n",
         "[branch \"main\"]\nremote = --upload-pack=x\n",
         "[remote \"o\"]\nurl = ext::sh -c x\n",
+        "[remote \"o\"]\nurl = https://[::1]/x::y\n",
+        "[remote \"o\"]\nurl = https://[::x/y\n",
+        "[remote \"o\"]\ntagOpt = --upload-pack=x\n",
+        "[remote]\npushDefault = ./x\n",
+        "[user]\nsigningkey = -x\n",
         "[remote \"o\"]\nuploadpack = x\n",
         "[user]\nname = \"a\0b\"\n",
         "[user]\nname = a\nbroken\"\n",

@@ -1,0 +1,97 @@
+//! Files of a tree that the configuration of a repository names: git obeys these, too.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::held::obeyed_in_git;
+use super::modules::{GitDir, gitdir_of};
+use super::{Leftover, Watch};
+use crate::git_config::{Setting, settings};
+use crate::names::open_regular;
+use crate::protected::GIT_LINK;
+use crate::walk::clean;
+
+/// The configurations in the directory of a repository.
+const CONFIGS: [&str; 2] = ["config", "config.worktree"];
+/// Bytes of a configuration.
+const BYTES: u64 = 1 << 20;
+/// Configurations of one repository, with those that they include.
+const FILES: usize = 16;
+/// Places that these name.
+const PLACES: usize = 256;
+
+impl Watch {
+    /// Moves aside what the stage has put at the places that a repository's configuration names.
+    pub(super) fn settle_named(&self, git: &GitDir) -> Vec<Leftover> {
+        let changed = self.named_by(git).into_iter().filter(|path| self.is_changed_in(top_of(path), path));
+        changed.filter_map(|path| self.settle_name(path)).collect()
+    }
+
+    /// Lists the places of the tree that a repository's configuration names, and those to which links lead that have the place of names that
+    /// git obeys.
+    pub(super) fn named_by(&self, git: &GitDir) -> BTreeSet<PathBuf> {
+        let place = |path: &Path| self.missing.tree.join(path);
+        let dir = place(&git.path);
+        let mut works = vec![dir.clone()];
+        works.extend(dir.parent().filter(|_| git.path.ends_with(GIT_LINK)).map(Path::to_path_buf));
+        let of_worktree = gitdir_of(&self.tree, &git.path).map(|to| dir.join(to));
+        works.extend(of_worktree.as_deref().and_then(Path::parent).map(Path::to_path_buf));
+        let mut files = CONFIGS.map(|name| place(&git.config).join(name)).to_vec();
+        files.extend(CONFIGS.map(|name| dir.join(name)).into_iter().filter(|_| git.path != git.config));
+        let (mut found, mut values) = (BTreeSet::new(), Vec::new());
+        let mut next = 0;
+        while let Some(file) = files.get(next).cloned().filter(|_| next < FILES) {
+            next += 1;
+            for setting in read(&file).unwrap_or_default() {
+                match setting {
+                    Setting::HooksPath(value) | Setting::Program(value) | Setting::Template(value) => {
+                        values.push((value, false));
+                    }
+                    Setting::File(value) => values.push((value, true)),
+                    Setting::Worktree(value) => works.push(clean(&dir.join(value))),
+                    Setting::Include(value) => {
+                        let path = file.with_file_name(value);
+                        self.add_place(&path, false, git, &mut found);
+                        files.push(path);
+                    }
+                    Setting::SafeDirectory | Setting::Submodule(_) => {}
+                }
+            }
+        }
+        for (value, is_file) in &values {
+            works.iter().for_each(|work| self.add_place(&work.join(value), *is_file, git, &mut found));
+        }
+        for path in obeyed_in_git().map(|name| dir.join(name)) {
+            if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink()) {
+                self.add_place(&path, false, git, &mut found);
+            }
+        }
+        found
+    }
+
+    /// Adds a path, and what it leads to. `is_file`: only a file counts.
+    fn add_place(&self, path: &Path, is_file: bool, git: &GitDir, found: &mut BTreeSet<PathBuf>) {
+        for path in [Some(clean(path)), path.canonicalize().ok()].into_iter().flatten() {
+            let Ok(below) = path.strip_prefix(&self.missing.tree) else { continue };
+            // A repository's directory, and its working tree, hold more than that.
+            let is_above = git.path.starts_with(below);
+            let is_kind = || !is_file || fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
+            if !is_above && found.len() < PLACES && is_kind() {
+                found.insert(below.to_path_buf());
+            }
+        }
+    }
+}
+
+/// Returns the first part of a place in the tree.
+pub(super) fn top_of(path: &Path) -> &Path {
+    path.ancestors().filter(|above| *above != Path::new("")).last().unwrap_or(path)
+}
+
+fn read(file: &Path) -> io::Result<Vec<Setting>> {
+    let mut text = Vec::new();
+    open_regular(&file.canonicalize()?)?.take(BYTES).read_to_end(&mut text)?;
+    Ok(settings(&text))
+}
