@@ -17,6 +17,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("terminal::its_own", its_own);
     list.users("terminal::job_control_inside", job_control);
     list.users("terminal::suspends_like_the_command", suspends);
+    list.once("terminal::an_interrupt_ends_what_it_is_part_of", interrupts_its_group);
+    list.once("terminal::a_stage_that_ends_itself_ends_no_other", ends_alone);
     list.once("terminal::suspends_with_what_it_is_part_of", suspends_with_its_group);
     list.once("terminal::stopped_from_elsewhere", stopped_from_elsewhere);
     list.once("terminal::stopped_where_nobody_continues_it", stopped_in_an_orphan);
@@ -114,6 +116,35 @@ fn suspends(cx: &Cx) {
     screen.wait();
 }
 
+/// A script and `make` around exeat end with it, as with the command alone.
+fn interrupts_its_group(cx: &Cx) {
+    let exeat = format!("{} run --quiet", cx.bench().bin.join("exeat").display());
+    let make = format!("all: a b\na b:\n\t@{exeat} -- sh -c 'echo ready; exec sleep 1000'\n");
+    cx.write("Makefile", &make);
+    let loops =
+        format!("for n in 1 2; do {exeat} -- sh -c 'echo ready; exec sleep 1000'; done; echo went on");
+    for (words, times) in [(vec!["make", "-j2"], 2), (vec!["bash", "-c", &loops], 1)] {
+        let mut screen = cx.outside(words).on_terminal();
+        (0..times).for_each(|_| drop(screen.until("ready")));
+        screen.until_raw(true).until_waits("sleep");
+        screen.types([3]);
+        let status = screen.wait();
+        assert!(status != 0 && !screen.tail().contains("went on"), "{status}: {}", screen.tail());
+    }
+}
+
+/// SIGINT of its own ends the stage and exeat. Nobody has typed it, so nothing else gets it.
+fn ends_alone(cx: &Cx) {
+    let exeat = format!("{} run --quiet", cx.bench().bin.join("exeat").display());
+    let script = format!(
+        "sleep 1000 & {exeat} -- sh -c 'kill -INT $$; sleep 1000'; echo left $?; kill $! && echo alive"
+    );
+    let mut screen = cx.outside(["sh", "-c", &script]).on_terminal();
+    screen.until("left 130");
+    screen.until("alive");
+    screen.wait();
+}
+
 /// A script around exeat stops with it.
 fn suspends_with_its_group(cx: &Cx) {
     let mut screen = shell(cx);
@@ -157,7 +188,7 @@ fn stopped_in_an_orphan(cx: &Cx) {
     screen.signal(Signal::SIGCONT);
     screen.until("continued\r\n");
     screen.types([3]);
-    assert_eq!(screen.wait(), 130);
+    assert_eq!(screen.wait(), -2);
 }
 
 /// A stage in the background reads nothing that is typed to the shell, through any stream; in the foreground it
@@ -191,7 +222,7 @@ fn follows_the_window(cx: &Cx) {
     screen.until("ready\r\n");
     screen.resize(44, 132).until("44 132\r\n");
     screen.types([3]);
-    assert_eq!(screen.wait(), 130);
+    assert_eq!(screen.wait(), -2);
     // Changes to the stage's terminal do not affect this one.
     let mut screen = on_terminal(cx, &[], "stty rows 5 cols 6 -echo; stty size; read -r go");
     let before = screen.settings();
@@ -319,7 +350,7 @@ fn paste(cx: &Cx) {
         let peak = memory_kb(screen.pid(), "VmHWM");
         assert!(peak < 40_000, "{peak} kB");
         screen.types([3]);
-        assert_eq!(screen.wait(), 130, "{mode}");
+        assert_eq!(screen.wait(), -2, "{mode}");
     }
 }
 
@@ -351,7 +382,7 @@ fn closed(cx: &Cx) {
     let mut screen = on_terminal(cx, &["--quiet"], &format!("{close}; exec sleep 1000"));
     until_closed();
     screen.until_waits("sleep").types([3]);
-    assert_eq!(screen.wait(), 130);
+    assert_eq!(screen.wait(), -2);
 }
 
 /// The stage has ended, and its output waits for a reader: the keys are the caller's again.

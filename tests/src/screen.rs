@@ -159,7 +159,9 @@ impl Screen {
         chunk.map(|chunk| self.shown.push_str(&String::from_utf8_lossy(&chunk))).is_ok()
     }
 
-    fn tail(&self) -> String {
+    /// Returns the end of what was shown.
+    #[must_use]
+    pub fn tail(&self) -> String {
         let start = self.shown.len().saturating_sub(2000);
         self.shown.chars().skip(start).collect()
     }

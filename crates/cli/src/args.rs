@@ -81,6 +81,23 @@ pub(crate) fn spoken(error: &clap::Error) -> String {
     }
 }
 
+/// Flags of bubblewrap, docker, env and make, and what does it here.
+const ELSEWHERE: [(&[&str], &str); 6] = [
+    (
+        &["-C", "-w", "--chdir", "--cwd", "--directory", "--workdir"],
+        "the stage starts in the working directory: cd first",
+    ),
+    (&["-e", "--env-file", "--setenv"], "a variable is --env NAME or --env NAME=VALUE"),
+    (&["-v", "--bind", "--mount", "--ro-bind", "--volume"], "a path is --ro PATH or --rw PATH"),
+    (&["--net", "--network"], "a host is --allow HOST"),
+    (&["--publish"], "a server in the stage cannot be reached from outside"),
+    (&["-i", "-t", "-it", "--interactive", "--rm", "--tty"], "that needs no flag"),
+];
+
+fn here_for(flag: &str) -> Option<&'static str> {
+    ELSEWHERE.iter().find_map(|(flags, here)| flags.contains(&flag).then_some(*here))
+}
+
 /// Adds a suggestion to an error where clap has none, as for `exeat rnu`.
 pub(crate) fn guessed(mut error: clap::Error, first: Option<&str>) -> clap::Error {
     if let (Some("policy"), Some(ContextValue::String(typed))) =
@@ -96,12 +113,14 @@ pub(crate) fn guessed(mut error: clap::Error, first: Option<&str>) -> clap::Erro
     if let (Some("run" | "learn"), Some(ContextValue::String(flag))) =
         (first, error.get(ContextKind::InvalidArg))
         && error.kind() == clap::error::ErrorKind::UnknownArgument
-        && error.get(ContextKind::SuggestedArg).is_none()
+        && (error.get(ContextKind::SuggestedArg).is_none() || here_for(flag).is_some())
     {
-        let tip = format!(
+        let after = format!(
             "a flag of the command stands after it: exeat run -- COMMAND {}",
             exeat_policy::printable(flag)
         );
+        let tip = here_for(flag).map_or_else(|| after.clone(), |here| format!("here {here}; {after}"));
+        error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
         return error;
     }

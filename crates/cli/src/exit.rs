@@ -1,5 +1,6 @@
 //! Defines all exit codes of exeat. The code of a stage is passed on; `--result` distinguishes the two.
 
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -47,7 +48,9 @@ impl Exit {
     pub(crate) fn end(self) -> ExitCode {
         if let Self::Interrupted { is_key } = self {
             let _ = io::stdout().flush();
-            let is_foreground = tcgetpgrp(io::stdin()) == Ok(getpgrp());
+            // The standard streams may be closed by now.
+            let is_foreground =
+                File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()));
             let _ = exeat_runner::end_by_interrupt(is_key && is_foreground);
         }
         ExitCode::from(self.code())
@@ -76,6 +79,8 @@ mod tests {
         for (exit, code) in [
             (Exit::from(Ended::Exit(0)), 0),
             (Exit::from(Ended::Exit(7)), 7),
+            (Exit::from(Ended::Signal(2)), 130),
+            (Exit::from(Ended::Interrupted), 130),
             (Exit::Signal(15), 143),
             (Exit::CouldNot, 125),
             (Exit::BadInput, 2),

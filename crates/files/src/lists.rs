@@ -242,6 +242,9 @@ pub const CERTIFICATES: &[&str] = &[
 pub const TRUST: &[&str] =
     &["/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted"];
 
+/// Variables without which a package manager with a new cache asks its registry for a newer version of itself.
+pub const NO_UPDATES: &[(&str, &str)] = &[("npm_config_update_notifier", "false")];
+
 /// Variables that lead package managers to the private cache, with the directory in it.
 pub const CACHES: &[(&str, &str)] = &[
     ("XDG_CACHE_HOME", ""),

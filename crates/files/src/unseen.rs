@@ -1,4 +1,5 @@
-//! Links in the working directory that lead to what the stage does not see. Workflow managers stage the inputs of a task as such links.
+//! Paths that a stage was given and does not see: words of its command, and links in the working directory. Workflow managers stage the
+//! inputs of a task as such links.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,14 @@ pub struct UnseenLinks {
     pub first: (PathBuf, PathBuf),
 }
 
+/// Finds the first word of a command that names a file of the host that the stage does not see. `at` is its working directory.
+#[must_use]
+pub fn find_unseen_word(mounts: &[Mount], at: &Path, command: &[PathBuf]) -> Option<PathBuf> {
+    let words = command.iter().filter(|word| word.components().count() > 1);
+    let mut paths = words.map(|word| clean(&at.join(word)));
+    paths.find(|path| fs::symlink_metadata(path).is_ok() && !is_seen(mounts, path))
+}
+
 /// Finds such links directly in a directory that a stage sees at this place.
 #[must_use]
 pub fn find_unseen_links(mounts: &[Mount], at: &Path) -> Option<UnseenLinks> {
@@ -26,11 +35,15 @@ pub fn find_unseen_links(mounts: &[Mount], at: &Path) -> Option<UnseenLinks> {
     let entries = fs::read_dir(&dir).ok()?.flatten().take(ENTRIES);
     let links = entries.filter_map(|entry| {
         let end = clean(&at.join(fs::read_link(entry.path()).ok()?));
-        let is_seen = || mount_of(mounts, &end).is_some_and(|mount| !is_empty(mount));
-        (fs::symlink_metadata(&end).is_ok() && !is_seen()).then(|| (entry.path(), end))
+        (fs::symlink_metadata(&end).is_ok() && !is_seen(mounts, &end)).then(|| (entry.path(), end))
     });
     let links: Vec<_> = links.collect();
     Some(UnseenLinks { count: links.len(), first: links.into_iter().min()? })
+}
+
+/// Returns whether the stage sees something of the host at a path.
+fn is_seen(mounts: &[Mount], path: &Path) -> bool {
+    mount_of(mounts, path).is_some_and(|mount| !is_empty(mount))
 }
 
 /// Returns the mount that a path in the sandbox lies in.
@@ -71,6 +84,9 @@ mod tests {
         link("a", at("data").to_str().unwrap());
         fs::create_dir_all(at("shown/hidden")).unwrap();
         link("c", "../shown/hidden");
+        let word = |word: &str| find_unseen_word(&mounts, &at("work"), &["sh".into(), word.into()]);
+        assert_eq!(word("../data"), Some(at("data")));
+        assert_eq!([word("../shown"), word("data"), word("../nothing")], [None, None, None]);
         let found = UnseenLinks { count: 3, first: (at("work/a"), at("data")) };
         assert_eq!(find_unseen_links(&mounts, &at("work")), Some(found));
         assert_eq!(find_unseen_links(&mounts, &at("elsewhere")), None);

@@ -124,6 +124,9 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             let place = if dir.is_empty() { CACHE.into() } else { format!("{CACHE}/{dir}") };
             env.set(name, place, VariableReason::Cache);
         }
+        for (name, value) in lists::NO_UPDATES {
+            env.set(name, value, VariableReason::Cache);
+        }
         let callers = match files.home {
             Home::Caller => home.to_path_buf(),
             Home::Private => home_of(host.get(OsStr::new("HOME")).map(OsString::as_os_str)),

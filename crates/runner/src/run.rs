@@ -61,7 +61,7 @@ pub(crate) mod sandbox;
 pub(crate) mod streams;
 
 use outcome::SandboxEnd;
-use outcome::{Done, OtherProxy, Outcome, unseen_links_line, with_leftovers};
+use outcome::{Done, OtherProxy, Outcome, unseen_line, with_leftovers};
 use protected::{
     CUT, hold_stubs, journal, keeper, look_until_signal, place_of, put_back, quarantine_line,
     quarantine_more_lines, quarantine_more_notes, quarantine_note, settle_killed, settlement_lines,
@@ -335,7 +335,7 @@ pub(crate) fn run_on(
         notes.extend(record_full(&summary, log.full().as_deref()));
         notes.extend(untold);
         if how != Ended::Exit(0) {
-            notes.extend(unseen_links_line(&plan));
+            notes.extend(unseen_line(&plan));
         }
         if let Some(why) = blind {
             notes.push(format!("what the stage uses could not be measured any more: {why}"));

@@ -61,7 +61,7 @@ fn tracked(cx: &Cx) {
 fn way_back(cx: &Cx) {
     let done = cx.sh(&[], "touch pyvenv.cfg .npmrc; mkdir .idea").run();
     for name in ["pyvenv.cfg", ".npmrc", ".idea"] {
-        done.exits(0).says(&format!("--allow-write {name} has it left where it is"));
+        done.exits(0).says(&format!("--allow-write {name} leaves it in place"));
     }
     let back = done.stderr().lines().filter(|line| line.contains("`exeat state restore 01")).count();
     assert_eq!(back, 1, "{done:?}");

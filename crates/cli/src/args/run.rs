@@ -102,7 +102,7 @@ pub(crate) struct RunArgs {
     pub(crate) end_with_parent: bool,
 
     /// No summary at the end, and one line at most if exeat ends the run
-    #[arg(long, help_heading = "Run")]
+    #[arg(short, long, help_heading = "Run")]
     pub(crate) quiet: bool,
 
     #[command(flatten)]

@@ -68,11 +68,13 @@ fn of_file(path: &Path, word: &str) -> String {
     }
 }
 
-/// Returns the flag that shows the directory of a file.
+/// Returns the flag that shows the directory of a file, or the file alone in a home directory or a temporary one.
 fn show(path: &Path) -> String {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    let dir = real.parent().unwrap_or(&real).display().to_string();
-    format!("--ro {} shows it to the stage, if its view does not have it", shell_word(&dir))
+    let homes = [env::var_os("HOME").map(PathBuf::from), Some(env::temp_dir()), Some("/".into())];
+    let is_home = |dir: &&Path| homes.iter().flatten().any(|home| home == dir);
+    let shown = real.parent().filter(|dir| !is_home(dir)).unwrap_or(&real).display().to_string();
+    format!("--ro {} shows it to the stage, if its view does not have it", shell_word(&shown))
 }
 
 /// Returns what follows `#!` in the first line of a script.

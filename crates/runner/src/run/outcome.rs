@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use exeat_files::quarantine::Leftovers;
-use exeat_files::unseen::{UnseenLinks, find_unseen_links};
+use exeat_files::unseen::{UnseenLinks, find_unseen_links, find_unseen_word};
 use exeat_proxy::{ConnectionSummary, LostConnections};
 use exeat_record::ledger::Head;
 use exeat_record::{RunId, Sealed};
@@ -60,8 +60,13 @@ pub struct OtherProxy {
     pub lost: LostConnections,
 }
 
-/// Returns a line about links in the working directory that lead to what the stage does not see.
-pub(super) fn unseen_links_line(plan: &Plan) -> Option<String> {
+/// Returns a line about a word of the command that names what the stage does not see, or about links in the working directory that lead there.
+pub(super) fn unseen_line(plan: &Plan) -> Option<String> {
+    let words: Vec<PathBuf> = plan.command.iter().skip(1).map(PathBuf::from).collect();
+    if let Some(path) = find_unseen_word(&plan.mounts, &plan.cwd, &words) {
+        let path = path.display();
+        return Some(format!("the stage does not see `{path}` of this machine: --ro {path}"));
+    }
     let UnseenLinks { count, first: (link, end) } = find_unseen_links(&plan.mounts, &plan.cwd)?;
     let (name, end) = (link.file_name()?.display(), end.display());
     let more = if count == 1 { String::new() } else { format!(" ({count} such links)") };
