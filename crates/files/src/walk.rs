@@ -19,6 +19,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -154,11 +155,15 @@ impl End {
         File::from(self.file.try_clone()?).metadata()
     }
 
-    /// Opens the end for reading. On a named pipe this waits for a writer, as open(2) does.
+    /// Opens the end for reading.
     ///
     /// # Errors
-    /// Returns errors of open(2).
+    /// Returns errors of open(2), and an error for a named pipe: to open one waits for a writer, and a stage may have made it. An inherited
+    /// pipe has no name.
     pub fn read(&self) -> io::Result<File> {
+        if self.metadata()?.file_type().is_fifo() && self.real.symlink_metadata().is_ok() {
+            return Err(io::Error::other("it is a named pipe; pass its content by a descriptor (/dev/fd/N)"));
+        }
         // A path opened with O_PATH is opened again through /proc (open(2), O_PATH).
         fs::OpenOptions::new().read(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }

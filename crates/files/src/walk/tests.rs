@@ -214,3 +214,15 @@ fn l01_a_directory_is_made_only_where_no_link_leads_astray() {
         assert!(dirs.0.join(path).is_dir(), "{path}");
     }
 }
+
+/// To open a named pipe waits for a writer, and a stage may have made it. One without a name is the caller's.
+#[test]
+fn l18_a_named_pipe_is_not_waited_for() {
+    let dirs = Dirs::new("pipe");
+    let pipe = dirs.0.join("pipe");
+    nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    assert!(dirs.rule().walk(&pipe).unwrap().read().is_err());
+    let (reader, _writer) = io::pipe().unwrap();
+    let passed = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    dirs.rule().walk(Path::new(&passed)).unwrap().read().unwrap();
+}

@@ -72,7 +72,10 @@ fn prune(
         && let Err(why) = whole(stored, keys, killed)
     {
         done.refused += 1;
-        crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", stored.run));
+        crate::stdio::line(
+            "warning",
+            &format!("{} is kept: {why}; {} removes it", stored.run, flag_for(&why)),
+        );
         return Ok(());
     }
     // First, because a record that is missing without this line counts as taken away.
@@ -114,6 +117,13 @@ fn write_down(stored: &StoredRun, no: Option<u64>) -> Result<(), String> {
 }
 
 /// Checks that a record is as its run left it. A record that somebody changed or cut is evidence, and is kept.
+/// Returns the weakest flag that removes a record that is kept for a reason.
+fn flag_for(why: &str) -> &'static str {
+    if why == NO_END { "--killed (if that was a kill) or --force" } else { "--force" }
+}
+
+const NO_END: &str = "it has no end: its writer was killed, or it was cut";
+
 fn whole(stored: &StoredRun, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) -> Result<(), String> {
     let path = &*stored.path;
     let said = |error: io::Error| in_house(&error.to_string());
@@ -131,7 +141,7 @@ fn whole(stored: &StoredRun, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) ->
             Ok(())
         }
         (_, Ending::MidLine) => Err("its last line is cut".into()),
-        (_, Ending::Unfinished) => Err("it has no end: its writer was killed, or it was cut".into()),
+        (_, Ending::Unfinished) => Err(NO_END.into()),
         (Standing::UnknownKey, _) => Err("it is signed by no key that is known here".into()),
         _ => Err("it is not signed to its end".into()),
     }
