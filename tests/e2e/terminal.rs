@@ -143,6 +143,16 @@ fn ends_alone(cx: &Cx) {
     screen.until("left 130");
     screen.until("alive");
     screen.wait();
+    // Nor has somebody who types what the stage has chosen.
+    let script = format!(
+        "sleep 1000 & {exeat} -- sh -c 'stty intr a; echo ready; exec sleep 1000'; echo left $?; kill $! && echo alive"
+    );
+    let mut screen = cx.outside(["sh", "-c", &script]).on_terminal();
+    screen.until("ready");
+    screen.until_raw(true).until_waits("sleep");
+    screen.types("a").until("left 130");
+    screen.until("alive");
+    screen.wait();
 }
 
 /// A script around exeat stops with it.
@@ -153,7 +163,8 @@ fn suspends_with_its_group(cx: &Cx) {
     screen.until("host$ ");
     screen.types("fg\r").until("\r\n");
     screen.until_raw(true).until_waits("sleep");
-    screen.types([3]).until("after 130");
+    screen.types([3]).until("host$ ");
+    assert!(!screen.tail().contains("after 130"), "{}", screen.tail());
 }
 
 /// SIGSTOP leaves no chance to restore the terminal; after a continue it is as the shell left it.

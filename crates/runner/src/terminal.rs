@@ -275,6 +275,14 @@ struct State {
     over: Option<Instant>,
 }
 
+impl State {
+    /// Notes whether these bytes have the character that interrupts, for the stage and for the caller. The stage could choose any other.
+    fn note_interrupt(&mut self, keys: &Keys, typed: &[u8]) {
+        let callers = self.raw.as_ref().and_then(|raw| Keys::of(&raw.before).interrupt);
+        self.interrupted |= keys.interrupt.is_some_and(|key| callers == Some(key) && typed.contains(&key));
+    }
+}
+
 #[derive(Debug)]
 struct Raw {
     before: Termios,
@@ -463,9 +471,7 @@ impl Pump {
         };
         let typed = chunk.get(..count).unwrap_or_default();
         let keys = Keys::read(&self.master)?;
-        if keys.interrupt.is_some_and(|key| typed.contains(&key)) {
-            self.caller.state().interrupted = true;
-        }
+        self.caller.state().note_interrupt(&keys, typed);
         let typed = match keys.interrupts(typed).filter(|_| stuck) {
             Some((at, signal)) => {
                 // The kernel would process the key only after the rest is read, which may be never. It drops the earlier input.
@@ -559,18 +565,21 @@ struct Keys {
 
 impl Keys {
     fn read(master: &File) -> io::Result<Self> {
-        let found = tcgetattr(master)?;
+        Ok(Self::of(&tcgetattr(master)?))
+    }
+
+    fn of(found: &Termios) -> Self {
         let signals = found.local_flags.contains(LocalFlags::ISIG);
         let key = |which: SpecialCharacterIndices| {
             let key = found.control_chars.get(which as usize).copied();
             key.filter(|key| signals && *key != libc::_POSIX_VDISABLE)
         };
-        Ok(Self {
+        Self {
             interrupt: key(SpecialCharacterIndices::VINTR),
             quit: key(SpecialCharacterIndices::VQUIT),
             suspend: key(SpecialCharacterIndices::VSUSP),
             keeps: found.local_flags.contains(LocalFlags::NOFLSH),
-        })
+        }
     }
 
     /// Returns the last character that interrupts, if it drops the input before it.
