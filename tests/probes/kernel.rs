@@ -87,6 +87,7 @@ pub(crate) fn terminal_request(name: &str, fd: &str) -> ProbeResult {
         "TIOCLINUX" => libc::TIOCLINUX,
         "TIOCCONS" => libc::TIOCCONS,
         "TIOCSETD" => 0x5423,
+        "TIOCEXCL" => libc::TIOCEXCL,
         _ => return Err(io::Error::other("no such request")),
     };
     let fd: i32 = number(fd)?;

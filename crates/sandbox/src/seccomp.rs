@@ -194,10 +194,15 @@ const INTERNET_PROTOCOLS: [NamedNumber; 5] = [
     named!(libc::IPPROTO_ICMPV6),
 ];
 
-/// Requests of ioctl_tty(2): input pushed into a terminal runs in the shell that owns it, and anybody may load the kernel module of a
-/// line discipline.
-const TERMINAL: [NamedNumber; 4] =
-    [named!(libc::TIOCSTI), named!(libc::TIOCLINUX), named!(libc::TIOCCONS), named!(libc::TIOCSETD)];
+/// Requests of ioctl_tty(2): input pushed into a terminal runs in the shell that owns it, anybody may load the kernel module of a line
+/// discipline, and nobody can open a terminal any more that was made exclusive.
+const TERMINAL: [NamedNumber; 5] = [
+    named!(libc::TIOCSTI),
+    named!(libc::TIOCLINUX),
+    named!(libc::TIOCCONS),
+    named!(libc::TIOCSETD),
+    named!(libc::TIOCEXCL),
+];
 
 /// Requests that change a file's generation and thus its handle (name_to_handle_at(2)), by which exeat recognizes host files
 /// (include/uapi/linux/fs.h, fs/ext4/ext4.h).

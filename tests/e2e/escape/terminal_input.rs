@@ -36,7 +36,7 @@ fn input(cx: &Cx) {
 
 /// Requests that no stage needs are refused on any descriptor; outside the kernel checks the descriptor.
 fn requests(cx: &Cx) {
-    for name in ["TIOCLINUX", "TIOCCONS", "TIOCSETD"] {
+    for name in ["TIOCLINUX", "TIOCCONS", "TIOCSETD", "TIOCEXCL"] {
         let words = format!("terminal-request {name} 99");
         assert_eq!(outside(cx, &words).stdout(), "EBADF\n", "{name}");
         cx.probing(&[], &words).run().exits(0).prints("EPERM\n");
