@@ -117,7 +117,16 @@ impl SigningKey {
     pub fn load_or_make(path: &Path) -> Result<(SigningKey, bool), KeyError> {
         match SigningKey::load(path) {
             Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-            loaded => return loaded.map(|key| (key, false)),
+            loaded => {
+                let key = loaded?;
+                // A full disk may have left it empty.
+                let beside = path.with_extension("pub");
+                if fs::symlink_metadata(&beside).is_ok_and(|meta| meta.is_file() && meta.len() == 0) {
+                    let _ = fs::remove_file(&beside);
+                    key.write_public(&beside);
+                }
+                return Ok((key, false));
+            }
         }
         let (key, pem) = SigningKey::generate()?;
         let at = |source| KeyError::Io { path: path.to_owned(), source };
@@ -128,8 +137,13 @@ impl SigningKey {
             made => made.map_err(at)?,
         }
         // For people who check records elsewhere; `exeat audit key` prints the same.
-        let _ = write_new(&path.with_extension("pub"), 0o644, format!("{}\n", key.public).as_bytes());
+        key.write_public(&path.with_extension("pub"));
         Ok((key, true))
+    }
+
+    /// Writes the vkey to a new file. Without it, `exeat audit key` still prints it.
+    fn write_public(&self, path: &Path) {
+        let _ = write_new(path, 0o644, format!("{}\n", self.public).as_bytes());
     }
 
     /// Removes what [`SigningKey::load_or_make`] has made for this key.

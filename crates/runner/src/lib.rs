@@ -98,7 +98,7 @@ pub use exeat_compose::{
 };
 pub use exeat_files::fault::{FileFault, PathUse};
 pub use exeat_files::protected::{LetThrough, NoName};
-pub use exeat_files::quarantine::{Leftover, Leftovers};
+pub use exeat_files::quarantine::{Leftover, Leftovers, Settlement};
 pub use exeat_files::request::{Bind, Bounds, Declared, Files, WORK, WorkDir};
 pub use exeat_policy::{
     self as policy, Bridge, Cache, EffectSet, Home, HostPort, Limits, Loopback, Nested, Policy, RuleError,
@@ -118,6 +118,7 @@ pub use reload::{LoadPolicy, Reloaded};
 pub use request::{AuditTo, Hardening, Request};
 pub use result::{RESULT_SCHEMA, RunResult, result_schema};
 pub use run::outcome::{OtherProxy, Outcome};
+pub use run::protected::{settle_killed, settled_lines};
 pub use run::{LineCallback, OnDenied, Oversight, notice_children, run};
 pub use signing::{NewKey, Signing, key_place, prepare_key, state_place};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

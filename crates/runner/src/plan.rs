@@ -13,7 +13,7 @@ use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
 use exeat_files::names::{future_path, joined, true_name};
 use exeat_files::permissions::Ids;
-use exeat_files::quarantine::Missing;
+use exeat_files::quarantine::{Missing, Settlement};
 use exeat_files::request::WorkDir;
 use exeat_files::users::home_of;
 use exeat_files::walk::LinkRule;
@@ -44,6 +44,8 @@ use exeat_files::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
 /// The plan of one run.
 #[derive(Debug)]
 pub struct Plan {
+    /// Killed runs that were settled before.
+    pub(crate) settled: Settlement,
     pub(crate) command: Vec<OsString>,
     pub(crate) policy: Policy,
     pub(crate) bwrap: PathBuf,
@@ -268,6 +270,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));
     let masked = masked.cloned().collect();
     let plan = Plan {
+        settled: Settlement::default(),
         command: request.command,
         policy: request.policy,
         bwrap,
@@ -395,6 +398,11 @@ impl Plan {
     /// Inserts notes for the caller before those of the plan.
     pub(crate) fn add_notes(&mut self, notes: impl Iterator<Item = String>) {
         self.notes.splice(0..0, notes);
+    }
+
+    /// Sets the killed runs that were settled before: the run reports them.
+    pub fn report_settled(&mut self, settled: Settlement) {
+        self.settled = settled;
     }
 
     /// Sets the lines for the record on why rules may be missing: hosts that [`discover`](crate::discover) could not find.

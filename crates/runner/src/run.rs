@@ -55,7 +55,7 @@ use crate::terminal::{Terminal, refuse_reads};
 use crate::who::ProcessLookup;
 
 pub(crate) mod outcome;
-mod protected;
+pub(crate) mod protected;
 pub(crate) mod record;
 pub(crate) mod sandbox;
 pub(crate) mod streams;
@@ -64,7 +64,7 @@ use outcome::SandboxEnd;
 use outcome::{Done, OtherProxy, Outcome, unseen_line, with_leftovers};
 use protected::{
     CUT, hold_stubs, journal, keeper, look_until_signal, place_of, put_back, quarantine_line,
-    quarantine_more_lines, quarantine_more_notes, quarantine_note, settle_killed, settlement_lines,
+    quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines,
 };
 use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
 use sandbox::{Offered, Sandbox, Thread, staging, watch_relay};
@@ -202,7 +202,7 @@ pub(crate) fn run_on(
         let no_tmp = no_tmp.or_else(|| {
             hidden.err().map(|error| format!("other runs may see the files in the stage's /tmp: {error}"))
         });
-        let interrupted = settle_killed(&plan, &keeper);
+        let interrupted = mem::take(&mut plan.settled);
         let watches = Watch::start_all(plan.missing.iter().cloned(), &keeper);
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();

@@ -30,6 +30,7 @@ use crate::plan::{Plan, plan_with};
 use crate::request::{AuditTo, Hardening, Request};
 use crate::run::OnDenied;
 use crate::run::outcome::{Outcome, with_leftovers};
+use crate::run::protected::settle_killed;
 use crate::run::streams::Streams;
 use crate::signals;
 use crate::signing::{Signing, prepare_key};
@@ -558,7 +559,9 @@ impl Stage {
         }
         let (request, notes) = self.request()?;
         let key = prepare_key(&request.signing, &request.host_env)?;
-        let plan = self.plan_on(request, notes, [stdin, stdout, stderr])?;
+        let settled = settle_killed(&request);
+        let mut plan = self.plan_on(request, notes, [stdin, stdout, stderr])?;
+        plan.report_settled(settled);
         key.keep();
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (input, to_stage) = stdin.input().map_err(prepare("standard input"))?;

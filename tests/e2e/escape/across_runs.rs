@@ -72,8 +72,9 @@ fn killed(cx: &Cx) {
     let result = cx.home().join("result.json");
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
     let plant = "mkdir .vscode; echo '{}' >.vscode/tasks.json; echo evil >.envrc; echo /x >.git/info/attributes; echo evil >mise.ci.toml
+        git init -q sub; git -C sub config core.fsmonitor evil
         ln -s /etc/passwd .git/COMMIT_EDITMSG; echo ready; exec sleep 100";
-    let names = [".envrc", "mise.ci.toml"];
+    let names = [".envrc", "mise.ci.toml", "sub/.git/config"];
     let mut live = cx.sh(&[], plant).start();
     live.until_prints("ready");
     let is_there = |name: &&str| fs::symlink_metadata(cx.dir().join(name)).is_ok();
@@ -107,12 +108,12 @@ fn killed(cx: &Cx) {
             let log = done.record();
             let notes = log.events("note");
             let moved = notes.iter().filter(|note| note["what"] == "quarantined").count();
-            assert_eq!(moved, 5, "{notes:?}");
+            assert_eq!(moved, 6, "{notes:?}");
         }
         settled.then_some(())
     });
     let told: serde_json::Value = serde_json::from_slice(&fs::read(result).expect("a result")).expect("JSON");
-    assert_eq!(told["quarantined"].as_array().map(Vec::len), Some(5), "{told}");
+    assert_eq!(told["quarantined"].as_array().map(Vec::len), Some(6), "{told}");
     for name in [".vscode/tasks.json", ".envrc", ".git/info/attributes", "mise.ci.toml"] {
         assert!(cx.aside(name).exists());
     }

@@ -227,7 +227,17 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
     let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
-    let mut plan = exeat_runner::plan(request)?;
+    let settled = exeat_runner::settle_killed(&request);
+    let mut plan = match exeat_runner::plan(request) {
+        Ok(plan) => plan,
+        Err(error) => {
+            for line in exeat_runner::settled_lines(settled) {
+                stdio::line("note", &line);
+            }
+            return Err(error.into());
+        }
+    };
+    plan.report_settled(settled);
     match require {
         Some(Require::Full) => plan.require_full()?,
         None => {}

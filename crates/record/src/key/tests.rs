@@ -9,7 +9,11 @@ fn a_key_is_made_once_and_for_us_alone() {
     let path = dir.join("audit.key");
     let made = SigningKey::load_or_make(&path).unwrap().0;
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    // A full disk leaves the second file empty.
+    let public = fs::read(path.with_extension("pub")).unwrap();
+    fs::write(path.with_extension("pub"), "").unwrap();
     let again = SigningKey::load_or_make(&path).unwrap().0;
+    assert_eq!(fs::read(path.with_extension("pub")).unwrap(), public);
     assert_eq!(made.verifying(), again.verifying());
     let public = VerifyingKey::load(&dir.join("audit.pub")).unwrap();
     assert_eq!(&public, &[made.verifying().clone()]);

@@ -15,6 +15,7 @@ use exeat_files::protected::let_through;
 use exeat_files::quarantine::{
     DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Settlement, Watch, settle_interrupted,
 };
+use exeat_files::request::{Files, WorkDir};
 use exeat_files::stubs::Stub;
 use exeat_record::{RunId, RunNote, What};
 use tokio::sync::oneshot;
@@ -23,8 +24,9 @@ use tokio::time::Instant;
 use crate::cover::SavedFile;
 use crate::plan::Plan;
 use crate::remedy;
+use crate::request::Request;
 use crate::signals::Signals;
-use crate::signing::key_place;
+use crate::signing::{key_place, state_place};
 use exeat_files::permissions::is_callers;
 
 pub(super) fn quarantine_note(Leftover { path, moved }: &Leftover) -> RunNote {
@@ -149,12 +151,33 @@ pub(super) fn journal(keeper: &Keeper, watches: &[Watch]) -> (Option<Journal>, O
 /// The longest time that a start spends on killed runs in other trees than its own.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// Settles runs that were killed.
-pub(super) fn settle_killed(plan: &Plan, keeper: &Keeper) -> Settlement {
-    let trees: Vec<&Path> = plan.missing.iter().map(|missing| missing.tree.as_path()).collect();
+/// Settles runs that were killed. Call it before planning: the plan would take what their stages left for the caller's.
+#[must_use]
+pub fn settle_killed(request: &Request) -> Settlement {
+    let place = state_place(&request.host_env).ok();
+    let Some(place) = key_place(place.as_ref()).filter(|place| place.prepare().is_ok()) else {
+        return Settlement::default();
+    };
+    let Files { rw, declared, work, .. } = &request.files;
+    let work = work.iter().filter_map(|work| match work {
+        WorkDir::Host(dir) => Some(dir),
+        WorkDir::Scratch => None,
+    });
+    let declared = declared.iter().flat_map(|declared| &declared.write);
+    let trees = rw.iter().map(|bind| &bind.host).chain(work).chain(declared).chain([&request.cwd]);
+    let trees: Vec<PathBuf> = trees.filter_map(|tree| tree.canonicalize().ok()).collect();
+    let trees: Vec<&Path> = trees.iter().map(PathBuf::as_path).collect();
     let until = Instant::now() + SETTLING;
-    let settle = |state| settle_interrupted(state, &trees, &|| Instant::now() > until);
-    keeper.state.as_deref().map(settle).unwrap_or_default()
+    settle_interrupted(place.state_dir(), &trees, &|| Instant::now() > until)
+}
+
+/// Returns the lines about killed runs that were settled before a start that did not come.
+pub fn settled_lines(settled: Settlement) -> Vec<String> {
+    let mut found = Leftovers::default();
+    let mut lines = settlement_lines(settled, &mut found);
+    lines.extend(found.named.iter().map(quarantine_line));
+    lines.extend(quarantine_more_lines(&found));
+    lines
 }
 
 /// The line for a search that a signal ended.
