@@ -133,7 +133,7 @@ fn interrupts_its_group(cx: &Cx) {
     }
 }
 
-/// SIGINT of its own ends the stage and exeat. Nobody has typed it, so nothing else gets it.
+/// A stage that sends itself SIGINT ends with exeat. Nobody has typed the key, so no other process gets the signal.
 fn ends_alone(cx: &Cx) {
     let exeat = format!("{} run --quiet", cx.bench().bin.join("exeat").display());
     let script = format!(

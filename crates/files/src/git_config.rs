@@ -135,7 +135,7 @@ const PLAIN: &[(&str, &[&str])] = &[
 /// Keys of [`PLAIN`] whose value is a URL or a path, and those whose value is the name of a remote, or a URL.
 const URLS: &[&str] = &["pushurl", "url"];
 const REMOTES: &[&str] = &["pushdefault", "pushremote", "remote"];
-/// What `git remote add --tags` and `--no-tags` write. git passes it to nothing.
+/// The values that `git remote add --tags` and `--no-tags` write. git passes them to no other command.
 const TAGS: &[&[u8]] = &[b"--tags", b"--no-tags"];
 /// Git's own protocols (git-fetch(1), "Git URLs"). For any other git starts a program (gitremote-helpers(7)).
 const PROTOCOLS: &[&[u8]] = &[b"http", b"https", b"ssh", b"git"];

@@ -278,7 +278,7 @@ struct State {
 impl State {
     /// Notes whether these bytes have the character that interrupts, for the stage and for the caller. The stage could choose any other.
     fn note_interrupt(&mut self, keys: &Keys, typed: &[u8]) {
-        let callers = self.raw.as_ref().and_then(|raw| Keys::of(&raw.before).interrupt);
+        let callers = self.raw.as_ref().and_then(|raw| Keys::from_settings(&raw.before).interrupt);
         self.interrupted |= keys.interrupt.is_some_and(|key| callers == Some(key) && typed.contains(&key));
     }
 }
@@ -565,10 +565,10 @@ struct Keys {
 
 impl Keys {
     fn read(master: &File) -> io::Result<Self> {
-        Ok(Self::of(&tcgetattr(master)?))
+        Ok(Self::from_settings(&tcgetattr(master)?))
     }
 
-    fn of(found: &Termios) -> Self {
+    fn from_settings(found: &Termios) -> Self {
         let signals = found.local_flags.contains(LocalFlags::ISIG);
         let key = |which: SpecialCharacterIndices| {
             let key = found.control_chars.get(which as usize).copied();

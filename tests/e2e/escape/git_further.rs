@@ -10,7 +10,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_worktree_without_commondir_names_no_program", worktree);
     list.users("escape::b14_a_new_repository_names_no_program", nested);
     list.users("escape::b14_a_hook_further_down_is_not_changed_in_place", hook);
-    list.users("escape::b14_what_a_configuration_further_down_names_is_not_changed", named);
+    list.users("escape::b14_what_a_configuration_further_down_names_is_not_changed", change_named);
     list.users("escape::b14_a_submodule_s_tree_leads_back", tree_of_submodule);
     list.once("escape::b14_a_link_is_moved_once_where_the_tree_is_a_repository_s_directory", moved_once);
     list.users("escape::b14_repositories_of_the_caller_further_down_lose_nothing", keep_further);
@@ -147,7 +147,7 @@ fn hook(cx: &Cx) {
 }
 
 /// The configuration is the caller's, and what it names lies in the tree.
-fn named(cx: &Cx) {
+fn change_named(cx: &Cx) {
     let run = r#"printf '#!/bin/sh\ntouch %s\n' "$MARK" >"#;
     let script = r"printf '#!/bin/sh\ntrue\n' > t/f; chmod +x t/f";
     for (before, stage, host) in [

@@ -228,7 +228,14 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let host_ports = request.host_ports.clone();
     let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
     let settled = exeat_runner::settle_killed(&request);
-    let mut plan = match exeat_runner::plan(request) {
+    let planned = exeat_runner::plan(request).and_then(|mut plan| {
+        match require {
+            Some(Require::Full) => plan.require_full()?,
+            None => {}
+        }
+        Ok(plan)
+    });
+    let mut plan = match planned {
         Ok(plan) => plan,
         Err(error) => {
             for line in exeat_runner::settled_lines(settled) {
@@ -238,10 +245,6 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
         }
     };
     plan.report_settled(settled);
-    match require {
-        Some(Require::Full) => plan.require_full()?,
-        None => {}
-    }
     key.keep();
     for hint in hints.iter().filter(|_| !quiet) {
         stdio::line("note", hint);

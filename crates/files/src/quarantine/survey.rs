@@ -104,7 +104,7 @@ impl Watch {
         Some(self.keys.hash_one((path.as_os_str(), top, sum)))
     }
 
-    /// Returns the version of an entry. Where its time does not tell of each change, its content is a part of it.
+    /// Returns the version of an entry. If the file system does not note each change, the version includes the content.
     fn version_in(
         &self,
         dir: BorrowedFd<'_>,
@@ -122,7 +122,7 @@ impl Watch {
         Ok(self.keys.hash_one((version(stat), text)))
     }
 
-    /// Calls a function for each entry of a directory and of those in it. The place is one below the directory. Does nothing if it is no directory.
+    /// Calls a function for each entry below a directory, with its path from there. Does nothing for anything but a directory.
     ///
     /// # Errors
     /// Returns an error if there is too much, if a directory cannot be read, or if the function does.

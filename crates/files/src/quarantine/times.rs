@@ -1,4 +1,4 @@
-//! What tells whether a stage has changed something: the times that a file system keeps, and what was noted at the start.
+//! Facts by which a change of a stage's is found: the times that a file system keeps, and the files that were noted at the start.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -39,7 +39,7 @@ impl Times {
     }
 }
 
-/// What programs obeyed at the start in the repositories further down (`survey`).
+/// The files that programs obeyed at the start in repositories further down (`survey`).
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     /// The hash of each file, with its place and its version.

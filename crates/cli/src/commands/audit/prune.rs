@@ -116,7 +116,6 @@ fn write_down(stored: &StoredRun, no: Option<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a record is as its run left it. A record that somebody changed or cut is evidence, and is kept.
 /// Returns the weakest flag that removes a record that is kept for a reason.
 fn flag_for(why: &str) -> &'static str {
     if why == NO_END { "--killed (if that was a kill) or --force" } else { "--force" }
@@ -124,6 +123,7 @@ fn flag_for(why: &str) -> &'static str {
 
 const NO_END: &str = "it has no end: its writer was killed, or it was cut";
 
+/// Checks that a record is as its run left it. A record that somebody changed or cut is evidence, and is kept.
 fn whole(stored: &StoredRun, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) -> Result<(), String> {
     let path = &*stored.path;
     let said = |error: io::Error| in_house(&error.to_string());
