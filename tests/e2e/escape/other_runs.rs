@@ -4,6 +4,7 @@ use e2e::case::{Bridge, Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.bridges("escape::b26_two_at_once_do_not_meet", two_at_once);
+    list.once("escape::b26_two_in_a_set_group_id_directory_do_not_end_each_other", in_shared_group);
 }
 
 /// K50: two sandboxes of one user: neither reaches a socket of the other, and policies stay apart.
@@ -22,4 +23,13 @@ fn two_at_once(cx: &Cx) {
         || (cx.bridge() == Bridge::Relay && !lines[0].contains(' ') && lines[0].starts_with("/run/exeat/"));
     assert!(own_alone, "sockets in reach: {}", lines[0]);
     assert!(lines[1].starts_with("HTTP/1.1 403 ") && lines[2].starts_with("HTTP/1.1 200 "), "{said}");
+}
+
+/// What is made in such a directory has the bit, too, also what exeat makes.
+fn in_shared_group(cx: &Cx) {
+    cx.outside(["chmod", "g+s", "."]).run().exits(0);
+    let mut first = cx.sh(&[], "echo ready; sleep 1; mkdir .vscode; sleep 1").start();
+    first.until_prints("ready");
+    cx.sh(&[], "sleep 2").run().exits(0);
+    first.wait().exits(0);
 }

@@ -194,9 +194,10 @@ fn rename(from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new: &OsStr) -
     let_in(from, || let_in(to, || rename_into(from, name, to, new)))
 }
 
-/// Whether it is an empty directory of a run's, or looks like one.
+/// Returns whether it is an empty directory of a run, or looks like one. It has the set-group-ID bit if the directory above has.
 pub(super) fn is_placeholder(stat: &FileStat) -> bool {
-    kind(stat) == SFlag::S_IFDIR && stat.st_mode & 0o7777 == PLACEHOLDER.bits()
+    let inherited = Mode::S_ISGID.bits();
+    kind(stat) == SFlag::S_IFDIR && stat.st_mode & 0o7777 & !inherited == PLACEHOLDER.bits()
 }
 
 pub(super) fn is_empty(dir: BorrowedFd<'_>) -> bool {
