@@ -4,6 +4,9 @@
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::User;
 
 /// A setting that names something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,6 +164,8 @@ pub(crate) fn is_plain(text: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> boo
             Some(value) if (section.as_str(), key) == ("core", "worktree") => {
                 may_name(Place::Worktree(OsStr::from_bytes(value)))
             }
+            // git's own monitor, or none.
+            Some(b"true" | b"false") if (section.as_str(), key) == ("core", "fsmonitor") => true,
             Some(value) if URLS.contains(&key) => is_known && is_plain_url(value, &may_name),
             Some(value) if REMOTES.contains(&key) => {
                 is_known && !value.iter().any(|byte| b"/:".contains(byte))
@@ -305,6 +310,18 @@ fn first_word(value: &[u8]) -> Cow<'_, [u8]> {
         _ => (value, b" \t\n;|&<>()"),
     };
     text.split(|byte| ends.contains(byte)).next().unwrap_or_default().into()
+}
+
+/// Resolves a value: relative to a directory, below HOME, or below a user's home directory. `..` is left in it: only the kernel
+/// says what that means behind a link.
+pub(crate) fn place(base: &Path, value: &OsStr, home: &Path) -> PathBuf {
+    let of = |user: &[u8]| User::from_name(std::str::from_utf8(user).ok()?).ok()?.map(|user| user.dir);
+    let Some(rest) = value.as_bytes().strip_prefix(b"~") else { return base.join(value) };
+    let mut parts = rest.splitn(2, |byte| *byte == b'/');
+    let user = parts.next().unwrap_or_default();
+    let below = OsStr::from_bytes(parts.next().unwrap_or_default());
+    let dir = if user.is_empty() { Some(home.to_path_buf()) } else { of(user) };
+    dir.map_or_else(|| base.join(value), |dir| dir.join(below))
 }
 
 /// Words with which a command names the directory of the repository, and the top of the working tree.

@@ -107,7 +107,9 @@ fn aarch64() -> Result<Outcome, String> {
     }
     let arm = |words: &[&str]| {
         let mut cargo = tree::cargo();
-        cargo.args(words).args(["--target", ARM]);
+        // Before `--`, after which words are for the tests.
+        let (command, words) = words.split_at(1);
+        cargo.args(command).args(["--target", ARM]).args(words);
         cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
         cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu");
         cargo

@@ -8,6 +8,7 @@ use e2e::case::{Cases, Cx};
 pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_no_submodule_hides_among_git_s_own_directories", submodules);
     list.users("escape::b14_a_worktree_without_commondir_names_no_program", worktree);
+    list.users("escape::b14_a_repository_without_head_names_no_program", worktree_without_head);
     list.users("escape::b14_a_new_repository_names_no_program", nested);
     list.users("escape::b14_a_hook_further_down_is_not_changed_in_place", hook);
     list.users("escape::b14_what_a_configuration_further_down_names_is_not_changed", change_named);
@@ -77,6 +78,14 @@ fn worktree(cx: &Cx) {
     let stage = r#"git worktree add -q w -b w; cd .git/worktrees/w; rm commondir; mkdir -p objects refs; cp -r ../../objects/. objects/; cp -r ../../refs/. refs/
         printf '[core]\nrepositoryformatversion=0\nbare=false\nfsmonitor=touch %s;false\n' "$MARK" > config"#;
     attack(cx, "", stage, "git worktree remove w");
+}
+
+/// git asks for a `HEAD` in the directory of a worktree, and not in that of its repository.
+fn worktree_without_head(cx: &Cx) {
+    let stage = r#"mkdir -p x/y/z; git init -q x/y/z/r; cd x/y/z/r; git commit -q --allow-empty -m 1; git worktree add -q ../w -b w; mv .git ../c; cd ../; rm c/HEAD
+        echo "gitdir: $PWD/c/worktrees/w" > w/.git; echo "$PWD/w/.git" > c/worktrees/w/gitdir
+        printf '#!/bin/sh\ntouch %s\n' "$MARK" > c/hooks/pre-commit; chmod +x c/hooks/pre-commit; git config -f c/config core.fsmonitor "touch $MARK;false""#;
+    attack(cx, "", stage, "cd x/y/z/w; git status; git commit --allow-empty -m x");
 }
 
 /// A directory deep in the tree with a repository that names a program, for the present directory.
@@ -162,6 +171,7 @@ fn change_named(cx: &Cx) {
             r#"printf '[core]\nfsmonitor = touch %s;false\n' "$MARK" > inc"#.to_owned(),
             "git status",
         ),
+        ("git config core.fsmonitor '~/attack/p/x/y/z/r/t/f'", format!("{run} t/f"), "git status"),
         ("git config alias.z '!t/f'", format!("{run} t/f"), "git z"),
         (
             "rm -r .git/hooks; mkdir hk; ln -s ../hk .git/hooks",

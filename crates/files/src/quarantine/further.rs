@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::descriptors::{FileId, entries, id_of, let_in, open_beneath};
 use super::pointers::Pointer;
 use super::repository::MOVED;
+use super::times::XFS;
 use super::{Leftover, MAX_ENTRIES, Pattern, Watch};
 use crate::names::{is_absent, open_plain};
 use crate::protected::{GIT_LINK, first_parts, is_first_part, is_pattern, matches_pattern, names_from};
@@ -61,15 +62,8 @@ impl DirState {
 }
 
 /// File systems whose directories get the time of each change of their entries. Others leave that to a server, or to a program.
-const TIMED: [FsType; 6] = [
-    BTRFS_SUPER_MAGIC,
-    EXT4_SUPER_MAGIC,
-    F2FS_SUPER_MAGIC,
-    OVERLAYFS_SUPER_MAGIC,
-    TMPFS_MAGIC,
-    // XFS_SUPER_MAGIC (statfs(2)), which nix has for glibc alone.
-    FsType(0x5846_5342),
-];
+const TIMED: [FsType; 6] =
+    [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS];
 
 /// Whether a change after `now` has another time than the last one, both in seconds. The time is that of the clock's last tick, and in old
 /// ext file systems a whole second.

@@ -1,6 +1,7 @@
 //! Files of a tree that the configuration of a repository names: git obeys these, too.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -8,9 +9,10 @@ use std::path::{Path, PathBuf};
 use super::held::obeyed_in_git;
 use super::modules::{GitDir, gitdir_of};
 use super::{Leftover, Watch};
-use crate::git_config::{Setting, settings};
+use crate::git_config::{Setting, place as place_of, settings};
 use crate::names::open_regular;
 use crate::protected::GIT_LINK;
+use crate::users::home_of;
 use crate::walk::clean;
 
 /// The configurations in the directory of a repository.
@@ -40,6 +42,7 @@ impl Watch {
         works.extend(of_worktree.as_deref().and_then(Path::parent).map(Path::to_path_buf));
         let mut files = CONFIGS.map(|name| place(&git.config).join(name)).to_vec();
         files.extend(CONFIGS.map(|name| dir.join(name)).into_iter().filter(|_| git.path != git.config));
+        let home = home_of(env::var_os("HOME").as_deref());
         let (mut found, mut values) = (BTreeSet::new(), Vec::new());
         let mut next = 0;
         while let Some(file) = files.get(next).cloned().filter(|_| next < FILES) {
@@ -52,7 +55,7 @@ impl Watch {
                     Setting::File(value) => values.push((value, true)),
                     Setting::Worktree(value) => works.push(clean(&dir.join(value))),
                     Setting::Include(value) => {
-                        let path = file.with_file_name(value);
+                        let path = place_of(file.parent().unwrap_or(&dir), &value, &home);
                         self.add_place(&path, false, git, &mut found);
                         files.push(path);
                     }
@@ -61,7 +64,8 @@ impl Watch {
             }
         }
         for (value, is_file) in &values {
-            works.iter().for_each(|work| self.add_place(&work.join(value), *is_file, git, &mut found));
+            let places = works.iter().map(|work| place_of(work, value, &home));
+            places.for_each(|place| self.add_place(&place, *is_file, git, &mut found));
         }
         for path in obeyed_in_git().map(|name| dir.join(name)) {
             if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink()) {

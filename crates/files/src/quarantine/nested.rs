@@ -42,13 +42,20 @@ pub(super) struct Nested {
 struct Search<'a> {
     watch: &'a Watch,
     next: Vec<PathBuf>,
+    /// The directories of repositories of worktrees that were found.
+    of_worktrees: BTreeSet<PathBuf>,
     found: Nested,
 }
 
 impl Watch {
     /// Finds the repositories of the tree that were not known at the start.
     pub(super) fn find_nested(&self, is_over: &dyn Fn() -> bool) -> Nested {
-        let mut search = Search { watch: self, next: vec![PathBuf::new()], found: Nested::default() };
+        let mut search = Search {
+            watch: self,
+            next: vec![PathBuf::new()],
+            of_worktrees: BTreeSet::new(),
+            found: Nested::default(),
+        };
         let (mut directories, mut names) = (DIRECTORIES, ENTRIES);
         if self.missing.is_git_open {
             search.next.clear();
@@ -63,6 +70,11 @@ impl Watch {
                 search.read(&at, &dir, &mut names);
             }
         }
+        // A repository of a worktree is one to git without a `HEAD`, too (setup.c).
+        let of_worktrees = std::mem::take(&mut search.of_worktrees);
+        let dirs = of_worktrees.into_iter().filter(|at| !search.is_known(at));
+        let dirs: Vec<_> = dirs.map(|at| GitDir { path: at.clone(), config: at, is_new: true }).collect();
+        search.found.dirs.extend(dirs);
         search.found
     }
 
@@ -160,6 +172,8 @@ impl Search<'_> {
         let holds_own = is_git || is_in_git && is_git_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
         if !is_known && (is_git || is_open_repository(dir.as_fd())) {
             self.found.dirs.push(GitDir { path: at.into(), config: at.into(), is_new: true });
+            let repository = at.ancestors().nth(2).filter(|_| is_worktree(at));
+            self.of_worktrees.extend(repository.map(Path::to_path_buf));
         }
         for (name, is_git) in directories {
             if !is_git && REPOSITORIES.iter().any(|known| name == *known) {

@@ -7,8 +7,11 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
+
+/// XFS_SUPER_MAGIC (statfs(2)), which nix has for glibc alone.
+pub(super) const XFS: FsType = FsType(0x5846_5342);
 
 /// The greatest difference between the clock of a file system, which may be another machine's, and that of this process.
 pub(super) const CLOCKS: Duration = Duration::from_secs(300);
@@ -16,9 +19,9 @@ pub(super) const CLOCKS: Duration = Duration::from_secs(300);
 pub(super) const OWN_CLOCK: Duration = Duration::from_secs(2);
 /// File systems that take the time from this kernel.
 pub(super) const LOCAL: [FsType; 5] =
-    [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC];
+    [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS];
 /// File systems on which a directory without directories has two links.
-pub(super) const COUNTING: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
+pub(super) const COUNTING: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS, TMPFS_MAGIC];
 
 /// The facts about the times of a tree.
 #[derive(Debug)]

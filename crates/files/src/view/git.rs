@@ -8,7 +8,6 @@ use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -20,14 +19,14 @@ use crate::quarantine::{
     DirState, first_parts_in, is_directory_name, is_git_dir, is_gits_own, is_repository,
 };
 use crate::walk::clean;
-use nix::unistd::{User, geteuid};
+use nix::unistd::geteuid;
 
 use super::closed::{keeper, may_search};
 use crate::bounds::{LONGEST_PATH, Lookups, ResolvedPath, resolve_path};
 
 mod files;
 
-use crate::git_config::Setting;
+use crate::git_config::{Setting, place};
 use files::{Files, Unread, path_in};
 
 /// The maximal depth of repositories below a tree: `tree/a/b/.git`.
@@ -734,18 +733,6 @@ fn as_named(path: &Path, lookups: &Lookups) -> Option<PathBuf> {
         });
     }
     Some(path.to_path_buf())
-}
-
-/// Resolves a value: relative to a directory, below HOME, or below a user's home directory. `..` is left in it: only the kernel
-/// says what that means behind a link.
-fn place(base: &Path, value: &OsStr, home: &Path) -> PathBuf {
-    let of = |user: &[u8]| User::from_name(std::str::from_utf8(user).ok()?).ok()?.map(|user| user.dir);
-    let Some(rest) = value.as_bytes().strip_prefix(b"~") else { return base.join(value) };
-    let mut parts = rest.splitn(2, |byte| *byte == b'/');
-    let user = parts.next().unwrap_or_default();
-    let below = OsStr::from_bytes(parts.next().unwrap_or_default());
-    let dir = if user.is_empty() { Some(home.to_path_buf()) } else { of(user) };
-    dir.map_or_else(|| base.join(value), |dir| dir.join(below))
 }
 
 /// The path that a file holds after a word, such as `gitdir:`.

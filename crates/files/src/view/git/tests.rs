@@ -1,5 +1,7 @@
 use std::process::Command;
 
+use std::os::unix::ffi::OsStrExt as _;
+
 use super::*;
 use crate::git_config::{Place, Setting, settings};
 
@@ -628,6 +630,7 @@ fn b14_a_plain_configuration_names_no_program() {
         "[user]\nname = A\nemail = a@example.test ; comment\n[pull]\nrebase\n",
         "[remote \"o\"]\nurl = ../up\npushurl = file:///up\n",
         "[remote \"o\"]\nurl = https://[::1]:80/x\ntagOpt = --no-tags\ngh-resolved = base\n",
+        "[core]\nfsmonitor = true\n",
         "[advice]\nany = false\n[color \"diff\"]\nold = red\n[rerere]\nenabled\n[user]\nsigningkey = ABC\n",
     ] {
         assert!(is_plain(text), "{text}");
