@@ -661,8 +661,8 @@ pub fn finish_until<'a>(
     }
     for (watch, nested) in watches.iter().zip(&nested).take_while(|_| !is_over()) {
         watch.settle_nested(nested, &judged).into_iter().for_each(|found| told.add(found));
-        for git in nested.dirs.iter().take_while(|_| !is_over()) {
-            watch.settle_named(git).into_iter().for_each(|found| told.add(found));
+        for (git, work) in watch.naming_repositories(nested).take_while(|_| !is_over()) {
+            watch.settle_named(&git, work).into_iter().for_each(|found| told.add(found));
         }
         watch.settle_nested_links(&nested.dirs, &mut left, &mut told);
     }

@@ -171,6 +171,21 @@ fn change_named(cx: &Cx) {
             r#"printf '[core]\nfsmonitor = touch %s;false\n' "$MARK" > inc"#.to_owned(),
             "git status",
         ),
+        (
+            "git commit -q --allow-empty -m 1; git config core.hooksPath hk; git worktree add -q ../w; mkdir -p ../w/hk; cd ../w",
+            format!("cd ../w; {run} hk/pre-commit; chmod +x hk/pre-commit"),
+            "cd ../w; git commit --allow-empty -m x",
+        ),
+        (
+            "git init -q ../../../../../o; cd ../../../../../o; git commit -q --allow-empty -m 1; git config core.hooksPath hk; git worktree add -q ../p/x/y/z/w; cd ../p/x/y/z/w; mkdir hk",
+            format!("cd ../w; {run} hk/pre-commit; chmod +x hk/pre-commit"),
+            "cd ../w; git commit --allow-empty -m x",
+        ),
+        (
+            "git commit -q --allow-empty -m 1; git config core.hooksPath hk; git worktree add -q ../../../../near; mkdir hk",
+            format!("{run} hk/pre-commit; chmod +x hk/pre-commit"),
+            "git commit --allow-empty -m x",
+        ),
         ("git config core.fsmonitor '~/attack/p/x/y/z/r/t/f'", format!("{run} t/f"), "git status"),
         ("git config alias.z '!t/f'", format!("{run} t/f"), "git z"),
         (
@@ -185,7 +200,7 @@ fn change_named(cx: &Cx) {
     }
     // What is as it was stays, also if a stage has worked in the repository, and around the file.
     let make = format!(
-        "mkdir -p x/y/z; git init -q x/y/z/r; cd x/y/z/r; mkdir t; {script}; git config alias.z '!t/f'"
+        "mkdir -p x/y/z; git init -q x/y/z/r; cd x/y/z/r; mkdir t; {script}; git config alias.z '!t/f'; ln -s t l; touch t/inc; git config include.path ../l/inc"
     );
     cx.outside(["sh", "-ec", &make]).cwd(cx.dir()).run().exits(0);
     let done = cx.sh(&[], "cd x/y/z/r; git z; git add t; touch t/more f; mkdir ../more").run();

@@ -28,6 +28,7 @@ const HEAD: u64 = 255;
 pub(super) const GITDIR: &str = "gitdir";
 
 /// A directory of a repository, of a submodule or of a linked worktree.
+#[derive(Clone)]
 pub(super) struct GitDir {
     /// Its place below the tree.
     pub(super) path: PathBuf,

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use super::descriptors::PATH_MAX;
 use super::held::obeyed_in_git;
 use super::modules::{GitDir, gitdir_of};
 use super::{Leftover, Watch};
@@ -26,17 +29,19 @@ const PLACES: usize = 256;
 
 impl Watch {
     /// Moves aside what the stage has put at the places that a repository's configuration names.
-    pub(super) fn settle_named(&self, git: &GitDir) -> Vec<Leftover> {
-        let changed = self.named_by(git).into_iter().filter(|path| self.is_changed_in(top_of(path), path));
+    pub(super) fn settle_named(&self, git: &GitDir, work: Option<&Path>) -> Vec<Leftover> {
+        let changed =
+            self.named_by(git, work).into_iter().filter(|path| self.is_changed_in(top_of(path), path));
         changed.filter_map(|path| self.settle_name(path)).collect()
     }
 
     /// Lists the places of the tree that a repository's configuration names, and those to which links lead that have the place of names that
-    /// git obeys.
-    pub(super) fn named_by(&self, git: &GitDir) -> BTreeSet<PathBuf> {
+    /// git obeys. `work`: the working tree, if the directory of the repository does not tell it.
+    pub(super) fn named_by(&self, git: &GitDir, work: Option<&Path>) -> BTreeSet<PathBuf> {
         let place = |path: &Path| self.missing.tree.join(path);
         let dir = place(&git.path);
         let mut works = vec![dir.clone()];
+        works.extend(work.map(place));
         works.extend(dir.parent().filter(|_| git.path.ends_with(GIT_LINK)).map(Path::to_path_buf));
         let of_worktree = gitdir_of(&self.tree, &git.path).map(|to| dir.join(to));
         works.extend(of_worktree.as_deref().and_then(Path::parent).map(Path::to_path_buf));
@@ -56,7 +61,7 @@ impl Watch {
                     Setting::Worktree(value) => works.push(clean(&dir.join(value))),
                     Setting::Include(value) => {
                         let path = place_of(file.parent().unwrap_or(&dir), &value, &home);
-                        self.add_place(&path, false, git, &mut found);
+                        self.add_place(&path, false, &works, &mut found);
                         files.push(path);
                     }
                     Setting::SafeDirectory | Setting::Submodule(_) => {}
@@ -65,28 +70,48 @@ impl Watch {
         }
         for (value, is_file) in &values {
             let places = works.iter().map(|work| place_of(work, value, &home));
-            places.for_each(|place| self.add_place(&place, *is_file, git, &mut found));
+            places.for_each(|place| self.add_place(&place, *is_file, &works, &mut found));
         }
         for path in obeyed_in_git().map(|name| dir.join(name)) {
             if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink()) {
-                self.add_place(&path, false, git, &mut found);
+                self.add_place(&path, false, &works, &mut found);
             }
         }
         found
     }
 
     /// Adds a path, and what it leads to. `is_file`: only a file counts.
-    fn add_place(&self, path: &Path, is_file: bool, git: &GitDir, found: &mut BTreeSet<PathBuf>) {
-        for path in [Some(clean(path)), path.canonicalize().ok()].into_iter().flatten() {
+    fn add_place(&self, path: &Path, is_file: bool, works: &[PathBuf], found: &mut BTreeSet<PathBuf>) {
+        for path in [Some(self.first_link(clean(path))), path.canonicalize().ok()].into_iter().flatten() {
             let Ok(below) = path.strip_prefix(&self.missing.tree) else { continue };
             // A repository's directory, and its working tree, hold more than that.
-            let is_above = git.path.starts_with(below);
+            let is_above = works.iter().any(|work| work.starts_with(&path));
             let is_kind = || !is_file || fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
             if !is_above && found.len() < PLACES && is_kind() {
                 found.insert(below.to_path_buf());
             }
         }
     }
+}
+
+impl Watch {
+    /// Returns the first link in the tree on the way to a path, or else the path: what is behind a link has another name.
+    fn first_link(&self, path: PathBuf) -> PathBuf {
+        let above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.missing.tree));
+        let links = above.filter(|above| fs::symlink_metadata(above).is_ok_and(|meta| meta.is_symlink()));
+        links.last().map(Path::to_path_buf).unwrap_or(path)
+    }
+}
+
+/// Returns the directory of the repository to which a `.git` file leads, if that is not in the tree.
+pub(super) fn outer_repository(tree: &Path, file: &Path, text: &[u8]) -> Option<GitDir> {
+    let to = Path::new(OsStr::from_bytes(text.strip_prefix(b"gitdir: ")?.trim_ascii_end()));
+    let path = clean(&tree.join(file).parent()?.join(to));
+    let mut common = String::new();
+    let read = open_regular(&path.join("commondir"))
+        .and_then(|it| it.take(PATH_MAX as u64).read_to_string(&mut common));
+    let config = read.map_or_else(|_| path.clone(), |_| clean(&path.join(common.trim_end())));
+    (!path.starts_with(tree)).then_some(GitDir { path, config, is_new: false })
 }
 
 /// Returns the first part of a place in the tree.

@@ -1,6 +1,7 @@
 //! Repositories that a stage has made or changed further down in a tree. git enters one when somebody works in it, and also from the top, when a
 //! commit or an index names it as a submodule. Which do is for stages to say, so all are searched for.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
@@ -16,6 +17,7 @@ use nix::sys::stat::{FileStat, SFlag, fstatat};
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
+use super::named::outer_repository;
 use super::store::{DIRECTORY, is_strange};
 use super::{Leftover, Watch, is_open_repository};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
@@ -26,6 +28,8 @@ const DIRECTORIES: usize = 1 << 17;
 const ENTRIES: usize = 1 << 22;
 /// Names from the tree to a directory that cost nothing more.
 const NEAR: usize = 16;
+/// Names from the tree to the directory of a repository that is found at the start with all that it names: two directories and `.git`.
+const SEARCHED: usize = 3;
 /// The repositories of a tree, by their places below it.
 #[derive(Default)]
 pub(super) struct Nested {
@@ -125,13 +129,7 @@ impl Watch {
     /// anything that git would read otherwise.
     fn leads_to_judged(&self, at: &Path, judged: &BTreeSet<PathBuf>) -> bool {
         let read = || {
-            let mut text = Vec::new();
-            let above = open_beneath(&self.tree, at.parent()?).ok()?;
-            open_file(above.as_fd(), at.file_name()?)
-                .ok()?
-                .take(PATH_MAX as u64)
-                .read_to_end(&mut text)
-                .ok()?;
+            let text = self.read_pointer(at)?;
             let to = Path::new(OsStr::from_bytes(text.strip_prefix(b"gitdir: ")?.strip_suffix(b"\n")?));
             let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
             let is_plain = parts.all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
@@ -146,6 +144,35 @@ impl Watch {
 pub(super) fn obeyed_in_other(dir: &Path) -> impl Iterator<Item = &'static str> {
     let name = dir.file_name().and_then(OsStr::to_str).map(|name| format!("{name}/"));
     protected::names().filter_map(move |(it, _)| it.strip_prefix(name.as_deref()?))
+}
+
+impl Watch {
+    fn read_pointer(&self, at: &Path) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        let above = open_beneath(&self.tree, at.parent()?).ok()?;
+        let file = open_file(above.as_fd(), at.file_name()?).ok()?;
+        file.take(PATH_MAX as u64).read_to_end(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// Lists the repositories whose configurations may name files of the tree, with the working tree of those outside.
+    pub(super) fn naming_repositories<'a>(
+        &'a self,
+        nested: &'a Nested,
+    ) -> impl Iterator<Item = (Cow<'a, GitDir>, Option<&'a Path>)> {
+        let outer = nested.files.iter().filter_map(|file| {
+            let git = outer_repository(&self.missing.tree, file, &self.read_pointer(file)?)?;
+            Some((Cow::Owned(git), file.parent()))
+        });
+        // A worktree near the top leads to it.
+        let far =
+            |name: &&String| !self.missing.is_git_open && Path::new(name).components().count() > SEARCHED;
+        let known = self.missing.repositories.iter().filter(far).map(|name| {
+            let git = GitDir { path: name.into(), config: name.into(), is_new: false };
+            (Cow::Owned(git), None)
+        });
+        nested.dirs.iter().map(|git| (Cow::Borrowed(git), None)).chain(outer).chain(known)
+    }
 }
 
 impl Search<'_> {
@@ -171,9 +198,10 @@ impl Search<'_> {
         // git makes no repository among what is its own. Submodules may have these names, too.
         let holds_own = is_git || is_in_git && is_git_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
         if !is_known && (is_git || is_open_repository(dir.as_fd())) {
-            self.found.dirs.push(GitDir { path: at.into(), config: at.into(), is_new: true });
-            let repository = at.ancestors().nth(2).filter(|_| is_worktree(at));
-            self.of_worktrees.extend(repository.map(Path::to_path_buf));
+            let repository = at.ancestors().nth(2).filter(|_| is_worktree(at)).map(Path::to_path_buf);
+            let config = repository.clone().unwrap_or_else(|| at.into());
+            self.found.dirs.push(GitDir { path: at.into(), config, is_new: true });
+            self.of_worktrees.extend(repository);
         }
         for (name, is_git) in directories {
             if !is_git && REPOSITORIES.iter().any(|known| name == *known) {

@@ -66,7 +66,9 @@ impl Watch {
         let names = || obeyed_in_git().chain(OPERATIONS).chain(NAMING).chain(iter::once(GITDIR));
         for git in nested.dirs.iter().take_while(|_| !is_over()) {
             names().for_each(|name| self.note(&git.path, &git.path.join(name)));
-            self.named_by(git).iter().for_each(|path| self.note(top_of(path), path));
+        }
+        for (git, work) in self.naming_repositories(&nested).take_while(|_| !is_over()) {
+            self.named_by(&git, work).iter().for_each(|path| self.note(top_of(path), path));
         }
         for other in &nested.others {
             obeyed_in_other(other).for_each(|name| self.note(other, &other.join(name)));
