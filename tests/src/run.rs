@@ -387,7 +387,10 @@ impl Done {
     /// Checks the exit code.
     #[track_caller]
     pub fn exits(&self, code: i32) -> &Self {
-        assert_eq!(self.code, Some(code), "exit code of {self:?}");
+        // A shell says 130 for both.
+        let code_or_signal =
+            self.code.or(self.signal.filter(|signal| *signal == 2).map(|signal| 128 + signal));
+        assert_eq!(code_or_signal, Some(code), "exit code of {self:?}");
         self
     }
 
