@@ -314,7 +314,7 @@ fn first_word(value: &[u8]) -> Cow<'_, [u8]> {
 
 /// Resolves a value: relative to a directory, below HOME, or below a user's home directory. `..` is left in it: only the kernel
 /// says what that means behind a link.
-pub(crate) fn place(base: &Path, value: &OsStr, home: &Path) -> PathBuf {
+pub(crate) fn resolve_value(base: &Path, value: &OsStr, home: &Path) -> PathBuf {
     let of = |user: &[u8]| User::from_name(std::str::from_utf8(user).ok()?).ok()?.map(|user| user.dir);
     let Some(rest) = value.as_bytes().strip_prefix(b"~") else { return base.join(value) };
     let mut parts = rest.splitn(2, |byte| *byte == b'/');

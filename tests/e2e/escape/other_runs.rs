@@ -25,7 +25,7 @@ fn two_at_once(cx: &Cx) {
     assert!(lines[1].starts_with("HTTP/1.1 403 ") && lines[2].starts_with("HTTP/1.1 200 "), "{said}");
 }
 
-/// What is made in such a directory has the bit, too, also what exeat makes.
+/// Each new entry of such a directory inherits the bit, exeat's own entries too.
 fn in_shared_group(cx: &Cx) {
     cx.outside(["chmod", "g+s", "."]).run().exits(0);
     let mut first = cx.sh(&[], "echo ready; sleep 1; mkdir .vscode; sleep 1").start();

@@ -36,7 +36,7 @@ impl Watch {
         let is_below_changed = || {
             let is_old =
                 |stat: &FileStat| if self.may_have_changed(stat) { Err(Errno::ESTALE) } else { Ok(()) };
-            let below = self.each_below(path, |_, _, _, stat| Ok(is_old(stat)?));
+            let below = self.visit_all(path, |_, _, _, stat| Ok(is_old(stat)?));
             below.is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
         };
         path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed) || is_below_changed()

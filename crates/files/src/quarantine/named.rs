@@ -12,7 +12,7 @@ use super::descriptors::PATH_MAX;
 use super::held::obeyed_in_git;
 use super::modules::{GitDir, gitdir_of};
 use super::{Leftover, Watch};
-use crate::git_config::{Setting, place as place_of, settings};
+use crate::git_config::{Setting, resolve_value, settings};
 use crate::names::open_regular;
 use crate::protected::GIT_LINK;
 use crate::users::home_of;
@@ -47,7 +47,7 @@ impl Watch {
         works.extend(of_worktree.as_deref().and_then(Path::parent).map(Path::to_path_buf));
         let mut files = CONFIGS.map(|name| place(&git.config).join(name)).to_vec();
         files.extend(CONFIGS.map(|name| dir.join(name)).into_iter().filter(|_| git.path != git.config));
-        let home = home_of(env::var_os("HOME").as_deref());
+        let home = self.noted.home.get_or_init(|| home_of(env::var_os("HOME").as_deref()));
         let (mut found, mut values) = (BTreeSet::new(), Vec::new());
         let mut next = 0;
         while let Some(file) = files.get(next).cloned().filter(|_| next < FILES) {
@@ -60,7 +60,7 @@ impl Watch {
                     Setting::File(value) => values.push((value, true)),
                     Setting::Worktree(value) => works.push(clean(&dir.join(value))),
                     Setting::Include(value) => {
-                        let path = place_of(file.parent().unwrap_or(&dir), &value, &home);
+                        let path = resolve_value(file.parent().unwrap_or(&dir), &value, home);
                         self.add_place(&path, false, &works, &mut found);
                         files.push(path);
                     }
@@ -69,7 +69,7 @@ impl Watch {
             }
         }
         for (value, is_file) in &values {
-            let places = works.iter().map(|work| place_of(work, value, &home));
+            let places = works.iter().map(|work| resolve_value(work, value, home));
             places.for_each(|place| self.add_place(&place, *is_file, &works, &mut found));
         }
         for path in obeyed_in_git().map(|name| dir.join(name)) {
@@ -92,9 +92,7 @@ impl Watch {
             }
         }
     }
-}
 
-impl Watch {
     /// Returns the first link in the tree on the way to a path, or else the path: what is behind a link has another name.
     fn first_link(&self, path: PathBuf) -> PathBuf {
         let above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.missing.tree));

@@ -92,18 +92,13 @@ impl Watch {
 
     /// Returns the hash of a place and the versions of all that is there. `None` if nothing is, or too much.
     fn mark(&self, path: &Path) -> Option<u64> {
-        let (above, name) = (open_above(&self.tree, path).ok()?, path.file_name()?);
-        let stat = stat_in(above.as_fd(), name).ok()?;
-        let mut bytes = BYTES;
-        let top = self.version_in(above.as_fd(), name, &stat, &mut bytes).ok()?;
-        let mut sum: u64 = 0;
-        self.each_below(path, |below, dir, name, stat| {
+        let (mut bytes, mut sum) = (BYTES, 0_u64);
+        let visited = self.visit_all(path, |below, dir, name, stat| {
             let version = self.version_in(dir, name, stat, &mut bytes)?;
             sum = sum.wrapping_add(self.keys.hash_one((below.as_os_str(), version)));
             Ok(())
-        })
-        .ok()?;
-        Some(self.keys.hash_one((path.as_os_str(), top, sum)))
+        });
+        visited.ok().map(|()| self.keys.hash_one((path.as_os_str(), sum)))
     }
 
     /// Returns the version of an entry. If the file system does not note each change, the version includes the content.
@@ -124,17 +119,19 @@ impl Watch {
         Ok(self.keys.hash_one((version(stat), text)))
     }
 
-    /// Calls a function for each entry below a directory, with its path from there. Does nothing for anything but a directory.
+    /// Calls a function for an entry of the tree, and for each entry below it if it is a directory, with the path from there.
     ///
     /// # Errors
-    /// Returns an error if there is too much, if a directory cannot be read, or if the function does.
-    pub(super) fn each_below(
+    /// Returns an error if nothing is there, if there is too much, if a directory cannot be read, or if the function does.
+    pub(super) fn visit_all(
         &self,
         path: &Path,
         mut visit: impl FnMut(&Path, BorrowedFd<'_>, &OsStr, &FileStat) -> io::Result<()>,
     ) -> io::Result<()> {
         let (above, name) = (open_above(&self.tree, path)?, path.file_name().unwrap_or_default());
-        if kind(&stat_in(above.as_fd(), name)?) != SFlag::S_IFDIR {
+        let stat = stat_in(above.as_fd(), name)?;
+        visit(Path::new(""), above.as_fd(), name, &stat)?;
+        if kind(&stat) != SFlag::S_IFDIR {
             return Ok(());
         }
         let top = let_in(above.as_fd(), || open_at(above.as_fd(), Path::new(name)))?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ pub(super) struct Noted {
     pub(super) marks: Mutex<HashSet<u64>>,
     /// Whether the stage may run.
     pub(super) has_stage: AtomicBool,
+    /// The home directory, to which `~` leads in a configuration of git's.
+    pub(super) home: OnceLock<PathBuf>,
 }
 
 /// Returns the kind of file system that a tree is in.

@@ -26,7 +26,7 @@ use crate::bounds::{LONGEST_PATH, Lookups, ResolvedPath, resolve_path};
 
 mod files;
 
-use crate::git_config::{Setting, place};
+use crate::git_config::{Setting, resolve_value};
 use files::{Files, Unread, path_in};
 
 /// The maximal depth of repositories below a tree: `tree/a/b/.git`.
@@ -705,7 +705,7 @@ impl<'a> Search<'a> {
 
     /// Resolves a value in a directory.
     fn place(&self, base: &Path, value: &OsStr) -> PathBuf {
-        place(base, value, &self.everywhere.home)
+        resolve_value(base, value, &self.everywhere.home)
     }
 }
 

@@ -296,9 +296,12 @@ impl Search<'_> {
                 }
             }
             Err(error) if is_absent(&error) => {}
-            Err(_) if keeper(&at).is_some() => return self.close(&at),
-            // In another user's directory, which the stage may rename away all the same and make anew.
-            Err(_) => {}
+            Err(_) => {
+                if let Some(keeper) = keeper(&at) {
+                    return self.close(keeper);
+                }
+                // In another user's directory, which the stage may rename away all the same and make anew.
+            }
         }
         // A name that is let through counts as known, whether it exists or not.
         let let_through = self.open.iter().filter(|open| open.parent() == Some(&dir.join(above)));
@@ -326,16 +329,16 @@ impl Search<'_> {
             return self.missing(path, obeyed);
         }
         match keeper(path) {
-            Some(_) => self.close(path),
+            Some(keeper) => self.close(keeper),
             // As above.
             None => self.missing(path, obeyed),
         }
     }
 
-    /// Makes the directory read-only that keeps a path from being read.
-    fn close(&mut self, path: &Path) {
-        let is_ours = |dir: &PathBuf| self.trees.iter().any(|tree| dir.starts_with(tree));
-        self.closed.extend(keeper(path).filter(is_ours));
+    /// Makes a directory read-only that keeps a path from being read, if it is in a tree.
+    fn close(&mut self, keeper: PathBuf) {
+        let is_in_tree = self.trees.iter().any(|tree| keeper.starts_with(tree));
+        self.closed.extend(is_in_tree.then_some(keeper));
     }
 
     /// Watches a missing name if it would be in a tree.

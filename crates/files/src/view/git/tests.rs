@@ -1,6 +1,5 @@
-use std::process::Command;
-
 use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
 
 use super::*;
 use crate::git_config::{Place, Setting, settings};
@@ -167,7 +166,7 @@ fn b15_another_way_to_the_hooks_is_found() {
         fs::create_dir_all(root.join("hk")).unwrap();
     }
     fs::remove_dir_all(&outer).unwrap();
-    let home = |user: &str| place(Path::new("/x"), OsStr::new(user), Path::new(HOME));
+    let home = |user: &str| resolve_value(Path::new("/x"), OsStr::new(user), Path::new(HOME));
     assert_eq!((home("~root/h"), home("~no-such-user/h")), ("/root/h".into(), "/x/~no-such-user/h".into()));
     assert_eq!((home("~/h"), home("~")), ("/home/ann/h".into(), HOME.into()));
 }
