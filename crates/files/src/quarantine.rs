@@ -100,6 +100,16 @@ pub struct Pattern {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldDir(#[serde(with = "crate::bytes")] pub PathBuf);
 
+/// A path that the user's own configuration of git names from the top of each working tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedEverywhere {
+    /// The relative path.
+    #[serde(with = "crate::bytes")]
+    pub path: PathBuf,
+    /// Whether it counts only where it is a file.
+    pub is_file: bool,
+}
+
 /// Names in one writable tree that were missing at the start.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Missing {
@@ -127,6 +137,8 @@ pub struct Missing {
     pub let_through: Vec<String>,
     /// Directories in which something is read-only for the stage: who may write there could replace it.
     pub covered: BTreeSet<String>,
+    /// Paths that git obeys in each repository.
+    pub everywhere: Vec<NamedEverywhere>,
     /// Whether the caller lets the stage write everything of git's: then no repository is searched for.
     pub is_git_open: bool,
 }

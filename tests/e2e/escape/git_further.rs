@@ -12,6 +12,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_new_repository_names_no_program", nested);
     list.users("escape::b14_a_hook_further_down_is_not_changed_in_place", hook);
     list.users("escape::b14_what_a_configuration_further_down_names_is_not_changed", change_named);
+    list.users("escape::b14_what_the_caller_s_configuration_names_is_judged_in_each_repository", everywhere);
     list.users("escape::b14_a_submodule_s_tree_leads_back", tree_of_submodule);
     list.once("escape::b14_a_link_is_moved_once_where_the_tree_is_a_repository_s_directory", moved_once);
     list.users("escape::b14_repositories_of_the_caller_further_down_lose_nothing", keep_further);
@@ -152,6 +153,28 @@ fn hook(cx: &Cx) {
     for name in ["pre-commit", "d/e"] {
         let stage = format!(r#"echo "touch $MARK" >> x/y/z/r/.git/hooks/{name}"#);
         attack(cx, before, &stage, "cd x/y/z/r; git commit --allow-empty -m x");
+    }
+}
+
+/// A relative path in the user's own configuration counts in each repository, whoever made it.
+fn everywhere(cx: &Cx) {
+    let run = r#"printf '#!/bin/sh\ntouch %s\n' "$MARK" >"#;
+    let init = "git config --global core.hooksPath .hk; git config --global filter.f.clean ./t/f; git config --global core.fsmonitor t/m";
+    let add = "git -c advice.addEmbeddedRepo=false -c core.hooksPath= -c core.fsmonitor=false add";
+    for (name, host) in [
+        (".hk/post-index-change", "git status"),
+        ("t/m", "git status"),
+        ("t/f", "cd new; touch -d 1999-01-01 s; git add s"),
+    ] {
+        let dir = name.split('/').next().unwrap_or_default();
+        let attributes = if name == "t/f" { "echo 's filter=f' > .gitattributes;" } else { "" };
+        let repository = format!(
+            "git init -q new; cd new; echo s > s; {add} s; git -c core.hooksPath= -c core.fsmonitor=false commit -qm s; {attributes} mkdir -p {dir}; {run} {name}; chmod +x {name}; touch -d 1999-01-01 s; cd ..; {add} new"
+        );
+        attack(cx, init, &repository, host);
+        let deep = format!("{init}; mkdir -p x/y/z; cd x/y/z; git init -q new; sleep 3");
+        let host = if host.starts_with("cd") { host.to_owned() } else { format!("cd new; {host}") };
+        attack(cx, &deep, &format!("cd x/y/z; {repository}"), &format!("cd x/y/z; {host}"));
     }
 }
 

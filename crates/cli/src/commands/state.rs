@@ -92,7 +92,8 @@ pub(crate) fn list(args: &StateListArgs) -> Result<Exit, Failure> {
         })
         .collect::<Vec<_>>()
     };
-    let runs = state.runs.iter().map(|aside| (aside.run.as_str(), here(aside)));
+    // The names of runs begin with their time.
+    let runs = state.runs.iter().rev().map(|aside| (aside.run.as_str(), here(aside)));
     let runs: Vec<_> = runs.filter(|(_, here)| !here.is_empty()).collect();
     let mut caches = Vec::new();
     if let Some((all, list)) = state.caches()? {

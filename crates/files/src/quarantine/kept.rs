@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::descriptors::{entries, id_of, kind, let_in, open_above, open_at};
+use super::descriptors::{entries, id_of, kind, let_in, open_above, open_at, open_file};
 use super::store::{
     DirectoryId, ItemId, MANIFESTS, forget_made, list, made_directories, manifest_of, open_item, rename_into,
 };
@@ -236,7 +236,10 @@ fn stand(run: String, mut items: Vec<Item>) -> SetAside {
 
 const CHANGED: &str = "it is not known to be what was set aside, as it may have been replaced: look at it, and move it yourself if it is yours";
 
-/// Moves an entry back to its place, by one rename.
+/// Bytes of a file that is compared with the one in its place.
+const COMPARED: u64 = 1 << 20;
+
+/// Moves an entry back to its place, by one rename. Deletes it if its place has a file with the same content.
 ///
 /// # Errors
 /// Returns `InvalidData` for an entry that is not the one set aside, `AlreadyExists` if its place is taken, and any other error that keeps
@@ -252,7 +255,14 @@ pub fn restore(run: &str, item: &Item) -> io::Result<()> {
     }
     let above = open_above(&quarantine.tree, &item.from)?;
     let name = item.from.file_name().unwrap_or_default();
-    let_in(above.as_fd(), || let_in(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name)))?;
+    let moved =
+        let_in(above.as_fd(), || let_in(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name)));
+    if moved == Err(Errno::EEXIST)
+        && is_same_file((dir.as_fd(), last), (above.as_fd(), name)).unwrap_or(false)
+    {
+        return Ok(let_in(dir.as_fd(), || unlinkat(&dir, last, UnlinkatFlags::NoRemoveDir))?);
+    }
+    moved?;
     // A live stage may have put something else there since it was looked at, which is still open.
     let is_same = |stat: FileStat| fstat(&opened).is_ok_and(|opened| id_of(&opened) == id_of(&stat));
     if let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok_and(is_same) {
@@ -261,6 +271,19 @@ pub fn restore(run: &str, item: &Item) -> io::Result<()> {
     let back = || let_in(dir.as_fd(), || rename_into(above.as_fd(), name, dir.as_fd(), last));
     let_in(above.as_fd(), back)?;
     Err(changed())
+}
+
+/// Returns whether two names have files with the same content and the same permissions.
+fn is_same_file(one: (BorrowedFd<'_>, &OsStr), other: (BorrowedFd<'_>, &OsStr)) -> io::Result<bool> {
+    let read = |(dir, name)| {
+        let file = open_file(dir, name)?;
+        let mut content = Vec::new();
+        let permissions = file.metadata()?.permissions();
+        file.take(COMPARED).read_to_end(&mut content)?;
+        Ok::<_, io::Error>((content, permissions))
+    };
+    let (one, other) = (read(one)?, read(other)?);
+    Ok(one == other && one.0.len() < COMPARED as usize)
 }
 
 /// Deletes all that a run has set aside. Returns what could not be deleted, by the tree, and why.
@@ -413,6 +436,19 @@ mod tests {
             fs::rename(scene.0.join("theirs"), item.new_path()).unwrap();
             restore("RUN", item).unwrap();
         }
+    }
+
+    #[test]
+    fn l08_a_file_that_is_in_its_place_again_is_restored() {
+        let scene = Scene::new("same");
+        let aside = scene.run("RUN");
+        let (item, _) = aside.items.iter().find(|(item, _)| item.from == Path::new(".envrc")).unwrap();
+        fs::write(item.old_path(), "other").unwrap();
+        assert_eq!(restore("RUN", item).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(item.new_path().exists());
+        fs::copy(item.new_path(), item.old_path()).unwrap();
+        restore("RUN", item).unwrap();
+        assert!(item.old_path().exists() && !item.new_path().exists());
     }
 
     /// Another user, or the same one with another state directory, runs in the tree.

@@ -35,7 +35,7 @@ impl Watch {
         changed.filter_map(|path| self.settle_name(path)).collect()
     }
 
-    /// Lists the places of the tree that a repository's configuration names, and those to which links lead that have the place of names that
+    /// Lists the places of the tree that the configuration of a repository and the user's own name for it, and those to which links lead that have the place of names that
     /// git obeys. `work`: the working tree, if the directory of the repository does not tell it.
     pub(super) fn named_by(&self, git: &GitDir, work: Option<&Path>) -> BTreeSet<PathBuf> {
         let place = |path: &Path| self.missing.tree.join(path);
@@ -68,6 +68,8 @@ impl Watch {
                 }
             }
         }
+        let everywhere = self.missing.everywhere.iter();
+        values.extend(everywhere.map(|it| (it.path.clone().into_os_string(), it.is_file)));
         for (value, is_file) in &values {
             let places = works.iter().map(|work| resolve_value(work, value, home));
             places.for_each(|place| self.add_place(&place, *is_file, &works, &mut found));

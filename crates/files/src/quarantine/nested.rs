@@ -19,7 +19,7 @@ use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::named::outer_repository;
 use super::store::{DIRECTORY, is_strange};
-use super::{Leftover, Watch, is_open_repository};
+use super::{Leftover, Missing, Watch, is_open_repository};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
 use crate::walk::clean;
 
@@ -76,7 +76,7 @@ impl Watch {
         }
         // A repository of a worktree is one to git without a `HEAD`, too (setup.c).
         let of_worktrees = std::mem::take(&mut search.of_worktrees);
-        let dirs = of_worktrees.into_iter().filter(|at| !search.is_known(at));
+        let dirs = of_worktrees.into_iter().filter(|at| !self.is_known_repository(at));
         let dirs: Vec<_> = dirs.map(|at| GitDir { path: at.clone(), config: at, is_new: true }).collect();
         search.found.dirs.extend(dirs);
         search.found
@@ -147,6 +147,13 @@ pub(super) fn obeyed_in_other(dir: &Path) -> impl Iterator<Item = &'static str> 
 }
 
 impl Watch {
+    /// Returns whether it is a repository's directory that was known at the start. What git obeys there is read-only for the stage.
+    pub(super) fn is_known_repository(&self, at: &Path) -> bool {
+        let Missing { repositories, held, .. } = &self.missing;
+        at.to_str().is_some_and(|at| repositories.iter().any(|known| known == at))
+            || held.iter().any(|held| held.0 == at)
+    }
+
     fn read_pointer(&self, at: &Path) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         let above = open_beneath(&self.tree, at.parent()?).ok()?;
@@ -193,7 +200,7 @@ impl Search<'_> {
                 (true, is_git) => directories.push((name, is_git)),
             }
         }
-        let is_known = self.is_known(at);
+        let is_known = self.watch.is_known_repository(at);
         let is_git = at.file_name().is_some_and(|name| name.eq_ignore_ascii_case(GIT_LINK));
         // git makes no repository among what is its own. Submodules may have these names, too.
         let holds_own = is_git || is_in_git && is_git_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
@@ -209,7 +216,7 @@ impl Search<'_> {
             }
             let is_searched = if is_git {
                 // The others' submodules and worktrees are searched for there.
-                !self.is_known(&at.join(&name))
+                !self.watch.is_known_repository(&at.join(&name))
             } else if is_in_git {
                 !(holds_own && is_gits_own(&name)) || name == WORKTREES
             } else {
@@ -223,13 +230,6 @@ impl Search<'_> {
 
     fn stat(&self, dir: &OwnedFd, name: &OsStr) -> nix::Result<FileStat> {
         let_in(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW))
-    }
-
-    /// Returns whether it is a repository's directory that was known at the start. What git obeys there is read-only for the stage.
-    fn is_known(&self, at: &Path) -> bool {
-        let missing = &self.watch.missing;
-        at.to_str().is_some_and(|at| missing.repositories.iter().any(|known| known == at))
-            || missing.held.iter().any(|held| held.0 == at)
     }
 
     /// Returns whether what is obeyed in a directory was there at the start, and is read-only for the stage.

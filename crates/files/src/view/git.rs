@@ -5,9 +5,10 @@
 //! what is found, and more than is looked at.
 
 use std::collections::{BTreeSet, HashSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -16,7 +17,7 @@ use std::time::SystemTime;
 use crate::names::{is_absent, true_name};
 use crate::protected::is_first_part;
 use crate::quarantine::{
-    DirState, first_parts_in, is_directory_name, is_git_dir, is_gits_own, is_repository,
+    DirState, NamedEverywhere, first_parts_in, is_directory_name, is_git_dir, is_gits_own, is_repository,
 };
 use crate::walk::clean;
 use nix::unistd::geteuid;
@@ -117,6 +118,8 @@ pub(super) struct Obeyed {
     pub(super) closed: BTreeSet<PathBuf>,
     /// Directories further down, each with its state and the entries that names of the table of protected names begin with.
     pub(super) further: Vec<(PathBuf, Option<DirState>, Vec<String>)>,
+    /// Relative paths that the user's configuration names.
+    pub(super) everywhere: Vec<NamedEverywhere>,
     /// Notes for the caller about what was not read.
     pub(super) left: Vec<String>,
 }
@@ -132,6 +135,7 @@ fn obeyed_within(tree: &Path, everywhere: &Everywhere, lookups: &Lookups, most: 
     for file in search.of_the_user() {
         search.name(&file);
     }
+    search.everywhere();
     // All of them, as a stage can make the nearest invalid: git then goes on to the next.
     for above in tree.ancestors() {
         for dirs in search.repositories_at(above) {
@@ -155,6 +159,18 @@ pub(super) fn further_down(tree: &Path, everywhere: &Everywhere) -> Obeyed {
     search.closed();
     let Obeyed { closed, further, left, .. } = search.found;
     Obeyed { closed, further, left, ..Obeyed::default() }
+}
+
+/// The values of configurations that name a place.
+#[derive(Default)]
+struct Values {
+    /// Directories of hooks.
+    hooks: BTreeSet<OsString>,
+    /// Programs, and a template of repositories.
+    programs: BTreeSet<OsString>,
+    /// Other values, which count only where they are files.
+    files: BTreeSet<OsString>,
+    worktree: Option<OsString>,
 }
 
 /// Something that may be a repository in the tree, and when it was made.
@@ -616,13 +632,43 @@ impl<'a> Search<'a> {
 
     /// Adds what the configuration of a repository with these directories names; returns the working tree that it names.
     fn configuration(&mut self, dirs: &[PathBuf], work: &Path) -> Option<PathBuf> {
-        let mut tree = None;
         // The machine's and the user's own name hooks for every repository; their other words lie outside of the tree.
         let mut files = self.of_the_user();
         files.extend(dirs.iter().flat_map(|dir| [dir.join("config"), dir.join("config.worktree")]));
         let own = dirs.first().map_or(work, PathBuf::as_path);
+        let Values { hooks, programs, files, worktree } = self.values(files, own);
+        let tree = worktree.and_then(|value| self.real(&self.place(own, &value)));
+        let files: Vec<_> = files.into_iter().filter(|value| self.place(work, value).is_file()).collect();
+        let work = tree.as_deref().unwrap_or(work);
+        for value in hooks {
+            // For a push, git stands in the repository's directory (githooks(5)).
+            for base in std::iter::once(work).chain(dirs.iter().map(PathBuf::as_path)) {
+                self.name(&self.place(base, &value));
+            }
+        }
+        for value in programs.into_iter().chain(files) {
+            self.name(&self.place(work, &value));
+        }
+        tree
+    }
+
+    /// Lists the relative paths that the machine's configuration and the user's name.
+    fn everywhere(&mut self) {
+        let Values { hooks, programs, files, .. } = self.values(self.of_the_user(), self.tree);
+        let found = hooks.into_iter().chain(programs).map(|value| (value, false));
+        let found = found.chain(files.into_iter().map(|value| (value, true)));
+        let is_relative =
+            |value: &OsString| !["/", "~"].iter().any(|it| value.as_bytes().starts_with(it.as_bytes()));
+        let found = found.filter(|(value, _)| is_relative(value));
+        self.found
+            .everywhere
+            .extend(found.map(|(path, is_file)| NamedEverywhere { path: path.into(), is_file }));
+    }
+
+    /// Reads what configurations name, and adds the files that they include. `own`: the directory of the repository.
+    fn values(&mut self, mut files: Vec<PathBuf>, own: &Path) -> Values {
+        let mut found = Values::default();
         let most = files.len() + INCLUDES;
-        let (mut hooks, mut programs) = (BTreeSet::new(), BTreeSet::new());
         let mut next = 0;
         while let Some(file) = files.get(next).cloned() {
             if next == most {
@@ -636,13 +682,12 @@ impl<'a> Search<'a> {
             let above = file.parent().unwrap_or(own);
             for setting in self.settings(&file).iter() {
                 match setting {
-                    Setting::HooksPath(value) => hooks.extend([value.clone()]),
-                    Setting::Program(value) | Setting::Template(value) => programs.extend([value.clone()]),
-                    Setting::File(value) => {
-                        programs
-                            .extend([value.clone()].into_iter().filter(|it| self.place(work, it).is_file()));
+                    Setting::HooksPath(value) => found.hooks.extend([value.clone()]),
+                    Setting::Program(value) | Setting::Template(value) => {
+                        found.programs.extend([value.clone()]);
                     }
-                    Setting::Worktree(value) => tree = self.real(&self.place(own, value)),
+                    Setting::File(value) => found.files.extend([value.clone()]),
+                    Setting::Worktree(value) => found.worktree = Some(value.clone()),
                     Setting::Include(value) => {
                         let path = self.place(above, value);
                         self.name(&path);
@@ -655,17 +700,7 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let work = tree.as_deref().unwrap_or(work);
-        for value in hooks {
-            // For a push, git stands in the repository's directory (githooks(5)).
-            for base in std::iter::once(work).chain(dirs.iter().map(PathBuf::as_path)) {
-                self.name(&self.place(base, &value));
-            }
-        }
-        for value in programs {
-            self.name(&self.place(work, &value));
-        }
-        tree
+        found
     }
 
     /// Finds where a path leads. What cannot be followed is said.

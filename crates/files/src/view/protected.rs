@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::names::{is_absent, links_in};
 use crate::protected::{self, LetThrough, Obeyed};
 use crate::quarantine::{
-    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY,
-    is_repository,
+    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, Missing, MissingName, NamedEverywhere, Pattern,
+    REPOSITORY, is_repository,
 };
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
@@ -131,7 +131,8 @@ pub(super) fn find(
     let whole = let_through.iter().filter(|name| name.is_whole()).map(|name| name.as_str().to_owned());
     let whole: Vec<String> = whole.collect();
     let watched = search.watched.into_iter().map(|(tree, names)| {
-        let Names { missing, patterns, links, pointers, bare, repositories, held, further } = names;
+        let Names { missing, patterns, links, pointers, bare, repositories, held, further, everywhere } =
+            names;
         let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
         let covered = BTreeSet::new();
         let let_through = if further.is_empty() { Vec::new() } else { whole.clone() };
@@ -147,6 +148,7 @@ pub(super) fn find(
             further,
             let_through,
             covered,
+            everywhere,
             is_git_open: git_is_open,
         }
     });
@@ -196,6 +198,7 @@ struct Names {
     repositories: Vec<String>,
     held: Vec<HeldDir>,
     further: Vec<FurtherDown>,
+    everywhere: Vec<NamedEverywhere>,
 }
 
 struct Search<'a> {
@@ -494,8 +497,9 @@ impl Search<'_> {
 
     /// Protects what git on the host would obey elsewhere in a tree. Returns the directories in which [`Search::further`] looks.
     fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) -> Further {
-        let git::Obeyed { directories, held, links, named, turns, closed, further, left } =
+        let git::Obeyed { directories, held, links, named, turns, closed, further, everywhere, left } =
             git::obeyed(tree, everywhere, &self.lookups);
+        self.watched.entry(tree.to_path_buf()).or_default().everywhere = everywhere;
         self.closed.extend(closed);
         for (dir, names) in directories {
             self.repository(&dir);

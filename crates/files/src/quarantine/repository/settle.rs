@@ -98,7 +98,11 @@ impl Watch {
         let mut inside = Vec::new();
         let unread = search.each(repository, |at, dir, Listed { links, operation }| {
             // A remote may lead to it.
-            if at != repository && !is_worktree(at) && is_open_repository(dir) {
+            if at != repository
+                && !is_worktree(at)
+                && !self.is_known_repository(at)
+                && is_open_repository(dir)
+            {
                 inside.push(at.to_path_buf());
             }
             let is_new = |link: &Link| {
