@@ -13,6 +13,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_hook_further_down_is_not_changed_in_place", hook);
     list.users("escape::b14_what_a_configuration_further_down_names_is_not_changed", change_named);
     list.users("escape::b14_what_the_caller_s_configuration_names_is_judged_in_each_repository", everywhere);
+    list.users("escape::b14_what_a_configuration_names_is_judged_in_each_worktree", worktrees);
     list.users("escape::b14_a_submodule_s_tree_leads_back", tree_of_submodule);
     list.once("escape::b14_a_link_is_moved_once_where_the_tree_is_a_repository_s_directory", moved_once);
     list.users("escape::b14_repositories_of_the_caller_further_down_lose_nothing", keep_further);
@@ -209,6 +210,14 @@ fn change_named(cx: &Cx) {
             format!("{run} hk/pre-commit; chmod +x hk/pre-commit"),
             "git commit --allow-empty -m x",
         ),
+        // Only its linked worktree is new.
+        (
+            "git commit -q --allow-empty -m 1; git config core.hooksPath hk",
+            format!(
+                "git worktree add -q ../w; mkdir ../w/hk; {run} ../w/hk/pre-commit; chmod +x ../w/hk/pre-commit"
+            ),
+            "cd ../w; git commit --allow-empty -m x",
+        ),
         ("git config core.fsmonitor '~/attack/p/x/y/z/r/t/f'", format!("{run} t/f"), "git status"),
         ("git config alias.z '!t/f'", format!("{run} t/f"), "git z"),
         (
@@ -227,6 +236,29 @@ fn change_named(cx: &Cx) {
     );
     cx.outside(["sh", "-ec", &make]).cwd(cx.dir()).run().exits(0);
     let done = cx.sh(&[], "cd x/y/z/r; git z; git add t; touch t/more f; mkdir ../more").run();
+    assert!(!done.exits(0).stderr().contains("was moved"), "{done:?}");
+}
+
+/// A relative path counts from the top of each linked worktree, also of a submodule, whose configuration names another working tree.
+fn worktrees(cx: &Cx) {
+    let hook = r#"printf '#!/bin/sh\ntouch %s\n' "$MARK" > hk/pre-commit; chmod +x hk/pre-commit"#;
+    let submodule = "git init -q ../s; git -C ../s commit -q --allow-empty -m s; git -c protocol.file.allow=always submodule -q add $PWD/../s s; git commit -qm s; cd s; git config core.hooksPath hk";
+    let new = |at: &str| format!("git worktree add -q {at} -b w; cd {at}; mkdir hk; {hook}");
+    let commit = |at: &str| format!("cd {at}; git commit --allow-empty -m x");
+    let hooks = "git config core.hooksPath hk";
+    attack(cx, hooks, &new("w"), &commit("w"));
+    attack(cx, hooks, &new("x/y/z/w"), &commit("x/y/z/w"));
+    attack(cx, submodule, &format!("cd s; {}", new("../w")), &commit("w"));
+    let old = format!("{submodule}; git worktree add -q ../w -b w; sleep 3");
+    attack(cx, &old, &format!("cd w; mkdir hk; {hook}"), &commit("w"));
+    // A submodule of a linked worktree loses nothing.
+    let make = format!(
+        "git init -q t; cd t; git commit -q --allow-empty -m 1; git worktree add -q w -b w; cd w; {submodule}; echo true > $(git rev-parse --git-dir)/hooks/pre-commit; sleep 3"
+    );
+    let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
+    cx.outside(["sh", "-ec", &format!("{env}{make}")]).cwd(cx.dir()).run().exits(0);
+    let done =
+        cx.sh(&[], &format!("{env}cd w/s; git commit -q --allow-empty -m 2")).cwd(&cx.dir().join("t")).run();
     assert!(!done.exits(0).stderr().contains("was moved"), "{done:?}");
 }
 

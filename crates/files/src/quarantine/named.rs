@@ -103,15 +103,15 @@ impl Watch {
     }
 }
 
-/// Returns the directory of the repository to which a `.git` file leads, if that is not in the tree.
-pub(super) fn outer_repository(tree: &Path, file: &Path, text: &[u8]) -> Option<GitDir> {
+/// Returns the directory of the repository to which a `.git` file leads, by its path on the host.
+pub(super) fn repository_of(tree: &Path, file: &Path, text: &[u8]) -> Option<GitDir> {
     let to = Path::new(OsStr::from_bytes(text.strip_prefix(b"gitdir: ")?.trim_ascii_end()));
     let path = clean(&tree.join(file).parent()?.join(to));
     let mut common = String::new();
     let read = open_regular(&path.join("commondir"))
         .and_then(|it| it.take(PATH_MAX as u64).read_to_string(&mut common));
     let config = read.map_or_else(|_| path.clone(), |_| clean(&path.join(common.trim_end())));
-    (!path.starts_with(tree)).then_some(GitDir { path, config, is_new: false })
+    Some(GitDir { path, config, is_new: false })
 }
 
 /// Returns the first part of a place in the tree.

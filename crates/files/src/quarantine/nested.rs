@@ -17,7 +17,7 @@ use nix::sys::stat::{FileStat, SFlag, fstatat};
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
-use super::named::outer_repository;
+use super::named::repository_of;
 use super::store::{DIRECTORY, is_strange};
 use super::{Leftover, Missing, Watch, is_open_repository};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
@@ -162,14 +162,19 @@ impl Watch {
         Some(text)
     }
 
-    /// Lists the repositories whose configurations may name files of the tree, with the working tree of those outside.
+    /// Lists the repositories whose configurations may name files of the tree, with the working tree of those that are outside or to which a
+    /// new `.git` file leads.
     pub(super) fn naming_repositories<'a>(
         &'a self,
         nested: &'a Nested,
     ) -> impl Iterator<Item = (Cow<'a, GitDir>, Option<&'a Path>)> {
-        let outer = nested.files.iter().filter_map(|file| {
-            let git = outer_repository(&self.missing.tree, file, &self.read_pointer(file)?)?;
-            Some((Cow::Owned(git), file.parent()))
+        let tree = &self.missing.tree;
+        let is_new = |file: &Path| {
+            !self.is_noted(file) && self.stat(file).is_ok_and(|stat| self.may_have_changed(&stat))
+        };
+        let outer = nested.files.iter().filter_map(move |file| {
+            let git = repository_of(tree, file, &self.read_pointer(file)?)?;
+            (!git.path.starts_with(tree) || is_new(file)).then_some((Cow::Owned(git), file.parent()))
         });
         // A worktree near the top leads to it.
         let far =

@@ -638,16 +638,18 @@ impl<'a> Search<'a> {
         let own = dirs.first().map_or(work, PathBuf::as_path);
         let Values { hooks, programs, files, worktree } = self.values(files, own);
         let tree = worktree.and_then(|value| self.real(&self.place(own, &value)));
-        let files: Vec<_> = files.into_iter().filter(|value| self.place(work, value).is_file()).collect();
-        let work = tree.as_deref().unwrap_or(work);
+        // In a linked worktree of a submodule, `core.worktree` is that of the submodule.
+        let works = || [Some(work), tree.as_deref()].into_iter().flatten();
         for value in hooks {
             // For a push, git stands in the repository's directory (githooks(5)).
-            for base in std::iter::once(work).chain(dirs.iter().map(PathBuf::as_path)) {
+            for base in works().chain(dirs.iter().map(PathBuf::as_path)) {
                 self.name(&self.place(base, &value));
             }
         }
-        for value in programs.into_iter().chain(files) {
-            self.name(&self.place(work, &value));
+        for work in works() {
+            let programs = programs.iter().map(|value| self.place(work, value));
+            let files = files.iter().map(|value| self.place(work, value)).filter(|file| file.is_file());
+            programs.chain(files).collect::<Vec<_>>().iter().for_each(|path| self.name(path));
         }
         tree
     }
