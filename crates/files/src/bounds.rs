@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::names::open_plain;
 use crate::request::{Bounds, Declared};
-use crate::walk::{End, LinkRule, WalkError, clean, pieces};
+use crate::walk::{End, LinkRule, MAX_LINKS, WalkError, clean, pieces};
 use nix::unistd::geteuid;
 
 use crate::fault::{FS_READ, FS_WRITE, FileFault, PathUse};
@@ -291,8 +291,6 @@ pub(crate) const LONGEST_PATH: usize = 4095;
 
 /// Resolves a path like [`follow`], with the entries that must stay directories for the path to lead there.
 pub(crate) fn resolve_path(path: &Path, lookups: &Lookups) -> Option<ResolvedPath> {
-    /// The number of links that the kernel follows (path_resolution(7)).
-    const LINKS: usize = 40;
     if path.as_os_str().len() > LONGEST_PATH {
         return None;
     }
@@ -324,7 +322,7 @@ pub(crate) fn resolve_path(path: &Path, lookups: &Lookups) -> Option<ResolvedPat
             return None;
         }
         match fs::read_link(&place) {
-            Ok(_) if links.len() >= LINKS => return None,
+            Ok(_) if links.len() >= MAX_LINKS => return None,
             Ok(target) => {
                 links.push(place.clone());
                 if target.is_absolute() {

@@ -34,7 +34,7 @@ use crate::names::{is_same, true_name};
 use crate::users::user_of;
 
 /// The number of links that the kernel follows in one path (path_resolution(7)).
-const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 
 /// Trees of the system. No stage writes there by default: a working directory in one of them is read-only.
 const SYSTEM_TREES: [&str; 11] =

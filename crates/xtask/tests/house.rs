@@ -493,10 +493,12 @@ fn the_page_counts_the_end_to_end_cases() {
                 )
             })
             .collect();
-    let missing: Vec<&String> = rows.iter().filter(|row| !page.contains(row.as_str())).collect();
+    let has_row =
+        |row: &str| page.lines().any(|line| line.starts_with(row) && line.matches('|').count() == 5);
+    let missing: Vec<&String> = rows.iter().filter(|row| !has_row(row)).collect();
     assert!(
         missing.is_empty(),
-        "ARCHITECTURE.md, \"The tests\", counts otherwise than:\n{}",
+        "ARCHITECTURE.md, \"The tests\", counts otherwise than, or has a row without four cells:\n{}",
         rows.join("\n")
     );
 }

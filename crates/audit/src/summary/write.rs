@@ -110,12 +110,24 @@ fn text(summary: &Summary, color: bool, sort: Sort, out: &mut dyn Write) -> io::
         UnusedRules::CannotTell(count) => writeln!(out, "\n{}", cannot_tell(count))?,
         UnusedRules::Listed(unused) => {
             writeln!(out, "\nRULES NEVER USED")?;
-            for rule in &unused {
+            for rule in unused.iter().take(LISTED) {
                 writeln!(out, "         {}  ({})", cell(rule.rule), origin(rule, &plain))?;
+            }
+            if let Some(more) = more_than(LISTED, unused.len()) {
+                writeln!(out, "         {more}")?;
             }
         }
     }
     Ok(())
+}
+
+/// Stages, and rules that were never used, that the text lists. `--format json` has all.
+const STAGES: usize = 10;
+const LISTED: usize = 40;
+
+/// Counts what a list leaves out.
+fn more_than(listed: usize, all: usize) -> Option<String> {
+    (all > listed).then(|| format!("and {} more", all - listed))
 }
 
 /// Returns the lines above the hosts, printable.
@@ -126,8 +138,9 @@ fn head(summary: &Summary) -> Vec<(&'static str, String)> {
     };
     let mut head = vec![("runs", runs)];
     if !summary.stages.is_empty() {
-        let stages: Vec<_> =
-            summary.stages.iter().map(|(stage, runs)| format!("{} ({runs})", cell(stage))).collect();
+        let stages = summary.stages.iter().take(STAGES);
+        let stages = stages.map(|(stage, runs)| format!("{} ({runs})", cell(stage)));
+        let stages: Vec<_> = stages.chain(more_than(STAGES, summary.stages.len())).collect();
         head.push(("stages", stages.join(", ")));
     }
     if summary.first.is_some() {

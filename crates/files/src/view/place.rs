@@ -13,10 +13,7 @@ use crate::layout::{EmptyEntry, Mount};
 use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
 
 use crate::fault::FileFault;
-use crate::walk::pieces;
-
-/// Symbolic links that are followed in one path: as many as the kernel follows (path_resolution(7)).
-const LINKS: usize = 40;
+use crate::walk::{MAX_LINKS, pieces};
 
 /// The entry at a path of the sandbox.
 #[derive(Debug, PartialEq, Eq)]
@@ -154,7 +151,7 @@ pub(super) fn follow(mounts: &[Mount], path: &Path) -> Option<Followed> {
             continue;
         };
         count += 1;
-        if count > LINKS {
+        if count > MAX_LINKS {
             return None;
         }
         followed.links.extend(host.map(|host| (next, host)));
