@@ -448,7 +448,7 @@ pub enum OpenError {
     #[error("nobody reads the pipe `{}`", .path.display())]
     NoReader { path: PathBuf },
     /// The file could not be opened.
-    #[error("cannot open the record `{}`", .path.display())]
+    #[error("`{}`", .path.display())]
     Io { path: PathBuf, source: io::Error },
     /// The descriptor cannot be written to.
     #[error("cannot write the record to descriptor {fd}")]

@@ -63,7 +63,7 @@ pub(crate) mod streams;
 use outcome::SandboxEnd;
 use outcome::{Done, OtherProxy, Outcome, unseen_line, with_leftovers};
 use protected::{
-    CUT, hold_stubs, journal, keeper, look_until_signal, place_of, put_back, quarantine_line,
+    CUT, hold_stubs, journal, keeper, look_until_signal, place_of, put_back, quarantine_lines,
     quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines,
 };
 use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
@@ -288,7 +288,7 @@ pub(crate) fn run_on(
         }
         // The record contains these since they were found.
         found.extend(mem::take(&mut lost.found));
-        let told = found.named.iter().map(quarantine_line).chain(quarantine_more_lines(&found));
+        let told = quarantine_lines(&found).chain(quarantine_more_lines(&found));
         let before = no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
         let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(cache_left).chain(tmp_left).collect();
         for (words, line) in lost.lines() {

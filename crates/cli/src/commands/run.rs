@@ -88,7 +88,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     let policies = args.policy.descriptors();
     let policies: Vec<_> = policies.iter().map(|(flag, read)| (*flag, Some(read))).collect();
     let record = record.and_then(|()| request::inherited(&policies));
-    let sink = args.result.as_ref().map(Sink::open).transpose()?;
+    let (to, sink) = (args.result.clone(), args.result.as_ref().map(Sink::open).transpose()?);
     let (quiet, is_json) = (args.quiet, args.format.is_json());
     let place = audit::place_of(&machine).ok();
 
@@ -102,7 +102,12 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
             Err(failure) => result::of_failure(failure).with_names(stage.as_deref(), &labels),
         };
         if let Err(error) = sink.write(&result) {
-            stdio::write_stderr(&Failure::could("cannot write the result").because(error).report(paint));
+            let failure = match &to {
+                Some(Output::File(path)) => format!("cannot write the result to `{}`", path.display()),
+                _ => "cannot write the result".to_owned(),
+            };
+            let failure = Failure::could(failure).because(error);
+            stdio::write_stderr(&failure.report(paint));
             no_result = true;
         }
     }
@@ -171,7 +176,11 @@ pub(crate) fn refused(error: &clap::Error) {
 
 /// The refusal of arguments by clap, with what was probably meant.
 pub(crate) fn refusal(error: &clap::Error) -> Failure {
-    let failure = Failure::input(in_one(error));
+    let text = in_one(error);
+    let failure = match text.split_once("\n\n  tip: ") {
+        Some((text, tips)) => Failure::input(text).hint(tips.replace("\n  tip: ", "; ")),
+        None => Failure::input(text),
+    };
     let suggested =
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
     let meant = suggested.into_iter().find_map(|kind| match error.get(kind)? {

@@ -56,7 +56,8 @@ pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String
     let names: BTreeSet<_> = missing.chain(there.into_iter().filter(|path| Stub::can_hold(path))).collect();
     if keeper.state.is_none() {
         // Without a state directory nobody would recognize them as exeat's, and they would be moved as made by the stage.
-        lines.extend(names.first().map(|name| {
+        let mut names = names.iter().filter(|name| name.parent().is_some_and(Path::is_dir));
+        lines.extend(names.next().map(|name| {
             format!(
                 "`{}` and its like are not held, as there is no state directory of your own: what the stage makes there is moved",
                 exeat_record::escape(name.as_os_str().as_bytes(), 1024)
@@ -175,7 +176,7 @@ pub fn settle_killed(request: &Request) -> Settlement {
 pub fn settled_lines(settled: Settlement) -> Vec<String> {
     let mut found = Leftovers::default();
     let mut lines = settlement_lines(settled, &mut found);
-    lines.extend(found.named.iter().map(quarantine_line));
+    lines.extend(quarantine_lines(&found));
     lines.extend(quarantine_more_lines(&found));
     lines
 }
@@ -232,7 +233,23 @@ pub(super) fn settlement_lines(interrupted: Settlement, found: &mut Leftovers) -
     lines
 }
 
-pub(super) fn quarantine_line(found: &Leftover) -> String {
+/// Returns the lines about names that have one. A name that was moved several times has one line.
+pub(super) fn quarantine_lines(found: &Leftovers) -> impl Iterator<Item = String> {
+    let mut lines: Vec<(&Leftover, u64)> = Vec::new();
+    for it in &found.named {
+        let is_same = |other: &Leftover| it.moved.is_ok() && other.moved.is_ok() && other.path == it.path;
+        match lines.iter_mut().find(|(other, _)| is_same(other)) {
+            Some((_, times)) => *times += 1,
+            None => lines.push((it, 1)),
+        }
+    }
+    lines.into_iter().map(|(found, times)| match times {
+        1 => quarantine_line(found),
+        _ => format!("{} ({} more times)", quarantine_line(found), times - 1),
+    })
+}
+
+fn quarantine_line(found: &Leftover) -> String {
     let path = exeat_record::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage may have made it, and something on the host could run or obey it";
     let kept = let_through(&found.path)

@@ -395,11 +395,14 @@ fn ending(report: &Verification) -> String {
     match report.ending {
         Ending::Empty => "no line is in it".into(),
         Ending::MidLine => format!(
-            "line {} ends in the middle: its writer was stopped there (a crash, kill -9), or the file was cut",
+            "line {} ends in the middle: its writer was stopped there (a crash, kill -9, a full disk), or the file was cut",
             report.lines
         ),
         Ending::Unfinished => {
-            format!("no end of the run after line {}: it was killed, or the file was cut there", report.lines)
+            format!(
+                "no end of the run after line {}: it was killed, its disk was full, or the file was cut there",
+                report.lines
+            )
         }
         Ending::Unsealed if report.checkpoints == 0 && report.unknown_keys.is_empty() => {
             "nothing signs it: written with --audit-key none, or the checkpoint was cut off".into()
