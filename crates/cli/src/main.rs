@@ -35,7 +35,8 @@ fn main() -> ExitCode {
     // First, because this process gets another parent if its parent ends.
     let parent = getppid();
     let words: Vec<_> = std::env::args_os().collect();
-    let is_json = wants_json(&words);
+    // Only for a failure: it takes as long as the parsing.
+    let is_json = || wants_json(&words);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
                 let _ = error.print();
                 return Exit::Yes.end();
             }
-            if is_json {
+            if is_json() {
                 stdio::say_json(&run::refusal(&error).json(Exit::BadInput));
             } else {
                 stdio::write_stderr(&args::spoken(&error));
@@ -98,7 +99,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|failure| {
         let exit = failure.exit();
-        failure.report_on_stderr(exit, is_json, err);
+        failure.report_on_stderr(exit, is_json(), err);
         exit
     })
     .end()
