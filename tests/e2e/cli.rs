@@ -249,6 +249,8 @@ fn long_paths(cx: &Cx) {
 /// The host side raises its own descriptor limit; the stage has the caller's.
 fn caller_limits(cx: &Cx) {
     behind(cx, "ulimit -Sn 333; umask 027", "sh -c 'ulimit -Sn; umask'").run().exits(0).prints("333\n0027\n");
+    let done = behind(cx, "umask 0777", "touch started").run();
+    done.exits(2).says("with umask 0777 exeat could not use the files that it makes").says("umask 077");
     for few in [18, 40, 63] {
         let done = behind(cx, &format!("ulimit -n {few}"), "touch started").run();
         done.exits(125).says(&format!("the hard limit is {few}, and a start takes 64"));

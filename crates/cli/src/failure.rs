@@ -90,7 +90,11 @@ impl Failure {
     /// Creates a failure for a file that cannot be written, with a hint if its directory is missing. The path follows `message`.
     pub(crate) fn not_written(message: &str, path: &Path, error: io::Error) -> Self {
         let shown = |path: &Path| path.display().to_string();
-        let failure = Self::input(format!("{message} `{}`", shown(path)));
+        let message = format!("{message} `{}`", shown(path));
+        let failure = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::could(message),
+            _ => Self::input(message),
+        };
         let directory = path.parent().filter(|_| error.kind() == io::ErrorKind::NotFound);
         let failure = match directory.filter(|directory| !directory.as_os_str().is_empty()) {
             Some(directory) => failure.hint(format!("mkdir -p {}", shell_word(&shown(directory)))),

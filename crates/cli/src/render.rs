@@ -148,14 +148,8 @@ impl Ending<'_> {
         }
         // A lookup has no port yet, and a flag without a port opens only 443.
         let is_only_asked = |host: &DeniedHost| host.port == 0 && host.flag.is_some();
-        if let Some(flag) = most_first(denied, |host| host.count)
-            .find(|host| is_only_asked(host))
-            .and_then(|host| host.flag.as_deref())
-        {
-            out.push_str(&format!(
-                "  a name that was only looked up has no port, and its flag opens 443; for ssh: {}:22\n",
-                cell(flag)
-            ));
+        if most_first(denied, |host| host.count).any(|host| is_only_asked(host)) {
+            out.push_str("  a name that was only looked up has no port, and its flag opens 443; for ssh, add :22 to it\n");
         }
         if self.llm && !denied.is_empty() {
             out.push_str(

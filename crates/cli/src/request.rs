@@ -14,7 +14,7 @@ use exeat_policy::{Cache, View, printable, shell_word};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
 use exeat_runner::discover::Clients;
 use exeat_runner::{AuditTo, Request, Signing, UpstreamProxy};
-use nix::sys::stat::{SFlag, fstat};
+use nix::sys::stat::{Mode, SFlag, fstat, umask};
 
 use crate::args::audit::KeyFrom;
 use crate::args::{EnvArgs, FsView, Label, Output, RunArgs, Variable};
@@ -24,7 +24,17 @@ use crate::stdio;
 mod loopback;
 
 /// Describes this machine.
+///
+/// # Errors
+/// Fails if the umask would take the rights to exeat's own files from their owner.
 pub(crate) fn here() -> Result<Machine, Failure> {
+    // umask(2) reads by setting. There is one thread so far.
+    let mask = umask(Mode::S_IRWXU);
+    umask(mask);
+    if mask.intersects(Mode::S_IRWXU) {
+        let message = format!("with umask {:04o} exeat could not use the files that it makes", mask.bits());
+        return Err(Failure::input(message).hint("umask 077"));
+    }
     Ok(Machine::here(exeat_runner::take_fd)?)
 }
 

@@ -340,6 +340,11 @@ impl Error {
                 | exeat_record::OpenError::InUse { .. }
                 | exeat_record::OpenError::NoSync { .. },
             ) => 2,
+            Self::Record(exeat_record::OpenError::Io { source, .. })
+                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+            {
+                2
+            }
             Self::KeyInside { .. } => 2,
             Self::Stopped { signal, .. } => u8::try_from(128 + signal).unwrap_or(125),
             _ => 125,

@@ -99,7 +99,7 @@ fn attempts_without_the_proxy_are_listed() {
       denied  3x  8.8.8.8:53 (udp)               UDP is never let out
       denied  2x  stats.example.net              no rule allows it (asked by name)   --allow stats.example.net
       denied  1x  [2001:db8::1] (protocol 132)   protocol 132 is never let out
-      a name that was only looked up has no port, and its flag opens 443; for ssh: --allow stats.example.net:22
+      a name that was only looked up has no port, and its flag opens 443; for ssh, add :22 to it
     ");
 }
 
