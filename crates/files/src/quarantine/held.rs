@@ -13,7 +13,7 @@ use nix::sys::stat::{FileStat, SFlag};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_above, open_beneath, open_file};
 use super::git_names::{MODULES, OF_WORKTREE};
-use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of};
+use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of, path_in_git_file};
 use super::pointers::Pointer;
 use super::repository::naming_file;
 use super::{Leftover, MAX_ENTRIES, Watch};
@@ -202,9 +202,8 @@ pub(super) fn obeyed_in_git() -> impl Iterator<Item = &'static str> {
 /// Returns whether the `.git` file of a worktree names a directory. Nothing of a stage's is read: no link is followed, and the file is outside of
 /// the tree.
 fn points_to(git: &Path, dir: &Path) -> bool {
-    let mut text = String::new();
-    let read = open_regular(git).and_then(|file| file.take(PATH_MAX as u64).read_to_string(&mut text));
-    let to = text.strip_prefix("gitdir: ").map(|to| to.strip_suffix('\n').unwrap_or(to));
-    let to = to.zip(git.parent()).map(|(to, above)| clean(&above.join(to)));
+    let mut text = Vec::new();
+    let read = open_regular(git).and_then(|file| file.take(PATH_MAX as u64).read_to_end(&mut text));
+    let to = path_in_git_file(&text).zip(git.parent()).map(|(to, above)| clean(&above.join(to)));
     read.is_ok() && to.is_some_and(|to| to == dir)
 }

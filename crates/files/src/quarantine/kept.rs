@@ -237,7 +237,7 @@ fn stand(run: String, mut items: Vec<Item>) -> SetAside {
 const CHANGED: &str = "it is not known to be what was set aside, as it may have been replaced: look at it, and move it yourself if it is yours";
 
 /// Bytes of a file that is compared with the one in its place.
-const COMPARED: u64 = 1 << 20;
+const COMPARED: usize = 1 << 20;
 
 /// Moves an entry back to its place, by one rename. Deletes it if its place has a file with the same content.
 ///
@@ -279,11 +279,11 @@ fn is_same_file(one: (BorrowedFd<'_>, &OsStr), other: (BorrowedFd<'_>, &OsStr)) 
         let file = open_file(dir, name)?;
         let mut content = Vec::new();
         let permissions = file.metadata()?.permissions();
-        file.take(COMPARED).read_to_end(&mut content)?;
+        file.take(COMPARED as u64).read_to_end(&mut content)?;
         Ok::<_, io::Error>((content, permissions))
     };
     let (one, other) = (read(one)?, read(other)?);
-    Ok(one == other && one.0.len() < COMPARED as usize)
+    Ok(one == other && one.0.len() < COMPARED)
 }
 
 /// Deletes all that a run has set aside. Returns what could not be deleted, by the tree, and why.

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -233,6 +233,16 @@ pub(super) fn pointers(tree: &File, repository: &Path) -> (Vec<(PathBuf, OsStrin
     let pointers = modules.links.into_iter().chain(gitdirs).collect();
     let dirs = [repository.to_path_buf()].into_iter().chain(modules.dirs).chain(worktrees).collect();
     (pointers, dirs)
+}
+
+/// Returns the path in a `.git` file, as git reads it (`read_gitfile_gently` of setup.c).
+pub(super) fn path_in_git_file(text: &[u8]) -> Option<&Path> {
+    let mut path = text.strip_prefix(b"gitdir: ")?;
+    while let [rest @ .., b'\n' | b'\r'] = path {
+        path = rest;
+    }
+    let is_whole = text.len() < PATH_MAX && !path.contains(&0);
+    (is_whole && !path.is_empty()).then(|| Path::new(OsStr::from_bytes(path)))
 }
 
 /// Reads where a worktree is: the path of its `.git` (gitrepository-layout(5)).

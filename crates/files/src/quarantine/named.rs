@@ -2,15 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::descriptors::PATH_MAX;
 use super::held::obeyed_in_git;
-use super::modules::{GitDir, gitdir_of};
+use super::modules::{GitDir, gitdir_of, path_in_git_file};
 use super::{Leftover, Watch};
 use crate::git_config::{Setting, resolve_value, settings};
 use crate::names::open_regular;
@@ -105,8 +103,7 @@ impl Watch {
 
 /// Returns the directory of the repository to which a `.git` file leads, by its path on the host.
 pub(super) fn repository_of(tree: &Path, file: &Path, text: &[u8]) -> Option<GitDir> {
-    let to = Path::new(OsStr::from_bytes(text.strip_prefix(b"gitdir: ")?.trim_ascii_end()));
-    let path = clean(&tree.join(file).parent()?.join(to));
+    let path = clean(&tree.join(file).parent()?.join(path_in_git_file(text)?));
     let mut common = String::new();
     let read = open_regular(&path.join("commondir"))
         .and_then(|it| it.take(PATH_MAX as u64).read_to_string(&mut common));

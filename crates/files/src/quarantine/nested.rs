@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Type;
@@ -16,7 +15,7 @@ use nix::sys::stat::{FileStat, SFlag, fstatat};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
 use super::git_names::{WORKTREES, is_worktree};
-use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
+use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own, path_in_git_file};
 use super::named::repository_of;
 use super::store::{DIRECTORY, is_strange};
 use super::{Leftover, Missing, Watch, is_open_repository};
@@ -130,7 +129,7 @@ impl Watch {
     fn leads_to_judged(&self, at: &Path, judged: &BTreeSet<PathBuf>) -> bool {
         let read = || {
             let text = self.read_pointer(at)?;
-            let to = Path::new(OsStr::from_bytes(text.strip_prefix(b"gitdir: ")?.strip_suffix(b"\n")?));
+            let to = path_in_git_file(&text)?;
             let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
             let is_plain = parts.all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
             let to = clean(&self.missing.tree.join(at).parent()?.join(to));

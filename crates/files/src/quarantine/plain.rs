@@ -4,7 +4,6 @@
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 
@@ -13,6 +12,7 @@ use nix::dir::Type;
 use super::Watch;
 use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
 use super::git_names::MODULES;
+use super::modules::path_in_git_file;
 use super::store::DIRECTORY;
 use crate::git_config::{self, Place};
 use crate::protected::{GIT, GIT_LINK};
@@ -101,8 +101,7 @@ impl Watch {
 fn leads_back(work: BorrowedFd<'_>, place: &Path, git: &Path) -> io::Result<bool> {
     let mut text = Vec::new();
     open_file(work, OsStr::new(GIT_LINK))?.take(PATH_MAX as u64).read_to_end(&mut text)?;
-    let to = text.strip_prefix(b"gitdir: ").and_then(|text| text.strip_suffix(b"\n"));
-    Ok(to.is_some_and(|to| clean(&place.join(OsStr::from_bytes(to))) == git))
+    Ok(path_in_git_file(&text).is_some_and(|to| clean(&place.join(to)) == git))
 }
 
 /// Returns whether a directory has nothing but such entries.
