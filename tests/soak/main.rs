@@ -1,8 +1,8 @@
 //! Puts load on a real `exeat proxy`, on loopback: idle tunnels, sequential connections, and hostile clients with
 //! honest ones. Prints what each costs, and fails if a bound is broken. Run it with `cargo xtask soak`.
 //!
-//! `soak [--idle N] [--sequential N] [--minutes N]`: by default 10000, 100000, and 5 minutes in total. The table has
-//! the number that was done in time.
+//! `soak [--idle N] [--sequential N] [--minutes N]`: by default 10000, or as many as the hard limit of open files allows, 100000, and 5
+//! minutes in total. The table has the number that was done in time.
 #![forbid(unsafe_code)]
 
 mod clients;
@@ -26,20 +26,29 @@ const HONEST_P99: Duration = Duration::from_millis(500);
 /// The largest share of one processor that an idle proxy uses.
 const AT_REST: f64 = 0.02;
 
+/// Idle tunnels, unless `--idle` says otherwise.
+const IDLE: u64 = 10_000;
+/// Descriptors for each tunnel here, and as many in the proxy.
+const PER_TUNNEL: u64 = 2;
+/// Tunnels for which there is room beside the idle ones.
+const BESIDE: u64 = 1000;
+
 struct Plan {
-    idle: usize,
+    idle: u64,
     sequential: usize,
     time: Duration,
 }
 
 fn plan() -> Result<Plan, String> {
-    let mut plan = Plan { idle: 10_000, sequential: 100_000, time: Duration::from_secs(300) };
+    let limit = watched::raise_open_files(PER_TUNNEL * (IDLE + BESIDE));
+    let room = (limit / PER_TUNNEL).saturating_sub(BESIDE);
+    let mut plan = Plan { idle: room.min(IDLE), sequential: 100_000, time: Duration::from_secs(300) };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let number = words.next().and_then(|number| number.parse::<u32>().ok());
         let number = number.ok_or_else(|| format!("`{word}` takes a number"))?;
         match word.as_str() {
-            "--idle" => plan.idle = number as usize,
+            "--idle" => plan.idle = number.into(),
             "--sequential" => plan.sequential = number as usize,
             "--minutes" => plan.time = Duration::from_secs(60 * u64::from(number.max(1))),
             _ => {
@@ -60,10 +69,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // A tunnel takes two descriptors here, and two in the proxy.
-    let needed = 2 * (plan.idle as u64 + 1000);
+    let needed = PER_TUNNEL * (plan.idle + BESIDE);
     let limit = watched::raise_open_files(needed);
-    if limit < needed {
+    if limit < needed || plan.idle == 0 {
         eprintln!(
             "soak: the limit of open files is {limit} (`ulimit -Hn`), and {} idle tunnels need {needed}",
             plan.idle
@@ -81,8 +89,9 @@ fn main() -> ExitCode {
 /// Runs every part in turn. Returns the bounds that were broken.
 async fn soak(plan: &Plan) -> Vec<String> {
     let began = Instant::now();
+    let idle = usize::try_from(plan.idle).unwrap_or(usize::MAX);
     let origins = origin::start().await;
-    let proxy = Watched::start(&origins, plan.idle + 4000);
+    let proxy = Watched::start(&origins, idle + 4000);
     let way = Route { proxy: proxy.socket().to_path_buf(), origins };
     let mut broken = Vec::new();
     let mut check = |holds: bool, what: String| {
@@ -104,14 +113,14 @@ async fn soak(plan: &Plan) -> Vec<String> {
     let before = proxy.now();
     let mut held = Vec::new();
     let mut failed = 0;
-    for number in 0..plan.idle {
+    for number in 0..idle {
         match way.idle(number).await {
             Ok(stream) => held.push(stream),
             Err(_) => failed += 1,
         }
     }
     let full = proxy.now();
-    let each = (full.rss_kb.saturating_sub(before.rss_kb) * 1024) as f64 / plan.idle.max(1) as f64;
+    let each = (full.rss_kb.saturating_sub(before.rss_kb) * 1024) as f64 / idle.max(1) as f64;
     let mut beside = Honest::default();
     beside.run(&way, 2000, Duration::from_secs(30)).await;
     let count = held.len();

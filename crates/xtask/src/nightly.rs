@@ -26,7 +26,7 @@ const PARTS: &[(&str, &str, Part)] = &[
     ("static", "one static executable, and what a run does with it", static_binary),
     ("record", "a gigabyte of record in constant memory", gigabyte),
     ("benches", "the benches that assert what they measure", benches),
-    ("soak", "ten thousand idle tunnels and a hundred thousand connections", soak),
+    ("soak", "idle tunnels, a hundred thousand connections, and hostile clients", soak),
     ("packages", "a package of every crate, and the command built from them alone, offline", packages),
     ("book", "the pages of docs/ as a book", book),
     ("machine", "`--memory` through a cgroup, in a virtual machine", machine),
