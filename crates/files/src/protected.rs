@@ -219,9 +219,9 @@ pub const GROUPS: &[Group] = &[
     group("Mercurial", WhenStarted, &[".hg/store/journal", ".hg/store/journal.backupfiles"]),
     group("CVS and Perforce", WhenStarted, &["CVS/Root", ".p4config"]),
     group("lazygit", WhenStarted, &[".git/lazygit.yml", ".lazygit.yml"]),
-    // The journals, too: SQLite writes them back into the file beside them.
     group("repo, gclient and west", WhenStarted, &[".repo/repo", ".gclient", ".west/config"]),
     group("Breezy", WhenStarted, &[".bzr/branch/branch.conf"]),
+    // The journals, too: SQLite writes them back into the file beside them.
     group("Fossil", WhenStarted, &[".fslckout", ".fslckout-*", "_FOSSIL_", "_FOSSIL_-*"]),
     group(
         "editors",
@@ -363,6 +363,11 @@ pub const JJ_LINK: &str = ".jj/repo";
 /// Lists every name, with the time at which it is obeyed. A name with a `*` is a pattern ([`matches_pattern`]).
 pub fn names() -> impl Iterator<Item = (&'static str, Obeyed)> {
     GROUPS.iter().flat_map(|group| group.names.iter().map(|name| (*name, group.obeyed)))
+}
+
+/// Lists the names that programs obey in the directory of a repository of git's, without the `.git/`.
+pub fn names_in_git() -> impl Iterator<Item = &'static str> {
+    names().filter_map(|(name, _)| name.strip_prefix(GIT))
 }
 
 /// Lists the names that are protected in directories further down as well. Repositories there have a search of their own, and

@@ -18,7 +18,7 @@ use super::pointers::Pointer;
 use super::repository::naming_file;
 use super::{Leftover, MAX_ENTRIES, Watch};
 use crate::names::open_regular;
-use crate::protected::{self, GIT, GIT_LINK};
+use crate::protected::{GIT_LINK, names_in_git};
 use crate::walk::clean;
 
 /// The contents of a linked worktree's `commondir` (gitrepository-layout(5)).
@@ -124,7 +124,7 @@ impl Watch {
 
     /// Moves aside what git obeys in a directory of a repository, of these names, and is not as git makes it.
     pub(super) fn settle_obeyed(&self, dir: &Path, is_new: impl Fn(&Path) -> bool) -> Vec<Leftover> {
-        let names = obeyed_in_git().map(|name| (name, dir.join(name))).filter(|(_, path)| is_new(path));
+        let names = names_in_git().map(|name| (name, dir.join(name))).filter(|(_, path)| is_new(path));
         names
             .filter_map(|(name, path)| self.settle_at(&path, |above, _, _| self.may_stay(dir, name, above)))
             .collect()
@@ -192,11 +192,6 @@ impl Watch {
         };
         self.settle_at(&config, may).into_iter().collect()
     }
-}
-
-/// Lists the names that git obeys in the directory of a repository.
-pub(super) fn obeyed_in_git() -> impl Iterator<Item = &'static str> {
-    protected::names().filter_map(|(name, _)| name.strip_prefix(GIT))
 }
 
 /// Returns whether the `.git` file of a worktree names a directory. Nothing of a stage's is read: no link is followed, and the file is outside of

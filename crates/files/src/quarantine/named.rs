@@ -7,12 +7,11 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::descriptors::PATH_MAX;
-use super::held::obeyed_in_git;
 use super::modules::{GitDir, gitdir_of, path_in_git_file};
 use super::{Leftover, Watch};
 use crate::git_config::{Setting, resolve_value, settings};
 use crate::names::open_regular;
-use crate::protected::GIT_LINK;
+use crate::protected::{GIT_LINK, names_in_git};
 use crate::users::home_of;
 use crate::walk::clean;
 
@@ -72,7 +71,7 @@ impl Watch {
             let places = works.iter().map(|work| resolve_value(work, value, home));
             places.for_each(|place| self.add_place(&place, *is_file, &works, &mut found));
         }
-        for path in obeyed_in_git().map(|name| dir.join(name)) {
+        for path in names_in_git().map(|name| dir.join(name)) {
             if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink()) {
                 self.add_place(&path, false, &works, &mut found);
             }

@@ -16,11 +16,11 @@ use nix::sys::stat::{FileStat, SFlag, fstatat};
 use super::Watch;
 use super::descriptors::{entries, kind, let_in, open_above, open_at, open_file};
 use super::git_names::NAMING;
-use super::held::obeyed_in_git;
 use super::modules::GITDIR;
 use super::named::top_of;
 use super::nested::obeyed_in_other;
 use super::repository::{OPERATIONS, version};
+use crate::protected::names_in_git;
 
 /// Entries of a directory, and of those in it, that are compared.
 const ENTRIES: usize = 1 << 12;
@@ -63,7 +63,7 @@ impl Watch {
     /// Reads what the caller has in the repositories that are not protected.
     pub(super) fn note_nested(&self, is_over: &dyn Fn() -> bool) {
         let nested = self.find_nested(is_over);
-        let names = || obeyed_in_git().chain(OPERATIONS).chain(NAMING).chain(iter::once(GITDIR));
+        let names = || names_in_git().chain(OPERATIONS).chain(NAMING).chain(iter::once(GITDIR));
         for git in nested.dirs.iter().take_while(|_| !is_over()) {
             names().for_each(|name| self.note(&git.path, &git.path.join(name)));
         }

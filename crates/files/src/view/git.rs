@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use crate::names::{is_absent, true_name};
-use crate::protected::is_first_part;
+use crate::protected::{self, is_first_part};
 use crate::quarantine::{
     DirState, NamedEverywhere, first_parts_in, is_directory_name, is_git_dir, is_gits_own, is_repository,
 };
@@ -52,19 +52,6 @@ const CLOSED: usize = 32;
 const PASSED_OVER: &[&str] =
     &["node_modules", "target", "vendor", "venv", "dist", "build", "__pycache__", "site-packages"];
 
-/// Names in a repository's directory that git obeys.
-pub(super) const OBEYED: &[&str] = &[
-    "hooks",
-    "config",
-    "config.worktree",
-    "info/attributes",
-    "objects/info/alternates",
-    "commondir",
-    "remotes",
-    "branches",
-    "sl/config",
-    "lazygit.yml",
-];
 /// Names in the directory of a linked worktree, in the repository that it belongs to.
 const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
 
@@ -104,7 +91,7 @@ impl Everywhere {
 #[derive(Debug, Default)]
 pub(super) struct Obeyed {
     /// Directories, each with names in it that git obeys. Not the tree itself, nor the `.git` in it.
-    pub(super) directories: Vec<(PathBuf, &'static [&'static str])>,
+    pub(super) directories: Vec<(PathBuf, Vec<&'static str>)>,
     /// Directories of submodules and linked worktrees, whether they are among these or beyond what there is room for.
     pub(super) held: Vec<PathBuf>,
     /// `.git` of repositories further down: read-only where it is a file.
@@ -355,7 +342,7 @@ impl<'a> Search<'a> {
         }
         if dir != self.tree && dir != self.tree.join(".git") {
             let is_shared = fs::symlink_metadata(dir.join("commondir")).is_ok();
-            let names = if is_shared { OF_WORKTREES } else { OBEYED };
+            let names = if is_shared { OF_WORKTREES.to_vec() } else { protected::names_in_git().collect() };
             self.found.directories.push((dir.to_path_buf(), names));
         }
         self.modules(&dir.join("modules"), MODULE_DEPTH);
@@ -564,7 +551,7 @@ impl<'a> Search<'a> {
                 }
                 if !self.found.directories.iter().any(|(known, _)| *known == dir) {
                     self.searched.insert(dir.clone());
-                    self.found.directories.push((dir, OF_WORKTREES));
+                    self.found.directories.push((dir, OF_WORKTREES.to_vec()));
                 }
             }
         }

@@ -439,7 +439,7 @@ impl Search<'_> {
         let is_there = |name: &str| fs::symlink_metadata(tree.join(name)).is_ok();
         if is_repository(is_there) {
             self.repository(tree);
-            for name in git::OBEYED {
+            for name in protected::names_in_git() {
                 self.find_name(tree, name, Obeyed::AtOnce);
             }
             return;
