@@ -1,0 +1,255 @@
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::symlink;
+
+use super::super::{MissingName, Pattern};
+use super::*;
+use crate::protected::Obeyed;
+
+struct Scene(PathBuf);
+
+impl Scene {
+    /// A run that was killed, whose stage has made `.envrc` in `tree`.
+    fn new(name: &str) -> Self {
+        let scene = Self(std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id())));
+        fs::create_dir_all(scene.tree()).unwrap();
+        let names = vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }];
+        let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
+        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
+        let watch = Watch::start(missing, keeper).unwrap();
+        drop(Journal::write(&scene.state(), "RUN", &[watch]).unwrap());
+        fs::write(scene.tree().join(".envrc"), "evil").unwrap();
+        scene
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.0.join("tree")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
+    /// Returns the numbers of settled runs, of lines, and of moved names.
+    fn settle(&self) -> (usize, usize, usize) {
+        let all = settle_interrupted(&self.state(), &[], &|| false).runs;
+        let sum = |count: fn(&Interrupted) -> usize| all.iter().map(count).sum();
+        (all.len(), sum(|it| it.passed.len()), sum(|it| it.found.named.len()))
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// For the moment of a start the tree may have another name, or a link or another directory its name.
+#[test]
+fn l08_a_killed_run_is_settled_when_its_tree_is_back() {
+    let instead: [fn(&Path); 3] =
+        [|_| (), |tree| symlink("away", tree).unwrap(), |tree| fs::create_dir(tree).unwrap()];
+    for (number, instead) in instead.into_iter().enumerate() {
+        let scene = Scene::new(&format!("back-{number}"));
+        let (tree, away) = (scene.tree(), scene.0.join("away"));
+        fs::rename(&tree, &away).unwrap();
+        instead(&tree);
+        assert_eq!(scene.settle(), (1, 1, 0), "told once");
+        assert_eq!(scene.settle(), (0, 0, 0));
+        let mut live = Live::default();
+        live.read(&scene.state());
+        assert!(!live.has_made(&tree.join(".envrc")), "another directory has other names");
+        let _ = fs::remove_file(&tree).or_else(|_| fs::remove_dir(&tree));
+        fs::rename(&away, &tree).unwrap();
+        assert_eq!(scene.settle(), (1, 0, 1));
+        assert!(!tree.join(".envrc").exists());
+        assert_eq!(journals(&scene.state()), []);
+    }
+}
+
+/// A new directory may get the inode of one that was removed.
+#[test]
+fn l08_a_killed_run_leaves_a_new_tree_with_the_same_inode_alone() {
+    let scene = Scene::new("inode");
+    let inode = || fs::metadata(scene.tree()).unwrap().ino();
+    let was = inode();
+    let mut is_same = false;
+    for _ in 0..100 {
+        fs::remove_dir_all(scene.tree()).unwrap();
+        fs::create_dir(scene.tree()).unwrap();
+        is_same = inode() == was;
+        if is_same {
+            break;
+        }
+    }
+    fs::write(scene.tree().join(".envrc"), "mine").unwrap();
+    assert_eq!(scene.settle(), (1, 1, 0), "{is_same}");
+    assert!(scene.tree().join(".envrc").exists());
+}
+
+#[test]
+fn l08_a_damaged_journal_is_named_once_without_the_words_of_a_parser() {
+    for text in ["", "xx", "{}", "[{]"] {
+        let scene = Scene::new(&format!("damaged-{}", text.len()));
+        fs::write(scene.state().join(LIVE).join("RUN.json"), text).unwrap();
+        let settled = settle_interrupted(&scene.state(), &[], &|| false).runs;
+        assert!(settled[0].passed[0].ends_with("RUN.json` is damaged, and was removed"), "{settled:?}");
+        assert_eq!(scene.settle(), (0, 0, 0));
+    }
+}
+
+#[test]
+fn l08_drops_the_journal_of_a_killed_run_if_its_tree_stays_missing() {
+    let scene = Scene::new("gone");
+    fs::remove_dir_all(scene.tree()).unwrap();
+    let journal = || File::options().write(true).open(scene.state().join(LIVE).join("RUN.json")).unwrap();
+    let a_day_ago = SystemTime::now() - Duration::from_secs(24 * 60 * 60);
+    journal().set_modified(a_day_ago).unwrap();
+    assert_eq!(scene.settle(), (1, 1, 0));
+    assert_eq!(journal().metadata().unwrap().modified().unwrap(), a_day_ago, "it waits no longer for that");
+    let long_ago = SystemTime::now() - PATIENCE - Duration::from_secs(60);
+    journal().set_modified(long_ago).unwrap();
+    assert_eq!(scene.settle(), (1, 1, 0), "and that is told");
+    assert_eq!(journals(&scene.state()), []);
+}
+
+/// The time for runs in other trees is over at once here.
+#[test]
+fn l18_a_start_settles_other_trees_for_so_long() {
+    let scene = Scene::new("over");
+    let settle = |trees: &[&Path]| {
+        let Settlement { runs, waiting } = settle_interrupted(&scene.state(), trees, &|| true);
+        (runs.len(), waiting)
+    };
+    assert_eq!(settle(&[]), (0, 1));
+    assert_eq!(settle(&[&scene.0.join("elsewhere")]), (0, 1));
+    assert!(scene.tree().join(".envrc").exists() && journals(&scene.state()).len() == 1);
+    assert_eq!(settle(&[&scene.tree().join("sub")]), (1, 0), "its own tree is settled in any case");
+    assert!(!scene.tree().join(".envrc").exists() && journals(&scene.state()).is_empty());
+}
+
+#[test]
+fn l08_a_crowd_of_killed_runs_is_not_waited_for() {
+    let scene = Scene::new("crowd");
+    let live = scene.state().join(LIVE);
+    (1..WAITING + 2).for_each(|number| {
+        fs::copy(live.join("RUN.json"), live.join(format!("RUN{number}.json"))).unwrap();
+    });
+    fs::remove_dir_all(scene.tree()).unwrap();
+    assert_eq!(scene.settle(), (WAITING + 2, WAITING + 2, 0));
+    assert_eq!(journals(&scene.state()).len(), WAITING);
+    fs::create_dir(scene.tree()).unwrap();
+}
+
+/// Whatever a start meets that a live run's stage has made is that run's, and stays where it is until that one ends.
+#[test]
+fn l10_a_start_knows_which_names_the_stage_of_a_live_run_has_made() {
+    let scene = Scene(std::env::temp_dir().join(format!("journal-live-{}", std::process::id())));
+    let (tree, state) = (scene.tree(), scene.state());
+    fs::create_dir_all(&tree).unwrap();
+    fs::write(tree.join("mise.a.toml"), "mine").unwrap();
+    fs::write(tree.join(".git"), "gitdir: mine").unwrap();
+    symlink("x", tree.join("link")).unwrap();
+    let missing = Missing {
+        tree: tree.clone(),
+        names: vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }],
+        patterns: vec![Pattern {
+            dir: String::new(),
+            name: "mise.*.toml".into(),
+            known: vec!["mise.a.toml".into()],
+            obeyed: Obeyed::AfterConsent,
+        }],
+        links: vec![("link".into(), "x".into())],
+        pointers: vec![".git".into()],
+        ..Missing::default()
+    };
+    let keeper = Keeper { run: "LIVE".into(), state: Some(state.clone()) };
+    let watch = Watch::start(missing, keeper).unwrap();
+    let journal = Journal::write(&state, "LIVE", &[watch]).unwrap();
+    let names = [".envrc", "mise.b.toml", "mise.a.toml", "link", ".git", "other"];
+    let made = || -> Vec<&str> {
+        let mut live = Live::default();
+        assert!(live.read(&state));
+        names.into_iter().filter(|name| live.has_made(&tree.join(name))).collect()
+    };
+    // Those that are missing would be the stage's.
+    assert_eq!(made(), [".envrc", "mise.b.toml"]);
+    for name in [".envrc", "mise.b.toml", "other"] {
+        fs::write(tree.join(name), "evil").unwrap();
+    }
+    fs::remove_file(tree.join("link")).unwrap();
+    symlink("y", tree.join("link")).unwrap();
+    fs::write(tree.join("new"), "gitdir: evil").unwrap();
+    fs::rename(tree.join("new"), tree.join(".git")).unwrap();
+    assert_eq!(made(), [".envrc", "mise.b.toml", "link", ".git"]);
+    // As long as a process of it is left nobody settles it.
+    let kept = journal.keep_locked().unwrap();
+    // Closed as by SIGKILL: to drop it is to unlock it for all that share it.
+    let open = journal.lock.as_raw_fd();
+    std::mem::forget(journal);
+    nix::unistd::close(open).unwrap();
+    assert_eq!(scene.settle(), (0, 0, 0));
+    assert!(tree.join(".envrc").exists());
+    drop(kept);
+    assert_eq!(scene.settle(), (1, 0, 4));
+    let left: std::collections::BTreeSet<_> =
+        fs::read_dir(&tree).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(left, [".exeat-quarantine", "mise.a.toml", "other"].map(str::to_owned).into());
+}
+
+/// Until the other run has begun to settle: then nobody else would.
+#[test]
+fn l10_a_run_leaves_earlier_names_to_the_live_run_that_made_them() {
+    let scene = Scene(std::env::temp_dir().join(format!("journal-leave-{}", std::process::id())));
+    let (tree, state) = (scene.tree(), scene.state());
+    fs::create_dir_all(&tree).unwrap();
+    let names = [".envrc", ".vscode", ".npmrc"];
+    let start = |run: &str| {
+        let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::WhenStarted });
+        let missing = Missing { tree: tree.clone(), names: names.into(), ..Missing::default() };
+        let keeper = Keeper { run: run.into(), state: Some(state.clone()) };
+        let watches = Watch::start_all([missing], &keeper).unwrap();
+        let journal = Journal::write(&state, run, &watches).unwrap();
+        (watches, journal)
+    };
+    let left = || names.map(|name| tree.join(name).exists());
+    // The kernel's time of creation may be a tick old.
+    let tick = || std::thread::sleep(Duration::from_millis(20));
+    let (first, of_first) = start("FIRST");
+    tick();
+    fs::write(tree.join(".envrc"), "x").unwrap();
+    fs::create_dir(tree.join(".vscode")).unwrap();
+    tick();
+    let (second, of_second) = start("SECOND");
+    let (third, of_third) = start("THIRD");
+    tick();
+    fs::write(tree.join(".npmrc"), "x").unwrap();
+    // The placeholder of a run that started later, too.
+    fs::set_permissions(tree.join(".vscode"), fs::Permissions::from_mode(0o1700)).unwrap();
+    of_second.begin_end().unwrap();
+    assert_eq!(super::super::finish(&second).named.len(), 1);
+    of_second.remove();
+    assert_eq!(left(), [true, true, false]);
+    of_first.begin_end().unwrap();
+    of_third.begin_end().unwrap();
+    // An empty directory of that run stays even then, and whatever is full does not.
+    fs::write(tree.join(".vscode/x"), "x").unwrap();
+    super::super::finish(&third);
+    assert_eq!(left(), [false; 3]);
+    of_third.remove();
+    super::super::finish(&first);
+    of_first.remove();
+}
+
+/// A `.git` file that was there before the killed run is the caller's.
+#[test]
+fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
+    let scene = Scene(std::env::temp_dir().join(format!("journal-before-{}", std::process::id())));
+    let tree = scene.tree();
+    fs::create_dir_all(&tree).unwrap();
+    fs::write(tree.join(".git"), "gitdir: mine").unwrap();
+    let missing = Missing { tree: tree.clone(), pointers: vec![".git".into()], ..Missing::default() };
+    let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
+    drop(Journal::write(&scene.state(), "RUN", &[Watch::start(missing, keeper).unwrap()]).unwrap());
+    assert_eq!(scene.settle(), (1, 0, 0));
+    assert_eq!(fs::read(tree.join(".git")).unwrap(), b"gitdir: mine");
+}
