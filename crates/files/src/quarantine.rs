@@ -209,6 +209,9 @@ pub struct Watch {
     keeper: Keeper,
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
+    beside: Vec<Beside>,
+    /// Since when a stage may have made something that no other run settles. Known at the end.
+    unsettled_since: OnceLock<SystemTime>,
     times: Times,
     noted: Noted,
     /// The other runs, known at the end of this one.
@@ -219,6 +222,14 @@ pub struct Watch {
     unlisted: OnceLock<String>,
     /// Directories that the stage has made, and that the host does not see under their names for now.
     exchanged: Mutex<Vec<Exchanged>>,
+}
+
+/// A run that went on in the same tree when this one started. While this stage renames directories, that run may pass over something at its end.
+#[derive(Debug)]
+struct Beside {
+    run: String,
+    /// Since when its stage, or one beside it, may have made something.
+    since: SystemTime,
 }
 
 impl Watch {
@@ -247,6 +258,8 @@ impl Watch {
             directory,
             keeper,
             since,
+            beside: Vec::new(),
+            unsettled_since: OnceLock::new(),
             times: Times::start(),
             noted: Noted::default(),
             others: OnceLock::new(),

@@ -60,7 +60,7 @@ impl Watch {
             let set_back = self.times.begun.elapsed().saturating_sub(passed);
             set_back + if is_local { OWN_CLOCK } else { CLOCKS }
         });
-        changed + differ >= self.since
+        changed + differ >= self.changed_since()
     }
 
     /// Returns whether a directory has no directories in it, and nothing has come into it during the run.

@@ -24,7 +24,9 @@ use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{Noted, Times};
-use super::{FurtherDown, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch, finish_until};
+use super::{
+    Beside, FurtherDown, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch, finish_until,
+};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
 
@@ -54,6 +56,7 @@ struct Entry {
     /// A hash that another version of exeat may compute otherwise: then the hashes of `contents` say nothing.
     check: u64,
     directory: Option<FileId>,
+    /// Since when this stage, or one of the runs beside it, may have made something.
     since: SystemTime,
     /// The tree was not found when the run was to be settled: that was told.
     waits: bool,
@@ -72,7 +75,7 @@ impl Entry {
             keys: watch.keys,
             check: watch.keys.hash_one(CHECK),
             directory: watch.directory,
-            since: watch.since,
+            since: watch.earliest(|_| true),
             waits: false,
         })
     }
@@ -104,6 +107,8 @@ impl Entry {
             directory: self.directory,
             keeper: keeper.clone(),
             since: self.since,
+            beside: Vec::new(),
+            unsettled_since: OnceLock::new(),
             times: Times::start(),
             noted: Noted::default(),
             others: OnceLock::new(),
@@ -357,7 +362,8 @@ pub struct Live {
     pointers: HashMap<PathBuf, Pointer>,
     further: HashMap<PathBuf, Vec<WatchedFurther>>,
     access: HashMap<PathBuf, Access>,
-    trees: HashSet<PathBuf>,
+    /// The trees, each with its run and the time since which that may have made something there.
+    trees: Vec<(PathBuf, String, SystemTime)>,
 }
 
 /// A directory further down, and the names that are let through in it.
@@ -374,8 +380,8 @@ impl Live {
             }
             // One that has ended meanwhile has settled its names.
             let Ok(entries) = File::open(&path).and_then(|file| read(&file)) else { continue };
+            entries.into_iter().for_each(|entry| self.add(entry, &run));
             self.runs.insert(run);
-            entries.into_iter().for_each(|entry| self.add(entry));
         }
         self.runs.len() > before
     }
@@ -391,13 +397,13 @@ impl Live {
             let is_held = matches!(locked, Err((_, Errno::EWOULDBLOCK)));
             let is_ending = !file.metadata().is_ok_and(|it| it.mode() & 0o777 != ENDING);
             let kind = if is_held && !is_ending { &mut going_on } else { &mut rest };
+            entries.into_iter().for_each(|entry| kind.add(entry, &run));
             kind.runs.insert(run);
-            entries.into_iter().for_each(|entry| kind.add(entry));
         }
         [going_on, rest]
     }
 
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: Entry, run: &str) {
         // The names of another directory at its place are the caller's.
         if entry.waits && entry.tree().is_err() {
             return;
@@ -408,7 +414,7 @@ impl Live {
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
         let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
-        self.trees.insert(tree.clone());
+        self.trees.push((tree.clone(), run.to_owned(), entry.since));
         let let_through: Arc<[String]> = let_through.into();
         for it in further {
             self.further.entry(tree.join(&it.dir)).or_default().push((it, Arc::clone(&let_through)));
@@ -455,7 +461,9 @@ impl Live {
     /// Returns whether the stage of such a run may have had a path lead to a directory outside of the run's tree.
     #[must_use]
     pub fn may_have_led(&self, path: &Path, to: &Path) -> bool {
-        path.ancestors().skip(1).any(|above| self.trees.contains(above) && !to.starts_with(above))
+        path.ancestors()
+            .skip(1)
+            .any(|above| self.trees.iter().any(|(tree, ..)| tree == above) && !to.starts_with(above))
     }
 
     /// Returns whether the stage of such a run, or of an earlier one, may have made the directory of a repository.
@@ -513,7 +521,22 @@ impl OtherRuns for Live {
 impl Watch {
     /// Finds what the stages of other runs have made by now.
     pub(super) fn find_others(&self) {
-        let _ = self.others.set(Live::others(&self.keeper).map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
+        let others = Live::others(&self.keeper);
+        // One that goes on judges at its own end what its stage has made.
+        let [going_on, _] = &others;
+        let _ = self.unsettled_since.set(self.earliest(|run| !going_on.runs.contains(run)));
+        let _ = self.others.set(others.map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
+    }
+
+    /// Returns the first moment at which this stage may have made something, or that of one of these runs beside it.
+    fn earliest(&self, counts: impl Fn(&str) -> bool) -> SystemTime {
+        let beside = self.beside.iter().filter(|it| counts(&it.run)).map(|it| it.since);
+        beside.fold(self.since, SystemTime::min)
+    }
+
+    /// Returns since when a change may be a stage's, which no other run settles.
+    pub(super) fn changed_since(&self) -> SystemTime {
+        self.unsettled_since.get().copied().unwrap_or_else(|| self.earliest(|_| true))
     }
 
     /// Starts a watch on each tree. A directory that a stage of another live run may have opened to other users counts as it was before
@@ -530,6 +553,11 @@ impl Watch {
         let mut watches = watches.collect::<io::Result<Vec<_>>>()?;
         read();
         for watch in &mut watches {
+            let tree = &watch.missing.tree;
+            let here =
+                |it: &&(PathBuf, String, SystemTime)| it.0.starts_with(tree) || tree.starts_with(&it.0);
+            let beside = live.trees.iter().filter(here);
+            watch.beside = beside.map(|(_, run, since)| Beside { run: run.clone(), since: *since }).collect();
             watch.modes.limit_to(|dir| live.access(&watch.missing.tree.join(dir)));
         }
         Ok(watches)

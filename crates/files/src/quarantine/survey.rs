@@ -78,8 +78,9 @@ impl Watch {
 
     fn note(&self, repository: &Path, path: &Path) {
         let Some(mark) = self.mark(path) else { return };
-        // In this order: the stage has changed nothing before it runs.
-        if !self.noted.has_stage.load(Ordering::SeqCst) || !self.has_new_time(repository, path) {
+        // In this order: the stage has changed nothing before it runs. Another one may have.
+        let has_stage = self.noted.has_stage.load(Ordering::SeqCst) || !self.beside.is_empty();
+        if !has_stage || !self.has_new_time(repository, path) {
             self.noted.marks.lock().unwrap_or_else(PoisonError::into_inner).insert(mark);
         }
     }

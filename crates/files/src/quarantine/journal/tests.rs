@@ -253,3 +253,42 @@ fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
     assert_eq!(scene.settle(), (1, 0, 0));
     assert_eq!(fs::read(tree.join(".git")).unwrap(), b"gitdir: mine");
 }
+
+/// The stage of another run may rename directories while this run searches for what its own has made.
+#[test]
+fn l08_judges_what_a_run_beside_this_one_may_have_passed_over() {
+    let scene = Scene::new("beside");
+    let start = |run: &str| {
+        let keeper = Keeper { run: run.into(), state: Some(scene.state()) };
+        let missing = Missing { tree: scene.tree(), ..Missing::default() };
+        let mut watches = Watch::start_all([missing], &keeper).unwrap();
+        // Later than what is there by more than clocks differ.
+        watches[0].since += Duration::from_secs(4);
+        let journal = Journal::write(&scene.state(), run, &watches).unwrap();
+        watches[0].note_nested(&|| false);
+        (watches, journal)
+    };
+    scene.settle();
+    let (_first, journal) = {
+        let keeper = Keeper { run: "FIRST".into(), state: Some(scene.state()) };
+        let missing = Missing { tree: scene.tree(), ..Missing::default() };
+        let watches = Watch::start_all([missing], &keeper).unwrap();
+        let journal = Journal::write(&scene.state(), "FIRST", &watches).unwrap();
+        (watches, journal)
+    };
+    let git = scene.tree().join("x/y/z/n/.git");
+    for dir in ["objects", "refs"] {
+        fs::create_dir_all(git.join(dir)).unwrap();
+    }
+    fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(git.join("config"), "[core]\nfsmonitor = evil\n").unwrap();
+    let (second, of_second) = start("SECOND");
+    let (third, of_third) = start("THIRD");
+    assert!(finish_until(&second, &|| false).is_empty(), "the first run judges it");
+    of_second.remove();
+    journal.remove();
+    let found = finish_until(&third, &|| false);
+    of_third.remove();
+    assert_eq!(found.named.iter().map(|it| &it.path).collect::<Vec<_>>(), [&git.join("config")]);
+    assert!(!git.join("config").exists());
+}
