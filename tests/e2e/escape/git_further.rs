@@ -122,6 +122,16 @@ fn nested(cx: &Cx) {
     let stage = r#"hg init x/y/z; (cd x/y/z; echo x > x; hg add -q x; hg commit -u a -m x; printf 'import os\nos.system("touch %s")\n' "$MARK" > e.py; printf '[extensions]\ne = %s/e.py\n' $PWD > .hg/hgrc)
         echo 'x/y/z = x/y/z' > .hgsub; hg --config extensions.e=! add -q .hgsub"#;
     attack(cx, "hg init", stage, "hg diff");
+    // Also through a link.
+    for (at, host) in
+        [("n", "cd n; hg status"), ("x/y/z/n", "cd x/y/z/n; hg status"), ("x/y/z/n", "hg status -S")]
+    {
+        let stage = format!(
+            r#"mkdir -p {at}; hg init {at}; (cd {at}; echo x > x; hg add -q x; hg commit -u a -m x; mv .hg zz; ln -s zz .hg; printf 'import os\nos.system("touch %s")\n' "$MARK" > e.py; printf '[extensions]\ne = %s/e.py\n' $PWD > zz/hgrc)
+            echo '{at} = {at}' > .hgsub; hg --config extensions.e=! add -q .hgsub"#
+        );
+        attack(cx, "hg init", &stage, host);
+    }
     let make = r#"mkdir -p x/y/z; cd x/y/z; git init -q s; cd s; echo s > s; git add s; git commit -qm s; git config core.fsmonitor "touch $MARK;false""#;
     let stage = format!("({make}); git -c advice.addEmbeddedRepo=false add x; git commit -qm sub");
     attack(cx, "", &stage, "git status");

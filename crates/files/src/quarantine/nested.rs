@@ -16,7 +16,7 @@ use nix::sys::stat::{FileStat, SFlag, fstatat};
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own, path_in_git_file};
-use super::named::repository_of;
+use super::named::{repository_of, top_of};
 use super::store::{DIRECTORY, is_strange};
 use super::{Leftover, Missing, Watch, is_open_repository};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
@@ -38,6 +38,8 @@ pub(super) struct Nested {
     pub(super) others: Vec<PathBuf>,
     /// Entries named `.git` that are not directories.
     pub(super) files: Vec<PathBuf>,
+    /// Links in the place of a repository of another system.
+    pub(super) links: Vec<PathBuf>,
     is_cut: bool,
 }
 
@@ -104,6 +106,8 @@ impl Watch {
             let changed = paths.filter(|path| self.is_changed_in(at, path));
             found.extend(changed.filter_map(|path| self.settle_name(path)));
         }
+        let links = nested.links.iter().filter(|at| self.is_changed_in(top_of(at), at));
+        found.extend(links.filter_map(|at| self.settle_at(at, |_, _, stat| kind(stat) != SFlag::S_IFLNK)));
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
                 let pointers = self.missing.pointers.iter().zip(&self.pointers);
@@ -194,14 +198,14 @@ impl Search<'_> {
         let mut directories = Vec::new();
         for (name, known) in listed.flatten().take(*names) {
             *names -= 1;
-            let is_dir = match known {
-                Some(kind) => kind == Type::Directory,
-                None => self.stat(dir, &name).is_ok_and(|stat| kind(&stat) == SFlag::S_IFDIR),
-            };
-            match (is_dir, name.eq_ignore_ascii_case(GIT_LINK)) {
-                (false, true) => self.found.files.push(at.join(name)),
-                (false, false) => {}
-                (true, is_git) => directories.push((name, is_git)),
+            let is_git = name.eq_ignore_ascii_case(GIT_LINK);
+            match known.or_else(|| self.kind(dir, &name)) {
+                Some(Type::Directory) => directories.push((name, is_git)),
+                _ if is_git => self.found.files.push(at.join(name)),
+                Some(Type::Symlink) if REPOSITORIES.iter().any(|known| name == *known) => {
+                    self.found.links.push(at.join(name));
+                }
+                _ => {}
             }
         }
         let is_known = self.watch.is_known_repository(at);
@@ -232,8 +236,13 @@ impl Search<'_> {
         }
     }
 
-    fn stat(&self, dir: &OwnedFd, name: &OsStr) -> nix::Result<FileStat> {
-        let_in(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW))
+    fn kind(&self, dir: &OwnedFd, name: &OsStr) -> Option<Type> {
+        let stat = let_in(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
+        match kind(&stat) {
+            SFlag::S_IFDIR => Some(Type::Directory),
+            SFlag::S_IFLNK => Some(Type::Symlink),
+            _ => None,
+        }
     }
 
     /// Returns whether what is obeyed in a directory was there at the start, and is read-only for the stage.

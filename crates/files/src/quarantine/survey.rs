@@ -74,6 +74,7 @@ impl Watch {
             obeyed_in_other(other).for_each(|name| self.note(other, &other.join(name)));
         }
         nested.files.iter().for_each(|file| self.note(file, file));
+        nested.links.iter().for_each(|link| self.note(top_of(link), link));
     }
 
     fn note(&self, repository: &Path, path: &Path) {
