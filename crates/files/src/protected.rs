@@ -348,7 +348,7 @@ pub const GROUPS: &[Group] = &[
     ),
 ];
 
-/// The prefix of git's names in a repository's directory, which `--allow-write .git` leaves writable.
+/// The prefix of names in the directory of a repository. `--allow-write .git` leaves all of them writable.
 pub const GIT: &str = ".git/";
 
 /// A repository's directory; in a linked worktree and in a submodule a file that says where it is, and then protected.
@@ -370,8 +370,8 @@ pub fn names_in_git() -> impl Iterator<Item = &'static str> {
     names().filter_map(|(name, _)| name.strip_prefix(GIT))
 }
 
-/// Lists the names that are protected in directories further down as well. Repositories there have a search of their own, and
-/// what lies in a virtual environment beside its `pyvenv.cfg` is run as much as that is obeyed.
+/// Lists the names that are protected in directories further down as well. Repositories there have a search of their own. A
+/// `pyvenv.cfg` further down is not among them: the stage may write the programs beside it anyway.
 pub fn names_further_down() -> impl Iterator<Item = (&'static str, Obeyed)> {
     names().filter(|(name, _)| !name.starts_with(GIT) && *name != "pyvenv.cfg")
 }
@@ -428,7 +428,7 @@ pub fn matches_pattern(pattern: &str, entry: &str) -> bool {
     })
 }
 
-/// The part of a name, from its first word on, that is an entry or that the entry's pattern stands for.
+/// Returns the first parts of a name, as many as an entry has, if the entry or its pattern matches them.
 fn within<'n>(name: &'n str, entry: &str) -> Option<&'n str> {
     let words = entry.split('/').count();
     let end = name.match_indices('/').nth(words - 1).map_or(name.len(), |(at, _)| at);
@@ -466,7 +466,7 @@ pub fn let_through(path: &Path) -> Option<String> {
     Some(end.into_iter().rev().collect::<Vec<_>>().join("/"))
 }
 
-/// Whether nothing obeys a path before somebody starts a program there, or has answered its question. exeat itself is started by other
+/// Returns whether a path is obeyed only after somebody has started a program there, or has answered its question. exeat itself is started by other
 /// runs, at any time.
 #[must_use]
 pub fn is_obeyed_later(path: &Path) -> bool {

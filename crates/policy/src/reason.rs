@@ -152,7 +152,7 @@ impl RuleEffect {
 }
 
 impl Reason {
-    /// Returns the effect of the rule that decided, for an attempt with this reason.
+    /// Returns what the decision says about the rule of an attempt with this reason. Without a rule it is [`RuleEffect::Allows`].
     pub const fn effect_of_rule(self) -> RuleEffect {
         match self {
             Self::DenyRule => RuleEffect::Denies,

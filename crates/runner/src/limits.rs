@@ -156,8 +156,8 @@ impl RunLimits {
     /// Returns the stage's soft and hard limits of open descriptors, from those of the caller.
     ///
     /// Without `open_files` the hard limit is half of the caller's. The kernel refuses to pass a descriptor while the sender's user has
-    /// more in flight than the sender's soft limit (unix(7), ETOOMANYREFS), and it counts a stage's for the user on the host. So
-    /// processes of other runs, whose soft limit is the caller's hard one, can always pass theirs.
+    /// more in flight than the sender's soft limit (unix(7), ETOOMANYREFS). A stage and exeat are the same user to it. A stage with half
+    /// of the limit cannot use up what exeat may have in flight.
     pub(crate) fn descriptors(&self, soft: u64, hard: u64) -> (u64, u64) {
         /// A soft limit up to here is not lowered: ordinary programs need that many.
         const ORDINARY: u64 = 4096;

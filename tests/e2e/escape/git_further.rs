@@ -261,11 +261,17 @@ fn worktrees(cx: &Cx) {
     attack(cx, submodule, &format!("cd s; {}", new("../w")), &commit("w"));
     let old = format!("{submodule}; git worktree add -q ../w -b w; sleep 3");
     attack(cx, &old, &format!("cd w; mkdir hk; {hook}"), &commit("w"));
+    // What git checks out stays.
+    let make = "git init -q o; cd o; mkdir hk; echo true > hk/pre-commit; git add hk; git commit -qm 1; git config core.hooksPath hk; sleep 3";
+    let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
+    cx.outside(["sh", "-ec", &format!("{env}{make}")]).cwd(cx.dir()).run().exits(0);
+    let stage = "git worktree add -q w; git worktree add -q x/y/z/w -b u; touch w/more";
+    let done = cx.sh(&[], &format!("{env}{stage}")).cwd(&cx.dir().join("o")).run();
+    assert!(!done.exits(0).stderr().contains("was moved"), "{done:?}");
     // A submodule of a linked worktree loses nothing.
     let make = format!(
         "git init -q t; cd t; git commit -q --allow-empty -m 1; git worktree add -q w -b w; cd w; {submodule}; echo true > $(git rev-parse --git-dir)/hooks/pre-commit; sleep 3"
     );
-    let env = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
     cx.outside(["sh", "-ec", &format!("{env}{make}")]).cwd(cx.dir()).run().exits(0);
     let done =
         cx.sh(&[], &format!("{env}cd w/s; git commit -q --allow-empty -m 2")).cwd(&cx.dir().join("t")).run();

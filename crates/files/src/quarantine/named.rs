@@ -1,12 +1,14 @@
 //! Files of a tree that the configuration of a repository names: git obeys these, too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::descriptors::PATH_MAX;
+use nix::sys::stat::SFlag;
+
+use super::descriptors::{PATH_MAX, kind, open_file};
 use super::modules::{GitDir, gitdir_of, path_in_git_file};
 use super::{Leftover, Watch};
 use crate::git_config::{Setting, resolve_value, settings};
@@ -29,7 +31,40 @@ impl Watch {
     pub(super) fn settle_named(&self, git: &GitDir, work: Option<&Path>) -> Vec<Leftover> {
         let changed =
             self.named_by(git, work).into_iter().filter(|path| self.is_changed_in(top_of(path), path));
-        changed.filter_map(|path| self.settle_name(path)).collect()
+        let is_copy =
+            |path: &PathBuf| work.is_some_and(|work| self.is_copy(git, work, path).unwrap_or(false));
+        changed.filter(|path| !is_copy(path)).filter_map(|path| self.settle_name(path)).collect()
+    }
+
+    /// Returns whether a place in a linked worktree is as it is in the repository's own working tree, where the stage has changed nothing: git
+    /// has checked it out.
+    fn is_copy(&self, git: &GitDir, work: &Path, path: &Path) -> io::Result<bool> {
+        let repository = git.config.strip_prefix(&self.missing.tree).unwrap_or(&git.config);
+        let main = repository.parent().filter(|_| repository.ends_with(GIT_LINK));
+        let (Some(main), Ok(below)) = (main, path.strip_prefix(work)) else { return Ok(false) };
+        let original = main.join(below);
+        Ok(self.is_known_repository(repository)
+            && !self.has_new_time(top_of(&original), &original)
+            && self.content_of(path)? == self.content_of(&original)?)
+    }
+
+    /// Returns the content of a file, or of all files in a directory.
+    fn content_of(&self, path: &Path) -> io::Result<BTreeMap<PathBuf, (u32, Vec<u8>)>> {
+        let (mut found, mut left) = (BTreeMap::new(), BYTES);
+        self.visit_all(path, |below, dir, name, stat| {
+            let mut content = Vec::new();
+            match kind(stat) {
+                SFlag::S_IFDIR => {}
+                // By another name it could be written later.
+                SFlag::S_IFREG if stat.st_nlink == 1 => {
+                    left -= open_file(dir, name)?.take(left).read_to_end(&mut content)? as u64;
+                }
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+            found.insert(below.to_path_buf(), (stat.st_mode, content));
+            if left == 0 { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
+        })?;
+        Ok(found)
     }
 
     /// Lists the places of the tree that the configuration of a repository and the user's own name for it, and those to which links lead that have the place of names that

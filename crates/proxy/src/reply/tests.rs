@@ -171,6 +171,7 @@ fn every() -> Vec<Refusal> {
     let mut all = vec![
         Refusal::OnlyTls(to()),
         Refusal::NoRecord(to()),
+        Refusal::RecordFull(to()),
         Refusal::Crowded(to()),
         Refusal::UsedUp(to()),
         Refusal::Busy,
@@ -179,6 +180,21 @@ fn every() -> Vec<Refusal> {
     all.extend(failures.map(|failure| Refusal::Failed(to(), failure)));
     all.extend(faults.map(Refusal::Malformed));
     all.extend(denials.map(Refusal::Denied));
+    for refusal in &all {
+        // A new refusal does not compile here: add it above, too.
+        match refusal {
+            Refusal::Malformed(_)
+            | Refusal::OnlyTls(_)
+            | Refusal::Denied(_)
+            | Refusal::Failed(..)
+            | Refusal::NoRecord(_)
+            | Refusal::RecordFull(_)
+            | Refusal::Crowded(_)
+            | Refusal::UsedUp(_)
+            | Refusal::Busy
+            | Refusal::NoProxy => {}
+        }
+    }
     all
 }
 

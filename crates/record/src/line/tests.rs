@@ -205,9 +205,12 @@ fn an_attempt_has_its_protocol() {
 fn no_line_is_longer_than_a_pipe_takes_whole() {
     for text in ["x", "\"", "\\", "\0", "\u{7f}", "\u{202e}", "\u{1f512}", "a\u{1f512}"] {
         let longest = longest(&text.repeat(4000));
-        // Room is left for the fields that inspection will bring.
+        // Room is left for the fields that rules about requests will need.
         let most = MAX_LINE - 250;
-        assert!(longest <= most, "{longest} bytes filled with {text:?}, and {most} may be: shorten one of `max`");
+        assert!(
+            longest <= most,
+            "{longest} bytes filled with {text:?}, and {most} may be: shorten one of `max`"
+        );
     }
 }
 
