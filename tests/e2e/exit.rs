@@ -269,7 +269,7 @@ fn no_result(cx: &Cx) {
         let name = format!("result-{code}.json");
         let script = format!("mkdir {name}; exit {code}");
         let done = cx.exeat(["run", "--result", &name, "--", "sh", "-c", &script]).run();
-        done.exits(expect).says("exeat: error: cannot write the result: ");
+        done.exits(expect).says("exeat: error: cannot write the result to `");
         assert_eq!(done.record().events("run_end")[0]["exit"], code);
     }
 }
