@@ -214,6 +214,7 @@ fn musl(cx: &Cx) {
         #include <netdb.h>
         #include <stdio.h>
         #include <sys/socket.h>
+        #include <unistd.h>
         int main(int argc, char **argv) {
             struct addrinfo *all, hints = {.ai_socktype = SOCK_STREAM};
             int code = getaddrinfo(argv[1], "443", &hints, &all);
@@ -221,7 +222,9 @@ fn musl(cx: &Cx) {
             int fd = socket(all->ai_family, SOCK_STREAM, 0);
             if (connect(fd, all->ai_addr, all->ai_addrlen)) { perror("connect"); return 2; }
             puts("connected");
-            return 0;
+            // Waits for the refusal: the run may end before it is recorded.
+            char byte = 'x';
+            return write(fd, &byte, 1) != 1 || read(fd, &byte, 1) > 0;
         }"#;
     let build = format!("cat >look.c <<'END'\n{SOURCE}\nEND\nmusl-gcc -static -o look look.c");
     cx.outside(["sh", "-c", &build]).run().exits(0);
