@@ -148,7 +148,7 @@ impl Ending<'_> {
         }
         // A lookup has no port yet, and a flag without a port opens only 443.
         let is_only_asked = |host: &DeniedHost| host.port == 0 && host.flag.is_some();
-        if most_first(denied, |host| host.count).any(|host| is_only_asked(host)) {
+        if most_first(denied, |host| host.count).any(is_only_asked) {
             out.push_str("  a name that was only looked up has no port, and its flag opens 443; for ssh, add :22 to it\n");
         }
         if self.llm && !denied.is_empty() {
