@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use exeat_files::place;
 use exeat_runner::{RESULT_SCHEMA, RunResult};
@@ -21,21 +21,26 @@ pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
 
 /// The output of the result, opened before the stage runs.
 #[derive(Debug)]
-pub(crate) struct Sink(place::Output);
+pub(crate) struct Sink {
+    output: place::Output,
+    /// The path as given, if it has one.
+    path: Option<PathBuf>,
+}
 
 impl Sink {
     /// Opens the output. A result of an earlier run is removed, so that it cannot be taken for this one's; any other file stays.
     pub(crate) fn open(output: &Output) -> Result<Self, Failure> {
         let path = match output {
             Output::Fd(n) => {
-                return Ok(Self(place::Output::Stream(request::take_fd("--result", *n)?.into())));
+                let output = place::Output::Stream(request::take_fd("--result", *n)?.into());
+                return Ok(Self { output, path: None });
             }
             // The path as given: the name of the working directory may lead elsewhere by now, the directory itself does not.
             Output::File(path) => path,
         };
         let bad = |error| Failure::not_written("cannot write the result to", path, error);
-        let sink = place::Output::open(path).map_err(bad)?;
-        if let place::Output::Whole(place) = &sink {
+        let output = place::Output::open(path).map_err(bad)?;
+        if let place::Output::Whole(place) = &output {
             if !may_be_removed(place.path()).map_err(bad)? {
                 return Err(Failure::input(format!(
                     "`--result`: `{}` holds no result of exeat",
@@ -45,14 +50,17 @@ impl Sink {
             }
             place.remove().map_err(bad)?;
         }
-        Ok(Self(sink))
+        Ok(Self { output, path: Some(path.clone()) })
     }
 
     /// Writes the object and a newline.
-    pub(crate) fn write(self, result: &RunResult<'_>) -> io::Result<()> {
-        let mut line = serde_json::to_vec(result)?;
-        line.push(b'\n');
-        self.0.write(0o666, |out| out.write_all(&line))
+    pub(crate) fn write(self, result: &RunResult<'_>) -> Result<(), Failure> {
+        let Self { output, path } = self;
+        let line =
+            serde_json::to_vec(result).map_err(io::Error::from).map(|line| [line, b"\n".to_vec()].concat());
+        let written = line.and_then(|line| output.write(0o666, |out| out.write_all(&line)));
+        let to = path.map(|path| format!(" to `{}`", path.display())).unwrap_or_default();
+        written.map_err(|error| Failure::could(format!("cannot write the result{to}")).because(error))
     }
 }
 

@@ -210,7 +210,7 @@ pub struct Watch {
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
     beside: Vec<Beside>,
-    /// Since when a stage may have made something that no other run settles. Known at the end.
+    /// The earliest time of a change that only this run can still judge. Known at the end.
     unsettled_since: OnceLock<SystemTime>,
     times: Times,
     noted: Noted,
@@ -225,10 +225,10 @@ pub struct Watch {
 }
 
 /// A run that went on in the same tree when this one started. While this stage renames directories, that run may pass over something at its end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Beside {
     run: String,
-    /// Since when its stage, or one beside it, may have made something.
+    /// The earliest time of a change by its stage, or by a stage beside that.
     since: SystemTime,
 }
 

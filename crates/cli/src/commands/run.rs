@@ -88,7 +88,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     let policies = args.policy.descriptors();
     let policies: Vec<_> = policies.iter().map(|(flag, read)| (*flag, Some(read))).collect();
     let record = record.and_then(|()| request::inherited(&policies));
-    let (to, sink) = (args.result.clone(), args.result.as_ref().map(Sink::open).transpose()?);
+    let sink = args.result.as_ref().map(Sink::open).transpose()?;
     let (quiet, is_json) = (args.quiet, args.format.is_json());
     let place = audit::place_of(&machine).ok();
 
@@ -101,12 +101,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
             Ok(Done { outcome, .. }) => RunResult::from_outcome(outcome),
             Err(failure) => result::of_failure(failure).with_names(stage.as_deref(), &labels),
         };
-        if let Err(error) = sink.write(&result) {
-            let failure = match &to {
-                Some(Output::File(path)) => format!("cannot write the result to `{}`", path.display()),
-                _ => "cannot write the result".to_owned(),
-            };
-            let failure = Failure::could(failure).because(error);
+        if let Err(failure) = sink.write(&result) {
             stdio::write_stderr(&failure.report(paint));
             no_result = true;
         }

@@ -56,7 +56,7 @@ struct Entry {
     /// A hash that another version of exeat may compute otherwise: then the hashes of `contents` say nothing.
     check: u64,
     directory: Option<FileId>,
-    /// Since when this stage, or one of the runs beside it, may have made something.
+    /// The earliest time of a change by this stage, or by one beside it.
     since: SystemTime,
     /// The tree was not found when the run was to be settled: that was told.
     waits: bool,
@@ -362,8 +362,8 @@ pub struct Live {
     pointers: HashMap<PathBuf, Pointer>,
     further: HashMap<PathBuf, Vec<WatchedFurther>>,
     access: HashMap<PathBuf, Access>,
-    /// The trees, each with its run and the time since which that may have made something there.
-    trees: Vec<(PathBuf, String, SystemTime)>,
+    /// The trees, each with its run.
+    trees: Vec<(PathBuf, Beside)>,
 }
 
 /// A directory further down, and the names that are let through in it.
@@ -414,7 +414,7 @@ impl Live {
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
         let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
-        self.trees.push((tree.clone(), run.to_owned(), entry.since));
+        self.trees.push((tree.clone(), Beside { run: run.to_owned(), since: entry.since }));
         let let_through: Arc<[String]> = let_through.into();
         for it in further {
             self.further.entry(tree.join(&it.dir)).or_default().push((it, Arc::clone(&let_through)));
@@ -528,13 +528,13 @@ impl Watch {
         let _ = self.others.set(others.map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
     }
 
-    /// Returns the first moment at which this stage may have made something, or that of one of these runs beside it.
+    /// Returns the earliest time of a change by this stage, or by those of the runs beside it that count.
     fn earliest(&self, counts: impl Fn(&str) -> bool) -> SystemTime {
         let beside = self.beside.iter().filter(|it| counts(&it.run)).map(|it| it.since);
         beside.fold(self.since, SystemTime::min)
     }
 
-    /// Returns since when a change may be a stage's, which no other run settles.
+    /// Returns the earliest time of a change that this run judges.
     pub(super) fn changed_since(&self) -> SystemTime {
         self.unsettled_since.get().copied().unwrap_or_else(|| self.earliest(|_| true))
     }
@@ -554,10 +554,9 @@ impl Watch {
         read();
         for watch in &mut watches {
             let tree = &watch.missing.tree;
-            let here =
-                |it: &&(PathBuf, String, SystemTime)| it.0.starts_with(tree) || tree.starts_with(&it.0);
-            let beside = live.trees.iter().filter(here);
-            watch.beside = beside.map(|(_, run, since)| Beside { run: run.clone(), since: *since }).collect();
+            let is_here = |other: &Path| other.starts_with(tree) || tree.starts_with(other);
+            let beside = live.trees.iter().filter(|(other, _)| is_here(other));
+            watch.beside = beside.map(|(_, run)| run.clone()).collect();
             watch.modes.limit_to(|dir| live.access(&watch.missing.tree.join(dir)));
         }
         Ok(watches)
