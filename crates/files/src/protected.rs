@@ -371,7 +371,7 @@ pub fn names_in_git() -> impl Iterator<Item = &'static str> {
 }
 
 /// Lists the names that are protected in directories further down as well. Repositories there have a search of their own. A
-/// `pyvenv.cfg` further down is not among them: the stage may write the programs beside it anyway.
+/// `pyvenv.cfg` further down is left out, because the stage can already write the programs beside it.
 pub fn names_further_down() -> impl Iterator<Item = (&'static str, Obeyed)> {
     names().filter(|(name, _)| !name.starts_with(GIT) && *name != "pyvenv.cfg")
 }

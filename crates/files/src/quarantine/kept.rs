@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn l08_a_file_that_is_in_its_place_again_is_restored() {
+    fn l08_deletes_a_kept_file_whose_place_has_the_same_content() {
         let scene = Scene::new("same");
         let aside = scene.run("RUN");
         let (item, _) = aside.items.iter().find(|(item, _)| item.from == Path::new(".envrc")).unwrap();

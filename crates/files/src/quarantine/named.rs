@@ -67,8 +67,8 @@ impl Watch {
         Ok(found)
     }
 
-    /// Lists the places of the tree that the configuration of a repository and the user's own name for it, and those to which links lead that have the place of names that
-    /// git obeys. `work`: the working tree, if the directory of the repository does not tell it.
+    /// Lists the places of the tree that the configuration of a repository and the user's own name for it, and those to which links in the
+    /// repository's directory lead, at names that git obeys. `work`: the working tree, if that directory does not name it.
     pub(super) fn named_by(&self, git: &GitDir, work: Option<&Path>) -> BTreeSet<PathBuf> {
         let place = |path: &Path| self.missing.tree.join(path);
         let dir = place(&git.path);

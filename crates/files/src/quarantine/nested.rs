@@ -38,7 +38,7 @@ pub(super) struct Nested {
     pub(super) others: Vec<PathBuf>,
     /// Entries named `.git` that are not directories.
     pub(super) files: Vec<PathBuf>,
-    /// Links in the place of a repository of another system.
+    /// Links named like the directory of another version control system.
     pub(super) links: Vec<PathBuf>,
     is_cut: bool,
 }

@@ -256,13 +256,13 @@ fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
 
 /// The stage of another run may rename directories while this run searches for what its own has made.
 #[test]
-fn l08_judges_what_a_run_beside_this_one_may_have_passed_over() {
+fn l08_judges_a_repository_that_another_run_missed() {
     let scene = Scene::new("beside");
     let start = |run: &str| {
         let keeper = Keeper { run: run.into(), state: Some(scene.state()) };
         let missing = Missing { tree: scene.tree(), ..Missing::default() };
         let mut watches = Watch::start_all([missing], &keeper).unwrap();
-        // Later than what is there by more than clocks differ.
+        // The start is later than all that is there, by more than clocks may differ.
         watches[0].since += Duration::from_secs(4);
         let journal = Journal::write(&scene.state(), run, &watches).unwrap();
         watches[0].note_nested(&|| false);
