@@ -362,10 +362,10 @@ pub(crate) fn certificates(request: &Request, environment: &Environment) -> Vec<
 mod tests {
     use std::path::PathBuf;
 
-    use exeat_policy::{Bridge, Limits, PolicyBuilder};
+    use exeat_policy::PolicyBuilder;
 
     use super::*;
-    use crate::request::{AuditTo, Hardening};
+
     use exeat_files::request::{Files, WorkDir};
 
     fn request(host: &[(&str, &str)], rules: &[EnvRule], files: Files) -> Request {
@@ -376,21 +376,10 @@ mod tests {
             files,
             env: rules.to_vec(),
             host_env: host.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
-            bridge: Bridge::default(),
-            socks5: false,
-            hardening: Hardening::default(),
             tty: exeat_policy::Tty::Off,
             transparent: exeat_policy::Transparent::Off,
-            host_ports: Vec::new(),
-            via: None,
-            upstream: None,
-            stage: None,
-            sources: Vec::new(),
-            labels: Vec::new(),
-            audit: AuditTo::default(),
-            audit_sync: false,
             signing: crate::signing::Signing::Off,
-            limits: Limits::default(),
+            ..Request::default()
         }
     }
 

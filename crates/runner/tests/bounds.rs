@@ -126,7 +126,6 @@ fn one_case() {
         cwd: root.join("project"),
         policy: policy.build(),
         files: Files { cache: Cache::None, ..files },
-        env: Vec::new(),
         host_env: [
             ("PATH", Path::new("/usr/bin:/bin")),
             ("HOME", &root.join("home")),
@@ -135,20 +134,12 @@ fn one_case() {
         .map(|(name, value)| (name.into(), value.into()))
         .into(),
         bridge: Bridge::Handoff,
-        socks5: false,
-        hardening: exeat_runner::Hardening::default(),
         tty: exeat_runner::Tty::Off,
         transparent: exeat_runner::Transparent::Off,
-        host_ports: Vec::new(),
-        via: None,
-        upstream: None,
-        stage: None,
-        sources: Vec::new(),
-        labels: Vec::new(),
         audit: AuditTo::File(root.join("record.jsonl")),
-        audit_sync: false,
         signing: exeat_runner::Signing::Off,
         limits: Limits { timeout: "30s".parse().ok(), ..Limits::default() },
+        ..Request::default()
     };
     println!("stage:");
     let outcome = plan(request).and_then(|plan| {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use exeat_compose::EnvRule;
 use exeat_contract::BridgeKind;
-use exeat_files::request::{Bind, Files};
-use exeat_policy::{Action, Bridge, Cache, Limits, Note, Origin, PolicyBuilder, Transparent, Tty, View};
+use exeat_files::request::Bind;
+use exeat_policy::{Action, Bridge, Cache, Note, Origin, PolicyBuilder, Transparent, Tty, View};
 use exeat_sandbox::Enforced;
 
 use super::*;
@@ -34,28 +34,16 @@ impl Dirs {
             command: vec!["true".into()],
             cwd: self.0.join("work"),
             policy: rules(&["a.example.com", "b.example.com"]),
-            files: Files::default(),
-            env: Vec::new(),
             host_env: BTreeMap::from([
                 var("HOME", self.0.join("home").into()),
                 var("PATH", "/usr/bin".into()),
                 var("CI", "1".into()),
             ]),
             bridge: Bridge::Handoff,
-            socks5: false,
-            hardening: crate::request::Hardening::default(),
             tty: Tty::Auto,
             transparent: Transparent::Off,
-            host_ports: Vec::new(),
-            via: None,
-            upstream: None,
-            stage: None,
-            sources: Vec::new(),
-            labels: Vec::new(),
-            audit: AuditTo::Default,
-            audit_sync: false,
             signing: crate::signing::Signing::Off,
-            limits: Limits::default(),
+            ..Request::default()
         }
     }
 

@@ -41,24 +41,12 @@ fn request(dirs: &Dirs, ro: Vec<PathBuf>, config: &Path) -> Request {
         command: vec!["true".into()],
         cwd: dirs.tree.clone(),
         policy: exeat_policy::PolicyBuilder::new().build(),
-        sources: Vec::new(),
         files: exeat_files::request::Files { ro, ..Default::default() },
-        env: Vec::new(),
         host_env: [variable("HOME", &dirs.root.join("home")), variable("XDG_CONFIG_HOME", config)].into(),
         bridge: Bridge::Handoff,
-        socks5: false,
-        hardening: Hardening::default(),
         tty: Tty::Off,
         transparent: Transparent::Off,
-        host_ports: Vec::new(),
-        via: None,
-        upstream: None,
-        stage: None,
-        labels: Vec::new(),
-        audit: AuditTo::Default,
-        audit_sync: false,
-        signing: Signing::Own,
-        limits: exeat_policy::Limits::default(),
+        ..Request::default()
     }
 }
 
