@@ -5,7 +5,7 @@ use std::path::Path;
 use exeat_files::request::{Bounds, Declared, Files};
 use exeat_policy::file::{self, PathSpec, SandboxSection};
 use exeat_policy::{
-    Action, Cache, EffectKind, Home, HostPort, Limits, Lint, Mode, Note, OnExcess, Origin, Policy,
+    Action, Cache, EffectKind, Home, HostPort, Limit, Limits, Lint, Mode, Note, OnExcess, Origin, Policy,
     PolicyBuilder, Remark, Role, RuleError, RuleFault, TlsCheck, shell_word,
 };
 use exeat_record::{Source, SourceRole, today};
@@ -359,11 +359,12 @@ fn lost_rules(policy: &Policy, files: &[String]) -> Vec<String> {
 
 /// Describes each limit of a flag that a ceiling lowers.
 fn lowered_limits(flags: Limits, ceilings: &[LoadedFile]) -> Vec<String> {
-    let lower = |(key, asked): (&str, String)| {
+    let lower = |(limit, asked): (Limit, String)| {
         ceilings.iter().find_map(|ceiling| {
-            let (_, bounded) = flags.min(ceiling.file.limits).set().find(|(other, _)| *other == key)?;
+            let (_, bounded) = flags.min(ceiling.file.limits).set().find(|(other, _)| *other == limit)?;
             let name = exeat_policy::printable(&ceiling.shown);
-            (bounded != asked).then(|| format!("--{key} {asked}: the ceiling {name} allows {bounded}"))
+            (bounded != asked)
+                .then(|| format!("--{} {asked}: the ceiling {name} allows {bounded}", limit.key()))
         })
     };
     flags.set().filter_map(lower).collect()

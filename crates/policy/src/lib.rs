@@ -61,7 +61,7 @@ pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use host_port::{HostPort, HostPortError};
 pub use ipnet::IpNet;
 pub use limits::{
-    LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, LimitError, Limits, MAX_CONNECTIONS, Size, Span,
+    LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, Limit, LimitError, Limits, MAX_CONNECTIONS, Size, Span,
     memory_meant, parse_age,
 };
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};

@@ -2,37 +2,120 @@
 //! enforces a limit.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The limits of a run. `None` means no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
+/// Defines [`Limits`] and [`Limit`] from one list: the docs, the key, its variant and the type of its value.
+macro_rules! limits {
+    ($($(#[$doc:meta])* $key:ident $variant:ident: $value:ty;)*) => {
+        /// The limits of a run. `None` means no limit.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Limits {
+            $($(#[$doc])* pub $key: Option<$value>,)*
+        }
+
+        /// One limit of a run.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Limit {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Limit {
+            /// Every limit.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Returns the key in the `[limits]` section of a policy file.
+            pub fn key(self) -> &'static str {
+                match self {
+                    $(Self::$variant => stringify!($key),)*
+                }
+            }
+        }
+
+        impl Limits {
+            /// Returns each limit that is set and its value, in the order of [`Limit::ALL`].
+            pub fn set(&self) -> impl Iterator<Item = (Limit, String)> {
+                let all = [$((Limit::$variant, self.$key.map(|value| value.to_string()))),*];
+                all.into_iter().filter_map(|(limit, value)| Some((limit, value?)))
+            }
+
+            /// Returns the smaller of each two limits, so that neither side can lift a limit of the other.
+            #[must_use]
+            pub fn min(self, other: Self) -> Self {
+                Self { $($key: least(self.$key, other.$key),)* }
+            }
+
+            /// Returns the limits of `other` where they are set, and these elsewhere, as flags override a file.
+            #[must_use]
+            pub fn overridden_by(self, other: Self) -> Self {
+                Self { $($key: other.$key.or(self.$key),)* }
+            }
+        }
+    };
+}
+
+limits! {
     /// The key `timeout`: wall time of the whole run, after which the stage is stopped.
-    pub timeout: Option<Span>,
+    timeout Timeout: Span;
     /// The key `grace`: time from the signal that asks the stage to end to the one that kills it.
-    pub grace: Option<Span>,
+    grace Grace: Span;
     /// The key `cpu_time`: processor time of each process, in whole seconds, rounded up (`RLIMIT_CPU`).
-    pub cpu_time: Option<Span>,
-    /// The key `memory`: memory of all processes of the stage together.
-    pub memory: Option<Size>,
+    cpu_time CpuTime: Span;
+    /// The key `memory`: memory of all processes of the stage together, at least [`LEAST_MEMORY`].
+    memory Memory: Size;
     /// The key `pids`: processes and threads at one time.
-    pub pids: Option<u32>,
-    /// The key `open_files`: descriptors of each process (`RLIMIT_NOFILE`).
-    pub open_files: Option<u32>,
+    pids Pids: u32;
+    /// The key `open_files`: descriptors of each process (`RLIMIT_NOFILE`), at least [`LEAST_OPEN_FILES`].
+    open_files OpenFiles: u32;
     /// The key `file_size`: the largest file that a process may write (`RLIMIT_FSIZE`).
-    pub file_size: Option<Size>,
+    file_size FileSize: Size;
     /// The key `tmpfs_size`: size of each of the private `/tmp` and `/var/tmp`.
-    pub tmpfs_size: Option<Size>,
+    tmpfs_size TmpfsSize: Size;
     /// The key `output_size`: stdout and stderr of the stage together.
-    pub output_size: Option<Size>,
+    output_size OutputSize: Size;
     /// The key `connections`: connections of the run at one time, 1 to [`MAX_CONNECTIONS`].
-    pub connections: Option<u32>,
-    /// The key `connections_per_host`: connections to one host at one time.
-    pub connections_per_host: Option<u32>,
+    connections Connections: u32;
+    /// The key `connections_per_host`: connections to one host at one time, 1 to [`MAX_CONNECTIONS`].
+    connections_per_host ConnectionsPerHost: u32;
     /// The key `audit_size`: bytes of the record, at least [`LEAST_AUDIT_SIZE`]. Beyond it no connection is let
     /// out.
-    pub audit_size: Option<Size>,
+    audit_size AuditSize: Size;
+}
+
+impl Limit {
+    /// Returns the values that a limit on a number of things may have.
+    pub fn counts(self) -> RangeInclusive<u32> {
+        match self {
+            Self::OpenFiles => LEAST_OPEN_FILES..=u32::MAX,
+            Self::Connections | Self::ConnectionsPerHost => 1..=MAX_CONNECTIONS,
+            _ => 1..=u32::MAX,
+        }
+    }
+
+    /// Whether the limit also bounds `exeat proxy`, which has no stage.
+    pub fn bounds_proxy(self) -> bool {
+        match self {
+            Self::Connections | Self::ConnectionsPerHost => true,
+            Self::Timeout
+            | Self::Grace
+            | Self::CpuTime
+            | Self::Memory
+            | Self::Pids
+            | Self::OpenFiles
+            | Self::FileSize
+            | Self::TmpfsSize
+            | Self::OutputSize
+            | Self::AuditSize => false,
+        }
+    }
+}
+
+fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
 }
 
 /// Maximum number of connections in a policy. No machine serves more.
@@ -58,89 +141,6 @@ pub fn memory_meant(size: Size) -> Option<String> {
         Some(format!("{number}{larger}"))
     });
     meant.filter(|_| size < LEAST_MEMORY)
-}
-
-impl Limits {
-    /// The number of keys.
-    pub const KEYS: usize = 12;
-
-    /// Returns the key and the value of each limit that is set, in the order above.
-    pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let Self {
-            timeout,
-            grace,
-            cpu_time,
-            memory,
-            pids,
-            open_files,
-            file_size,
-            tmpfs_size,
-            output_size,
-            connections,
-            connections_per_host,
-            audit_size,
-        } = *self;
-        let text = |value: Option<Size>| value.map(|value| value.to_string());
-        let keys: [(&'static str, Option<String>); Self::KEYS] = [
-            ("timeout", timeout.map(|value| value.to_string())),
-            ("grace", grace.map(|value| value.to_string())),
-            ("cpu_time", cpu_time.map(|value| value.to_string())),
-            ("memory", text(memory)),
-            ("pids", pids.map(|value| value.to_string())),
-            ("open_files", open_files.map(|value| value.to_string())),
-            ("file_size", text(file_size)),
-            ("tmpfs_size", text(tmpfs_size)),
-            ("output_size", text(output_size)),
-            ("connections", connections.map(|value| value.to_string())),
-            ("connections_per_host", connections_per_host.map(|value| value.to_string())),
-            ("audit_size", text(audit_size)),
-        ];
-        keys.into_iter().filter_map(|(key, value)| Some((key, value?)))
-    }
-
-    /// Returns the smaller of each two limits, so that neither side can lift a limit of the other.
-    #[must_use]
-    pub fn min(self, other: Self) -> Self {
-        fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
-            match (a, b) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            }
-        }
-        Self {
-            timeout: least(self.timeout, other.timeout),
-            grace: least(self.grace, other.grace),
-            cpu_time: least(self.cpu_time, other.cpu_time),
-            memory: least(self.memory, other.memory),
-            pids: least(self.pids, other.pids),
-            open_files: least(self.open_files, other.open_files),
-            file_size: least(self.file_size, other.file_size),
-            tmpfs_size: least(self.tmpfs_size, other.tmpfs_size),
-            output_size: least(self.output_size, other.output_size),
-            connections: least(self.connections, other.connections),
-            connections_per_host: least(self.connections_per_host, other.connections_per_host),
-            audit_size: least(self.audit_size, other.audit_size),
-        }
-    }
-
-    /// Returns the limits of `other` where they are set, and these elsewhere, as flags override a file.
-    #[must_use]
-    pub fn overridden_by(self, other: Self) -> Self {
-        Self {
-            timeout: other.timeout.or(self.timeout),
-            grace: other.grace.or(self.grace),
-            cpu_time: other.cpu_time.or(self.cpu_time),
-            memory: other.memory.or(self.memory),
-            pids: other.pids.or(self.pids),
-            open_files: other.open_files.or(self.open_files),
-            file_size: other.file_size.or(self.file_size),
-            tmpfs_size: other.tmpfs_size.or(self.tmpfs_size),
-            output_size: other.output_size.or(self.output_size),
-            connections: other.connections.or(self.connections),
-            connections_per_host: other.connections_per_host.or(self.connections_per_host),
-            audit_size: other.audit_size.or(self.audit_size),
-        }
-    }
 }
 
 /// A duration, from a millisecond to 366 days. A longer one is a mistake, and would overflow clocks.

@@ -10,7 +10,6 @@ use crate::file::keys::{KEYS, Key, Shape};
 use crate::file::sections::MAX_STAGE;
 use crate::file::{FileRole, SCHEMA};
 use crate::host_port::TAKEN;
-use crate::limits::{LEAST_OPEN_FILES, MAX_CONNECTIONS};
 use crate::terms::{Ech, Mode};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -138,9 +137,10 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
             "pattern": "^([0-9]{7,}|[0-9]{4,}[kK]([iI]?[bB])?|[0-9]+[mMgGtT]([iI]?[bB])?)$",
             "examples": ["512MiB", "2GiB"],
         }),
-        Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
-        Shape::OpenFiles => json!({"type": "integer", "minimum": LEAST_OPEN_FILES, "maximum": u32::MAX}),
-        Shape::Connections => json!({"type": "integer", "minimum": 1, "maximum": MAX_CONNECTIONS}),
+        Shape::Count(limit) => {
+            let range = limit.counts();
+            json!({"type": "integer", "minimum": range.start(), "maximum": range.end()})
+        }
         Shape::Upstream => json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^/@]+:[0-9]+/?$"}),
         Shape::Auth => json!({"type": "string", "pattern": "^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$"}),
         Shape::Bypass => json!({"type": "array", "items": {"type": "string", "pattern": "^[^!\\s][^\\s]*$"}}),

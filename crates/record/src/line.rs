@@ -717,7 +717,7 @@ pub mod max {
     pub(super) const ASPECTS: usize = 6;
     pub(super) const ASPECT: usize = 24;
     pub(super) const HOLDS: usize = 78;
-    pub(super) const LIMITS: usize = exeat_policy::Limits::KEYS;
+    pub(super) const LIMITS: usize = exeat_policy::Limit::ALL.len();
     pub(super) const LIMIT: usize = 38;
     /// The labels of a run; more are counted.
     pub(super) const LABELS: usize = 10;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use exeat_files::layout::Mount;
-use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, Limits, Size};
+use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, Limit, Limits, Size};
 use exeat_record::RunId;
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{MemoryFiles, Meter, Offer, Resource, Rlimit};
@@ -83,14 +83,15 @@ pub(crate) struct RunLimits {
 impl RunLimits {
     /// Checks the limits. With `root` the stage keeps root's kernel uid.
     pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, Error> {
-        for (key, value, least) in [
-            ("pids", limits.pids, 1),
-            ("open_files", limits.open_files, LEAST_OPEN_FILES),
-            ("connections", limits.connections, 1),
-            ("connections_per_host", limits.connections_per_host, 1),
+        for (limit, value) in [
+            (Limit::Pids, limits.pids),
+            (Limit::OpenFiles, limits.open_files),
+            (Limit::Connections, limits.connections),
+            (Limit::ConnectionsPerHost, limits.connections_per_host),
         ] {
+            let least = *limit.counts().start();
             if value.is_some_and(|value| value < least) {
-                return Err(Error::LimitTooSmall { key, least });
+                return Err(Error::LimitTooSmall { key: limit.key(), least });
             }
         }
         check_audit_size(&limits)?;
@@ -102,21 +103,20 @@ impl RunLimits {
 
     /// Returns the key, the value and the enforcement of each limit.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, String, EnforcedBy)> {
-        self.limits.set().filter_map(|(key, value)| Some((key, value, self.enforced_by(key)?)))
+        self.limits.set().map(|(limit, value)| (limit.key(), value, self.enforced_by(limit)))
     }
 
-    fn enforced_by(&self, key: &str) -> Option<EnforcedBy> {
-        Some(match key {
-            "cpu_time" | "open_files" | "file_size" => EnforcedBy::Rlimit,
-            "tmpfs_size" => EnforcedBy::Mount,
-            "memory" if self.delegated.is_some() => EnforcedBy::Group,
-            "memory" => EnforcedBy::Watch,
-            "pids" if self.root => EnforcedBy::Watch,
-            "pids" => EnforcedBy::Rlimit,
-            "connections" | "connections_per_host" | "audit_size" => EnforcedBy::Proxy,
-            "timeout" | "grace" | "output_size" => EnforcedBy::Supervision,
-            _ => return None,
-        })
+    fn enforced_by(&self, limit: Limit) -> EnforcedBy {
+        match limit {
+            Limit::CpuTime | Limit::OpenFiles | Limit::FileSize => EnforcedBy::Rlimit,
+            Limit::TmpfsSize => EnforcedBy::Mount,
+            Limit::Memory if self.delegated.is_some() => EnforcedBy::Group,
+            Limit::Memory => EnforcedBy::Watch,
+            Limit::Pids if self.root => EnforcedBy::Watch,
+            Limit::Pids => EnforcedBy::Rlimit,
+            Limit::Connections | Limit::ConnectionsPerHost | Limit::AuditSize => EnforcedBy::Proxy,
+            Limit::Timeout | Limit::Grace | Limit::OutputSize => EnforcedBy::Supervision,
+        }
     }
 
     /// Returns a text like `memory=2GiB (watched)` for each limit.
@@ -410,6 +410,8 @@ fn pause(took: Duration, shortest: Duration, longest: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use exeat_policy::LEAST_OPEN_FILES;
+
     use super::*;
 
     fn tmpfs(at: &str, mode: u32) -> Mount {
@@ -483,7 +485,7 @@ mod tests {
                       output_size=1kB (supervised), connections=512 (proxy), connections_per_host=64 (proxy), \
                       audit_size=1MiB (proxy)";
         assert_eq!(lines(false), expect);
-        assert_eq!(lines(false).split(", ").count(), Limits::KEYS, "a limit is not listed");
+        assert_eq!(lines(false).split(", ").count(), Limit::ALL.len(), "a limit is not listed");
         assert_eq!(lines(true), expect.replace("pids=7 (rlimit)", "pids=7 (watched)"));
         assert_eq!(RunLimits::new(limits, false).unwrap().descriptors(1024, 20_000), (64, 64));
         let rlimits = RunLimits::new(limits, false).unwrap().rlimits(2);

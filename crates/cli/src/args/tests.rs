@@ -89,7 +89,8 @@ fn check<T: Debug + PartialEq>(parse: impl Fn(&str) -> Result<T, String>, text: 
 #[test]
 fn limits() {
     let args = run(&["--timeout", "10m", "--grace", "20s", "--memory", "2GiB", "--pids", "64", "x"]);
-    let set: Vec<_> = Limits::from(args.limits).set().map(|(key, value)| format!("{key}={value}")).collect();
+    let set: Vec<_> =
+        Limits::from(args.limits).set().map(|(limit, value)| format!("{}={value}", limit.key())).collect();
     assert_eq!(set.join(" "), "timeout=10m grace=20s memory=2GiB pids=64");
     for words in
         [["--memory", "2"], ["--memory", "-1"], ["--memory", "lots"], ["--pids", "-1"], ["--timeout", "9"]]

@@ -9,9 +9,9 @@ use exeat_files::protected::{self, LetThrough};
 use exeat_files::request::{self, Bind, Bounds};
 use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, WorkDir};
 use exeat_policy::{
-    Action, AuthSpec, Cache, Change, ChangeKind, Day, Ech, Effective, FileRole, Home, Layers, Limits, Mode,
-    OnExcess, Policy, PolicyBuilder, PolicyFile, Remark, Role, Rule, Size, StoredPolicy, Terms, TlsCheck,
-    View, preset, printable, schema,
+    Action, AuthSpec, Cache, Change, ChangeKind, Day, Ech, Effective, FileRole, Home, Layers, Mode, OnExcess,
+    Policy, PolicyBuilder, PolicyFile, Remark, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, View, preset,
+    printable, schema,
 };
 use exeat_record::{sha256_hex, today};
 use serde_json::{Value, json};
@@ -309,7 +309,7 @@ fn policy_text(loaded: &Composed, today: Day, out: Paint) -> String {
             let _ = writeln!(text, "  {key} {word}");
         }
     }
-    let limits: Vec<_> = loaded.limits.set().collect();
+    let limits: Vec<_> = loaded.limits.set().map(|(limit, value)| (limit.key(), value)).collect();
     if !limits.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("limits"));
         let width = limits.iter().map(|(key, _)| key.len()).max().unwrap_or(0).max(10);
@@ -346,7 +346,7 @@ fn shown_json(loaded: &Composed) -> Value {
         json!({"file": bound.name, "bounds": bounds})
     });
     let limits: serde_json::Map<String, Value> =
-        loaded.limits.set().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        loaded.limits.set().map(|(limit, value)| (limit.key().to_owned(), value.into())).collect();
     json!({
         "schema": 1,
         "mode": policy.terms().mode,
@@ -629,8 +629,8 @@ impl Side {
             let digest = sha256_hex(value.as_bytes());
             put(&format!("env.set.{name}"), format!("value #{}", digest.get(..8).unwrap_or_default()));
         }
-        for (key, value) in Limits::set(limits) {
-            put(&format!("limits.{key}"), value);
+        for (limit, value) in limits.set() {
+            put(&format!("limits.{}", limit.key()), value);
         }
         let EffectsSection { allow, on_excess, .. } = effects;
         if allow.as_ref().is_some_and(Vec::is_empty) {

@@ -2,6 +2,7 @@
 //! this table.
 
 use crate::escape::visible;
+use crate::limits::Limit;
 use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 
 use super::rule::FileRole;
@@ -65,12 +66,8 @@ pub(crate) enum Shape {
     Size,
     /// A number of bytes of memory, at least [`LEAST_MEMORY`](crate::LEAST_MEMORY).
     Memory,
-    /// A whole number from 1.
-    Count,
-    /// A whole number, large enough to start a command.
-    OpenFiles,
-    /// A whole number from 1 to a million.
-    Connections,
+    /// A whole number in the range of [`Limit::counts`].
+    Count(Limit),
     /// A section that names another proxy.
     NextHop,
     /// `http://host:port`.
@@ -199,13 +196,18 @@ pub(crate) const KEYS: &[Key] = &[
     key("limits", "grace", Shape::Span, "from SIGTERM for the stage to SIGKILL"),
     key("limits", "cpu_time", Shape::Span, "processor time of each process"),
     key("limits", "memory", Shape::Memory, "memory of all processes together"),
-    key("limits", "pids", Shape::Count, "processes and threads at one time"),
-    key("limits", "open_files", Shape::OpenFiles, "descriptors of each process"),
+    key("limits", "pids", Shape::Count(Limit::Pids), "processes and threads at one time"),
+    key("limits", "open_files", Shape::Count(Limit::OpenFiles), "descriptors of each process"),
     key("limits", "file_size", Shape::Size, "the largest file that a process may write"),
     key("limits", "tmpfs_size", Shape::Size, "each of the private `/tmp` and `/var/tmp`"),
     key("limits", "output_size", Shape::Size, "stdout and stderr together"),
-    key("limits", "connections", Shape::Connections, "connections at one time"),
-    key("limits", "connections_per_host", Shape::Connections, "connections to one host at one time"),
+    key("limits", "connections", Shape::Count(Limit::Connections), "connections at one time"),
+    key(
+        "limits",
+        "connections_per_host",
+        Shape::Count(Limit::ConnectionsPerHost),
+        "connections to one host at one time",
+    ),
     key("limits", "audit_size", Shape::Size, "the record of the run, 1 MiB at least"),
     key("effects", "allow", Shape::EffectKinds, "the kinds of effects that a stage may declare"),
     policy(

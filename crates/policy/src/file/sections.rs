@@ -1,6 +1,6 @@
 //! Interprets the keys of our own format.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::str::FromStr;
 
 use crate::day::Day;
@@ -8,9 +8,7 @@ use crate::effect::EffectKind;
 use crate::escape::visible;
 use crate::grammar::Allowances;
 use crate::host_port::HostPort;
-use crate::limits::{
-    LEAST_MEMORY, LEAST_OPEN_FILES, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant,
-};
+use crate::limits::{LEAST_MEMORY, Limit, LimitError, Limits, Size, Span, memory_meant};
 use crate::port::Port;
 use crate::preset;
 use crate::rule::{Action, Note, TlsCheck};
@@ -512,15 +510,15 @@ impl Reader<'_> {
                 "grace" => limits.grace = self.span(entry),
                 "cpu_time" => limits.cpu_time = self.span(entry),
                 "memory" => limits.memory = self.memory(entry),
-                "pids" => limits.pids = self.count(entry, 1..=u32::MAX),
-                "open_files" => limits.open_files = self.count(entry, LEAST_OPEN_FILES..=u32::MAX),
+                "pids" => limits.pids = self.count(entry, Limit::Pids),
+                "open_files" => limits.open_files = self.count(entry, Limit::OpenFiles),
                 "file_size" => limits.file_size = self.amount(entry, SIZE, ""),
                 "tmpfs_size" => limits.tmpfs_size = self.amount(entry, SIZE, ""),
                 "output_size" => limits.output_size = self.amount(entry, SIZE, ""),
-                "connections" => limits.connections = self.count(entry, 1..=MAX_CONNECTIONS),
+                "connections" => limits.connections = self.count(entry, Limit::Connections),
                 "audit_size" => limits.audit_size = self.amount(entry, SIZE, ""),
                 "connections_per_host" => {
-                    limits.connections_per_host = self.count(entry, 1..=MAX_CONNECTIONS)
+                    limits.connections_per_host = self.count(entry, Limit::ConnectionsPerHost)
                 }
                 _ => {}
             }
@@ -567,7 +565,8 @@ impl Reader<'_> {
         None
     }
 
-    fn count(&mut self, entry: Entry, range: RangeInclusive<u32>) -> Option<u32> {
+    fn count(&mut self, entry: Entry, limit: Limit) -> Option<u32> {
+        let range = limit.counts();
         let what = format!("`{}` is a whole number from {} to {}", entry.key, range.start(), range.end());
         let at = entry.node.at;
         let count = |number: i128| u32::try_from(number).ok().filter(|count| range.contains(count));

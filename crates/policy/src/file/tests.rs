@@ -90,7 +90,7 @@ fn reads_a_whole_file() {
 #[test]
 fn reads_the_limits_of_a_file() {
     let file = parse(TOML).unwrap();
-    let limits: Vec<_> = file.limits.set().map(|(key, value)| format!("{key} {value}")).collect();
+    let limits: Vec<_> = file.limits.set().map(|(limit, value)| format!("{} {value}", limit.key())).collect();
     assert_eq!(
         limits,
         [

@@ -4,6 +4,7 @@ use super::*;
 use crate::effect::EffectSet;
 use crate::file::PolicyFile;
 use crate::file::raw;
+use crate::limits::Limit;
 
 const ROLES: [FileRole; 2] = [FileRole::Policy, FileRole::Ceiling];
 
@@ -136,9 +137,11 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
         Shape::Span => (json!(["90s", "1h30m", "500ms"]), json!(90)),
         Shape::Size => (json!(["512", "10MB", "2g", "64KiB"]), json!(512)),
         Shape::Memory => (json!(["1048576", "2GB", "1m", "1024KiB"]), json!(100)),
-        Shape::Count => (json!([1, 4_294_967_295_u32]), json!(0)),
-        Shape::OpenFiles => (json!([16, 4_294_967_295_u32]), json!(8)),
-        Shape::Connections => (json!([1, 1_000_000]), json!(1_000_001)),
+        Shape::Count(Limit::OpenFiles) => (json!([16, 4_294_967_295_u32]), json!(8)),
+        Shape::Count(Limit::Connections | Limit::ConnectionsPerHost) => {
+            (json!([1, 1_000_000]), json!(1_000_001))
+        }
+        Shape::Count(_) => (json!([1, 4_294_967_295_u32]), json!(0)),
         Shape::NextHop => (json!([{"proxy": "http://p.test:3128"}]), json!({})),
         Shape::Upstream => (json!(["http://p.test:3128", "http://[2001:db8::1]:80/"]), json!(1)),
         Shape::Auth => (json!(["file:a", "env:A_1"]), json!(1)),

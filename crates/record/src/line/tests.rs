@@ -403,7 +403,8 @@ fn a01_a_path_is_printable_when_it_was_read_as_json() {
 /// The line has every limit, including the last of the list.
 #[test]
 fn a_start_with_every_limit_has_every_limit() {
-    let limits: Vec<String> = (0..exeat_policy::Limits::KEYS).map(|n| format!("key{n}=1 (kernel)")).collect();
+    let limits: Vec<String> =
+        exeat_policy::Limit::ALL.iter().map(|limit| format!("{}=1 (kernel)", limit.key())).collect();
     let start = RunStart { limits: limits.clone(), ..RunStart::default() };
     assert_eq!(value(&Event::RunStart(start))["limits"], serde_json::json!(limits));
 }
