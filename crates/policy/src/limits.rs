@@ -15,7 +15,7 @@ macro_rules! limits {
             $($(#[$doc])* pub $key: Option<$value>,)*
         }
 
-        /// One limit of a run.
+        /// A limit of a run, by its key.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Limit {
             $($(#[$doc])* $variant,)*
