@@ -119,7 +119,7 @@ impl Cx {
 
     /// Returns where the newest run in a directory has moved this name, if it has.
     pub fn find_aside(&self, dir: &Path, name: &str) -> Option<PathBuf> {
-        let runs = fs::read_dir(dir.join(".exeat-quarantine")).into_iter().flatten().flatten();
+        let runs = fs::read_dir(dir.join(".exeat-quarantine/git~1")).into_iter().flatten().flatten();
         let there = runs.map(|run| run.path().join(name)).filter(|path| fs::symlink_metadata(path).is_ok());
         there.max()
     }

@@ -216,6 +216,8 @@ pub struct Watch {
     noted: Noted,
     /// The other runs, known at the end of this one.
     others: OnceLock<[Box<dyn OtherRuns>; 2]>,
+    /// Known at the end.
+    has_writer: OnceLock<HasWriter>,
     /// Made when something is to be moved.
     store: OnceLock<Store>,
     /// The reason that something was moved aside without the quarantine, and so without its list.
@@ -263,6 +265,7 @@ impl Watch {
             times: Times::start(),
             noted: Noted::default(),
             others: OnceLock::new(),
+            has_writer: OnceLock::new(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
@@ -400,7 +403,11 @@ impl Watch {
         let is_wrong = let_in(dir, || match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
             // The tree is a single file.
             Err(Errno::ENOTDIR) => Ok(false),
-            stat => stat.map(|stat| !may(dir, last, &stat) && !self.is_of_other_run(dir, below, last, &stat)),
+            stat => stat.map(|stat| {
+                let may_stay = may(dir, last, &stat) && !self.has_writer(dir, last, &stat).unwrap_or(true);
+                let is_stub = || crate::stubs::is_stub(below, dir, last, &self.keeper);
+                !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, &stat)
+            }),
         });
         let moved =
             is_wrong.and_then(|is_wrong| is_wrong.then(|| self.set_aside(dir, last, below)).transpose());
@@ -434,12 +441,11 @@ impl Watch {
         let pointers = pointers.filter_map(|(name, was)| {
             self.settle_at(name, |_, _, stat| kind(stat) == SFlag::S_IFDIR || was.is_file(stat))
         });
-        let names = self.missing.names.iter().filter_map(|it| {
-            self.settle_at(&it.name, |dir, last, _| {
-                crate::stubs::is_stub(Path::new(&it.name), dir, last, &self.keeper)
-                    || self.may_stay_at(&it.name, dir)
-            })
-        });
+        let names = self
+            .missing
+            .names
+            .iter()
+            .filter_map(|it| self.settle_at(&it.name, |dir, _, _| self.may_stay_at(&it.name, dir)));
         let patterns = self.missing.patterns.iter().flat_map(|pattern| self.settle_pattern(pattern));
         let links = self.missing.links.iter().filter_map(|(name, target)| {
             self.settle_at(name, |dir, last, _| readlinkat(dir, last).is_ok_and(|said| said == **target))
@@ -632,20 +638,20 @@ impl Watch {
     }
 }
 
-/// Moves aside what has appeared in these trees.
-pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
-    finish_until(watches, &|| false)
-}
+/// Returns whether anybody has a file open for writing, which was opened for reading.
+pub type HasWriter = fn(File) -> io::Result<bool>;
 
 /// Moves aside what has appeared in these trees until `is_over`. Known names are always moved; entries that must be searched for may
-/// stay.
+/// stay. What a stage could still write to is moved, too.
 pub fn finish_until<'a>(
     watches: impl IntoIterator<Item = &'a Watch>,
+    has_writer: HasWriter,
     is_over: &dyn Fn() -> bool,
 ) -> Leftovers {
     let watches: Vec<&Watch> = watches.into_iter().collect();
     for watch in &watches {
         watch.find_others();
+        let _ = watch.has_writer.set(has_writer);
     }
     let mut told = Leftovers::default();
     let settle = |told: &mut Leftovers, settle: &dyn Fn(&Watch) -> Vec<Leftover>| {
@@ -703,6 +709,17 @@ pub fn finish_until<'a>(
         .iter()
         .find_map(|watch| watch.unlisted.get().cloned().or_else(|| watch.store.get()?.unlisted()));
     told
+}
+
+/// Returns the directory of a run in a tree's quarantine.
+#[cfg(test)]
+fn aside_of(tree: &Path, run: &str) -> PathBuf {
+    tree.join(DIRECTORY).join(store::RUNS).join(run)
+}
+
+#[cfg(test)]
+fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
+    finish_until(watches, |_| Ok(false), &|| false)
 }
 
 #[cfg(test)]

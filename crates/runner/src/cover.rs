@@ -366,8 +366,12 @@ impl Covers {
         }
         let untold =
             self.remounts.as_ref().ok().and_then(Remounts::untold).filter(|_| !self.put_back.is_empty());
-        let mut last = self.remounts.map(Remounts::release);
         let status = running.wait();
+        let writable = self.planned.iter().filter_map(|mount| match mount {
+            Mount::Writable { at, .. } => Some(at.as_path()),
+            _ => None,
+        });
+        let mut last = self.remounts.map(|remounts| remounts.release(writable));
         // The stage may have made a name that the host removed in the last moment.
         let remade = last.as_ref().map(LastCovers::remade).unwrap_or_default();
         let obeyed: Vec<_> = remade.iter().filter(|(_, is_obeyed)| *is_obeyed).collect();

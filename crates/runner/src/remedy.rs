@@ -45,6 +45,7 @@ pub(crate) fn absent_lines<'a>(state: &Path, trees: impl Iterator<Item = &'a Pat
 fn run_of(moved: &Path) -> Option<&str> {
     let mut parts = moved.components();
     parts.find(|part| *part == Component::Normal(DIRECTORY.as_ref()))?;
+    let mut parts = parts.skip(1);
     // A number follows if the name was taken.
     parts.next()?.as_os_str().to_str()?.split('.').next()
 }
@@ -67,8 +68,8 @@ mod tests {
     #[test]
     fn a_run_is_told_by_the_place_in_its_quarantine() {
         for (moved, run) in [
-            ("/a/.exeat-quarantine/01KB/.envrc", Some("01KB")),
-            ("/a/.exeat-quarantine/01KB.728047ce916e0a14/b/.envrc", Some("01KB")),
+            ("/a/.exeat-quarantine/git~1/01KB/.envrc", Some("01KB")),
+            ("/a/.exeat-quarantine/git~1/01KB.728047ce916e0a14/b/.envrc", Some("01KB")),
             ("/a/.envrc.exeat-quarantine.728047ce916e0a14", None),
         ] {
             assert_eq!(run_of(Path::new(moved)), run, "{moved}");

@@ -19,7 +19,7 @@ use exeat_contract::Go;
 use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::Obeyed;
-use exeat_files::quarantine::{FileId, Journal, Leftover, Missing, MissingName, Survey, Watch, finish_until};
+use exeat_files::quarantine::{FileId, Journal, Leftover, Missing, MissingName, Survey, Watch};
 use exeat_policy::Tty;
 use exeat_proxy::{
     ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
@@ -63,7 +63,7 @@ pub(crate) mod streams;
 use outcome::SandboxEnd;
 use outcome::{Done, OtherProxy, Outcome, unseen_line, with_leftovers};
 use protected::{
-    CUT, hold_stubs, journal, keeper, look_until_signal, place_of, put_back, quarantine_lines,
+    CUT, hold_stubs, journal, keeper, look_until_signal, move_aside, place_of, put_back, quarantine_lines,
     quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines,
 };
 use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
@@ -265,7 +265,7 @@ pub(crate) fn run_on(
         }
         let looked_at = Arc::clone(&watches);
         let look =
-            move |is_over: &dyn Fn() -> bool| finish_until(looked_at.iter().chain(&remade), is_over);
+            move |is_over: &dyn Fn() -> bool| move_aside(looked_at.iter().chain(&remade), is_over);
         let signals = is_own.then(|| Signals::ending().ok()).flatten();
         let mut found = look_until_signal(signals, look).await;
         let cut = found.is_cut.then(|| CUT.to_owned());

@@ -38,9 +38,9 @@ pub use sys::terminal;
 pub use sys::{
     Bound, FileHandle, HostTree, InsideMounts, InsideNetwork, InsideProcess, KeptFile, KeptFiles, KeptStatus,
     Lease, Mounted, NetStep, Network, Next, Notice, Notices, OpenNetwork, Packets, Rest, StopWatch,
-    StoppedProcesses, Touch, Touches, UserMap, descriptor_limit, end_by_interrupt, ignores, notice_children,
-    open_files_as, open_process, prefer_this_thread, raise_descriptor_limit, survive_file_limit,
-    suspend_this_process, take_fd,
+    StoppedProcesses, Touch, Touches, UserMap, descriptor_limit, end_by_interrupt, has_writer, ignores,
+    notice_children, open_files_as, open_process, prefer_this_thread, raise_descriptor_limit,
+    survive_file_limit, suspend_this_process, take_fd,
 };
 pub use who::{Finder, SocketOwner};
 

@@ -31,7 +31,7 @@ use crate::spec::Identity;
 
 pub(crate) use helper::signal_namespace;
 pub use inside::{InsideProcess, KeptFiles};
-pub use lease::Lease;
+pub use lease::{Lease, has_writer};
 pub use mounts::{Bound, InsideMounts, KeptFile, KeptStatus, Mounted};
 pub use netns::{InsideNetwork, NetStep, Network, OpenNetwork, Packets};
 pub use notices::{Next, Notice, Notices};

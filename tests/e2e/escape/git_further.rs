@@ -24,6 +24,11 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b15_a_filter_in_the_repository_is_read_only", filter);
     list.once("escape::b14_a_conflict_of_the_caller_stays", keep_conflict);
     list.users("escape::b14_a_repository_as_git_makes_it_stays", keep_clone);
+    list.users("escape::b14_git_enters_nothing_that_was_moved", moved);
+    list.users("escape::b14_no_link_leads_to_a_repository_of_an_earlier_stage", kept_for_stages);
+    list.users("escape::b14_what_the_caller_s_configuration_names_is_judged_in_a_new_repository", new_top);
+    list.users("escape::b14_a_second_working_tree_counts_in_later_runs", second_tree);
+    list.users("escape::b14_what_has_the_same_content_stays", same_content);
 }
 
 /// Runs an attack without exeat and with it, each in a new repository, and then the host's command. `$MARK` is made by the attack's program,
@@ -308,18 +313,23 @@ fn keep_further(cx: &Cx) {
 
 /// One stage makes the repository, and a later one has git enter it.
 fn earlier(cx: &Cx) {
+    let make = "git init -q -b main; mkdir x; echo one > x/a; git add x; git commit -qm one";
+    let name = "c=$(git -C x/s -c core.fsmonitor=false rev-parse HEAD); git update-index --add --cacheinfo 160000,$c,x/s";
+    two_stages(cx, make, [&EVIL.replace("x/y/z", "x"), name], "git status");
+}
+
+/// Runs two stages, outside and then inside, and then the host's command.
+fn two_stages(cx: &Cx, make: &str, stages: [&str; 2], host: &str) {
     let mark = cx.dir().with_file_name("mark");
     let env = format!(
         "export MARK={} GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ",
         mark.display()
     );
-    let make = "git init -q -b main; mkdir x; echo one > x/a; git add x; git commit -qm one";
-    let name = "c=$(git -C x/s -c core.fsmonitor=false rev-parse HEAD); git update-index --add --cacheinfo 160000,$c,x/s";
     for is_inside in [false, true] {
         let work = cx.dir().join(if is_inside { "inside" } else { "outside" });
         cx.outside(["mkdir", work.to_str().expect("ASCII")]).run().exits(0);
         cx.outside(["bash", "-ec", &format!("{env}{make}")]).cwd(&work).run().exits(0);
-        for stage in [&EVIL.replace("x/y/z", "x"), name] {
+        for stage in stages {
             let stage = format!("{env}{stage}");
             if is_inside {
                 cx.exeat(["run", "--", "bash", "-c", &stage]).cwd(&work).run();
@@ -328,7 +338,7 @@ fn earlier(cx: &Cx) {
             }
         }
         let _ = fs::remove_file(&mark);
-        let host = cx.outside(["bash", "-c", &format!("{env}git status")]).cwd(&work).run();
+        let host = cx.outside(["bash", "-c", &format!("{env}{host}")]).cwd(&work).run();
         assert_eq!(mark.exists(), !is_inside, "{host:?}");
     }
 }
@@ -384,6 +394,81 @@ fn keep_clone(cx: &Cx) {
     assert!(!done.stderr().contains("was moved"), "{done:?}");
     let remote = cx.outside(["git", "remote", "get-url", "origin"]).cwd(&empty).run();
     assert_eq!(remote.exits(0).stdout(), "https://example.test/x\n");
+}
+
+/// exeat moves a directory with a repository in it to a place that the stage knows.
+fn moved(cx: &Cx) {
+    let evil = |at: &str| EVIL.replace("x/y/z", at);
+    // The control has no quarantine, and git takes no path through `git~1`: the same repository is a submodule under its own name.
+    let add = r#"git update-index --add --cacheinfo 160000,$(git -C .helix/s -c core.fsmonitor=false rev-parse HEAD)"#;
+    let sub = r#"${EXEAT_RUN_ID:+.exeat-quarantine/$EXEAT_RUN_ID/}.helix/s"#;
+    attack(cx, "", &format!("mkdir .helix; {}; {add},{sub}", evil(".helix")), "git status");
+    // By a link, and by a place of its own in the quarantine.
+    let sub = r#"${EXEAT_RUN_ID:+.exeat-quarantine/git~1/$EXEAT_RUN_ID/}.helix/s"#;
+    let stage = format!("mkdir .helix; {}; ln -s {sub} l", evil(".helix"));
+    attack(cx, "", &stage, "cd l && git status");
+    for at in [".exeat-quarantine", ".git/.exeat-quarantine", ".git/.exeat-quarantine.0123456789abcdef"] {
+        let stage = format!("mkdir -p {at}/e; {}; ln -s {at}/e/s l", evil(&format!("{at}/e")));
+        attack(cx, "", &stage, "cd l && git status");
+    }
+}
+
+/// The private cache lasts, and nobody judges the repositories in it.
+fn kept_for_stages(cx: &Cx) {
+    let cache = r#"c=$(awk '$5=="/run/exeat/cache"{print $4}' /proc/self/mountinfo); d=/run/exeat/cache; [ -n "$c" ] || { c=$PWD/../cache; d=$c; mkdir -p $d; }; rm -rf $d/e; mkdir $d/e"#;
+    let stage = format!("{cache}; here=$PWD; cd $d/e; {EVIL}; ln -s $c/e/x/y/z/s $here/l");
+    attack(cx, "", &stage, "cd l && git status");
+    let stage = format!(
+        r#"{cache}; git init -q --bare $d/e/b; printf '#!/bin/sh\ntouch %s\n' "$MARK" > $d/e/b/hooks/pre-receive; chmod +x $d/e/b/hooks/pre-receive
+        git init -q -b main new; cd new; git commit -q --allow-empty -m 1; git remote add origin $c/e/b; git config branch.main.remote origin"#
+    );
+    attack(cx, "", &stage, "cd new; git push origin HEAD");
+}
+
+/// The repository came during the run, and a relative path of the caller's own configuration counts in it.
+fn new_top(cx: &Cx) {
+    let run = r#"printf '#!/bin/sh\ntouch %s\n' "$MARK" >"#;
+    let hook = format!("git init -q; mkdir hk; {run} hk/pre-commit; chmod +x hk/pre-commit");
+    let monitor = format!("git init -q; mkdir t; {run} t/f; chmod +x t/f");
+    for (setting, stage, host) in [
+        ("core.hooksPath hk", hook, "git commit --allow-empty -m x"),
+        ("core.fsmonitor ./t/f", monitor, "git status"),
+    ] {
+        cx.outside(["sh", "-c", &format!("git config --global {setting}")]).run().exits(0);
+        attack(cx, "rm -rf .git", &stage, host);
+        let key = setting.split(' ').next().expect("a key");
+        cx.outside(["git", "config", "--global", "--unset", key]).run().exits(0);
+    }
+    // The directory of the repository is apart from its working tree, in one way and in another.
+    for link in [
+        "git init -q --separate-git-dir=x/g/h/r.git x/y/z/r",
+        "git init -q x/y/z/r; mkdir -p x/g/h; mv x/y/z/r/.git x/g/h/r.git; ln -s ../../../g/h/r.git x/y/z/r/.git",
+    ] {
+        let before =
+            format!("mkdir -p x/y/z x/g/h; {link}; git -C x/y/z/r config core.hooksPath hk; sleep 3");
+        let stage = format!("cd x/y/z/r; mkdir hk; {run} hk/pre-commit; chmod +x hk/pre-commit");
+        attack(cx, &before, &stage, "cd x/y/z/r; git commit --allow-empty -m x");
+    }
+}
+
+/// One stage makes a directory another working tree of the caller's repository, and a later one makes what the configuration names there.
+fn second_tree(cx: &Cx) {
+    let make = "git init -q -b main; git commit -q --allow-empty -m 1; git config core.hooksPath hk";
+    let link = "mkdir -p a/b/c/d; echo gitdir: $PWD/.git > a/b/c/d/.git";
+    let hook = r#"cd a/b/c/d; mkdir hk; printf '#!/bin/sh\ntouch %s\n' "$MARK" > hk/pre-commit; chmod +x hk/pre-commit"#;
+    two_stages(cx, make, [link, hook], "cd a/b/c/d; git commit --allow-empty -m x");
+}
+
+/// A change of times alone, or of modes to what they are, is none.
+fn same_content(cx: &Cx) {
+    let make = r"mkdir -p a/b/c; git init -q a/b/c/r; cd a/b/c/r; git config alias.x '!true'; echo true > .git/hooks/pre-commit; sleep 3";
+    cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+    for stage in ["chmod -R u+w a", "find a -type f -exec touch {} +", "true"] {
+        let done = cx.sh(&[], stage).run();
+        assert!(!done.exits(0).stderr().contains("was moved"), "{stage}: {done:?}");
+    }
+    let stage = "git -C a/b/c/r config alias.y '!false'";
+    cx.sh(&[], stage).run().exits(0).says("r/.git/config` was moved");
 }
 
 /// The prompt that comes with git has the shell expand these files.

@@ -123,7 +123,7 @@ fn led_elsewhere(cx: &Cx) {
 
 /// The names in the quarantine are already in use.
 fn used_names(cx: &Cx) {
-    let script = "echo evil >.envrc; mkdir -m 0700 -p .exeat-quarantine/$EXEAT_RUN_ID/.envrc; ln -s / .exeat-quarantine/x";
+    let script = "echo evil >.envrc; mkdir -m 0700 -p .exeat-quarantine/git~1/$EXEAT_RUN_ID/.envrc; ln -s / .exeat-quarantine/x";
     let done = cx.sh(&[], script).run();
     done.exits(0).says(".envrc` was moved to");
     assert!(fs::symlink_metadata(cx.dir().join(".envrc")).is_err(), "{done:?}");
@@ -149,7 +149,7 @@ fn owned(cx: &Cx) {
     cx.sh(&[], "mkdir -p .git/info; echo evil >.git/info/attributes").run().exits(0).says("was moved");
     let aside = cx.aside(".git/info/attributes");
     let paths: Vec<_> = aside.ancestors().skip(1).take_while(|path| *path != cx.dir()).collect();
-    assert_eq!(paths.len(), 4);
+    assert_eq!(paths.len(), 5);
     for path in
         paths.into_iter().map(Path::to_path_buf).chain([cx.dir().join(".exeat-quarantine/.gitignore")])
     {
@@ -166,7 +166,7 @@ fn hidden_above(cx: &Cx) {
     cx.bench().give(&sub, cx.is_root());
     cx.sh(&[], "echo evil >.envrc").cwd(&sub).run().exits(0).says("was moved");
     let script =
-        "ls -A sub/.exeat-quarantine; cat sub/.exeat-quarantine/*/.envrc; rm -rf sub/.exeat-quarantine
+        "ls -A sub/.exeat-quarantine; cat sub/.exeat-quarantine/*/*/.envrc; rm -rf sub/.exeat-quarantine
         mv sub/.exeat-quarantine sub/x; echo x >sub/.exeat-quarantine/x; echo end";
     cx.sh(&[], script).run().exits(0).prints("end\n");
     assert_eq!(fs::read_to_string(cx.aside_in(&sub, ".envrc")).expect("moved aside"), "evil\n");

@@ -223,7 +223,7 @@ fn tracked(cx: &Cx) {
 
 /// Returns how many files the quarantine of a run has under this name, and the content of the first.
 fn set_aside(cx: &Cx, name: &str) -> (usize, String) {
-    let runs = fs::read_dir(cx.dir().join(".exeat-quarantine"));
+    let runs = fs::read_dir(cx.dir().join(".exeat-quarantine/git~1"));
     let dirs = runs.into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
     let files = dirs.flat_map(|run| fs::read_dir(run.path()).expect("a directory").flatten());
     let mut files: Vec<_> = files

@@ -12,13 +12,35 @@ use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::sys::statfs::TMPFS_MAGIC;
 
 use super::Watch;
-use super::descriptors::{kind, let_in, open_above};
+use super::descriptors::{kind, let_in, open_above, open_file};
 use super::times::{CLOCKS, COUNTING, LOCAL, OWN_CLOCK, file_system};
 
 impl Watch {
     /// Returns whether the stage may have put something at a path in a repository's directory, or changed it or what is in it.
     pub(super) fn is_changed_in(&self, git: &Path, path: &Path) -> bool {
-        self.has_new_time(git, path) && !self.is_noted(path)
+        self.has_new_time(git, path) && !self.is_noted(path) || self.is_written_below(path)
+    }
+
+    /// Returns whether somebody has a file open for writing at a path, or below it, as far as the kernel tells.
+    fn is_written_below(&self, path: &Path) -> bool {
+        let mut is_written = false;
+        let visited = self.visit_all(path, |_, dir, name, stat| {
+            is_written |= self.has_writer(dir, name, stat).unwrap_or(false);
+            Ok(())
+        });
+        is_written && visited.is_ok()
+    }
+
+    /// Returns whether somebody has a file open for writing. No process of this stage is left, but it may have passed the descriptor on to
+    /// the stage of another run (unix(7), `SCM_RIGHTS`), or renamed a file that the other stage had opened.
+    ///
+    /// # Errors
+    /// Returns the error that prevents an answer, such as `EINVAL` for a file system without leases.
+    pub(super) fn has_writer(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> io::Result<bool> {
+        match self.has_writer.get().filter(|_| kind(stat) == SFlag::S_IFREG) {
+            Some(has_writer) => has_writer(open_file(dir, name)?),
+            None => Ok(false),
+        }
     }
 
     /// Returns whether the times allow such a change. The stage cannot set the time of one, but it may have made the directory a repository's

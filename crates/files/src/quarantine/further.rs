@@ -375,7 +375,7 @@ mod tests {
         let missing = Missing { tree: root.clone(), further, ..Missing::default() };
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         fs::write(root.join("one/.envrc"), "evil").unwrap();
-        let found = finish_until([&watch], &|| true);
+        let found = finish_until([&watch], |_| Ok(false), &|| true);
         assert!(found.is_cut && found.named.is_empty() && root.join("one/.envrc").exists(), "{found:?}");
         let found = finish([&watch]);
         assert!(!found.is_cut && !root.join("one/.envrc").exists(), "{found:?}");

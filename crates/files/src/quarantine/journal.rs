@@ -25,7 +25,8 @@ use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{Noted, Times};
 use super::{
-    Beside, FurtherDown, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch, finish_until,
+    Beside, FurtherDown, HasWriter, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch,
+    finish_until,
 };
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
@@ -112,6 +113,7 @@ impl Entry {
             times: Times::start(),
             noted: Noted::default(),
             others: OnceLock::new(),
+            has_writer: OnceLock::new(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
@@ -242,7 +244,12 @@ pub struct Settlement {
 /// whose name is a link now, stays in its journal, as it may come back. Runs that have nothing to do with these trees are settled until
 /// that is over.
 #[must_use]
-pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> bool) -> Settlement {
+pub fn settle_interrupted(
+    state: &Path,
+    trees: &[&Path],
+    has_writer: HasWriter,
+    is_over: &dyn Fn() -> bool,
+) -> Settlement {
     let mut all = Settlement::default();
     let mut waiting = 0;
     for (path, run) in journals(state) {
@@ -298,7 +305,7 @@ pub fn settle_interrupted(state: &Path, trees: &[&Path], is_over: &dyn Fn() -> b
                     entry.waits = true;
                     later.push(entry);
                 }
-                settled.found = finish_until(&watches, &is_over);
+                settled.found = finish_until(&watches, has_writer, &is_over);
                 // Nobody has told of these.
                 let is_told = settled.found.is_cut;
                 let is_there = |item: &&Item| item.what.is_some() && item.what == item_at(&item.new_path());
@@ -456,6 +463,12 @@ impl Live {
                 fs::symlink_metadata(path)
                     .is_ok_and(|meta| !meta.is_dir() && *was != Pointer::File((meta.dev(), meta.ino())))
             })
+    }
+
+    /// Returns whether such a run goes on in a tree with this path, and has gone on since that time.
+    #[must_use]
+    pub fn has_since(&self, path: &Path, time: SystemTime) -> bool {
+        self.trees.iter().any(|(tree, run)| path.starts_with(tree) && time >= run.since)
     }
 
     /// Returns whether the stage of such a run may have had a path lead to a directory outside of the run's tree.

@@ -18,7 +18,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::descriptors::{entries, id_of, kind, let_in, open_above, open_at, open_file};
 use super::store::{
-    DirectoryId, ItemId, MANIFESTS, forget_made, list, made_directories, manifest_of, open_item, rename_into,
+    DirectoryId, ItemId, MANIFESTS, RUNS, forget_made, list, made_directories, manifest_of, open_item,
+    rename_into,
 };
 use super::{DIRECTORY, Item, Keeper, open_runs};
 use crate::names::open_plain;
@@ -76,21 +77,19 @@ impl Item {
         self.tree.join(&self.to)
     }
 
-    /// The name of the run's directory in the [`DIRECTORY`].
+    /// The name of the run's directory in [`RUNS`].
     fn run_directory(&self, run: &str) -> io::Result<&OsStr> {
         let odd =
             || io::Error::new(io::ErrorKind::InvalidData, "its manifest names a place that no run uses");
-        let mut parts = self.to.components();
-        let (Some(Component::Normal(outer)), Some(Component::Normal(inner))) = (parts.next(), parts.next())
-        else {
-            return Err(odd());
-        };
+        let below = self.to.strip_prefix(Path::new(DIRECTORY).join(RUNS)).map_err(|_| odd())?;
+        let mut parts = below.components();
+        let Some(Component::Normal(inner)) = parts.next() else { return Err(odd()) };
         let is_the_runs = inner.to_str().and_then(|it| it.strip_prefix(run)).is_some_and(|rest| {
             // A number follows where the name was taken.
             rest.is_empty() || rest.starts_with('.')
         });
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
-        let is_good = outer == DIRECTORY && is_the_runs && is_plain(&self.to) && is_plain(&self.from);
+        let is_good = is_the_runs && is_plain(&self.to) && is_plain(&self.from);
         if is_good && parts.next().is_some() && self.from.file_name().is_some() {
             Ok(inner)
         } else {
@@ -116,7 +115,7 @@ impl OpenQuarantine {
                     return Ok(Self { tree, dir: File::from(dir.try_clone()?) });
                 }
             }
-            outer = outer.iter().flat_map(nested).take(RUNS).collect();
+            outer = outer.iter().flat_map(nested).take(MAX_RUNS).collect();
         }
         Err(io::Error::new(io::ErrorKind::NotFound, "something else has its name now"))
     }
@@ -150,12 +149,13 @@ impl OpenQuarantine {
 
 /// Opens the [`DIRECTORY`]s in one: a run with another state directory does not know it, and moves it aside like something of a stage's.
 fn nested(dir: &OwnedFd) -> Vec<OwnedFd> {
+    let Ok(dir) = let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(RUNS))) else { return Vec::new() };
     let Ok(runs) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
     let inner = |(run, _): (OsString, _)| {
         let path = Path::new(&run).join(DIRECTORY);
         let_in(dir.as_fd(), || open_at(dir.as_fd(), &path)).ok()
     };
-    runs.flatten().take(RUNS).filter_map(inner).collect()
+    runs.flatten().take(MAX_RUNS).filter_map(inner).collect()
 }
 
 /// Lists what all runs of a user have set aside.
@@ -166,14 +166,15 @@ pub fn set_aside(state: &Path) -> Vec<SetAside> {
 }
 
 /// Runs of one tree that are asked what they have set aside.
-const RUNS: usize = 256;
+const MAX_RUNS: usize = 256;
 
 /// Lists what runs have set aside in a tree, where nothing has its name since: the old places, by the run. Those of runs that go on or
 /// are not settled are left out.
 #[must_use]
 pub fn absent(state: &Path, tree: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     // The directory names the runs, so that what a user has in other places is not read.
-    let names = fs::read_dir(tree.join(DIRECTORY)).into_iter().flatten().flatten().take(RUNS);
+    let names = fs::read_dir(tree.join(DIRECTORY).join(RUNS));
+    let names = names.into_iter().flatten().flatten().take(MAX_RUNS);
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     let runs =
         names.filter_map(|name| name.split('.').next().filter(|run| !run.is_empty()).map(str::to_owned));
@@ -290,8 +291,10 @@ fn is_same_file(one: (BorrowedFd<'_>, &OsStr), other: (BorrowedFd<'_>, &OsStr)) 
 pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
     let mut failed = Vec::new();
     for (tree, directory, name) in run_directories(aside) {
-        let deleted = OpenQuarantine::open(&tree, directory)
-            .and_then(|quarantine| remove_tree(quarantine.dir.as_fd(), &name, None));
+        let deleted = OpenQuarantine::open(&tree, directory).and_then(|quarantine| {
+            let runs = let_in(quarantine.dir.as_fd(), || open_at(quarantine.dir.as_fd(), Path::new(RUNS)))?;
+            remove_tree(runs.as_fd(), &name, None)
+        });
         match deleted {
             Err(error) if error.kind() != io::ErrorKind::NotFound => failed.push((tree, error)),
             _ => {}
@@ -361,6 +364,7 @@ fn remove_empty(quarantine: &OpenQuarantine, item: &Item) {
 
 /// Removes a [`DIRECTORY`] in which nothing is left, and says whether it is gone.
 fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
+    let _ = let_in(quarantine.dir.as_fd(), || unlinkat(&quarantine.dir, RUNS, UnlinkatFlags::RemoveDir));
     let Ok(mut entries) = entries(quarantine.dir.as_fd()) else { return false };
     if !entries.all(|entry| entry.is_ok_and(|(name, _)| name == IGNORE)) {
         return false;
@@ -522,9 +526,9 @@ mod tests {
             ("a/../b", to),
             ("/tmp/out", to),
             ("", to),
-            (".envrc", ".exeat-quarantine/OTHER/x"),
-            (".envrc", ".exeat-quarantine/RUN/../OTHER/x"),
-            (".envrc", ".exeat-quarantine/RUN"),
+            (".envrc", ".exeat-quarantine/git~1/OTHER/x"),
+            (".envrc", ".exeat-quarantine/git~1/RUN/../OTHER/x"),
+            (".envrc", ".exeat-quarantine/git~1/RUN"),
             (".envrc", "other/RUN/.envrc"),
         ] {
             let odd = Item { from: from.into(), to: to.into(), ..item.clone() };

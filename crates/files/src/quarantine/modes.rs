@@ -245,7 +245,7 @@ mod tests {
             set(&tree.join("new"), 0o777);
             let closed = if is_killed {
                 drop(Journal::write(&state, "RUN", &[watch]).unwrap());
-                let settled = settle_interrupted(&state, &[&tree], &|| false);
+                let settled = settle_interrupted(&state, &[&tree], |_| Ok(false), &|| false);
                 settled.runs.into_iter().flat_map(|run| run.found.closed).collect()
             } else {
                 finish([&watch]).closed

@@ -137,12 +137,16 @@ impl Watch {
 
 /// Returns the directory of the repository to which a `.git` file leads, by its path on the host.
 pub(super) fn repository_of(tree: &Path, file: &Path, text: &[u8]) -> Option<GitDir> {
-    let path = clean(&tree.join(file).parent()?.join(path_in_git_file(text)?));
+    Some(repository_at(clean(&tree.join(file).parent()?.join(path_in_git_file(text)?))))
+}
+
+/// Returns a directory of git's with that of its configuration, by their paths on the host.
+pub(super) fn repository_at(path: PathBuf) -> GitDir {
     let mut common = String::new();
     let read = open_regular(&path.join("commondir"))
         .and_then(|it| it.take(PATH_MAX as u64).read_to_string(&mut common));
     let config = read.map_or_else(|_| path.clone(), |_| clean(&path.join(common.trim_end())));
-    Some(GitDir { path, config, is_new: false })
+    GitDir { path, config, is_new: false }
 }
 
 /// Returns the first part of a place in the tree.

@@ -2,24 +2,30 @@
 //! commit or an index names it as a submodule. Which do is for stages to say, so all are searched for.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::collections::{BTreeSet, HashSet};
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Type;
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
+use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 
-use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
+use super::descriptors::{FileId, PATH_MAX, entries, kind, let_in, open_beneath, open_file};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own, path_in_git_file};
-use super::named::{repository_of, top_of};
-use super::store::{DIRECTORY, is_strange};
+use super::named::{repository_at, repository_of, top_of};
+use super::pointers::Pointer;
+use super::store::{DIRECTORY, is_of_runs};
 use super::{Leftover, Missing, Watch, is_open_repository};
+use crate::lists;
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
+use crate::users::home_of;
 use crate::walk::clean;
 
 /// Directories that are opened in one tree, and names in these: about two seconds.
@@ -38,7 +44,7 @@ pub(super) struct Nested {
     pub(super) others: Vec<PathBuf>,
     /// Entries named `.git` that are not directories.
     pub(super) files: Vec<PathBuf>,
-    /// Links named like the directory of another version control system.
+    /// Links named like the directory of another version control system, and links into directories that exeat keeps for stages.
     pub(super) links: Vec<PathBuf>,
     is_cut: bool,
 }
@@ -105,6 +111,10 @@ impl Watch {
             let paths = obeyed_in_other(at).map(|it| at.join(it));
             let changed = paths.filter(|path| self.is_changed_in(at, path));
             found.extend(changed.filter_map(|path| self.settle_name(path)));
+            let link = jujutsu_link(at).filter(|link| self.is_changed_in(at, link));
+            found.extend(
+                link.and_then(|link| self.settle_at(&link, |_, _, stat| kind(stat) == SFlag::S_IFDIR)),
+            );
         }
         let links = nested.links.iter().filter(|at| self.is_changed_in(top_of(at), at));
         found.extend(links.filter_map(|at| self.settle_at(at, |_, _, stat| kind(stat) != SFlag::S_IFLNK)));
@@ -143,6 +153,12 @@ impl Watch {
     }
 }
 
+/// Returns the place in a directory of Jujutsu's at which a file leads to the repository.
+pub(super) fn jujutsu_link(dir: &Path) -> Option<PathBuf> {
+    let link = dir.with_file_name("").join(protected::JJ_LINK);
+    link.starts_with(dir).then_some(link)
+}
+
 /// Lists the names that a program obeys in the directory of another version control system.
 pub(super) fn obeyed_in_other(dir: &Path) -> impl Iterator<Item = &'static str> {
     let name = dir.file_name().and_then(OsStr::to_str).map(|name| format!("{name}/"));
@@ -165,29 +181,70 @@ impl Watch {
         Some(text)
     }
 
-    /// Lists the repositories whose configurations may name files of the tree, with the working tree of those that are outside or to which a
-    /// new `.git` file leads.
+    /// Lists the repositories whose configurations may name files of the tree, with the working tree of those to which a `.git` file leads.
     pub(super) fn naming_repositories<'a>(
         &'a self,
         nested: &'a Nested,
     ) -> impl Iterator<Item = (Cow<'a, GitDir>, Option<&'a Path>)> {
         let tree = &self.missing.tree;
-        let is_new = |file: &Path| {
-            !self.is_noted(file) && self.stat(file).is_ok_and(|stat| self.may_have_changed(&stat))
-        };
+        // A repository may have several working trees, and names not each of them.
         let outer = nested.files.iter().filter_map(move |file| {
-            let git = repository_of(tree, file, &self.read_pointer(file)?)?;
-            (!git.path.starts_with(tree) || is_new(file)).then_some((Cow::Owned(git), file.parent()))
+            let git = match self.read_pointer(file) {
+                Some(text) => repository_of(tree, file, &text)?,
+                // A link, which git follows.
+                None => repository_at(tree.join(file).canonicalize().ok()?),
+            };
+            Some((Cow::Owned(git), file.parent()))
         });
-        // A worktree near the top leads to it.
-        let far =
-            |name: &&String| !self.missing.is_git_open && Path::new(name).components().count() > SEARCHED;
-        let known = self.missing.repositories.iter().filter(far).map(|name| {
+        // What the others name is read-only for the stage. A worktree near the top leads to one that is far.
+        let is_far = |name: &String| Path::new(name).components().count() > SEARCHED;
+        let was_missing = |name: &String| {
+            let pointers = self.missing.pointers.iter().zip(&self.pointers);
+            pointers.into_iter().any(|(known, was)| known == name && *was == Pointer::Missing)
+        };
+        let counts = move |name: &&String| !self.missing.is_git_open && (is_far(name) || was_missing(name));
+        let known = self.missing.repositories.iter().filter(counts).map(|name| {
             let git = GitDir { path: name.into(), config: name.into(), is_new: false };
             (Cow::Owned(git), None)
         });
         nested.dirs.iter().map(|git| (Cow::Borrowed(git), None)).chain(outer).chain(known)
     }
+}
+
+impl Watch {
+    /// Returns whether a link leads into a directory that exeat keeps for stages, such as a package cache: nobody judges the repositories
+    /// there.
+    fn leads_to_own(&self, at: &Path, dir: &OwnedFd, name: &OsStr) -> bool {
+        let Ok(to) = readlinkat(dir, name) else { return false };
+        let (above, to) = (self.missing.tree.join(at), Path::new(&to));
+        let place = clean(&above.join(to));
+        // `l/..` is elsewhere if `l` is a link.
+        let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
+        let is_plain = parts.all(|part| part != Component::ParentDir);
+        if is_plain && place.starts_with(&self.missing.tree) {
+            return place.iter().any(|part| part == DIRECTORY);
+        }
+        let real = above.join(name).canonicalize().unwrap_or(place);
+        self.is_of_exeat(&real)
+    }
+
+    /// Returns whether a path is in a directory that exeat keeps for stages, or in a quarantine.
+    pub(super) fn is_of_exeat(&self, path: &Path) -> bool {
+        let own = self.noted.own.get_or_init(own_directories);
+        // The same directory can have several paths, by mounts.
+        let is_own =
+            |above: &Path| fs::metadata(above).is_ok_and(|meta| own.contains(&(meta.dev(), meta.ino())));
+        path.iter().any(|part| part == DIRECTORY) || path.ancestors().any(is_own)
+    }
+}
+
+/// Returns the directories below the user's home that exeat writes to.
+fn own_directories() -> HashSet<FileId> {
+    let home = home_of(env::var_os("HOME").as_deref());
+    let named = ["XDG_CACHE_HOME", "XDG_STATE_HOME"].into_iter().filter_map(env::var_os);
+    let named = named.map(|dir| Path::new(&dir).join("exeat")).filter(|dir| dir.is_absolute());
+    let all = lists::OWN.iter().map(|dir| home.join(dir)).chain(named);
+    all.filter_map(|dir| fs::metadata(dir).ok()).map(|meta| (meta.dev(), meta.ino())).collect()
 }
 
 impl Search<'_> {
@@ -202,7 +259,10 @@ impl Search<'_> {
             match known.or_else(|| self.kind(dir, &name)) {
                 Some(Type::Directory) => directories.push((name, is_git)),
                 _ if is_git => self.found.files.push(at.join(name)),
-                Some(Type::Symlink) if REPOSITORIES.iter().any(|known| name == *known) => {
+                Some(Type::Symlink)
+                    if REPOSITORIES.iter().any(|known| name == *known)
+                        || !is_in_git && self.watch.leads_to_own(at, dir, &name) =>
+                {
                     self.found.links.push(at.join(name));
                 }
                 _ => {}
@@ -228,7 +288,7 @@ impl Search<'_> {
             } else if is_in_git {
                 !(holds_own && is_gits_own(&name)) || name == WORKTREES
             } else {
-                !self.is_leaf(dir.as_fd(), &name) && !self.is_quarantine(dir, &name)
+                !is_of_runs(at, &name) && !self.is_leaf(dir.as_fd(), &name)
             };
             if is_searched {
                 self.next.push(at.join(name));
@@ -255,10 +315,5 @@ impl Search<'_> {
         let git = Path::new(name).join(GIT_LINK);
         let stat = || let_in(dir, || fstatat(dir, &git, AtFlags::AT_SYMLINK_NOFOLLOW));
         self.watch.is_old_leaf(dir, name) && stat() == Err(Errno::ENOENT)
-    }
-
-    /// Returns whether it is exeat's quarantine in a tree.
-    fn is_quarantine(&self, dir: &OwnedFd, name: &OsString) -> bool {
-        name == DIRECTORY && !is_strange(dir.as_fd(), &self.watch.keeper)
     }
 }

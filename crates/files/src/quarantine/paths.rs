@@ -16,7 +16,7 @@ use nix::sys::stat::{FileStat, fstat, fstatat};
 use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
-use super::{Leftover, MAX_ENTRIES, Watch, is_repository};
+use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::index::{HASHES, IndexRoom, check_entries};
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
@@ -206,7 +206,11 @@ fn is_file_of_tree(path: &[u8]) -> bool {
         return true;
     }
     let path = path.strip_suffix(b"/").unwrap_or(path);
-    path.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b"..") && !is_git_link(part))
+    path.split(|byte| *byte == b'/').all(|part| {
+        // Nobody tracks what exeat has moved. git would enter a repository there as a submodule.
+        let is_quarantine = part.eq_ignore_ascii_case(DIRECTORY.as_bytes());
+        !matches!(part, b"" | b"." | b"..") && !is_git_link(part) && !is_quarantine
+    })
 }
 
 /// Returns whether a name is `.git`, also on a file system of Windows (`is_ntfs_dotgit` of git's path.c).

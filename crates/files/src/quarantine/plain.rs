@@ -13,7 +13,6 @@ use super::Watch;
 use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
 use super::git_names::MODULES;
 use super::modules::path_in_git_file;
-use super::store::DIRECTORY;
 use crate::git_config::{self, Place};
 use crate::protected::{GIT, GIT_LINK};
 use crate::walk::clean;
@@ -28,21 +27,8 @@ const BRANCHES: &str = "branches";
 
 impl Watch {
     /// Returns whether a name of git's may stay. `git` is the place of a repository's directory below the tree, and `name` the whole name in
-    /// it; `dir` contains its last part. Where another run goes on, its stage could change it later.
+    /// it; `dir` contains its last part. The end of another run that goes on judges it again.
     pub(super) fn may_stay(&self, git: &Path, name: &str, dir: BorrowedFd<'_>) -> bool {
-        let path = || self.missing.tree.join(git).join(name);
-        self.is_as_git_makes_it(git, name, dir)
-            && !self.others.get().is_some_and(|[going_on, _]| going_on.have_made(&path()))
-    }
-
-    /// Returns whether a name of the tree is one of git's, and may stay.
-    pub(super) fn may_stay_at(&self, name: &str, dir: BorrowedFd<'_>) -> bool {
-        let at = name.rfind(GIT).map(|at| at + GIT_LINK.len());
-        let parts = at.and_then(|at| Some((name.get(..at)?, name.get(at + 1..)?)));
-        parts.is_some_and(|(git, name)| self.may_stay(Path::new(git), name, dir))
-    }
-
-    fn is_as_git_makes_it(&self, git: &Path, name: &str, dir: BorrowedFd<'_>) -> bool {
         match name {
             "config" | "config.worktree" => self.is_plain_config(git, dir, name).unwrap_or(false),
             HOOKS => has_only(dir, name, |name, kind| {
@@ -51,6 +37,13 @@ impl Watch {
             BRANCHES => has_only(dir, name, |_, _| false),
             _ => false,
         }
+    }
+
+    /// Returns whether a name of the tree is one of git's, and may stay.
+    pub(super) fn may_stay_at(&self, name: &str, dir: BorrowedFd<'_>) -> bool {
+        let at = name.rfind(GIT).map(|at| at + GIT_LINK.len());
+        let parts = at.and_then(|at| Some((name.get(..at)?, name.get(at + 1..)?)));
+        parts.is_some_and(|(git, name)| self.may_stay(Path::new(git), name, dir))
     }
 
     fn is_plain_config(&self, git: &Path, dir: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
@@ -67,15 +60,13 @@ impl Watch {
             }))
     }
 
-    /// Returns whether a repository, by its path from a working tree, is there and lies outside of the tree. A stage could replace one in the
-    /// tree, also by a link.
+    /// Returns whether a repository, by its path from a working tree, is there and lies outside of the tree, and of the directories that exeat
+    /// keeps for stages. A stage could replace one in the tree, also by a link, and git runs its hooks when it pushes.
     fn is_elsewhere(&self, git: &Path, at: &OsStr) -> bool {
         let work = git.parent().filter(|_| git.ends_with(GIT_LINK));
         // git stands in the working tree, or else in the repository.
         let real = self.missing.tree.join(work.unwrap_or(git)).join(at).canonicalize();
-        real.is_ok_and(|real| {
-            !real.starts_with(&self.missing.tree) && !real.iter().any(|part| part == DIRECTORY)
-        })
+        real.is_ok_and(|real| !real.starts_with(&self.missing.tree) && !self.is_of_exeat(&real))
     }
 
     /// Returns whether the working tree of a submodule is where git makes it: in the tree, through no link, and in no repository's

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random};
 use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head};
-use super::store::is_directory_name;
+use super::store::is_of_runs;
 
 mod settle;
 mod stores;
@@ -247,13 +247,12 @@ impl Search<'_> {
 /// Whether a directory in a directory of a repository is searched.
 pub(super) fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
     if at == repository {
-        // The quarantine, where the tree is the directory of a repository.
-        !PASSED_OVER.iter().any(|known| name == *known) && !is_directory_name(name)
+        !PASSED_OVER.iter().any(|known| name == *known)
     } else {
         let Ok(at) = at.strip_prefix(repository) else { return true };
         let is_object = is_fan_out(name) && at == Path::new(OBJECTS);
         let is_store = name == OBJECTS && [LFS, ANNEX].iter().any(|tool| at == Path::new(tool));
-        !is_object && !is_store
+        !is_object && !is_store && !is_of_runs(at, name)
     }
 }
 
@@ -432,7 +431,7 @@ mod tests {
         };
         assert_eq!(settle(MOVED), (one, other as u64, 0));
         assert_eq!(fs::read_dir(scene.root.join(".git/logs/refs")).unwrap().count(), 0);
-        let aside = scene.root.join(".exeat-quarantine/RUN/.git/logs/refs");
+        let aside = crate::quarantine::aside_of(&scene.root, "RUN").join(".git/logs/refs");
         assert_eq!(fs::read_dir(aside).unwrap().count(), one + other);
         assert_eq!(settle(MOVED), (0, 0, 0));
         // Where nothing is to be moved any more, that is counted.

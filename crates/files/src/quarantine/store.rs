@@ -1,4 +1,4 @@
-//! The directory of a tree in which what stages made under protected names is set aside: `.exeat-quarantine/RUN/`.
+//! The directory of a tree in which what stages made under protected names is set aside: `.exeat-quarantine/git~1/RUN/`.
 //!
 //! It is made when the stage has made something, and not before: then no process of the stage is left. Everything is reached
 //! from a descriptor of the tree, through no symbolic link, and what the stage may have put in the way is moved away with the rest.
@@ -26,6 +26,13 @@ use crate::names::rename_new;
 
 /// The directory's name at the top of a tree.
 pub const DIRECTORY: &str = ".exeat-quarantine";
+/// The directory in it that has those of the runs. git takes no path through a directory of this name (`is_ntfs_dotgit` of its
+/// path.c), so no index and no commit makes what stages made there a submodule.
+pub(super) const RUNS: &str = "git~1";
+/// Returns whether a name in a directory is [`RUNS`]. git enters nothing in it.
+pub(super) fn is_of_runs(at: &Path, name: &OsStr) -> bool {
+    name == RUNS && at.ends_with(DIRECTORY)
+}
 /// Whether a name in a tree is that of its [`DIRECTORY`], or of one that was moved out of the way.
 #[must_use]
 pub fn is_directory_name(name: &OsStr) -> bool {
@@ -424,6 +431,8 @@ pub struct Store {
     dir: OwnedFd,
     /// The [`DIRECTORY`] that it is in.
     outer: OwnedFd,
+    /// [`RUNS`] there.
+    runs: OwnedFd,
     /// Its place below the tree.
     place: PathBuf,
     /// The tree's place on the host.
@@ -475,11 +484,15 @@ impl Store {
         };
         let directory = DirectoryId::read(outer.as_fd())?;
         let noted = if is_new { keeper.note(path.join(DIRECTORY), Some(directory)) } else { Ok(()) };
+        let runs = match make_fresh(outer.as_fd(), OsStr::new(RUNS), Mode::S_IRWXU, owner) {
+            Err(Errno::EEXIST) => open_at(outer.as_fd(), Path::new(RUNS))?,
+            other => other?,
+        };
         let mut name = keeper.run.clone();
-        let dir = match make_fresh(outer.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner) {
+        let dir = match make_fresh(runs.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner) {
             Err(Errno::EEXIST) => {
                 name = format!("{}.{:016x}", keeper.run, random());
-                make_fresh(outer.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner)?
+                make_fresh(runs.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner)?
             }
             other => other?,
         };
@@ -491,7 +504,8 @@ impl Store {
         let mut store = Self {
             dir,
             outer,
-            place: Path::new(DIRECTORY).join(name),
+            runs,
+            place: [DIRECTORY, RUNS, &name].iter().collect(),
             tree: path.to_path_buf(),
             owner,
             directory,
@@ -582,9 +596,10 @@ impl Store {
     pub(super) fn put_back(&self, tree: BorrowedFd<'_>) -> io::Result<Vec<PathBuf>> {
         let run = self.place.file_name().unwrap_or_default();
         let outer = put_dir_back(tree, self.outer.as_fd(), tree, OsStr::new(DIRECTORY))?;
-        let inner = put_dir_back(tree, self.dir.as_fd(), self.outer.as_fd(), run)?;
+        let runs = put_dir_back(tree, self.runs.as_fd(), self.outer.as_fd(), OsStr::new(RUNS))?;
+        let inner = put_dir_back(tree, self.dir.as_fd(), self.runs.as_fd(), run)?;
         let mut taken = Vec::new();
-        for (dir, way) in [(tree, outer), (self.outer.as_fd(), inner)] {
+        for (dir, way) in [(tree, outer), (self.outer.as_fd(), runs), (self.runs.as_fd(), inner)] {
             let Some(way) = way else { continue };
             taken.push(let_in(dir, || self.take(dir, OsStr::new(&way), Path::new(DIRECTORY)))?);
         }

@@ -18,13 +18,13 @@ use super::descriptors::{entries, kind, let_in, open_above, open_at, open_file};
 use super::git_names::NAMING;
 use super::modules::GITDIR;
 use super::named::top_of;
-use super::nested::obeyed_in_other;
+use super::nested::{jujutsu_link, obeyed_in_other};
 use super::repository::{OPERATIONS, version};
 use crate::protected::names_in_git;
 
 /// Entries of a directory, and of those in it, that are compared.
 const ENTRIES: usize = 1 << 12;
-/// Bytes that are read where the file system does not note each change.
+/// Bytes that are read at one place.
 const BYTES: u64 = 1 << 20;
 
 /// A thread that reads these files. It ends when this is dropped.
@@ -72,6 +72,7 @@ impl Watch {
         }
         for other in &nested.others {
             obeyed_in_other(other).for_each(|name| self.note(other, &other.join(name)));
+            jujutsu_link(other).iter().for_each(|link| self.note(other, link));
         }
         nested.files.iter().for_each(|file| self.note(file, file));
         nested.links.iter().for_each(|link| self.note(top_of(link), link));
@@ -103,7 +104,8 @@ impl Watch {
         visited.ok().map(|()| self.keys.hash_one((path.as_os_str(), sum)))
     }
 
-    /// Returns the version of an entry. If the file system does not note each change, the version includes the content.
+    /// Returns the version of an entry: the mode and the content of a file, as long as there is room for that, and otherwise the identity and
+    /// the time of the last change.
     fn version_in(
         &self,
         dir: BorrowedFd<'_>,
@@ -111,14 +113,23 @@ impl Watch {
         stat: &FileStat,
         bytes: &mut u64,
     ) -> io::Result<u64> {
-        let mut text = Vec::new();
-        if self.keeps_no_times() && kind(stat) == SFlag::S_IFREG {
+        if kind(stat) == SFlag::S_IFDIR {
+            // What is in it is visited, too.
+            return Ok(self.keys.hash_one(stat.st_mode));
+        }
+        let is_file = kind(stat) == SFlag::S_IFREG;
+        let is_small = u64::try_from(stat.st_size).is_ok_and(|size| size < *bytes);
+        if is_file && is_small {
+            let mut text = Vec::new();
             *bytes -= open_file(dir, name)?.take(*bytes).read_to_end(&mut text)? as u64;
-            if *bytes == 0 {
-                return Err(io::ErrorKind::FileTooLarge.into());
+            if *bytes > 0 {
+                return Ok(self.keys.hash_one((stat.st_mode, text)));
             }
         }
-        Ok(self.keys.hash_one((version(stat), text)))
+        if is_file && self.keeps_no_times() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(self.keys.hash_one(version(stat)))
     }
 
     /// Calls a function for an entry of the tree, and for each entry below it if it is a directory, with the path from there.

@@ -11,6 +11,8 @@ use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
 
+use super::descriptors::FileId;
+
 /// XFS_SUPER_MAGIC (statfs(2)), which nix has for glibc alone.
 pub(super) const XFS: FsType = FsType(0x5846_5342);
 
@@ -52,6 +54,8 @@ pub(super) struct Noted {
     pub(super) has_stage: AtomicBool,
     /// The home directory, to which `~` leads in a configuration of git's.
     pub(super) home: OnceLock<PathBuf>,
+    /// The directories that exeat itself writes to.
+    pub(super) own: OnceLock<HashSet<FileId>>,
 }
 
 /// Returns the kind of file system that a tree is in.

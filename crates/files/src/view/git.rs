@@ -17,7 +17,8 @@ use std::time::SystemTime;
 use crate::names::{is_absent, true_name};
 use crate::protected::{self, is_first_part};
 use crate::quarantine::{
-    DirState, NamedEverywhere, first_parts_in, is_directory_name, is_git_dir, is_gits_own, is_repository,
+    DirState, Live, NamedEverywhere, first_parts_in, is_directory_name, is_git_dir, is_gits_own,
+    is_repository,
 };
 use crate::walk::clean;
 use nix::unistd::geteuid;
@@ -111,13 +112,22 @@ pub(super) struct Obeyed {
     pub(super) left: Vec<String>,
 }
 
-/// Looks into a tree.
-pub(super) fn obeyed(tree: &Path, everywhere: &Everywhere, lookups: &Lookups) -> Obeyed {
-    obeyed_within(tree, everywhere, lookups, DIRECTORIES)
+/// The surroundings of a tree that is searched.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Around<'a> {
+    pub(super) everywhere: &'a Everywhere,
+    pub(super) live: &'a Live,
+    /// The remaining lookups of paths, for all trees.
+    pub(super) lookups: &'a Lookups,
 }
 
-fn obeyed_within(tree: &Path, everywhere: &Everywhere, lookups: &Lookups, most: usize) -> Obeyed {
-    let mut search = Search::new(tree, everywhere, lookups, most);
+/// Looks into a tree.
+pub(super) fn obeyed(tree: &Path, around: Around<'_>) -> Obeyed {
+    obeyed_within(tree, around, DIRECTORIES)
+}
+
+fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> Obeyed {
+    let mut search = Search::new(tree, around, most);
     // They may lie in the tree themselves, or lead there, as where it holds the user's settings.
     for file in search.of_the_user() {
         search.name(&file);
@@ -139,9 +149,8 @@ fn obeyed_within(tree: &Path, everywhere: &Everywhere, lookups: &Lookups, most: 
 }
 
 /// Looks for what is further down in a tree and no repository's.
-pub(super) fn further_down(tree: &Path, everywhere: &Everywhere) -> Obeyed {
-    let lookups = Lookups::default();
-    let mut search = Search::new(tree, everywhere, &lookups, DIRECTORIES);
+pub(super) fn further_down(tree: &Path, around: Around<'_>) -> Obeyed {
+    let mut search = Search::new(tree, around, DIRECTORIES);
     search.below();
     search.closed();
     let Obeyed { closed, further, left, .. } = search.found;
@@ -182,8 +191,7 @@ enum What {
 
 struct Search<'a> {
     tree: &'a Path,
-    everywhere: &'a Everywhere,
-    lookups: &'a Lookups,
+    around: Around<'a>,
     found: Obeyed,
     /// Directories that are looked at: so many in `.git`, and so many further down.
     most: usize,
@@ -202,11 +210,10 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(tree: &'a Path, everywhere: &'a Everywhere, lookups: &'a Lookups, most: usize) -> Self {
+    fn new(tree: &'a Path, around: Around<'a>, most: usize) -> Self {
         Self {
             tree,
-            everywhere,
-            lookups,
+            around,
             found: Obeyed::default(),
             most,
             room: most,
@@ -324,7 +331,7 @@ impl<'a> Search<'a> {
 
     /// The machine's configuration and the user's, as git at the top of the tree finds them.
     fn of_the_user(&self) -> Vec<PathBuf> {
-        self.everywhere.files.iter().map(|file| self.tree.join(file)).collect()
+        self.around.everywhere.files.iter().map(|file| self.tree.join(file)).collect()
     }
 
     /// Adds what a repository with these directories names for its working tree, and notes its submodules and worktrees.
@@ -395,8 +402,11 @@ impl<'a> Search<'a> {
             let mut next = Vec::new();
             for dir in &level {
                 let state = DirState::read(dir);
-                let (children, entries) = self.list(dir);
+                let (children, mut entries) = self.list(dir);
                 if dir != self.tree {
+                    entries.retain(|name| {
+                        name != protected::GIT_LINK || !is_of_other_run(self.around.live, dir)
+                    });
                     self.found.further.push((dir.clone(), state, entries));
                 }
                 next.extend(children.into_iter().filter(|child| {
@@ -411,7 +421,8 @@ impl<'a> Search<'a> {
         }
         self.found.further.extend(level.into_iter().map(|dir| {
             let state = DirState::read(&dir);
-            let entries = first_parts_in(&dir);
+            let mut entries = first_parts_in(&dir);
+            entries.retain(|name| name != protected::GIT_LINK || !is_of_other_run(self.around.live, &dir));
             (dir, state, entries)
         }));
     }
@@ -485,7 +496,7 @@ impl<'a> Search<'a> {
         if fs::symlink_metadata(work.join(".git")).is_err_and(|error| !is_absent(&error)) {
             return self.shut(&work.join(".git"));
         }
-        if is_there(".git") || is_repository(is_there) {
+        if (is_there(".git") || is_repository(is_there)) && !is_of_other_run(self.around.live, &work) {
             self.note(is_unnamed, What::Work(work));
         }
     }
@@ -595,7 +606,7 @@ impl<'a> Search<'a> {
                 self.tree.display()
             ));
         }
-        if self.lookups.are_spent() || self.followed.contains(path) {
+        if self.around.lookups.are_spent() || self.followed.contains(path) {
             return self.lose_spent();
         }
         self.followed.insert(path.to_path_buf());
@@ -694,13 +705,13 @@ impl<'a> Search<'a> {
 
     /// Finds where a path leads. What cannot be followed is said.
     fn follow(&mut self, path: &Path) -> Option<ResolvedPath> {
-        let way = resolve_path(path, self.lookups);
+        let way = resolve_path(path, self.around.lookups);
         if way.is_none() && path.as_os_str().len() > LONGEST_PATH {
             self.lose(format!(
                 "a path that git is told in `{}` is longer than {LONGEST_PATH} bytes, and is passed over",
                 self.tree.display()
             ));
-        } else if way.is_none() && !self.lookups.are_spent() {
+        } else if way.is_none() && !self.around.lookups.are_spent() {
             self.lose(format!("`{}` leads through too many links and is not protected", path.display()));
         }
         self.lose_spent();
@@ -709,7 +720,7 @@ impl<'a> Search<'a> {
 
     /// Says that nothing more is followed, if that is so.
     fn lose_spent(&mut self) {
-        if self.lookups.are_spent() {
+        if self.around.lookups.are_spent() {
             self.lose(too_much(self.tree));
         }
     }
@@ -722,15 +733,22 @@ impl<'a> Search<'a> {
 
     /// A path without links and `..`, as the kernel calls it; what is not there keeps its name.
     fn as_named(&mut self, path: &Path) -> Option<PathBuf> {
-        let named = as_named(path, self.lookups);
+        let named = as_named(path, self.around.lookups);
         self.lose_spent();
         named
     }
 
     /// Resolves a value in a directory.
     fn place(&self, base: &Path, value: &OsStr) -> PathBuf {
-        resolve_value(base, value, &self.everywhere.home)
+        resolve_value(base, value, &self.around.everywhere.home)
     }
+}
+
+/// Returns whether the repository in a directory came while another run goes on: its stage may be making it now, and a file of ours in
+/// it would be in the way of both runs. The ends of the two judge what git obeys there.
+fn is_of_other_run(live: &Live, work: &Path) -> bool {
+    let git = work.join(protected::GIT_LINK);
+    born(&git).or_else(|| born(work)).is_some_and(|born| live.has_since(&git, born))
 }
 
 /// When it was made, where the file system tells.

@@ -115,7 +115,8 @@ pub(super) fn find(
         search.inside_of_git(tree, &names);
         search.on_the_way(tree, &names);
         if git_is_open {
-            let git::Obeyed { closed, further, left, .. } = git::further_down(tree, everywhere);
+            let git::Obeyed { closed, further, left, .. } =
+                git::further_down(tree, search.around(everywhere));
             search.closed.extend(closed);
             search.further(tree, further, let_through);
             left.into_iter().for_each(|line| search.lose(line));
@@ -223,6 +224,10 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    fn around<'s>(&'s self, everywhere: &'s git::Everywhere) -> git::Around<'s> {
+        git::Around { everywhere, live: self.live, lookups: &self.lookups }
+    }
+
     /// Looks for a name, or for all names of a pattern, in a directory.
     fn find_name(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
         let path = dir.join(name);
@@ -498,7 +503,7 @@ impl Search<'_> {
     /// Protects what git on the host would obey elsewhere in a tree. Returns the directories in which [`Search::further`] looks.
     fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) -> Further {
         let git::Obeyed { directories, held, links, named, turns, closed, further, everywhere, left } =
-            git::obeyed(tree, everywhere, &self.lookups);
+            git::obeyed(tree, self.around(everywhere));
         self.watched.entry(tree.to_path_buf()).or_default().everywhere = everywhere;
         self.closed.extend(closed);
         for (dir, names) in directories {

@@ -280,8 +280,15 @@ impl Remounts {
         self.arrivals.is_due()
     }
 
-    /// Ends the helper, which would keep the sandbox's mounts alive after the sandbox.
-    pub(super) fn release(mut self) -> LastCovers {
+    /// Makes these places read-only in the sandbox, and ends the helper, which would keep the sandbox's mounts alive after the sandbox.
+    /// Call it when no process of the sandbox is left. Another stage may have a descriptor of a directory there.
+    pub(super) fn release<'a>(mut self, writable: impl Iterator<Item = &'a Path>) -> LastCovers {
+        for at in writable {
+            // What somebody has open for writing is moved at the end, if anything on the host obeys it.
+            if let Err(why) = self.helper.seal(at) {
+                tracing::debug!(at = %at.display(), %why, "a mount stays writable");
+            }
+        }
         // Files that the host has removed are not written again. If the events cannot be read, no removal is known.
         let _ = self.read_events();
         // The last close of such an instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c), 10 ms

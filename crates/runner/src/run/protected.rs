@@ -13,11 +13,13 @@ use std::time::Duration;
 use exeat_files::layout::Mount;
 use exeat_files::protected::let_through;
 use exeat_files::quarantine::{
-    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Settlement, Watch, settle_interrupted,
+    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Settlement, Watch, finish_until,
+    settle_interrupted,
 };
 use exeat_files::request::{Files, WorkDir};
 use exeat_files::stubs::Stub;
 use exeat_record::{RunId, RunNote, What};
+use exeat_sandbox::has_writer;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -152,6 +154,14 @@ pub(super) fn journal(keeper: &Keeper, watches: &[Watch]) -> (Option<Journal>, O
 /// The longest time that a start spends on killed runs in other trees than its own.
 const SETTLING: Duration = Duration::from_secs(2);
 
+/// Moves aside what the stage has made under protected names.
+pub(super) fn move_aside<'a>(
+    watches: impl IntoIterator<Item = &'a Watch>,
+    is_over: &dyn Fn() -> bool,
+) -> Leftovers {
+    finish_until(watches, has_writer, is_over)
+}
+
 /// Settles runs that were killed. Call it before planning: the plan would take what their stages left for the caller's.
 #[must_use]
 pub fn settle_killed(request: &Request) -> Settlement {
@@ -169,7 +179,7 @@ pub fn settle_killed(request: &Request) -> Settlement {
     let trees: Vec<PathBuf> = trees.filter_map(|tree| tree.canonicalize().ok()).collect();
     let trees: Vec<&Path> = trees.iter().map(PathBuf::as_path).collect();
     let until = Instant::now() + SETTLING;
-    settle_interrupted(place.state_dir(), &trees, &|| Instant::now() > until)
+    settle_interrupted(place.state_dir(), &trees, has_writer, &|| Instant::now() > until)
 }
 
 /// Returns the lines about killed runs that were settled before a start that did not come.

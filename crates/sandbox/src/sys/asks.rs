@@ -10,3 +10,5 @@ pub(super) const MOUNTS: u8 = b'm';
 pub(super) const STATUS: u8 = b'?';
 /// Mounts the file that has a kept name now.
 pub(super) const MOUNT_ANEW: u8 = b'=';
+/// Makes a mount and those below it read-only; the path follows.
+pub(super) const SEAL: u8 = b'!';

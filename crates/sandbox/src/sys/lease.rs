@@ -10,6 +10,19 @@ use nix::libc;
 /// include/uapi/asm-generic/fcntl.h.
 const F_SETSIG: libc::c_int = 10;
 
+/// Returns whether anybody has a regular file open for writing, also through a shared map of memory or a descriptor on its way
+/// through a socket. `file` is open for reading only.
+///
+/// # Errors
+/// Returns errors of [`Lease::new`] but `WouldBlock`.
+pub fn has_writer(file: File) -> io::Result<bool> {
+    match Lease::new(file) {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// A read lease on a regular file. Opening the file for writing blocks until this is dropped, for at most the 45 seconds of
 /// `/proc/sys/fs/lease-break-time`.
 #[derive(Debug)]

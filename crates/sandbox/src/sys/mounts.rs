@@ -133,6 +133,20 @@ impl InsideMounts {
         Ok(Bound { mounted: answer.status.mounted, over: answer.over, number: answer.number })
     }
 
+    /// Makes the mount at a path, and each one below it, read-only for good. The mounts of a sandbox outlive it for a process elsewhere that
+    /// has a descriptor of a directory, but those over protected files do not.
+    ///
+    /// # Errors
+    /// Returns the error of openat2(2) or mount_setattr(2), such as `EBUSY` while anybody has a file open for writing there, and
+    /// `TimedOut` if the helper does not answer within two seconds.
+    pub fn seal(&self, at: &Path) -> io::Result<()> {
+        let path = at.as_os_str().as_bytes();
+        if path.len() >= PATH || path.contains(&0) {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        self.ask(&[&[asks::SEAL], path, b"\0"].concat()).map(|_| ())
+    }
+
     fn ask(&self, ask: &[u8]) -> io::Result<Answer> {
         let answer = self.0.with(|socket| {
             nix::sys::socket::send(socket.as_raw_fd(), ask, MsgFlags::MSG_NOSIGNAL)?;
@@ -175,6 +189,7 @@ pub(super) fn answer_to(asked: &[u8], events: RawFd, kept: &mut [KeptFile]) -> R
             Ok(Answer { status: file.status, ..Answer::default() })
         }
         [asks::MOUNT_ANEW, number @ ..] => mount_anew(events, kept, index(number)?),
+        [asks::SEAL, path @ ..] => seal(path),
         paths => bind(paths),
     }
 }
@@ -184,6 +199,11 @@ pub(super) fn answer(control: RawFd, result: Result<Answer, Errno>) {
     let answer = result.unwrap_or_else(failed);
     // SAFETY: a live local of that length; all its bytes are initialized.
     unsafe { libc::send(control, (&raw const answer).cast(), mem::size_of::<Answer>(), libc::MSG_NOSIGNAL) };
+}
+
+fn seal(path: &[u8]) -> Result<Answer, Errno> {
+    let path = CStr::from_bytes_until_nul(path).map_err(|_| Errno::EINVAL)?;
+    set_attributes(&OpenPath::at(path)?, libc::MOUNT_ATTR_RDONLY).map(|()| Answer::default())
 }
 
 fn bind(paths: &[u8]) -> Result<Answer, Errno> {
@@ -307,25 +327,11 @@ fn place(source: &OpenPath, target: &OpenPath, attributes: u64) -> Result<(Mount
     const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
     let recursive = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | recursive.cast_unsigned();
-    let attributes = libc::mount_attr {
-        attr_set: attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: 0,
-    };
     // SAFETY: each call takes numbers, C strings and pointers to live locals of the size given.
     unsafe {
         let tree = Errno::result(libc::syscall(libc::SYS_open_tree, source.0, c"".as_ptr(), flags))?;
         let tree = OpenPath(RawFd::try_from(tree).map_err(|_| Errno::EBADF)?);
-        let size = mem::size_of::<libc::mount_attr>();
-        Errno::result(libc::syscall(
-            libc::SYS_mount_setattr,
-            tree.0,
-            c"".as_ptr(),
-            recursive,
-            &raw const attributes,
-            size,
-        ))?;
+        set_attributes(&tree, attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV)?;
         Errno::result(libc::syscall(
             libc::SYS_move_mount,
             tree.0,
@@ -341,6 +347,17 @@ fn place(source: &OpenPath, target: &OpenPath, attributes: u64) -> Result<(Mount
         }
         Ok((mounted, stat.stx_mnt_id))
     }
+}
+
+/// Adds attributes to a mount and to those below it.
+fn set_attributes(mount: &OpenPath, attr_set: u64) -> Result<(), Errno> {
+    let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let (size, flags) = (mem::size_of::<libc::mount_attr>(), libc::AT_EMPTY_PATH | libc::AT_RECURSIVE);
+    // SAFETY: the call takes numbers, a C string and a pointer to a live local of the size given.
+    let set = unsafe {
+        libc::syscall(libc::SYS_mount_setattr, mount.0, c"".as_ptr(), flags, &raw const attributes, size)
+    };
+    Errno::result(set).map(|_| ())
 }
 
 /// A descriptor that is closed on drop. Nothing here allocates.

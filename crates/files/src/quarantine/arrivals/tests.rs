@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use nix::sys::inotify::InitFlags;
 
 use super::super::exchanged::PLACEHOLDER;
-use super::super::{DIRECTORY, Journal, Keeper, Missing, MissingName, finish, settle_interrupted};
+use super::super::{DIRECTORY, Journal, Keeper, Missing, MissingName, aside_of, finish, settle_interrupted};
 use super::*;
 
 fn id_of(path: &Path) -> io::Result<FileId> {
@@ -54,7 +54,7 @@ impl Scene {
     }
 
     fn aside(&self, name: &str) -> PathBuf {
-        self.tree(DIRECTORY).join("RUN").join(name)
+        aside_of(&self.tree(""), "RUN").join(name)
     }
 
     fn write(&self, name: &str) {
@@ -577,13 +577,13 @@ fn l07_after_a_kill_the_next_start_puts_things_back() {
     }
     scene.settle();
     scene.watches = Arc::new([]);
-    let settled = settle_interrupted(&state, &[], &|| false).runs;
+    let settled = settle_interrupted(&state, &[], |_| Ok(false), &|| false).runs;
     let mut told: Vec<_> =
         settled.iter().flat_map(|run| &run.found.named).map(|it| it.path.clone()).collect();
     told.sort();
     assert_eq!(told, [scene.tree(".git/config"), scene.tree(".mcp.json"), scene.tree(".vscode")]);
     assert!(scene.tree(".git/HEAD").exists() && !scene.tree(".vscode").exists());
-    assert!(settle_interrupted(&state, &[], &|| false).runs.is_empty());
+    assert!(settle_interrupted(&state, &[], |_| Ok(false), &|| false).runs.is_empty());
     drop(scene);
 
     // A run that is killed before the exchange, and after it.
@@ -606,7 +606,7 @@ fn l07_after_a_kill_the_next_start_puts_things_back() {
         killed.unwrap_err();
         assert_eq!(scene.tree(".git/HEAD").exists(), !is_exchanged);
         scene.watches = Arc::new([]);
-        let settled = settle_interrupted(&state, &[], &|| false).runs;
+        let settled = settle_interrupted(&state, &[], |_| Ok(false), &|| false).runs;
         let mut told: Vec<_> =
             settled.iter().flat_map(|run| &run.found.named).map(|it| it.path.clone()).collect();
         told.sort();
@@ -625,7 +625,7 @@ fn l07_after_a_kill_the_next_start_puts_things_back() {
     scene.settle();
     scene.watches = Arc::new([]);
     fs::write(scene.tree(".git/HEAD"), "mine").unwrap();
-    let settled = settle_interrupted(&scene.root.join("state"), &[], &|| false);
+    let settled = settle_interrupted(&scene.root.join("state"), &[], |_| Ok(false), &|| false);
     assert_eq!(fs::read(scene.tree(".git/HEAD")).unwrap(), b"mine", "{settled:?}");
     assert_eq!(fs::read(scene.aside(".git/HEAD")).unwrap(), b"evil");
 }

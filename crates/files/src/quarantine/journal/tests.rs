@@ -31,7 +31,7 @@ impl Scene {
 
     /// Returns the numbers of settled runs, of lines, and of moved names.
     fn settle(&self) -> (usize, usize, usize) {
-        let all = settle_interrupted(&self.state(), &[], &|| false).runs;
+        let all = settle_interrupted(&self.state(), &[], |_| Ok(false), &|| false).runs;
         let sum = |count: fn(&Interrupted) -> usize| all.iter().map(count).sum();
         (all.len(), sum(|it| it.passed.len()), sum(|it| it.found.named.len()))
     }
@@ -91,7 +91,7 @@ fn l08_a_damaged_journal_is_named_once_without_the_words_of_a_parser() {
     for text in ["", "xx", "{}", "[{]"] {
         let scene = Scene::new(&format!("damaged-{}", text.len()));
         fs::write(scene.state().join(LIVE).join("RUN.json"), text).unwrap();
-        let settled = settle_interrupted(&scene.state(), &[], &|| false).runs;
+        let settled = settle_interrupted(&scene.state(), &[], |_| Ok(false), &|| false).runs;
         assert!(settled[0].passed[0].ends_with("RUN.json` is damaged, and was removed"), "{settled:?}");
         assert_eq!(scene.settle(), (0, 0, 0));
     }
@@ -117,7 +117,7 @@ fn l08_drops_the_journal_of_a_killed_run_if_its_tree_stays_missing() {
 fn l18_a_start_settles_other_trees_for_so_long() {
     let scene = Scene::new("over");
     let settle = |trees: &[&Path]| {
-        let Settlement { runs, waiting } = settle_interrupted(&scene.state(), trees, &|| true);
+        let Settlement { runs, waiting } = settle_interrupted(&scene.state(), trees, |_| Ok(false), &|| true);
         (runs.len(), waiting)
     };
     assert_eq!(settle(&[]), (0, 1));
@@ -284,10 +284,10 @@ fn l08_judges_a_repository_that_another_run_missed() {
     fs::write(git.join("config"), "[core]\nfsmonitor = evil\n").unwrap();
     let (second, of_second) = start("SECOND");
     let (third, of_third) = start("THIRD");
-    assert!(finish_until(&second, &|| false).is_empty(), "the first run judges it");
+    assert!(finish_until(&second, |_| Ok(false), &|| false).is_empty(), "the first run judges it");
     of_second.remove();
     journal.remove();
-    let found = finish_until(&third, &|| false);
+    let found = finish_until(&third, |_| Ok(false), &|| false);
     of_third.remove();
     assert_eq!(found.named.iter().map(|it| &it.path).collect::<Vec<_>>(), [&git.join("config")]);
     assert!(!git.join("config").exists());

@@ -5,7 +5,16 @@ use super::*;
 use crate::git_config::{Place, Setting, settings};
 
 fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
-    obeyed(tree, everywhere, &Lookups::default())
+    find_within(tree, everywhere, DIRECTORIES)
+}
+
+fn find_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
+    let (live, lookups) = (Live::default(), Lookups::default());
+    obeyed_within(tree, around(everywhere, &live, &lookups), most)
+}
+
+fn around<'a>(everywhere: &'a Everywhere, live: &'a Live, lookups: &'a Lookups) -> Around<'a> {
+    Around { everywhere, live, lookups }
 }
 
 #[test]
@@ -220,17 +229,18 @@ fn b15_counts_the_oldest_repositories_first_and_reports_the_rest() {
     for number in 0..MOST {
         fs::write(root.join(format!("f{number}")), "").unwrap();
     }
-    assert_eq!(obeyed_within(&root, &everywhere(HOME), &Lookups::default(), MOST).left, found.left);
+    assert_eq!(find_within(&root, &everywhere(HOME), MOST).left, found.left);
     for number in 0..MOST {
         fs::create_dir(root.join(format!("d{number}"))).unwrap();
     }
     assert_eq!(directories(&root), first);
-    let left = obeyed_within(&root, &everywhere(HOME), &Lookups::default(), MOST).left;
+    let left = find_within(&root, &everywhere(HOME), MOST).left;
     assert!(left.iter().any(|left| left.contains("too much")), "{left:?}");
 
     let everywhere = &everywhere(HOME);
     let lookups = Lookups::default();
-    let mut search = Search { names: 9, ..Search::new(&root, everywhere, &lookups, 1) };
+    let live = Live::default();
+    let mut search = Search { names: 9, ..Search::new(&root, around(everywhere, &live, &lookups), 1) };
     search.children(&root);
     assert!(search.found.left.iter().any(|left| left.contains("too much")), "{:?}", search.found.left);
     fs::remove_dir_all(&root).unwrap();
@@ -545,7 +555,8 @@ fn b15_of_closed_directories_the_oldest_count() {
     let root = scratch("closed");
     let everywhere = everywhere(HOME);
     let lookups = Lookups::default();
-    let mut search = Search::new(&root, &everywhere, &lookups, DIRECTORIES);
+    let live = Live::default();
+    let mut search = Search::new(&root, around(&everywhere, &live, &lookups), DIRECTORIES);
     for number in 0..CLOSED + 2 {
         let dir = root.join(format!("d{}", 99 - number));
         fs::create_dir_all(dir.join("inner")).unwrap();
@@ -570,7 +581,7 @@ fn look_at(name: &str, config: &str, make: impl Fn(&Path)) -> (Vec<String>, bool
     fs::write(root.join(".git/config"), config).unwrap();
     make(&root);
     let lookups = Lookups::default();
-    let found = obeyed(&root, &everywhere(HOME), &lookups);
+    let found = obeyed(&root, around(&everywhere(HOME), &Live::default(), &lookups));
     assert!(found.turns.len() < 4096, "{}", found.turns.len());
     fs::remove_dir_all(&root).unwrap();
     (found.left, lookups.are_spent())

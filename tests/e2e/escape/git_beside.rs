@@ -1,0 +1,197 @@
+//! Runs that go on at the same time in one tree: what one stage hands to another, and repositories that several make.
+
+use std::fs;
+use std::path::Path;
+
+use e2e::case::{Cases, Cx};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.users("escape::l10_no_stage_writes_through_a_file_that_another_one_moved", moved_open_file);
+    list.users("escape::l10_no_stage_writes_through_what_another_one_passed_on", passed_on);
+    list.users("escape::l10_git_enters_nothing_that_another_stage_put_into_the_quarantine", into_quarantine);
+    list.users("escape::l10_runs_clone_repositories_at_the_same_time", clones);
+}
+
+const ENV: &str = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ";
+
+/// Makes a repository with a directory `lib`.
+fn make(cx: &Cx, work: &Path) {
+    let script = "git init -q -b main; mkdir lib; echo 1 > lib/x; git add .; git commit -qm 1";
+    cx.outside(["mkdir", work.to_str().expect("ASCII")]).run().exits(0);
+    cx.outside(["bash", "-ec", &format!("{ENV}{script}")]).cwd(work).run().exits(0);
+}
+
+/// Runs `git status` at the top. Returns whether the program of a stage ran.
+fn ran(cx: &Cx, work: &Path) -> bool {
+    let mark = cx.dir().with_file_name("mark");
+    let _ = fs::remove_file(&mark);
+    cx.outside(["git", "status"]).cwd(work).run();
+    mark.exists()
+}
+
+/// The line of a configuration that has git run a program.
+fn evil(cx: &Cx) -> String {
+    let mark = cx.dir().with_file_name("mark");
+    format!(r"printf '[core]\n\tfsmonitor = touch {};false\n'", mark.display())
+}
+
+/// One stage opens a file of its own, and another one renames it to a name that git obeys. Nobody can see the writer at the end of that run
+/// but the kernel.
+fn moved_open_file(cx: &Cx) {
+    let stage = format!(
+        "{ENV}git init -q new; git -C new commit -q --allow-empty -m 1; git add new 2>/dev/null; cat new/.git/config > lib/x; mv lib/x new/.git/config"
+    );
+    let write = format!("{} >&3", evil(cx));
+    for is_inside in [false, true] {
+        let work = cx.dir().join(if is_inside { "inside" } else { "outside" });
+        make(cx, &work);
+        let second = format!("exec 3>>x; echo ready; read -r go; {write}");
+        let lib = work.join("lib");
+        let second = ["sh", "-c", second.as_str()];
+        let mut second = if is_inside {
+            cx.exeat([&["run", "--"][..], &second].concat()).cwd(&lib).stdin_open().start()
+        } else {
+            cx.outside(second).cwd(&lib).stdin_open().start()
+        };
+        second.until_prints("ready");
+        let first = ["sh", "-c", stage.as_str()];
+        if is_inside {
+            cx.exeat([&["run", "--"][..], &first].concat())
+                .cwd(&work)
+                .run()
+                .says("new/.git/config` was moved");
+        } else {
+            cx.outside(first).cwd(&work).run().exits(0);
+        }
+        second.wait().exits(0);
+        assert_eq!(ran(cx, &work), !is_inside);
+    }
+}
+
+/// A program that passes an open file, or a directory, through a socket in the tree, and one that takes it and runs a command with it as
+/// descriptor 9 when the first run has ended.
+const PASS: &str = r#"import os, socket, sys
+how, place, name = sys.argv[1:4]
+if how == "send":
+    s = socket.socket(socket.AF_UNIX); s.bind(place); s.listen(); print("listens", flush=True)
+    c = s.accept()[0]
+    flags = os.O_PATH | os.O_DIRECTORY if os.path.isdir(name) else os.O_RDWR
+    socket.send_fds(c, [b"x"], [os.open(name, flags)]); c.recv(1)
+else:
+    c = socket.socket(socket.AF_UNIX); c.connect(place)
+    fd = socket.recv_fds(c, 1, 1)[1][0]
+    os.dup2(fd, 9); c.close(); os.remove(place)
+    print("ready", flush=True); sys.stdin.readline()
+    os.execvp("sh", ["sh", "-c", name])
+"#;
+
+/// A descriptor outlives the run whose stage opened it.
+fn passed_on(cx: &Cx) {
+    let pass = |how: &str, place: &str, name: &str| {
+        ["python3", "-c", PASS, how, place, name].map(str::to_owned).to_vec()
+    };
+    let write = format!("{} >&9", evil(cx));
+    let stage =
+        format!("{ENV}git init -q new; git -C new commit -q --allow-empty -m 1; git add new 2>/dev/null");
+    let open = "chmod 666 /proc/self/fd/9/.git/config";
+    for (before, name, command) in [(stage.as_str(), "new/.git/config", write.as_str()), ("", ".", open)] {
+        for is_inside in [false, true] {
+            let work = cx.dir().join(format!("{}-{is_inside}", name.len()));
+            make(cx, &work);
+            cx.outside(["chmod", "600", ".git/config"]).cwd(&work).run().exits(0);
+            if !is_inside {
+                cx.outside(["sh", "-c", before]).cwd(&work).run().exits(0);
+            }
+            let start = |words: Vec<String>, dir: &Path| {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let run = if is_inside {
+                    cx.exeat([&["run", "--"][..], &words].concat())
+                } else {
+                    cx.outside(words)
+                };
+                run.cwd(dir).stdin_open().start()
+            };
+            if is_inside && !before.is_empty() {
+                // The first run makes the repository itself: nobody covers it.
+                let words = format!("{before}; exec python3 -c \"$0\" send lib/s {name}");
+                let mut first = start(["sh", "-c", &words, PASS].map(str::to_owned).to_vec(), &work);
+                first.until_prints("listens");
+                let mut second = start(pass("take", "s", command), &work.join("lib"));
+                second.until_prints("ready");
+                first.wait().exits(0).says("new/.git/config` was moved");
+                second.wait();
+            } else {
+                let mut first = start(pass("send", "lib/s", name), &work);
+                first.until_prints("listens");
+                let mut second = start(pass("take", "s", command), &work.join("lib"));
+                second.until_prints("ready");
+                first.wait().exits(0);
+                second.wait();
+            }
+            let config = fs::metadata(work.join(".git/config")).expect("a file");
+            let is_open = std::os::unix::fs::MetadataExt::mode(&config) & 0o66 != 0;
+            assert_eq!(ran(cx, &work) || is_open, !is_inside, "{name}");
+        }
+    }
+}
+
+/// The stage of another run sees the quarantine that the end of the first one makes.
+fn into_quarantine(cx: &Cx) {
+    let evil = evil(cx);
+    let put = format!(
+        "{ENV}mkdir -p .exeat-quarantine; git init -q .exeat-quarantine/e; git -C .exeat-quarantine/e commit -q --allow-empty -m 1
+        {evil} >> .exeat-quarantine/e/.git/config
+        git update-index --add --cacheinfo 160000,$(git -C .exeat-quarantine/e -c core.fsmonitor=false rev-parse HEAD),.exeat-quarantine/e
+        git commit -qm sub; git rm -q --cached .exeat-quarantine/e"
+    );
+    for is_inside in [false, true] {
+        let work = cx.dir().join(if is_inside { "inside" } else { "outside" });
+        make(cx, &work);
+        if is_inside {
+            let second = format!("echo ready; read -r go; {put}");
+            let mut second = cx.exeat(["run", "--", "sh", "-c", &second]).cwd(&work).stdin_open().start();
+            second.until_prints("ready");
+            cx.exeat(["run", "--", "sh", "-c", "echo x > .envrc"])
+                .cwd(&work)
+                .run()
+                .exits(0)
+                .says("was moved");
+            second.wait();
+        } else {
+            cx.outside(["sh", "-c", &put]).cwd(&work).run().exits(0);
+        }
+        // Also where the index is that of a commit.
+        cx.outside(["git", "reset", "-q"]).cwd(&work).run();
+        assert_eq!(ran(cx, &work), !is_inside);
+    }
+}
+
+/// Each stage makes a repository of its own, next to those of the others.
+fn clones(cx: &Cx) {
+    let script = format!("{ENV}git init -q ../up; git -C ../up commit -q --allow-empty -m 1; mkdir s");
+    cx.outside(["bash", "-ec", &script]).cwd(cx.dir()).run().exits(0);
+    let up = cx.dir().with_file_name("up");
+    let up = up.to_str().expect("ASCII");
+    for round in 0..3 {
+        let scripts: Vec<String> = (0..8)
+            .map(|n| match n % 2 {
+                0 => {
+                    format!("git clone -q {up} s/c{round}-{n} && sleep 0.1; git -C s/c{round}-{n} status -s")
+                }
+                _ => format!("git init -q i{round}-{n} && sleep 0.05; cd i{round}-{n} && git status -s"),
+            })
+            .collect();
+        let live: Vec<_> = scripts
+            .iter()
+            .map(|script| cx.exeat(["run", "--ro", up, "--", "sh", "-ec", script]).start())
+            .collect();
+        for run in live {
+            let done = run.wait();
+            assert!(!done.exits(0).stderr().contains("exeat:"), "{done:?}");
+        }
+        for n in 0..8 {
+            let name = if n % 2 == 0 { format!("s/c{round}-{n}") } else { format!("i{round}-{n}") };
+            assert!(cx.dir().join(&name).join(".git/config").exists(), "{name}");
+        }
+    }
+}
