@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use exeat_policy::{Host, Port, Reason, Target, Verdict};
+use exeat_policy::{Host, Port, Reason, RuleEffect, Target, Verdict};
 use exeat_record::Via;
 
 use crate::query::{LineKind, Record};
@@ -73,6 +73,13 @@ impl Record {
     /// Whether the line is the decision on an attempt that was let through.
     pub fn is_let_through(&self) -> bool {
         self.is_decision() && matches!(self.verdict(), Some(Verdict::Allow | Verdict::WouldDeny))
+    }
+
+    /// Returns who approved that the attempt is let through, `Some(None)` if nobody did; `None` if it was not let through. A rule that
+    /// would have denied it in a run that enforces approves nothing.
+    pub fn approval(&self) -> Option<Option<&str>> {
+        let is_allowed = self.reason().is_none_or(|reason| reason.effect_of_rule() == RuleEffect::Allows);
+        self.is_let_through().then(|| self.approved_by.as_deref().filter(|_| is_allowed))
     }
 
     /// Returns the host that the line is about, if it parses.

@@ -29,7 +29,7 @@ pub use write::{Form, write};
 pub(crate) use write::{code, list, target, without_end};
 
 use hosts::Hosts;
-use rules::{Policies, Rules};
+use rules::{Approvals, Policies, Rules};
 use tally::{MAX_NAME, widen};
 
 /// The number of hosts that are named in each order, by default. A host counts once for each port and protocol.
@@ -79,6 +79,7 @@ pub struct Summary {
     pub flaws: u64,
     hosts: Hosts,
     rules: Rules,
+    approvals: Approvals,
     policies: Policies,
     /// Whether only some lines were selected, so that a rule without one may still have been used.
     narrowed: bool,
@@ -137,6 +138,7 @@ struct Conn {
     port: Option<u16>,
     proto: Proto,
     rule: Option<usize>,
+    approver: Option<usize>,
     /// Whether it was left to another proxy, whose address the record has.
     through: bool,
     bytes_up: u64,
@@ -168,6 +170,7 @@ impl Summary {
             flaws: 0,
             hosts: Hosts::new(most, &Sort::PRINTED),
             rules: Rules::default(),
+            approvals: Approvals::default(),
             policies: Policies::default(),
             narrowed: false,
             for_grants: false,
@@ -286,7 +289,7 @@ impl Summary {
             let early =
                 filter.since.is_some_and(|since| Moment::parse(&record.ts).is_some_and(|at| at < since));
             if early && record.is_decision() && filter.names(record) {
-                reading.open(record, None);
+                reading.open(record, None, None);
             } else if early && record.event == LineKind::Close {
                 reading.conns.remove(&record.conn.unwrap_or_default());
             }
@@ -323,6 +326,7 @@ impl Summary {
                 *sum = sum.saturating_add(more);
             }
             self.rules.ended(conn.rule, conn.bytes_up, false);
+            self.approvals.ended(conn.approver, conn.bytes_up);
             traffic.merge(&so_far);
         }
         let unfollowed = Traffic { open: unfollowed, ..Traffic::default() };
@@ -406,9 +410,14 @@ impl Summary {
         host.rules.kept.iter().filter_map(|number| self.rules.all.get(*number)).map(|it| &it.used)
     }
 
-    /// Returns what rules let through, by approver; `None` stands for rules that nobody approved.
+    /// Returns what was let through, by approver; `None` stands for what nobody approved, as in [`Traffic::unapproved`].
     pub fn approvals(&self) -> BTreeMap<Option<&str>, Approved> {
-        self.rules.approvals()
+        self.approvals.all()
+    }
+
+    /// Returns the number of attempts that were let through and whose approver is beyond the bound.
+    pub fn approvals_more(&self) -> u64 {
+        self.approvals.more
     }
 
     /// Returns the rules of the stored policies that decided nothing.
@@ -443,6 +452,7 @@ impl Summary {
                 }
                 self.policies.open(record);
                 let rule = self.rules.number(record);
+                let approver = self.approvals.number(record);
                 let proto = parse_proto(record.proto.as_deref());
                 let stage = if self.for_grants { self.stage_number(record) } else { 0 };
                 let row = self.hosts.row(record.host.as_deref(), record.port, proto)?;
@@ -450,7 +460,7 @@ impl Summary {
                 if self.for_grants {
                     row.note_for_grants(record, self.runs, self.lines);
                 }
-                reading.open(record, rule);
+                reading.open(record, rule, approver);
             }
             LineKind::Progress => {
                 if let Some(conn) = record.conn.and_then(|conn| reading.conns.get_mut(&conn)) {
@@ -511,6 +521,7 @@ impl Summary {
         {
             row.addresses.add(ip);
         }
+        self.approvals.ended(conn.as_ref().and_then(|conn| conn.approver), ended.bytes_up);
         self.rules.ended(conn.and_then(|conn| conn.rule), ended.bytes_up, failed);
         Ok(())
     }
@@ -538,7 +549,7 @@ impl Reading {
     }
 
     /// Follows a connection that was let through.
-    fn open(&mut self, record: &Record, rule: Option<usize>) {
+    fn open(&mut self, record: &Record, rule: Option<usize>, approver: Option<usize>) {
         let Some(conn) = record.conn.filter(|_| record.is_let_through()) else { return };
         if self.conns.len() >= MAX_OPEN && !self.conns.contains_key(&conn) {
             self.unfollowed += 1;
@@ -549,6 +560,7 @@ impl Reading {
             port: record.port,
             proto: parse_proto(record.proto.as_deref()),
             rule,
+            approver,
             through: record.upstream.is_some(),
             bytes_up: 0,
             bytes_down: 0,

@@ -50,13 +50,23 @@ pub struct RuleSummary {
     pub expires: Option<String>,
 }
 
-/// Attempts let through by the rules of one approver.
+/// Attempts that were let through by the rules of one approver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Approved {
     /// Attempts.
     pub attempts: u64,
     /// Bytes from the sandbox to the internet, as far as they are known.
     pub bytes_up: u64,
+}
+
+/// What was let through, by approver. Counted apart from the rules: a rule also decides what is refused, for its budget or the address.
+#[derive(Debug, Default)]
+pub(super) struct Approvals {
+    numbers: HashMap<Option<String>, usize>,
+    /// The approvers, in the order of their numbers; `None` stands for nobody.
+    all: Vec<(Option<String>, Approved)>,
+    /// Attempts of approvers beyond [`MAX_RULES`].
+    pub(super) more: u64,
 }
 
 #[derive(Debug, Default)]
@@ -123,20 +133,44 @@ impl Rules {
         }
     }
 
-    /// Returns what each approver's rules let through; `None` stands for rules that nobody approved.
-    pub(super) fn approvals(&self) -> BTreeMap<Option<&str>, Approved> {
-        let mut all: BTreeMap<Option<&str>, Approved> = BTreeMap::new();
-        for it in self.all.iter().filter(|it| it.used.effect == RuleEffect::Allows) {
-            let sum = all.entry(it.used.approved_by.as_deref()).or_default();
-            sum.attempts = sum.attempts.saturating_add(it.attempts);
-            sum.bytes_up = sum.bytes_up.saturating_add(it.bytes_up);
-        }
-        all
-    }
-
     /// Whether a rule may have decided without being known here; then no rule can be called unused.
     fn is_partial(&self) -> bool {
         self.more > 0 || self.unnamed > 0
+    }
+}
+
+impl Approvals {
+    /// Counts an attempt that was let through, and returns the number of its approver.
+    pub(super) fn number(&mut self, record: &Record) -> Option<usize> {
+        let by = record.approval()?.map(str::to_owned);
+        let count = record.count.unwrap_or(1);
+        let next = self.all.len();
+        let number = match self.numbers.get(&by) {
+            Some(number) => *number,
+            None if next >= MAX_RULES => {
+                self.more = self.more.saturating_add(count);
+                return None;
+            }
+            None => {
+                self.all.push((by.clone(), Approved::default()));
+                *self.numbers.entry(by).or_insert(next)
+            }
+        };
+        if let Some((_, sum)) = self.all.get_mut(number) {
+            sum.attempts = sum.attempts.saturating_add(count);
+        }
+        Some(number)
+    }
+
+    /// Counts the bytes of a connection by the number of its approver.
+    pub(super) fn ended(&mut self, number: Option<usize>, bytes_up: u64) {
+        if let Some((_, sum)) = number.and_then(|number| self.all.get_mut(number)) {
+            sum.bytes_up = sum.bytes_up.saturating_add(bytes_up);
+        }
+    }
+
+    pub(super) fn all(&self) -> BTreeMap<Option<&str>, Approved> {
+        self.all.iter().map(|(by, sum)| (by.as_deref(), *sum)).collect()
     }
 }
 

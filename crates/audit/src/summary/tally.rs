@@ -24,7 +24,7 @@ pub struct Traffic {
     pub bytes_down: u64,
     /// Connections that were let through and have no end on record: the run goes on, or was killed.
     pub open: u64,
-    /// Attempts that were let through without a rule, or by one that nobody approved.
+    /// Attempts that were let through without a rule that allows it, or by one that nobody approved.
     pub unapproved: u64,
 }
 
@@ -70,7 +70,7 @@ impl Traffic {
     /// Counts a decision.
     pub(super) fn decided(&mut self, record: &Record) {
         self.tally.add(record);
-        if record.is_let_through() && record.approved_by.is_none() {
+        if record.approval() == Some(None) {
             self.unapproved = self.unapproved.saturating_add(record.count.unwrap_or(1));
         }
     }

@@ -624,6 +624,56 @@ fn l17_who_approved_is_said_over_many_runs() {
     );
 }
 
+/// L17: what was refused, or what a rule would have denied, is approved by nobody, and every form has the same counts.
+#[test]
+fn l17_only_what_was_let_through_counts_as_approved() {
+    let of = |by: &str| Some(RuleRef { approved_by: Some(by.into()), ..rule() });
+    let mut passed = allow(1, "a.example.com:443");
+    passed.rule = of("ada");
+    // The next upload after the budget was used up.
+    let mut refused = deny(2, "a.example.com:443");
+    (refused.reason, refused.rule) = (Reason::BudgetBytes, of("ada"));
+    let ruleless = |conn| {
+        let mut ruleless = deny(conn, "b.example.com:443");
+        (ruleless.verdict, ruleless.rule) = (Verdict::WouldDeny, None);
+        ruleless
+    };
+    // Whoever approved a rule that denies did not approve that its target is let through.
+    let mut unwanted = ruleless(4);
+    (unwanted.reason, unwanted.rule) = (Reason::DenyRule, of("bob"));
+    let decisions = [passed, refused, ruleless(3), unwanted];
+    let close_of = |conn| Event::Close(close(conn, "a.example.com:443"));
+    let summary =
+        of_records(&[decisions.map(Event::Decision).into_iter().chain([close_of(1), end()]).collect()]);
+    let total = summary.total;
+    assert_eq!((total.tally.allowed, total.tally.denied, total.tally.would_deny), (1, 1, 2));
+    let said: Vec<_> =
+        summary.approvals().into_iter().map(|(by, sum)| (by, sum.attempts, sum.bytes_up)).collect();
+    assert_eq!(said, [(None, 2, 0), (Some("ada"), 1, 1234)]);
+    assert_eq!(total.unapproved, 2);
+    let text = written(&summary, Form::Text { color: false });
+    assert!(
+        text.contains("\napproved  by ada 1 (1.2 kB up); 2 let through that nobody approved\n"),
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&written(&summary, Form::Json)).unwrap();
+    assert_eq!(json["approvals"][0]["attempts"], json["total"]["unapproved"], "{json}");
+}
+
+/// L17: an approver whose rule is beyond the bound of rules counts, too.
+#[test]
+fn l17_approvers_beyond_the_bound_of_rules_count() {
+    let events = (0..=MAX_RULES as u64).map(|n| {
+        let mut passed = allow(n, "a.example.com:443");
+        passed.rule =
+            Some(RuleRef { text: format!("h{n}.example"), approved_by: Some("ada".into()), ..rule() });
+        Event::Decision(passed)
+    });
+    let summary = of_records(&[events.collect()]);
+    let approved: u64 = summary.approvals().values().map(|sum| sum.attempts).sum();
+    assert_eq!((approved, summary.total.tally.allowed), (MAX_RULES as u64 + 1, MAX_RULES as u64 + 1));
+}
+
 fn of_records(records: &[Vec<Event>]) -> Summary {
     let records: Vec<_> = records.iter().map(|events| record(header(), events.clone())).collect();
     summarize(&records, &Filter::default())

@@ -322,6 +322,7 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
         "others": of_traffic(&summary.others),
         "other_hosts": summary.other_hosts,
         "approvals": approvals,
+        "approvals_more": summary.approvals_more(),
         "rules_more": summary.rules_more(),
         "unused_rules": unused,
         "unused_rules_unknown": unknown,
