@@ -159,7 +159,7 @@ impl Ending<'_> {
     }
 
     fn headline(&self) -> String {
-        let ConnectionSummary { denied, failed, reached, denied_more, .. } = self.summary;
+        let ConnectionSummary { denied, failed, hosts_reached, denied_more, .. } = self.summary;
         let ConnectionSummary { would_deny, would_deny_more, .. } = self.summary;
         let mut parts = Vec::new();
         if !denied.is_empty() || *denied_more > 0 {
@@ -178,7 +178,7 @@ impl Ending<'_> {
             let noun = if parts.is_empty() { format!(" {}", hosts(count)) } else { String::new() };
             parts.push(format!("{count}{noun} failed"));
         }
-        parts.push(format!("{reached} reached"));
+        parts.push(format!("{hosts_reached} reached"));
         let end = match self.ended {
             // The line above contains it.
             _ if self.reason.is_some() => return parts.join(", "),

@@ -21,6 +21,8 @@ pub struct ConnectionSummary {
     pub failed: Vec<FailedHost>,
     /// Distinct targets to which a connection was opened.
     pub reached: u64,
+    /// Distinct hosts among them: two ports of one are one host.
+    pub hosts_reached: u64,
     /// The reached targets with the bytes moved, at most [`limits::TALLY`], in the order in which each was first
     /// reached.
     pub reached_hosts: Vec<ReachedHost>,
@@ -106,8 +108,9 @@ pub(crate) struct Tally {
     denied: Table<DeniedKey, DeniedHost>,
     would_deny: Table<DeniedKey, DeniedHost>,
     failed: Table<(String, u16, String), FailedHost>,
-    /// Hashes of the reached targets. A run may reach many, and the summary needs only their number.
+    /// Hashes of the reached targets, and of their hosts. A run may reach many, and the summary needs only their numbers.
     reached: HashSet<u64>,
+    hosts: HashSet<u64>,
     reached_hosts: Table<(String, u16), ReachedHost>,
     connections: u64,
     turned_away: u64,
@@ -139,6 +142,8 @@ impl Tally {
         if self.reached.len() < limits::TALLY_REACHED {
             let hash = self.reached.hasher().hash_one(target);
             self.reached.insert(hash);
+            let hash = self.hosts.hasher().hash_one(&target.host);
+            self.hosts.insert(hash);
         }
         let (host, port) = host_and_port(target);
         let new =
@@ -253,6 +258,7 @@ impl Tally {
             denied: self.denied_entries(),
             failed: self.failed.entries.clone(),
             reached: self.reached.len() as u64,
+            hosts_reached: self.hosts.len() as u64,
             reached_hosts: self.reached_hosts.entries.clone(),
             denied_more: self.denied_more,
             would_deny: self.would_deny.entries.clone(),
@@ -383,6 +389,17 @@ mod tests {
             (first.host.as_str(), first.count, first.flag.as_deref()),
             ("h0.test", 2, Some("--allow h0.test"))
         );
+    }
+
+    /// Two ports of one host are two targets, and one host.
+    #[test]
+    fn counts_targets_and_hosts_apart() {
+        let mut tally = Tally::default();
+        for target in ["a.test:443", "a.test:80", "b.test:443", "a.test:443", "192.0.2.1:443"] {
+            tally.count_reached(&target.parse().unwrap());
+        }
+        let summary = tally.summary(Counts::default());
+        assert_eq!((summary.reached, summary.hosts_reached), (4, 3));
     }
 
     /// Each refusal names the programs that asked, up to the bound.

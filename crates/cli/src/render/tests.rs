@@ -63,7 +63,7 @@ fn the_summary_of_the_reference() {
             denied("api.example.com", 8443, "allowed on 443 only", 2, Some("--allow api.example.com:8443")),
         ],
         failed: vec![failed("files.example.org", "DNS: no such name", 1)],
-        reached: 2,
+        hosts_reached: 2,
         ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Exit(1)), Some("01JD8Z3V5Q")), @r"
@@ -74,6 +74,19 @@ fn the_summary_of_the_reference() {
       failed   1x  files.example.org:443   DNS: no such name (not a policy denial)
     exeat: record: exeat audit show 01JD8Z3V5Q
     ");
+}
+
+/// Two ports of one host are one host, whether it was reached or not.
+#[test]
+fn the_first_line_counts_hosts_on_both_sides() {
+    let summary = ConnectionSummary {
+        denied: [443, 80].map(|port| denied("stats.example", port, "no rule allows it", 1, None)).to_vec(),
+        reached: 2,
+        hosts_reached: 1,
+        ..ConnectionSummary::default()
+    };
+    let text = render(&summary, None, None);
+    assert_eq!(text.lines().next(), Some("exeat: 1 host denied, 1 reached"));
 }
 
 /// D11, D10: what left the proxy out, and names that were only asked for.
@@ -128,7 +141,7 @@ fn names_the_flag_that_would_allow_a_host() {
             3,
             Some("--allow stats.example.net"),
         )],
-        reached: 1,
+        hosts_reached: 1,
         ..ConnectionSummary::default()
     };
     insta::assert_snapshot!(render(&summary, Some(Ended::Exit(0)), Some("01JD8Z3V5Q")), @r"
@@ -152,7 +165,7 @@ fn names_the_flag_that_would_allow_a_host() {
 
 #[test]
 fn nothing_denied_nothing_failed_nothing_said() {
-    let summary = ConnectionSummary { reached: 7, connections: 9, ..ConnectionSummary::default() };
+    let summary = ConnectionSummary { hosts_reached: 7, connections: 9, ..ConnectionSummary::default() };
     assert_eq!(render(&summary, Some(Ended::Exit(1)), Some("x")), "");
 }
 
