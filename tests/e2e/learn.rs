@@ -187,13 +187,15 @@ fn replayed(cx: &Cx) {
     let record = record_of(&done);
     let asked = cx.bench().dns.queries(&good).len();
     let same = cx.exeat(["audit", "replay", "--allow", &on_443, "--allow", &on_7, &record]).run();
-    same.exits(0).shows("4 as before, 0 now denied, 0 now allowed, 0 otherwise").says_nothing_more();
+    same.exits(0)
+        .shows("4 as before, 0 now denied, 0 now allowed, 0 would now be denied")
+        .says_nothing_more();
     cx.write("new.toml", &format!("[network]\nallow = [\"{good}\", \"{evil}\"]\n"));
     let done = cx.exeat(["audit", "replay", "--policy", "new.toml", &record]).run();
     done.exits(1)
         .shows(&format!("now deny            1x  {on_7}  [connect]  port: allowed on 443 only; was allow (rule) by {on_7} (--allow)"))
         .shows(&format!("now allow           1x  {evil}:443  [connect]  rule by {evil} (new.toml:2); addresses not checked; was deny (default)"))
-        .shows("2 as before, 1 now denied, 1 now allowed, 0 otherwise");
+        .shows("2 as before, 1 now denied, 1 now allowed, 0 would now be denied");
     let json =
         cx.exeat(["audit", "replay", "--policy", "new.toml", "--format", "json", &record]).run().json();
     assert_eq!((&json["now_denied"], &json["now_allowed"]), (&1.into(), &1.into()), "{json}");

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use exeat_policy::{
-    AddrClass, Admitted, BudgetKey, Day, Denial, Ech, Host, OwnAddrs, Policy, Port, Reason, Rule, Target,
-    TlsCheck, Verdict, classify, printable_ascii,
+    AddrClass, Admitted, BudgetKey, Day, Denial, Ech, Host, OwnAddrs, Policy, Port, Reason, Rule, RuleEffect,
+    Target, TlsCheck, Verdict, classify, printable_ascii,
 };
 use exeat_record::{Via, ascii_json};
 use serde_json::json;
@@ -33,11 +33,11 @@ pub struct Replay<'a> {
     entrusted: &'a dyn Fn(&Target) -> bool,
     today: Day,
     differences: BTreeMap<Key, Difference>,
-    /// Attempts by result of the comparison.
+    /// Attempts that are decided as before, and the others by their verdict now.
     same: u64,
     now_denied: u64,
     now_allowed: u64,
-    otherwise: u64,
+    now_would_deny: u64,
     /// Attempts that are now let through to unknown addresses.
     unchecked: u64,
     /// Attempts that no rule decides.
@@ -201,7 +201,7 @@ impl<'a> Replay<'a> {
             same: 0,
             now_denied: 0,
             now_allowed: 0,
-            otherwise: 0,
+            now_would_deny: 0,
             unchecked: 0,
             unjudged: 0,
             unknown: Unknown::default(),
@@ -249,7 +249,7 @@ impl<'a> Replay<'a> {
 
     /// Whether something would have been decided otherwise.
     pub fn differs(&self) -> bool {
-        [self.now_denied, self.now_allowed, self.otherwise].into_iter().any(|count| count > 0)
+        [self.now_denied, self.now_allowed, self.now_would_deny].into_iter().any(|count| count > 0)
     }
 
     /// Takes in one line.
@@ -488,10 +488,10 @@ impl<'a> Replay<'a> {
             (false, false) => {}
         }
         add(
-            match (was.0, now.verdict) {
-                (_, Verdict::Deny) => &mut self.now_denied,
-                (Verdict::Deny, _) => &mut self.now_allowed,
-                _ => &mut self.otherwise,
+            match now.verdict {
+                Verdict::Deny | Verdict::Error => &mut self.now_denied,
+                Verdict::Allow => &mut self.now_allowed,
+                Verdict::WouldDeny => &mut self.now_would_deny,
             },
             count,
         );
@@ -527,8 +527,13 @@ impl<'a> Replay<'a> {
         let sorted =
             |deny: bool| self.differences.iter().filter(move |(key, _)| (key.now.0 == Verdict::Deny) == deny);
         for (key, difference) in sorted(true).chain(sorted(false)) {
-            let by = |by: &Option<(String, String)>| match by {
-                Some((rule, src)) => format!(" by {} ({})", printable_ascii(rule), printable_ascii(src)),
+            // A rule that allows also stands beside a denial, for an address or a limit, but does not deny.
+            let by = |(verdict, reason): (Verdict, Reason), by: Option<&(String, String)>| match by {
+                Some((rule, src)) => {
+                    let decides = verdict == Verdict::Allow || reason.effect_of_rule() == RuleEffect::Denies;
+                    let word = if decides { " by" } else { ", rule" };
+                    format!("{word} {} ({})", printable_ascii(rule), printable_ascii(src))
+                }
                 None => String::new(),
             };
             let said = difference
@@ -551,16 +556,16 @@ impl<'a> Replay<'a> {
                 target(key),
                 key.via,
                 key.now.1,
-                by(&difference.now_by),
+                by(key.now, difference.now_by.as_ref()),
                 key.was.0,
                 key.was.1,
-                by(&was_by.cloned()),
+                by(key.was, was_by),
             )?;
         }
         writeln!(
             out,
-            "{} as before, {} now denied, {} now allowed, {} otherwise",
-            self.same, self.now_denied, self.now_allowed, self.otherwise
+            "{} as before, {} now denied, {} now allowed, {} would now be denied",
+            self.same, self.now_denied, self.now_allowed, self.now_would_deny
         )?;
         for what in self.unknown.words() {
             writeln!(out, "  cannot tell: {what}")?;
@@ -597,7 +602,7 @@ impl<'a> Replay<'a> {
         });
         let value = json!({
             "schema": 1, "signature": "not checked", "same": self.same, "now_denied": self.now_denied, "now_allowed": self.now_allowed,
-            "otherwise": self.otherwise, "unchecked": self.unchecked, "unjudged": self.unjudged,
+            "now_would_deny": self.now_would_deny, "unchecked": self.unchecked, "unjudged": self.unjudged,
             "unlisted": self.beyond, "cannot_tell": {
                 "addresses": self.unknown.addresses, "bytes": self.unknown.bytes,
                 "bytes_up_at_least": Some(self.unknown.at_least).filter(|bytes| *bytes > 0),

@@ -49,9 +49,9 @@ fn replayed(policy: &Policy, records: &[Record]) -> String {
 /// Each case has the rules, an attempt on record, and the expected result.
 #[test]
 fn each_attempt_is_decided_again() {
-    let same = "1 as before, 0 now denied, 0 now allowed, 0 otherwise";
-    let denied = "0 as before, 1 now denied, 0 now allowed, 0 otherwise";
-    let allowed = "0 as before, 0 now denied, 1 now allowed, 0 otherwise";
+    let same = "1 as before, 0 now denied, 0 now allowed, 0 would now be denied";
+    let denied = "0 as before, 1 now denied, 0 now allowed, 0 would now be denied";
+    let allowed = "0 as before, 0 now denied, 1 now allowed, 0 would now be denied";
     let ip = r#","ip":"93.184.215.14""#;
     for (rules, record, expected) in [
         (&["a.example"][..], decided("allow", "rule", "a.example", 443, PUBLIC), same),
@@ -94,7 +94,7 @@ fn each_attempt_is_decided_again() {
     }
     let report = Terms { mode: Mode::Report, ..Terms::default() };
     let text = replayed(&policy(&[], report), &[decided("allow", "rule", "a.example", 443, PUBLIC)]);
-    assert!(text.contains("0 now denied, 0 now allowed, 1 otherwise"), "{text}");
+    assert!(text.contains("0 now denied, 0 now allowed, 1 would now be denied"), "{text}");
     let refuse = Terms { ech: Ech::Refuse, ..Terms::default() };
     let close = line(r#""event":"close","host":"a.example","port":443,"sni_ok":true,"ech":true"#);
     let text = replayed(
@@ -102,6 +102,41 @@ fn each_attempt_is_decided_again() {
         &[decided("allow", "rule", "a.example", 443, PUBLIC), close],
     );
     assert!(text.contains("0 as before, 1 now denied"), "{text}");
+}
+
+/// A row and the total have the same word for a verdict: they add up.
+#[test]
+fn totals_are_the_sums_of_the_rows() {
+    let enforce = policy(&["a.example", "b.example"], Terms::default());
+    let records = [
+        decided("deny", "default", "a.example", 443, &format!(r#"{PUBLIC},"count":2"#)),
+        decided("would_deny", "default", "b.example", 443, PUBLIC),
+        decided("allow", "rule", "c.test", 443, PUBLIC),
+    ];
+    let text = replayed(&enforce, &records);
+    for row in ["now deny            1x  c.test", "now allow           2x  a.", "now allow           1x  b."]
+    {
+        assert!(text.contains(row), "{text}");
+    }
+    assert!(text.contains("0 as before, 1 now denied, 3 now allowed, 0 would now be denied\n"), "{text}");
+    let report = policy(&[], Terms { mode: Mode::Report, ..Terms::default() });
+    let text = replayed(&report, &records);
+    assert!(text.contains("1 as before, 0 now denied, 0 now allowed, 3 would now be denied\n"), "{text}");
+}
+
+/// A denial for the address is by no rule, although the record has the rule that allows the name.
+#[test]
+fn a_rule_that_allows_is_not_said_to_deny() {
+    let private = r#","ips":["10.2.3.4"],"rule":"a.example","rule_src":"--allow""#;
+    let refused = decided("deny", "private_ip", "a.example", 443, private);
+    let text = replayed(&policy(&["a.example", "10.2.3.4"], Terms::default()), &[refused]);
+    assert!(text.contains("; was deny (private_ip), rule a.example (--allow)\n"), "{text}");
+    let passed = decided("allow", "rule", "a.example", 443, private);
+    let text = replayed(&policy(&["a.example"], Terms::default()), std::slice::from_ref(&passed));
+    assert!(text.contains("]  private_ip: "), "{text}");
+    let text = replayed(&policy(&["a.example", "!a.example"], Terms::default()), &[passed]);
+    assert!(text.contains("]  deny_rule by !a.example (new.toml:3): "), "{text}");
+    assert!(text.contains("; was allow (rule) by a.example (--allow)\n"), "{text}");
 }
 
 #[test]
@@ -119,7 +154,7 @@ fn differences_that_are_alike_are_one_line() {
         text,
         "now deny            4x  a.example:443  [connect]  default: no rule allows it; was allow (rule) by *.example (.exeat.toml:12)\n\
          now allow           1x  b.example:443  [connect]  rule by b.example (new.toml:3); addresses not checked; was deny (default)\n\
-         0 as before, 4 now denied, 1 now allowed, 0 otherwise\n\
+         0 as before, 4 now denied, 1 now allowed, 0 would now be denied\n\
          \x20 cannot tell: 1 run without an end on record\n\
          \x20 1 whose addresses are not known (never looked up, or left to an upstream proxy)\n\
          \x20 1 that no rule decides (malformed, other protocols, budgets)\n"
