@@ -92,6 +92,14 @@ fn thirty_m_are_minutes_everywhere() {
     check(&home, &[(&["state", "prune", "--all", "--dir", "."], 0, "")]);
 }
 
+/// Also after a prune that has removed all: then runs were recorded here before.
+#[test]
+fn an_empty_list_says_nothing_about_the_past() {
+    let home = Home::new();
+    let (exit, _, said) = home.run(&["audit", "list"]);
+    assert!(exit == 0 && said.contains("no record in `") && !said.contains("yet"), "{exit} {said}");
+}
+
 #[test]
 fn names_the_lock_file_or_stage_that_is_missing() {
     let home = Home::new();

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
         .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
     if runs.is_empty() && !args.format.is_json() {
         let empty = place.filter(|place| place.records().is_ok_and(|records| records.is_empty()));
-        let nothing = empty.map(|place| format!("no record in `{}` yet", place.dir().display()));
+        let nothing = empty.map(|place| format!("no record in `{}`", place.dir().display()));
         stdio::line("note", &nothing.unwrap_or_else(|| NOTHING.to_owned()));
     }
     Ok(exit)
