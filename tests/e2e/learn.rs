@@ -124,6 +124,12 @@ fn written(cx: &Cx) {
     fs::write(&precious, "mine").expect("a file");
     cx.bench().give(&precious, cx.is_root());
     let link = format!("ln -s {} new.toml", precious.display());
+    // Nothing ran, so nothing was learned.
+    for (command, code) in [("no-such-command-anywhere", 127), ("/etc", 126)] {
+        let done = learn(cx, &["-o", "none.toml"], &[command]).run();
+        done.exits(code).says("exeat: note: nothing is learned: the command did not start");
+        assert!(!cx.dir().join("none.toml").exists(), "{command}");
+    }
     learn(cx, &["-o", "new.toml", "--quiet"], &["sh", "-c", &link]).run().exits(0).prints("");
     assert_eq!(fs::read_to_string(&precious).expect("a file"), "mine");
     let new = cx.dir().join("new.toml");

@@ -33,6 +33,11 @@ pub(crate) fn run(args: LearnArgs, parent: Pid, paint: Paint) -> Result<Exit, Fa
     let quiet = args.quiet;
     let finished = run::carry_out(args, parent, paint)?;
     let exit = finished.exit;
+    if !finished.is_started {
+        // A policy that allows nothing would look like one of a run that reached nothing.
+        stdio::line("note", "nothing is learned: the command did not start");
+        return Ok(exit);
+    }
     let learned = learned(&finished).and_then(|(text, is_any)| match sink {
         Some(sink) => sink.write(&text, is_any, quiet),
         None => {

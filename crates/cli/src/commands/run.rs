@@ -68,6 +68,8 @@ fn as_it_is(args: &RunArgs) -> Result<Exit, Failure> {
 pub(crate) struct Finished {
     /// The exit code of the run.
     pub(crate) exit: Exit,
+    /// Whether the command was executed.
+    pub(crate) is_started: bool,
     /// The record; `None` if it was written to a descriptor.
     pub(crate) record: Option<PathBuf>,
     /// The policy of the run.
@@ -146,7 +148,8 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         exit if no_result && exit.code() == 0 => Exit::CouldNot,
         exit => exit,
     };
-    Ok(Finished { exit, record: outcome.audit, policy, host_ports })
+    let is_started = !matches!(outcome.ended, Ended::NotFound | Ended::NotExecutable);
+    Ok(Finished { exit, is_started, record: outcome.audit, policy, host_ports })
 }
 
 /// Writes the result of a run whose arguments clap refused to each `--result` among them, so that an old file there is not taken
