@@ -84,12 +84,28 @@ fn thirty_m_are_minutes_everywhere() {
             &home,
             &[
                 (&["state", "prune", "--older-than", span], 0, ""),
-                (&["audit", "prune", "--older-than", span], 0, ""),
+                (&["audit", "prune", "--older-than", span, "--dry-run"], i32::from(span == "30m") * 2, ""),
                 (&["audit", "list", "--since", span], 0, ""),
             ],
         );
     }
     check(&home, &[(&["state", "prune", "--all", "--dir", "."], 0, "")]);
+}
+
+/// Who writes `6m` for an age of records may mean months, and what is removed does not come back.
+#[test]
+fn an_age_of_some_minutes_removes_no_record() {
+    let home = Home::new();
+    for (span, code, said) in [
+        ("6m", 2, "6m are minutes: 6mo for months, 360s for minutes"),
+        ("1m", 2, "60s for minutes"),
+        ("59m", 2, "59mo"),
+        ("60m", 0, ""),
+        ("6mo", 0, ""),
+        ("360s", 0, ""),
+    ] {
+        check(&home, &[(&["audit", "prune", "--older-than", span], code, said)]);
+    }
 }
 
 /// Also after a prune that has removed all: then runs were recorded here before.

@@ -274,7 +274,7 @@ pub(crate) enum DiffFormat {
 #[command(after_help = PRUNE_EXAMPLES)]
 pub(crate) struct PruneArgs {
     /// Runs whose record was last written to longer ago than this: 180d, 8w, 6mo, 2y
-    #[arg(long, value_name = "SPAN", value_parser = parse_age)]
+    #[arg(long, value_name = "SPAN", value_parser = parse_age_of_records)]
     pub(crate) older_than: Duration,
 
     #[command(flatten)]
@@ -473,6 +473,17 @@ fn parse_moment(text: &str) -> Result<Moment, String> {
 
 pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
     exeat_policy::parse_age(text).map_err(|error| error.to_string())
+}
+
+/// Parses the age of records that are to be removed. Refuses less than an hour in minutes, because `6m` may mean months, and what is removed
+/// does not come back.
+fn parse_age_of_records(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix('m').and_then(|count| count.parse::<u64>().ok()) {
+        Some(minutes @ 1..60) => {
+            Err(format!("{text} are minutes: {minutes}mo for months, {}s for minutes", minutes * 60))
+        }
+        _ => parse_age(text),
+    }
 }
 
 fn parse_via(text: &str) -> Result<String, String> {
