@@ -303,7 +303,7 @@ pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) records: Records,
 
-    /// Only runs that are over and did not end with exit code 0
+    /// Only runs that are over and whose exit code is not 0 (the column FAILED counts connections)
     #[arg(long, help_heading = "Filter")]
     pub(crate) failed: bool,
 
