@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use exeat_policy::{Host, Reason, Target};
+use exeat_policy::{Host, Reason, Target, TargetError};
 use hyper::http::uri::PathAndQuery;
 
 use crate::limits;
@@ -87,6 +87,8 @@ pub(crate) enum Fault {
     OtherHost,
     #[error("the request target of CONNECT is not `host:port`")]
     Authority,
+    #[error("no host name has the character `{}`: only letters, digits, `-` and `.`", .0.escape_ascii())]
+    HostByte(u8),
     #[error("the connection ended inside the request head")]
     CutShort,
     #[error("the request head did not arrive in time")]
@@ -269,7 +271,8 @@ impl Head<'_> {
         if self.body {
             return Err(Fault::ConnectBody);
         }
-        let target = Target::parse(self.target).map_err(|_| Fault::Authority)?;
+        let target = Target::parse(self.target)
+            .map_err(|error| self.fault_of_host(self.target, &error, Fault::Authority))?;
         match self.host {
             Some(host) if !names_target(host, &target) => Err(Fault::OtherHost),
             _ => Ok(target),
@@ -308,7 +311,8 @@ impl Head<'_> {
         let (authority, path) = rest.split_at(end);
         let target = match Target::parse(authority) {
             Ok(target) => target,
-            Err(_) => Target::parse(&[authority, b":80"].concat()).map_err(|_| Fault::AbsoluteForm)?,
+            Err(_) => Target::parse(&[authority, b":80"].concat())
+                .map_err(|error| self.fault_of_host(authority, &error, Fault::AbsoluteForm))?,
         };
         match self.host {
             Some(host) if !is_host(host) => Err(Fault::HostField),
@@ -316,6 +320,15 @@ impl Head<'_> {
                 let method = String::from_utf8_lossy(self.method).into_owned();
                 Ok(Plain { method, target, path: self.parse_path(path)? })
             }
+        }
+    }
+
+    /// Returns the fault of a target: a wrong character of its host, if it surely is one, and else the form.
+    fn fault_of_host(&self, authority: &[u8], error: &TargetError, form: Fault) -> Fault {
+        match wrong_byte(authority, error) {
+            // A password may contain a slash, so the `@` may stand behind the authority.
+            Some(byte) if !self.target.contains(&b'@') => Fault::HostByte(byte),
+            _ => form,
         }
     }
 
@@ -351,6 +364,15 @@ impl Head<'_> {
         };
         PathAndQuery::try_from(text).map_err(|_| Fault::AbsoluteForm)
     }
+}
+
+/// Returns the byte that no host name has, if it stands in the host of a target and not in what may be a password: in front of an `@`, or
+/// behind a colon. Delimiters of URIs (RFC 3986 section 2.2) and `%` are no part of a name, but show another form.
+pub(crate) fn wrong_byte(target: &[u8], error: &TargetError) -> Option<u8> {
+    let TargetError::Byte { at } = error else { return None };
+    let byte = *target.get(*at)?;
+    let is_in_host = !target.contains(&b'@') && !target.get(..*at)?.contains(&b':');
+    (is_in_host && !b":/?#[]@!$&'()*+,;=%".contains(&byte)).then_some(byte)
 }
 
 impl Fault {

@@ -181,7 +181,10 @@ pub const PROGRAMS: usize = 4;
 /// The terminal shows ten at the end of a run.
 pub const TALLY: usize = 1024;
 
-/// Distinct hosts that are counted as reached. Beyond it the count no longer grows.
+/// Characters of a name in the summary that is no host name.
+pub const WRONG_NAME: usize = 80;
+
+/// Distinct targets that are counted as reached, and their hosts. Beyond it the count no longer grows.
 pub const TALLY_REACHED: usize = 16 * 1024;
 
 /// Lines and bytes of the denials file that the stage can read. Its last line says that it stopped.

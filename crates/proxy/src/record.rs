@@ -130,22 +130,27 @@ impl<'a> Record<'a> {
 
     /// Denies a head that names no target.
     pub(crate) async fn deny_malformed(&mut self, fault: Fault, raw: &[u8]) {
-        self.deny_unread(fault.reason(), fault.to_string(), Some(raw_target(raw))).await;
+        let is_named = matches!(fault, Fault::HostByte(_));
+        self.deny_unread(fault.reason(), fault.to_string(), is_named, Some(raw_target(raw))).await;
     }
 
     /// Denies a malformed SOCKS5 request. Only the name is recorded, because a password may be next to it.
     pub(crate) async fn deny_malformed_socks(&mut self, fault: socks::Fault, name: Option<&[u8]>) {
-        self.deny_unread(fault.reason(), fault.to_string(), name.map(raw_target)).await;
+        let is_named = matches!(fault, socks::Fault::HostByte(_));
+        self.deny_unread(fault.reason(), fault.to_string(), is_named, name.map(raw_target)).await;
     }
 
-    async fn deny_unread(&mut self, reason: Reason, fault: String, raw: Option<Vec<u8>>) {
+    /// `is_named`: the caller reads the target, too. The record has it in any case.
+    async fn deny_unread(&mut self, reason: Reason, fault: String, is_named: bool, raw: Option<Vec<u8>>) {
+        let name = raw.as_deref().filter(|_| is_named).map(|raw| escape(raw, limits::WRONG_NAME));
         let mut decision = self.new_decision(Verdict::Deny, reason);
         decision.host_raw = raw;
         decision.error = Some(fault.clone());
         // An error changes nothing for the stage, which is refused in any case.
         let _ = self.write_first(decision).await;
+        let said = name.map_or(fault.clone(), |name| format!("{fault}: {name}"));
         let who = self.lookup.process();
-        self.cx.tally(|tally| tally.count_refusal(None, reason, fault, None, who));
+        self.cx.tally(|tally| tally.count_refusal(None, reason, said, None, who));
     }
 
     /// Denies plain HTTP on a port for which a rule grants only TLS.

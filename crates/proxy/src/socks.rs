@@ -9,6 +9,8 @@ use std::ops::Range;
 
 use exeat_policy::{Host, Port, Reason, Target};
 
+use crate::head::wrong_byte;
+
 /// The version in the first byte of greeting, request and reply.
 pub(crate) const VERSION: u8 = 5;
 /// The method "no authentication required".
@@ -54,6 +56,8 @@ pub(crate) enum Fault {
     AddressType,
     #[error("the name and port of the request are not those of a host")]
     Authority,
+    #[error("no host name has the character `{}`: only letters, digits, `-` and `.`", .0.escape_ascii())]
+    HostByte(u8),
     #[error("the connection ended inside the greeting or the request")]
     CutShort,
     #[error("greeting and request did not arrive in time")]
@@ -138,10 +142,12 @@ impl Parser {
                 self.name = Some(start..fields.taken);
                 let port = fields.port()?;
                 // The parser refuses port 0.
-                Target::parse(&[name, format!(":{port}").as_bytes()].concat()).ok()
+                let target = Target::parse(&[name, format!(":{port}").as_bytes()].concat());
+                let fault = |error| wrong_byte(name, &error).map_or(Fault::Authority, Fault::HostByte);
+                target.map_err(fault)
             }
         };
-        let target = target.ok_or(Parsed::Fault(Fault::Authority))?;
+        let target = target.map_err(Parsed::Fault)?;
         Ok(Parsed::Request { target, len: fields.taken })
     }
 }
@@ -153,8 +159,8 @@ fn greeting(fields: &mut Fields<'_>) -> Result<(), Parsed> {
     if methods.contains(&NO_AUTHENTICATION) { Ok(()) } else { Err(Parsed::Fault(Fault::Methods)) }
 }
 
-fn literal(ip: IpAddr, port: u16) -> Option<Target> {
-    Some(Target { host: Host::Ip(ip), port: Port::new(port)? })
+fn literal(ip: IpAddr, port: u16) -> Result<Target, Fault> {
+    Ok(Target { host: Host::Ip(ip), port: Port::new(port).ok_or(Fault::Authority)? })
 }
 
 /// Reads consecutive fields. A field that has not arrived is [`Parsed::Incomplete`].

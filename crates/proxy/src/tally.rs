@@ -325,7 +325,7 @@ impl<K, V> Default for Table<K, V> {
 /// Counts equal denials and returns their total, or `None` if the table is full.
 fn count_equal(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u64) -> Option<u64> {
     let DeniedHost { host, port, proto, reason, said, programs, .. } = denied;
-    // A malformed request has one of a few texts. For any other reason, the first text stands for all.
+    // A malformed request has one of a few texts, or names a host that is none. For any other reason, the first text stands for all.
     let apart = if *reason == Reason::Malformed { said.clone() } else { String::new() };
     let entry = table.entry((host.clone(), *port, *proto, *reason, apart), || denied.clone());
     entry.map(|entry| {

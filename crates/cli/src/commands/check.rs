@@ -364,7 +364,18 @@ fn target(text: &str) -> Result<Target, Failure> {
         parsed => parsed,
     };
     parsed.map_err(|error| {
-        let failure = Failure::input(format!("`{text}` is not a target")).because(error);
+        let wrong = match error {
+            TargetError::Byte { at } => text.get(at..).and_then(|rest| rest.chars().next()),
+            _ => None,
+        };
+        let failure = Failure::input(format!("`{text}` is not a target"));
+        let failure = match wrong {
+            Some(wrong) => failure.because(format!(
+                "`{}` is in no host name, only letters, digits, `-` and `.`",
+                printable(&wrong.to_string())
+            )),
+            None => failure.because(error),
+        };
         match target_in(text) {
             Some(meant) => failure.hint(format!("probably meant: exeat check {meant}")),
             None if !text.is_ascii() => {

@@ -130,6 +130,34 @@ fn parses_connect_targets_strictly() {
     }
 }
 
+/// A name with a character that no host name has is a mistake of people: `_` is in names of containers.
+#[test]
+fn a_character_that_no_host_name_has_is_named() {
+    let connect = |asked: &str| target(&format!("CONNECT {asked} HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let plain = |url: &str| {
+        let head = format!("GET {url} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let Parsed::Head(head) = parse(head.as_bytes()) else { panic!("{head:?}") };
+        head.parse_absolute().map(|plain| plain.target.to_string())
+    };
+    assert_eq!(connect("my_db.test:443"), Err(Fault::HostByte(b'_')));
+    for url in ["http://my_db.test", "http://my_db.test:8080/x", "http://_:x@y"] {
+        let fault = if url.contains('@') { Fault::AbsoluteForm } else { Fault::HostByte(b'_') };
+        assert_eq!(plain(url), Err(fault), "{url}");
+    }
+    // A03: a character of a password stays unsaid, and one that delimits the host is no mistake in it.
+    for url in [
+        "http://user:pa^ss@a.test/",
+        "http://pa^ss/x@a.test/",
+        "http://user:pa^ss",
+        "http://[fe80::1%25eth0]/",
+        "http://*.test/",
+    ] {
+        assert_eq!(plain(url), Err(Fault::AbsoluteForm), "{url}");
+    }
+    let told = Fault::HostByte(b'_').to_string();
+    assert_eq!(told, "no host name has the character `_`: only letters, digits, `-` and `.`");
+}
+
 /// A body after CONNECT has no meaning; some clients announce that there is none.
 #[test]
 fn refuses_connect_with_a_body() {

@@ -144,6 +144,8 @@ fn parses_names_as_connect_does() {
         assert_eq!(asked, connect.map(|target| target.to_string()), "{text:?} for CONNECT");
     }
     assert_eq!(fault(&name(b"a.test", 0)), Fault::Authority);
+    assert_eq!(fault(&name(b"my_db.test", 443)), Fault::HostByte(b'_'));
+    assert_eq!(fault(&name(b"u:se^cret@a.test", 443)), Fault::Authority);
 }
 
 /// S06: the longest name is read to its end, refused for its content, and known afterwards.

@@ -152,6 +152,32 @@ async fn x06_sends_nothing_of_a_refused_request() {
     }
 }
 
+/// The caller reads which name was refused, and the stage which character: a password next to it stays unsaid.
+#[tokio::test]
+async fn a_name_with_a_wrong_character_is_named() {
+    let proxy = setup(&["allowed.test:80"]).start().await;
+    let name = format!("my_db.{}:443", "d".repeat(200));
+    for request in [
+        "GET http://my_db.test:8080/secret-path HTTP/1.1\r\nHost: my_db.test\r\n\r\n".to_owned(),
+        format!("CONNECT {name} HTTP/1.1\r\nHost: x\r\n\r\n"),
+    ] {
+        let mut client = proxy.connect(Transport::Tcp).await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        assert!(answer.contains("no host name has the character `_`"), "{answer}");
+    }
+    let ended = proxy.end().await;
+    let said = &ended.summary.denied[0].said;
+    assert_eq!(
+        said,
+        "no host name has the character `_`: only letters, digits, `-` and `.`: http://my_db.test:8080"
+    );
+    assert_eq!(ended.events("decision")[0]["host_raw"], "http://my_db.test:8080");
+    assert!(ended.summary.denied[1].said.len() < 200, "{:?}", ended.summary.denied[1]);
+    assert!(!format!("{:?}", ended.summary.denied).contains("secret"));
+}
+
 /// X08: the client follows redirects. The answer passes unchanged, nothing is sent to the other host, and a request
 /// of the client gets another decision.
 #[tokio::test]

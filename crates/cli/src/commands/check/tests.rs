@@ -32,6 +32,19 @@ fn a_target_as_people_write_it() {
 }
 
 #[test]
+fn names_the_character_that_no_host_has() {
+    for (typed, said) in [
+        ("my_db.corp.example", "`_` is in no host name, only letters, digits, `-` and `.`"),
+        ("a b", "` ` is in no host name"),
+        ("b\u{fc}cher.example", "`\u{fc}` is in no host name"),
+        ("a\u{1b}b", "`\\u{1b}` is in no host name"),
+    ] {
+        let report = target(typed).expect_err(typed).report(Paint::PLAIN);
+        assert!(report.contains(said) && !report.contains("byte "), "{report}");
+    }
+}
+
+#[test]
 fn refuses_an_invalid_target_and_suggests_the_one_probably_meant() {
     for (typed, meant) in [
         ("https://api.example.com/v1?x=y", Some("api.example.com:443")),
