@@ -13,14 +13,18 @@ use nix::fcntl::OFlag;
 
 /// Bytes of the first line of a script that the kernel reads (BINPRM_BUF_SIZE of linux/binfmts.h).
 const FIRST_LINE: u64 = 256;
+/// Bytes of a program in which linkers put its program headers and the name of its loader.
+const ELF_HEADERS: u64 = 4096;
+/// The type of the program header that names the loader (elf(5)).
+const PT_INTERP: usize = 3;
 /// Commands that only a shell has.
 const BUILTINS: &[&str] = &[
     ".", "alias", "cd", "eval", "exec", "exit", "export", "set", "shift", "source", "trap", "ulimit",
     "umask", "unset",
 ];
 
-/// Returns what to do about a command if the sandbox does not have it.
-pub(super) fn hint(command: &[OsString]) -> String {
+/// Returns what to do about a command if the sandbox does not have it. `shown` are the paths of a minimal view, empty for another view.
+pub(super) fn hint(command: &[OsString], shown: &[PathBuf]) -> String {
     if let Some(name) = assignment(command) {
         return format!("a variable is set by a flag: exeat run --env {name}=... -- COMMAND");
     }
@@ -33,7 +37,7 @@ pub(super) fn hint(command: &[OsString]) -> String {
     let Some(name) = command.first().map(Path::new) else { return NOT_SHOWN.to_owned() };
     let word = shell_word(&name.display().to_string());
     if name.as_os_str().as_bytes().contains(&b'/') {
-        return of_file(name, &word);
+        return of_file(name, &word, shown);
     }
     if BUILTINS.iter().any(|known| name.as_os_str() == *known) {
         return format!("`{word}` is a command of the shell: exeat run -- sh -c '{word} ...'");
@@ -42,7 +46,7 @@ pub(super) fn hint(command: &[OsString]) -> String {
         return format!("a file of the working directory is started as ./{word}");
     }
     match find_on_path(name) {
-        Some(at) => format!("it is {} here: {}", shell_word(&at.display().to_string()), show(&at)),
+        Some(at) => format!("it is {} here: {}", shell_word(&at.display().to_string()), show(&at, shown)),
         None => "no directory of PATH has it here either: install it, or name its file".to_owned(),
     }
 }
@@ -50,11 +54,11 @@ pub(super) fn hint(command: &[OsString]) -> String {
 const NOT_SHOWN: &str = "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named";
 
 /// Explains it for a command that is a path.
-fn of_file(path: &Path, word: &str) -> String {
+fn of_file(path: &Path, word: &str, shown: &[PathBuf]) -> String {
     if fs::metadata(path).is_err() {
         return format!("there is no {word} here either");
     }
-    let Some(line) = first_line(path) else { return show(path) };
+    let Some(line) = first_line(path) else { return show(path, shown) };
     if line.ends_with(b"\r") {
         return format!("its first line ends with a carriage return: sed -i 's/\\r$//' {word}");
     }
@@ -64,13 +68,48 @@ fn of_file(path: &Path, word: &str) -> String {
         Some(interpreter) if fs::metadata(interpreter).is_err() => {
             "its first line names a program that is not here".to_owned()
         }
-        _ => show(path),
+        _ => show(path, shown),
     }
 }
 
+/// Returns the flags that show what loads a program, if the view has the program alone. In many distributions `/lib` and `/lib64` are links
+/// into `/usr`, which `--ro /usr` does not show (file-hierarchy(7)).
+fn show_loader(path: &Path, real: &Path, shown: &[PathBuf]) -> Option<String> {
+    let has = |path: &Path| shown.iter().any(|dir| path.starts_with(dir));
+    let loader = loader(real).filter(|_| has(path))?;
+    let dirs = [loader.parent()?, Path::new("/lib")];
+    let mut missing: Vec<String> = dirs
+        .into_iter()
+        .filter(|dir| dir.is_dir() && !has(dir))
+        .map(|dir| format!("--ro {}", shell_word(&dir.display().to_string())))
+        .collect();
+    missing.dedup();
+    let loader = shell_word(&loader.display().to_string());
+    (!missing.is_empty()).then(|| format!("the view has no {loader}, which loads it: {}", missing.join(" ")))
+}
+
+/// Returns the program that loads a file: its PT_INTERP (elf(5)). Reads 64-bit little-endian files, as all targets of exeat have them.
+fn loader(path: &Path) -> Option<PathBuf> {
+    let start = start_of(path, ELF_HEADERS)?;
+    let number = |at: usize, bytes: usize| -> Option<usize> {
+        let all = start.get(at..at.checked_add(bytes)?)?.iter().rev();
+        usize::try_from(all.fold(0_u64, |sum, byte| (sum << 8) | u64::from(*byte))).ok()
+    };
+    start.strip_prefix(b"\x7fELF\x02\x01")?;
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let mut headers = (0..count).filter_map(|n| table.checked_add(n.checked_mul(size)?));
+    let at = headers.find(|at| number(*at, 4) == Some(PT_INTERP))?;
+    let (from, length) = (number(at.checked_add(8)?, 8)?, number(at.checked_add(32)?, 8)?);
+    let name = start.get(from..from.checked_add(length)?)?.strip_suffix(b"\0")?;
+    Some(PathBuf::from(OsStr::from_bytes(name))).filter(|loader| loader.is_absolute())
+}
+
 /// Returns the flag that shows the directory of a file, or the file alone in a home directory or a temporary one.
-fn show(path: &Path) -> String {
+fn show(path: &Path, view: &[PathBuf]) -> String {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    if let Some(hint) = show_loader(path, &real, view) {
+        return hint;
+    }
     let homes = [env::var_os("HOME").map(PathBuf::from), Some(env::temp_dir()), Some("/".into())];
     let is_home = |dir: &&Path| homes.iter().flatten().any(|home| home == dir);
     let shown = real.parent().filter(|dir| !is_home(dir)).unwrap_or(&real).display().to_string();
@@ -79,12 +118,17 @@ fn show(path: &Path) -> String {
 
 /// Returns what follows `#!` in the first line of a script.
 fn first_line(path: &Path) -> Option<Vec<u8>> {
+    let text = start_of(path, FIRST_LINE)?;
+    Some(text.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.to_vec())
+}
+
+fn start_of(path: &Path, most: u64) -> Option<Vec<u8>> {
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let mut text = Vec::new();
     file.metadata().ok().filter(fs::Metadata::is_file)?;
-    file.take(FIRST_LINE).read_to_end(&mut text).ok()?;
-    Some(text.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.to_vec())
+    file.take(most).read_to_end(&mut text).ok()?;
+    Some(text)
 }
 
 fn find_on_path(name: &Path) -> Option<PathBuf> {
@@ -119,7 +163,7 @@ mod tests {
 
     #[test]
     fn hints_name_the_cause() {
-        let hint = |words: &[&str]| hint(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        let hint = |words: &[&str]| hint(&words.iter().map(OsString::from).collect::<Vec<_>>(), &[]);
         // `exeat run --allow a.example b.example -- true`
         assert!(hint(&["b.example", "--", "true"]).contains("one rule for each --allow"));
         assert!(hint(&["A=1", "env"]).contains("--env A=..."));
@@ -139,6 +183,43 @@ mod tests {
             let file = dir.join("script");
             fs::write(&file, format!("{line}\necho x\n")).unwrap();
             assert!(hint(&[file.to_str().unwrap()]).contains(said), "{line}");
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// The file is in the view, so that showing it again is no help.
+    #[test]
+    fn a_loader_that_the_view_does_not_have_is_named() {
+        let dir = env::temp_dir().join(format!("exeat-loader-{}", std::process::id()));
+        fs::create_dir_all(dir.join("ld")).unwrap();
+        let name = format!("{}/ld/ld.so\0", dir.display());
+        let mut elf = b"\x7fELF\x02\x01".to_vec();
+        elf.resize(64 + 56, 0);
+        (elf[32], elf[54], elf[56]) = (64, 56, 1);
+        (elf[64], elf[64 + 8], elf[64 + 32]) = (3, 120, u8::try_from(name.len()).unwrap());
+        elf.extend_from_slice(name.as_bytes());
+        let (bin, ld) = (dir.join("bin"), dir.join("ld"));
+        fs::create_dir_all(&bin).unwrap();
+        let file = bin.join("tool");
+        fs::write(&file, &elf).unwrap();
+        let hint = |shown: &[&Path]| {
+            hint(&[file.clone().into()], &shown.iter().map(|path| path.to_path_buf()).collect::<Vec<_>>())
+        };
+        let said = hint(&[&bin]);
+        assert!(said.contains("/ld/ld.so, which loads it: --ro ") && said.contains("/ld"), "{said}");
+        for shown in [&[][..], &[ld.as_path()], &[&bin, &ld, Path::new("/lib")]] {
+            assert!(hint(shown).contains("if its view does not have it"), "{shown:?}");
+        }
+        // No bytes of a file do harm.
+        for end in 0..elf.len() {
+            fs::write(&file, &elf[..end]).unwrap();
+            assert!(!hint(&[&bin]).contains("which loads it"), "{end}");
+        }
+        for at in 6..120 {
+            let mut odd = elf.clone();
+            odd[at] = 0xff;
+            fs::write(&file, &odd).unwrap();
+            let _ = hint(&[&bin]);
         }
         fs::remove_dir_all(dir).unwrap();
     }

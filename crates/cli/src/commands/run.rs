@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
 use exeat_compose::Machine;
+use exeat_policy::file::View;
 use exeat_policy::{HostPort, Limits, Policy};
 use exeat_runner::{Ended, LineCallback, OnDenied, Outcome, Oversight, Parent, RunResult};
 use nix::unistd::Pid;
@@ -113,14 +114,17 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     for note in lost.map(|lost| lost.notes.as_slice()).unwrap_or_default() {
         stdio::line("note", note);
     }
-    let Done { outcome, doubts, llm, limits, policy, host_ports } = done?;
+    let Done { outcome, doubts, llm, limits, policy, host_ports, shown } = done?;
     for note in &outcome.notes {
         stdio::line("note", note);
     }
     if let Some(why_not) = &outcome.why_not {
         let failure = Failure::could(why_not);
-        let failure =
-            if outcome.ended == Ended::NotFound { failure.hint(not_found::hint(&command)) } else { failure };
+        let failure = if outcome.ended == Ended::NotFound {
+            failure.hint(not_found::hint(&command, &shown))
+        } else {
+            failure
+        };
         failure.report_on_stderr(outcome.ended.into(), is_json, paint);
     }
     let reason = render::reason(outcome.ended, &limits);
@@ -211,6 +215,8 @@ struct Done {
     limits: Limits,
     policy: Policy,
     host_ports: Vec<HostPort>,
+    /// The paths of a minimal view that the caller named; empty for another view.
+    shown: Vec<PathBuf>,
 }
 
 fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure> {
@@ -233,6 +239,9 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     request.stage.iter().for_each(|stage| name_stage(stage));
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
+    let files = &request.files;
+    let named = files.ro.iter().chain(&files.rw).filter(|_| files.view == View::Minimal);
+    let shown = named.map(|bind| bind.guest.clone()).collect();
     let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
     let settled = exeat_runner::settle_killed(&request);
     let planned = exeat_runner::plan(request).and_then(|mut plan| {
@@ -262,7 +271,8 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     }
     let policy = plan.policy().clone();
     plan.record_doubts(doubts.clone());
-    Ok(Done { outcome: exeat_runner::run(plan, oversight)?, doubts, llm, limits, policy, host_ports })
+    let outcome = exeat_runner::run(plan, oversight)?;
+    Ok(Done { outcome, doubts, llm, limits, policy, host_ports, shown })
 }
 
 impl From<OnDeniedWhat> for OnDenied {
