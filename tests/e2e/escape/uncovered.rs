@@ -219,6 +219,27 @@ fn tracked(cx: &Cx) {
             if goes_on { "is read-only for the stage again" } else { "the last one is in its place again" };
         done.exits(7).says(".git/config` was replaced on the host").says(what);
     }
+    // A push makes the lock file twice more within a millisecond, and removes it once.
+    let up = cx.dir().with_file_name("up.git");
+    git(cx, &["init", "-q", "--bare", up.to_str().expect("ASCII")]);
+    git(cx, &["config", "remote.up.url", up.to_str().expect("ASCII")]);
+    let commit =
+        ["-c", "user.name=a", "-c", "user.email=a@example.test", "commit", "-q", "--allow-empty", "-m1"];
+    git(cx, &commit);
+    let mut live = cx.sh(&[], "echo ready; read -r go; true").stdin_open().start();
+    live.until_prints("ready");
+    for branch in ["one", "two", "three"] {
+        git(cx, &["checkout", "-q", "-b", branch]);
+        git(cx, &["push", "-q", "-u", "up", branch]);
+        until_covered(&mut live, &config);
+        git(cx, &["config", &format!("alias.{branch}"), "status"]);
+        until_covered(&mut live, &config);
+    }
+    live.wait().exits(0);
+    let text = fs::read_to_string(&config).expect("a file");
+    let kept = ["one = status", "two = status", "three = status"].iter().filter(|line| text.contains(**line));
+    assert!(kept.count() >= 2, "a busy machine may be too late once: {text}");
+    assert!(text.contains("[branch \"three\"]"), "{text}");
 }
 
 /// Returns how many files the quarantine of a run has under this name, and the content of the first.

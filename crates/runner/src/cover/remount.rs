@@ -92,6 +92,8 @@ struct Moving {
 struct Uses {
     /// The last name of the file; `None` if that became free.
     name: Option<OsString>,
+    /// The name before, until it became free: somebody may use the file by its new name before that is known.
+    former: Option<OsString>,
     opened: u32,
     closed: u32,
     is_changed: bool,
@@ -102,7 +104,10 @@ impl Uses {
         self.opened += u32::from(touch.is_open);
         self.closed += u32::from(touch.is_close);
         self.is_changed |= touch.is_change;
-        self.name = Some(touch.name);
+        let name = Some(touch.name);
+        if self.name != name {
+            self.former = std::mem::replace(&mut self.name, name);
+        }
     }
 
     /// Returns whether its maker gave it up: a later rename would follow a write. git gives up a file if nothing changed.
@@ -502,8 +507,14 @@ impl Remounts {
             return Err(Doubt::Again);
         }
         let cover = self.covered(key)?;
-        cover.moved.clear();
+        let (rest, from) = (std::mem::take(&mut cover.moved), cover.moved_from.clone());
         (cover.state, cover.status, cover.lease) = (State::Covered, status, Some(lease));
+        // Others are the next files of that name, whose uses had been read before the rename of this one.
+        for (file, (_, name)) in rest.into_iter().zip(std::iter::repeat(from).flatten()) {
+            if let Some(uses) = self.uses.get_mut(&file) {
+                uses.name.get_or_insert(name);
+            }
+        }
         Ok(())
     }
 
@@ -668,11 +679,17 @@ impl Remounts {
             self.moving = None;
             self.new_files.insert(key, !is_made);
         } else if has(AddWatchFlags::IN_DELETE) {
-            let files = self.lose_name(&key.1);
-            self.take_moved(&key);
-            let is_given_up =
-                matches!(&files[..], [file] if self.uses.get(file).is_some_and(Uses::is_given_up));
-            if self.new_files.remove(&key).is_none() || !is_given_up {
+            let mut files = self.lose_name(&key.1);
+            files.extend(self.take_moved(&key));
+            let is_given_up = |file: &FileHandle| self.uses.get(file).is_some_and(Uses::is_given_up);
+            let given_up = files.iter().position(is_given_up).map(|at| files.swap_remove(at));
+            if given_up.is_some() {
+                // The uses of the next file of this name may have been read by now: git makes one at once.
+                for file in &files {
+                    self.uses.entry(file.clone()).or_default().name = Some(key.1.clone());
+                }
+            }
+            if self.new_files.remove(&key).is_none() || given_up.is_none() {
                 self.free(key);
             }
         } else if has(AddWatchFlags::IN_MOVED_FROM) {
@@ -686,13 +703,13 @@ impl Remounts {
 
     /// Notes that a name became free in any directory. Returns the files that had it, or got it since.
     fn lose_name(&mut self, name: &OsStr) -> Vec<FileHandle> {
-        let files = self.uses.iter_mut().filter(|(_, uses)| uses.name.as_deref() == Some(name));
-        files
-            .map(|(file, uses)| {
-                uses.name = None;
-                file.clone()
-            })
-            .collect()
+        let lose = |(file, uses): (&FileHandle, &mut Uses)| {
+            let names = [&mut uses.former, &mut uses.name];
+            let lost = names.into_iter().find(|known| known.as_deref() == Some(name))?;
+            *lost = None;
+            Some(file.clone())
+        };
+        self.uses.iter_mut().filter_map(lose).collect()
     }
 
     /// Takes the candidates from a name that was renamed over a cover, unless one was accepted since.
