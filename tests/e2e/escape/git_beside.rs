@@ -26,6 +26,7 @@ fn ran(cx: &Cx, work: &Path) -> bool {
     let mark = cx.dir().with_file_name("mark");
     let _ = fs::remove_file(&mark);
     cx.outside(["git", "status"]).cwd(work).run();
+    cx.outside(["git", "checkout", "--", "."]).cwd(work).run();
     mark.exists()
 }
 
@@ -94,7 +95,22 @@ fn passed_on(cx: &Cx) {
     let stage =
         format!("{ENV}git init -q new; git -C new commit -q --allow-empty -m 1; git add new 2>/dev/null");
     let open = "chmod 666 /proc/self/fd/9/.git/config";
-    for (before, name, command) in [(stage.as_str(), "new/.git/config", write.as_str()), ("", ".", open)] {
+    // An index that has a path that git adds to none.
+    let index = format!(
+        r##"python3 -c '
+import hashlib, struct, subprocess, os
+blob = subprocess.run(["git", "hash-object", "-w", "--stdin"], input=b"#!/bin/sh\ntouch {}\n", capture_output=True).stdout.decode().strip()
+path = b".git/hooks/post-checkout"
+entry = struct.pack(">10I", *[0] * 6, 0o100755, 0, 0, 0) + bytes.fromhex(blob) + struct.pack(">H", len(path)) + path
+entry += b"\0" * (8 - len(entry) % 8)
+data = b"DIRC" + struct.pack(">2I", 2, 1) + entry
+data += hashlib.sha1(data).digest()
+os.lseek(9, 0, 0); os.write(9, data); os.ftruncate(9, len(data))'"##,
+        cx.dir().with_file_name("mark").display()
+    );
+    for (before, name, command) in
+        [(stage.as_str(), "new/.git/config", write.as_str()), ("", ".", open), ("", ".git/index", &index)]
+    {
         for is_inside in [false, true] {
             let work = cx.dir().join(format!("{}-{is_inside}", name.len()));
             make(cx, &work);

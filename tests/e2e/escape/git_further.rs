@@ -418,6 +418,19 @@ fn kept_for_stages(cx: &Cx) {
     let cache = r#"c=$(awk '$5=="/run/exeat/cache"{print $4}' /proc/self/mountinfo); d=/run/exeat/cache; [ -n "$c" ] || { c=$PWD/../cache; d=$c; mkdir -p $d; }; rm -rf $d/e; mkdir $d/e"#;
     let stage = format!("{cache}; here=$PWD; cd $d/e; {EVIL}; ln -s $c/e/x/y/z/s $here/l");
     attack(cx, "", &stage, "cd l && git status");
+    // Through links that are no such links themselves, and among the objects, where exeat does not look.
+    let stage = format!(
+        "{cache}; here=$PWD; cd $d/e; {EVIL}; ln -s $(dirname $(dirname $c)) $here/h; ln -s h/$(basename $(dirname $c))/$(basename $c)/e/x/y/z/s $here/l"
+    );
+    attack(cx, "", &stage, "cd l && git status");
+    let stage = format!(
+        "{EVIL}; mkdir -p .git/objects/ab src/.exeat-quarantine; mv x src/.exeat-quarantine/git~1; ln -s $PWD/src/.exeat-quarantine/git~1/y/z/s .git/objects/ab/l; ln -s .git/objects/ab/l l"
+    );
+    attack(cx, "", &stage, "cd l && git status");
+    let stage = format!(
+        "{EVIL}; mkdir .exeat-quarantine; mv x .exeat-quarantine/git~1; ln -s /proc/self/cwd/.exeat-quarantine/git~1/y/z/s l"
+    );
+    attack(cx, "", &stage, "cd l && git status");
     let stage = format!(
         r#"{cache}; git init -q --bare $d/e/b; printf '#!/bin/sh\ntouch %s\n' "$MARK" > $d/e/b/hooks/pre-receive; chmod +x $d/e/b/hooks/pre-receive
         git init -q -b main new; cd new; git commit -q --allow-empty -m 1; git remote add origin $c/e/b; git config branch.main.remote origin"#

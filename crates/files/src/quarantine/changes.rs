@@ -22,7 +22,7 @@ impl Watch {
     }
 
     /// Returns whether somebody has a file open for writing at a path, or below it, as far as the kernel tells.
-    fn is_written_below(&self, path: &Path) -> bool {
+    pub(super) fn is_written_below(&self, path: &Path) -> bool {
         let mut is_written = false;
         let visited = self.visit_all(path, |_, dir, name, stat| {
             is_written |= self.has_writer(dir, name, stat).unwrap_or(false);

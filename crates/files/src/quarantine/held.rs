@@ -81,10 +81,11 @@ impl Watch {
                     found.extend(self.settle_worktree(&worktree, |_| true));
                 }
                 let place = worktree.join(GITDIR);
-                if let Some(gitdir) = gitdir_of(&self.tree, &worktree)
-                    && self.leads_astray(&worktree, &gitdir, self.had_link(&place, &gitdir))
-                {
-                    found.extend(self.settle_name(place));
+                if let Some(gitdir) = gitdir_of(&self.tree, &worktree) {
+                    let is_known = self.had_link(&place, &gitdir);
+                    found.extend(
+                        self.settle_at(&place, |_, _, _| !self.leads_astray(&worktree, &gitdir, is_known)),
+                    );
                 }
                 held.push(GitDir { path: worktree, config, is_new });
             }
@@ -178,6 +179,9 @@ impl Watch {
             let dir = open_beneath(&self.tree, worktree)?;
             let mut text = Vec::new();
             open_file(dir.as_fd(), OsStr::new("commondir"))?.take(64).read_to_end(&mut text)?;
+            if self.is_written_below(&worktree.join("commondir")) {
+                return Ok(false);
+            }
             // git cuts line feeds off at the end, and nothing else.
             let text = text.strip_suffix(b"\n").unwrap_or(&text);
             Ok::<_, io::Error>(text == COMMONDIR)

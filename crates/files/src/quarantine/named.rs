@@ -44,6 +44,7 @@ impl Watch {
         let (Some(main), Ok(below)) = (main, path.strip_prefix(work)) else { return Ok(false) };
         let original = main.join(below);
         Ok(self.is_known_repository(repository)
+            && !self.is_written_below(path)
             && !self.has_new_time(top_of(&original), &original)
             && self.content_of(path)? == self.content_of(&original)?)
     }

@@ -102,9 +102,8 @@ impl Watch {
             let gitdir = git.path.join(GITDIR);
             if self.is_changed_in(&git.path, &gitdir)
                 && let Some(to) = gitdir_of(&self.tree, &git.path)
-                && self.leads_astray(&git.path, &to, false)
             {
-                found.extend(self.settle_name(gitdir));
+                found.extend(self.settle_at(gitdir, |_, _, _| !self.leads_astray(&git.path, &to, false)));
             }
         }
         for at in &nested.others {
@@ -212,39 +211,79 @@ impl Watch {
 }
 
 impl Watch {
-    /// Returns whether a link leads into a directory that exeat keeps for stages, such as a package cache: nobody judges the repositories
-    /// there.
-    fn leads_to_own(&self, at: &Path, dir: &OwnedFd, name: &OsStr) -> bool {
+    /// Returns whether a link in a working tree leads to a place in which nobody judges the repositories: a directory that exeat keeps for
+    /// stages, such as a package cache, or one above it; a quarantine; the directory of a repository. What `/proc` leads to is another place
+    /// for each process.
+    fn leads_astray_to(&self, at: &Path, dir: &OwnedFd, name: &OsStr) -> bool {
         let Ok(to) = readlinkat(dir, name) else { return false };
         let (above, to) = (self.missing.tree.join(at), Path::new(&to));
         let place = clean(&above.join(to));
-        // `l/..` is elsewhere if `l` is a link.
+        let is_named = |place: &Path| {
+            let place = place.strip_prefix(&self.missing.tree).unwrap_or(place);
+            place.iter().any(|part| part == DIRECTORY || part.eq_ignore_ascii_case(GIT_LINK))
+                || place.starts_with("/proc") && place.iter().any(|part| part == "cwd" || part == "root")
+        };
+        if is_named(to) || is_named(&place) {
+            return true;
+        }
+        // `l/..` is elsewhere if `l` is a link, and a link can be on the way. An old one leads where it led: else another one is new.
         let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
         let is_plain = parts.all(|part| part != Component::ParentDir);
-        if is_plain && place.starts_with(&self.missing.tree) {
-            return place.iter().any(|part| part == DIRECTORY);
+        let stat = || let_in(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW));
+        if is_plain
+            && place.starts_with(&self.missing.tree)
+            && !stat().is_ok_and(|stat| self.may_have_changed(&stat))
+        {
+            return false;
         }
-        let real = above.join(name).canonicalize().unwrap_or(place);
-        self.is_of_exeat(&real)
+        match above.join(name).canonicalize() {
+            Ok(real) => is_named(&real) || self.is_of_exeat(&real) || self.is_above_exeat(&real),
+            // Another stage can make what is missing there.
+            Err(_) => !is_plain || self.is_of_exeat(&place),
+        }
     }
 
     /// Returns whether a path is in a directory that exeat keeps for stages, or in a quarantine.
     pub(super) fn is_of_exeat(&self, path: &Path) -> bool {
-        let own = self.noted.own.get_or_init(own_directories);
-        // The same directory can have several paths, by mounts.
-        let is_own =
-            |above: &Path| fs::metadata(above).is_ok_and(|meta| own.contains(&(meta.dev(), meta.ino())));
-        path.iter().any(|part| part == DIRECTORY) || path.ancestors().any(is_own)
+        path.iter().any(|part| part == DIRECTORY)
+            || path
+                .ancestors()
+                .any(|above| is_in(&self.noted.own.get_or_init(OwnDirectories::find).own, above))
+    }
+
+    fn is_above_exeat(&self, path: &Path) -> bool {
+        is_in(&self.noted.own.get_or_init(OwnDirectories::find).above, path)
     }
 }
 
-/// Returns the directories below the user's home that exeat writes to.
-fn own_directories() -> HashSet<FileId> {
-    let home = home_of(env::var_os("HOME").as_deref());
-    let named = ["XDG_CACHE_HOME", "XDG_STATE_HOME"].into_iter().filter_map(env::var_os);
-    let named = named.map(|dir| Path::new(&dir).join("exeat")).filter(|dir| dir.is_absolute());
-    let all = lists::OWN.iter().map(|dir| home.join(dir)).chain(named);
-    all.filter_map(|dir| fs::metadata(dir).ok()).map(|meta| (meta.dev(), meta.ino())).collect()
+/// The directories below the user's home that exeat writes to, and those above them. The same directory can have several paths, by
+/// mounts.
+#[derive(Debug)]
+pub(super) struct OwnDirectories {
+    own: HashSet<FileId>,
+    above: HashSet<FileId>,
+}
+
+impl OwnDirectories {
+    fn find() -> Self {
+        let home = home_of(env::var_os("HOME").as_deref());
+        let named = ["XDG_CACHE_HOME", "XDG_STATE_HOME"].into_iter().filter_map(env::var_os);
+        let named = named.map(|dir| Path::new(&dir).join("exeat")).filter(|dir| dir.is_absolute());
+        let all: Vec<PathBuf> = lists::OWN.iter().map(|dir| home.join(dir)).chain(named).collect();
+        let above = all.iter().flat_map(|dir| dir.ancestors().skip(1));
+        Self {
+            own: all.iter().filter_map(|dir| id_at(dir)).collect(),
+            above: above.filter_map(id_at).collect(),
+        }
+    }
+}
+
+fn id_at(path: &Path) -> Option<FileId> {
+    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+fn is_in(ids: &HashSet<FileId>, path: &Path) -> bool {
+    id_at(path).is_some_and(|id| ids.contains(&id))
 }
 
 impl Search<'_> {
@@ -261,7 +300,7 @@ impl Search<'_> {
                 _ if is_git => self.found.files.push(at.join(name)),
                 Some(Type::Symlink)
                     if REPOSITORIES.iter().any(|known| name == *known)
-                        || !is_in_git && self.watch.leads_to_own(at, dir, &name) =>
+                        || !is_in_git && self.watch.leads_astray_to(at, dir, &name) =>
                 {
                     self.found.links.push(at.join(name));
                 }

@@ -77,10 +77,8 @@ impl Watch {
             let is_unclear = !is_whole && name == INDEX;
             let is_known =
                 !is_unclear && (self.is_as_it_was(&below) || !self.is_changed_in(&git.path, &below));
-            if is_known {
-                continue;
-            }
             let is_wrong = match file {
+                _ if is_known => false,
                 None => true,
                 Some(file) if name == CONFLICTS => file.metadata().map_or(true, |meta| meta.len() > 0),
                 Some(file) => {
@@ -88,9 +86,7 @@ impl Watch {
                     !self.is_index_right(&file, about, search, &mut found) || is_unclear
                 }
             };
-            if is_wrong {
-                found.extend(self.settle_in(dir.as_fd(), &below, &name, |_, _, _| false));
-            }
+            found.extend(self.settle_in(dir.as_fd(), &below, &name, |_, _, _| !is_wrong));
         }
         found
     }

@@ -65,8 +65,13 @@ impl Watch {
     fn is_elsewhere(&self, git: &Path, at: &OsStr) -> bool {
         let work = git.parent().filter(|_| git.ends_with(GIT_LINK));
         // git stands in the working tree, or else in the repository.
-        let real = self.missing.tree.join(work.unwrap_or(git)).join(at).canonicalize();
-        real.is_ok_and(|real| !real.starts_with(&self.missing.tree) && !self.is_of_exeat(&real))
+        let path = self.missing.tree.join(work.unwrap_or(git)).join(at);
+        // What `/proc` leads to is another place for each process.
+        let is_of_process = ["/proc", "/dev"].iter().any(|dir| path.starts_with(dir));
+        let real = path.canonicalize();
+        !is_of_process
+            && !clean(&path).starts_with(&self.missing.tree)
+            && real.is_ok_and(|real| !real.starts_with(&self.missing.tree) && !self.is_of_exeat(&real))
     }
 
     /// Returns whether the working tree of a submodule is where git makes it: in the tree, through no link, and in no repository's

@@ -11,7 +11,7 @@ use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
 
-use super::descriptors::FileId;
+use super::nested::OwnDirectories;
 
 /// XFS_SUPER_MAGIC (statfs(2)), which nix has for glibc alone.
 pub(super) const XFS: FsType = FsType(0x5846_5342);
@@ -55,7 +55,7 @@ pub(super) struct Noted {
     /// The home directory, to which `~` leads in a configuration of git's.
     pub(super) home: OnceLock<PathBuf>,
     /// The directories that exeat itself writes to.
-    pub(super) own: OnceLock<HashSet<FileId>>,
+    pub(super) own: OnceLock<OwnDirectories>,
 }
 
 /// Returns the kind of file system that a tree is in.
