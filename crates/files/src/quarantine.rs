@@ -40,6 +40,7 @@ mod modes;
 mod modules;
 mod named;
 mod nested;
+mod own;
 mod paths;
 mod plain;
 mod pointers;

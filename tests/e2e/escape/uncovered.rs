@@ -16,7 +16,8 @@ use nix::sys::signal::{Signal, kill};
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b11_a_file_that_the_host_replaces", replaced);
     list.matrix("escape::b11_covers_again_what_the_host_replaces", covered_again);
-    list.users("escape::b11_goes_on_where_the_host_sets_what_a_branch_follows", tracked);
+    // How soon a cover stands is what it is about.
+    list.alone("escape::b11_goes_on_where_the_host_sets_what_a_branch_follows", tracked);
     list.users("escape::b11_goes_on_with_the_last_file_where_the_next_may_be_the_stage_s", put_back);
     list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
     list.matrix("escape::b11_knows_the_stage_s_hand_in_what_the_host_writes", written_beside);
@@ -173,7 +174,7 @@ fn covered_again(cx: &Cx) {
 fn tracked(cx: &Cx) {
     git(cx, &["init", "-q", "-b", "main", "."]);
     git(cx, &["config", "remote.origin.url", "https://git.test/a.git"]);
-    let (config, next) = (cx.dir().join(".git/config"), cx.dir().join("next"));
+    let config = cx.dir().join(".git/config");
     let fake = ["remote.origin.url", "https://evil.test/a.git"];
     for (settings, goes_on) in [
         ([["branch.main.remote", "origin"], ["branch.main.merge", "refs/heads/main"]], true),
@@ -182,42 +183,8 @@ fn tracked(cx: &Cx) {
         ([["branch.main.remote", "https://evil.test/"], ["branch.main.rebase", "false"]], false),
         ([fake, ["branch.main.remote", "origin"]], false),
     ] {
-        // Copied in advance: the helper stops only for a limited time.
-        fs::copy(&config, &next).expect("a file");
-        let texts = settings.map(|[key, value]| {
-            git(cx, &["config", "--file", "next", key, value]);
-            fs::read(&next).expect("a file")
-        });
-        let script = "echo ready; read -r go; echo evil >>.git/config || exit 7";
-        let mut live = cx.sh(&[], script).stdin_open().start();
-        live.until_prints("ready");
-        let helper = live.pids("sandbox-inside")[0];
-        kill(helper, Signal::SIGSTOP).expect("a signal");
-        for text in texts {
-            let lock = cx.dir().join(".git/config.lock");
-            fs::write(&lock, text).expect("a file");
-            cx.bench().give(&lock, cx.is_root());
-            fs::rename(&lock, &config).expect("a rename");
-        }
-        kill(helper, Signal::SIGCONT).expect("a signal");
-        if !goes_on {
-            let [key, value] = settings[1];
-            let last = format!("{} = {value}", key.rsplit('.').next().expect("a key"));
-            wait_for(Duration::from_secs(10), "the last file", || {
-                (live.ended() || fs::read_to_string(&config).is_ok_and(|text| !text.contains(&last)))
-                    .then_some(())
-            });
-        }
-        until_covered(&mut live, &config);
-        assert!(!live.ended(), "{settings:?}");
-        let done = live.wait();
-        let text = fs::read_to_string(&config).expect("a file");
-        let [key, value] = settings[1];
-        let last = format!("{} = {value}", key.rsplit('.').next().expect("a key"));
-        assert_eq!(text.contains(&last), goes_on, "{settings:?}: {text}");
-        let what =
-            if goes_on { "is read-only for the stage again" } else { "the last one is in its place again" };
-        done.exits(7).says(".git/config` was replaced on the host").says(what);
+        // On a busy machine the run may end, or the stage's text be moved, which is safe.
+        assert!((0..4).any(|_| try_tracked(cx, settings, goes_on)), "{settings:?}");
     }
     // A push makes the lock file twice more within a millisecond, and removes it once.
     let up = cx.dir().with_file_name("up.git");
@@ -226,20 +193,66 @@ fn tracked(cx: &Cx) {
     let commit =
         ["-c", "user.name=a", "-c", "user.email=a@example.test", "commit", "-q", "--allow-empty", "-m1"];
     git(cx, &commit);
-    let mut live = cx.sh(&[], "echo ready; read -r go; true").stdin_open().start();
-    live.until_prints("ready");
-    for branch in ["one", "two", "three"] {
+    let branches = ["one", "two", "three", "four", "five", "six"];
+    let is_kept = |branch: &&str| {
+        let mut live = cx.sh(&[], "echo ready; read -r go; true").stdin_open().start();
+        live.until_prints("ready");
         git(cx, &["checkout", "-q", "-b", branch]);
         git(cx, &["push", "-q", "-u", "up", branch]);
-        until_covered(&mut live, &config);
         git(cx, &["config", &format!("alias.{branch}"), "status"]);
         until_covered(&mut live, &config);
+        live.wait();
+        fs::read_to_string(&config).expect("a file").contains(&format!("{branch} = status"))
+    };
+    let kept = branches.iter().filter(|branch| is_kept(branch)).count();
+    assert!(kept >= 4, "{kept} of {}", branches.len());
+}
+
+/// Replaces the configuration by two files before either is covered. Returns whether the run goes on as it should.
+fn try_tracked(cx: &Cx, settings: [[&str; 2]; 2], goes_on: bool) -> bool {
+    let (config, next) = (cx.dir().join(".git/config"), cx.dir().join("next"));
+    // Copied in advance: the helper stops only for a limited time.
+    fs::copy(&config, &next).expect("a file");
+    let texts = settings.map(|[key, value]| {
+        git(cx, &["config", "--file", "next", key, value]);
+        fs::read(&next).expect("a file")
+    });
+    let script = "echo ready; read -r go; echo evil >>.git/config || exit 7";
+    let mut live = cx.sh(&[], script).stdin_open().start();
+    live.until_prints("ready");
+    let helper = live.pids("sandbox-inside")[0];
+    kill(helper, Signal::SIGSTOP).expect("a signal");
+    for text in texts {
+        let lock = cx.dir().join(".git/config.lock");
+        fs::write(&lock, text).expect("a file");
+        cx.bench().give(&lock, cx.is_root());
+        fs::rename(&lock, &config).expect("a rename");
     }
-    live.wait().exits(0);
+    kill(helper, Signal::SIGCONT).expect("a signal");
+    if !goes_on {
+        let [key, value] = settings[1];
+        let last = format!("{} = {value}", key.rsplit('.').next().expect("a key"));
+        wait_for(Duration::from_secs(10), "the last file", || {
+            (live.ended() || fs::read_to_string(&config).is_ok_and(|text| !text.contains(&last)))
+                .then_some(())
+        });
+    }
+    until_covered(&mut live, &config);
+    let has_ended = live.ended();
+    let done = live.wait();
     let text = fs::read_to_string(&config).expect("a file");
-    let kept = ["one = status", "two = status", "three = status"].iter().filter(|line| text.contains(**line));
-    assert!(kept.count() >= 2, "a busy machine may be too late once: {text}");
-    assert!(text.contains("[branch \"three\"]"), "{text}");
+    let [key, value] = settings[1];
+    let last = format!("{} = {value}", key.rsplit('.').next().expect("a key"));
+    let is_evil = text.lines().any(|line| line == "evil") || !goes_on && text.contains(&last);
+    assert!(!is_evil, "{settings:?}: {text}");
+    if has_ended || done.code != Some(7) || goes_on && !text.contains(&last) {
+        return false;
+    }
+    assert_eq!(text.contains(&last), goes_on, "{settings:?}: {text}");
+    let what =
+        if goes_on { "is read-only for the stage again" } else { "the last one is in its place again" };
+    done.exits(7).says(".git/config` was replaced on the host").says(what);
+    true
 }
 
 /// Returns how many files the quarantine of a run has under this name, and the content of the first.

@@ -323,7 +323,8 @@ mod tests {
     fn list_left(watch: &Watch) -> Vec<(PathBuf, String)> {
         let found = finish([watch]);
         assert!(found.closed.is_empty());
-        found.named.into_iter().map(|it| (it.path, it.moved.unwrap_err().to_string())).collect()
+        // A link to a directory above exeat's own is moved besides.
+        found.named.into_iter().filter_map(|it| Some((it.path, it.moved.err()?.to_string()))).collect()
     }
 
     #[test]

@@ -2,13 +2,10 @@
 //! commit or an index names it as a submodule. Which do is for stages to say, so all are searched for.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashSet};
-use std::env;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Type;
@@ -16,16 +13,15 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 
-use super::descriptors::{FileId, PATH_MAX, entries, kind, let_in, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own, path_in_git_file};
 use super::named::{repository_at, repository_of, top_of};
+use super::own::OwnDirectories;
 use super::pointers::Pointer;
 use super::store::{DIRECTORY, is_of_runs};
 use super::{Leftover, Missing, Watch, is_open_repository};
-use crate::lists;
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
-use crate::users::home_of;
 use crate::walk::clean;
 
 /// Directories that are opened in one tree, and names in these: about two seconds.
@@ -237,7 +233,7 @@ impl Watch {
             return false;
         }
         match above.join(name).canonicalize() {
-            Ok(real) => is_named(&real) || self.is_of_exeat(&real) || self.is_above_exeat(&real),
+            Ok(real) => is_named(&real) || self.is_of_exeat(&real) || self.own_directories().are_below(&real),
             // Another stage can make what is missing there.
             Err(_) => !is_plain || self.is_of_exeat(&place),
         }
@@ -245,45 +241,12 @@ impl Watch {
 
     /// Returns whether a path is in a directory that exeat keeps for stages, or in a quarantine.
     pub(super) fn is_of_exeat(&self, path: &Path) -> bool {
-        path.iter().any(|part| part == DIRECTORY)
-            || path
-                .ancestors()
-                .any(|above| is_in(&self.noted.own.get_or_init(OwnDirectories::find).own, above))
+        path.iter().any(|part| part == DIRECTORY) || self.own_directories().contain(path)
     }
 
-    fn is_above_exeat(&self, path: &Path) -> bool {
-        is_in(&self.noted.own.get_or_init(OwnDirectories::find).above, path)
+    fn own_directories(&self) -> &OwnDirectories {
+        self.noted.own.get_or_init(OwnDirectories::find)
     }
-}
-
-/// The directories below the user's home that exeat writes to, and those above them. The same directory can have several paths, by
-/// mounts.
-#[derive(Debug)]
-pub(super) struct OwnDirectories {
-    own: HashSet<FileId>,
-    above: HashSet<FileId>,
-}
-
-impl OwnDirectories {
-    fn find() -> Self {
-        let home = home_of(env::var_os("HOME").as_deref());
-        let named = ["XDG_CACHE_HOME", "XDG_STATE_HOME"].into_iter().filter_map(env::var_os);
-        let named = named.map(|dir| Path::new(&dir).join("exeat")).filter(|dir| dir.is_absolute());
-        let all: Vec<PathBuf> = lists::OWN.iter().map(|dir| home.join(dir)).chain(named).collect();
-        let above = all.iter().flat_map(|dir| dir.ancestors().skip(1));
-        Self {
-            own: all.iter().filter_map(|dir| id_at(dir)).collect(),
-            above: above.filter_map(id_at).collect(),
-        }
-    }
-}
-
-fn id_at(path: &Path) -> Option<FileId> {
-    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
-}
-
-fn is_in(ids: &HashSet<FileId>, path: &Path) -> bool {
-    id_at(path).is_some_and(|id| ids.contains(&id))
 }
 
 impl Search<'_> {

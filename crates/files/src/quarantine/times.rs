@@ -11,7 +11,7 @@ use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
 
-use super::nested::OwnDirectories;
+use super::own::OwnDirectories;
 
 /// XFS_SUPER_MAGIC (statfs(2)), which nix has for glibc alone.
 pub(super) const XFS: FsType = FsType(0x5846_5342);
