@@ -236,12 +236,16 @@ impl Covers {
         let (process, mut remounts) =
             Remounts::new(offer, replaceable(planned), stub_places.iter().cloned(), watches);
         let mut not_held = Vec::new();
+        // A run that was killed left it, and it was there when the mounts were planned.
+        let is_planned = |stub: &Path| {
+            planned.iter().any(|mount| matches!(mount, Mount::ReadOnly { host, .. } if host == stub))
+        };
         for (host, id) in stubs {
             let is_held = remounts.as_mut().is_ok_and(|remounts| remounts.is_covered(host, *id));
             let its_places = stub_places.iter().filter(|(stub, _)| stub == host);
             if is_held {
                 places.extend(its_places.map(|(_, at)| at.as_os_str().to_owned()));
-            } else if its_places.count() > 0 {
+            } else if its_places.count() > 0 && !is_planned(host) {
                 not_held.push(host.clone());
             }
         }

@@ -18,7 +18,12 @@ pub(crate) fn moved_lines(found: &[Leftover]) -> Vec<String> {
             runs.entry(run).or_default().push(path);
         }
     }
-    let line = |(run, paths): (&str, Vec<&Path>)| match deleted(paths) {
+    let line = |(run, paths): (&str, Vec<&Path>)| match deleted(paths.clone()) {
+        _ if paths.iter().all(|path| path.symlink_metadata().is_ok()) => {
+            format!(
+                "something has the place of what the run {run} moved: compare the two, and take what you need"
+            )
+        }
         Some(names) => format!(
             "git tracks {names} and takes that for deleted now: a commit would record it so, such as `git commit -a`; \
              `exeat state restore {run}` gives back what was moved"

@@ -102,6 +102,7 @@ fn killed(cx: &Cx) {
         let said = done.stderr();
         let settled = said.contains("was killed before its end: what its stage had left was moved aside now");
         if settled {
+            assert!(!said.contains("could not be held"), "{done:?}");
             let left: Vec<_> = names.iter().chain(&[".vscode"]).filter(|name| is_there(name)).collect();
             assert!(left.is_empty(), "{left:?} in place: {done:?}");
             assert!(!done.stdout().contains(".vscode"), "the next stage has met it: {done:?}");
