@@ -101,7 +101,7 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Run")]
     pub(crate) end_with_parent: bool,
 
-    /// No summary at the end, and one line at most if exeat ends the run
+    /// No summary at the end: only what was moved, and one line if exeat ends the run
     #[arg(short, long, help_heading = "Run")]
     pub(crate) quiet: bool,
 
