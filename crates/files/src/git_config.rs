@@ -155,7 +155,7 @@ pub(crate) enum Place<'a> {
 /// Returns whether git reads all of a configuration, and each of its keys is one of [`PLAIN`]. `may_name` accepts places.
 pub(crate) fn is_plain(text: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> bool {
     let mut is_plain = !text.contains(&0);
-    let is_whole = each_entry(text, |Section { name: section, has_option }, key, value| {
+    let is_whole = each_entry(text, |Section { name: section, has_option, .. }, key, value| {
         // git hands the names of remotes and branches to other commands of git.
         let is_tags = key == "tagopt" && value.is_some_and(|value| TAGS.contains(&value));
         let is_option = *has_option || value.is_some_and(|value| value.starts_with(b"-") && !is_tags);
@@ -219,8 +219,20 @@ pub(crate) fn settings(text: &[u8]) -> Vec<Setting> {
 struct Section {
     /// Its name in lower case, without a subsection.
     name: String,
+    has_subsection: bool,
     /// Whether the name of its subsection begins as an option does.
     has_option: bool,
+}
+
+/// Returns the last value of a key in a section without a subsection, which is the one that git takes.
+pub(crate) fn last_value(text: &[u8], section: &str, key: &str) -> Option<Vec<u8>> {
+    let mut last = None;
+    each_entry(text, |it, name, value| {
+        if it.name == section && !it.has_subsection && name == key {
+            last = value.map(<[u8]>::to_vec);
+        }
+    });
+    last
 }
 
 /// Visits the entries of a file, in order: the section, the key, and the value where there is one. Returns whether git would read all of
@@ -351,10 +363,13 @@ fn header(text: &[u8]) -> Option<(Section, &[u8])> {
             b']' if !is_quoted => {
                 let mut parts = text.get(1..at)?.splitn(2, |byte| b" \t\r.\"".contains(byte));
                 let name = String::from_utf8_lossy(parts.next().unwrap_or_default()).to_ascii_lowercase();
-                let more = parts.next().unwrap_or_default();
+                let more = parts.next();
+                let has_subsection = more.is_some();
+                let more = more.unwrap_or_default();
                 // A backslash may hide it.
                 let first = more.iter().find(|byte| !b" \t\r.\"\\".contains(byte));
-                return Some((Section { name, has_option: first == Some(&b'-') }, text.get(at + 1..)?));
+                let section = Section { name, has_subsection, has_option: first == Some(&b'-') };
+                return Some((section, text.get(at + 1..)?));
             }
             _ => {}
         }

@@ -405,7 +405,9 @@ impl Watch {
             // The tree is a single file.
             Err(Errno::ENOTDIR) => Ok(false),
             stat => stat.map(|stat| {
-                let may_stay = may(dir, last, &stat) && !self.has_writer(dir, last, &stat).unwrap_or(true);
+                let may_stay = may(dir, last, &stat)
+                    && !self.has_new_name(&stat)
+                    && !self.has_writer(dir, last, &stat).unwrap_or(true);
                 let is_stub = || crate::stubs::is_stub(below, dir, last, &self.keeper);
                 !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, &stat)
             }),

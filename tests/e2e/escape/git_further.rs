@@ -327,6 +327,7 @@ fn two_stages(cx: &Cx, make: &str, stages: [&str; 2], host: &str) {
     );
     for is_inside in [false, true] {
         let work = cx.dir().join(if is_inside { "inside" } else { "outside" });
+        let _ = fs::remove_dir_all(&work);
         cx.outside(["mkdir", work.to_str().expect("ASCII")]).run().exits(0);
         cx.outside(["bash", "-ec", &format!("{env}{make}")]).cwd(&work).run().exits(0);
         for stage in stages {
@@ -427,6 +428,12 @@ fn kept_for_stages(cx: &Cx) {
         "{EVIL}; mkdir -p .git/objects/ab src/.exeat-quarantine; mv x src/.exeat-quarantine/git~1; ln -s $PWD/src/.exeat-quarantine/git~1/y/z/s .git/objects/ab/l; ln -s .git/objects/ab/l l"
     );
     attack(cx, "", &stage, "cd l && git status");
+    for link in ["/dev/fd/../cwd", "L/cwd"] {
+        let stage = format!(
+            "{cache}; here=$PWD; cd $d/e; {EVIL}; cd $here; ln -s /proc/self L; ln -s {link}/$(realpath -m --relative-to $here $c/e/x/y/z/s) l"
+        );
+        attack(cx, "", &stage, "cd l && git status");
+    }
     let stage = format!(
         "{EVIL}; mkdir .exeat-quarantine; mv x .exeat-quarantine/git~1; ln -s /proc/self/cwd/.exeat-quarantine/git~1/y/z/s l"
     );
@@ -466,6 +473,15 @@ fn new_top(cx: &Cx) {
 
 /// One stage makes a directory another working tree of the caller's repository, and a later one makes what the configuration names there.
 fn second_tree(cx: &Cx) {
+    // By a second name a later stage writes to a file, and has only that name in its tree.
+    let make = "git init -q -b main; mkdir -p lib a/b/c/r; cd a/b/c/r; git init -q; git commit -q --allow-empty -m 1; echo true > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; sleep 3";
+    for (name, change) in [
+        ("config", r#"printf '[core]\nfsmonitor = touch %s;false\n' "$MARK" > lib/n"#),
+        ("hooks/pre-commit", r#"printf '#!/bin/sh\ntouch %s\n' "$MARK" > lib/n"#),
+    ] {
+        let link = format!("ln a/b/c/r/.git/{name} lib/n");
+        two_stages(cx, make, [&link, change], "cd a/b/c/r; git status; git commit --allow-empty -m x");
+    }
     let make = "git init -q -b main; git commit -q --allow-empty -m 1; git config core.hooksPath hk";
     let link = "mkdir -p a/b/c/d; echo gitdir: $PWD/.git > a/b/c/d/.git";
     let hook = r#"cd a/b/c/d; mkdir hk; printf '#!/bin/sh\ntouch %s\n' "$MARK" > hk/pre-commit; chmod +x hk/pre-commit"#;

@@ -31,6 +31,11 @@ impl Watch {
         is_written && visited.is_ok()
     }
 
+    /// Returns whether a file may have got a second name during the run, by which a later stage could write to it.
+    pub(super) fn has_new_name(&self, stat: &FileStat) -> bool {
+        kind(stat) == SFlag::S_IFREG && stat.st_nlink != 1 && self.may_have_changed(stat)
+    }
+
     /// Returns whether somebody has a file open for writing. No process of this stage is left, but it may have passed the descriptor on to
     /// the stage of another run (unix(7), `SCM_RIGHTS`), or renamed a file that the other stage had opened.
     ///

@@ -179,15 +179,16 @@ impl Watch {
             let dir = open_beneath(&self.tree, worktree)?;
             let mut text = Vec::new();
             open_file(dir.as_fd(), OsStr::new("commondir"))?.take(64).read_to_end(&mut text)?;
-            if self.is_written_below(&worktree.join("commondir")) {
-                return Ok(false);
-            }
             // git cuts line feeds off at the end, and nothing else.
             let text = text.strip_suffix(b"\n").unwrap_or(&text);
             Ok::<_, io::Error>(text == COMMONDIR)
         };
+        let common = worktree.join("commondir");
+        let is_reached = || {
+            self.is_written_below(&common) || self.stat(&common).is_ok_and(|stat| self.has_new_name(&stat))
+        };
         // Without a `commondir`, git treats it as a complete repository.
-        if !is_usual().unwrap_or(false) && !self.is_as_it_was(&worktree.join("commondir")) {
+        if is_reached() || !is_usual().unwrap_or(false) && !self.is_as_it_was(&common) {
             return self.settle_obeyed(worktree, is_new);
         }
         let config = worktree.join(CONFIG);

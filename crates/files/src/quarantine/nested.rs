@@ -19,7 +19,7 @@ use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own, path_in
 use super::named::{repository_at, repository_of, top_of};
 use super::own::OwnDirectories;
 use super::pointers::Pointer;
-use super::store::{DIRECTORY, is_of_runs};
+use super::store::{DIRECTORY, RUNS};
 use super::{Leftover, Missing, Watch, is_open_repository};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
 use crate::walk::clean;
@@ -214,12 +214,21 @@ impl Watch {
         let Ok(to) = readlinkat(dir, name) else { return false };
         let (above, to) = (self.missing.tree.join(at), Path::new(&to));
         let place = clean(&above.join(to));
+        let is_of_process = |place: &Path| ["/proc", "/dev/fd"].iter().any(|dir| place.starts_with(dir));
         let is_named = |place: &Path| {
             let place = place.strip_prefix(&self.missing.tree).unwrap_or(place);
             place.iter().any(|part| part == DIRECTORY || part.eq_ignore_ascii_case(GIT_LINK))
-                || place.starts_with("/proc") && place.iter().any(|part| part == "cwd" || part == "root")
         };
-        if is_named(to) || is_named(&place) {
+        // git-annex has a link for each file. Nobody enters a file.
+        let is_file = || above.join(name).metadata().is_ok_and(|meta| !meta.is_dir());
+        if is_annexed(&place) && !above.join(name).is_dir() {
+            return false;
+        }
+        // A file such as `/proc/mounts` is the same kind of thing for each process.
+        let is_fixed = |part: &OsStr| part != ".." && part != "cwd" && part != "root";
+        let is_of_each =
+            (is_of_process(to) || is_of_process(&place)) && !(is_file() && to.iter().all(is_fixed));
+        if is_named(to) || is_named(&place) || is_of_each {
             return true;
         }
         // `l/..` is elsewhere if `l` is a link, and a link can be on the way. An old one leads where it led: else another one is new.
@@ -233,9 +242,14 @@ impl Watch {
             return false;
         }
         match above.join(name).canonicalize() {
-            Ok(real) => is_named(&real) || self.is_of_exeat(&real) || self.own_directories().are_below(&real),
+            Ok(real) => {
+                is_named(&real)
+                    || is_of_process(&real) && !is_file()
+                    || self.is_of_exeat(&real)
+                    || self.own_directories().are_below(&real)
+            }
             // Another stage can make what is missing there.
-            Err(_) => !is_plain || self.is_of_exeat(&place),
+            Err(_) => !is_plain || self.is_of_exeat(&place) || self.own_directories().are_below(&place),
         }
     }
 
@@ -247,6 +261,15 @@ impl Watch {
     fn own_directories(&self) -> &OwnDirectories {
         self.noted.own.get_or_init(OwnDirectories::find)
     }
+}
+
+/// Returns whether a path is that of a file of git-annex: `.git/annex/objects/../../KEY/KEY`.
+fn is_annexed(path: &Path) -> bool {
+    let mut parts = path.iter().rev();
+    let (key, dir) = (parts.next(), parts.next());
+    let above: Vec<_> = parts.skip(2).take(3).collect();
+    let is_key = |key: &OsStr| key.as_encoded_bytes().windows(2).any(|two| two == b"--");
+    key == dir && key.is_some_and(is_key) && above == ["objects", "annex", GIT_LINK]
 }
 
 impl Search<'_> {
@@ -290,7 +313,7 @@ impl Search<'_> {
             } else if is_in_git {
                 !(holds_own && is_gits_own(&name)) || name == WORKTREES
             } else {
-                !is_of_runs(at, &name) && !self.is_leaf(dir.as_fd(), &name)
+                !self.is_moved(at, dir, &name) && !self.is_leaf(dir.as_fd(), &name)
             };
             if is_searched {
                 self.next.push(at.join(name));
@@ -310,6 +333,14 @@ impl Search<'_> {
     /// Returns whether what is obeyed in a directory was there at the start, and is read-only for the stage.
     fn is_covered(&self, at: &Path) -> bool {
         self.watch.missing.covered.iter().any(|covered| Path::new(covered).starts_with(at))
+    }
+
+    /// Returns whether a directory has what exeat has moved. git enters nothing there.
+    fn is_moved(&self, at: &Path, dir: &OwnedFd, name: &OsStr) -> bool {
+        let tree = &self.watch.missing.tree;
+        name == RUNS
+            && at.ends_with(DIRECTORY)
+            && self.watch.keeper.has_made_at(&tree.join(at), tree, dir.as_fd())
     }
 
     /// Returns whether there is nothing to find in a directory. That is so in most of a tree: they are not opened.

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -17,6 +17,7 @@ use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
 use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
+use crate::git_config::last_value;
 use crate::index::{HASHES, IndexRoom, check_entries};
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
@@ -150,20 +151,13 @@ impl Watch {
             let file = open_file(open_beneath(&self.tree, &git.config)?.as_fd(), OsStr::new("config"))?;
             let mut text = Vec::new();
             file.take(CONFIG).read_to_end(&mut text)?;
-            Ok::<_, io::Error>(String::from_utf8_lossy(&text).into_owned())
+            Ok::<_, io::Error>(text)
         };
         let text = read().unwrap_or_default();
-        let settings = text.lines().filter_map(|line| line.split_once('='));
-        let settings = settings.map(|(key, value)| (key.trim().to_ascii_lowercase(), value.trim()));
-        let [mut hash, sha256] = HASHES;
-        let mut place = None;
-        for (key, value) in settings {
-            if key == "objectformat" && value.eq_ignore_ascii_case("sha256") {
-                hash = sha256;
-            } else if key == "worktree" {
-                place = Some(value.to_owned());
-            }
-        }
+        let [sha1, sha256] = HASHES;
+        let is_sha256 = last_value(&text, "extensions", "objectformat").is_some_and(|it| it == b"sha256");
+        let hash = if is_sha256 { sha256 } else { sha1 };
+        let place = last_value(&text, "core", "worktree").map(OsString::from_vec);
         let tree = &self.missing.tree;
         let below = |path: PathBuf| clean(&path).strip_prefix(tree).ok().map(Path::to_path_buf);
         let work = if git.path != git.config {
@@ -244,6 +238,30 @@ mod tests {
         assert_eq!(settled(3), 0, "every name was read");
         assert_eq!(settled(2), 1, "a name more");
         assert!(!root.join(".git/index").exists());
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// An index can be read with hashes of both lengths, and names other paths then.
+    #[test]
+    fn b14_an_index_is_read_with_the_hash_that_git_takes() {
+        let root = std::env::temp_dir().join(format!("hash-{}", std::process::id()));
+        fs::create_dir_all(root.join(".git")).unwrap();
+        let missing = Missing { tree: root.clone(), ..Missing::default() };
+        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
+        for (text, hash) in [
+            ("", 20),
+            ("[extensions]\nobjectFormat = sha256\n", 32),
+            ("[extensions] objectformat = \"sha256\" ; comment\n", 32),
+            ("[extensions]\nobjectformat = sha256\nobjectformat = sha1\n", 20),
+            ("[extensions]\nobjectformat = sha1\n[Extensions]\nobjectformat = sha256\n", 32),
+            ("[advice]\nobjectformat = sha256\n", 20),
+            ("[extensions \"x\"]\nobjectformat = sha256\n", 20),
+            ("[user]\nname = \"a\\\nobjectformat = sha256\"\n", 20),
+        ] {
+            fs::write(root.join(".git/config"), text).unwrap();
+            assert_eq!(watch.about(&git).hash, hash, "{text}");
+        }
         fs::remove_dir_all(root).unwrap();
     }
 

@@ -13,6 +13,7 @@ use super::Watch;
 use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
 use super::git_names::MODULES;
 use super::modules::path_in_git_file;
+use super::store::DIRECTORY;
 use crate::git_config::{self, Place};
 use crate::protected::{GIT, GIT_LINK};
 use crate::walk::clean;
@@ -85,7 +86,7 @@ impl Watch {
         let place = clean(&tree.join(git).join(to));
         let is_in_tree = place.strip_prefix(tree).is_ok_and(|below| {
             !below.as_os_str().is_empty()
-                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK))
+                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
                 && open_beneath(&self.tree, below)
                     .is_ok_and(|dir| leads_back(dir.as_fd(), &place, &tree.join(git)).unwrap_or(false))
         });

@@ -29,10 +29,6 @@ pub const DIRECTORY: &str = ".exeat-quarantine";
 /// The directory in it that has those of the runs. git takes no path through a directory of this name (`is_ntfs_dotgit` of its
 /// path.c), so no index and no commit makes what stages made there a submodule.
 pub(super) const RUNS: &str = "git~1";
-/// Returns whether a name in a directory is [`RUNS`]. git enters nothing in it.
-pub(super) fn is_of_runs(at: &Path, name: &OsStr) -> bool {
-    name == RUNS && at.ends_with(DIRECTORY)
-}
 /// Whether a name in a tree is that of its [`DIRECTORY`], or of one that was moved out of the way.
 #[must_use]
 pub fn is_directory_name(name: &OsStr) -> bool {
@@ -228,6 +224,13 @@ impl Keeper {
     /// aside goes into a new directory of it.
     fn has_made(&self, id: DirectoryId) -> bool {
         self.manifests().is_none_or(|dir| known(&dir).iter().any(|known| known.made == Some(id)))
+    }
+
+    /// Whether exeat has made the directory at this path of the host. Without a list it counts as made at the top of the tree.
+    pub(super) fn has_made_at(&self, path: &Path, tree: &Path, dir: BorrowedFd<'_>) -> bool {
+        let Some(manifests) = self.manifests() else { return path == tree.join(DIRECTORY) };
+        let Ok(id) = DirectoryId::read(dir) else { return false };
+        known(&manifests).iter().any(|known| known.path == path && known.made == Some(id))
     }
 
     /// Hides a directory from the stages of later runs.

@@ -119,7 +119,8 @@ impl Watch {
         }
         let is_file = kind(stat) == SFlag::S_IFREG;
         let is_small = u64::try_from(stat.st_size).is_ok_and(|size| size < *bytes);
-        if is_file && is_small {
+        // By a second name it could be written later: the time tells whether that is new.
+        if is_file && is_small && stat.st_nlink == 1 {
             let mut text = Vec::new();
             *bytes -= open_file(dir, name)?.take(*bytes).read_to_end(&mut text)? as u64;
             if *bytes > 0 {
