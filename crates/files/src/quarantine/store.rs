@@ -226,11 +226,13 @@ impl Keeper {
         self.manifests().is_none_or(|dir| known(&dir).iter().any(|known| known.made == Some(id)))
     }
 
-    /// Whether exeat has made the directory at this path of the host. Without a list it counts as made at the top of the tree.
+    /// Whether exeat has made this directory, and it is where it was made; a mount can show it elsewhere, too. Without a list one at the
+    /// top of the tree counts.
     pub(super) fn has_made_at(&self, path: &Path, tree: &Path, dir: BorrowedFd<'_>) -> bool {
         let Some(manifests) = self.manifests() else { return path == tree.join(DIRECTORY) };
-        let Ok(id) = DirectoryId::read(dir) else { return false };
-        known(&manifests).iter().any(|known| known.path == path && known.made == Some(id))
+        let id_at = |path: &Path| DirectoryId::read(File::open(path).ok()?.as_fd()).ok();
+        let id = DirectoryId::read(dir).ok();
+        known(&manifests).iter().any(|known| id.is_some() && known.made == id && id_at(&known.path) == id)
     }
 
     /// Hides a directory from the stages of later runs.
