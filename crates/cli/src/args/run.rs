@@ -101,7 +101,7 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Run")]
     pub(crate) end_with_parent: bool,
 
-    /// No summary at the end: only what was moved, and one line if exeat ends the run
+    /// No summary at the end, only what was moved and why exeat ended it
     #[arg(short, long, help_heading = "Run")]
     pub(crate) quiet: bool,
 
