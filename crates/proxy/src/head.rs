@@ -366,8 +366,8 @@ impl Head<'_> {
     }
 }
 
-/// Returns the byte that no host name has, if it stands in the host of a target and not in what may be a password: in front of an `@`, or
-/// behind a colon. Delimiters of URIs (RFC 3986 section 2.2) and `%` are no part of a name, but show another form.
+/// Returns the byte that no host name has, if it is in the host of a target. What comes before an `@` or after a colon may be a password.
+/// Delimiters of URIs (RFC 3986 section 2.2) and `%` mean that the target has another form.
 pub(crate) fn wrong_byte(target: &[u8], error: &TargetError) -> Option<u8> {
     let TargetError::Byte { at } = error else { return None };
     let byte = *target.get(*at)?;

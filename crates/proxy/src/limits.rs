@@ -181,7 +181,7 @@ pub const PROGRAMS: usize = 4;
 /// The terminal shows ten at the end of a run.
 pub const TALLY: usize = 1024;
 
-/// Characters of a name in the summary that is no host name.
+/// The longest invalid host name in the summary, in characters.
 pub const WRONG_NAME: usize = 80;
 
 /// Distinct targets that are counted as reached, and their hosts. Beyond it the count no longer grows.

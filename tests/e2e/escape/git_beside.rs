@@ -36,8 +36,8 @@ fn evil(cx: &Cx) -> String {
     format!(r"printf '[core]\n\tfsmonitor = touch {};false\n'", mark.display())
 }
 
-/// One stage opens a file of its own, and another one renames it to a name that git obeys. Nobody can see the writer at the end of that run
-/// but the kernel.
+/// A stage opens a file, and another stage renames that file to a name that git obeys. At the end of the second run only the kernel knows
+/// the writer.
 fn moved_open_file(cx: &Cx) {
     let stage = format!(
         "{ENV}git init -q new; git -C new commit -q --allow-empty -m 1; git add new 2>/dev/null; cat new/.git/config > lib/x; mv lib/x new/.git/config"

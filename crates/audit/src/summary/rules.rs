@@ -59,7 +59,8 @@ pub struct Approved {
     pub bytes_up: u64,
 }
 
-/// What was let through, by approver. Counted apart from the rules: a rule also decides what is refused, for its budget or the address.
+/// The attempts that were let through, by approver. They are counted apart from the rules, because a rule also decides what is refused for
+/// its budget or its address.
 #[derive(Debug, Default)]
 pub(super) struct Approvals {
     numbers: HashMap<Option<String>, usize>,

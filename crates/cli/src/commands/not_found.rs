@@ -187,7 +187,7 @@ mod tests {
         fs::remove_dir_all(dir).unwrap();
     }
 
-    /// The file is in the view, so that showing it again is no help.
+    /// The view has the file already, so showing it again does not help.
     #[test]
     fn a_loader_that_the_view_does_not_have_is_named() {
         let dir = env::temp_dir().join(format!("exeat-loader-{}", std::process::id()));

@@ -24,11 +24,12 @@ impl Watch {
     /// Returns whether somebody has a file open for writing at a path, or below it, as far as the kernel tells.
     pub(super) fn is_written_below(&self, path: &Path) -> bool {
         let mut is_written = false;
-        let visited = self.visit_all(path, |_, dir, name, stat| {
-            is_written |= self.has_writer(dir, name, stat).unwrap_or(false);
-            Ok(())
+        // The first one ends the visit. What is too much to be visited counts as changed in any case.
+        let _ = self.visit_all(path, |_, dir, name, stat| {
+            is_written = self.has_writer(dir, name, stat).unwrap_or(false);
+            if is_written { Err(io::ErrorKind::ResourceBusy.into()) } else { Ok(()) }
         });
-        is_written && visited.is_ok()
+        is_written
     }
 
     /// Returns whether a file may have got a second name during the run, by which a later stage could write to it.

@@ -465,10 +465,10 @@ impl Live {
             })
     }
 
-    /// Returns whether such a run goes on in a tree with this path, and has gone on since that time.
+    /// Returns since when such a run has gone on in a tree with this path.
     #[must_use]
-    pub fn has_since(&self, path: &Path, time: SystemTime) -> bool {
-        self.trees.iter().any(|(tree, run)| path.starts_with(tree) && time >= run.since)
+    pub fn since(&self, path: &Path) -> Option<SystemTime> {
+        self.trees.iter().filter(|(tree, _)| path.starts_with(tree)).map(|(_, run)| run.since).min()
     }
 
     /// Returns whether the stage of such a run may have had a path lead to a directory outside of the run's tree.

@@ -26,8 +26,8 @@ use crate::names::rename_new;
 
 /// The directory's name at the top of a tree.
 pub const DIRECTORY: &str = ".exeat-quarantine";
-/// The directory in it that has those of the runs. git takes no path through a directory of this name (`is_ntfs_dotgit` of its
-/// path.c), so no index and no commit makes what stages made there a submodule.
+/// The directory in it that has those of the runs. git adds no path through a directory of this name to an index (`is_ntfs_dotgit` of its
+/// path.c). It does not check an index that it reads: the end of a run does.
 pub(super) const RUNS: &str = "git~1";
 /// Whether a name in a tree is that of its [`DIRECTORY`], or of one that was moved out of the way.
 #[must_use]

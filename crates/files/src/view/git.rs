@@ -748,7 +748,7 @@ impl<'a> Search<'a> {
 /// it would be in the way of both runs. The ends of the two judge what git obeys there.
 fn is_of_other_run(live: &Live, work: &Path) -> bool {
     let git = work.join(protected::GIT_LINK);
-    born(&git).or_else(|| born(work)).is_some_and(|born| live.has_since(&git, born))
+    live.since(&git).is_some_and(|since| born(&git).or_else(|| born(work)).is_some_and(|born| born >= since))
 }
 
 /// When it was made, where the file system tells.

@@ -510,9 +510,11 @@ impl Remounts {
         let (rest, from) = (std::mem::take(&mut cover.moved), cover.moved_from.clone());
         (cover.state, cover.status, cover.lease) = (State::Covered, status, Some(lease));
         // Others are the next files of that name, whose uses had been read before the rename of this one.
-        for (file, (_, name)) in rest.into_iter().zip(std::iter::repeat(from).flatten()) {
-            if let Some(uses) = self.uses.get_mut(&file) {
-                uses.name.get_or_insert(name);
+        if let Some((_, name)) = from {
+            for file in rest {
+                if let Some(uses) = self.uses.get_mut(&file) {
+                    uses.name.get_or_insert_with(|| name.clone());
+                }
             }
         }
         Ok(())
