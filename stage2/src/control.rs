@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use exeat_contract::message::MAX_FRAME;
-use exeat_contract::{Go, Message};
+use exeat_contract::{Construction, Go, Message};
 
 use crate::sys::{self, Descriptor, Errno};
 
@@ -36,8 +36,28 @@ impl Control {
         Ok(())
     }
 
+    /// Takes over the socket that this program was started with.
+    pub(crate) fn inherit(number: i32) -> sys::Result<Self> {
+        sys::take_inherited(number).map(Self)
+    }
+
+    /// Waits for the description of the sandbox. The host side has a deadline, and kills this process.
+    pub(crate) fn receive_construction(&self) -> sys::Result<Construction> {
+        match self.receive()? {
+            (Message::Build(construction), _) => Ok(construction),
+            _ => Err(Errno::BADMSG),
+        }
+    }
+
     /// Waits for the host side's answer without a deadline: the host side has one, and kills the sandbox.
     pub(crate) fn receive_go(&self) -> sys::Result<(Go, Vec<Descriptor>)> {
+        match self.receive()? {
+            (Message::Go(go), passed) => Ok((go, passed)),
+            _ => Err(Errno::BADMSG),
+        }
+    }
+
+    fn receive(&self) -> sys::Result<(Message, Vec<Descriptor>)> {
         let mut head = [0; 4];
         let (count, passed) = sys::receive_with(&self.0, &mut head)?;
         if count == 0 {
@@ -50,10 +70,8 @@ impl Control {
         }
         let mut body = vec![0; length];
         self.read_exact(&mut body)?;
-        match Message::decode(&body) {
-            Ok(Message::Go(go)) => Ok((go, passed)),
-            _ => Err(Errno::BADMSG),
-        }
+        let message = Message::decode(&body).map_err(|_| Errno::BADMSG)?;
+        Ok((message, passed))
     }
 
     fn read_exact(&self, mut rest: &mut [u8]) -> sys::Result<()> {

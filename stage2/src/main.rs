@@ -8,7 +8,9 @@
 //! script of `exeat-sandbox` builds it with `--cfg freestanding`. Otherwise it is an ordinary program of the same modules, so that
 //! the workspace's lints cover them.
 //!
-//! Usage: `stage2 handoff|relay[+socks5]`, by exeat only.
+//! It runs inside bubblewrap's sandbox, or builds the sandbox itself and is its pid 1 ([`init`]).
+//!
+//! Usage: `stage2 handoff|relay[+socks5]`, or `stage2 build:N` with the number of its control socket. By exeat only.
 #![cfg_attr(freestanding, no_std, no_main)]
 
 extern crate alloc;
@@ -17,7 +19,9 @@ mod bridge;
 mod control;
 mod exec;
 mod harden;
+mod init;
 mod loopback;
+mod mounts;
 #[expect(unsafe_code, reason = "the entry, the heap, and the system calls, each behind a safe function")]
 mod sys;
 mod terminal;
@@ -25,7 +29,9 @@ mod terminal;
 use alloc::vec::Vec;
 use core::convert::Infallible;
 
-use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, Step};
+use exeat_contract::{
+    BridgeKind, Construction, Hello, Message, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, Step,
+};
 
 use crate::control::Control;
 use crate::sys::{Descriptor, Errno, chdir};
@@ -59,6 +65,10 @@ fn run(word: Option<&[u8]>) -> u8 {
     if control::hold_standard_numbers().is_err() {
         return 1;
     }
+    if let Some(number) = word.and_then(init::control_number) {
+        // Without the socket nobody waits for an answer.
+        return Control::inherit(number).map_or(1, |control| build_and_become_stage(&control));
+    }
     let Some((kind, socks5)) = word.and_then(BridgeKind::from_argument) else {
         control::print(&["stage2: this program is started by exeat\n"]);
         return 2;
@@ -71,9 +81,20 @@ fn run(word: Option<&[u8]>) -> u8 {
             return 1;
         }
     };
-    let Err(Failure { step, errno }) = become_stage(kind, socks5, &control);
+    let Err(failure) = become_stage(kind, socks5, &control);
+    report(&control, &failure)
+}
+
+fn build_and_become_stage(control: &Control) -> u8 {
+    let become_stage = |it: Construction| become_stage(it.bridge, it.socks5, control);
+    let Err(failure) = init::build(control).and_then(become_stage);
+    report(control, &failure)
+}
+
+/// Reports a failure to the host side, and returns the exit status.
+fn report(control: &Control, Failure { step, errno }: &Failure) -> u8 {
     // The host side sees the end of the connection in any case.
-    let _ = control.send(&Message::Failed { step, errno: errno.number() }, &[]);
+    let _ = control.send(&Message::Failed { step: *step, errno: errno.number() }, &[]);
     1
 }
 

@@ -6,6 +6,8 @@
 mod call;
 mod descriptor;
 mod heap;
+mod mount;
+mod privileges;
 mod process;
 mod restrict;
 mod socket;
@@ -14,6 +16,8 @@ mod start;
 
 pub(crate) use call::{Errno, Result};
 pub(crate) use descriptor::*;
+pub(crate) use mount::*;
+pub(crate) use privileges::*;
 pub(crate) use process::*;
 pub(crate) use restrict::*;
 pub(crate) use socket::*;
@@ -24,6 +28,11 @@ const SIGNAL_SET: usize = 8;
 /// Returns the address of a value that the kernel reads.
 fn address<T>(value: &T) -> usize {
     (&raw const *value).expose_provenance()
+}
+
+/// Returns the address of a text that the kernel reads.
+fn address_of(text: &core::ffi::CStr) -> usize {
+    text.as_ptr().expose_provenance()
 }
 
 /// Returns the address of a value that the kernel writes.

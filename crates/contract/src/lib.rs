@@ -7,9 +7,14 @@
 
 extern crate alloc;
 
+pub mod construction;
 pub mod message;
 
+pub use construction::{Construction, MountSource, MountStep};
 pub use message::{DecodeError, Go, Hello, Message, Step, Terminal, TerminalSettings};
+
+/// The word in front of the number of stage2's control socket, if stage2 builds the sandbox itself.
+pub const BUILD_WORD: &str = "build:";
 
 /// Directory of our files inside the sandbox, on the private `/run`.
 pub const DIR: &str = "/run/exeat";
@@ -43,9 +48,10 @@ pub const NAME_SERVER: core::net::Ipv4Addr = core::net::Ipv4Addr::new(127, 0, 0,
 pub const NOBODY: u32 = 65_534;
 
 /// The way in which TCP in the namespace reaches the proxy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BridgeKind {
     /// stage2 passes the listener to the host.
+    #[default]
     Handoff,
     /// A process in the sandbox copies each connection.
     Relay,

@@ -9,6 +9,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::construction::Construction;
+
 /// Maximum size of one frame: execve(2) takes at most 6 MiB of arguments and environment (`_STK_LIM / 4 * 3`).
 pub const MAX_FRAME: usize = 8 << 20;
 
@@ -18,6 +20,8 @@ pub const MAX_FRAME: usize = 8 << 20;
 pub enum Message {
     /// stage2 is ready: the bridge exists and nothing untrusted has run.
     Hello(Hello),
+    /// The host tells stage2 to build the sandbox around itself. Only the native back end sends it.
+    Build(Construction),
     /// The host tells stage2 to become the stage.
     Go(Go),
     /// stage2 is about to `execve`, with this hardening. End of file after it means that the stage runs.
@@ -30,6 +34,13 @@ pub enum Message {
         /// The step.
         step: Step,
         /// The kernel's answer, an `errno`; 0 if the step failed without a system call.
+        errno: i32,
+    },
+    /// A mount of the sandbox that stage2 builds failed, and stage2 ends.
+    Unmounted {
+        /// The number of the step in [`Construction::mounts`].
+        number: u32,
+        /// The kernel's answer, an `errno`.
         errno: i32,
     },
 }
@@ -106,10 +117,22 @@ pub enum Step {
     Exec = 11,
     /// Make the stage's terminal.
     Terminal = 12,
+    /// Read the host's description of the sandbox.
+    ReadConstruction = 13,
+    /// Become the stage's user.
+    TakeUser = 14,
+    /// Make the root of the file tree.
+    MakeRoot = 15,
+    /// Leave the host's file tree.
+    LeaveHost = 16,
+    /// Give up every capability.
+    DropCapabilities = 17,
+    /// Start the process that becomes the stage.
+    StartStage = 18,
 }
 
 impl Step {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 18] = [
         Self::LoopbackUp,
         Self::BindProxyPort,
         Self::StartRelay,
@@ -122,6 +145,12 @@ impl Step {
         Self::Seccomp,
         Self::Exec,
         Self::Terminal,
+        Self::ReadConstruction,
+        Self::TakeUser,
+        Self::MakeRoot,
+        Self::LeaveHost,
+        Self::DropCapabilities,
+        Self::StartStage,
     ];
 
     /// Describes the step, worded to follow "cannot".
@@ -140,6 +169,12 @@ impl Step {
             Self::Seccomp => "install the stage's seccomp filter",
             Self::Exec => "execute the command",
             Self::Terminal => "give the stage a terminal of its own",
+            Self::ReadConstruction => "read the host side's description of the sandbox",
+            Self::TakeUser => "become the stage's user",
+            Self::MakeRoot => "make the root of the sandbox's file tree",
+            Self::LeaveHost => "leave the host's file tree",
+            Self::DropCapabilities => "give up capabilities",
+            Self::StartStage => "start the process that becomes the stage",
         }
     }
 
@@ -164,6 +199,8 @@ const HELLO: u8 = 1;
 const GO: u8 = 2;
 const HARDENED: u8 = 3;
 const FAILED: u8 = 4;
+const BUILD: u8 = 5;
+const UNMOUNTED: u8 = 6;
 
 impl Message {
     /// Encodes the message as a frame: length and body. `None` if it would exceed [`MAX_FRAME`].
@@ -203,6 +240,15 @@ impl Message {
                 out.push(*step as u8);
                 out.extend(errno.to_le_bytes());
             }
+            Self::Build(construction) => {
+                out.push(BUILD);
+                construction.put(&mut out)?;
+            }
+            Self::Unmounted { number, errno } => {
+                out.push(UNMOUNTED);
+                out.extend(number.to_le_bytes());
+                out.extend(errno.to_le_bytes());
+            }
         }
         let body = out.len().checked_sub(4).filter(|len| *len <= MAX_FRAME)?;
         let length = u32::try_from(body).ok()?.to_le_bytes();
@@ -240,18 +286,23 @@ impl Message {
                 let [step] = take_array(rest)?;
                 Self::Failed { step: Step::from_byte(step)?, errno: i32::from_le_bytes(take_array(rest)?) }
             }
+            BUILD => Self::Build(Construction::take(rest)?),
+            UNMOUNTED => Self::Unmounted {
+                number: u32::from_le_bytes(take_array(rest)?),
+                errno: i32::from_le_bytes(take_array(rest)?),
+            },
             _ => return None,
         })
     }
 }
 
-fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
+pub(crate) fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     out.extend(u32::try_from(bytes.len()).ok()?.to_le_bytes());
     out.extend_from_slice(bytes);
     Some(())
 }
 
-fn put_list(out: &mut Vec<u8>, list: &[Vec<u8>]) -> Option<()> {
+pub(crate) fn put_list(out: &mut Vec<u8>, list: &[Vec<u8>]) -> Option<()> {
     out.extend(u32::try_from(list.len()).ok()?.to_le_bytes());
     list.iter().try_for_each(|bytes| put(out, bytes))
 }
@@ -264,7 +315,7 @@ fn put_ports(out: &mut Vec<u8>, ports: Option<&[u16]>) -> Option<()> {
     Some(())
 }
 
-fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+pub(crate) fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (head, tail) = rest.split_first_chunk::<N>()?;
     *rest = tail;
     Some(*head)
@@ -283,7 +334,7 @@ fn take_terminal(rest: &mut &[u8]) -> Option<Option<Terminal>> {
     Some(Some(Terminal { streams, size, settings: take_array(rest)? }))
 }
 
-fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
     let length = usize::try_from(u32::from_le_bytes(take_array(rest)?)).ok()?;
     let (head, tail) = rest.split_at_checked(length)?;
     *rest = tail;
@@ -301,7 +352,7 @@ fn take_ports(rest: &mut &[u8]) -> Option<Option<Vec<u16>>> {
     }
 }
 
-fn take_list(rest: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
+pub(crate) fn take_list(rest: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
     let count = u32::from_le_bytes(take_array(rest)?);
     // Reserves no capacity for a number from the wire: a hostile count must not allocate.
     (0..count).map(|_| take_bytes(rest)).collect()
@@ -332,6 +383,9 @@ mod tests {
             Message::Go(Go::default()),
             Message::Hardened { landlock: 7 },
             Message::Failed { step: Step::Exec, errno: 2 },
+            Message::Build(crate::construction::sample()),
+            Message::Build(Construction::default()),
+            Message::Unmounted { number: 3, errno: 13 },
         ]
     }
 

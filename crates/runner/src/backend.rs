@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use exeat_contract::{BridgeKind, SOCKET, STAGE2};
 use exeat_files::permissions::Ids;
 use exeat_sandbox::spec::Bytes;
-use exeat_sandbox::{Identity, Launch, Mount, Offer, STAGE2_IMAGE, SandboxSpec};
+use exeat_sandbox::{Builder, Identity, Launch, Mount, Offer, STAGE2_IMAGE, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::dirs::{self, RunDir};
@@ -234,7 +234,7 @@ pub(crate) fn build_sandbox(bwrap: &Path, who: &StageUser) -> Result<Offer, Erro
     ];
     let spec =
         SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
-    Launch { bwrap, spec, listener, cancel: cancel.into(), staging, expected: Vec::new(), held: None }
+    Launch { builder: Builder::Bwrap(bwrap), spec, listener, cancel: cancel.into(), staging, expected: Vec::new(), held: None }
         .start()
         .map_err(Error::Sandbox)
 }

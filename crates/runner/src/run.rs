@@ -646,7 +646,7 @@ impl Run<'_> {
         let links = &self.plan.links;
         links.note_written(written).map_err(prepare("the list of trees whose links are not followed"))?;
         let launch = Launch {
-            bwrap: self.plan.bwrap.clone(),
+            builder: if std::env::var_os("EXEAT_X_NATIVE").is_some() { exeat_sandbox::Builder::Native } else { exeat_sandbox::Builder::Bwrap(self.plan.bwrap.clone()) },
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),
             listener,
             cancel: cancelled.into(),

@@ -1,4 +1,4 @@
-//! Runs a sandbox on bubblewrap, from its description to its end.
+//! Runs a sandbox, from its description to its end. bubblewrap builds it, or exeat itself does.
 //!
 //! The calls block. [`Launch::start`] returns once stage2 has offered the bridge, [`Offer::go`] once the stage is executed,
 //! [`RunningSandbox::wait`] once it has ended. A caller that serves connections meanwhile uses a thread.
@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,8 @@ use crate::child::{Bwrap, Lifeline};
 use crate::control::{self, Control};
 use crate::error::Error;
 use crate::inside::Meter;
-use crate::seccomp;
+use crate::native::Init;
+use crate::seccomp::{self, Program};
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
 use crate::sys::{self, InsideProcess, KeptFiles, Network, Notices, PidFd};
@@ -45,8 +46,8 @@ const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// The settings for starting a sandbox.
 #[derive(Debug)]
 pub struct Launch {
-    /// bubblewrap, from [`bwrap::find`](crate::bwrap::find).
-    pub bwrap: PathBuf,
+    /// The program that builds the sandbox.
+    pub builder: Builder,
     /// Description of the sandbox.
     pub spec: SandboxSpec,
     /// The listening socket that the spec mounts at [`exeat_contract::SOCKET`].
@@ -59,6 +60,15 @@ pub struct Launch {
     pub held: Option<OwnedFd>,
     /// Files that the mounts of the spec must show: names can be exchanged between the plan and the mount.
     pub expected: Vec<ExpectedFile>,
+}
+
+/// The program that builds a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Builder {
+    /// bubblewrap, from [`bwrap::find`](crate::bwrap::find).
+    Bwrap(PathBuf),
+    /// exeat itself.
+    Native,
 }
 
 /// A file that the plan checked for a mount. The start fails if the sandbox has another one at that path.
@@ -76,8 +86,15 @@ pub struct Offer {
     bridge: Option<Bridge>,
     control: Control,
     handle: Handle,
-    bwrap: Bwrap,
+    root: RootProcess,
     identity: Identity,
+}
+
+/// The process of ours whose end is the end of the sandbox. Dropping it ends the sandbox.
+#[derive(Debug)]
+enum RootProcess {
+    Bwrap(Bwrap),
+    Native(Init),
 }
 
 /// The way in which the stage's TCP connections reach the host side.
@@ -119,7 +136,7 @@ pub struct Rlimit {
 #[derive(Debug)]
 pub struct RunningSandbox {
     handle: Handle,
-    bwrap: Bwrap,
+    root: RootProcess,
     terminal: Option<OwnedFd>,
     notices: Option<Notices>,
 }
@@ -151,8 +168,8 @@ struct Processes {
     init_pid: i32,
     /// User that runs the processes.
     identity: Identity,
-    /// Connection to the guard, which may kill the processes.
-    lifeline: Lifeline,
+    /// Connection to the guard, which may kill the processes. `None` if this process may.
+    lifeline: Option<Lifeline>,
 }
 
 /// The way in which a stage ended.
@@ -171,7 +188,7 @@ impl Launch {
     /// Returns the error of dup(2).
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
-            bwrap: self.bwrap.clone(),
+            builder: self.builder.clone(),
             spec: self.spec.clone(),
             listener: self.listener.try_clone()?,
             cancel: self.cancel.try_clone()?,
@@ -188,44 +205,43 @@ impl Launch {
     pub fn start(self) -> Result<Offer, Error> {
         let by = Instant::now() + START;
         let filters = seccomp::base(self.spec.debuggable)?;
-        let argv = Argv::new(&self.spec, filters.len());
-        let mut bwrap =
-            Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity, self.staging.as_ref(), self.held)?;
-        // bubblewrap has its own copies now.
+        let (mut root, mut control, init) = match &self.builder {
+            Builder::Bwrap(path) => self.start_bwrap(path, &filters, by)?,
+            Builder::Native => self.start_natively(&filters, by)?,
+        };
+        // Whoever builds the sandbox has its own copies now.
         drop(self.staging);
-        match wait(self.listener.as_fd(), bwrap.as_fd(), Some(self.cancel.as_fd()), by)
-            .map_err(Error::Watch)?
-        {
-            Some(Ready::Socket) => {}
-            Some(Ready::Ended) => return Err(bwrap.explain()),
-            Some(Ready::Cancelled) => return Err(Error::Cancelled),
-            None => return Err(Error::Late(START)),
-        }
-        // bubblewrap writes the pid before it lets the sandbox continue, so the pid is available now.
-        let init = bwrap.init_pid(by)?;
-        let mut control = Control::accept(&self.listener, init)?;
+        let (identity, lifeline) = match &root {
+            RootProcess::Bwrap(bwrap) => (self.spec.identity, Some(bwrap.lifeline())),
+            // This process owns the namespaces, and has every right over what is in them (user_namespaces(7)).
+            RootProcess::Native(_) => (Identity::Caller, None),
+        };
         control
             .set_deadline(by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
             .map_err(Error::Control)?;
+        let passed = match (control.receive()?, &mut root) {
+            (Some((Message::Hello(_), passed)), _) => passed,
+            (Some((message, _)), RootProcess::Native(init)) => return Err(init.explain(message, &self.spec)),
+            (Some((Message::Failed { step, errno }, _)), _) => return Err(failed(step, errno)),
+            (None, RootProcess::Bwrap(bwrap)) => return Err(bwrap.explain()),
+            (None, RootProcess::Native(_)) => {
+                return Err(Error::Control(io::ErrorKind::UnexpectedEof.into()));
+            }
+            (Some(_), _) => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
+        };
         let handle = Handle(Arc::new(Processes {
             pid: control.pid,
             stage: PidFd::open(control.pid).map_err(Error::Watch)?,
             init: PidFd::open(init).map_err(Error::Watch)?,
             init_pid: init,
-            identity: self.spec.identity,
-            lifeline: bwrap.lifeline(),
+            identity,
+            lifeline,
         }));
-        let passed = match control.receive()? {
-            Some((Message::Hello(_), passed)) => passed,
-            Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
-            None => return Err(bwrap.explain()),
-            Some(_) => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
-        };
-        let root = compare(init, &self.expected);
-        match root {
+        let root_of = compare(init, &self.expected);
+        match root_of {
             // Root without CAP_SYS_PTRACE may not inspect a process of another user.
             Err(Error::Watch(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                sys::as_user(self.spec.identity, || Ok(compare(init, &self.expected)))
+                sys::as_user(identity, || Ok(compare(init, &self.expected)))
                     .map_err(Error::Watch)??;
             }
             compared => compared?,
@@ -240,7 +256,68 @@ impl Launch {
             BridgeKind::Handoff => Bridge::Handoff { http: http.into(), socks5: socks5.map(Into::into) },
             BridgeKind::Relay => Bridge::Relay { listener: self.listener, lifeline: http, socks5 },
         };
-        Ok(Offer { bridge: Some(bridge), control, handle, bwrap, identity: self.spec.identity })
+        Ok(Offer { bridge: Some(bridge), control, handle, root, identity })
+    }
+
+    fn start_bwrap(
+        &self,
+        path: &Path,
+        filters: &[Program],
+        by: Instant,
+    ) -> Result<(RootProcess, Control, i32), Error> {
+        let argv = Argv::new(&self.spec, filters.len());
+        let held = self.held.as_ref().map(OwnedFd::try_clone).transpose();
+        let held = held.map_err(|source| Error::Prepare { what: "a descriptor", source })?;
+        let staging = self.staging.as_ref();
+        let mut bwrap = Bwrap::spawn(path, &argv, filters, self.spec.identity, staging, held)?;
+        match wait(self.listener.as_fd(), bwrap.as_fd(), Some(self.cancel.as_fd()), by)
+            .map_err(Error::Watch)?
+        {
+            Some(Ready::Socket) => {}
+            Some(Ready::Ended) => return Err(bwrap.explain()),
+            Some(Ready::Cancelled) => return Err(Error::Cancelled),
+            None => return Err(Error::Late(START)),
+        }
+        // bubblewrap writes the pid before it lets the sandbox continue, so the pid is available now.
+        let init = bwrap.init_pid(by)?;
+        let control = Control::accept(&self.listener, init)?;
+        Ok((RootProcess::Bwrap(bwrap), control, init))
+    }
+
+    fn start_natively(
+        &self,
+        filters: &[Program],
+        by: Instant,
+    ) -> Result<(RootProcess, Control, i32), Error> {
+        let (init, control) =
+            Init::spawn(&self.spec, filters, self.staging.as_ref(), self.held.as_ref())?;
+        match wait(control.as_fd(), init.as_fd(), Some(self.cancel.as_fd()), by).map_err(Error::Watch)? {
+            // If it has ended, the socket says so.
+            Some(Ready::Socket | Ready::Ended) => {}
+            Some(Ready::Cancelled) => return Err(Error::Cancelled),
+            None => return Err(Error::Late(START)),
+        }
+        let pid = init.pid;
+        Ok((RootProcess::Native(init), control, pid))
+    }
+}
+
+impl RootProcess {
+    /// Waits for its end and returns its exit code, or `None` if a signal killed it.
+    fn wait(&mut self) -> io::Result<Option<i32>> {
+        match self {
+            Self::Bwrap(bwrap) => bwrap.wait(),
+            Self::Native(init) => init.wait(),
+        }
+    }
+}
+
+impl AsFd for RootProcess {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Bwrap(bwrap) => bwrap.as_fd(),
+            Self::Native(init) => init.as_fd(),
+        }
     }
 }
 
@@ -353,7 +430,7 @@ impl Offer {
             return Err(Error::Control(io::ErrorKind::InvalidData.into()));
         }
         match self.control.receive()? {
-            None => Ok(RunningSandbox { handle: self.handle, bwrap: self.bwrap, terminal, notices }),
+            None => Ok(RunningSandbox { handle: self.handle, root: self.root, terminal, notices }),
             Some((Message::Failed { step, errno }, _)) => Err(failed(step, errno)),
             Some(_) => Err(Error::Control(io::ErrorKind::InvalidData.into())),
         }
@@ -417,7 +494,7 @@ impl RunningSandbox {
         events: Option<BorrowedFd<'_>>,
         longest: Duration,
     ) -> io::Result<SandboxEvent> {
-        change(table.as_fd(), events, self.bwrap.as_fd(), Instant::now() + longest.min(MAX_WAIT))
+        change(table.as_fd(), events, self.root.as_fd(), Instant::now() + longest.min(MAX_WAIT))
     }
 
     /// Kills the sandbox as [`Handle::kill`] does.
@@ -430,7 +507,7 @@ impl RunningSandbox {
     /// # Errors
     /// Returns [`Error::Watch`] if the processes cannot be waited for. They are killed then.
     pub fn wait(mut self) -> Result<Status, Error> {
-        let code = self.bwrap.wait().map_err(Error::Watch)?;
+        let code = self.root.wait().map_err(Error::Watch)?;
         let processes = &*self.handle.0;
         let Processes { stage, init, .. } = processes;
         // All processes of a pid namespace end before its pid 1 does.
@@ -534,7 +611,7 @@ impl Handle {
         if !matches!(wait(init.as_fd(), init.as_fd(), None, Instant::now()), Ok(None)) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        processes.watch(init, lifeline.as_fd())
+        processes.watch(init, lifeline.as_ref().map(Lifeline::as_fd))
     }
 
     /// Whether the stage's own process has ended.
@@ -571,7 +648,7 @@ impl Handle {
         let Processes { init, init_pid, lifeline, .. } = &*self.0;
         match init.signal(libc::SIGKILL) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
-            Err(_) => lifeline.cut(),
+            Err(_) => lifeline.iter().for_each(Lifeline::cut),
             Ok(()) => {}
         }
         // The other processes end when the kernel runs pid 1 to its end. Among a thousand processes that fork, this takes long.

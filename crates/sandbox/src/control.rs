@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use exeat_contract::message::MAX_FRAME;
-use exeat_contract::{Go, Message};
+use exeat_contract::{Construction, Go, Message};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::error::Error;
@@ -20,11 +20,16 @@ const FRAME: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: UnixStream,
-    /// stage2's pid on the host.
+    /// The pid on the host of the process at the other end.
     pub(crate) pid: i32,
 }
 
 impl Control {
+    /// Takes a connection to pid 1, from which stage2 inherits the other end.
+    pub(crate) fn new(stream: UnixStream, init: i32) -> Self {
+        Self { stream, pid: init }
+    }
+
     /// Accepts the connection and checks that it is from the child of the sandbox's pid 1.
     pub(crate) fn accept(listener: &UnixListener, init: i32) -> Result<Self, Error> {
         let (stream, _) = listener.accept().map_err(Error::Control)?;
@@ -52,10 +57,11 @@ impl Control {
 
     fn read_frame(&mut self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
         let mut head = [0; 4];
-        let (count, passed) = sys::receive_with_descriptors(self.stream.as_fd(), &mut head)?;
+        let sys::Received { count, passed, sender } = sys::receive(self.stream.as_fd(), &mut head)?;
         if count == 0 {
             return Ok(None);
         }
+        self.pid = sender.unwrap_or(self.pid);
         let malformed = || io::Error::from(io::ErrorKind::InvalidData);
         self.stream.read_exact(head.get_mut(count..).ok_or_else(malformed)?)?;
         let length = usize::try_from(u32::from_le_bytes(head)).map_err(|_| malformed())?;
@@ -67,6 +73,16 @@ impl Control {
         self.stream.read_exact(body)?;
         let message = Message::decode(body).map_err(|_| malformed())?;
         Ok(Some((message, passed)))
+    }
+
+    /// Sends the description of the sandbox.
+    pub(crate) fn send_construction(&self, construction: Construction) -> Result<(), Error> {
+        let too_large = || {
+            let error = "the sandbox has too many mounts or too large files";
+            Error::Control(io::Error::new(io::ErrorKind::InvalidInput, error))
+        };
+        let frame = Message::Build(construction).encode().ok_or_else(too_large)?;
+        sys::send_with_descriptors(self.stream.as_fd(), &frame, &[]).map_err(Error::Control)
     }
 
     /// Sends the go with the stage's standard streams.

@@ -53,6 +53,16 @@ pub enum Error {
         /// The layer that refused, if known.
         layer: RefusingLayer,
     },
+    /// exeat could not build the sandbox itself.
+    #[error("cannot {what}")]
+    Build {
+        /// The step, worded to follow "cannot".
+        what: String,
+        /// The kernel's answer.
+        source: Errno,
+        /// The layer that refused, if known.
+        layer: RefusingLayer,
+    },
     /// stage2 did not report in time.
     #[error("the sandbox did not come up within {} s", .0.as_secs())]
     Late(Duration),
@@ -108,7 +118,7 @@ impl Error {
     #[must_use]
     pub fn layer(&self) -> Option<RefusingLayer> {
         match self {
-            Self::Bwrap { layer, .. } => Some(*layer),
+            Self::Bwrap { layer, .. } | Self::Build { layer, .. } => Some(*layer),
             _ => None,
         }
     }
@@ -119,6 +129,7 @@ impl Error {
         match self {
             Self::NoBwrap { .. } => Some(Fix::install()),
             Self::Bwrap { path, layer, .. } => layer.fix(path),
+            Self::Build { layer, .. } => layer.fix(&std::env::current_exe().ok()?),
             Self::Replaced(_) => Some(Fix::words("start it again when no other program renames files there")),
             _ => None,
         }

@@ -14,6 +14,7 @@ pub mod fix;
 pub mod inside;
 pub mod layer;
 mod memory_files;
+mod native;
 pub mod seccomp;
 pub mod spec;
 pub mod staging;
@@ -22,7 +23,7 @@ mod sys;
 mod wait;
 pub mod who;
 
-pub use backend::{Bridge, ExpectedFile, Launch, Offer, Rlimit, RunningSandbox, SandboxEvent, Status};
+pub use backend::{Bridge, Builder, ExpectedFile, Launch, Offer, Rlimit, RunningSandbox, SandboxEvent, Status};
 pub use bwrap::probe::{is_nested, is_passed};
 pub use enforce::{Enforced, Enforcement};
 pub use error::Error;

@@ -2,6 +2,7 @@
 //! name, or that it must see with other owners.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use crate::sys::{HostTree, Places};
@@ -24,6 +25,17 @@ impl Staging {
     /// Adds a tree under a name without slashes.
     pub fn add(&mut self, name: impl Into<String>, tree: HostTree) {
         self.trees.push((name.into(), tree));
+    }
+
+    /// Returns the descriptor of the tree at a path.
+    pub(crate) fn tree_at(&self, path: &Path) -> Option<RawFd> {
+        let name = path.strip_prefix(&self.dir).ok()?;
+        self.trees.iter().find(|(tree, _)| Path::new(tree) == name).map(|(_, tree)| tree.descriptor())
+    }
+
+    /// Returns the descriptors of the trees.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.trees.iter().map(|(_, tree)| tree.descriptor())
     }
 
     pub(crate) fn places(&self) -> io::Result<Places> {

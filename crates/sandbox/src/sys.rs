@@ -5,6 +5,7 @@ mod helper;
 mod inside;
 mod lease;
 mod mounts;
+mod namespaces;
 mod netns;
 mod notices;
 mod quotas;
@@ -32,6 +33,7 @@ use crate::spec::Identity;
 pub(crate) use helper::signal_namespace;
 pub use inside::{InsideProcess, KeptFiles};
 pub use lease::{Lease, has_writer};
+pub(crate) use namespaces::{BirthStep, sealed_program, start_in_namespaces};
 pub use mounts::{Bound, InsideMounts, KeptFile, KeptStatus, Mounted};
 pub use netns::{InsideNetwork, NetStep, Network, OpenNetwork, Packets};
 pub use notices::{Next, Notice, Notices};
@@ -266,12 +268,19 @@ pub(crate) fn send_with_descriptors(
     Ok(())
 }
 
-/// Reads once into `buffer`, with at most two descriptors, which are close-on-exec. Returns 0 bytes at end of file.
-pub(crate) fn receive_with_descriptors(
-    socket: BorrowedFd<'_>,
-    buffer: &mut [u8],
-) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([RawFd; 2]);
+/// A part of a message.
+pub(crate) struct Received {
+    /// Bytes in the buffer; 0 at end of file.
+    pub(crate) count: usize,
+    /// At most two descriptors, which are close-on-exec.
+    pub(crate) passed: Vec<OwnedFd>,
+    /// The sender's pid, if the socket asks for it (unix(7), SO_PASSCRED).
+    pub(crate) sender: Option<libc::pid_t>,
+}
+
+/// Reads once into `buffer`.
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut space = nix::cmsg_space!([RawFd; 2], libc::ucred);
     let mut slices = [IoSliceMut::new(buffer)];
     let message = loop {
         match recvmsg::<UnixAddr>(
@@ -284,14 +293,18 @@ pub(crate) fn receive_with_descriptors(
             other => break other?,
         }
     };
-    let mut passed = Vec::new();
+    let mut received = Received { count: message.bytes, passed: Vec::new(), sender: None };
     for part in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(raw) = part {
-            // SAFETY: the kernel has just installed these descriptors for us, and nothing else knows their numbers.
-            passed.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        match part {
+            ControlMessageOwned::ScmRights(raw) => {
+                // SAFETY: the kernel has just installed these descriptors for us, and nothing else knows their numbers.
+                received.passed.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+            ControlMessageOwned::ScmCredentials(sender) => received.sender = Some(sender.pid()),
+            _ => {}
         }
     }
-    Ok((message.bytes, passed))
+    Ok(received)
 }
 
 /// Opens the process of that pid (pidfd_open(2)). The caller guarantees that the pid has not been reused.
@@ -343,6 +356,27 @@ impl PidFd {
             libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, none, flags)
         })?;
         Ok(())
+    }
+
+    /// Waits for the end of this child and returns its wait status (wait(2)).
+    pub(crate) fn reap(&self) -> io::Result<libc::c_int> {
+        // SAFETY: the struct consists of numbers.
+        let mut ended: libc::siginfo_t = unsafe { mem::zeroed() };
+        let number = libc::id_t::try_from(self.0.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+        loop {
+            // SAFETY: takes numbers and a pointer to a live local. `__WALL`: the child may send no signal at its end.
+            let waited = unsafe {
+                libc::waitid(libc::P_PIDFD, number, &raw mut ended, libc::WEXITED | libc::__WALL)
+            };
+            match Errno::result(waited) {
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok(_) => break,
+            }
+        }
+        // SAFETY: waitid(2) fills this field for a child.
+        let status = unsafe { ended.si_status() };
+        Ok(if ended.si_code == libc::CLD_EXITED { status << 8 } else { status })
     }
 
     /// Returns the wait status of the process after it was reaped. `None` if the kernel does not report it (before Linux 6.15).

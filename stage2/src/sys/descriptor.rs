@@ -45,6 +45,19 @@ impl Drop for Descriptor {
     }
 }
 
+/// Takes a descriptor that this program was started with. Fails if no such descriptor is open.
+pub(crate) fn take_inherited(number: i32) -> Result<Descriptor> {
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    let inherited = ManuallyDrop::new(Descriptor(number));
+    // SAFETY: takes numbers. The descriptor is new.
+    let copy = unsafe {
+        let copy = syscall(Number::Fcntl, [inherited.argument(), F_DUPFD_CLOEXEC, 3, 0, 0, 0])?;
+        Descriptor::from_answer(copy)
+    }?;
+    drop(ManuallyDrop::into_inner(inherited));
+    Ok(copy)
+}
+
 /// Returns standard input, output and error. They may be replaced, but are never closed.
 pub(crate) fn standard_streams() -> [ManuallyDrop<Descriptor>; 3] {
     [0, 1, 2].map(|number| ManuallyDrop::new(Descriptor(number)))

@@ -23,6 +23,13 @@ pub(crate) fn fork() -> Result<Option<Pid>> {
     Ok((child != 0).then_some(Pid(child)))
 }
 
+impl Pid {
+    /// Whether it is this pid.
+    pub(crate) fn is(&self, pid: usize) -> bool {
+        self.0 == pid
+    }
+}
+
 /// Waits for the end of a child.
 pub(crate) fn wait_for(child: &Pid) -> Result<()> {
     // SAFETY: with null pointers the kernel writes nothing.
@@ -116,11 +123,16 @@ pub(crate) fn set_limit(resource: Resource, limit: Limit) -> Result<()> {
 
 /// Gives SIGPIPE its default action.
 pub(crate) fn restore_sigpipe() -> Result<()> {
-    const SIGPIPE: usize = 13;
+    const SIGPIPE: u32 = 13;
+    restore_default(SIGPIPE)
+}
+
+/// Gives a signal its default action.
+pub(super) fn restore_default(signal: u32) -> Result<()> {
     // The kernel's `struct sigaction` in zeros: SIG_DFL is 0 (handler, flags, restorer, mask).
     let action: [u64; 4] = [0; 4];
     // SAFETY: the pointer is to a live struct with the kernel's layout, and the default action runs no code of ours.
-    unsafe { syscall(Number::RtSigaction, [SIGPIPE, address(&action), 0, SIGNAL_SET, 0, 0]) }.map(drop)
+    unsafe { syscall(Number::RtSigaction, [signal as usize, address(&action), 0, SIGNAL_SET, 0, 0]) }.map(drop)
 }
 
 /// Unblocks every signal (rt_sigprocmask(2)).

@@ -117,6 +117,11 @@ pub fn layer(said: &str) -> RefusingLayer {
     if !namespaces.iter().any(|word| said.contains(word)) {
         return RefusingLayer::Unknown;
     }
+    host_layer()
+}
+
+/// Returns the layer of this host that refuses namespaces, from its settings.
+pub(crate) fn host_layer() -> RefusingLayer {
     if is_nested() {
         return RefusingLayer::Nested;
     }

@@ -266,7 +266,7 @@ fn ask(socket: &UnixStream, ask: Ask) -> io::Result<Result<OwnedFd, Errno>> {
 /// Reads one answer: a number and descriptors.
 fn hear(socket: &UnixStream) -> io::Result<(i32, Vec<OwnedFd>)> {
     let mut bytes = [0; 4];
-    let (count, passed) = super::receive_with_descriptors(socket.as_fd(), &mut bytes)?;
+    let super::Received { count, passed, .. } = super::receive(socket.as_fd(), &mut bytes)?;
     if count != bytes.len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

@@ -426,13 +426,13 @@ unsafe fn kill_children() {
     }
 }
 
-fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> nix::Result<()> {
+pub(super) fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> nix::Result<()> {
     // SAFETY: takes numbers only. Callers close unused descriptors, or set a flag that acts at exec.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
 }
 
 /// Leaves the caller's session keyring, whose keys a process of the sandbox could otherwise read (keyctl(2)).
-fn join_new_session_keyring() -> nix::Result<()> {
+pub(super) fn join_new_session_keyring() -> nix::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
     let none: *const libc::c_char = ptr::null();
     // SAFETY: a null name asks for an anonymous keyring; the kernel reads no memory.

@@ -144,6 +144,10 @@ impl HostTree {
         }
     }
 
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
     fn set(&self, attributes: libc::mount_attr, recursive: bool) -> nix::Result<()> {
         let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
         let size = mem::size_of::<libc::mount_attr>();

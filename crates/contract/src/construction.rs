@@ -1,0 +1,253 @@
+//! The description of a sandbox that stage2 builds itself, as pid 1 of its namespaces: the native back end.
+
+use alloc::vec::Vec;
+
+use crate::BridgeKind;
+use crate::message::{put, put_list, take_array, take_bytes, take_list};
+
+/// The sandbox to build. The host sends it after it has written the maps of users and groups (user_namespaces(7)).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Construction {
+    /// The file tree, in the order of its mounts.
+    pub mounts: Vec<MountStep>,
+    /// Classic BPF programs for every process of the sandbox, in the order in which they are installed.
+    pub filters: Vec<Vec<u8>>,
+    /// Whether to switch to the stage's user. Otherwise the process has that user already.
+    pub becomes_user: bool,
+    /// The number of a descriptor to keep open until the sandbox has no process left.
+    pub held: Option<i32>,
+    /// The bridge to make.
+    pub bridge: BridgeKind,
+    /// Whether to offer SOCKS5 too.
+    pub socks5: bool,
+}
+
+/// A step in which the file tree is made. Paths named `at` are inside, without links; all are absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountStep {
+    /// A file or directory of the host.
+    Bind {
+        /// The source.
+        source: MountSource,
+        /// The place.
+        at: Vec<u8>,
+        /// Whether the stage may write there.
+        is_writable: bool,
+    },
+    /// An empty directory in memory.
+    Tmpfs {
+        /// The place.
+        at: Vec<u8>,
+        /// Bytes that it may hold.
+        size: u64,
+        /// Permission bits of its root.
+        mode: u32,
+    },
+    /// An empty directory in the file system around it.
+    Dir {
+        /// The place.
+        at: Vec<u8>,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// Target of the link.
+        target: Vec<u8>,
+        /// The place.
+        at: Vec<u8>,
+    },
+    /// A new file in the file system at that path.
+    File {
+        /// The place.
+        at: Vec<u8>,
+        /// Contents of the file.
+        bytes: Vec<u8>,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A read-only file mounted over whatever is at that path.
+    CoverFile {
+        /// The place.
+        at: Vec<u8>,
+        /// Contents of the file.
+        bytes: Vec<u8>,
+    },
+    /// The process file system, with the settings of the kernel in it read-only.
+    Proc,
+    /// A minimal `/dev`.
+    Dev {
+        /// Bytes of `/dev/shm`.
+        shm: u64,
+    },
+    /// Makes this mount read-only, but not the mounts below it.
+    Freeze {
+        /// The mount point.
+        at: Vec<u8>,
+    },
+}
+
+/// The source of a [`MountStep::Bind`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountSource {
+    /// A path on the host.
+    Path(Vec<u8>),
+    /// The number of a descriptor of a detached mount (open_tree(2)).
+    Tree(i32),
+}
+
+impl Construction {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) -> Option<()> {
+        out.push(u8::from(self.becomes_user));
+        out.extend(self.held.unwrap_or(-1).to_le_bytes());
+        put(out, self.bridge.argument(self.socks5).as_bytes())?;
+        put_list(out, &self.filters)?;
+        out.extend(u32::try_from(self.mounts.len()).ok()?.to_le_bytes());
+        self.mounts.iter().try_for_each(|mount| mount.put(out))
+    }
+
+    pub(crate) fn take(rest: &mut &[u8]) -> Option<Self> {
+        let becomes_user = take_flag(rest)?;
+        let held = i32::from_le_bytes(take_array(rest)?);
+        let held = (held >= 0).then_some(held);
+        let (bridge, socks5) = BridgeKind::from_argument(&take_bytes(rest)?)?;
+        let filters = take_list(rest)?;
+        let count = u32::from_le_bytes(take_array(rest)?);
+        // Reserves no capacity for a number from the wire.
+        let mounts = (0..count).map(|_| MountStep::take(rest)).collect::<Option<_>>()?;
+        Some(Self { mounts, filters, becomes_user, held, bridge, socks5 })
+    }
+}
+
+const BIND_PATH: u8 = 1;
+const BIND_TREE: u8 = 2;
+const TMPFS: u8 = 3;
+const DIR: u8 = 4;
+const SYMLINK: u8 = 5;
+const FILE: u8 = 6;
+const COVER_FILE: u8 = 7;
+const PROC: u8 = 8;
+const DEV: u8 = 9;
+const FREEZE: u8 = 10;
+
+impl MountStep {
+    fn put(&self, out: &mut Vec<u8>) -> Option<()> {
+        match self {
+            Self::Bind { source, at, is_writable } => {
+                match source {
+                    MountSource::Path(path) => {
+                        out.push(BIND_PATH);
+                        put(out, path)?;
+                    }
+                    MountSource::Tree(number) => {
+                        out.push(BIND_TREE);
+                        out.extend(number.to_le_bytes());
+                    }
+                }
+                out.push(u8::from(*is_writable));
+                put(out, at)
+            }
+            Self::Tmpfs { at, size, mode } => {
+                out.push(TMPFS);
+                out.extend(size.to_le_bytes());
+                out.extend(mode.to_le_bytes());
+                put(out, at)
+            }
+            Self::Dir { at } => {
+                out.push(DIR);
+                put(out, at)
+            }
+            Self::Symlink { target, at } => {
+                out.push(SYMLINK);
+                put(out, target)?;
+                put(out, at)
+            }
+            Self::File { at, bytes, mode } => {
+                out.push(FILE);
+                out.extend(mode.to_le_bytes());
+                put(out, bytes)?;
+                put(out, at)
+            }
+            Self::CoverFile { at, bytes } => {
+                out.push(COVER_FILE);
+                put(out, bytes)?;
+                put(out, at)
+            }
+            Self::Proc => {
+                out.push(PROC);
+                Some(())
+            }
+            Self::Dev { shm } => {
+                out.push(DEV);
+                out.extend(shm.to_le_bytes());
+                Some(())
+            }
+            Self::Freeze { at } => {
+                out.push(FREEZE);
+                put(out, at)
+            }
+        }
+    }
+
+    fn take(rest: &mut &[u8]) -> Option<Self> {
+        let [tag] = take_array(rest)?;
+        Some(match tag {
+            BIND_PATH | BIND_TREE => Self::Bind {
+                source: match tag {
+                    BIND_PATH => MountSource::Path(take_bytes(rest)?),
+                    _ => MountSource::Tree(i32::from_le_bytes(take_array(rest)?)),
+                },
+                is_writable: take_flag(rest)?,
+                at: take_bytes(rest)?,
+            },
+            TMPFS => Self::Tmpfs {
+                size: u64::from_le_bytes(take_array(rest)?),
+                mode: u32::from_le_bytes(take_array(rest)?),
+                at: take_bytes(rest)?,
+            },
+            DIR => Self::Dir { at: take_bytes(rest)? },
+            SYMLINK => Self::Symlink { target: take_bytes(rest)?, at: take_bytes(rest)? },
+            FILE => Self::File {
+                mode: u32::from_le_bytes(take_array(rest)?),
+                bytes: take_bytes(rest)?,
+                at: take_bytes(rest)?,
+            },
+            COVER_FILE => Self::CoverFile { bytes: take_bytes(rest)?, at: take_bytes(rest)? },
+            PROC => Self::Proc,
+            DEV => Self::Dev { shm: u64::from_le_bytes(take_array(rest)?) },
+            FREEZE => Self::Freeze { at: take_bytes(rest)? },
+            _ => return None,
+        })
+    }
+}
+
+fn take_flag(rest: &mut &[u8]) -> Option<bool> {
+    match take_array(rest)? {
+        [0] => Some(false),
+        [1] => Some(true),
+        _ => None,
+    }
+}
+
+/// A construction that uses each step, for tests.
+#[cfg(test)]
+pub(crate) fn sample() -> Construction {
+    let at = || b"/x".to_vec();
+    Construction {
+        mounts: alloc::vec![
+            MountStep::Bind { source: MountSource::Path(b"/usr".to_vec()), at: at(), is_writable: false },
+            MountStep::Bind { source: MountSource::Tree(9), at: at(), is_writable: true },
+            MountStep::Tmpfs { at: at(), size: 4096, mode: 0o755 },
+            MountStep::Dir { at: at() },
+            MountStep::Symlink { target: b"usr/lib".to_vec(), at: at() },
+            MountStep::File { at: at(), bytes: b"text".to_vec(), mode: 0o444 },
+            MountStep::CoverFile { at: at(), bytes: Vec::new() },
+            MountStep::Proc,
+            MountStep::Dev { shm: 4096 },
+            MountStep::Freeze { at: b"/".to_vec() },
+        ],
+        filters: alloc::vec![alloc::vec![1; 8], Vec::new()],
+        becomes_user: true,
+        held: Some(7),
+        bridge: BridgeKind::Relay,
+        socks5: true,
+    }
+}

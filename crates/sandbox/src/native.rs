@@ -1,0 +1,218 @@
+//! Builds a sandbox without bubblewrap: stage2 is pid 1 of new namespaces, and makes the file tree that the spec describes.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use exeat_contract::{BUILD_WORD, Construction, Message, MountSource, MountStep, NOBODY, Step};
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::STAGE2_IMAGE;
+use crate::bwrap::probe;
+use crate::control::Control;
+use crate::error::Error;
+use crate::layer::RefusingLayer;
+use crate::seccomp::Program;
+use crate::spec::{Identity, Mount, SandboxSpec};
+use crate::staging::Staging;
+use crate::sys::{self, BirthStep, PidFd};
+
+/// The pid 1 of a sandbox that exeat builds. Dropping it ends the sandbox.
+#[derive(Debug)]
+pub(crate) struct Init {
+    process: PidFd,
+    /// Its pid on the host.
+    pub(crate) pid: i32,
+    over: bool,
+}
+
+impl Init {
+    /// Starts pid 1 and sends it the description of the sandbox. It answers with stage2's hello, or with the step that failed.
+    ///
+    /// The sandbox ends when the thread that calls this ends.
+    pub(crate) fn spawn(
+        spec: &SandboxSpec,
+        filters: &[Program],
+        staging: Option<&Staging>,
+        held: Option<&OwnedFd>,
+    ) -> Result<(Self, Control), Error> {
+        let prepare = |what| move |source| Error::Prepare { what, source };
+        let program = sys::sealed_program(STAGE2_IMAGE).map_err(prepare("stage2"))?;
+        let (ours, its) = UnixStream::pair().map_err(prepare("a pair of sockets"))?;
+        // The kernel names the sender of each message.
+        setsockopt(&ours, sockopt::PassCred, &true)
+            .map_err(|errno| prepare("a pair of sockets")(errno.into()))?;
+        let construction = Construction {
+            mounts: spec.mounts.iter().map(|mount| step_of(mount, staging)).collect(),
+            filters: filters.iter().map(|program| program.to_vec()).collect(),
+            becomes_user: spec.identity.other().is_some(),
+            held: held.map(AsRawFd::as_raw_fd),
+            bridge: spec.bridge,
+            socks5: spec.socks5,
+        };
+        let trees = staging.into_iter().flat_map(Staging::descriptors);
+        let kept = [its.as_raw_fd()].into_iter().chain(trees).chain(construction.held).collect();
+        let argument = CString::new(format!("{BUILD_WORD}{}", its.as_raw_fd()));
+        let argument = argument.map_err(|error| prepare("its argument")(error.into()))?;
+        let started = sys::start_in_namespaces(&program, &argument, kept);
+        // Only pid 1 has its end now.
+        drop(its);
+        let (pid, process) = started.map_err(|(step, errno)| refused(step, errno))?;
+        let init = Self { process, pid, over: false };
+        init.write_maps(spec.identity)?;
+        // When memory runs out, the kernel should kill the stage, and not exeat. Written here, the stage cannot undo it.
+        let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
+        let control = Control::new(ours, pid);
+        control.send_construction(construction)?;
+        Ok((init, control))
+    }
+
+    /// Writes the maps of users and groups (user_namespaces(7)). The process waits for a message, so its pid is its own.
+    fn write_maps(&self, identity: Identity) -> Result<(), Error> {
+        let place = |name: &str| format!("/proc/{}/{name}", self.pid);
+        let (uid, gid) = identity.other().unwrap_or_else(|| {
+            (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw())
+        });
+        let written = || -> io::Result<()> {
+            // Pid 1 drops the groups of root, and then has no capability to get others.
+            if identity.other().is_none() {
+                fs::write(place("setgroups"), "deny")?;
+            }
+            fs::write(place("uid_map"), format!("{NOBODY} {uid} 1\n"))?;
+            fs::write(place("gid_map"), format!("{NOBODY} {gid} 1\n"))
+        };
+        written().map_err(|source| {
+            let errno = source.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+            let layer = probe::host_layer();
+            Error::Build { what: "map the stage's user".into(), source: errno, layer }
+        })
+    }
+
+    /// Explains a failure that it reported.
+    pub(crate) fn explain(&self, message: Message, spec: &SandboxSpec) -> Error {
+        let (what, errno) = match message {
+            Message::Unmounted { number, errno } => {
+                let mount = usize::try_from(number).ok().and_then(|number| spec.mounts.get(number));
+                (mount.map_or_else(|| "mount a file".to_owned(), words_for), errno)
+            }
+            Message::Failed { step, errno } if is_of_build(step) => (step.as_str().to_owned(), errno),
+            Message::Failed { step, errno } => {
+                return Error::Stage2 { step, source: Errno::from_raw(errno) };
+            }
+            _ => return Error::Control(io::ErrorKind::InvalidData.into()),
+        };
+        let source = Errno::from_raw(errno);
+        let layer = match (source, message_is_proc(&what)) {
+            (Errno::EPERM, true) => RefusingLayer::MaskedProc,
+            (Errno::EPERM | Errno::EACCES | Errno::ENOSPC, _) => probe::host_layer(),
+            _ => RefusingLayer::Unknown,
+        };
+        Error::Build { what, source, layer }
+    }
+
+    /// Waits for its end and returns its exit code, or `None` if a signal killed it.
+    pub(crate) fn wait(&mut self) -> io::Result<Option<i32>> {
+        let status = self.process.reap()?;
+        self.over = true;
+        Ok(libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)))
+    }
+}
+
+impl AsFd for Init {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+}
+
+impl Drop for Init {
+    fn drop(&mut self) {
+        if !self.over {
+            // The owner of a user namespace may signal every process in it. No error could be handled here.
+            let _ = self.process.signal(libc::SIGKILL);
+            let _ = self.process.reap();
+        }
+    }
+}
+
+/// Whether the step belongs to the making of the sandbox, in pid 1.
+fn is_of_build(step: Step) -> bool {
+    matches!(
+        step,
+        Step::ReadConstruction
+            | Step::TakeUser
+            | Step::MakeRoot
+            | Step::LeaveHost
+            | Step::DropCapabilities
+            | Step::StartStage
+    )
+}
+
+const MOUNT_PROC: &str = "mount the sandbox's `/proc`";
+
+fn message_is_proc(what: &str) -> bool {
+    what == MOUNT_PROC
+}
+
+/// Describes a mount, worded to follow "cannot".
+fn words_for(mount: &Mount) -> String {
+    match mount {
+        Mount::ReadOnly { host, at } | Mount::Writable { host, at } if host == at => {
+            format!("mount `{}`", at.display())
+        }
+        Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
+            format!("mount `{}` at `{}`", host.display(), at.display())
+        }
+        Mount::Tmpfs { at, .. } => format!("mount a file system in memory at `{}`", at.display()),
+        Mount::Dir { at } | Mount::File { at, .. } | Mount::Symlink { at, .. } => {
+            format!("make `{}`", at.display())
+        }
+        Mount::CoverFile { at, .. } => format!("mount a file of exeat at `{}`", at.display()),
+        Mount::Proc => MOUNT_PROC.to_owned(),
+        Mount::Dev { .. } => "make the sandbox's `/dev`".to_owned(),
+        Mount::Freeze { at } => format!("make `{}` read-only", at.display()),
+    }
+}
+
+fn refused(step: BirthStep, errno: Errno) -> Error {
+    let what = match step {
+        BirthStep::Namespaces => "make namespaces",
+        BirthStep::Prepare => "prepare its first process",
+        BirthStep::Execute => "execute stage2 from memory",
+    };
+    let layer = if step == BirthStep::Execute { RefusingLayer::Unknown } else { probe::host_layer() };
+    Error::Build { what: what.into(), source: errno, layer }
+}
+
+fn step_of(mount: &Mount, staging: Option<&Staging>) -> MountStep {
+    let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
+    let source = |host: &Path| match staging.and_then(|staging| staging.tree_at(host)) {
+        Some(number) => MountSource::Tree(number),
+        None => MountSource::Path(host.as_os_str().as_bytes().to_vec()),
+    };
+    match mount {
+        Mount::ReadOnly { host, at } => {
+            MountStep::Bind { source: source(host), at: bytes(at), is_writable: false }
+        }
+        Mount::Writable { host, at } => {
+            MountStep::Bind { source: source(host), at: bytes(at), is_writable: true }
+        }
+        Mount::Tmpfs { at, size, mode } => MountStep::Tmpfs { at: bytes(at), size: *size, mode: *mode },
+        Mount::Dir { at } => MountStep::Dir { at: bytes(at) },
+        Mount::Symlink { target, at } => MountStep::Symlink { target: bytes(target), at: bytes(at) },
+        Mount::File { at, bytes: contents, mode } => {
+            MountStep::File { at: bytes(at), bytes: contents.0.to_vec(), mode: *mode }
+        }
+        Mount::CoverFile { at, bytes: contents } => {
+            MountStep::CoverFile { at: bytes(at), bytes: contents.0.to_vec() }
+        }
+        Mount::Proc => MountStep::Proc,
+        Mount::Dev { shm } => MountStep::Dev { shm: *shm },
+        Mount::Freeze { at } => MountStep::Freeze { at: bytes(at) },
+    }
+}

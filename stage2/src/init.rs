@@ -1,0 +1,93 @@
+//! Builds a sandbox around this process, the pid 1 of its namespaces, and stays until the stage has ended.
+//!
+//! The host side has made the namespaces (clone(2)) and written the maps of users and groups. This process has every capability in its
+//! user namespace until the file tree stands, and none from then on.
+
+use exeat_contract::{BUILD_WORD, Construction, Message, NOBODY, Step};
+
+use crate::control::Control;
+use crate::mounts::{self, FailedMount, Sources};
+use crate::sys::{self, Errno, Pid};
+use crate::{During, Failure, harden, loopback};
+
+/// Returns the number of the control socket from stage2's argument.
+pub(crate) fn control_number(word: &[u8]) -> Option<i32> {
+    core::str::from_utf8(word.strip_prefix(BUILD_WORD.as_bytes())?).ok()?.parse().ok()
+}
+
+/// Builds the sandbox. Returns in the process that is to become the stage; the other one ends with its exit code.
+pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
+    // The request of the process that started this one would not outlive an exchange of it by `execve` with other credentials.
+    sys::ask_for_parent_death(sys::SIGTERM).during(Step::ReadConstruction)?;
+    let construction = control.receive_construction().during(Step::ReadConstruction)?;
+    if construction.becomes_user {
+        sys::become_user(NOBODY).during(Step::TakeUser)?;
+        sys::ask_for_parent_death(sys::SIGTERM).during(Step::TakeUser)?;
+    }
+    // Places get the permission bits that they are made with.
+    let umask = sys::set_umask(0);
+    harden::raise_descriptor_limit().during(Step::MakeRoot)?;
+    make_tree(control, &construction)?;
+    // This needs a capability.
+    loopback::ensure_up().during(Step::LoopbackUp)?;
+    sys::drop_capabilities().during(Step::DropCapabilities)?;
+    sys::forbid_new_privileges().during(Step::DropCapabilities)?;
+    // No process of the sandbox may inspect this one, and none may inspect the other one before it executes the stage.
+    sys::forbid_dumps().during(Step::DropCapabilities)?;
+    for filter in &construction.filters {
+        harden::install_filter(filter).during(Step::Seccomp)?;
+    }
+    sys::set_name(c"exeat-init").during(Step::StartStage)?;
+    sys::restore_sigchld().during(Step::StartStage)?;
+    match sys::fork().during(Step::StartStage)? {
+        None => {
+            sys::set_umask(umask);
+            if let Some(held) = construction.held {
+                drop(sys::take_inherited(held));
+            }
+            Ok(construction)
+        }
+        Some(stage) => stay(&stage, construction.held),
+    }
+}
+
+fn make_tree(control: &Control, construction: &Construction) -> Result<(), Failure> {
+    let told = |FailedMount { number, errno }| -> Failure {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        // The host side sees the end of the connection in any case.
+        let _ = control.send(&Message::Unmounted { number, errno: errno.number() }, &[]);
+        Failure { step: Step::MakeRoot, errno }
+    };
+    let sources = Sources::copy(&construction.mounts).map_err(told)?;
+    let root = mounts::make_root().during(Step::MakeRoot)?;
+    mounts::fill(&root, &construction.mounts, sources).map_err(told)?;
+    mounts::freeze(&root, b"/").during(Step::MakeRoot)?;
+    sys::replace_root(&root).during(Step::LeaveHost)
+}
+
+/// Reaps what the kernel hands to pid 1, until the stage has ended or exeat has. Every other process of the sandbox ends then.
+fn stay(stage: &Pid, held: Option<i32>) -> ! {
+    if sys::close_all_except(held.as_slice()).is_err() {
+        end(1);
+    }
+    loop {
+        if sys::wait_for_signal([sys::SIGCHLD, sys::SIGTERM]) == sys::SIGTERM {
+            // Only the parent's death sends it, or a process of the sandbox, which thereby ends itself.
+            end(128 + 15);
+        }
+        loop {
+            match sys::reap(false) {
+                Ok(Some(ended)) if stage.is(ended.pid) => end(ended.code),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+    }
+}
+
+/// Ends the sandbox: every other process first, so that a descriptor that is held is closed after the last of them.
+fn end(code: u8) -> ! {
+    sys::kill_all();
+    while !matches!(sys::reap(true), Err(Errno::CHILD)) {}
+    sys::exit_now(code.into())
+}

@@ -1,0 +1,111 @@
+//! Credentials and capabilities of this process, and the signals and children of a pid 1.
+
+use super::call::{Errno, Number, Result, syscall};
+use super::{SIGNAL_SET, address, address_mut};
+
+/// Becomes this user and group in the user namespace, without supplementary groups. Keeps the capabilities: none of the ids is 0
+/// (capabilities(7), "Effect of user ID changes on capabilities").
+pub(crate) fn become_user(id: u32) -> Result<()> {
+    let id = id as usize;
+    // SAFETY: these take numbers; with a count of 0, setgroups(2) reads no memory.
+    unsafe {
+        syscall(Number::Setgroups, [0; 6])?;
+        syscall(Number::Setresgid, [id, id, id, 0, 0, 0])?;
+        syscall(Number::Setresuid, [id, id, id, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// Gives up every capability, and the ability to get one.
+pub(crate) fn drop_capabilities() -> Result<()> {
+    const PR_CAPBSET_DROP: usize = 24;
+    const PR_CAP_AMBIENT: usize = 47;
+    const PR_CAP_AMBIENT_CLEAR_ALL: usize = 4;
+    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+    // SAFETY: these take numbers, and pointers to live structs of the layout of that version (capget(2)).
+    unsafe {
+        for capability in 0..64 {
+            match syscall(Number::Prctl, [PR_CAPBSET_DROP, capability, 0, 0, 0, 0]) {
+                // The kernel has no more.
+                Err(Errno::INVAL) => break,
+                other => other?,
+            };
+        }
+        syscall(Number::Prctl, [PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0])?;
+        let (this_process, none) = ([LINUX_CAPABILITY_VERSION_3, 0], [[0_u32; 3]; 2]);
+        syscall(Number::Capset, [address(&this_process), address(&none), 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// Asks for a signal when the parent thread ends (PR_SET_PDEATHSIG(2const)). A change of the user cancels it.
+pub(crate) fn ask_for_parent_death(signal: u32) -> Result<()> {
+    const PR_SET_PDEATHSIG: usize = 1;
+    // SAFETY: takes numbers.
+    unsafe { syscall(Number::Prctl, [PR_SET_PDEATHSIG, signal as usize, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// Sets the name of this process (PR_SET_NAME(2const)).
+pub(crate) fn set_name(name: &core::ffi::CStr) -> Result<()> {
+    const PR_SET_NAME: usize = 15;
+    // SAFETY: the name ends with NUL.
+    unsafe { syscall(Number::Prctl, [PR_SET_NAME, super::address_of(name), 0, 0, 0, 0]) }.map(drop)
+}
+
+/// Sets the mask of permission bits for new files, and returns the old one (umask(2)).
+pub(crate) fn set_umask(mask: usize) -> usize {
+    // SAFETY: takes a number. The call always succeeds.
+    unsafe { syscall(Number::Umask, [mask, 0, 0, 0, 0, 0]) }.unwrap_or(0)
+}
+
+pub(crate) const SIGTERM: u32 = 15;
+pub(crate) const SIGCHLD: u32 = 17;
+
+/// Waits for one of these signals, which are blocked, and returns it.
+pub(crate) fn wait_for_signal(signals: [u32; 2]) -> u32 {
+    let set: u64 = signals.iter().fold(0, |set, signal| set | 1 << (signal - 1));
+    loop {
+        // SAFETY: the first pointer is to a live signal set; the null pointers ask for no details and no deadline.
+        let signal = unsafe { syscall(Number::RtSigtimedwait, [address(&set), 0, 0, SIGNAL_SET, 0, 0]) };
+        if let Some(signal) = signal.ok().and_then(|signal| u32::try_from(signal).ok()) {
+            return signal;
+        }
+    }
+}
+
+/// The end of a child.
+pub(crate) struct Ended {
+    pub(crate) pid: usize,
+    /// Its exit code, or 128 and the signal that killed it.
+    pub(crate) code: u8,
+}
+
+/// Reaps a child that has ended. Returns `None` if no child has; `ECHILD` if there is none. Waits for one if `blocking`.
+pub(crate) fn reap(blocking: bool) -> Result<Option<Ended>> {
+    const WNOHANG: usize = 1;
+    const WALL: usize = 0x4000_0000;
+    let mut status = 0_i32;
+    let flags = WALL | if blocking { 0 } else { WNOHANG };
+    let any = usize::MAX;
+    // SAFETY: the pointer is to a live number.
+    let pid = unsafe { syscall(Number::Wait4, [any, address_mut(&mut status), flags, 0, 0, 0]) }?;
+    let [low, code, ..] = status.to_le_bytes();
+    // The layout of wait(2): the low 7 bits are the signal.
+    let code = match low & 0x7f {
+        0 => code,
+        signal => 128 | signal,
+    };
+    Ok((pid != 0).then_some(Ended { pid, code }))
+}
+
+/// Kills every process of the namespace except this one, its pid 1 (kill(2)).
+pub(crate) fn kill_all() {
+    const SIGKILL: usize = 9;
+    // SAFETY: takes numbers. The only error is that there is no process.
+    let _ = unsafe { syscall(Number::Kill, [usize::MAX, SIGKILL, 0, 0, 0, 0]) };
+}
+
+/// Gives SIGCHLD its default action: the caller may have ignored it, and then the kernel drops the status of children.
+pub(crate) fn restore_sigchld() -> Result<()> {
+    super::process::restore_default(SIGCHLD)
+}
