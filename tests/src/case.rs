@@ -1,4 +1,4 @@
-//! The context of one trial (`Cx`), and the list of trials: once, per user, or per user and bridge.
+//! The context of one trial (`Cx`), and the list of trials: once, per user, or per user, bridge and back end.
 //!
 //! Every trial has private names and addresses, so that trials run in parallel and still read exact logs.
 
@@ -47,10 +47,28 @@ pub enum Bridge {
 /// The spare address with which a trial settles its logs. The longest table needs as many addresses before it.
 const MARK: u32 = 72;
 
-/// A trial: its user, bridge, directories and names.
+/// What builds the sandbox of a trial's runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// The default.
+    Bwrap,
+    /// `--set sandbox.backend=native`.
+    Native,
+}
+
+/// The circumstances of a trial.
+#[derive(Debug, Clone, Copy)]
+struct Variant {
+    who: Who,
+    bridge: Bridge,
+    backend: Backend,
+}
+
+/// A trial: its user, bridge, back end, directories and names.
 pub struct Cx {
     who: Who,
     bridge: Bridge,
+    backend: Backend,
     id: u32,
     home: PathBuf,
     dir: PathBuf,
@@ -60,7 +78,7 @@ pub struct Cx {
 }
 
 impl Cx {
-    fn new(who: Who, bridge: Bridge) -> Self {
+    fn new(Variant { who, bridge, backend }: Variant) -> Self {
         let id = NEXT.fetch_add(1, Ordering::SeqCst);
         let home =
             PathBuf::from(HOME).join(format!("{}-{id}", if who == Who::Root { "root" } else { "user" }));
@@ -68,6 +86,7 @@ impl Cx {
         let cx = Self {
             who,
             bridge,
+            backend,
             id,
             home,
             dir,
@@ -99,6 +118,11 @@ impl Cx {
     /// Returns the bridge.
     pub fn bridge(&self) -> Bridge {
         self.bridge
+    }
+
+    /// Returns the back end.
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Returns the HOME of the trial's user.
@@ -191,7 +215,7 @@ impl Cx {
         "./probe"
     }
 
-    /// Prepares `exeat ARGS`; `run` gets the trial's bridge, and a record outside the working directory.
+    /// Prepares `exeat ARGS`; `run` gets the trial's bridge and back end, and a record outside the working directory.
     pub fn exeat<S: AsRef<str>>(&self, args: impl IntoIterator<Item = S>) -> Run<'_> {
         let mut words: Vec<String> = args.into_iter().map(|word| word.as_ref().to_string()).collect();
         let mut audit = None;
@@ -201,6 +225,10 @@ impl Cx {
             let mut extra = Vec::new();
             if self.bridge == Bridge::Relay && !words.iter().any(|word| word.starts_with("sandbox.bridge=")) {
                 extra.extend(["--set".to_string(), "sandbox.bridge=relay".to_string()]);
+            }
+            let chooses = words.iter().any(|word| word.starts_with("sandbox.backend="));
+            if self.backend == Backend::Native && !chooses {
+                extra.extend(["--set".to_string(), "sandbox.backend=native".to_string()]);
             }
             if !given("--audit") && !given("--dry-run") {
                 let path =
@@ -324,10 +352,10 @@ impl Cases {
         Self { trials: Vec::new(), powers, root_is_ignored, needs_root: false }
     }
 
-    /// Adds a trial for root and the user, over both bridges: see `covering`.
+    /// Adds a trial for root and the user, over both bridges, on both back ends: see `covering`.
     pub fn matrix(&mut self, name: &str, case: Case) {
-        for (who, bridge) in covering(name) {
-            self.push(name, who, bridge, false, case);
+        for variant in covering(name) {
+            self.push(name, variant, false, case);
         }
     }
 
@@ -339,29 +367,29 @@ impl Cases {
     /// Adds a trial for the user, over both bridges.
     pub fn bridges(&mut self, name: &str, case: Case) {
         for bridge in [Bridge::Handoff, Bridge::Relay] {
-            self.push(name, Who::User, bridge, false, case);
+            self.push(name, Variant { bridge, ..Variant::usual(Who::User) }, false, case);
         }
     }
 
-    /// Adds a trial for the user over the default bridge, for behavior that depends on neither.
+    /// Adds a trial for the user over the default bridge and on the default back end, for behavior that depends on neither.
     pub fn once(&mut self, name: &str, case: Case) {
-        self.push(name, Who::User, Bridge::Handoff, false, case);
+        self.push(name, Variant::usual(Who::User), false, case);
     }
 
-    /// Adds a trial for root alone, over the default bridge.
+    /// Adds a trial for root alone, over the default bridge and on the default back end.
     pub fn root(&mut self, name: &str, case: Case) {
-        self.push(name, Who::Root, Bridge::Handoff, false, case);
+        self.push(name, Variant::usual(Who::Root), false, case);
     }
 
-    /// Adds a trial for root alone, over the default bridge, which runs alone.
+    /// Adds a trial like [`Cases::root`], which runs alone.
     pub fn root_alone(&mut self, name: &str, case: Case) {
-        self.push(name, Who::Root, Bridge::Handoff, true, case);
+        self.push(name, Variant::usual(Who::Root), true, case);
     }
 
     /// Adds a trial like [`Cases::matrix`], which runs alone.
     pub fn alone(&mut self, name: &str, case: Case) {
-        for (who, bridge) in covering(name) {
-            self.push(name, who, bridge, true, case);
+        for variant in covering(name) {
+            self.push(name, variant, true, case);
         }
     }
 
@@ -377,37 +405,54 @@ impl Cases {
         self.trials
     }
 
-    fn push(&mut self, name: &str, who: Who, bridge: Bridge, alone: bool, case: Case) {
-        let variant = match (who, bridge) {
-            (Who::Root, Bridge::Handoff) => "root_handoff",
-            (Who::Root, Bridge::Relay) => "root_relay",
-            (Who::User, Bridge::Handoff) => "user_handoff",
-            (Who::User, Bridge::Relay) => "user_relay",
-        };
-        let needs_root = who == Who::Root || self.needs_root;
+    fn push(&mut self, name: &str, variant: Variant, alone: bool, case: Case) {
+        let needs_root = variant.who == Who::Root || self.needs_root;
         let possible = !needs_root || self.powers == Some(Powers::Root);
-        let trial = Trial::ignorable_test(format!("{name}::{variant}"), move || {
-            if possible { one(who, bridge, alone, case) } else { gave_up("it needs real root") }
+        let trial = Trial::ignorable_test(format!("{name}::{}", variant.name()), move || {
+            if possible { one(variant, alone, case) } else { gave_up("it needs real root") }
         });
         self.trials.push(trial.with_ignored_flag(needs_root && self.root_is_ignored));
     }
 }
 
-/// Returns the users and bridges of a matrix case: with `E2E_FULL=1` all four pairs; else two, with each user and each
-/// bridge once. The name decides which two, so that every run has the same.
-fn covering(name: &str) -> Vec<(Who, Bridge)> {
-    let straight = [(Who::Root, Bridge::Handoff), (Who::User, Bridge::Relay)];
-    let crossed = [(Who::Root, Bridge::Relay), (Who::User, Bridge::Handoff)];
-    if env::var_os("E2E_FULL").is_some_and(|value| value != "0") {
-        return [straight, crossed].concat();
+impl Variant {
+    /// Returns the variant with the default bridge and back end.
+    fn usual(who: Who) -> Self {
+        Self { who, bridge: Bridge::Handoff, backend: Backend::Bwrap }
     }
-    if name.bytes().fold(0, u8::wrapping_add) % 2 == 0 { straight.to_vec() } else { crossed.to_vec() }
+
+    fn name(self) -> String {
+        let who = if self.who == Who::Root { "root" } else { "user" };
+        let bridge = if self.bridge == Bridge::Handoff { "handoff" } else { "relay" };
+        let backend = if self.backend == Backend::Native { "_native" } else { "" };
+        format!("{who}_{bridge}{backend}")
+    }
 }
 
-fn one(who: Who, bridge: Bridge, alone: bool, case: Case) -> Result<Completion, Failed> {
+/// Returns the variants of a matrix case: with `E2E_FULL=1` all eight; else two, with each user, each bridge and each back end once.
+/// The name decides which two, so that every run has the same.
+fn covering(name: &str) -> Vec<Variant> {
+    let mut all = Vec::new();
+    for who in [Who::Root, Who::User] {
+        for bridge in [Bridge::Handoff, Bridge::Relay] {
+            for backend in [Backend::Bwrap, Backend::Native] {
+                all.push(Variant { who, bridge, backend });
+            }
+        }
+    }
+    if env::var_os("E2E_FULL").is_some_and(|value| value != "0") {
+        return all;
+    }
+    // Each variant has its opposite at the other end.
+    let sum = usize::from(name.bytes().fold(0, u8::wrapping_add));
+    let first = sum % (all.len() / 2);
+    vec![all[first], all[all.len() - 1 - first]]
+}
+
+fn one(variant: Variant, alone: bool, case: Case) -> Result<Completion, Failed> {
     let _writer = alone.then(|| ALONE.write().unwrap_or_else(std::sync::PoisonError::into_inner));
     let _reader = (!alone).then(|| ALONE.read().unwrap_or_else(std::sync::PoisonError::into_inner));
-    let cx = Cx::new(who, bridge);
+    let cx = Cx::new(variant);
     let outcome = panic::catch_unwind(panic::AssertUnwindSafe(|| {
         case(&cx);
         cx.nothing_leaked();

@@ -226,6 +226,7 @@ impl Settings {
             "`sandbox.debuggable`": self.sandbox.debuggable, sandbox.debuggable;
             "`sandbox.tty`": self.sandbox.tty, sandbox.tty;
             "`sandbox.nested`": self.sandbox.nested, sandbox.nested;
+            "`sandbox.backend`": self.sandbox.backend, sandbox.backend;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::host_port::HostPort;
 use crate::limits::Limits;
 use crate::policy::PolicyBuilder;
 use crate::rule::Origin;
-use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, UpstreamUrl};
 
@@ -177,6 +177,8 @@ pub struct SandboxSection {
     pub tty: Option<Tty>,
     /// The key `nested`.
     pub nested: Option<Nested>,
+    /// The key `backend`.
+    pub backend: Option<BackendName>,
 }
 
 impl SandboxSection {
@@ -191,6 +193,7 @@ impl SandboxSection {
             debuggable: self.debuggable.or(other.debuggable),
             tty: self.tty.or(other.tty),
             nested: self.nested.or(other.nested),
+            backend: self.backend.or(other.backend),
         }
     }
 }

@@ -37,6 +37,17 @@ choices! {
         Relay = "relay",
     }
 
+    /// The program that builds the sandbox.
+    BackendName {
+        /// bubblewrap where it is installed, else exeat itself.
+        #[default]
+        Auto = "auto",
+        /// bubblewrap.
+        Bwrap = "bwrap",
+        /// exeat itself. It needs Linux 5.12, and takes less time.
+        Native = "native",
+    }
+
     /// The servers that a stage may use on the loopback of its sandbox.
     Loopback {
         /// The stage may use the proxy, and its own servers there.

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use exeat_contract::{BridgeKind, SOCKET, STAGE2};
 use exeat_files::permissions::Ids;
 use exeat_sandbox::spec::Bytes;
+use exeat_policy::BackendName;
 use exeat_sandbox::{Builder, Identity, Launch, Mount, Offer, STAGE2_IMAGE, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,8 @@ pub enum Backend {
         /// The executable. It is used only if root alone can replace it.
         path: PathBuf,
     },
+    /// exeat itself.
+    Native,
     /// No sandbox. It can be named, so that a configuration that asks for it is understood, but no command runs with it.
     None,
 }
@@ -47,7 +50,7 @@ pub enum Backend {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BackendReport {
-    /// The back end's name: `bwrap`, `none`.
+    /// The back end's name: `bwrap`, `native`, `none`.
     pub backend: &'static str,
     /// Whether a sandbox was built, now or earlier in this process.
     pub available: bool,
@@ -58,27 +61,37 @@ pub struct BackendReport {
 }
 
 impl Backend {
-    /// Returns the first back end that works here, but never [`Backend::None`]: without a sandbox no stage runs.
+    /// Returns bubblewrap where it is installed, else exeat itself, if that works here. Never returns [`Backend::None`]: without a
+    /// sandbox no stage runs.
     ///
     /// # Errors
     /// Returns [`BackendError::Unavailable`] with the cause, and with the fix if one is known.
     pub fn auto() -> Result<Self, BackendError> {
-        let path = exeat_sandbox::bwrap::find().map_err(|error| unavailable(&Error::Sandbox(error)))?;
-        let backend = Self::Bwrap { path };
+        Self::named(BackendName::Auto)
+    }
+
+    fn named(name: BackendName) -> Result<Self, BackendError> {
+        let chosen = choose(name).map_err(|error| unavailable("bwrap", &Error::Sandbox(error)))?;
+        let backend = match chosen {
+            Builder::Bwrap(path) => Self::Bwrap { path },
+            Builder::Native => Self::Native,
+        };
         backend.check().into_result()?;
         Ok(backend)
     }
 
-    /// Returns the back end that a flag or a variable names: `auto`, `bwrap` or `none`.
+    /// Returns the back end that a flag or a variable names: `auto`, `bwrap`, `native` or `none`.
     ///
     /// # Errors
     /// [`BackendError::Unknown`] for any other word, in any other letter case; [`BackendError::Unavailable`] as in
     /// [`Backend::auto`].
     pub fn from_flag(word: &str) -> Result<Self, BackendError> {
         match word {
-            "auto" | "bwrap" => Self::auto(),
             "none" => Ok(Self::None),
-            _ => Err(BackendError::Unknown { name: word.to_owned() }),
+            _ => match BackendName::ALL.iter().find(|name| name.as_str() == word) {
+                Some(name) => Self::named(*name),
+                None => Err(BackendError::Unknown { name: word.to_owned() }),
+            },
         }
     }
 
@@ -87,6 +100,7 @@ impl Backend {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Bwrap { .. } => "bwrap",
+            Self::Native => "native",
             Self::None => "none",
         }
     }
@@ -105,19 +119,13 @@ impl Backend {
     #[must_use]
     pub fn check(&self) -> BackendReport {
         static BUILT: BuiltSandboxes = BuiltSandboxes(Mutex::new(Vec::new()));
-        let looked = match self {
-            Self::Bwrap { path } => StageUser::for_directory(Path::new("."))
-                .map_err(|error| unavailable(&error))
-                .and_then(|who| {
-                    let built_for = (path.clone(), UserKind::from_user(&who));
-                    BUILT.check_once(&built_for, || build_sandbox(path, &who).map(drop))
-                }),
-            Self::None => Err(BackendError::Unavailable {
-                backend: self.name().into(),
-                reason: "this version runs no command without a sandbox".into(),
-                fix: None,
-            }),
-        };
+        let looked = self.builder_name().and_then(|builder| {
+            let who = StageUser::for_directory(Path::new("."));
+            let who = who.map_err(|error| unavailable(builder.name(), &error))?;
+            BUILT.check_once(&(builder, UserKind::from_user(&who)), |builder| {
+                build_sandbox(builder, &who).map(drop)
+            })
+        });
         let (reason, fix) = match looked {
             Ok(()) => (None, None),
             Err(BackendError::Unavailable { reason, fix, .. }) => (Some(reason), fix),
@@ -126,12 +134,38 @@ impl Backend {
         BackendReport { backend: self.name(), available: reason.is_none(), reason, fix }
     }
 
-    /// Returns the path of bubblewrap.
-    pub(crate) fn bwrap(&self) -> Result<&Path, BackendError> {
-        match self {
-            Self::Bwrap { path } => Ok(path),
-            Self::None => Err(self.check().into_error()),
+    /// Returns what builds the sandbox, if it can be trusted.
+    pub(crate) fn builder(&self) -> Result<Builder, Error> {
+        match self.builder_name().map_err(Error::Backend)? {
+            Builder::Bwrap(path) => {
+                exeat_sandbox::bwrap::trusted(&path).map(Builder::Bwrap).map_err(Error::Sandbox)
+            }
+            Builder::Native => Ok(Builder::Native),
         }
+    }
+
+    fn builder_name(&self) -> Result<Builder, BackendError> {
+        match self {
+            Self::Bwrap { path } => Ok(Builder::Bwrap(path.clone())),
+            Self::Native => Ok(Builder::Native),
+            Self::None => Err(BackendError::Unavailable {
+                backend: self.name().into(),
+                reason: "this version runs no command without a sandbox".into(),
+                fix: None,
+            }),
+        }
+    }
+}
+
+/// Chooses what builds the sandbox. The choice is made before the start, and never after a failure.
+///
+/// # Errors
+/// Returns an error if bubblewrap is asked for and no trusted path has it.
+pub(crate) fn choose(name: BackendName) -> Result<Builder, exeat_sandbox::Error> {
+    match name {
+        BackendName::Bwrap => exeat_sandbox::bwrap::find().map(Builder::Bwrap),
+        BackendName::Native => Ok(Builder::Native),
+        BackendName::Auto => Ok(exeat_sandbox::bwrap::find().map_or(Builder::Native, Builder::Bwrap)),
     }
 }
 
@@ -152,7 +186,7 @@ impl BackendReport {
 /// Remembers the executables and users whose sandbox could be built.
 struct BuiltSandboxes(Mutex<Vec<BuiltFor>>);
 
-type BuiltFor = (PathBuf, UserKind);
+type BuiltFor = (Builder, UserKind);
 
 /// The kind of user that a sandbox is for, as far as it changes the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,25 +213,25 @@ impl BuiltSandboxes {
     fn check_once(
         &self,
         it: &BuiltFor,
-        build: impl FnOnce() -> Result<(), Error>,
+        build: impl FnOnce(&Builder) -> Result<(), Error>,
     ) -> Result<(), BackendError> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known().contains(it) {
             return Ok(());
         }
         // The lock is not held here: a sandbox that hangs takes its whole deadline.
-        build().map_err(|error| unavailable(&error))?;
+        build(&it.0).map_err(|error| unavailable(it.0.name(), &error))?;
         known().push(it.clone());
         Ok(())
     }
 }
 
-fn unavailable(error: &Error) -> BackendError {
-    BackendError::Unavailable { backend: "bwrap".into(), reason: chain(error), fix: error.fix() }
+fn unavailable(backend: &str, error: &Error) -> BackendError {
+    BackendError::Unavailable { backend: backend.into(), reason: chain(error), fix: error.fix() }
 }
 
-/// Builds the smallest sandbox with this bubblewrap for this user, and waits for the helper's offer.
-pub(crate) fn build_sandbox(bwrap: &Path, who: &StageUser) -> Result<Offer, Error> {
+/// Builds the smallest sandbox for this user, and waits for the helper's offer.
+pub(crate) fn build_sandbox(builder: &Builder, who: &StageUser) -> Result<Offer, Error> {
     /// Bytes of the file system in memory that contains the helper.
     const RUN_SIZE: u64 = 16 << 20;
     /// Bytes of `/dev/shm`, which stays empty.
@@ -206,7 +240,10 @@ pub(crate) fn build_sandbox(bwrap: &Path, who: &StageUser) -> Result<Offer, Erro
     if signals::children_unseen() {
         return Err(Error::ChildrenUnseen);
     }
-    let bwrap = exeat_sandbox::bwrap::trusted(bwrap).map_err(Error::Sandbox)?;
+    let builder = match builder {
+        Builder::Bwrap(path) => Builder::Bwrap(exeat_sandbox::bwrap::trusted(path).map_err(Error::Sandbox)?),
+        Builder::Native => Builder::Native,
+    };
     let identity = who.identity().0;
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| identity == Identity::Caller);
     let base = dirs::base(runtime.as_deref().map(Path::new));
@@ -234,7 +271,7 @@ pub(crate) fn build_sandbox(bwrap: &Path, who: &StageUser) -> Result<Offer, Erro
     ];
     let spec =
         SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
-    Launch { builder: Builder::Bwrap(bwrap), spec, listener, cancel: cancel.into(), staging, expected: Vec::new(), held: None }
+    Launch { builder, spec, listener, cancel: cancel.into(), staging, expected: Vec::new(), held: None }
         .start()
         .map_err(Error::Sandbox)
 }
@@ -282,7 +319,7 @@ mod tests {
         assert!(
             !report.available && report.reason.is_some_and(|reason| reason.contains("without a sandbox"))
         );
-        assert!(Backend::None.bwrap().is_err());
+        assert!(Backend::None.builder().is_err());
     }
 
     /// N5.
@@ -311,15 +348,18 @@ mod tests {
     #[test]
     fn k24_a_sandbox_that_was_built_is_not_built_again() {
         let stood = BuiltSandboxes(Mutex::default());
-        let it = (PathBuf::from("/x"), UserKind::Own);
-        let fails = || Err(Error::NoCommand);
+        let bwrap = |path: &str| Builder::Bwrap(path.into());
+        let it = (bwrap("/x"), UserKind::Own);
+        let fails = |_: &Builder| Err(Error::NoCommand);
         assert!(stood.check_once(&it, fails).is_err());
-        assert!(stood.check_once(&it, || Ok(())).is_ok());
+        assert!(stood.check_once(&it, |_| Ok(())).is_ok());
         assert!(stood.check_once(&it, fails).is_ok(), "not remembered");
-        assert!(stood.check_once(&("/y".into(), UserKind::Own), fails).is_err(), "another executable");
+        for other in [bwrap("/y"), Builder::Native] {
+            assert!(stood.check_once(&(other, UserKind::Own), fails).is_err(), "another executable");
+        }
         for other in [UserKind::Caller, UserKind::Owner((1, 1)), UserKind::Owner((2, 2))] {
-            assert!(stood.check_once(&("/x".into(), other), fails).is_err(), "another user");
-            assert!(stood.check_once(&("/x".into(), other), || Ok(())).is_ok());
+            assert!(stood.check_once(&(bwrap("/x"), other), fails).is_err(), "another user");
+            assert!(stood.check_once(&(bwrap("/x"), other), |_| Ok(())).is_ok());
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 pub use exeat_sandbox::Fix;
 pub use exeat_sandbox::doctor::{NOTHING_RUNS, StepFinding, StepOutcome};
-use exeat_sandbox::{Enforced, Identity, RefusingLayer, is_nested};
+use exeat_sandbox::{Builder, Enforced, Identity, RefusingLayer, is_nested};
 use nix::unistd::{AccessFlags, access};
 
 use crate::backend::build_sandbox;
@@ -33,9 +33,8 @@ pub fn examine(env: &BTreeMap<OsString, OsString>) -> Vec<StepFinding> {
     let who = StageUser::for_directory(cwd).unwrap_or(StageUser::Caller);
     let identity = who.identity().0;
     let (mut findings, bwrap) = exeat_sandbox::doctor::examine(identity);
-    if let Some(bwrap) = &bwrap {
-        findings.extend(whole(bwrap, &who));
-    }
+    let builder = bwrap.map_or(Builder::Native, Builder::Bwrap);
+    findings.extend(whole(&builder, &who));
     findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(&who)));
     findings.push(run_directory(env, identity));
     findings.push(record(env));
@@ -61,9 +60,9 @@ fn nested() -> StepFinding {
 }
 
 /// Tries a whole sandbox with its helper, and its network from the host.
-fn whole(bwrap: &Path, who: &StageUser) -> Vec<StepFinding> {
+fn whole(builder: &Builder, who: &StageUser) -> Vec<StepFinding> {
     let (id, step) = ("sandbox", "a whole sandbox, up to the helper's hello");
-    match build_sandbox(bwrap, who) {
+    match build_sandbox(builder, who) {
         Ok(offer) => {
             let (gateway, way) = ("gateway", "the gateway: the sandbox's network, configured from the host");
             let gateway = match offer.network(&offer.inside_process(None), true) {

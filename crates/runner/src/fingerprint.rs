@@ -91,7 +91,10 @@ impl Plan {
         let mut it = Fields::default();
         it.text("form", FORM);
         it.text("version", env!("CARGO_PKG_VERSION"));
-        it.text("backend", "bwrap").path("executable", &self.bwrap);
+        it.text("backend", self.builder.name());
+        if let Some(bwrap) = self.builder.bwrap() {
+            it.path("executable", bwrap);
+        }
         // Every sandbox contains these, whatever its mounts: a build that restricts less has another fingerprint.
         let bare = SandboxSpec {
             mounts: Vec::new(),

@@ -25,11 +25,12 @@ use exeat_record::place::RecordDir;
 use exeat_record::{Source, today};
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::spec::Bytes;
-use exeat_sandbox::{Enforced, Enforcement, Identity, Mount as Step, SandboxSpec, seccomp, shell_word};
+use exeat_sandbox::{Builder, Enforced, Enforcement, Identity, Mount as Step, SandboxSpec, seccomp, shell_word};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use serde_json::json;
 
+use crate::backend::{Backend, choose};
 use crate::cache::{self, Steps, UsedCache};
 use crate::environment::{Variable, stage_home};
 use crate::error::Error;
@@ -48,7 +49,7 @@ pub struct Plan {
     pub(crate) settled: Settlement,
     pub(crate) command: Vec<OsString>,
     pub(crate) policy: Policy,
-    pub(crate) bwrap: PathBuf,
+    pub(crate) builder: Builder,
     /// The rule that judged the links on its paths.
     pub(crate) links: LinkRule,
     pub(crate) mounts: Vec<Mount>,
@@ -133,8 +134,12 @@ pub fn plan(request: Request) -> Result<Plan, Error> {
     plan_with(request, None, &STREAMS)
 }
 
-/// Plans with this bubblewrap, for a stage on these streams; each is a path to an open stream.
-pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&str]) -> Result<Plan, Error> {
+/// Plans with this back end, else with that of the request, for a stage on these streams; each is a path to an open stream.
+pub(crate) fn plan_with(
+    mut request: Request,
+    backend: Option<&Backend>,
+    streams: &[&str],
+) -> Result<Plan, Error> {
     if request.command.is_empty() {
         return Err(Error::NoCommand);
     }
@@ -142,8 +147,10 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         return Err(Error::NoPlaceForHome);
     }
     let mut notes = Vec::new();
-    let bwrap = bwrap.map_or_else(exeat_sandbox::bwrap::find, exeat_sandbox::bwrap::trusted);
-    let bwrap = bwrap.map_err(Error::Sandbox)?;
+    let builder = match backend {
+        Some(backend) => backend.builder()?,
+        None => choose(request.backend).map_err(Error::Sandbox)?,
+    };
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
     let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
@@ -273,7 +280,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         settled: Settlement::default(),
         command: request.command,
         policy: request.policy,
-        bwrap,
+        builder,
         links,
         mounts: built.mounts,
         taken,
@@ -593,7 +600,11 @@ impl Plan {
         for name in self.env.keys() {
             let _ = writeln!(out, "  {}", name.display());
         }
-        let _ = write!(out, "\nbubblewrap   {} mounts\n  {}", argv.mount_count(), self.bwrap.display());
+        let Some(bwrap) = self.builder.bwrap() else {
+            let _ = writeln!(out, "\nsandbox   {} mounts, made by exeat itself", argv.mount_count());
+            return out;
+        };
+        let _ = write!(out, "\nbubblewrap   {} mounts\n  {}", argv.mount_count(), bwrap.display());
         for word in &argv.options {
             let word = word.to_string();
             out.push_str(if word.starts_with("--") { " \\\n    " } else { " " });
@@ -661,7 +672,8 @@ impl Plan {
             "trees": self.staged.iter().flat_map(Staged::summaries).map(|tree| json!({
                 "name": tree.name, "host": tree.host.to_string_lossy(), "stage_is_uid": tree.owner.map(|(uid, _)| uid),
             })).collect::<Vec<_>>(),
-            "bwrap": self.bwrap.to_string_lossy(),
+            "backend": self.builder.name(),
+            "bwrap": self.builder.bwrap().map(Path::to_string_lossy),
             "options": argv.options.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "helper": words(&argv.command),
             "mounts": argv.mount_count(),

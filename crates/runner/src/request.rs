@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use exeat_compose::{Composed, EnvRule, Fault, Machine, NextHop};
 use exeat_files::request::Files;
 use exeat_policy::file::SandboxSection;
-use exeat_policy::{Bridge, HostPort, Limits, Loopback, Nested, Policy, Transparent, Tty, UnixSockets};
+use exeat_policy::{BackendName, Bridge, HostPort, Limits, Loopback, Nested, Policy, Transparent, Tty, UnixSockets};
 use exeat_proxy::UpstreamProxy;
 use exeat_record::Source;
 
@@ -34,6 +34,8 @@ pub struct Request {
     pub env: Vec<EnvRule>,
     /// The caller's environment: the source of passed variables, HOME, PATH and the XDG directories.
     pub host_env: BTreeMap<OsString, OsString>,
+    /// The program that builds the sandbox.
+    pub backend: BackendName,
     /// The way from TCP in the namespace to the proxy.
     pub bridge: Bridge,
     /// Whether the stage gets SOCKS5 as well as the HTTP proxy.
@@ -90,7 +92,7 @@ impl Request {
             Ok::<_, Fault>(UpstreamProxy::new(hop.url().clone(), hop.bypass(), credentials))
         };
         let upstream = composed.next_hop.as_ref().map(open).transpose()?;
-        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, .. } =
+        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, backend, .. } =
             composed.sandbox;
         Ok(Self {
             cwd: machine.cwd,
@@ -100,6 +102,7 @@ impl Request {
             env: composed.environment,
             host_env: machine.env,
             bridge: bridge.unwrap_or_default(),
+            backend: backend.unwrap_or_default(),
             socks5: composed.socks5,
             hardening: Hardening {
                 loopback: loopback.unwrap_or_default(),

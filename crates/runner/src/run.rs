@@ -464,7 +464,7 @@ impl Run<'_> {
             machine: caller::machine_name(),
             dir: Some(self.plan.cwd.clone().into_os_string()),
             trace: caller::parse_trace(self.plan.traceparent.as_deref()),
-            backend: Some("bwrap".into()),
+            backend: Some(self.plan.builder.name().into()),
             bridge: Some(self.plan.bridge.as_str().into()),
             proxy: self.plan.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
             upstream: self.plan.upstream.as_ref().map(ToString::to_string),
@@ -646,7 +646,7 @@ impl Run<'_> {
         let links = &self.plan.links;
         links.note_written(written).map_err(prepare("the list of trees whose links are not followed"))?;
         let launch = Launch {
-            builder: if std::env::var_os("EXEAT_X_NATIVE").is_some() { exeat_sandbox::Builder::Native } else { exeat_sandbox::Builder::Bwrap(self.plan.bwrap.clone()) },
+            builder: self.plan.builder.clone(),
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),
             listener,
             cancel: cancelled.into(),

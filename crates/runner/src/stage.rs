@@ -579,10 +579,9 @@ impl Stage {
         [notes, doubts]: [Vec<String>; 2],
         [stdin, stdout, stderr]: [&Stdio; 3],
     ) -> Result<Plan, Error> {
-        let bwrap = self.backend.as_ref().map(Backend::bwrap).transpose().map_err(Error::Backend)?;
         let open = [(stdin, 0), (stdout, 1), (stderr, 2)].map(|(stream, own)| stream.path(own));
         let open: Vec<&str> = open.iter().filter_map(Option::as_deref).collect();
-        let mut plan = plan_with(request, bwrap, &open)?;
+        let mut plan = plan_with(request, self.backend.as_ref(), &open)?;
         plan.add_notes(notes.into_iter().chain(doubts.iter().cloned()));
         plan.record_doubts(doubts);
         if self.require_full {

@@ -71,6 +71,26 @@ pub enum Builder {
     Native,
 }
 
+impl Builder {
+    /// Returns the name in records and plans.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Bwrap(_) => "bwrap",
+            Self::Native => "native",
+        }
+    }
+
+    /// Returns the path of bubblewrap, if it builds the sandbox.
+    #[must_use]
+    pub fn bwrap(&self) -> Option<&Path> {
+        match self {
+            Self::Bwrap(path) => Some(path),
+            Self::Native => None,
+        }
+    }
+}
+
 /// A file that the plan checked for a mount. The start fails if the sandbox has another one at that path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedFile {

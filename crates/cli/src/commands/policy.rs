@@ -422,7 +422,7 @@ fn files(composed: &Composed) -> Vec<(&'static str, String)> {
 
 /// Lists the keys of `[sandbox]` that differ from the defaults.
 fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, .. } =
+    let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, backend, .. } =
         *sandbox;
     let usual = |key, word: &'static str, is_usual: bool| (!is_usual).then_some((key, word));
     [
@@ -433,6 +433,7 @@ fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str,
         debuggable.and_then(|it| usual("sandbox.debuggable", "true", !it)),
         tty.and_then(|it| usual("sandbox.tty", it.as_str(), it == Default::default())),
         nested.and_then(|it| usual("sandbox.nested", it.as_str(), it == Default::default())),
+        backend.and_then(|it| usual("sandbox.backend", it.as_str(), it == Default::default())),
     ]
     .into_iter()
     .flatten()

@@ -3,7 +3,7 @@
 
 use crate::escape::visible;
 use crate::limits::Limit;
-use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 
 use super::rule::FileRole;
 
@@ -238,6 +238,7 @@ pub(crate) const KEYS: &[Key] = &[
         Shape::OneOf(Nested::WORDS),
         "whether an `exeat run` in the stage is refused, or executes its command as it is",
     ),
+    policy("sandbox", "backend", Shape::OneOf(BackendName::WORDS), "the program that builds the sandbox"),
     policy("audit", "sync", Shape::Flag, "has each line on the disk before anything is dialed or answered"),
 ];
 

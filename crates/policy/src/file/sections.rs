@@ -12,7 +12,7 @@ use crate::limits::{LEAST_MEMORY, Limit, LimitError, Limits, Size, Span, memory_
 use crate::port::Port;
 use crate::preset;
 use crate::rule::{Action, Note, TlsCheck};
-use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
 
@@ -406,6 +406,7 @@ impl Reader<'_> {
                     sandbox.transparent = self.choice(entry, Transparent::ALL, Transparent::WORDS);
                 }
                 "tty" => sandbox.tty = self.choice(entry, Tty::ALL, Tty::WORDS),
+                "backend" => sandbox.backend = self.choice(entry, BackendName::ALL, BackendName::WORDS),
                 "nested" => sandbox.nested = self.choice(entry, Nested::ALL, Nested::WORDS),
                 _ => sandbox.debuggable = self.flag(&entry),
             }

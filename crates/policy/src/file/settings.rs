@@ -69,7 +69,7 @@ impl PolicyFile {
         drop_if(home, &over.fs.home);
         let EffectsSection { on_excess, .. } = effects;
         drop_if(on_excess, &over.effects.on_excess);
-        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested } = sandbox;
+        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, backend } = sandbox;
         drop_if(bridge, &over.sandbox.bridge);
         drop_if(loopback, &over.sandbox.loopback);
         drop_if(unix_sockets, &over.sandbox.unix_sockets);
@@ -77,6 +77,7 @@ impl PolicyFile {
         drop_if(debuggable, &over.sandbox.debuggable);
         drop_if(tty, &over.sandbox.tty);
         drop_if(nested, &over.sandbox.nested);
+        drop_if(backend, &over.sandbox.backend);
         // The smaller limit of two files counts; here both have the same one.
         *limits = Limits::overridden_by(*limits, over.limits);
     }
