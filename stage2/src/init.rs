@@ -6,7 +6,7 @@
 use exeat_contract::{BUILD_WORD, Construction, Message, NOBODY, Step};
 
 use crate::control::Control;
-use crate::mounts::{self, FailedMount, Sources};
+use crate::mounts::{self, FailedMount, Sources, Tree};
 use crate::sys::{self, Errno, Pid};
 use crate::{During, Failure, harden, loopback};
 
@@ -26,6 +26,7 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
     }
     // Places get the permission bits that they are made with.
     let umask = sys::set_umask(0);
+    mounts::attach_staged(&construction.staged).during(Step::Stage)?;
     harden::raise_descriptor_limit().during(Step::MakeRoot)?;
     make_tree(control, &construction)?;
     // This needs a capability.
@@ -59,10 +60,10 @@ fn make_tree(control: &Control, construction: &Construction) -> Result<(), Failu
         Failure { step: Step::MakeRoot, errno }
     };
     let sources = Sources::copy(&construction.mounts).map_err(told)?;
-    let root = mounts::make_root().during(Step::MakeRoot)?;
-    mounts::fill(&root, &construction.mounts, sources).map_err(told)?;
-    mounts::freeze(&root, b"/").during(Step::MakeRoot)?;
-    sys::replace_root(&root).during(Step::LeaveHost)
+    let mut tree = Tree::new().during(Step::MakeRoot)?;
+    tree.fill(&construction.mounts, sources).map_err(told)?;
+    tree.freeze(b"/").during(Step::MakeRoot)?;
+    tree.enter().during(Step::LeaveHost)
 }
 
 /// Reaps what the kernel hands to pid 1, until the stage has ended or exeat has. Every other process of the sandbox ends then.

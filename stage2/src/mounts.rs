@@ -4,7 +4,7 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
-use exeat_contract::{MountSource, MountStep};
+use exeat_contract::{MountStep, Staged};
 
 use crate::sys::{self, Attributes, Descriptor, Errno};
 
@@ -57,13 +57,27 @@ impl Sources {
     }
 }
 
+/// Attaches detached mounts below a directory of the host, which only this sandbox sees.
+pub(crate) fn attach_staged(Staged { dir, trees }: &Staged) -> sys::Result<()> {
+    if trees.is_empty() {
+        return Ok(());
+    }
+    let options: [(&CStr, &CStr); 2] = [(c"mode", c"0711"), (c"size", c"1m")];
+    let cover = sys::new_file_system(c"tmpfs", &options, PLAIN)?;
+    sys::attach(&cover, &sys::open(&text(dir)?, sys::O_PATH | sys::O_CLOEXEC)?)?;
+    for (name, number) in trees {
+        let (tree, name) = (sys::take_inherited(*number)?, text(name)?);
+        let place = if sys::is_directory(&tree)? { Place::Directory } else { Place::File };
+        make(&cover, &name, place)?;
+        sys::attach(&tree, &sys::open_below(&cover, &name)?)?;
+    }
+    Ok(())
+}
+
 /// Copies the mount that a step names, and gives it its attributes.
 fn tree_of(step: &MountStep) -> sys::Result<Option<Descriptor>> {
     let MountStep::Bind { source, is_writable, .. } = step else { return Ok(None) };
-    let tree = match source {
-        MountSource::Path(path) => sys::clone_tree(&text(path)?)?,
-        MountSource::Tree(number) => sys::take_inherited(*number)?,
-    };
+    let tree = sys::clone_tree(&text(source)?)?;
     sys::set_attributes(&tree, if *is_writable { PLAIN } else { READ_ONLY }, true)?;
     Ok(Some(tree))
 }
@@ -78,55 +92,172 @@ fn copy_nodes() -> sys::Result<Vec<Descriptor>> {
         .collect()
 }
 
-/// Makes an empty root, and attaches it where this process can reach it.
-pub(crate) fn make_root() -> sys::Result<Descriptor> {
-    let root = sys::new_file_system(c"tmpfs", &[(c"mode", c"0755")], PLAIN)?;
-    // On top of the present root. Paths of this process still begin below it (path_resolution(7)).
-    sys::attach(&root, &sys::open(c"/", sys::O_PATH | sys::O_CLOEXEC)?)?;
-    Ok(root)
+/// The file tree of the sandbox while it is made.
+pub(crate) struct Tree {
+    /// An empty file system in memory.
+    base: Descriptor,
+    /// The mount of the host that a step put over the whole of it, if any.
+    over: Option<Descriptor>,
 }
 
-/// Carries out the steps below the root.
-pub(crate) fn fill(root: &Descriptor, steps: &[MountStep], sources: Sources) -> Result<(), FailedMount> {
-    let Sources { trees, mut nodes } = sources;
-    for (number, (step, tree)) in steps.iter().zip(trees).enumerate() {
-        apply(root, step, tree, &mut nodes).map_err(|errno| FailedMount { number, errno })?;
+impl Tree {
+    /// Makes an empty tree, and attaches it where this process can reach it.
+    pub(crate) fn new() -> sys::Result<Self> {
+        let base = sys::new_file_system(c"tmpfs", &[(c"mode", c"0755")], PLAIN)?;
+        // On top of the present root. Paths of this process still begin below it (path_resolution(7)).
+        sys::attach(&base, &sys::open(c"/", sys::O_PATH | sys::O_CLOEXEC)?)?;
+        Ok(Self { base, over: None })
     }
-    Ok(())
-}
 
-fn apply(
-    root: &Descriptor,
-    step: &MountStep,
-    tree: Option<Descriptor>,
-    nodes: &mut Vec<Descriptor>,
-) -> sys::Result<()> {
-    match step {
-        MountStep::Bind { at, .. } => {
-            let tree = tree.ok_or(Errno::INVAL)?;
-            let kind = if sys::is_directory(&tree)? { Place::Directory } else { Place::File };
-            sys::attach(&tree, &make_place(root, at, kind)?)
+    /// Carries out the steps.
+    pub(crate) fn fill(&mut self, steps: &[MountStep], sources: Sources) -> Result<(), FailedMount> {
+        let Sources { trees, mut nodes } = sources;
+        for (number, (step, tree)) in steps.iter().zip(trees).enumerate() {
+            self.apply(step, tree, &mut nodes).map_err(|errno| FailedMount { number, errno })?;
         }
-        MountStep::Tmpfs { at, size, mode } => mount_tmpfs(root, at, *size, *mode),
-        MountStep::Dir { at } => make_place(root, at, Place::Directory).map(drop),
-        MountStep::Symlink { target, at } => {
-            let (parent, name) = parent_of(root, at)?;
-            sys::make_link(&text(target)?, &parent, &name)
-        }
-        MountStep::File { at, bytes, mode } => {
-            let (parent, name) = parent_of(root, at)?;
-            write_all(&sys::make_file(&parent, &name, *mode)?, bytes)
-        }
-        MountStep::CoverFile { at, bytes } => cover(root, at, bytes),
-        MountStep::Proc => mount_proc(root),
-        MountStep::Dev { shm } => mount_dev(root, nodes, *shm),
-        MountStep::Freeze { at } => freeze(root, at),
+        Ok(())
     }
-}
 
-/// Makes the mount at a path read-only, but not the mounts below it.
-pub(crate) fn freeze(root: &Descriptor, at: &[u8]) -> sys::Result<()> {
-    sys::set_attributes(&sys::open_below(root, &text(at)?)?, Attributes::READ_ONLY, false)
+    /// Makes the mount at a path read-only, but not the mounts below it.
+    pub(crate) fn freeze(&self, at: &[u8]) -> sys::Result<()> {
+        sys::set_attributes(&self.open(at)?, Attributes::READ_ONLY, false)
+    }
+
+    /// Makes it the root of this process, and leaves the host's file tree.
+    pub(crate) fn enter(&self) -> sys::Result<()> {
+        sys::replace_root(self.root())
+    }
+
+    fn root(&self) -> &Descriptor {
+        self.over.as_ref().unwrap_or(&self.base)
+    }
+
+    fn open(&self, at: &[u8]) -> sys::Result<Descriptor> {
+        sys::open_below(self.root(), &text(at)?)
+    }
+
+    fn apply(
+        &mut self,
+        step: &MountStep,
+        tree: Option<Descriptor>,
+        nodes: &mut Vec<Descriptor>,
+    ) -> sys::Result<()> {
+        match step {
+            MountStep::Bind { at, .. } => {
+                let tree = tree.ok_or(Errno::INVAL)?;
+                let kind = if sys::is_directory(&tree)? { Place::Directory } else { Place::File };
+                sys::attach(&tree, &self.make_place(at, kind)?)?;
+                if at == b"/" {
+                    self.over = Some(tree);
+                }
+                Ok(())
+            }
+            MountStep::Tmpfs { at, size, mode } => self.mount_tmpfs(at, *size, *mode),
+            MountStep::Dir { at } => self.make_place(at, Place::Directory).map(drop),
+            MountStep::Symlink { target, at } => {
+                let (parent, name) = self.parent_of(at)?;
+                sys::make_link(&text(target)?, &parent, &name)
+            }
+            MountStep::File { at, bytes, mode } => {
+                let (parent, name) = self.parent_of(at)?;
+                write_all(&sys::make_file(&parent, &name, *mode)?, bytes)
+            }
+            MountStep::CoverFile { at, bytes } => self.cover(at, bytes),
+            MountStep::Proc => self.mount_proc(),
+            MountStep::Dev { shm } => self.mount_dev(nodes, *shm),
+            MountStep::Freeze { at } => self.freeze(at),
+        }
+    }
+
+    /// Opens the place for a mount, and makes it if nothing is there.
+    fn make_place(&self, at: &[u8], kind: Place) -> sys::Result<Descriptor> {
+        match self.open(at) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+        let (parent, name) = self.parent_of(at)?;
+        make(&parent, &name, kind)?;
+        self.open(at)
+    }
+
+    /// Opens the directory above a path, and makes what is missing. Returns the last name too.
+    fn parent_of(&self, at: &[u8]) -> sys::Result<(Descriptor, CString)> {
+        let cut = at.iter().rposition(|byte| *byte == b'/').ok_or(Errno::INVAL)?;
+        let (above, name) = at.split_at_checked(cut + 1).ok_or(Errno::INVAL)?;
+        if name.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let above = match above.strip_suffix(b"/") {
+            Some(above) if !above.is_empty() => self.make_place(above, Place::Directory)?,
+            _ => self.open(b"/")?,
+        };
+        Ok((above, text(name)?))
+    }
+
+    fn mount_tmpfs(&self, at: &[u8], size: u64, mode: u32) -> sys::Result<()> {
+        let size = text(&number(size, 10))?;
+        let mode = text(&number(mode.into(), 8))?;
+        let file_system = sys::new_file_system(c"tmpfs", &[(c"size", &size), (c"mode", &mode)], PLAIN)?;
+        sys::attach(&file_system, &self.make_place(at, Place::Directory)?)
+    }
+
+    /// Mounts a read-only file of ours over what is at a path.
+    fn cover(&self, at: &[u8], bytes: &[u8]) -> sys::Result<()> {
+        /// Nobody sees it: its name is removed before the next step.
+        const NAME: &CStr = c".exeat-cover";
+        let above = sys::open_below(&self.base, c"/")?;
+        write_all(&sys::make_file(&above, NAME, 0o444)?, bytes)?;
+        let file = sys::clone_open_tree(&sys::open_below(&above, NAME)?)?;
+        sys::set_attributes(&file, READ_ONLY, false)?;
+        sys::attach(&file, &self.make_place(at, Place::File)?)?;
+        // Not before: the kernel attaches no file without a name.
+        sys::remove_file(&above, NAME)
+    }
+
+    fn mount_proc(&self) -> sys::Result<()> {
+        let proc = sys::new_file_system(c"proc", &[], PLAIN.and(Attributes::NO_EXECUTION))?;
+        sys::attach(&proc, &self.make_place(b"/proc", Place::Directory)?)?;
+        // No process here gets another user namespace, in which it would have every capability. The filter refuses it too, and the
+        // kernel may lack the setting.
+        if let Ok(most) = sys::open_to_write_below(&proc, c"sys/user/max_user_namespaces") {
+            let _ = sys::write(&most, b"0");
+        }
+        // Some settings are those of the whole machine: core_pattern names a program of the host.
+        self.keep_read_only(b"/proc/sys")?;
+        for name in SETTINGS {
+            if sys::is_writable(&proc, name) {
+                self.keep_read_only(&[b"/proc/", name.to_bytes()].concat())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Mounts a path in `/proc` over itself, read-only.
+    fn keep_read_only(&self, at: &[u8]) -> sys::Result<()> {
+        let place = self.open(at)?;
+        let tree = sys::clone_open_tree(&place)?;
+        sys::set_attributes(&tree, READ_ONLY.and(Attributes::NO_EXECUTION), true)?;
+        sys::attach(&tree, &place)
+    }
+
+    fn mount_dev(&self, nodes: &mut Vec<Descriptor>, shm: u64) -> sys::Result<()> {
+        /// Bytes of the file system: it has nodes, and no data.
+        const SIZE: u64 = 1 << 20;
+        self.mount_tmpfs(b"/dev", SIZE, 0o755)?;
+        let dev = self.open(b"/dev")?;
+        for (name, node) in NODES.iter().zip(nodes.drain(..)) {
+            sys::attach(&node, &self.make_place(&[b"/dev/", name.to_bytes()].concat(), Place::File)?)?;
+        }
+        for (name, target) in LINKS {
+            sys::make_link(target, &dev, name)?;
+        }
+        let options: [(&CStr, &CStr); 3] = [(c"newinstance", c""), (c"ptmxmode", c"0666"), (c"mode", c"620")];
+        let attributes = Attributes::NO_SET_ID.and(Attributes::NO_EXECUTION);
+        let terminals = sys::new_file_system(c"devpts", &options, attributes)?;
+        sys::attach(&terminals, &self.make_place(b"/dev/pts", Place::Directory)?)?;
+        self.mount_tmpfs(b"/dev/shm", shm, 0o1777)?;
+        self.freeze(b"/dev")
+    }
 }
 
 /// What has to be at a path before something is mounted there.
@@ -136,101 +267,11 @@ enum Place {
     File,
 }
 
-/// Opens the place for a mount, and makes it if nothing is there.
-fn make_place(root: &Descriptor, at: &[u8], kind: Place) -> sys::Result<Descriptor> {
-    let path = text(at)?;
-    match sys::open_below(root, &path) {
-        Err(Errno::NOENT) => {}
-        other => return other,
-    }
-    let (parent, name) = parent_of(root, at)?;
+fn make(parent: &Descriptor, name: &CStr, kind: Place) -> sys::Result<()> {
     match kind {
-        Place::Directory => sys::make_directory(&parent, &name, 0o755)?,
-        Place::File => drop(sys::make_file(&parent, &name, 0o444)?),
+        Place::Directory => sys::make_directory(parent, name, 0o755),
+        Place::File => sys::make_file(parent, name, 0o444).map(drop),
     }
-    sys::open_below(root, &path)
-}
-
-/// Opens the directory above a path, and makes what is missing. Returns the last name too.
-fn parent_of(root: &Descriptor, at: &[u8]) -> sys::Result<(Descriptor, CString)> {
-    let cut = at.iter().rposition(|byte| *byte == b'/').ok_or(Errno::INVAL)?;
-    let (above, name) = at.split_at_checked(cut + 1).ok_or(Errno::INVAL)?;
-    if name.is_empty() {
-        return Err(Errno::INVAL);
-    }
-    let above = match above.strip_suffix(b"/") {
-        Some(above) if !above.is_empty() => make_place(root, above, Place::Directory)?,
-        _ => sys::open_below(root, c"/")?,
-    };
-    Ok((above, text(name)?))
-}
-
-fn mount_tmpfs(root: &Descriptor, at: &[u8], size: u64, mode: u32) -> sys::Result<()> {
-    let size = text(number(size, 10).as_slice())?;
-    let mode = text(number(mode.into(), 8).as_slice())?;
-    let file_system = sys::new_file_system(c"tmpfs", &[(c"size", &size), (c"mode", &mode)], PLAIN)?;
-    sys::attach(&file_system, &make_place(root, at, Place::Directory)?)
-}
-
-/// Mounts a read-only file of ours over what is at a path.
-fn cover(root: &Descriptor, at: &[u8], bytes: &[u8]) -> sys::Result<()> {
-    /// Nobody sees it: its name is removed before the next step.
-    const NAME: &CStr = c".exeat-cover";
-    let above = sys::open_below(root, c"/")?;
-    write_all(&sys::make_file(&above, NAME, 0o444)?, bytes)?;
-    let file = sys::clone_open_tree(&sys::open_below(root, NAME)?)?;
-    sys::set_attributes(&file, READ_ONLY, false)?;
-    sys::attach(&file, &make_place(root, at, Place::File)?)?;
-    // Not before: the kernel attaches no file without a name.
-    sys::remove_file(&above, NAME)
-}
-
-fn mount_proc(root: &Descriptor) -> sys::Result<()> {
-    let proc = sys::new_file_system(c"proc", &[], PLAIN.and(Attributes::NO_EXECUTION))?;
-    let at = make_place(root, b"/proc", Place::Directory)?;
-    sys::attach(&proc, &at)?;
-    let proc = sys::open_below(root, c"/proc")?;
-    // No process here gets another user namespace, in which it would have every capability. The filter refuses it too, and the kernel
-    // may lack the setting.
-    if let Ok(most) = sys::open_to_write_below(root, c"/proc/sys/user/max_user_namespaces") {
-        let _ = sys::write(&most, b"0");
-    }
-    // Some settings are those of the whole machine: core_pattern names a program of the host.
-    keep_read_only(root, &proc, c"sys")?;
-    for name in SETTINGS {
-        if sys::is_writable(&proc, name) {
-            keep_read_only(root, &proc, name)?;
-        }
-    }
-    Ok(())
-}
-
-/// Mounts a name in `/proc` over itself, read-only.
-fn keep_read_only(root: &Descriptor, proc: &Descriptor, name: &CStr) -> sys::Result<()> {
-    let path = text(&[b"/proc/", name.to_bytes()].concat())?;
-    let tree = sys::clone_open_tree(&sys::open_below(proc, name)?)?;
-    sys::set_attributes(&tree, READ_ONLY.and(Attributes::NO_EXECUTION), true)?;
-    sys::attach(&tree, &sys::open_below(root, &path)?)
-}
-
-fn mount_dev(root: &Descriptor, nodes: &mut Vec<Descriptor>, shm: u64) -> sys::Result<()> {
-    /// Bytes of the file system: it has nodes, and no data.
-    const SIZE: u64 = 1 << 20;
-    mount_tmpfs(root, b"/dev", SIZE, 0o755)?;
-    let dev = sys::open_below(root, c"/dev")?;
-    for (name, node) in NODES.iter().zip(nodes.drain(..)) {
-        let at = make_place(root, &[b"/dev/", name.to_bytes()].concat(), Place::File)?;
-        sys::attach(&node, &at)?;
-    }
-    for (name, target) in LINKS {
-        sys::make_link(target, &dev, name)?;
-    }
-    let options: [(&CStr, &CStr); 3] = [(c"newinstance", c""), (c"ptmxmode", c"0666"), (c"mode", c"620")];
-    let pts =
-        sys::new_file_system(c"devpts", &options, Attributes::NO_SET_ID.and(Attributes::NO_EXECUTION))?;
-    sys::attach(&pts, &make_place(root, b"/dev/pts", Place::Directory)?)?;
-    mount_tmpfs(root, b"/dev/shm", shm, 0o1777)?;
-    freeze(root, b"/dev")
 }
 
 fn write_all(file: &Descriptor, mut bytes: &[u8]) -> sys::Result<()> {

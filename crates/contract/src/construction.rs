@@ -8,6 +8,8 @@ use crate::message::{put, put_list, take_array, take_bytes, take_list};
 /// The sandbox to build. The host sends it after it has written the maps of users and groups (user_namespaces(7)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Construction {
+    /// Trees to attach to the host's file tree first, as this sandbox sees it: sources are found in them.
+    pub staged: Staged,
     /// The file tree, in the order of its mounts.
     pub mounts: Vec<MountStep>,
     /// Classic BPF programs for every process of the sandbox, in the order in which they are installed.
@@ -22,13 +24,22 @@ pub struct Construction {
     pub socks5: bool,
 }
 
+/// Detached mounts (open_tree(2)) for one directory of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Staged {
+    /// The directory, which a file system in memory covers.
+    pub dir: Vec<u8>,
+    /// The name in the directory and the number of the descriptor of each.
+    pub trees: Vec<(Vec<u8>, i32)>,
+}
+
 /// A step in which the file tree is made. Paths named `at` are inside, without links; all are absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountStep {
     /// A file or directory of the host.
     Bind {
-        /// The source.
-        source: MountSource,
+        /// The path on the host.
+        source: Vec<u8>,
         /// The place.
         at: Vec<u8>,
         /// Whether the stage may write there.
@@ -85,21 +96,18 @@ pub enum MountStep {
     },
 }
 
-/// The source of a [`MountStep::Bind`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MountSource {
-    /// A path on the host.
-    Path(Vec<u8>),
-    /// The number of a descriptor of a detached mount (open_tree(2)).
-    Tree(i32),
-}
-
 impl Construction {
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> Option<()> {
         out.push(u8::from(self.becomes_user));
         out.extend(self.held.unwrap_or(-1).to_le_bytes());
         put(out, self.bridge.argument(self.socks5).as_bytes())?;
         put_list(out, &self.filters)?;
+        put(out, &self.staged.dir)?;
+        out.extend(u32::try_from(self.staged.trees.len()).ok()?.to_le_bytes());
+        for (name, number) in &self.staged.trees {
+            put(out, name)?;
+            out.extend(number.to_le_bytes());
+        }
         out.extend(u32::try_from(self.mounts.len()).ok()?.to_le_bytes());
         self.mounts.iter().try_for_each(|mount| mount.put(out))
     }
@@ -110,39 +118,34 @@ impl Construction {
         let held = (held >= 0).then_some(held);
         let (bridge, socks5) = BridgeKind::from_argument(&take_bytes(rest)?)?;
         let filters = take_list(rest)?;
+        let dir = take_bytes(rest)?;
         let count = u32::from_le_bytes(take_array(rest)?);
         // Reserves no capacity for a number from the wire.
+        let trees = (0..count).map(|_| Some((take_bytes(rest)?, i32::from_le_bytes(take_array(rest)?))));
+        let staged = Staged { dir, trees: trees.collect::<Option<_>>()? };
+        let count = u32::from_le_bytes(take_array(rest)?);
         let mounts = (0..count).map(|_| MountStep::take(rest)).collect::<Option<_>>()?;
-        Some(Self { mounts, filters, becomes_user, held, bridge, socks5 })
+        Some(Self { staged, mounts, filters, becomes_user, held, bridge, socks5 })
     }
 }
 
-const BIND_PATH: u8 = 1;
-const BIND_TREE: u8 = 2;
-const TMPFS: u8 = 3;
-const DIR: u8 = 4;
-const SYMLINK: u8 = 5;
-const FILE: u8 = 6;
-const COVER_FILE: u8 = 7;
-const PROC: u8 = 8;
-const DEV: u8 = 9;
-const FREEZE: u8 = 10;
+const BIND: u8 = 1;
+const TMPFS: u8 = 2;
+const DIR: u8 = 3;
+const SYMLINK: u8 = 4;
+const FILE: u8 = 5;
+const COVER_FILE: u8 = 6;
+const PROC: u8 = 7;
+const DEV: u8 = 8;
+const FREEZE: u8 = 9;
 
 impl MountStep {
     fn put(&self, out: &mut Vec<u8>) -> Option<()> {
         match self {
             Self::Bind { source, at, is_writable } => {
-                match source {
-                    MountSource::Path(path) => {
-                        out.push(BIND_PATH);
-                        put(out, path)?;
-                    }
-                    MountSource::Tree(number) => {
-                        out.push(BIND_TREE);
-                        out.extend(number.to_le_bytes());
-                    }
-                }
+                out.push(BIND);
                 out.push(u8::from(*is_writable));
+                put(out, source)?;
                 put(out, at)
             }
             Self::Tmpfs { at, size, mode } => {
@@ -190,12 +193,9 @@ impl MountStep {
     fn take(rest: &mut &[u8]) -> Option<Self> {
         let [tag] = take_array(rest)?;
         Some(match tag {
-            BIND_PATH | BIND_TREE => Self::Bind {
-                source: match tag {
-                    BIND_PATH => MountSource::Path(take_bytes(rest)?),
-                    _ => MountSource::Tree(i32::from_le_bytes(take_array(rest)?)),
-                },
+            BIND => Self::Bind {
                 is_writable: take_flag(rest)?,
+                source: take_bytes(rest)?,
                 at: take_bytes(rest)?,
             },
             TMPFS => Self::Tmpfs {
@@ -232,9 +232,10 @@ fn take_flag(rest: &mut &[u8]) -> Option<bool> {
 pub(crate) fn sample() -> Construction {
     let at = || b"/x".to_vec();
     Construction {
+        staged: Staged { dir: b"/staged".to_vec(), trees: alloc::vec![(b"1".to_vec(), 9)] },
         mounts: alloc::vec![
-            MountStep::Bind { source: MountSource::Path(b"/usr".to_vec()), at: at(), is_writable: false },
-            MountStep::Bind { source: MountSource::Tree(9), at: at(), is_writable: true },
+            MountStep::Bind { source: b"/usr".to_vec(), at: at(), is_writable: false },
+            MountStep::Bind { source: b"/staged/1/x".to_vec(), at: at(), is_writable: true },
             MountStep::Tmpfs { at: at(), size: 4096, mode: 0o755 },
             MountStep::Dir { at: at() },
             MountStep::Symlink { target: b"usr/lib".to_vec(), at: at() },

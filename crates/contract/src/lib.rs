@@ -10,7 +10,7 @@ extern crate alloc;
 pub mod construction;
 pub mod message;
 
-pub use construction::{Construction, MountSource, MountStep};
+pub use construction::{Construction, MountStep, Staged};
 pub use message::{DecodeError, Go, Hello, Message, Step, Terminal, TerminalSettings};
 
 /// The word in front of the number of stage2's control socket, if stage2 builds the sandbox itself.

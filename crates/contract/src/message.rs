@@ -129,10 +129,12 @@ pub enum Step {
     DropCapabilities = 17,
     /// Start the process that becomes the stage.
     StartStage = 18,
+    /// Attach the trees of another user.
+    Stage = 19,
 }
 
 impl Step {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::LoopbackUp,
         Self::BindProxyPort,
         Self::StartRelay,
@@ -151,6 +153,7 @@ impl Step {
         Self::LeaveHost,
         Self::DropCapabilities,
         Self::StartStage,
+        Self::Stage,
     ];
 
     /// Describes the step, worded to follow "cannot".
@@ -175,6 +178,7 @@ impl Step {
             Self::LeaveHost => "leave the host's file tree",
             Self::DropCapabilities => "give up capabilities",
             Self::StartStage => "start the process that becomes the stage",
+            Self::Stage => "attach the trees of the view",
         }
     }
 

@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use exeat_contract::{BUILD_WORD, Construction, Message, MountSource, MountStep, NOBODY, Step};
+use exeat_contract::{BUILD_WORD, Construction, Message, MountStep, NOBODY, Step};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -49,14 +49,15 @@ impl Init {
         setsockopt(&ours, sockopt::PassCred, &true)
             .map_err(|errno| prepare("a pair of sockets")(errno.into()))?;
         let construction = Construction {
-            mounts: spec.mounts.iter().map(|mount| step_of(mount, staging)).collect(),
+            staged: staging.map(Staging::contents).unwrap_or_default(),
+            mounts: spec.mounts.iter().map(step_of).collect(),
             filters: filters.iter().map(|program| program.to_vec()).collect(),
             becomes_user: spec.identity.other().is_some(),
             held: held.map(AsRawFd::as_raw_fd),
             bridge: spec.bridge,
             socks5: spec.socks5,
         };
-        let trees = staging.into_iter().flat_map(Staging::descriptors);
+        let trees = construction.staged.trees.iter().map(|(_, number)| *number);
         let kept = [its.as_raw_fd()].into_iter().chain(trees).chain(construction.held).collect();
         let argument = CString::new(format!("{BUILD_WORD}{}", its.as_raw_fd()));
         let argument = argument.map_err(|error| prepare("its argument")(error.into()))?;
@@ -150,6 +151,7 @@ fn is_of_build(step: Step) -> bool {
             | Step::LeaveHost
             | Step::DropCapabilities
             | Step::StartStage
+            | Step::Stage
     )
 }
 
@@ -189,18 +191,14 @@ fn refused(step: BirthStep, errno: Errno) -> Error {
     Error::Build { what: what.into(), source: errno, layer }
 }
 
-fn step_of(mount: &Mount, staging: Option<&Staging>) -> MountStep {
+fn step_of(mount: &Mount) -> MountStep {
     let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
-    let source = |host: &Path| match staging.and_then(|staging| staging.tree_at(host)) {
-        Some(number) => MountSource::Tree(number),
-        None => MountSource::Path(host.as_os_str().as_bytes().to_vec()),
-    };
     match mount {
         Mount::ReadOnly { host, at } => {
-            MountStep::Bind { source: source(host), at: bytes(at), is_writable: false }
+            MountStep::Bind { source: bytes(host), at: bytes(at), is_writable: false }
         }
         Mount::Writable { host, at } => {
-            MountStep::Bind { source: source(host), at: bytes(at), is_writable: true }
+            MountStep::Bind { source: bytes(host), at: bytes(at), is_writable: true }
         }
         Mount::Tmpfs { at, size, mode } => MountStep::Tmpfs { at: bytes(at), size: *size, mode: *mode },
         Mount::Dir { at } => MountStep::Dir { at: bytes(at) },

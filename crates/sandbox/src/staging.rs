@@ -2,8 +2,10 @@
 //! name, or that it must see with other owners.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use exeat_contract::Staged;
 
 use crate::sys::{HostTree, Places};
 
@@ -27,15 +29,10 @@ impl Staging {
         self.trees.push((name.into(), tree));
     }
 
-    /// Returns the descriptor of the tree at a path.
-    pub(crate) fn tree_at(&self, path: &Path) -> Option<RawFd> {
-        let name = path.strip_prefix(&self.dir).ok()?;
-        self.trees.iter().find(|(tree, _)| Path::new(tree) == name).map(|(_, tree)| tree.descriptor())
-    }
-
-    /// Returns the descriptors of the trees.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        self.trees.iter().map(|(_, tree)| tree.descriptor())
+    /// Describes the trees for a sandbox that exeat builds itself.
+    pub(crate) fn contents(&self) -> Staged {
+        let trees = self.trees.iter().map(|(name, tree)| (name.clone().into_bytes(), tree.descriptor()));
+        Staged { dir: self.dir.as_os_str().as_bytes().to_vec(), trees: trees.collect() }
     }
 
     pub(crate) fn places(&self) -> io::Result<Places> {
