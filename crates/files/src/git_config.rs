@@ -219,20 +219,8 @@ pub(crate) fn settings(text: &[u8]) -> Vec<Setting> {
 struct Section {
     /// Its name in lower case, without a subsection.
     name: String,
-    has_subsection: bool,
     /// Whether the name of its subsection begins as an option does.
     has_option: bool,
-}
-
-/// Returns the last value of a key in a section without a subsection, which is the one that git takes.
-pub(crate) fn last_value(text: &[u8], section: &str, key: &str) -> Option<Vec<u8>> {
-    let mut last = None;
-    each_entry(text, |it, name, value| {
-        if it.name == section && !it.has_subsection && name == key {
-            last = value.map(<[u8]>::to_vec);
-        }
-    });
-    last
 }
 
 /// Visits the entries of a file, in order: the section, the key, and the value where there is one. Returns whether git would read all of
@@ -364,11 +352,10 @@ fn header(text: &[u8]) -> Option<(Section, &[u8])> {
                 let mut parts = text.get(1..at)?.splitn(2, |byte| b" \t\r.\"".contains(byte));
                 let name = String::from_utf8_lossy(parts.next().unwrap_or_default()).to_ascii_lowercase();
                 let more = parts.next();
-                let has_subsection = more.is_some();
                 let more = more.unwrap_or_default();
                 // A backslash may hide it.
                 let first = more.iter().find(|byte| !b" \t\r.\"\\".contains(byte));
-                let section = Section { name, has_subsection, has_option: first == Some(&b'-') };
+                let section = Section { name, has_option: first == Some(&b'-') };
                 return Some((section, text.get(at + 1..)?));
             }
             _ => {}

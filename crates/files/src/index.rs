@@ -1,14 +1,17 @@
 //! Reads the index of a repository, which a stage can write: the paths that git tracks decide what is told, and whether an index is moved aside.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::names::open_regular;
 use crate::protected::GIT_LINK;
+
+mod loose;
 
 /// Bytes of an index that are read. One of 100000 files has some 12 MiB.
 const LONGEST: u64 = 256 << 20;
@@ -19,11 +22,15 @@ const LONGEST_PATHS: usize = 512 << 20;
 /// Names in a path that is looked for.
 const DEEPEST: usize = 32;
 /// Bytes of an object's name: of SHA-1, and of SHA-256.
-pub(crate) const HASHES: [usize; 2] = [20, 32];
+const HASHES: [usize; 2] = [20, 32];
 /// Bytes of an entry before the object's name.
 const STAT: usize = 40;
 /// Bytes of an entry before the mode.
 const BEFORE_MODE: usize = 24;
+/// The flags of an entry: two bytes more follow; the versions of a conflict; the length of the path.
+const EXTENDED: u16 = 0x4000;
+const STAGE: u16 = 0x3000;
+const LENGTH: u16 = 0x0fff;
 /// The extension at the end of an index: where the extensions begin, and a hash of 20 bytes.
 const LAST_NAME: &[u8; 4] = b"EOIE";
 /// Bytes of that extension.
@@ -81,13 +88,13 @@ fn open_index(root: &Path) -> io::Result<impl BufRead + use<>> {
 }
 
 /// An entry of an index (gitformat-index(5)).
-pub(crate) struct IndexEntry<'a> {
+struct IndexEntry<'a> {
     /// Its path in the working tree.
-    pub(crate) path: &'a [u8],
+    path: &'a [u8],
     /// Whether it is not to be in the working tree.
-    pub(crate) is_skipped: bool,
+    is_skipped: bool,
     /// Whether it is one of the versions of a conflict.
-    pub(crate) is_unmerged: bool,
+    is_unmerged: bool,
     /// Its place in the file, in bytes.
     start: usize,
     /// Whether its path takes no part from the entry before it.
@@ -103,10 +110,7 @@ fn each_entry<R: BufRead>(
     room: &mut usize,
     mut visit: impl FnMut(IndexEntry<'_>),
 ) -> Option<Bytes<R>> {
-    const EXTENDED: u16 = 0x4000;
     const SKIPPED: u16 = 0x4000;
-    const LENGTH: u16 = 0x0fff;
-    const STAGE: u16 = 0x3000;
     let mut index = Bytes { index, at: 0 };
     let [signature, version, entries] = [index.number()?, index.number()?, index.number()?];
     if signature.to_be_bytes() != *b"DIRC" || !(2..=4).contains(&version) {
@@ -143,51 +147,89 @@ fn each_entry<R: BufRead>(
     Some(index)
 }
 
-/// The remaining bytes of indexes that are read in one run.
+/// What is still read of indexes in one run.
 pub(crate) struct IndexRoom {
     /// Bytes of the files.
-    pub(crate) bytes: u64,
+    bytes: u64,
     /// Bytes of the paths. In an index of version 4 an entry may repeat the one before it with three bytes.
-    pub(crate) paths: usize,
+    paths: usize,
+    /// Entries with conflicts.
+    conflicts: usize,
 }
 
 impl IndexRoom {
     /// For one run. The index of 100000 files has some 12 MiB.
-    pub(crate) const FULL: Self = Self { bytes: 1 << 30, paths: LONGEST_PATHS };
+    pub(crate) const FULL: Self = Self { bytes: 1 << 30, paths: LONGEST_PATHS, conflicts: 1 << 16 };
 }
 
-/// Returns whether every entry of an index fits, and whether git reads the same entries when it reads several blocks of them at once. Then it
-/// goes by a table in the index, "IEOT", which it finds by "EOIE" at the end (gitformat-index(5), read-cache.c). At most `room` is read, and
-/// taken from it. `None` as for [`each_entry`].
+/// Returns the paths with conflicts if every path of an index fits, whatever length the names of objects have for git. `None`: one does not, it is
+/// no index, or there is not enough `room`, from which is taken what is read.
 pub(crate) fn check_entries(
     file: &File,
     room: &mut IndexRoom,
-    hash: usize,
-    fits: impl FnMut(&IndexEntry<'_>) -> bool,
-) -> Option<bool> {
-    let end = usize::try_from(file.metadata().ok()?.len()).ok()?.checked_sub(hash)?;
-    let mut mark = [0; 4];
-    let at = end.checked_sub(LAST_EXTENSION).and_then(|at| u64::try_from(at).ok());
-    let is_marked = at.is_some_and(|at| file.read_exact_at(&mut mark, at).is_ok()) && mark == *LAST_NAME;
-    let mut index = BufReader::new(file.take(room.bytes));
-    let checked = check_all(&mut index, end, hash, is_marked, &mut room.paths, fits);
-    room.bytes = index.into_inner().limit();
-    checked
+    fits: impl Fn(&[u8]) -> bool,
+) -> Option<BTreeSet<PathBuf>> {
+    let [sha1, sha256] = HASHES;
+    let (mut unmerged, other) = match check_strictly(file, room, sha1, &fits) {
+        Some(unmerged) => (unmerged, sha256),
+        None => (check_strictly(file, room, sha256, &fits)?, sha1),
+    };
+    unmerged.extend(loose::check_loosely(file, room, other, fits)?);
+    Some(unmerged)
 }
 
+/// Returns the paths with conflicts if git has written an index with object names of this length, every path of it fits, and git reads the
+/// same entries when it reads several blocks of them at once. Then it goes by a table in the index, "IEOT", which it finds by "EOIE" at the end
+/// (gitformat-index(5), read-cache.c).
+fn check_strictly(
+    mut file: &File,
+    room: &mut IndexRoom,
+    hash: usize,
+    fits: impl Fn(&[u8]) -> bool,
+) -> Option<BTreeSet<PathBuf>> {
+    let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
+    let is_marked = is_marked(file, size, hash);
+    let (mut are_right, mut unmerged) = (true, BTreeSet::new());
+    file.rewind().ok()?;
+    let mut index = BufReader::new(file.take(room.bytes));
+    let IndexRoom { paths, conflicts, .. } = room;
+    let checked = check_all(&mut index, size.checked_sub(hash)?, hash, is_marked, paths, |entry| {
+        are_right &= fits(entry.path);
+        if entry.is_unmerged && are_right {
+            are_right = *conflicts > 0;
+            *conflicts = conflicts.saturating_sub(1);
+            unmerged.insert(path_of(entry.path));
+        }
+    });
+    room.bytes = index.into_inner().limit();
+    (checked? && are_right).then_some(unmerged)
+}
+
+/// Returns whether git finds a table of blocks in an index of this size.
+fn is_marked(file: &File, size: usize, hash: usize) -> bool {
+    let at = size.checked_sub(hash + LAST_EXTENSION).and_then(|at| u64::try_from(at).ok());
+    let mut mark = [0; 4];
+    at.is_some_and(|at| file.read_exact_at(&mut mark, at).is_ok()) && mark == *LAST_NAME
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+/// Returns whether the extensions of an index are as git writes them. The last one ends at `end`.
 fn check_all(
     index: impl BufRead,
     end: usize,
     hash: usize,
     is_marked: bool,
     room: &mut usize,
-    mut fits: impl FnMut(&IndexEntry<'_>) -> bool,
+    mut visit: impl FnMut(&IndexEntry<'_>),
 ) -> Option<bool> {
     let (mut is_right, mut has_last) = (true, false);
     // Where blocks may begin.
     let mut starts = Vec::new();
     let mut rest = each_entry(index, hash, room, |entry| {
-        is_right &= fits(&entry);
+        visit(&entry);
         starts.push(Some(entry.start).filter(|_| entry.is_whole));
     })?;
     let first = rest.at;
@@ -333,7 +375,7 @@ mod tests {
             let index = fs::read(root.join(".git/index")).unwrap();
             for end in 0..index.len() {
                 let _ = HASHES
-                    .map(|hash| check_all(&index[..end], end, hash, true, &mut { LONGEST_PATHS }, |_| true));
+                    .map(|hash| check_all(&index[..end], end, hash, true, &mut { LONGEST_PATHS }, |_| ()));
             }
             fs::remove_dir_all(&root).unwrap();
         }
@@ -395,16 +437,16 @@ mod tests {
             let good = fs::read(&path).unwrap();
             let check = |index: &[u8]| {
                 fs::write(&path, index).unwrap();
-                check_entries(&File::open(&path).unwrap(), &mut { IndexRoom::FULL }, 20, |_| true)
+                check_entries(&File::open(&path).unwrap(), &mut { IndexRoom::FULL }, |_| true).is_some()
             };
             let place = |name: &[u8]| good.windows(4).rposition(|it| it == name).unwrap();
             let (table, last) = (place(b"IEOT"), place(b"EOIE"));
-            assert_eq!(check(&good), Some(true), "version {version}");
+            assert!(check(&good), "version {version}");
             // The number of a version, the place and the number of a block, the place of the extensions, their names.
             for byte in [table + 11, table + 15, table + 19, table + 23, last + 11, last + 1, table + 1] {
                 let mut bad = good.clone();
                 bad[byte] ^= 8;
-                let is_good = check(&bad) == Some(true);
+                let is_good = check(&bad);
                 // git does not use a table of another name, nor one that it does not find.
                 assert_eq!(
                     is_good,
@@ -415,7 +457,7 @@ mod tests {
             // An extension before them holds what git would take for the last one.
             let entries = &good[..table];
             let inner = [&b"ZZZZ"[..], &32_u32.to_be_bytes(), &good[last..last + 32]].concat();
-            assert_eq!(check(&[entries, &inner, &[0; 20]].concat()), Some(false), "version {version}");
+            assert!(!check(&[entries, &inner, &[0; 20]].concat()), "version {version}");
             fs::remove_dir_all(&root).unwrap();
             fs::create_dir_all(&root).unwrap();
         }

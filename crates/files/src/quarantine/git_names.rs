@@ -8,14 +8,16 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 
 use super::descriptors::open_file;
+use crate::protected::GIT_LINK;
 
 /// The directory of submodules.
 pub(super) const MODULES: &str = "modules";
 /// The directory of linked worktrees.
 pub(super) const WORKTREES: &str = "worktrees";
-/// Returns whether a place in a repository is the directory of a linked worktree.
+/// Returns whether a place in a repository is the directory of a linked worktree. A working tree may be named as the directory of those is.
 pub(super) fn is_worktree(at: &Path) -> bool {
-    at.parent().is_some_and(|above| above.ends_with(WORKTREES))
+    let is_repository = at.file_name().is_none_or(|name| name.eq_ignore_ascii_case(GIT_LINK));
+    !is_repository && at.parent().is_some_and(|above| above.ends_with(WORKTREES))
 }
 
 /// The configuration of a worktree, and the file that leads to its repository.

@@ -6,7 +6,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -17,8 +16,8 @@ use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
 use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
-use crate::git_config::last_value;
-use crate::index::{HASHES, IndexRoom, check_entries};
+use crate::git_config::{Setting, settings};
+use crate::index::{IndexRoom, check_entries};
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
@@ -26,15 +25,11 @@ use crate::walk::clean;
 const SHARED_INDEX: &str = "sharedindex.";
 /// Bytes of a configuration that are read.
 const CONFIG: u64 = 1 << 20;
-/// Conflicts that are looked at in one run.
-const MOST: usize = 1 << 16;
 /// A search of the files that name paths, in one run.
 struct PathSearch<'a> {
     room: IndexRoom,
-    /// Conflicts.
-    left: usize,
-    /// The indexes that were read, each for a working tree, and whether they are right. One may have several names.
-    read: HashMap<(FileId, Option<PathBuf>), bool>,
+    /// The indexes that were read, each for its working trees, and whether they are right. One may have several names.
+    read: HashMap<(FileId, Option<Vec<PathBuf>>), bool>,
     is_over: &'a dyn Fn() -> bool,
 }
 
@@ -47,7 +42,7 @@ impl Watch {
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
         let read = HashMap::new();
-        let mut search = PathSearch { room: IndexRoom::FULL, left: MOST, read, is_over };
+        let mut search = PathSearch { room: IndexRoom::FULL, read, is_over };
         dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search)).collect()
     }
 
@@ -63,7 +58,7 @@ impl Watch {
         let mut found = self.settle_numbers(git);
         let (shared, is_whole) =
             let_in(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
-        let (mut about, names) = (None, NAMING.map(OsString::from).into_iter().chain(shared));
+        let (mut works, names) = (None, NAMING.map(OsString::from).into_iter().chain(shared));
         for name in names {
             if (search.is_over)() {
                 break;
@@ -83,8 +78,8 @@ impl Watch {
                 None => true,
                 Some(file) if name == CONFLICTS => file.metadata().map_or(true, |meta| meta.len() > 0),
                 Some(file) => {
-                    let about = about.get_or_insert_with(|| self.about(git));
-                    !self.is_index_right(&file, about, search, &mut found) || is_unclear
+                    let works = works.get_or_insert_with(|| self.works_of(git));
+                    !self.is_index_right(&file, works.as_deref(), search, &mut found) || is_unclear
                 }
             };
             found.extend(self.settle_in(dir.as_fd(), &below, &name, |_, _, _| !is_wrong));
@@ -112,72 +107,52 @@ impl Watch {
     fn is_index_right(
         &self,
         file: &File,
-        about: &AboutGit,
+        works: Option<&[PathBuf]>,
         search: &mut PathSearch<'_>,
         found: &mut Vec<Leftover>,
     ) -> bool {
         let Ok(id) = fstat(file).map(|stat| id_of(&stat)) else { return false };
-        let key = (id, about.work.clone());
+        let key = (id, works.map(<[PathBuf]>::to_vec));
         if let Some(is_right) = search.read.get(&key) {
             return *is_right;
         }
-        let (mut unmerged, PathSearch { room, left, .. }) = (BTreeSet::new(), &mut *search);
-        let checked = check_entries(file, room, about.hash, |entry| {
-            if entry.is_unmerged {
-                if *left == 0 {
-                    return false;
-                }
-                *left -= 1;
-                unmerged.insert(PathBuf::from(OsStr::from_bytes(entry.path)));
-            }
-            is_file_of_tree(entry.path)
-        });
+        let unmerged = check_entries(file, &mut search.room, is_file_of_tree);
+        let is_right = unmerged.as_ref().is_some_and(|paths| works.is_some() || paths.is_empty());
         // `git mergetool` writes such a file wherever its path leads.
-        let above = |path: &PathBuf| Some(about.work.as_ref()?.join(path.parent()?));
-        for above in unmerged.iter().filter_map(above).collect::<BTreeSet<_>>() {
+        let above: BTreeSet<_> = unmerged.iter().flatten().filter_map(|path| path.parent()).collect();
+        let above = works.into_iter().flatten().flat_map(|work| above.iter().map(|above| work.join(above)));
+        for above in above.collect::<BTreeSet<_>>() {
             if open_beneath(&self.tree, &above).err() == Some(Errno::ELOOP) {
                 found.extend(self.link_on_the_way(&above));
             }
         }
-        let is_unclear = about.work.is_none() && !unmerged.is_empty();
-        let is_right = checked == Some(true) && !is_unclear;
         search.read.insert(key, is_right);
         is_right
     }
 
-    /// Reads the facts about a repository.
-    fn about(&self, git: &GitDir) -> AboutGit {
+    /// Lists the working trees that a repository may have, below the tree of the run. `None` if there is none, or one elsewhere.
+    fn works_of(&self, git: &GitDir) -> Option<Vec<PathBuf>> {
+        let tree = &self.missing.tree;
+        let below = |path: PathBuf| clean(&path).strip_prefix(tree).ok().map(Path::to_path_buf);
+        if git.path != git.config {
+            let to = tree.join(&git.path).join(gitdir_of(&self.tree, &git.path)?);
+            return Some(vec![below(to)?.parent()?.to_path_buf()]);
+        }
         let read = || {
             let file = open_file(open_beneath(&self.tree, &git.config)?.as_fd(), OsStr::new("config"))?;
             let mut text = Vec::new();
             file.take(CONFIG).read_to_end(&mut text)?;
             Ok::<_, io::Error>(text)
         };
-        let text = read().unwrap_or_default();
-        let [sha1, sha256] = HASHES;
-        let is_sha256 = last_value(&text, "extensions", "objectformat").is_some_and(|it| it == b"sha256");
-        let hash = if is_sha256 { sha256 } else { sha1 };
-        let place = last_value(&text, "core", "worktree").map(OsString::from_vec);
-        let tree = &self.missing.tree;
-        let below = |path: PathBuf| clean(&path).strip_prefix(tree).ok().map(Path::to_path_buf);
-        let work = if git.path != git.config {
-            let to = gitdir_of(&self.tree, &git.path);
-            to.and_then(|to| below(tree.join(&git.path).join(to))?.parent().map(Path::to_path_buf))
-        } else if let Some(place) = place {
-            below(tree.join(&git.path).join(place))
-        } else {
-            git.path.parent().filter(|_| git.path.ends_with(GIT_LINK)).map(Path::to_path_buf)
-        };
-        AboutGit { hash, work }
+        let own = git.path.parent().filter(|_| git.path.ends_with(GIT_LINK)).map(Path::to_path_buf);
+        let set = settings(&read().unwrap_or_default()).into_iter().filter_map(|setting| match setting {
+            Setting::Worktree(to) => Some(below(tree.join(&git.path).join(to))),
+            _ => None,
+        });
+        // The configuration may be moved aside later, and change in another run.
+        let works = own.into_iter().map(Some).chain(set).collect::<Option<Vec<_>>>()?;
+        Some(works).filter(|works| !works.is_empty())
     }
-}
-
-/// The facts about a repository with which its index is compared.
-struct AboutGit {
-    /// The length of the names of the repository's objects, in bytes.
-    hash: usize,
-    /// The working tree, below the tree of the run, if it is known and lies there.
-    work: Option<PathBuf>,
 }
 
 /// Lists the shared indexes of a directory, and says whether these are all.
@@ -231,37 +206,12 @@ mod tests {
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| {
-            let mut search =
-                PathSearch { room: IndexRoom::FULL, left: MOST, read: HashMap::new(), is_over: &|| false };
+            let mut search = PathSearch { room: IndexRoom::FULL, read: HashMap::new(), is_over: &|| false };
             watch.settle_paths_by(most, &git, &mut search).len()
         };
         assert_eq!(settled(3), 0, "every name was read");
         assert_eq!(settled(2), 1, "a name more");
         assert!(!root.join(".git/index").exists());
-        fs::remove_dir_all(root).unwrap();
-    }
-
-    /// An index can be read with hashes of both lengths, and names other paths then.
-    #[test]
-    fn b14_an_index_is_read_with_the_hash_that_git_takes() {
-        let root = std::env::temp_dir().join(format!("hash-{}", std::process::id()));
-        fs::create_dir_all(root.join(".git")).unwrap();
-        let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
-        let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
-        for (text, hash) in [
-            ("", 20),
-            ("[extensions]\nobjectFormat = sha256\n", 32),
-            ("[extensions] objectformat = \"sha256\" ; comment\n", 32),
-            ("[extensions]\nobjectformat = sha256\nobjectformat = sha1\n", 20),
-            ("[extensions]\nobjectformat = sha1\n[Extensions]\nobjectformat = sha256\n", 32),
-            ("[advice]\nobjectformat = sha256\n", 20),
-            ("[extensions \"x\"]\nobjectformat = sha256\n", 20),
-            ("[user]\nname = \"a\\\nobjectformat = sha256\"\n", 20),
-        ] {
-            fs::write(root.join(".git/config"), text).unwrap();
-            assert_eq!(watch.about(&git).hash, hash, "{text}");
-        }
         fs::remove_dir_all(root).unwrap();
     }
 
