@@ -26,6 +26,7 @@ use crate::names::open_plain;
 use crate::protected::{Obeyed, matches_pattern};
 
 mod arrivals;
+mod astray;
 mod changes;
 mod descriptors;
 mod exchanged;
@@ -679,7 +680,7 @@ pub fn finish_until<'a>(
         found.into_iter().for_each(|found| told.add(found));
     }
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
-    let nested: Vec<_> = watches.iter().map(|watch| watch.find_nested(is_over)).collect();
+    let nested: Vec<_> = watches.iter().map(|watch| watch.find_nested(false, is_over)).collect();
     let (mut left, mut judged) = (MOVED, BTreeSet::new());
     for ((watch, held), nested) in watches.iter().zip(&held).zip(&nested) {
         let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
@@ -687,8 +688,8 @@ pub fn finish_until<'a>(
         let all = || repositories.iter().chain(held).chain(&nested.dirs);
         judged.extend(all().map(|git| watch.missing.tree.join(&git.path)));
         if !is_over() {
-            watch.settle_new_modules(held, &mut left, &mut told);
-            all().for_each(|git| watch.settle_stores(git, &mut told));
+            watch.settle_new_modules(held, &mut left, &mut told, is_over);
+            all().for_each(|git| watch.settle_stores(git, &mut told, is_over));
             let found = watch.settle_paths(all(), is_over);
             found.into_iter().for_each(|found| told.add(found));
         }
@@ -698,12 +699,12 @@ pub fn finish_until<'a>(
         for (git, work) in watch.naming_repositories(nested).take_while(|_| !is_over()) {
             watch.settle_named(&git, work).into_iter().for_each(|found| told.add(found));
         }
-        watch.settle_nested_links(&nested.dirs, &mut left, &mut told);
+        watch.settle_nested_links(&nested.dirs, &mut left, &mut told, is_over);
     }
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
             if !is_over() {
-                watch.settle(name, before, &mut left, &mut told);
+                watch.settle(name, before, &mut left, &mut told, is_over);
             }
         }
     }

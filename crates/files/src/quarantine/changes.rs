@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::statfs::TMPFS_MAGIC;
 
 use super::Watch;
-use super::descriptors::{kind, let_in, open_above, open_file};
+use super::descriptors::{kind, open_above, open_file, stat_in};
 use super::times::{CLOCKS, COUNTING, LOCAL, OWN_CLOCK, file_system};
+use crate::protected::GIT_LINK;
 
 impl Watch {
     /// Returns whether the stage may have put something at a path in a repository's directory, or changed it or what is in it.
@@ -56,9 +56,7 @@ impl Watch {
             // The tree itself.
             let Some(name) = path.file_name() else { return true };
             let above = open_above(&self.tree, path);
-            let stat = above.and_then(|above| {
-                let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW))
-            });
+            let stat = above.and_then(|above| stat_in(above.as_fd(), name));
             stat.map_or(true, |stat| self.may_have_changed(&stat))
         };
         let is_below_changed = || {
@@ -91,14 +89,19 @@ impl Watch {
         changed + differ >= self.changed_since()
     }
 
-    /// Returns whether a directory has no directories in it, and nothing has come into it during the run.
-    pub(super) fn is_old_leaf(&self, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+    /// Returns whether there is nothing to find in a directory: it has no directories, nothing has come into it during the run, and it is no
+    /// repository. git takes none without a `HEAD` for one, and what else it needs may be files.
+    pub(super) fn is_old_leaf(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> bool {
         let counting = self.times.counting.get_or_init(|| {
             let is_counting = file_system(&self.tree).is_some_and(|fs| COUNTING.contains(&fs));
             fstat(&self.tree).ok().filter(|_| is_counting).map(|stat| stat.st_dev)
         });
-        let stat = let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW));
-        stat.is_ok_and(|it| it.st_nlink == 2 && Some(it.st_dev) == *counting && !self.may_have_changed(&it))
+        let is_missing = |inside: &str| stat_in(dir, Path::new(name).join(inside)) == Err(Errno::ENOENT);
+        stat.st_nlink == 2
+            && Some(stat.st_dev) == *counting
+            && !self.may_have_changed(stat)
+            && is_missing(GIT_LINK)
+            && is_missing("HEAD")
     }
 }
 

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::inotify::{AddWatchFlags, Inotify, WatchDescriptor};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
 
 use super::modes::set_mode;
@@ -43,6 +43,11 @@ pub(super) fn kind(stat: &FileStat) -> SFlag {
 /// Returns the identity of a file.
 pub(super) fn id_of(stat: &FileStat) -> FileId {
     (stat.st_dev, stat.st_ino)
+}
+
+/// Returns the state of an entry of a directory, which may be a link.
+pub(super) fn stat_in(dir: BorrowedFd<'_>, name: impl AsRef<Path>) -> nix::Result<FileStat> {
+    let_in(dir, || fstatat(dir, name.as_ref(), AtFlags::AT_SYMLINK_NOFOLLOW))
 }
 
 /// The longest path that a call of the kernel takes, in bytes (linux/limits.h).

@@ -9,15 +9,12 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Type;
-use nix::errno::Errno;
-use nix::fcntl::{AtFlags, readlinkat};
-use nix::sys::stat::{FileStat, SFlag, fstatat};
+use nix::sys::stat::{FileStat, SFlag};
 
-use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file, stat_in};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own, path_in_git_file};
 use super::named::{repository_at, repository_of, top_of};
-use super::own::OwnDirectories;
 use super::pointers::Pointer;
 use super::store::{DIRECTORY, RUNS};
 use super::{Leftover, Missing, Watch, is_open_repository};
@@ -48,7 +45,10 @@ pub(super) struct Nested {
 /// A search of one tree.
 struct Search<'a> {
     watch: &'a Watch,
-    next: Vec<PathBuf>,
+    /// Directories, and whether one above may have got its place during the run: then links in them lead elsewhere than before.
+    next: Vec<(PathBuf, bool)>,
+    /// Whether this is the search at the start.
+    is_start: bool,
     /// The directories of repositories of worktrees that were found.
     of_worktrees: BTreeSet<PathBuf>,
     found: Nested,
@@ -56,10 +56,11 @@ struct Search<'a> {
 
 impl Watch {
     /// Finds the repositories of the tree that were not known at the start.
-    pub(super) fn find_nested(&self, is_over: &dyn Fn() -> bool) -> Nested {
+    pub(super) fn find_nested(&self, is_start: bool, is_over: &dyn Fn() -> bool) -> Nested {
         let mut search = Search {
             watch: self,
-            next: vec![PathBuf::new()],
+            next: vec![(PathBuf::new(), false)],
+            is_start,
             of_worktrees: BTreeSet::new(),
             found: Nested::default(),
         };
@@ -67,14 +68,14 @@ impl Watch {
         if self.missing.is_git_open {
             search.next.clear();
         }
-        while let Some(at) = search.next.pop() {
+        while let Some((at, is_moved)) = search.next.pop() {
             directories = directories.saturating_sub(1 + at.components().count() / NEAR);
             search.found.is_cut = directories == 0 || names == 0;
             if search.found.is_cut || is_over() {
                 break;
             }
             if let Ok(dir) = open_beneath(&self.tree, &at) {
-                search.read(&at, &dir, &mut names);
+                search.read(&at, is_moved, &dir, &mut names);
             }
         }
         // A repository of a worktree is one to git without a `HEAD`, too (setup.c).
@@ -96,8 +97,8 @@ impl Watch {
                 self.settle_changed(&git.path)
             });
             let gitdir = git.path.join(GITDIR);
-            if self.is_changed_in(&git.path, &gitdir)
-                && let Some(to) = gitdir_of(&self.tree, &git.path)
+            if let Some(to) = gitdir_of(&self.tree, &git.path)
+                && (self.is_changed_in(&git.path, &gitdir) || self.is_new_way(&gitdir, Path::new(&to)))
             {
                 found.extend(self.settle_at(gitdir, |_, _, _| !self.leads_astray(&git.path, &to, false)));
             }
@@ -111,12 +112,12 @@ impl Watch {
                 link.and_then(|link| self.settle_at(&link, |_, _, stat| kind(stat) == SFlag::S_IFDIR)),
             );
         }
-        let links = nested.links.iter().filter(|at| self.is_changed_in(top_of(at), at));
+        let links = nested.links.iter().filter(|at| self.is_new_link(at) && !self.is_noted(at));
         found.extend(links.filter_map(|at| self.settle_at(at, |_, _, stat| kind(stat) != SFlag::S_IFLNK)));
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
                 let pointers = self.missing.pointers.iter().zip(&self.pointers);
-                !self.may_have_changed(stat)
+                !self.may_have_changed(stat) && !self.is_new_pointer(at)
                     || pointers.into_iter().any(|(name, was)| Path::new(name) == at && was.is_file(stat))
             };
             let may_stay = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
@@ -131,6 +132,18 @@ impl Watch {
             found.push(Leftover { path: self.missing.tree.clone(), moved: Err(io::Error::other(why)) });
         }
         found
+    }
+
+    /// Returns whether a link may have come during the run, or may lead elsewhere since. Other systems obey one of their own names.
+    pub(super) fn is_new_link(&self, at: &Path) -> bool {
+        let is_others = REPOSITORIES.iter().any(|known| at.ends_with(known));
+        self.leads_anew(at) || is_others && self.has_new_time(top_of(at), at)
+    }
+
+    /// Returns whether a `.git` file may lead elsewhere since the run has started.
+    fn is_new_pointer(&self, at: &Path) -> bool {
+        let to = self.read_pointer(at);
+        to.as_deref().and_then(path_in_git_file).is_none_or(|to| self.is_new_way(at, to))
     }
 
     /// Returns whether a `.git` file leads to a directory that was looked at, as git writes such a file: through no link, and without
@@ -206,75 +219,9 @@ impl Watch {
     }
 }
 
-impl Watch {
-    /// Returns whether a link in a working tree leads to a place in which nobody judges the repositories: a directory that exeat keeps for
-    /// stages, such as a package cache, or one above it; a quarantine; the directory of a repository. What `/proc` leads to is another place
-    /// for each process.
-    fn leads_astray_to(&self, at: &Path, dir: &OwnedFd, name: &OsStr) -> bool {
-        let Ok(to) = readlinkat(dir, name) else { return false };
-        let (above, to) = (self.missing.tree.join(at), Path::new(&to));
-        let place = clean(&above.join(to));
-        let is_of_process = |place: &Path| ["/proc", "/dev/fd"].iter().any(|dir| place.starts_with(dir));
-        let is_named = |place: &Path| {
-            let place = place.strip_prefix(&self.missing.tree).unwrap_or(place);
-            place.iter().any(|part| part == DIRECTORY || part.eq_ignore_ascii_case(GIT_LINK))
-        };
-        // git-annex has a link for each file. Nobody enters a file.
-        let is_file = || above.join(name).metadata().is_ok_and(|meta| !meta.is_dir());
-        if is_annexed(&place) && !above.join(name).is_dir() {
-            return false;
-        }
-        // A file such as `/proc/mounts` is the same kind of thing for each process.
-        let is_fixed = |part: &OsStr| part != ".." && part != "cwd" && part != "root";
-        let is_of_each =
-            (is_of_process(to) || is_of_process(&place)) && !(is_file() && to.iter().all(is_fixed));
-        if is_named(to) || is_named(&place) || is_of_each {
-            return true;
-        }
-        // `l/..` is elsewhere if `l` is a link, and a link can be on the way. An old one leads where it led: else another one is new.
-        let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
-        let is_plain = parts.all(|part| part != Component::ParentDir);
-        let stat = || let_in(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW));
-        if is_plain
-            && place.starts_with(&self.missing.tree)
-            && !stat().is_ok_and(|stat| self.may_have_changed(&stat))
-        {
-            return false;
-        }
-        match above.join(name).canonicalize() {
-            Ok(real) => {
-                is_named(&real)
-                    || is_of_process(&real) && !is_file()
-                    || self.is_of_exeat(&real)
-                    || self.own_directories().are_below(&real)
-            }
-            // Another stage can make what is missing there.
-            Err(_) => !is_plain || self.is_of_exeat(&place) || self.own_directories().are_below(&place),
-        }
-    }
-
-    /// Returns whether a path is in a directory that exeat keeps for stages, or in a quarantine.
-    pub(super) fn is_of_exeat(&self, path: &Path) -> bool {
-        path.iter().any(|part| part == DIRECTORY) || self.own_directories().contain(path)
-    }
-
-    fn own_directories(&self) -> &OwnDirectories {
-        self.noted.own.get_or_init(OwnDirectories::find)
-    }
-}
-
-/// Returns whether a path is that of a file of git-annex: `.git/annex/objects/../../KEY/KEY`.
-fn is_annexed(path: &Path) -> bool {
-    let mut parts = path.iter().rev();
-    let (key, dir) = (parts.next(), parts.next());
-    let above: Vec<_> = parts.skip(2).take(3).collect();
-    let is_key = |key: &OsStr| key.as_encoded_bytes().windows(2).any(|two| two == b"--");
-    key == dir && key.is_some_and(is_key) && above == ["objects", "annex", GIT_LINK]
-}
-
 impl Search<'_> {
     /// Notes what is in a directory.
-    fn read(&mut self, at: &Path, dir: &OwnedFd, names: &mut usize) {
+    fn read(&mut self, at: &Path, is_moved: bool, dir: &OwnedFd, names: &mut usize) {
         let is_in_git = at.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK));
         let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return };
         let mut directories = Vec::new();
@@ -304,26 +251,33 @@ impl Search<'_> {
             self.of_worktrees.extend(repository);
         }
         for (name, is_git) in directories {
+            let path = at.join(&name);
+            let stat = stat_in(dir.as_fd(), &name).ok();
+            let is_moved = is_moved || stat.is_none_or(|stat| self.watch.is_moved_here(&path, &stat));
+            if let Some(stat) = stat.filter(|_| self.is_start) {
+                self.watch.note_place(&path, &stat);
+            }
             if !is_git && REPOSITORIES.iter().any(|known| name == *known) {
-                self.found.others.extend(Some(at.join(&name)).filter(|at| !self.is_covered(at)));
+                self.found.others.extend(Some(path.clone()).filter(|at| !self.is_covered(at)));
             }
             let is_searched = if is_git {
                 // The others' submodules and worktrees are searched for there.
-                !self.watch.is_known_repository(&at.join(&name))
+                !self.watch.is_known_repository(&path)
             } else if is_in_git {
                 !(holds_own && is_gits_own(&name)) || name == WORKTREES
             } else {
-                !self.is_moved(at, dir, &name) && !self.is_leaf(dir.as_fd(), &name)
+                // Most of a tree are leaves, and they are not opened.
+                let is_leaf = |stat| self.watch.is_old_leaf(dir.as_fd(), &name, stat);
+                !self.is_moved(at, dir, &name) && (is_moved || !stat.as_ref().is_some_and(is_leaf))
             };
             if is_searched {
-                self.next.push(at.join(name));
+                self.next.push((path, is_moved));
             }
         }
     }
 
     fn kind(&self, dir: &OwnedFd, name: &OsStr) -> Option<Type> {
-        let stat = let_in(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
-        match kind(&stat) {
+        match kind(&stat_in(dir.as_fd(), name).ok()?) {
             SFlag::S_IFDIR => Some(Type::Directory),
             SFlag::S_IFLNK => Some(Type::Symlink),
             _ => None,
@@ -341,12 +295,5 @@ impl Search<'_> {
         name == RUNS
             && at.ends_with(DIRECTORY)
             && self.watch.keeper.has_made_at(&tree.join(at), tree, dir.as_fd())
-    }
-
-    /// Returns whether there is nothing to find in a directory. That is so in most of a tree: they are not opened.
-    fn is_leaf(&self, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
-        let git = Path::new(name).join(GIT_LINK);
-        let stat = || let_in(dir, || fstatat(dir, &git, AtFlags::AT_SYMLINK_NOFOLLOW));
-        self.watch.is_old_leaf(dir, name) && stat() == Err(Errno::ENOENT)
     }
 }

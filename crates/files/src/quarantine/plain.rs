@@ -65,14 +65,13 @@ impl Watch {
     /// keeps for stages. A stage could replace one in the tree, also by a link, and git runs its hooks when it pushes.
     fn is_elsewhere(&self, git: &Path, at: &OsStr) -> bool {
         let work = git.parent().filter(|_| git.ends_with(GIT_LINK));
-        // git stands in the working tree, or else in the repository.
-        let path = self.missing.tree.join(work.unwrap_or(git)).join(at);
-        // What `/proc` leads to is another place for each process.
-        let is_of_process = ["/proc", "/dev"].iter().any(|dir| path.starts_with(dir));
-        let real = path.canonicalize();
-        !is_of_process
-            && !clean(&path).starts_with(&self.missing.tree)
-            && real.is_ok_and(|real| !real.starts_with(&self.missing.tree) && !self.is_of_exeat(&real))
+        // git stands in the working tree, or else in the repository. A later stage could move one that is further down.
+        let (work, at) = (work.unwrap_or(git), Path::new(at));
+        let is_fixed = at.is_absolute() || work == Path::new("");
+        let is_in_tree = |path: &Path| path.starts_with(&self.missing.tree);
+        is_fixed
+            && !is_in_tree(&clean(&self.missing.tree.join(work).join(at)))
+            && self.place_of(work, at).is_some_and(|real| !is_in_tree(&real) && !self.is_of_exeat(&real))
     }
 
     /// Returns whether the working tree of a submodule is where git makes it: in the tree, through no link, and in no repository's

@@ -368,7 +368,14 @@ mod tests {
 
         fn settle(&self, before: &Contents, budget: Budget, mut left: usize) -> Vec<(String, bool)> {
             let mut told = Leftovers::default();
-            if self.watch.settle_within(budget, Path::new(".git"), Some(before), &mut left, &mut told) {
+            if self.watch.settle_within(
+                budget,
+                Path::new(".git"),
+                Some(before),
+                &mut left,
+                &mut told,
+                &|| false,
+            ) {
                 let moved = Err(std::io::Error::other("too much"));
                 told.add_always(super::super::Leftover { path: self.root.join(".git"), moved });
             }
@@ -428,7 +435,7 @@ mod tests {
         (0..one + other).for_each(|n| scene.link(&format!(".git/logs/refs/{n}")));
         let settle = |mut left: usize| {
             let mut told = Leftovers::default();
-            scene.watch.settle(".git", &scene.watch.contents[0], &mut left, &mut told);
+            scene.watch.settle(".git", &scene.watch.contents[0], &mut left, &mut told, &|| false);
             (told.named.len(), told.more_moved, told.more_left)
         };
         assert_eq!(settle(MOVED), (one, other as u64, 0));

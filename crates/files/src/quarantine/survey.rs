@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, SFlag, fstatat};
+use nix::sys::stat::{FileStat, SFlag};
 
 use super::Watch;
-use super::descriptors::{entries, kind, let_in, open_above, open_at, open_file};
+use super::descriptors::{entries, kind, let_in, open_above, open_at, open_file, stat_in};
 use super::git_names::NAMING;
 use super::modules::GITDIR;
 use super::named::top_of;
@@ -62,7 +61,7 @@ impl Watch {
 
     /// Reads what the caller has in the repositories that are not protected.
     pub(super) fn note_nested(&self, is_over: &dyn Fn() -> bool) {
-        let nested = self.find_nested(is_over);
+        let nested = self.find_nested(true, is_over);
         let names = || names_in_git().chain(OPERATIONS).chain(NAMING).chain(iter::once(GITDIR));
         for git in nested.dirs.iter().take_while(|_| !is_over()) {
             names().for_each(|name| self.note(&git.path, &git.path.join(name)));
@@ -75,14 +74,18 @@ impl Watch {
             jujutsu_link(other).iter().for_each(|link| self.note(other, link));
         }
         nested.files.iter().for_each(|file| self.note(file, file));
-        nested.links.iter().for_each(|link| self.note(top_of(link), link));
+        nested.links.iter().for_each(|link| self.note_unless(link, || self.is_new_link(link)));
     }
 
     fn note(&self, repository: &Path, path: &Path) {
+        self.note_unless(path, || self.has_new_time(repository, path));
+    }
+
+    fn note_unless(&self, path: &Path, is_new: impl Fn() -> bool) {
         let Some(mark) = self.mark(path) else { return };
         // In this order: the stage has changed nothing before it runs. Another one may have.
         let has_stage = self.noted.has_stage.load(Ordering::SeqCst) || !self.beside.is_empty();
-        if !has_stage || !self.has_new_time(repository, path) {
+        if !has_stage || !is_new() {
             self.noted.marks.lock().unwrap_or_else(PoisonError::into_inner).insert(mark);
         }
     }
@@ -163,8 +166,4 @@ impl Watch {
         }
         Ok(())
     }
-}
-
-fn stat_in(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<FileStat> {
-    let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW))
 }

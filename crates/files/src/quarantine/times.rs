@@ -50,6 +50,8 @@ impl Times {
 pub(super) struct Noted {
     /// The hash of each file, with its place and its version.
     pub(super) marks: Mutex<HashSet<u64>>,
+    /// The hash of each directory that had its place.
+    pub(super) places: Mutex<HashSet<u64>>,
     /// Whether the stage may run.
     pub(super) has_stage: AtomicBool,
     /// The home directory, to which `~` leads in a configuration of git's.

@@ -44,8 +44,9 @@ impl Watch {
         before: &Contents,
         left: &mut usize,
         told: &mut Leftovers,
+        is_over: &dyn Fn() -> bool,
     ) {
-        if self.settle_within(BUDGET, Path::new(repository), Some(before), left, told) {
+        if self.settle_within(BUDGET, Path::new(repository), Some(before), left, told, is_over) {
             told.add_always(stays(self.missing.tree.join(repository), CUT));
         }
     }
@@ -56,11 +57,12 @@ impl Watch {
         held: &[GitDir],
         left: &mut usize,
         told: &mut Leftovers,
+        is_over: &dyn Fn() -> bool,
     ) {
         let modules: Vec<&GitDir> = held.iter().filter(|it| it.is_new && it.path == it.config).collect();
         let budget = Budget { names: MODULES / modules.len().max(1), ..BUDGET };
         for module in modules {
-            if self.settle_within(budget, &module.path, Some(&Contents::default()), left, told) {
+            if self.settle_within(budget, &module.path, Some(&Contents::default()), left, told, is_over) {
                 told.add_always(stays(self.missing.tree.join(&module.path), CUT));
             }
         }
@@ -73,11 +75,12 @@ impl Watch {
         nested: &[GitDir],
         left: &mut usize,
         told: &mut Leftovers,
+        is_over: &dyn Fn() -> bool,
     ) {
         let budget = Budget { names: (MODULES / nested.len().max(1)).max(LEAST), ..BUDGET };
         let mut is_cut = false;
         for git in nested {
-            is_cut |= self.settle_within(budget, &git.path, None, left, told);
+            is_cut |= self.settle_within(budget, &git.path, None, left, told, is_over);
         }
         if is_cut {
             told.add_always(stays(self.missing.tree.clone(), CUT_BELOW));
@@ -93,6 +96,7 @@ impl Watch {
         before: Option<&Contents>,
         left: &mut usize,
         told: &mut Leftovers,
+        is_over: &dyn Fn() -> bool,
     ) -> bool {
         let search = Search { tree: &self.tree, keys: self.keys, opens: true, is_end: true, budget };
         let mut inside = Vec::new();
@@ -136,10 +140,21 @@ impl Watch {
                 told.add(stays(self.missing.tree.join(at), OPERATION));
             }
         });
-        for at in inside {
-            self.settle_changed(&at).into_iter().for_each(|found| told.add(found));
-        }
+        self.settle_inside(inside, told, is_over);
         !unread.is_empty()
+    }
+
+    /// Moves aside what git obeys in repositories that lie in the directory of another one, and indexes there that are not right.
+    pub(super) fn settle_inside(
+        &self,
+        inside: Vec<PathBuf>,
+        told: &mut Leftovers,
+        is_over: &dyn Fn() -> bool,
+    ) {
+        let dirs = inside.into_iter().map(|at| GitDir { path: at.clone(), config: at, is_new: true });
+        let dirs: Vec<GitDir> = dirs.collect();
+        dirs.iter().flat_map(|git| self.settle_changed(&git.path)).for_each(|found| told.add(found));
+        self.settle_paths(&dirs, is_over).into_iter().for_each(|found| told.add(found));
     }
 }
 

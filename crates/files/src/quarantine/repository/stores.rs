@@ -8,7 +8,7 @@ use nix::dir::Type;
 use nix::sys::stat::SFlag;
 
 use super::{ANNEX, LFS, OBJECTS};
-use crate::quarantine::descriptors::{entries, kind, let_in, open_beneath};
+use crate::quarantine::descriptors::{entries, kind, let_in, open_beneath, stat_in};
 use crate::quarantine::modules::GitDir;
 use crate::quarantine::{Leftover, Leftovers, Watch, is_open_repository};
 
@@ -18,9 +18,14 @@ const ENTRIES: usize = 1 << 20;
 
 impl Watch {
     /// Moves the links aside that came into such a directory during the run.
-    pub(in crate::quarantine) fn settle_stores(&self, git: &GitDir, told: &mut Leftovers) {
+    pub(in crate::quarantine) fn settle_stores(
+        &self,
+        git: &GitDir,
+        told: &mut Leftovers,
+        is_over: &dyn Fn() -> bool,
+    ) {
         let mut next = [LFS, ANNEX].map(|tool| git.path.join(tool).join(OBJECTS)).to_vec();
-        let (mut directories, mut names) = (DIRECTORIES, ENTRIES);
+        let (mut directories, mut names, mut inside) = (DIRECTORIES, ENTRIES, Vec::new());
         while let Some(at) = next.pop() {
             let Ok(dir) = open_beneath(&self.tree, &at) else { continue };
             directories = directories.saturating_sub(1);
@@ -31,10 +36,10 @@ impl Watch {
                     path: self.missing.tree.join(at),
                     moved: Err(io::Error::other(why)),
                 });
-                return;
+                break;
             }
             if is_open_repository(dir.as_fd()) {
-                self.settle_changed(&at).into_iter().for_each(|found| told.add(found));
+                inside.push(at.clone());
             }
             let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { continue };
             for (name, known) in listed.flatten().take(names).collect::<Vec<_>>() {
@@ -46,10 +51,14 @@ impl Watch {
                     });
                     found.into_iter().for_each(|found| told.add(found));
                 }
-                if known.is_none_or(|kind| kind == Type::Directory) && !self.is_old_leaf(dir.as_fd(), &name) {
+                let is_leaf = || {
+                    stat_in(dir.as_fd(), &name).is_ok_and(|stat| self.is_old_leaf(dir.as_fd(), &name, &stat))
+                };
+                if known.is_none_or(|kind| kind == Type::Directory) && !is_leaf() {
                     next.push(below);
                 }
             }
         }
+        self.settle_inside(inside, told, is_over);
     }
 }
