@@ -66,6 +66,7 @@ pub use leftovers::{Leftover, Leftovers};
 use modes::{Modes, above, dir_of};
 use modules::GitDir;
 pub(crate) use modules::{is_git_dir, is_gits_own};
+pub use own::{OF_RUN, TEMPORARY};
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use exeat_files::lists::CACHE_SETTINGS;
 use exeat_files::names::{open_plain, true_name};
 use exeat_files::permissions::{Ids, resolve_links};
+use exeat_files::quarantine::{OF_RUN, TEMPORARY};
 use exeat_files::removal::{open_for_owner, remove_tree};
 use exeat_files::view::scratch::TMP;
 use exeat_files::walk::LinkRule;
@@ -192,14 +193,14 @@ pub(crate) fn tmp_dir(named: Option<&Path>, links: &LinkRule) -> Option<PathBuf>
     let real = links.walk(named).ok()?.real;
     let is_usual = [TMP, "/var/tmp"].map(Path::new).contains(&real.as_path());
     let user = geteuid();
-    let run = || real.join(format!("exeat-{user}")).join(format!("{CACHE_OF_RUN}{}", RunId::new()));
+    let run = || real.join(format!("{TEMPORARY}{user}")).join(format!("{CACHE_OF_RUN}{}", RunId::new()));
     (real.is_dir() && !is_usual).then(run)
 }
 
 /// The prefix of the name of a cache for one run.
-pub(crate) const CACHE_OF_RUN: &str = "run-";
-/// The age after which an unlocked cache of one run was left by a killed run.
-const LEFT: Duration = Duration::from_secs(60);
+pub(crate) const CACHE_OF_RUN: &str = OF_RUN;
+/// The age after which an unlocked cache of one run was left by a killed run. A run locks its own at once.
+const LEFT: Duration = Duration::from_secs(2);
 
 /// A cache in use, which nobody may delete. Dropping it deletes a cache of one run.
 #[derive(Debug)]
