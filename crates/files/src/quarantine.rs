@@ -30,6 +30,7 @@ mod astray;
 mod changes;
 mod descriptors;
 mod exchanged;
+mod file_modes;
 mod further;
 mod git_names;
 mod held;
@@ -140,6 +141,9 @@ pub struct Missing {
     pub let_through: Vec<String>,
     /// Directories in which something is read-only for the stage: who may write there could replace it.
     pub covered: BTreeSet<String>,
+    /// What is read-only there.
+    #[serde(default)]
+    pub read_only: BTreeSet<String>,
     /// Paths that git obeys in each repository.
     pub everywhere: Vec<NamedEverywhere>,
     /// Whether the caller lets the stage write everything of git's: then no repository is searched for.
@@ -668,6 +672,7 @@ pub fn finish_until<'a>(
     // Then everything is put where the stage had it.
     settle(&mut told, &Watch::settle_exchanged);
     watches.iter().for_each(|watch| watch.settle_modes(&mut told));
+    settle(&mut told, &Watch::settle_file_modes);
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
     settle(&mut told, &Watch::settle_names);
     settle(&mut told, &|watch| watch.settle_further(is_over));

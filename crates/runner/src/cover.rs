@@ -375,7 +375,16 @@ impl Covers {
             Mount::Writable { at, .. } => Some(at.as_path()),
             _ => None,
         });
-        let mut last = self.remounts.map(|remounts| remounts.release(writable));
+        let table = self.text().unwrap_or_default();
+        let below = |at: &Path| {
+            let mounts = rows(&table).filter(|row| !row.is_read_only()).map(|row| row.at());
+            mounts.filter(|mount| mount.starts_with(at) && mount != at).collect()
+        };
+        let released = self.remounts.map(|remounts| remounts.release(writable, below));
+        let (mut last, busy) = match released {
+            Ok((last, busy)) => (Ok(last), busy),
+            Err(error) => (Err(error), Vec::new()),
+        };
         // The stage may have made a name that the host removed in the last moment.
         let remade = last.as_ref().map(LastCovers::remade).unwrap_or_default();
         let obeyed: Vec<_> = remade.iter().filter(|(_, is_obeyed)| *is_obeyed).collect();
@@ -394,7 +403,10 @@ impl Covers {
         }
         // From here on, programs that wait to write to one of the files can continue.
         let no_remounts = last.err().map(|error| error.to_string());
-        let Self { restored, put_back, removed, not_held, found, .. } = self;
+        let Self { restored, put_back, removed, not_held, mut found, planned, .. } = self;
+        for (at, why) in busy {
+            found.add(Leftover { path: host_of(&at, &planned), moved: Err(stays_writable(&why)) });
+        }
         let uncovered = Uncovered {
             over,
             rewritten,
@@ -586,6 +598,21 @@ fn writable(planned: &[Mount]) -> impl Iterator<Item = (&Path, &Path)> {
         Mount::Writable { host, at, .. } => Some((host.as_path(), at.as_path())),
         _ => None,
     })
+}
+
+/// Returns the path on the host of a mount in a writable tree.
+fn host_of(place: &Path, planned: &[Mount]) -> PathBuf {
+    let trees =
+        writable(planned).filter_map(|(tree, at)| Some((at, joined(tree, place.strip_prefix(at).ok()?))));
+    let nearest = trees.max_by_key(|(at, _)| at.components().count());
+    nearest.map_or_else(|| place.to_path_buf(), |(_, host)| host)
+}
+
+/// Returns the reason to tell of a mount that could not be made read-only.
+fn stays_writable(why: &io::Error) -> io::Error {
+    io::Error::other(format!(
+        "a process of another run may have a file there open for writing, and may change what is in it, also modes of protected files ({why})"
+    ))
 }
 
 /// Returns the place of a host path in a tree, if the stage sees it there.

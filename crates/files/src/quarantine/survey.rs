@@ -61,6 +61,7 @@ impl Watch {
 
     /// Reads what the caller has in the repositories that are not protected.
     pub(super) fn note_nested(&self, is_over: &dyn Fn() -> bool) {
+        self.note_file_modes();
         let nested = self.find_nested(true, is_over);
         let names = || names_in_git().chain(OPERATIONS).chain(NAMING).chain(iter::once(GITDIR));
         for git in nested.dirs.iter().take_while(|_| !is_over()) {

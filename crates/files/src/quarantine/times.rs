@@ -11,6 +11,7 @@ use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
 
+use super::descriptors::FileId;
 use super::own::OwnDirectories;
 
 /// XFS_SUPER_MAGIC (statfs(2)), which nix has for glibc alone.
@@ -52,6 +53,8 @@ pub(super) struct Noted {
     pub(super) marks: Mutex<HashSet<u64>>,
     /// The hash of each directory that had its place.
     pub(super) places: Mutex<HashSet<u64>>,
+    /// The modes of files that are read-only for the stage.
+    pub(super) modes: Mutex<Vec<(PathBuf, FileId, u32)>>,
     /// Whether the stage may run.
     pub(super) has_stage: AtomicBool,
     /// The home directory, to which `~` leads in a configuration of git's.

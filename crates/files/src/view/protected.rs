@@ -65,7 +65,11 @@ impl Protected {
             if known.is_none() {
                 self.watched.push(Missing { tree: tree.clone(), ..Missing::default() });
             }
-            self.watched.get_mut(at).map(|it| it.covered.insert(dir.to_owned()));
+            if let Some(watched) = self.watched.get_mut(at) {
+                watched.covered.insert(dir.to_owned());
+                let below = path.strip_prefix(tree).ok().and_then(Path::to_str);
+                watched.read_only.extend(below.map(str::to_owned));
+            }
         }
     }
 
@@ -135,7 +139,7 @@ pub(super) fn find(
         let Names { missing, patterns, links, pointers, bare, repositories, held, further, everywhere } =
             names;
         let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
-        let covered = BTreeSet::new();
+        let (covered, read_only) = Default::default();
         let let_through = if further.is_empty() { Vec::new() } else { whole.clone() };
         Missing {
             tree,
@@ -149,6 +153,7 @@ pub(super) fn find(
             further,
             let_through,
             covered,
+            read_only,
             everywhere,
             is_git_open: git_is_open,
         }

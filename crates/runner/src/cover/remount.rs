@@ -286,12 +286,24 @@ impl Remounts {
     }
 
     /// Makes these places read-only in the sandbox, and ends the helper, which would keep the sandbox's mounts alive after the sandbox.
-    /// Call it when no process of the sandbox is left. Another stage may have a descriptor of a directory there.
-    pub(super) fn release<'a>(mut self, writable: impl Iterator<Item = &'a Path>) -> LastCovers {
+    /// Call it when no process of the sandbox is left. Another stage may have a descriptor of a directory there. `below` lists the writable
+    /// mounts below a place. Returns those that stay writable, with the reason.
+    pub(super) fn release<'a>(
+        mut self,
+        writable: impl Iterator<Item = &'a Path>,
+        below: impl Fn(&Path) -> Vec<PathBuf>,
+    ) -> (LastCovers, Vec<(PathBuf, io::Error)>) {
+        let mut busy = BTreeMap::new();
         for at in writable {
-            // What somebody has open for writing is moved at the end, if anything on the host obeys it.
-            if let Err(why) = self.helper.seal(at) {
-                tracing::debug!(at = %at.display(), %why, "a mount stays writable");
+            match self.helper.seal(at) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(why) => drop(busy.insert(at.to_path_buf(), why)),
+            }
+            for at in below(at) {
+                if let Err(why) = self.helper.seal(&at) {
+                    busy.insert(at, why);
+                }
             }
         }
         // Files that the host has removed are not written again. If the events cannot be read, no removal is known.
@@ -300,7 +312,7 @@ impl Remounts {
         // and more. The helper does it, and nobody waits for the helper.
         drop((self.inotify, self.touches));
         self.helper.end();
-        LastCovers(self.covers)
+        (LastCovers(self.covers), busy.into_iter().collect())
     }
 
     /// Returns how soon to check again.

@@ -134,17 +134,18 @@ impl InsideMounts {
     }
 
     /// Makes the mount at a path, and each one below it, read-only for good. The mounts of a sandbox outlive it for a process elsewhere that
-    /// has a descriptor of a directory, but those over protected files do not.
+    /// has a descriptor of a directory, but those over protected files do not. While anybody has a file of one of them open for writing, only
+    /// the first is made read-only. Returns whether all are.
     ///
     /// # Errors
-    /// Returns the error of openat2(2) or mount_setattr(2), such as `EBUSY` while anybody has a file open for writing there, and
-    /// `TimedOut` if the helper does not answer within two seconds.
-    pub fn seal(&self, at: &Path) -> io::Result<()> {
+    /// Returns the error of openat2(2) or mount_setattr(2), such as `EBUSY` while such a file is in the first one, and `TimedOut` if the
+    /// helper does not answer within two seconds.
+    pub fn seal(&self, at: &Path) -> io::Result<bool> {
         let path = at.as_os_str().as_bytes();
         if path.len() >= PATH || path.contains(&0) {
             return Err(Errno::ENAMETOOLONG.into());
         }
-        self.ask(&[&[asks::SEAL], path, b"\0"].concat()).map(|_| ())
+        self.ask(&[&[asks::SEAL], path, b"\0"].concat()).map(|answer| answer.number == 0)
     }
 
     fn ask(&self, ask: &[u8]) -> io::Result<Answer> {
@@ -203,7 +204,13 @@ pub(super) fn answer(control: RawFd, result: Result<Answer, Errno>) {
 
 fn seal(path: &[u8]) -> Result<Answer, Errno> {
     let path = CStr::from_bytes_until_nul(path).map_err(|_| Errno::EINVAL)?;
-    set_attributes(&OpenPath::at(path)?, libc::MOUNT_ATTR_RDONLY).map(|()| Answer::default())
+    let mount = OpenPath::at(path)?;
+    match set_attributes(&mount, libc::MOUNT_ATTR_RDONLY, libc::AT_RECURSIVE) {
+        // The kernel has changed none of them (`do_mount_setattr`, fs/namespace.c).
+        Err(Errno::EBUSY) => set_attributes(&mount, libc::MOUNT_ATTR_RDONLY, 0)
+            .map(|()| Answer { number: 1, ..Answer::default() }),
+        done => done.map(|()| Answer::default()),
+    }
 }
 
 fn bind(paths: &[u8]) -> Result<Answer, Errno> {
@@ -331,7 +338,11 @@ fn place(source: &OpenPath, target: &OpenPath, attributes: u64) -> Result<(Mount
     unsafe {
         let tree = Errno::result(libc::syscall(libc::SYS_open_tree, source.0, c"".as_ptr(), flags))?;
         let tree = OpenPath(RawFd::try_from(tree).map_err(|_| Errno::EBADF)?);
-        set_attributes(&tree, attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV)?;
+        set_attributes(
+            &tree,
+            attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+            libc::AT_RECURSIVE,
+        )?;
         Errno::result(libc::syscall(
             libc::SYS_move_mount,
             tree.0,
@@ -350,9 +361,9 @@ fn place(source: &OpenPath, target: &OpenPath, attributes: u64) -> Result<(Mount
 }
 
 /// Adds attributes to a mount and to those below it.
-fn set_attributes(mount: &OpenPath, attr_set: u64) -> Result<(), Errno> {
+fn set_attributes(mount: &OpenPath, attr_set: u64, below: libc::c_int) -> Result<(), Errno> {
     let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    let (size, flags) = (mem::size_of::<libc::mount_attr>(), libc::AT_EMPTY_PATH | libc::AT_RECURSIVE);
+    let (size, flags) = (mem::size_of::<libc::mount_attr>(), libc::AT_EMPTY_PATH | below);
     // SAFETY: the call takes numbers, a C string and a pointer to a live local of the size given.
     let set = unsafe {
         libc::syscall(libc::SYS_mount_setattr, mount.0, c"".as_ptr(), flags, &raw const attributes, size)
