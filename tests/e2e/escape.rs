@@ -17,6 +17,7 @@ mod debuggable;
 mod deciding_files;
 mod during;
 mod foreign_syscalls;
+mod git_again;
 mod git_beside;
 mod git_crowd;
 mod git_environment;
@@ -93,6 +94,7 @@ pub(crate) fn cases(list: &mut Cases) {
     git_crowd::cases(list);
     git_environment::cases(list);
     git_beside::cases(list);
+    git_again::cases(list);
     git_further::cases(list);
     git_hooks::cases(list);
     git_tracked::cases(list);

@@ -8,6 +8,7 @@ use e2e::case::{Cases, Cx};
 pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::l10_no_stage_writes_through_a_file_that_another_one_moved", moved_open_file);
     list.users("escape::l10_no_stage_writes_through_what_another_one_passed_on", passed_on);
+    list.users("escape::l10_no_stage_changes_a_mode_through_what_another_one_passed_on", passed_on_and_busy);
     list.users("escape::l10_git_enters_nothing_that_another_stage_put_into_the_quarantine", into_quarantine);
     list.users("escape::l10_runs_clone_repositories_at_the_same_time", clones);
 }
@@ -69,7 +70,7 @@ fn moved_open_file(cx: &Cx) {
     }
 }
 
-/// A program that passes an open file, or a directory, through a socket in the tree, and one that takes it and runs a command with it as
+/// A program that passes an open file, or a directory and files that are open for writing, through a socket in the tree, and one that takes it and runs a command with it as
 /// descriptor 9 when the first run has ended.
 const PASS: &str = r#"import os, socket, sys
 how, place, name = sys.argv[1:4]
@@ -77,10 +78,10 @@ if how == "send":
     s = socket.socket(socket.AF_UNIX); s.bind(place); s.listen(); print("listens", flush=True)
     c = s.accept()[0]
     flags = os.O_PATH | os.O_DIRECTORY if os.path.isdir(name) else os.O_RDWR
-    socket.send_fds(c, [b"x"], [os.open(name, flags)]); c.recv(1)
+    socket.send_fds(c, [b"x"], [os.open(name, flags)] + [os.open(it, os.O_RDWR) for it in sys.argv[4:]]); c.recv(1)
 else:
     c = socket.socket(socket.AF_UNIX); c.connect(place)
-    fd = socket.recv_fds(c, 1, 1)[1][0]
+    fd = socket.recv_fds(c, 1, 2)[1][0]
     os.dup2(fd, 9); c.close(); os.remove(place)
     print("ready", flush=True); sys.stdin.readline()
     os.execvp("sh", ["sh", "-c", name])
@@ -148,6 +149,39 @@ os.lseek(9, 0, 0); os.write(9, data); os.ftruncate(9, len(data))'"##,
             let is_open = std::os::unix::fs::MetadataExt::mode(&config) & 0o66 != 0;
             assert_eq!(ran(cx, &work) || is_open, !is_inside, "{name}");
         }
+    }
+}
+
+/// A file that is open for writing keeps the mount of a run from becoming read-only.
+fn passed_on_and_busy(cx: &Cx) {
+    let mark = cx.dir().with_file_name("mark");
+    let hook = format!(
+        r"printf '#!/bin/sh\ntouch {}\n' > .git/hooks/post-checkout; chmod 644 .git/hooks/post-checkout",
+        mark.display()
+    );
+    for is_inside in [false, true] {
+        let work = cx.dir().join(if is_inside { "inside" } else { "outside" });
+        make(cx, &work);
+        cx.outside(["sh", "-c", &hook]).cwd(&work).run().exits(0);
+        let start = |words: [&str; 5]| {
+            let words = [&["python3", "-c", PASS][..], &words].concat();
+            let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            let run =
+                if is_inside { cx.exeat([&["run", "--"][..], &words].concat()) } else { cx.outside(words) };
+            run.cwd(&work).stdin_open().start()
+        };
+        let mut first = start(["send", "lib/s", ".", "lib/x", ""]);
+        first.until_prints("listens");
+        let mut second =
+            start(["take", "lib/s", "chmod 755 /proc/self/fd/9/.git/hooks/post-checkout", "", ""]);
+        second.until_prints("ready");
+        let first = first.wait();
+        let second = second.wait();
+        if is_inside {
+            first.says("may have a file there open for writing");
+            second.says("post-checkout` is left where it is: somebody let more users");
+        }
+        assert_eq!(ran(cx, &work), !is_inside);
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn cases(list: &mut Cases) {
 
 /// Runs an attack without exeat and with it, each in a new repository, and then the host's command. `$MARK` is made by the attack's program,
 /// and `$OUT` is a file outside of the tree.
-fn attack(cx: &Cx, before: &str, stage: &str, host: &str) {
+pub(super) fn attack(cx: &Cx, before: &str, stage: &str, host: &str) {
     let place = cx.dir().with_file_name("attack");
     let (mark, out) = (place.join("mark"), place.join("out"));
     let env = |script: &str| {
@@ -319,7 +319,7 @@ fn earlier(cx: &Cx) {
 }
 
 /// Runs two stages, outside and then inside, and then the host's command.
-fn two_stages(cx: &Cx, make: &str, stages: [&str; 2], host: &str) {
+pub(super) fn two_stages(cx: &Cx, make: &str, stages: [&str; 2], host: &str) {
     let mark = cx.dir().with_file_name("mark");
     let env = format!(
         "export MARK={} GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ",

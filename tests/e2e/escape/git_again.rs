@@ -1,0 +1,114 @@
+//! What git on the host finds in bytes that were judged once: with another configuration, at another place, or through a link whose end came later.
+
+use e2e::case::{Cases, Cx};
+
+use super::git_further::{attack, two_stages};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b14_an_index_is_right_in_both_lengths", lengths);
+    list.users("escape::b14_no_link_leads_through_what_differs_for_each_process", of_process);
+    list.users("escape::b14_a_repository_without_directories_is_judged_again", leaf);
+    list.users("escape::b14_a_link_counts_when_its_end_comes", end_of_link);
+    list.users("escape::b14_a_link_in_a_directory_that_is_moved_counts", moved_directory);
+    list.users("escape::b14_no_link_leads_to_temporary_files_of_a_stage", temporary);
+}
+
+/// Makes an index that has a hook with names of 20 bytes, and with names of 32 bytes a harmless path: `poly INDEX BLOB`.
+const POLY: &str = r#"poly() { python3 -c '
+import sys, hashlib, struct
+out, blob = sys.argv[1:3]
+blob, hook = bytes.fromhex(blob), b".git/hooks/post-checkout"
+def fill(entry): return entry + bytes(8 - len(entry) % 8)
+one = fill(struct.pack(">10I", *[0] * 6, 0o100644, 0, 0, 0) + blob + struct.pack(">H", 2) + b".a")
+two = fill(struct.pack(">H", 22) + b"h" * 22 + struct.pack(">4I", 0o100755, 0, 0, 0) + blob + struct.pack(">H", len(hook)) + hook)
+more = bytes(176 - len(one + two) - 8) + struct.pack(">H", 1) + b"b" + bytes(5) + b"ZZZZ" + struct.pack(">I", 4) + bytes(16)
+data = b"DIRC" + struct.pack(">II", 2, 2) + one + two + b"ZZZZ" + struct.pack(">I", len(more)) + more
+open(out, "wb").write(data + hashlib.sha1(data).digest())' "$@"; }
+"#;
+
+/// A configuration says which length the names of objects have, and git does not heed it everywhere.
+fn lengths(cx: &Cx) {
+    let make = |at: &str, config: &str| {
+        format!(
+            r#"{POLY} top=$PWD; git init -q {at}; cd {at}; git commit -q --allow-empty -m 1; printf '#!/bin/sh\ntouch %s\n' "$MARK" > h; h=$(git hash-object -w h)
+            {config}; poly .git/index $h; cd $top"#
+        )
+    };
+    let version = "[core]\\nrepositoryformatversion = 1\\nbare = false\\n";
+    let sha256 = "[extensions]\\nobjectformat = sha256\\n";
+    // Without a version git heeds no extension.
+    let stage = make("x/new", &format!("printf '[core]\\nbare = false\\n{sha256}' > .git/config"));
+    attack(cx, "", &stage, "cd x/new; git checkout -- .");
+    // The directory above is no repository.
+    let stage = make("x/worktrees", &format!("printf '{version}{sha256}' > ../config"));
+    attack(cx, "", &stage, "cd x/worktrees; git checkout -- .");
+    // exeat moves the configuration.
+    let stage = make("x/new", &format!("printf '{version}pager = less\\n{sha256}' > .git/config"));
+    attack(cx, "", &stage, "cd x/new; rm -f .git/config; git checkout -- .");
+    // A later stage changes it.
+    let first = make("d/e/f/g", &format!("printf '{version}{sha256}' > .git/config"));
+    let second = format!("printf '{version}' > d/e/f/g/.git/config");
+    two_stages(cx, "git init -q", [&format!("{first}; sleep 4"), &second], "cd d/e/f/g; git checkout -- .");
+}
+
+/// Where the cache of the stages is, `$c` on the host and `$d` here, and a repository in it that names a program.
+const CACHE: &str = r#"c=$(awk '$5=="/run/exeat/cache"{print $4}' /proc/self/mountinfo); d=/run/exeat/cache; [ -n "$c" ] || { c=$PWD/../cache; d=$c; mkdir -p $d; }
+c=$(realpath -m $c); rm -rf $d/e; git init -q $d/e; git -C $d/e commit -q --allow-empty -m 1; git -C $d/e config core.fsmonitor "touch $MARK;false""#;
+
+fn of_process(cx: &Cx) {
+    for link in ["/usr/../dev/fd/../cwd", "/dev/shm/../fd/../cwd", "D/fd/../cwd", "S/../fd/../cwd"] {
+        // From the top, `k` leads deep into the tree, and from `src` to the top.
+        let stage = format!(
+            "{CACHE}; b=$(realpath -m --relative-to $PWD/../../.. $c); mkdir -p src deep/a/b/c/c deep/a/$b/e; ln -s deep/a/b/c/c k; ln -s .. src/k
+            ln -s /dev D; ln -s /dev/shm S; ln -s {link}/k/../../../$b/e l"
+        );
+        attack(cx, "", &stage, "cd src && cd ../l && git status");
+    }
+}
+
+/// git asks whether `objects` and `refs` can be searched, and files can be executable.
+fn leaf(cx: &Cx) {
+    let first = r"mkdir -p v/a/b/c/r v/a/b/c/w; cd v/a/b/c/r; echo ref: refs/heads/main > HEAD; touch objects refs; chmod +x objects refs
+        printf '[core]\nrepositoryformatversion = 0\nbare = false\n' > config; echo gitdir: ../r > ../w/.git; sleep 4";
+    let second = r#"printf '[core]\nrepositoryformatversion = 0\nbare = false\nworktree = ../w\nfsmonitor = touch %s;false\n' "$MARK" > v/a/b/c/r/config"#;
+    two_stages(cx, "git init -q", [first, second], "cd v/a/b/c/w; git status");
+    let first = format!("mkdir -p .git/annex/objects; {}", first.replace("v/a/b/c", ".git/annex/objects"));
+    let second = second.replace("v/a/b/c", ".git/annex/objects");
+    two_stages(cx, "git init -q", [&first, &second], "cd .git/annex/objects/w; git status");
+}
+
+/// git-annex makes links to what it does not have.
+fn end_of_link(cx: &Cx) {
+    let end = ".git/annex/objects/aa/bb/K--1/K--1";
+    for (link, up) in [("l", ""), ("x/y/l", "../../")] {
+        let first = format!("mkdir -p x/y; ln -s {up}{end} {link}; sleep 4");
+        let second = format!(
+            r#"{POLY} git init -q {end}; cd {end}; git commit -q --allow-empty -m 1; printf '#!/bin/sh\ntouch %s\n' "$MARK" > h; poly .git/index $(git hash-object -w h)"#
+        );
+        two_stages(cx, "git init -q", [&first, &second], &format!("cd {link} && git checkout -- ."));
+    }
+}
+
+/// A relative path leads elsewhere from another place.
+fn moved_directory(cx: &Cx) {
+    let up = "../../../../../../..";
+    for (entry, host) in [
+        (r#"ln -s $up/$b/e deep/1/2/3/4/5/6/p/x/l"#, "cd z/x/l && git status"),
+        (r#"echo gitdir: $up/$b/e/.git > deep/1/2/3/4/5/6/p/x/.git"#, "cd z/x && git status"),
+    ] {
+        // In the first run it leads to a place in the tree, and then to the same place from a directory above the tree.
+        let first = format!(
+            "{CACHE}; git -C $d/e config core.bare false; up={up}; mkdir -p deep/1/2/3/4/5/6/p/x; b=$(cd /; realpath -m --relative-to $OLDPWD/z/x/$up $c); mkdir -p deep/1/$b; git init -q deep/1/$b/e; {entry}; sleep 4"
+        );
+        two_stages(cx, "git init -q", [&first, "mv deep/1/2/3/4/5/6/p z"], host);
+    }
+}
+
+/// With `TMPDIR` the `/tmp` of a stage is on the disk.
+fn temporary(cx: &Cx) {
+    let jobs = cx.dir().with_file_name("jobs");
+    cx.outside(["mkdir", "-m", "700", jobs.to_str().expect("ASCII")]).run().exits(0);
+    let stage = r#"t=$(awk '$5=="/tmp"{print $4}' /proc/self/mountinfo); git init -q /tmp/e; ln -s $t/e l; ln -s $(dirname $(dirname $t)) m; ls -l l m"#;
+    let done = cx.exeat(["run", "--", "sh", "-c", stage]).env("TMPDIR", &jobs).run();
+    done.exits(0).says("work/l` was moved").says("work/m` was moved");
+}
