@@ -162,19 +162,20 @@ impl IndexRoom {
     pub(crate) const FULL: Self = Self { bytes: 1 << 30, paths: LONGEST_PATHS, conflicts: 1 << 16 };
 }
 
-/// Returns the paths with conflicts if every path of an index fits, whatever length the names of objects have for git. `None`: one does not, it is
-/// no index, or there is not enough `room`, from which is taken what is read.
+/// Returns the paths with conflicts if every path of an index fits, and those are harmless that git would find with object names of the other
+/// length. `None`: one does not or is not, it is no index, or there is not enough `room`, from which is taken what is read.
 pub(crate) fn check_entries(
     file: &File,
     room: &mut IndexRoom,
     fits: impl Fn(&[u8]) -> bool,
+    is_harmless: impl Fn(&[u8]) -> bool,
 ) -> Option<BTreeSet<PathBuf>> {
     let [sha1, sha256] = HASHES;
     let (mut unmerged, other) = match check_strictly(file, room, sha1, &fits) {
         Some(unmerged) => (unmerged, sha256),
         None => (check_strictly(file, room, sha256, &fits)?, sha1),
     };
-    unmerged.extend(loose::check_loosely(file, room, other, fits)?);
+    unmerged.extend(loose::check_loosely(file, room, other, is_harmless)?);
     Some(unmerged)
 }
 
@@ -437,7 +438,8 @@ mod tests {
             let good = fs::read(&path).unwrap();
             let check = |index: &[u8]| {
                 fs::write(&path, index).unwrap();
-                check_entries(&File::open(&path).unwrap(), &mut { IndexRoom::FULL }, |_| true).is_some()
+                check_entries(&File::open(&path).unwrap(), &mut { IndexRoom::FULL }, |_| true, |_| true)
+                    .is_some()
             };
             let place = |name: &[u8]| good.windows(4).rposition(|it| it == name).unwrap();
             let (table, last) = (place(b"IEOT"), place(b"EOIE"));

@@ -142,8 +142,11 @@ impl Watch {
 
     /// Returns whether a `.git` file may lead elsewhere since the run has started.
     fn is_new_pointer(&self, at: &Path) -> bool {
-        let to = self.read_pointer(at);
-        to.as_deref().and_then(path_in_git_file).is_none_or(|to| self.is_new_way(at, to))
+        match self.read_pointer(at) {
+            Some(text) => path_in_git_file(&text).is_some_and(|to| self.is_new_way(at, to)),
+            // A link, which git follows.
+            None => self.leads_anew(at),
+        }
     }
 
     /// Returns whether a `.git` file leads to a directory that was looked at, as git writes such a file: through no link, and without

@@ -3,14 +3,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, fstat, fstatat};
+use nix::unistd::geteuid;
 
 use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
@@ -116,7 +118,7 @@ impl Watch {
         if let Some(is_right) = search.read.get(&key) {
             return *is_right;
         }
-        let unmerged = check_entries(file, &mut search.room, is_file_of_tree);
+        let unmerged = check_entries(file, &mut search.room, is_file_of_tree, is_harmless);
         let is_right = unmerged.as_ref().is_some_and(|paths| works.is_some() || paths.is_empty());
         // `git mergetool` writes such a file wherever its path leads.
         let above: BTreeSet<_> = unmerged.iter().flatten().filter_map(|path| path.parent()).collect();
@@ -178,6 +180,20 @@ fn is_file_of_tree(path: &[u8]) -> bool {
     })
 }
 
+/// Returns whether git may take a path from bytes that are something else. Whoever wrote the index as git does has such paths by chance: they
+/// are odd, and lead nowhere.
+fn is_harmless(path: &[u8]) -> bool {
+    let is_ours =
+        |part: &[u8]| part == b".." || is_git_link(part) || part.eq_ignore_ascii_case(DIRECTORY.as_bytes());
+    let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+    let top = parts.clone().next().filter(|_| path.starts_with(b"/"));
+    let is_there = |top: &[u8]| fs::symlink_metadata(Path::new("/").join(OsStr::from_bytes(top))).is_ok();
+    // Only root makes something in `/`, and nothing obeys a file there whose name is no text.
+    let is_alone = parts.clone().nth(1).is_none();
+    let is_file = |top: &[u8]| is_alone && geteuid().is_root() && top.iter().all(u8::is_ascii_graphic);
+    !parts.any(is_ours) && !top.is_some_and(|top| is_there(top) || is_file(top))
+}
+
 /// Returns whether a name is `.git`, also on a file system of Windows (`is_ntfs_dotgit` of git's path.c).
 fn is_git_link(name: &[u8]) -> bool {
     let end = name.iter().position(|byte| *byte == b':').unwrap_or(name.len());
@@ -189,8 +205,6 @@ fn is_git_link(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::super::{Keeper, Missing};
     use super::*;
 
@@ -213,6 +227,17 @@ mod tests {
         assert_eq!(settled(2), 1, "a name more");
         assert!(!root.join(".git/index").exists());
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn b14_a_path_by_chance_leads_to_no_place_that_is_there() {
+        for path in ["", "a", "a//b", "./a", "/nowhere/a", "/\u{1}x", "/nowhere-\u{1}/etc"] {
+            assert!(is_harmless(path.as_bytes()), "{path}");
+        }
+        for path in ["/", "/etc", "/etc/x", "//etc/x", "../a", "a/..", ".git/x", "a//GIT~1"] {
+            assert!(is_harmless(path.as_bytes()) == (path == "/"), "{path}");
+        }
+        assert_eq!(is_harmless(b"//forcefsck"), !geteuid().is_root());
     }
 
     #[test]
