@@ -68,7 +68,7 @@ pub(super) fn check_loosely(
         // For calls of the kernel a path ends at the first zero.
         let end = path.iter().position(|byte| *byte == 0);
         are_right &= fits(path.get(..end.unwrap_or(length))?) && (end.is_some() || fits(&path));
-        if flags & STAGE != 0 {
+        if flags & STAGE != 0 && end != Some(0) {
             room.conflicts = room.conflicts.checked_sub(1)?;
             unmerged.insert(path_of(path.get(..end.unwrap_or(length))?));
         }

@@ -136,9 +136,11 @@ impl Watch {
     fn works_of(&self, git: &GitDir) -> Option<Vec<PathBuf>> {
         let tree = &self.missing.tree;
         let below = |path: PathBuf| clean(&path).strip_prefix(tree).ok().map(Path::to_path_buf);
+        // Its directory may also be known as a repository of its own.
+        let linked = gitdir_of(&self.tree, &git.path);
+        let linked = linked.map(|to| Some(below(tree.join(&git.path).join(to))?.parent()?.to_path_buf()));
         if git.path != git.config {
-            let to = tree.join(&git.path).join(gitdir_of(&self.tree, &git.path)?);
-            return Some(vec![below(to)?.parent()?.to_path_buf()]);
+            return Some(vec![linked??]);
         }
         let read = || {
             let file = open_file(open_beneath(&self.tree, &git.config)?.as_fd(), OsStr::new("config"))?;
@@ -152,7 +154,7 @@ impl Watch {
             _ => None,
         });
         // The configuration may be moved aside later, and change in another run.
-        let works = own.into_iter().map(Some).chain(set).collect::<Option<Vec<_>>>()?;
+        let works = own.into_iter().map(Some).chain(linked).chain(set).collect::<Option<Vec<_>>>()?;
         Some(works).filter(|works| !works.is_empty())
     }
 }
