@@ -84,7 +84,8 @@ mod tests {
             set(name, before);
         }
         let read_only = [".git/config", ".git/hooks", ".git/missing"].map(str::to_owned).into();
-        let missing = Missing { tree: tree.clone(), read_only, ..Missing::default() };
+        let repositories = vec![".git".into()];
+        let missing = Missing { tree: tree.clone(), repositories, read_only, ..Missing::default() };
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         watch.note_nested(&|| false);
         watch.stage_starts();
