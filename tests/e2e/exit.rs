@@ -333,7 +333,7 @@ fn no_home(cx: &Cx) {
     let exeat = |words: &[&str]| cx.exeat_plain(words).env("HOME", &home.display().to_string()).run();
     let done = exeat(&["run", "--", "true"]);
     done.exits(125).says("absent`: no such file or directory").says("XDG_STATE_HOME=DIR");
-    exeat(&["doctor"]).shows("absent`: No such file or directory");
+    exeat(&["doctor"]).shows("absent`: no such file or directory");
     // Git's names are not held here, so nothing counts as the stage's.
     let script = "ls .git/commondir; echo evil >.git/commondir; exit 7";
     let done = exeat(&["run", "--audit", &record, "--audit-key", "none", "--", "sh", "-c", script]);

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead, Write};
 
-use exeat_policy::{Reason, Verdict, printable_ascii};
+use exeat_policy::{Reason, Verdict, os_words, printable_ascii};
 use exeat_record::ascii_json;
 
 use crate::query::{Filter, LineKind, Reader, Record, last_part};
@@ -250,10 +250,12 @@ pub fn words(record: &Record) -> String {
     let mut said = said;
     match (&record.error, record.reason()) {
         // The error lists the ports and who bounds them, or says how DNS failed.
-        (Some(error), Some(Reason::Port | Reason::ResolveError)) => said = cell(error).into_owned(),
+        (Some(error), Some(Reason::Port | Reason::ResolveError)) => {
+            said = cell(&os_words(error)).into_owned()
+        }
         (Some(error), _) => {
             said.push_str("; ");
-            said.push_str(&cell(error));
+            said.push_str(&cell(&os_words(error)));
         }
         (None, _) => {}
     }
@@ -596,7 +598,7 @@ impl Row {
             Some(end) => self.why.push_str(&format!("; ended: {}", cell(end))),
         }
         if let Some(error) = &close.error {
-            self.why.push_str(&format!("; {}", cell(error)));
+            self.why.push_str(&format!("; {}", cell(&os_words(error))));
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Failures that end a command early, and the one function that prints them. A denial is an answer and not a failure.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 use std::path::Path;
 
 use exeat_compose::{Fault, Position};
-use exeat_policy::shell_word;
+use exeat_policy::{os_words, shell_word};
 use exeat_runner::RunLost;
 use serde::Serialize;
 
@@ -32,7 +33,7 @@ struct At<'a> {
     line: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     column: Option<u32>,
-    error: &'a str,
+    error: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     meant: Option<&'a str>,
 }
@@ -40,7 +41,7 @@ struct At<'a> {
 impl<'a> From<&'a Position> for At<'a> {
     fn from(place: &'a Position) -> Self {
         let Position { file, line, column, error, meant } = place;
-        Self { file, line: *line, column: *column, error, meant: meant.as_deref() }
+        Self { file, line: *line, column: *column, error: os_words(error), meant: meant.as_deref() }
     }
 }
 
@@ -264,10 +265,10 @@ fn with_causes(message: &str, mut source: Option<&dyn Error>) -> String {
     let mut text = message.to_owned();
     while let Some(error) = source {
         text.push_str(": ");
-        text.push_str(&in_house(&error.to_string()));
+        text.push_str(&error.to_string());
         source = error.source();
     }
-    text
+    os_words(&text).into_owned()
 }
 
 impl From<Fault> for Failure {
@@ -282,17 +283,6 @@ impl From<exeat_runner::Error> for Failure {
             exeat_runner::Error::Policy(fault) => Self::Fault(*fault),
             error => Self::Run(Box::new(error)),
         }
-    }
-}
-
-/// Adapts a message of the standard library to those of exeat: `No such file or directory (os error 2)` loses its capital,
-/// because it is inside a sentence, and its number, which adds nothing.
-pub(crate) fn in_house(text: &str) -> String {
-    let Some((text, _)) = text.rsplit_once(" (os error ") else { return text.to_owned() };
-    let mut chars = text.chars();
-    match (chars.next(), chars.clone().next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => first.to_lowercase().chain(chars).collect(),
-        _ => text.to_owned(),
     }
 }
 
@@ -328,6 +318,19 @@ mod tests {
         );
     }
 
+    /// Text and JSON have the same words, for a fault at a place, too.
+    #[test]
+    fn a_program_reads_the_words_that_a_person_reads() {
+        let place =
+            |error: String| Position { file: "p.toml".into(), line: None, column: None, error, meant: None };
+        let error = io::Error::from_raw_os_error(2);
+        let fault = Fault::input(format!("p.toml: {error}")).at(vec![place(error.to_string())]);
+        let failure = Failure::Fault(fault);
+        assert_eq!(report(&failure), "exeat: error: p.toml: no such file or directory\n");
+        let json = failure.json(Exit::BadInput);
+        assert!(json.contains("\"error\":\"no such file or directory\""), "{json}");
+    }
+
     #[test]
     fn hostile_text_moves_no_cursor() {
         let failure = Failure::input("`\u{1b}[2J\u{202e}` is no rule\nsecond line");
@@ -341,11 +344,5 @@ mod tests {
         let full = Failure::Stdout(io::Error::from_raw_os_error(28));
         assert_eq!(report(&full), "exeat: error: cannot write to stdout: no space left on device\n");
         assert_eq!(full.exit().code(), 125);
-    }
-
-    #[test]
-    fn acronyms_keep_their_capitals() {
-        assert_eq!(in_house("RTNETLINK answers: x (os error 1)"), "RTNETLINK answers: x");
-        assert_eq!(in_house("no number"), "no number");
     }
 }

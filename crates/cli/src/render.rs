@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 
 use exeat_audit::query::last_part;
-use exeat_policy::{Limits, printable, shell_word};
+use exeat_policy::{Limits, os_words, printable, shell_word};
 use exeat_record::{Proto, signal_name};
 use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, OnDenied, OtherProxy, Outcome};
 use nix::libc::{SIGXCPU, SIGXFSZ};
 
-use crate::failure::in_house;
 use crate::terminal::{Paint, speaker};
 
 /// The end of one run, as the summary needs it.
@@ -71,7 +70,7 @@ pub(crate) fn through(summary: &ConnectionSummary, through: &OtherProxy) -> Stri
     let exeat = speaker();
     let mut out = String::new();
     if lost.count > 0 {
-        let why = lost.why.as_deref().map(|why| cell(&in_house(why))).unwrap_or_default();
+        let why = lost.why.as_deref().map(|why| cell(&os_words(why))).unwrap_or_default();
         let connections = if lost.count == 1 { "connection" } else { "connections" };
         out.push_str(&format!("{exeat}: {} {connections} found no proxy at {place}: {why}\n", lost.count));
     }
@@ -224,7 +223,7 @@ impl Row {
             word,
             count: format!("{}x", host.count),
             target: spoken(target(&host.host, host.port), host.proto),
-            said: cell(&host.said),
+            said: cell(&os_words(&host.said)),
             flag: host.flag.as_deref().map(cell).unwrap_or_default(),
             by: programs(&host.programs),
         }
@@ -237,7 +236,7 @@ impl From<&FailedHost> for Row {
             word: "failed",
             count: format!("{}x", host.count),
             target: target(&host.host, host.port),
-            said: format!("{} (not a policy denial)", cell(&host.said)),
+            said: format!("{} (not a policy denial)", cell(&os_words(&host.said))),
             flag: String::new(),
             by: String::new(),
         }

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use exeat_policy::{os_words, printable};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::failure::Failure;
@@ -55,7 +56,7 @@ pub(crate) fn say_now(text: &str) {
     };
     if is_ready {
         let end = if err.is_terminal() { "\r\n" } else { "\n" };
-        let _ = err.write_all(format!("{}: {}{end}", speaker(), exeat_policy::printable(text)).as_bytes());
+        let _ = err.write_all(format!("{}: {}{end}", speaker(), printable(&os_words(text))).as_bytes());
     }
 }
 
@@ -102,7 +103,7 @@ fn write_patiently(
 
 /// Prints a line of a kind (`note`, `warning`) on stderr.
 pub(crate) fn line(kind: &str, text: &str) {
-    write_stderr(&format!("{}: {kind}: {}\n", speaker(), exeat_policy::printable(text)));
+    write_stderr(&format!("{}: {kind}: {}\n", speaker(), printable(&os_words(text))));
 }
 
 #[cfg(test)]

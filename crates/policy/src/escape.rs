@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::io;
 
 /// Maximum characters of untrusted text in one message.
 const MAX_SHOWN: usize = 200;
@@ -49,6 +50,47 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
+/// Words the operating system's errors in a text as exeat does: `No such file or directory (os error 2)` loses its capital, because it is
+/// inside a sentence, and its number, which adds nothing.
+///
+/// Apply it to text that a person reads. Only what the standard library writes for that number is changed.
+#[must_use]
+pub fn os_words(text: &str) -> Cow<'_, str> {
+    const MARK: &str = " (os error ";
+    if !text.contains(MARK) {
+        return Cow::Borrowed(text);
+    }
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, after)) = rest.split_once(MARK) {
+        let found =
+            after.split_once(')').and_then(|(number, after)| Some((number.parse::<i32>().ok()?, after)));
+        let Some((number, after)) = found else {
+            shown.extend([before, MARK]);
+            rest = after;
+            continue;
+        };
+        let whole = io::Error::from_raw_os_error(number).to_string();
+        let words = whole.split_once(MARK).map_or(whole.as_str(), |(words, _)| words);
+        match before.strip_suffix(words) {
+            Some(start) => shown.extend([start, &uncapitalized(words)]),
+            // Somebody else's words, such as a file's name.
+            None => shown.push_str(rest.get(..rest.len() - after.len()).unwrap_or_default()),
+        }
+        rest = after;
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
+/// Acronyms keep their capitals.
+fn uncapitalized(words: &str) -> String {
+    let mut chars = words.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => first.to_lowercase().chain(chars).collect(),
+        _ => words.to_owned(),
+    }
+}
+
 /// Quotes the text as one word of a POSIX shell, so that it can be pasted.
 #[must_use]
 pub fn shell_word(text: &str) -> String {
@@ -81,6 +123,25 @@ mod tests {
         assert_eq!(printable_ascii("\u{202e}a\n"), "\\u{202e}a\\u{a}");
         assert_eq!(printable("a\u{fff9}b\u{e0041}"), "a\\u{fff9}b\\u{e0041}");
         assert_eq!(printable("d\u{e9}j\u{e0}/\u{202e}x\n"), "d\u{e9}j\u{e0}/\\u{202e}x\\n");
+    }
+
+    #[test]
+    fn words_an_error_of_the_system_in_one_way() {
+        let error = |number| io::Error::from_raw_os_error(number);
+        for (text, words) in [
+            (format!("cannot open `a`: {}", error(2)), "cannot open `a`: no such file or directory"),
+            (format!("{}; b: {}", error(13), error(28)), "permission denied; b: no space left on device"),
+            ("no number".into(), "no number"),
+            ("a (os error 2)".into(), "a (os error 2)"),
+            ("(os error x) (os error 2".into(), "(os error x) (os error 2"),
+            (
+                format!(" (os error 99999999999): {}", error(2)),
+                " (os error 99999999999): no such file or directory",
+            ),
+        ] {
+            assert_eq!(os_words(&text), words);
+        }
+        assert_eq!(uncapitalized("RTNETLINK answers"), "RTNETLINK answers");
     }
 
     #[test]

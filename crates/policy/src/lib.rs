@@ -54,7 +54,7 @@ pub use addr::{AddrClass, Embedding, OwnAddrs, classify};
 pub use day::{Day, DayError};
 pub use decision::{Admitted, BudgetKey, Decision, Denial, Entrusted, MAX_ADDRS, Vetted};
 pub use effect::{Effect, EffectKind, EffectSet};
-pub use escape::{printable, printable_ascii, shell_word};
+pub use escape::{os_words, printable, printable_ascii, shell_word};
 pub use file::{FileError, FileRole, PolicyFile, View};
 pub use gateway::{MAX_ADDRESSES, MAX_LITERALS, MAX_PORTS, Unserved, WELL_KNOWN};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};

@@ -1,9 +1,11 @@
 //! Builds the result object: one JSON object about a run for the program that started it. It contains nothing about hosts and files that
 //! the record lacks. docs/result.md describes each field, and `result.schema.json` beside this file is the schema.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use exeat_files::quarantine::{Leftover, Leftovers};
+use exeat_policy::os_words;
 use exeat_proxy::{ConnectionSummary, DeniedHost, ReachedHost};
 use exeat_record::ledger::Head;
 use exeat_record::{Proto, RunId, Sealed, StoppedBy, signal_name};
@@ -40,7 +42,7 @@ pub struct RunResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    record_lost: Option<&'a str>,
+    record_lost: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,7 +114,7 @@ struct Failed<'a> {
     host: &'a str,
     port: u16,
     reason: &'static str,
-    error: &'a str,
+    error: Cow<'a, str>,
     count: u64,
 }
 
@@ -160,8 +162,8 @@ impl<'a> RunResult<'a> {
             signal_number: ended.signal(),
             stopped_by: ended.stopped_by(),
             code: ended.code(),
-            error: outcome.why_not.clone(),
-            record_lost: outcome.record_lost.as_deref(),
+            error: outcome.why_not.as_deref().map(|why| os_words(why).into_owned()),
+            record_lost: outcome.record_lost.as_deref().map(os_words),
             duration_ms: u64::try_from(outcome.duration.as_millis()).ok(),
             stage: outcome.stage.as_deref(),
             labels: outcome.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
@@ -250,7 +252,7 @@ impl<'a> Hosts<'a> {
                     host: &it.host,
                     port: it.port,
                     reason: it.reason.as_str(),
-                    error: &it.said,
+                    error: os_words(&it.said),
                     count: it.count,
                 })
                 .collect(),
@@ -298,7 +300,7 @@ fn split_leftovers(found: &Leftovers) -> (Vec<Quarantined>, Vec<Left>) {
         let path = path.display().to_string();
         match moved {
             Ok(moved) => quarantined.push(Quarantined { path, moved: moved.display().to_string() }),
-            Err(error) => left.push(Left { path, error: error.to_string() }),
+            Err(error) => left.push(Left { path, error: os_words(&error.to_string()).into_owned() }),
         }
     }
     (quarantined, left)

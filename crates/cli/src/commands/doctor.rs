@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use exeat_policy::printable;
+use exeat_policy::{os_words, printable};
 use exeat_runner::doctor::{self, Fix, StepFinding, StepOutcome};
 use exeat_runner::notice_children;
 use serde_json::json;
@@ -65,7 +65,7 @@ fn table(findings: &[StepFinding], paint: Paint) -> String {
         if finding.found == StepOutcome::Absent {
             last = Some(finding);
         }
-        let _ = writeln!(out, "{word}  {:<width$}  {}", finding.step, printable(&finding.seen));
+        let _ = writeln!(out, "{word}  {:<width$}  {}", finding.step, printable(&os_words(&finding.seen)));
         let fix = finding.fix.as_ref().map(|fix| &fix.text);
         let more = [("because", finding.because.as_ref()), ("costs", finding.costs.as_ref()), ("fix", fix)];
         for (name, text) in more {
@@ -100,7 +100,7 @@ fn fixes(findings: &[StepFinding]) -> String {
         // Several steps fail for one cause.
         if blocks.iter().all(|(_, other)| *other != what) {
             let why = finding.because.as_deref().unwrap_or(&finding.seen);
-            blocks.push((format!("# {}: {}", finding.step, printable(why)), what));
+            blocks.push((format!("# {}: {}", finding.step, printable(&os_words(why))), what));
         }
     }
     if blocks.is_empty() {
@@ -112,7 +112,7 @@ fn fixes(findings: &[StepFinding]) -> String {
 fn json(findings: &[StepFinding]) -> String {
     let step = |finding: &StepFinding| {
         json!({
-            "id": finding.id, "step": finding.step, "found": finding.found.as_str(), "seen": finding.seen,
+            "id": finding.id, "step": finding.step, "found": finding.found.as_str(), "seen": os_words(&finding.seen),
             "because": finding.because, "costs": finding.costs,
             "fix": finding.fix.as_ref().map(|fix| &fix.text),
             "script": finding.fix.as_ref().and_then(|fix| fix.script.as_ref()),

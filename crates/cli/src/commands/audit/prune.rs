@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use exeat_audit::table;
 use exeat_audit::verify::{Ending, Standing, verify};
+use exeat_policy::os_words;
 use exeat_record::place::StoredRun;
 use exeat_record::{RunId, VerifyingKey, file, is_being_written};
 
@@ -13,7 +14,7 @@ use super::ledger::{killed, to_prune};
 use super::{Out, Stopped, bad_place, place_of, select};
 use crate::args::audit::PruneArgs;
 use crate::exit::Exit;
-use crate::failure::{Failure, in_house};
+use crate::failure::Failure;
 
 /// The results for the records that are old enough.
 #[derive(Default)]
@@ -96,7 +97,7 @@ fn prune(
         && let Err(error) = stored.remove()
     {
         done.refused += 1;
-        crate::stdio::line("warning", &format!("{} is kept: {}", stored.run, in_house(&error.to_string())));
+        crate::stdio::line("warning", &format!("{} is kept: {error}", stored.run));
         return Ok(());
     }
     done.removed += 1;
@@ -111,7 +112,7 @@ fn write_down(stored: &StoredRun, no: Option<u64>) -> Result<(), String> {
         .and_then(|machine| place_of(&machine))
         .map_err(|failure| failure.plain_text())?;
     let written = to_prune(&place)?.prune(stored.run, no, exeat_runner::user_name().as_deref());
-    let written = written.map_err(|error| in_house(&error.to_string()))?;
+    let written = written.map_err(|error| os_words(&error.to_string()).into_owned())?;
     written.oddity.into_iter().for_each(|oddity| crate::stdio::line("warning", &oddity));
     Ok(())
 }
@@ -126,7 +127,7 @@ const NO_END: &str = "it has no end: its writer was killed, or it was cut";
 /// Checks that a record is as its run left it. A record that somebody changed or cut is evidence, and is kept.
 fn whole(stored: &StoredRun, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) -> Result<(), String> {
     let path = &*stored.path;
-    let said = |error: io::Error| in_house(&error.to_string());
+    let said = |error: io::Error| os_words(&error.to_string()).into_owned();
     let file = file::open(path).map_err(said)?;
     let report = verify(BufReader::new(file), Some(path), keys).map_err(said)?;
     match (report.standing(), report.ending) {

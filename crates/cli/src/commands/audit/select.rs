@@ -11,12 +11,13 @@ use exeat_audit::runs::RunSummary;
 use exeat_audit::select::Selection;
 use exeat_files::walk::{LinkRule, clean};
 use exeat_policy::file::PRESET_STAGE;
+use exeat_policy::os_words;
 use exeat_record::place::RecordDir;
 
 use super::{Source, bad_place, place_of};
 use crate::args::audit::{Records, SelectionArgs};
 use crate::exit::Exit;
-use crate::failure::{Failure, in_house};
+use crate::failure::Failure;
 use crate::stdio;
 
 /// The maximal number of records that one command reads.
@@ -314,7 +315,7 @@ fn select_from(
             && path.symlink_metadata().is_ok()
         {
             if selection.passes(&run) {
-                strange.push((path.to_owned(), in_house(why)));
+                strange.push((path.to_owned(), os_words(why).into_owned()));
             }
             continue;
         }
