@@ -231,7 +231,7 @@ pub fn words(record: &Record) -> String {
         }
         Some(Reason::Default) => match record.refused_by.as_deref() {
             Some("declared") => "the stage does not declare it".to_owned(),
-            Some(by) => format!("the {} does not allow it", cell(by)),
+            Some(by) => format!("the {} {} it", cell(by), lacks(by)),
             None => "no rule allows it".to_owned(),
         },
         Some(Reason::DenyRule) => format!("denied by {origin}"),
@@ -262,7 +262,7 @@ pub fn words(record: &Record) -> String {
     if let (Some(by), Some(Reason::IpLiteral | Reason::PrivateIp)) = (&record.refused_by, record.reason()) {
         said.push_str(&match by.as_str() {
             "declared" => "; the stage does not declare that address".to_owned(),
-            by => format!("; the {} does not allow that address", cell(by)),
+            by => format!("; the {} {} that address", cell(by), lacks(by)),
         });
     }
     let via = record.via.as_deref().filter(|via| *via != "connect");
@@ -603,6 +603,11 @@ impl Row {
     }
 }
 
+/// Says what a layer does that lacks a rule, in the words of the run itself. A lock lists what was reached and allows nothing.
+fn lacks(refused_by: &str) -> &'static str {
+    if refused_by == "lock" || refused_by.starts_with("lock ") { "does not have" } else { "does not allow" }
+}
+
 /// Describes the last line of a run.
 fn ended(end: &Record) -> String {
     let mut text = format!("ended {} UTC: {}", day_and_time(&end.ts), short_end(end));
@@ -626,7 +631,9 @@ fn short_end(end: &Record) -> String {
         Some(signal) => format!("{cause} {}", printable_ascii(signal)).into(),
         None => cause,
     };
-    match end.exit {
+    // A start that failed has no code on record, and its cause has just this one.
+    let code = end.exit.or((end.cause.as_deref() == Some("setup")).then_some(125));
+    match code {
         Some(code) => format!("{cause} {code}"),
         None => cause.into_owned(),
     }

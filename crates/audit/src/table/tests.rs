@@ -1,9 +1,10 @@
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Cursor;
 use std::path::PathBuf;
 
 use exeat_record::place::RecordDir;
-use exeat_record::{Event, Header, Holds, Log, Process, RuleRef, RunId, RunStart, Sink, What};
+use exeat_record::{Cause, Event, Header, Holds, Log, Process, RuleRef, RunEnd, RunId, RunStart, Sink, What};
 
 use super::*;
 use crate::runs::RunSummary;
@@ -367,6 +368,43 @@ fn every_reason_has_words() {
             rows(&show_text(&record(header(), vec![Event::Decision(decision), end()]), &Filter::default()).0);
         assert!(rows[0].len() > "deny a.example:443 - - - - ".len(), "{rows:?}");
         assert!(!rows[0].contains('_'), "{rows:?}");
+    }
+}
+
+/// The words are those of the run's own summary.
+#[test]
+fn a_lock_does_not_have_what_a_ceiling_does_not_allow() {
+    for (by, words) in [
+        ("lock egress.lock", "the lock egress.lock does not have it"),
+        ("ceiling a.toml", "the ceiling a.toml does not allow it"),
+    ] {
+        let mut decision = deny(1, "a.example:443");
+        (decision.reason, decision.refused_by) = (Reason::Default, Some(by.to_owned()));
+        let text = show_text(&record(header(), vec![Event::Decision(decision), end()]), &Filter::default()).0;
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+/// A start that failed has no code on record, and ended with 125.
+#[test]
+fn each_end_of_a_list_has_its_exit_code() {
+    for (exit, words) in [(None, "setup 125"), (Some(127), "setup 127")] {
+        let failed = RunEnd {
+            cause: Cause::Setup,
+            exit,
+            limit: None,
+            signal: None,
+            stopped_by: None,
+            connections: 0,
+            dropped: 0,
+        };
+        let dir = Dir::new();
+        let path = dir.path().join("r.jsonl");
+        std::fs::write(&path, record(header(), vec![Event::RunEnd(failed)])).unwrap();
+        let run = RunSummary::read(path.clone(), File::open(path));
+        let mut out = Vec::new();
+        list(&[run], &BTreeMap::new(), &mut out, false).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains(&format!("{words}  ")));
     }
 }
 
