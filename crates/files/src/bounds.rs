@@ -135,11 +135,11 @@ impl Limit {
         Ok(Self { label: bounds.label(), read, write: write.map(Tops::new), mask })
     }
 
-    /// Returns the bound from the stage's declaration.
-    pub(crate) fn declared(found: &DeclaredPaths) -> Self {
+    /// Returns the bound from the stage's declaration. `is_shown` if the stage sees the tree in any case.
+    pub(crate) fn declared(found: &DeclaredPaths, is_shown: bool) -> Self {
         Self {
             label: "the stage's declaration".into(),
-            read: Some(Tops::new(found.read.iter().chain(&found.write).cloned())),
+            read: (!is_shown).then(|| Tops::new(found.read.iter().chain(&found.write).cloned())),
             write: Some(Tops::new(found.write.iter().cloned())),
             mask: Vec::new(),
         }

@@ -178,7 +178,7 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     let originals = view.originals(cwd)?;
     let cwd = originals.iter().find(|tree| tree.why == Why::WorkingDirectory);
     let wide = cwd.filter(|tree| tree.rank == Rank::Wide).map(|tree| tree.at.clone());
-    let is_cut = cwd.is_some_and(|tree| !tree.is_whole());
+    let is_cut = originals.iter().any(|tree| tree.at == facts.cwd && !tree.is_whole());
     let (writable, missing) = view.trees(originals)?;
     let listed = view.host_sockets(Path::new("/proc/net/unix"), wide.as_deref());
     view.check_declared()?;

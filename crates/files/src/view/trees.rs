@@ -38,7 +38,7 @@ impl<'a> Builder<'a> {
         let mut trees: Vec<Original> = Vec::new();
         if let Some(mut tree) = cwd {
             let name = format!("the working directory `{}`", tree.host.display());
-            tree.extent = self.bounded(&name, tree.extent.clone(), false);
+            tree.extent = self.bounded(&name, tree.extent.clone(), None);
             if tree.rank == Rank::Wide && tree.is_whole() {
                 self.shown.push(tree.at.clone());
             }
@@ -92,7 +92,13 @@ impl<'a> Builder<'a> {
             let mut tree = Original::new(host, bind.guest.clone(), writable, Why::Requested);
             tree.words = Some(words);
             let name = format!("`{}`", bind.host.display());
-            tree.extent = self.bounded(&name, tree.extent.clone(), what != PathUse::WorkDirectory);
+            // The view shows the working directory whatever is declared, so a bind of it must not take it away.
+            let is_cwd = trees.first().is_some_and(|first| {
+                first.why == Why::WorkingDirectory && first.host == tree.host && first.at == clean(&tree.at)
+            });
+            let declared = self.declared.as_ref().filter(|_| what != PathUse::WorkDirectory);
+            let declared = declared.map(|found| Limit::declared(found, is_cwd));
+            tree.extent = self.bounded(&name, tree.extent.clone(), declared);
             trees.push(tree);
         }
         Ok(trees)
@@ -133,15 +139,14 @@ impl<'a> Builder<'a> {
                 break;
             }
             let mut tree = Original::new(part.clone(), part.clone(), writable, Why::Repository);
-            tree.extent = self.bounded(&format!("`{}`", part.display()), tree.extent.clone(), false);
+            tree.extent = self.bounded(&format!("`{}`", part.display()), tree.extent.clone(), None);
             shown.push(tree);
         }
         shown
     }
 
-    /// Bounds a tree by the ceilings and, unless it is the working directory, by the declaration.
-    pub(super) fn bounded(&mut self, name: &str, mut extent: Extent, is_declared: bool) -> Extent {
-        let declared = self.declared.as_ref().filter(|_| is_declared).map(Limit::declared);
+    /// Bounds a tree by the ceilings and, if it is a bind, by the declaration.
+    pub(super) fn bounded(&mut self, name: &str, mut extent: Extent, declared: Option<Limit>) -> Extent {
         for limit in self.limits.iter().chain(&declared) {
             let met = limit.meet(&extent);
             self.notes.extend(describe_change(name, &limit.label, &extent, &met));

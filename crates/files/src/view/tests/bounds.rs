@@ -452,6 +452,33 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
     assert!(matches!(error, FileFault::Path { .. }) && error.to_string().contains("srv/absent"), "{error}");
 }
 
+/// A declaration does not take the working directory from a stage: a bind of it changes only what can be written.
+#[test]
+fn a_bind_of_the_working_directory_shows_all_of_it_whatever_is_declared() {
+    let scene = make_scene("declared-cwd");
+    let project = scene.project();
+    let out = project.join("src");
+    let files = |ro: &[&Path], rw: &[&Path]| Files {
+        ro: ro.iter().map(|path| bind(path)).collect(),
+        rw: rw.iter().map(|path| bind(path)).collect(),
+        declared: Some(Declared { read: Vec::new(), write: vec![out.clone()], narrow: false }),
+        ..Files::default()
+    };
+    for (ro, rw) in [(&[project.as_path()][..], &[out.as_path()][..]), (&[], &[project.as_path()])] {
+        let built = scene.build(&files(ro, rw), &project, None);
+        assert_eq!(built.cwd, project, "{ro:?} {rw:?}");
+        assert!(is_read_only(&built, &project.join("other")), "{ro:?} {rw:?}");
+        assert!(is_writable(&built, &out.join("f")), "{ro:?} {rw:?}");
+    }
+    let said = scene.try_build(&files(&[&project], &[]), &project, None).unwrap_err();
+    assert!(said.fix().is_some_and(|fix| fix.starts_with("--rw ")), "{said}");
+    // A view without the working directory has what is declared of it, and a start that keeps nothing is no start.
+    let minimal = Files { view: View::Minimal, ..files(&[&project], &[&out]) };
+    let built = scene.build(&minimal, &project, None);
+    assert_eq!(built.cwd, project);
+    assert!(is_hidden(&built, &project.join("other")) && is_writable(&built, &out.join("f")));
+}
+
 /// N9, N16: the work directory is writable, the start, and wins over a bind at its place; nothing else of the host is there.
 #[test]
 fn n9_the_work_directory() {
