@@ -23,8 +23,9 @@ const BUILTINS: &[&str] = &[
     "umask", "unset",
 ];
 
-/// Returns what to do about a command if the sandbox does not have it. `shown` are the paths of a minimal view, empty for another view.
-pub(super) fn hint(command: &[OsString], shown: &[PathBuf]) -> String {
+/// Returns what to do about a command if the sandbox does not have it. `shown` are the paths of a minimal view, `None` for
+/// another view.
+pub(super) fn hint(command: &[OsString], shown: Option<&[PathBuf]>) -> String {
     if let Some(name) = assignment(command) {
         return format!("a variable is set by a flag: exeat run --env {name}=... -- COMMAND");
     }
@@ -54,7 +55,7 @@ pub(super) fn hint(command: &[OsString], shown: &[PathBuf]) -> String {
 const NOT_SHOWN: &str = "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named";
 
 /// Explains it for a command that is a path.
-fn of_file(path: &Path, word: &str, shown: &[PathBuf]) -> String {
+fn of_file(path: &Path, word: &str, shown: Option<&[PathBuf]>) -> String {
     if fs::metadata(path).is_err() {
         return format!("there is no {word} here either");
     }
@@ -62,30 +63,39 @@ fn of_file(path: &Path, word: &str, shown: &[PathBuf]) -> String {
     if line.ends_with(b"\r") {
         return format!("its first line ends with a carriage return: sed -i 's/\\r$//' {word}");
     }
-    let interpreter =
-        line.split(|byte| b" \t".contains(byte)).find(|part| !part.is_empty()).map(OsStr::from_bytes);
-    match interpreter {
-        Some(interpreter) if fs::metadata(interpreter).is_err() => {
+    match interpreter(&line) {
+        Some(interpreter) if fs::metadata(&interpreter).is_err() => {
             "its first line names a program that is not here".to_owned()
         }
         _ => show(path, shown),
     }
 }
 
-/// Returns the flags that show what loads a program, if the view has the program alone. In many distributions `/lib` and `/lib64` are links
-/// into `/usr`, which `--ro /usr` does not show (file-hierarchy(7)).
-fn show_loader(path: &Path, real: &Path, shown: &[PathBuf]) -> Option<String> {
-    let has = |path: &Path| shown.iter().any(|dir| path.starts_with(dir));
-    let loader = loader(real).filter(|_| has(path))?;
-    let dirs = [loader.parent()?, Path::new("/lib")];
-    let mut missing: Vec<String> = dirs
-        .into_iter()
-        .filter(|dir| dir.is_dir() && !has(dir))
-        .map(|dir| format!("--ro {}", shell_word(&dir.display().to_string())))
-        .collect();
-    missing.dedup();
-    let loader = shell_word(&loader.display().to_string());
-    (!missing.is_empty()).then(|| format!("the view has no {loader}, which loads it: {}", missing.join(" ")))
+/// Returns the flags for all that a minimal view lacks of a program: its directory, that of the file behind its link, and what loads it. In
+/// many distributions `/lib` and `/lib64` are links into `/usr`, which `--ro /usr` does not show (file-hierarchy(7)).
+fn show_in_minimal(path: &Path, real: &Path, view: &[PathBuf]) -> Option<String> {
+    let has = |path: &Path| view.iter().any(|dir| path.starts_with(dir));
+    let script = first_line(real).and_then(|line| interpreter(&line));
+    let runs: Vec<PathBuf> = [path, real].into_iter().map(Path::to_path_buf).chain(script).collect();
+    let loader = runs.last().and_then(|last| loader(&last.canonicalize().ok()?));
+    let dirs = loader.iter().filter_map(|loader| loader.parent()).chain([Path::new("/lib")]);
+    let dirs = dirs.filter(|dir| loader.is_some() && dir.is_dir()).map(Path::to_path_buf);
+    let mut missing: Vec<String> = Vec::new();
+    for needed in runs.iter().map(|file| shown_with(file)).chain(dirs).filter(|needed| !has(needed)) {
+        let flag = format!("--ro {}", shell_word(&needed.display().to_string()));
+        if !missing.contains(&flag) {
+            missing.push(flag);
+        }
+    }
+    let flags = missing.join(" ");
+    match &loader {
+        _ if missing.is_empty() => None,
+        Some(loader) if runs.iter().all(|file| has(file)) => {
+            let loader = shell_word(&loader.display().to_string());
+            Some(format!("the view has no {loader}, which loads it: {flags}"))
+        }
+        _ => Some(format!("a minimal view has what flags name, and this needs {flags}")),
+    }
 }
 
 /// Returns the program that loads a file: its PT_INTERP (elf(5)). Reads 64-bit little-endian files, as all targets of exeat have them.
@@ -104,16 +114,34 @@ fn loader(path: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name))).filter(|loader| loader.is_absolute())
 }
 
-/// Returns the flag that shows the directory of a file, or the file alone in a home directory or a temporary one.
-fn show(path: &Path, view: &[PathBuf]) -> String {
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    if let Some(hint) = show_loader(path, &real, view) {
+/// Returns the flags that show a file. `view` has the paths of a minimal view.
+fn show(path: &Path, view: Option<&[PathBuf]>) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+    if let Some(hint) = view.and_then(|view| show_in_minimal(&path, &real, view)) {
         return hint;
     }
+    let shown = parent_of(&real).display().to_string();
+    format!("--ro {} shows it to the stage, if its view does not have it", shell_word(&shown))
+}
+
+/// Returns the directory of a file, or the file alone in a home directory or a temporary one.
+fn parent_of(file: &Path) -> &Path {
     let homes = [env::var_os("HOME").map(PathBuf::from), Some(env::temp_dir()), Some("/".into())];
     let is_home = |dir: &&Path| homes.iter().flatten().any(|home| home == dir);
-    let shown = real.parent().filter(|dir| !is_home(dir)).unwrap_or(&real).display().to_string();
-    format!("--ro {} shows it to the stage, if its view does not have it", shell_word(&shown))
+    file.parent().filter(|dir| !is_home(dir)).unwrap_or(file)
+}
+
+/// Returns what to show for a file in a minimal view. Programs in `/usr` read other directories there.
+fn shown_with(file: &Path) -> PathBuf {
+    let usr = Path::new("/usr");
+    if file.starts_with(usr) { usr.to_path_buf() } else { parent_of(file).to_path_buf() }
+}
+
+/// Returns the program that the first line of a script names.
+fn interpreter(line: &[u8]) -> Option<PathBuf> {
+    let mut words = line.split(|byte| b" \t".contains(byte)).filter(|part| !part.is_empty());
+    words.next().map(|word| PathBuf::from(OsStr::from_bytes(word)))
 }
 
 /// Returns what follows `#!` in the first line of a script.
@@ -163,7 +191,7 @@ mod tests {
 
     #[test]
     fn hints_name_the_cause() {
-        let hint = |words: &[&str]| hint(&words.iter().map(OsString::from).collect::<Vec<_>>(), &[]);
+        let hint = |words: &[&str]| hint(&words.iter().map(OsString::from).collect::<Vec<_>>(), None);
         // `exeat run --allow a.example b.example -- true`
         assert!(hint(&["b.example", "--", "true"]).contains("one rule for each --allow"));
         assert!(hint(&["A=1", "env"]).contains("--env A=..."));
@@ -203,13 +231,23 @@ mod tests {
         let file = bin.join("tool");
         fs::write(&file, &elf).unwrap();
         let hint = |shown: &[&Path]| {
-            hint(&[file.clone().into()], &shown.iter().map(|path| path.to_path_buf()).collect::<Vec<_>>())
+            let shown: Vec<PathBuf> = shown.iter().map(|path| path.to_path_buf()).collect();
+            hint(&[file.clone().into()], Some(&shown))
         };
         let said = hint(&[&bin]);
         assert!(said.contains("/ld/ld.so, which loads it: --ro ") && said.contains("/ld"), "{said}");
-        for shown in [&[][..], &[ld.as_path()], &[&bin, &ld, Path::new("/lib")]] {
-            assert!(hint(shown).contains("if its view does not have it"), "{shown:?}");
-        }
+        // One hint names all that is missing.
+        let said = hint(&[]);
+        let all = format!("this needs --ro {} --ro {}", bin.display(), ld.display());
+        assert!(said.contains(&all), "{said}");
+        assert!(
+            hint(&[ld.as_path(), Path::new("/lib")]).ends_with(&format!("this needs --ro {}", bin.display()))
+        );
+        assert!(hint(&[&bin, &ld, Path::new("/lib")]).contains("if its view does not have it"));
+        let script = bin.join("script");
+        fs::write(&script, "#!/bin/sh -e\n").unwrap();
+        let said = super::hint(&[script.into()], Some(std::slice::from_ref(&bin)));
+        assert!(said.contains("--ro /bin") && said.contains("--ro /lib"), "{said}");
         // No bytes of a file do harm.
         for end in 0..elf.len() {
             fs::write(&file, &elf[..end]).unwrap();

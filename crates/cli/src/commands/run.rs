@@ -121,7 +121,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     if let Some(why_not) = &outcome.why_not {
         let failure = Failure::could(why_not);
         let failure = if outcome.ended == Ended::NotFound {
-            failure.hint(not_found::hint(&command, &shown))
+            failure.hint(not_found::hint(&command, shown.as_deref()))
         } else {
             failure
         };
@@ -215,8 +215,8 @@ struct Done {
     limits: Limits,
     policy: Policy,
     host_ports: Vec<HostPort>,
-    /// The paths of a minimal view that the caller named; empty for another view.
-    shown: Vec<PathBuf>,
+    /// The paths of a minimal view that the caller named; `None` for another view.
+    shown: Option<Vec<PathBuf>>,
 }
 
 fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure> {
@@ -240,8 +240,8 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
     let files = &request.files;
-    let named = files.ro.iter().chain(&files.rw).filter(|_| files.view == View::Minimal);
-    let shown = named.map(|bind| bind.guest.clone()).collect();
+    let named = files.ro.iter().chain(&files.rw).map(|bind| bind.guest.clone());
+    let shown = (files.view == View::Minimal).then(|| named.collect());
     let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
     let settled = exeat_runner::settle_killed(&request);
     let planned = exeat_runner::plan(request).and_then(|mut plan| {
