@@ -130,6 +130,12 @@ fn written(cx: &Cx) {
         done.exits(code).says("exeat: note: nothing is learned: the command did not start");
         assert!(!cx.dir().join("none.toml").exists(), "{command}");
     }
+    // A run that reached nothing leaves a file that allows nothing, and the next one replaces it.
+    let done = learn(cx, &["-o", "empty.toml"], &["true"]).run();
+    done.exits(0).says("it allows nothing, as nothing was reached; the next `exeat learn` replaces it");
+    learn(cx, &["-o", "empty.toml"], &["sh", "-c", &ask]).run().exits(0);
+    assert!(fs::read_to_string(cx.dir().join("empty.toml")).expect("a policy").contains(&good));
+    learn(cx, &["-o", "empty.toml"], &["true"]).run().exits(2).says("`empty.toml` is there already");
     learn(cx, &["-o", "new.toml", "--quiet"], &["sh", "-c", &link]).run().exits(0).prints("");
     assert_eq!(fs::read_to_string(&precious).expect("a file"), "mine");
     let new = cx.dir().join("new.toml");

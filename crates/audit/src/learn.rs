@@ -261,5 +261,12 @@ fn wants_a_rule(reason: Reason) -> bool {
     matches!(reason, Reason::Default | Reason::Port | Reason::IpLiteral | Reason::Direct)
 }
 
+/// Returns whether a policy file is as exeat writes it if there is nothing to allow. Nothing is lost with such a file.
+#[must_use]
+pub fn allows_nothing(text: &str) -> bool {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    text.starts_with("# Learned from what runs did,") && lines.eq(["schema = 1", "[network]", "allow = []"])
+}
+
 #[cfg(test)]
 mod tests;

@@ -315,3 +315,20 @@ fn counts_that_overflow_grant_nothing() {
     let (_, policy) = policy_of(&learned, &known());
     assert!(granted(&policy).is_empty(), "{:?}", granted(&policy));
 }
+
+/// The next `exeat learn` replaces such a file, so nothing that a person wrote may pass for one.
+#[test]
+fn knows_a_policy_that_allows_nothing() {
+    let (empty, _) = policy_of(&learned(&[]), &known());
+    assert!(allows_nothing(&empty), "{empty}");
+    let refused = [decided(1, "deny", "default", "a.example", 8443, "")];
+    let (refused, _) = policy_of(&learned(&refused), &known());
+    assert!(refused.contains("a.example") && allows_nothing(&refused), "{refused}");
+    let reached = [decided(1, "would_deny", "default", "a.example", 443, "")];
+    let (reached, _) = policy_of(&learned(&reached), &known());
+    for text in
+        [&reached, "", "schema = 1\n[network]\nallow = []\n", &format!("{empty}deny = [\"a.example\"]\n")]
+    {
+        assert!(!allows_nothing(text), "{text}");
+    }
+}

@@ -1,14 +1,18 @@
 //! `exeat learn`: runs a command in report mode, and prints the policy that its record requires. `exeat-audit` derives the
 //! policy.
 
+use std::fs::OpenOptions;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use exeat_audit::learn::{Known, Learned};
+use exeat_audit::learn::{Known, Learned, allows_nothing};
 use exeat_audit::query::{self, Filter};
 use exeat_audit::summary::Summary;
 use exeat_files::place;
 use exeat_policy::{Mode, printable};
 use exeat_record::today;
+use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 
 use crate::args::{LearnArgs, Output};
@@ -115,10 +119,15 @@ impl Sink {
     }
 
     fn write(self, text: &str, is_any: bool, quiet: bool) -> Result<(), Failure> {
+        give_way(&self.output);
         let written = self.output.write(0o666, |out| out.write_all(text.as_bytes()));
         match (written, self.shown) {
             (Ok(()), Some(shown)) if !quiet => {
-                let nothing = if is_any { "" } else { " (it allows nothing, as nothing was reached)" };
+                let nothing = if is_any {
+                    ""
+                } else {
+                    " (it allows nothing, as nothing was reached; the next `exeat learn` replaces it)"
+                };
                 stdio::line("note", &format!("learned policy: {shown}{nothing}"));
                 Ok(())
             }
@@ -132,12 +141,39 @@ impl Sink {
     }
 }
 
+/// Removes a policy that `exeat learn` wrote after a run that reached nothing, so that the next one can take its place.
+pub(crate) fn give_way(output: &place::Output) {
+    if let place::Output::Whole(place) = output
+        && is_empty_policy(place.path())
+    {
+        // Otherwise the write reports that the file is there.
+        let _ = place.remove();
+    }
+}
+
+/// Returns whether the file is a policy that `exeat learn` wrote, and allows nothing.
+fn is_empty_policy(path: &Path) -> bool {
+    /// More than such a file has, with its comments about what was refused.
+    const MOST: u64 = 1 << 20;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits());
+    let mut text = String::new();
+    options.open(path).is_ok_and(|file| {
+        let is_small = file.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= MOST);
+        is_small && file.take(MOST).read_to_string(&mut text).is_ok()
+    }) && allows_nothing(&text)
+}
+
 /// Opens the output for a policy file. Fails without `force` if the file exists, because it may be somebody's work.
 pub(crate) fn output_at(path: &Path, force: bool) -> Result<place::Output, Failure> {
     let shown = printable(&path.display().to_string());
     let output =
         place::Output::open(path).map_err(|error| Failure::not_written("cannot write", path, error))?;
-    if matches!(output, place::Output::Whole(_)) && !force && path.symlink_metadata().is_ok() {
+    if matches!(output, place::Output::Whole(_))
+        && !force
+        && path.symlink_metadata().is_ok()
+        && !is_empty_policy(path)
+    {
         return Err(Failure::input(format!("`{shown}` is there already")).hint("--force replaces it"));
     }
     Ok(match output {

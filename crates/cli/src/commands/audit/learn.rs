@@ -4,7 +4,7 @@ use exeat_audit::learn::{Known, Learned};
 use exeat_record::today;
 
 use crate::args::audit::LearnedArgs;
-use crate::commands::learn::output_at;
+use crate::commands::learn::{give_way, output_at};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
@@ -20,9 +20,11 @@ pub(crate) fn run(args: &LearnedArgs) -> Result<Exit, Failure> {
         .map_err(|error| Failure::could("cannot learn").because(error))?;
     match file {
         None => stdio::data(text.as_bytes())?,
-        Some(file) => file
-            .write(0o666, |out| out.write_all(text.as_bytes()))
-            .map_err(|error| Failure::could("cannot write the learned policy").because(error))?,
+        Some(file) => {
+            give_way(&file);
+            file.write(0o666, |out| out.write_all(text.as_bytes()))
+                .map_err(|error| Failure::could("cannot write the learned policy").because(error))?;
+        }
     }
     Ok(exit)
 }
