@@ -2,9 +2,10 @@
 //! programs is formatted elsewhere.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use exeat_audit::query::last_part;
-use exeat_policy::{Limits, os_words, printable, shell_word};
+use exeat_policy::{Limits, Reason, os_words, printable, shell_word};
 use exeat_record::{Proto, signal_name};
 use exeat_runner::{ConnectionSummary, DeniedHost, Ended, FailedHost, OnDenied, OtherProxy, Outcome};
 use nix::libc::{SIGXCPU, SIGXFSZ};
@@ -148,7 +149,14 @@ impl Ending<'_> {
         // A lookup has no port yet, and a flag without a port opens only 443.
         let is_only_asked = |host: &DeniedHost| host.port == 0 && host.flag.is_some();
         if most_first(denied, |host| host.count).any(is_only_asked) {
-            out.push_str("  a name that was only looked up has no port, and its flag opens 443; for ssh, add :22 to it\n");
+            out.push_str(
+                "  a name that was only looked up (twice, for IPv4 and IPv6) has no port, and its flag opens 443; for ssh, add :22 to it\n",
+            );
+        }
+        if most_first(denied, |host| host.count).any(may_be_private) {
+            out.push_str(
+                "  a host with a private address needs a rule for that, too: --allow NAME:PORT --allow ADDRESS:PORT\n",
+            );
         }
         if self.llm && !denied.is_empty() {
             out.push_str(
@@ -246,6 +254,21 @@ impl From<&FailedHost> for Row {
 /// Lists the last part of each path.
 fn programs(paths: &[String]) -> String {
     let names: Vec<_> = paths.iter().map(|path| cell(last_part(path))).collect();
+/// Returns whether a host that no rule allows may have a private address. Nobody looked the name up, because that would let a question out.
+/// So this goes by what public sites rarely have: a port beyond the web's, or a name of the local network (RFC 6762 appendix G, RFC 8375;
+/// ICANN reserves `internal`).
+fn may_be_private(denied: &DeniedHost) -> bool {
+    const LOCAL: [&str; 8] = ["internal", "intranet", "private", "corp", "home", "lan", "local", "home.arpa"];
+    let DeniedHost { host, port, reason, flag, .. } = denied;
+    let is_name = !host.contains(':') && host.parse::<IpAddr>().is_err();
+    let is_local = || {
+        let is_below = |top: &&str| host.strip_suffix(*top).is_some_and(|rest| rest.ends_with('.'));
+        !host.contains('.') || LOCAL.iter().any(is_below)
+    };
+    let is_of_name = *reason == Reason::Default && flag.is_some();
+    is_of_name && is_name && (![80, 443].contains(port) || is_local())
+}
+
     names.join(", ")
 }
 

@@ -60,7 +60,16 @@ fn the_summary_of_the_reference() {
                 Some("--allow 10.2.3.4:443"),
             ),
             denied("stats.example.net", 443, "no rule allows it", 14, Some("--allow stats.example.net")),
-            denied("api.example.com", 8443, "allowed on 443 only", 2, Some("--allow api.example.com:8443")),
+            DeniedHost {
+                reason: Reason::Port,
+                ..denied(
+                    "api.example.com",
+                    8443,
+                    "allowed on 443 only",
+                    2,
+                    Some("--allow api.example.com:8443"),
+                )
+            },
         ],
         failed: vec![failed("files.example.org", "DNS: no such name", 1)],
         hosts_reached: 2,
@@ -112,8 +121,29 @@ fn attempts_without_the_proxy_are_listed() {
       denied  3x  8.8.8.8:53 (udp)               UDP is never let out
       denied  2x  stats.example.net              no rule allows it (asked by name)   --allow stats.example.net
       denied  1x  [2001:db8::1] (protocol 132)   protocol 132 is never let out
-      a name that was only looked up has no port, and its flag opens 443; for ssh, add :22 to it
+      a name that was only looked up (twice, for IPv4 and IPv6) has no port, and its flag opens 443; for ssh, add :22 to it
+      a host with a private address needs a rule for that, too: --allow NAME:PORT --allow ADDRESS:PORT
     ");
+}
+
+/// Nobody has looked up a name that no rule allows.
+#[test]
+fn a_host_that_may_be_private_needs_a_second_rule() {
+    for (host, port, is_named) in [
+        ("db.corp.example", 5432, true),
+        ("wiki", 443, true),
+        ("wiki.corp", 80, true),
+        ("nas.home.arpa", 443, true),
+        ("corp", 443, true),
+        ("acmecorp.example", 443, false),
+        ("10.1.2.3", 5432, false),
+        ("[fd00::1]", 5432, false),
+    ] {
+        let one = denied(host, port, "no rule allows it", 1, Some("--allow x"));
+        let summary = ConnectionSummary { denied: vec![one], ..ConnectionSummary::default() };
+        let text = render(&summary, None, None);
+        assert_eq!(text.contains("--allow NAME:PORT --allow ADDRESS:PORT"), is_named, "{host}:{port}");
+    }
 }
 
 #[test]
