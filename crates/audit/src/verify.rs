@@ -234,7 +234,7 @@ impl fmt::Display for Finding {
             }
             Finding::OtherLines { from, line } => write!(
                 f,
-                "line {line}: what was signed here are other lines than {from} to {}",
+                "line {line}: the signature is good for other lines, not for {from} to {}",
                 line.saturating_sub(1)
             ),
             Finding::Counts { line, what, said, counted } => {

@@ -34,16 +34,14 @@ pub(crate) struct Ending<'a> {
 /// Describes why the stage ended, if a limit or somebody else ended it. The kernel ends a process at some limits (setrlimit(2)): the stage,
 /// or a command of its shell. Somebody else may have sent that signal, so the line names it.
 pub(crate) fn reason(ended: Ended, limits: &Limits) -> Option<String> {
-    let (signal, how) = match ended {
+    let (signal, exited) = match ended {
         Ended::Limit(reached) => return Some(format!("{reached} reached; the stage was stopped")),
         Ended::Timeout => {
             return Some(format!("time limit of {} reached; the stage was stopped", limits.timeout?));
         }
         Ended::Stopped(stopped) => return Some(stopped.to_string()),
-        Ended::Signal(signal) => (signal, "the stage was killed by"),
-        Ended::Exit(code) => {
-            (i32::from(code) - 128, "the stage exited as a shell does whose command was killed by")
-        }
+        Ended::Signal(signal) => (signal, None),
+        Ended::Exit(code) => (i32::from(code) - 128, Some(code)),
         _ => return None,
     };
     let (name, limit) = match signal {
@@ -51,7 +49,12 @@ pub(crate) fn reason(ended: Ended, limits: &Limits) -> Option<String> {
         SIGXFSZ => ("SIGXFSZ", format!("file_size limit of {}", limits.file_size?)),
         _ => return None,
     };
-    Some(format!("{limit} reached; {how} {name}"))
+    Some(match exited {
+        Some(code) => {
+            format!("{limit} reached; the stage exited {code}, as a shell does after {name} killed a command")
+        }
+        None => format!("{limit} reached; the stage was killed by {name}"),
+    })
 }
 
 /// Formats the root of a record, and the number and the digest of the run in the ledger, with 16 digits of each hash. A log with this line
@@ -251,9 +254,6 @@ impl From<&FailedHost> for Row {
     }
 }
 
-/// Lists the last part of each path.
-fn programs(paths: &[String]) -> String {
-    let names: Vec<_> = paths.iter().map(|path| cell(last_part(path))).collect();
 /// Returns whether a host that no rule allows may have a private address. Nobody looked the name up, because that would let a question out.
 /// So this goes by what public sites rarely have: a port beyond the web's, or a name of the local network (RFC 6762 appendix G, RFC 8375;
 /// ICANN reserves `internal`).
@@ -269,6 +269,9 @@ fn may_be_private(denied: &DeniedHost) -> bool {
     is_of_name && is_name && (![80, 443].contains(port) || is_local())
 }
 
+/// Lists the last part of each path.
+fn programs(paths: &[String]) -> String {
+    let names: Vec<_> = paths.iter().map(|path| cell(last_part(path))).collect();
     names.join(", ")
 }
 

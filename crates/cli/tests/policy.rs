@@ -229,7 +229,12 @@ fn show_prints_each_setting_with_its_source() {
     assert!(out.contains("allow  a.example.com:1-1000  p.toml:2, within site.toml:2"), "{out}");
     assert!(out.contains("deny   x.example.com:*") && out.contains("p.toml:3"), "{out}");
     assert!(out.contains("pids       5"), "{out}");
-    assert!(out.contains("are hidden unless named") && out.lines().count() < 20, "{out}");
+    assert!(
+        out.contains("hides")
+            && out.contains("names in the working directory, there or not")
+            && out.lines().count() < 20,
+        "{out}"
+    );
 
     let (code, out, _) = home.run(&[&words[..], &["--format", "json"]].concat());
     let shown: Value = serde_json::from_str(&out).unwrap();

@@ -181,13 +181,15 @@ pub enum LimitError {
     #[error("the unit is missing: `{0}s`, `{0}m`?")]
     NoUnit(String),
     /// The text is not a duration.
-    #[error("a duration is written like `90s`, `10m`, `1h30m` or `500ms`, and is longer than nothing")]
+    #[error(
+        "a duration is written in whole numbers with a unit, like `90s`, `10m`, `1h30m` or `500ms`, and is not zero"
+    )]
     Span,
     /// The duration is longer than a year.
     #[error("a duration is at most 366d")]
     TooLong,
     /// The text is not a number of bytes.
-    #[error("a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing")]
+    #[error("a size is a whole number with a unit, like `512MiB`, `2GiB` or `10MB`, and is not zero")]
     Size,
 }
 

@@ -137,7 +137,7 @@ pub enum TargetError {
     #[error("the target is too long")]
     TooLong,
     /// A byte cannot be part of a host or port.
-    #[error("byte {at} of the target belongs to no host and no port")]
+    #[error("byte {at} of the target is none of A-Z a-z 0-9 . - : [ ]")]
     Byte {
         /// The offset in the target.
         at: usize,
@@ -146,7 +146,7 @@ pub enum TargetError {
     #[error("brackets stand around an IPv6 address only")]
     Brackets,
     /// The brackets contain something other than an IPv6 address, such as a zone id or a short IPv4 tail.
-    #[error("the brackets hold no IPv6 address")]
+    #[error("there is no IPv6 address in the brackets")]
     Ipv6,
     /// The host is neither a name nor a strict dotted quad.
     #[error("{0}")]

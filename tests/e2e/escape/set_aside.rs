@@ -161,7 +161,7 @@ fn killed(cx: &Cx) {
     live.wait();
     e2e::wait_for(Duration::from_secs(5), "the end of the sandbox", || {
         let listed = list();
-        listed.stdout().contains("killed, and not settled").then(|| {
+        listed.stdout().contains("killed, and its directories are not checked yet").then(|| {
             listed.exits(0).shows(&format!("  in {}\n", cx.dir().display()));
         })
     });
@@ -195,9 +195,9 @@ fn unsettled(cx: &Cx) {
     live.signal(Signal::SIGKILL);
     live.wait();
     e2e::wait_for(Duration::from_secs(5), "the end of the sandbox", || {
-        state(&["list"]).stdout().contains("killed, and not settled").then_some(())
+        state(&["list"]).stdout().contains("killed, and its directories are not checked yet").then_some(())
     });
-    stays("was killed, and is not settled");
+    stays("was killed, and its directories are not checked yet");
     cx.sh(&[], "true").run().exits(0).says("killed before its end");
     state(&["restore", run, ".mcp.json"]).exits(0);
     assert!(cx.dir().join(".mcp.json").exists() && !cx.dir().join(".envrc").exists());

@@ -132,7 +132,7 @@ impl Learned {
                 let times = times(forwarded.count);
                 let _ = writeln!(text, "  # {times}; {}", cite(&forwarded.evidence));
             }
-            text.push_str("  # risk: it opens what listens for you alone on this machine\n");
+            text.push_str("  # risk: it opens a service on the loopback of this machine, which other machines cannot reach\n");
             if !is_known {
                 text.push_str("  # the record does not say where the stage found it: PORT:INNER, if not at the same port\n");
             }

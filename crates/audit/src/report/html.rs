@@ -160,8 +160,8 @@ fn head(report: &Report, title: &str, out: &mut String) -> fmt::Result {
         files => standings(files, out)?,
     }
     out.push_str(
-        "<p class=\"soft\">The ledger was not asked. Whether a record was taken away, or put in the place of another one, this page cannot \
-         tell: <code>exeat audit verify --all</code> can.</p>\n",
+        "<p class=\"soft\">Whether a record was taken away, or put in the place of another one, was not checked for this page: \
+         <code>exeat audit verify --all</code> compares with the ledger.</p>\n",
     );
     let Tally { denied, would_deny, .. } = total.tally;
     let (reached, failed) = (total.tally.reached(), total.tally.not_reached());

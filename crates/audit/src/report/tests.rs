@@ -262,7 +262,7 @@ fn calls_a_record_whole_only_if_it_was_verified() {
     let found = |text: &str| verify::verify(Cursor::new(text), None, &[]).unwrap();
     let page = page_of(&text, None, None);
     assert!(page.contains("was not checked") && !page.contains("is whole"), "{page}");
-    assert!(page.contains("The ledger was not asked"), "{page}");
+    assert!(page.contains("was not checked for this page"), "{page}");
     let page = page_of(&text, None, Some(found(&text)));
     assert!(page.contains("not signed to its end") && !page.contains("is whole"), "{page}");
     let edited = text.replace("run_start", "run_stare");
@@ -293,7 +293,7 @@ fn many_records_are_told_in_numbers() {
         "<b>1 record is</b> not checked",
         "<b>3 records are</b> not complete",
         "<p><code>a</code>, <code>b</code>, <code>d</code></p>",
-        "The ledger was not asked",
+        "was not checked for this page",
         "Network access of 5 runs",
     ] {
         assert!(page.contains(words), "{words}: {page}");

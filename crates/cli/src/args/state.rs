@@ -110,4 +110,4 @@ Check .git/config and .git/hooks first.
 Examples:
   exeat state trust ~/work/app
 
-Exit codes: 0 it is trusted, 1 a run goes on or is not settled whose stage may have made it, 2 bad input.";
+Exit codes: 0 it is trusted, 1 a run whose stage may have made it goes on, or was killed and is not checked yet, 2 bad input.";

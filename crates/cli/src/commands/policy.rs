@@ -292,8 +292,8 @@ fn policy_text(loaded: &Composed, today: Day, out: Paint) -> String {
     let (hidden, kept) = (exeat_files::lists::CREDENTIALS.len(), protected::names().count());
     let _ = writeln!(
         text,
-        "  besides: {hidden} names below your home are hidden unless named, {kept} of the working directory are read-only \
-         (docs/files.md; --format json lists them)"
+        "  besides: exeat hides {hidden} names below your home unless you name them, and protects {kept} names in the working directory, \
+         there or not (docs/files.md; --format json lists them)"
     );
     if !loaded.environment.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("environment"));

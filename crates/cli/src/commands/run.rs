@@ -54,7 +54,7 @@ fn as_it_is(args: &RunArgs) -> Result<Exit, Failure> {
         return Err(Failure::input("there is no command to run"));
     };
     if !args.quiet {
-        let what = "inside a run: the command is executed as it is, under the outer run's policy and record; this run's own hold nothing";
+        let what = "inside a run: the command is executed as it is, under the policy and the record of the outer run; this run's own flags have no effect";
         stdio::line("note", what);
     }
     #[expect(clippy::disallowed_methods, reason = "the stage's own command, in the stage's own place")]

@@ -207,7 +207,11 @@ fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) 
         }
     }
     for open in killed {
-        let _ = writeln!(text, "{}  killed, and not settled: the next start does it", printable(&open.run));
+        let _ = writeln!(
+            text,
+            "{}  killed, and its directories are not checked yet: the next start does it",
+            printable(&open.run)
+        );
         for tree in open.trees.iter().collect::<BTreeSet<_>>() {
             let _ = writeln!(text, "  in {}", path_text(tree));
         }
@@ -244,7 +248,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
         let why = if open.is_live {
             "goes on, and would set it aside again"
         } else {
-            "was killed, and is not settled: start another run first"
+            "was killed, and its directories are not checked yet: start another run first"
         };
         stdio::line("warning", &format!("nothing is restored: {run} {why}"));
         return Ok(Exit::No);
@@ -328,8 +332,7 @@ pub(crate) fn trust(args: &TrustArgs) -> Result<Exit, Failure> {
             );
         }
         Trust::Unsettled => {
-            let why =
-                "a run goes on, or is not settled, whose stage may have made it: try again after its end";
+            let why = "a run whose stage may have made it goes on, or was killed and is not checked yet: try again after the next run";
             stdio::line("warning", &format!("`{}` is not trusted: {why}", git.display()));
             return Ok(Exit::No);
         }
@@ -370,7 +373,10 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
         if state.open(&aside.run).is_some() {
             stdio::line(
                 "note",
-                &format!("{} goes on, or is not settled: what it set aside stays", aside.run),
+                &format!(
+                    "{} goes on, or was killed and is not checked yet: what it set aside stays",
+                    aside.run
+                ),
             );
             continue;
         }

@@ -211,7 +211,7 @@ fn a_limit_that_was_reached_is_said_once() {
         (Ended::Signal(24), "cpu_time limit of 1s reached; the stage was killed by SIGXCPU"),
         (
             Ended::Exit(153),
-            "file_size limit of 2MB reached; the stage exited as a shell does whose command was killed by SIGXFSZ",
+            "file_size limit of 2MB reached; the stage exited 153, as a shell does after SIGXFSZ killed a command",
         ),
     ] {
         assert_eq!(reason(ended, &limits()).unwrap(), line);

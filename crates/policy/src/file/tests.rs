@@ -290,7 +290,7 @@ fn values_of_the_wrong_kind() {
         ),
         (
             "[[network.rule]]\nallow = []\nmax_upload = \"0\"",
-            "3:14 `max_upload`: a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing",
+            "3:14 `max_upload`: a size is a whole number with a unit, like `512MiB`, `2GiB` or `10MB`, and is not zero",
         ),
         (
             "[[network.rule]]\ndeny = []\nmax_upload = \"1kB\"",
@@ -491,8 +491,8 @@ fn refuses_invalid_limits() {
         ("timeout = \"90\"", "2:11 `timeout`: the unit is missing: `90s`, `90m`? = \"90s\""),
         (
             "timeout = \"10 minutes\"",
-            "2:11 `timeout`: a duration is written like `90s`, `10m`, `1h30m` or `500ms`, \
-             and is longer than nothing = \"10m\"",
+            "2:11 `timeout`: a duration is written in whole numbers with a unit, like `90s`, `10m`, `1h30m` or \
+             `500ms`, and is not zero = \"10m\"",
         ),
         ("cpu_time = \"400d\"", "2:12 `cpu_time`: a duration is at most 366d"),
         ("memory = 512", "2:10 `memory` is a size like \"512MiB\", not a number = \"512M\""),
@@ -501,11 +501,11 @@ fn refuses_invalid_limits() {
         ("memory = \"64k\"", "2:10 `memory`: below 1MiB no command starts = \"64MiB\""),
         (
             "file_size = \"2 GB\"",
-            "2:13 `file_size`: a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing = \"2GB\"",
+            "2:13 `file_size`: a size is a whole number with a unit, like `512MiB`, `2GiB` or `10MB`, and is not zero = \"2GB\"",
         ),
         (
             "memory = \"2 gib\"",
-            "2:10 `memory`: a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing = \"2GiB\"",
+            "2:10 `memory`: a size is a whole number with a unit, like `512MiB`, `2GiB` or `10MB`, and is not zero = \"2GiB\"",
         ),
         ("memory = true", "2:10 `memory` is a size like \"512MiB\", not true or false"),
         ("pids = \"256\"", "2:8 `pids` is a whole number from 1 to 4294967295, not a string = 256"),

@@ -124,7 +124,9 @@ impl fmt::Display for Remark<'_> {
             Lint::Shadowed => {
                 f.write_str("its `max_upload` and `tls` do not hold where a nearer rule counts")?
             }
-            Lint::OwnMachine => f.write_str("it opens what listens for you alone on this machine")?,
+            Lint::OwnMachine => f.write_str(
+                "it opens a service on the loopback of this machine, which other machines cannot reach",
+            )?,
             Lint::Metadata => {
                 f.write_str("it opens an address where a cloud tells a machine its credentials")?
             }

@@ -198,5 +198,6 @@ fn refuses_long_or_foreign_text() {
 fn keeps_request_text_out_of_errors() {
     let error = Target::parse(b"user:secret@example.com:443").unwrap_err();
     assert_eq!(error, TargetError::Byte { at: 11 });
+    assert_eq!(error.to_string(), "byte 11 of the target is none of A-Z a-z 0-9 . - : [ ]");
     assert!(!error.to_string().contains("secret"));
 }

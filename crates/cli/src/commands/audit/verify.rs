@@ -84,7 +84,7 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     if ledgers.is_none() && !alone {
         stdio::line(
             "note",
-            "the ledger was not asked: --all, without names or a selection, tells whether a record was taken away",
+            "whether a record was taken away was not checked: --all, without names or a selection, compares with the ledger",
         );
     }
     let joining = ledgers.map(|ledgers| ledgers.join(&keys)).transpose()?;
