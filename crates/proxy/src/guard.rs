@@ -16,7 +16,7 @@ use exeat_policy::{
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use crate::hosts::{self, Hosts};
+use crate::hosts_file::{self, Hosts};
 use crate::limits;
 use crate::reply::{Failure, is_out_of_descriptors};
 use crate::thread;
@@ -252,7 +252,7 @@ impl System {
         if text.len() as u64 > limits::HOSTS_BYTES {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the hosts file is too large"));
         }
-        let hosts = Arc::new(hosts::parse(&String::from_utf8_lossy(&text)));
+        let hosts = Arc::new(hosts_file::parse(&String::from_utf8_lossy(&text)));
         *read = Some((stamp, Arc::clone(&hosts)));
         Ok(hosts)
     }

@@ -19,7 +19,7 @@ mod guard;
 mod head;
 mod held;
 mod hello;
-mod hosts;
+mod hosts_file;
 mod http;
 pub mod limits;
 mod opening;

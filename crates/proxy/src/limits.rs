@@ -1,7 +1,8 @@
 //! Defines every deadline and size of the proxy, with its unit, bound and reason. Nothing here decides policy.
 //!
 //! The constants are defaults; [`ProxyLimits`] holds those that a run may set. Each bounds what a stage can make the
-//! host spend, so none may be unlimited.
+//! host spend, so none may be unlimited. A limit that costs the host nothing, and that is off unless a policy sets it, has
+//! no constant: it is an `Option` in [`ProxyLimits`].
 
 use std::time::Duration;
 

@@ -255,7 +255,7 @@ impl<'a> Record<'a> {
         let refusals = self.cx.tally(|tally| tally.count_denial(&denial, who));
         self.deny_inside(denial.target(), denial.reason(), denial.flag_inside().as_deref());
         self.cx.slow_down(refusals).await;
-        Refusal::Denied(denial)
+        Refusal::DeniedByPolicy(denial)
     }
 
     /// Records that a granted target has no usable address.

@@ -27,8 +27,9 @@ pub(crate) enum Refusal {
     Malformed(Fault),
     /// The request is plain HTTP, but the rule grants only TLS on this port.
     OnlyTls(Target),
-    /// The policy denies the target.
-    Denied(Denial),
+    /// The policy denies the target. [`OnlyTls`](Self::OnlyTls), [`Crowded`](Self::Crowded) and [`UsedUp`](Self::UsedUp) are denials,
+    /// too.
+    DeniedByPolicy(Denial),
     /// The policy allows the target, but the connection failed.
     Failed(Target, Failure),
     /// The decision could not be recorded, so it is not acted on.
@@ -163,7 +164,7 @@ impl Refusal {
             }
             Self::Malformed(fault) => Row::new(fault.status(), "http_request_error", 1, fault.reason()),
             Self::OnlyTls(_) => Row::new(403, "http_request_denied", 2, Reason::NotTls),
-            Self::Denied(denial) => match denial.reason() {
+            Self::DeniedByPolicy(denial) => match denial.reason() {
                 reason @ (Reason::PrivateIp | Reason::MetadataIp) => {
                     Row::new(403, "destination_ip_prohibited", 2, reason)
                 }
@@ -203,7 +204,7 @@ impl Refusal {
                      Use https://, which tunnels.\n"
                 ),
             ),
-            Self::Denied(denial) => denied_text(denial),
+            Self::DeniedByPolicy(denial) => denied_text(denial),
             Self::Failed(target, failure) => unreachable_text(target, &failure.to_string(), ": the policy lets it through"),
             // This answer does not depend on the decision: a denial that cannot be recorded gets it too.
             Self::NoRecord(target) => {

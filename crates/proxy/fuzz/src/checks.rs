@@ -23,7 +23,7 @@ use simple_dns::{Packet, PacketFlag, QTYPE};
 use crate::gateway::dns::{self, Answer, Code, Message, Pair, Question, QuestionType};
 use crate::head::{Head, Parsed, Parser, Version};
 use crate::hello::{Hello, HelloFault, Reader};
-use crate::hosts;
+use crate::hosts_file;
 use crate::socks;
 
 /// A check of some bytes.
@@ -195,7 +195,7 @@ pub fn absolute(data: &[u8]) {
 /// Checks a hosts file.
 pub fn hosts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let read = hosts::parse(&text);
+    let read = hosts_file::parse(&text);
     for (name, ips) in &read {
         assert!(!ips.is_empty() && !name.is_empty());
         assert!(

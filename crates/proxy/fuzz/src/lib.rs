@@ -9,8 +9,8 @@ mod dns;
 mod head;
 #[path = "../../src/hello.rs"]
 mod hello;
-#[path = "../../src/hosts.rs"]
-mod hosts;
+#[path = "../../src/hosts_file.rs"]
+mod hosts_file;
 #[path = "../../src/limits.rs"]
 mod limits;
 #[path = "../../src/socks.rs"]

@@ -43,9 +43,15 @@ pub(super) fn unread_reply(refusal: &Refusal, target: &Target, run: RunId, conn:
     match target.port {
         port if port.get() == HTTP => refuse(refusal, run, conn).into_bytes(),
         Port::HTTPS => match refusal {
-            Refusal::Denied(_) | Refusal::OnlyTls(_) | Refusal::UsedUp(_) => ACCESS_DENIED.to_vec(),
+            Refusal::DeniedByPolicy(_) | Refusal::OnlyTls(_) | Refusal::UsedUp(_) => ACCESS_DENIED.to_vec(),
             // The alert must tell an outage from a policy denial, because an alert has no room for words.
-            _ => INTERNAL_ERROR.to_vec(),
+            Refusal::Malformed(_)
+            | Refusal::Failed(..)
+            | Refusal::NoRecord(_)
+            | Refusal::RecordFull(_)
+            | Refusal::Crowded(_)
+            | Refusal::Busy
+            | Refusal::NoProxy => INTERNAL_ERROR.to_vec(),
         },
         _ => Vec::new(),
     }

@@ -78,7 +78,7 @@ async fn bounds_lookups() {
 
 #[test]
 fn reads_the_hosts_file_as_the_c_library_does() {
-    let hosts = hosts::parse(
+    let hosts = hosts_file::parse(
         "127.0.0.1 localhost\n::1\tlocalhost ip6-localhost # comment\n# 192.0.2.9 not.test\n\
          192.0.2.1 A.Test b.test\nfe80::1%eth0 scoped.test\nnonsense\n192.0.2.1 a.test\n\n192.0.2.2",
     );

@@ -30,7 +30,7 @@ fn text(refusal: &Refusal) -> String {
 
 #[test]
 fn formats_a_denial_as_documented() {
-    let text = text(&Refusal::Denied(denial(&[], "api.example.net:443", None)));
+    let text = text(&Refusal::DeniedByPolicy(denial(&[], "api.example.net:443", None)));
     let expected = "HTTP/1.1 403 exeat denied api.example.net:443 (no rule allows it)\r\n\
         Proxy-Status: exeat; error=http_request_denied; details=\"default\"\r\n\
         Content-Type: text/plain; charset=utf-8\r\n\
@@ -71,7 +71,7 @@ fn keeps_addresses_paths_and_people_out_of_replies() {
         if asked.starts_with("192") {
             continue; // the policy decides what documentation addresses get
         }
-        let text = text(&Refusal::Denied(denial));
+        let text = text(&Refusal::DeniedByPolicy(denial));
         assert!(text.starts_with(&format!("HTTP/1.1 403 exeat denied {asked} ({line1})\r\n")), "{text}");
         assert!(text.contains(&format!("exeat denied {asked}: {line1}.\n")), "{text}");
         assert!(text.contains(line3), "{text}");
@@ -109,17 +109,7 @@ fn separates_failures_from_denials() {
 /// Every reply is framed: its length is that of the body.
 #[test]
 fn frames_every_reply() {
-    for refusal in [
-        Refusal::Malformed(Fault::BareCr),
-        Refusal::Malformed(Fault::TooSlow),
-        Refusal::Malformed(Fault::TooLarge),
-        Refusal::OnlyTls(target("allowed.test:443")),
-        Refusal::Busy,
-        Refusal::NoProxy,
-        Refusal::Crowded(target("a.test:443")),
-        Refusal::UsedUp(target("a.test:443")),
-        Refusal::Denied(denial(&[], "a.test:443", None)),
-    ] {
+    for refusal in every() {
         let text = text(&refusal);
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{text}");
@@ -179,13 +169,13 @@ fn every() -> Vec<Refusal> {
     ];
     all.extend(failures.map(|failure| Refusal::Failed(to(), failure)));
     all.extend(faults.map(Refusal::Malformed));
-    all.extend(denials.map(Refusal::Denied));
+    all.extend(denials.map(Refusal::DeniedByPolicy));
     for refusal in &all {
         // A new refusal does not compile here: add it above, too.
         match refusal {
             Refusal::Malformed(_)
             | Refusal::OnlyTls(_)
-            | Refusal::Denied(_)
+            | Refusal::DeniedByPolicy(_)
             | Refusal::Failed(..)
             | Refusal::NoRecord(_)
             | Refusal::RecordFull(_)
