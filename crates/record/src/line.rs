@@ -717,6 +717,8 @@ pub mod max {
     pub(super) const ASPECTS: usize = 6;
     pub(super) const ASPECT: usize = 24;
     pub(super) const HOLDS: usize = 78;
+    /// Each further limit takes [`LIMIT`] bytes and 3 for its quotes and comma from the first line, so another text there must
+    /// shrink: [`COMMAND`] or [`DIR`].
     pub(super) const LIMITS: usize = exeat_policy::Limit::ALL.len();
     pub(super) const LIMIT: usize = 38;
     /// The labels of a run; more are counted.

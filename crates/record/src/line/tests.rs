@@ -152,10 +152,20 @@ fn filled(text: &str) -> Vec<Event> {
     ]
 }
 
-fn longest(text: &str) -> usize {
+/// Returns the longest line with every field filled with `text`.
+fn longest(text: &str) -> Vec<u8> {
     let mut header = header();
     (header.stage, header.policy_sha256) = (Some(text.to_owned()), text.to_owned());
-    filled(text).iter().map(|event| line(&header, event).len()).max().unwrap()
+    filled(text).iter().map(|event| line(&header, event)).max_by_key(Vec::len).unwrap()
+}
+
+/// Describes a line by its event and its largest fields.
+fn describe(line: &[u8]) -> String {
+    let value: serde_json::Map<String, Value> = serde_json::from_slice(line).unwrap();
+    let mut fields: Vec<_> = value.iter().map(|(key, value)| (value.to_string().len(), key)).collect();
+    fields.sort_unstable_by(|one, other| other.cmp(one));
+    let fields: Vec<_> = fields.iter().take(8).map(|(bytes, key)| format!("{key} {bytes}")).collect();
+    format!("the line `{}` has {} bytes: {}, ...", value["event"], line.len(), fields.join(", "))
 }
 
 /// A question has a name and no port.
@@ -208,8 +218,10 @@ fn no_line_is_longer_than_a_pipe_takes_whole() {
         // Room is left for the fields that rules about requests will need.
         let most = MAX_LINE - 250;
         assert!(
-            longest <= most,
-            "{longest} bytes filled with {text:?}, and {most} may be: shorten one of `max`"
+            longest.len() <= most,
+            "filled with {text:?}, {}; {most} may be. Shorten a text of this line in `max` that rarely has that many \
+             bytes, such as `command` or `dir`",
+            describe(&longest)
         );
     }
 }
