@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Obeyed {
     /// Without being asked: a shell prompt, an editor window or an agent that is open in the directory is enough. Some of git's
-    /// names are held while the stage runs ([`crate::stubs`]); the others are moved aside when it has ended.
+    /// names are reserved while the stage runs ([`crate::stubs`]); the others are moved aside when it has ended.
     AtOnce,
     /// When somebody starts the program there. Moved aside when the stage has ended: stages make these for their own use.
     WhenStarted,

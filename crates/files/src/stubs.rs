@@ -1,4 +1,4 @@
-//! Files that hold a protected name of git's while a stage runs, because the name must not be the stage's for a moment.
+//! Files that reserve a protected name of git's while a stage runs, because the name must not be the stage's for a moment.
 //!
 //! git obeys such a name at once, in a shell prompt or an editor. Where it was missing at the start, a file of ours has it during the
 //! run, is read-only for the stage, and says to git what a missing one says. Runs share it: each has a shared lock on it, and
@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use crate::names::{open_plain, rename_new};
 use crate::quarantine::{FileId, Keeper};
 
-/// Names that are held, and a text that git reads as if there were no file.
-const HELD: [(&str, &str); 2] = [
+/// Names that are reserved, and a text that git reads as if there were no file.
+const RESERVED: [(&str, &str); 2] = [
     // An empty one is fatal to git.
     ("commondir", ".\n"),
     ("config.worktree", "# exeat holds this name while a stage runs\n"),
@@ -39,7 +39,7 @@ const ATTEMPTS: u32 = 8;
 
 /// Finds the text that holds this name, and the repository's directory. `None` for a name that is not held.
 fn text_of(path: &Path) -> Option<(&'static str, PathBuf)> {
-    let (name, text) = HELD.iter().find(|(name, _)| path.ends_with(name))?;
+    let (name, text) = RESERVED.iter().find(|(name, _)| path.ends_with(name))?;
     let repository = path.ancestors().nth(Path::new(name).components().count())?;
     Some((text, repository.to_path_buf()))
 }
