@@ -38,11 +38,13 @@ pub struct Replay<'a> {
     now_denied: u64,
     now_allowed: u64,
     now_would_deny: u64,
-    /// Attempts that are now let through to unknown addresses.
+    /// Attempts that a rule now lets through as far as their name goes: their addresses are not on record, and may be refused. They count
+    /// in `now_allowed` or `now_would_deny`, too.
     unchecked: u64,
-    /// Attempts that no rule decides.
+    /// Attempts that were refused for something that is not in the policy (a malformed request, too many connections), so that no policy
+    /// decides them.
     unjudged: u64,
-    /// Gaps in the records, because of which a verdict cannot be told.
+    /// Attempts whose verdict may differ, and whose records do not say enough to tell.
     unknown: Unknown,
     /// Bytes sent in this run, by budget.
     uploads: BTreeMap<BudgetKey, Upload>,
@@ -52,8 +54,8 @@ pub struct Replay<'a> {
     more_open: u64,
     /// The run of the last line, and whether its end was read.
     run: Option<(String, bool)>,
-    /// Attempts beyond [`MAX_DIFFERENCES`].
-    beyond: u64,
+    /// Attempts that differ and have no entry in `differences`, because there are [`MAX_DIFFERENCES`].
+    unlisted: u64,
 }
 
 /// Counts of what records do not say.
@@ -65,8 +67,8 @@ struct Unknown {
     bytes: u64,
     /// The least that these attempts have sent.
     at_least: u64,
-    /// Attempts that ended while one of those used a part of their budget.
-    beside: u64,
+    /// Attempts with an end that shared a budget with one of those, which may have used it up first.
+    shared: u64,
     /// Attempts on record without their host.
     hosts: u64,
     /// Attempts that are only counted in the records.
@@ -80,7 +82,7 @@ struct Unknown {
 impl Unknown {
     /// Returns the number of attempts whose verdict nobody can tell.
     fn attempts(&self) -> u64 {
-        [self.addresses, self.bytes, self.beside, self.hosts, self.lines]
+        [self.addresses, self.bytes, self.shared, self.hosts, self.lines]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
@@ -96,7 +98,7 @@ impl Unknown {
         [
             (self.addresses, "attempt", "without addresses on record, which the policy judges"),
             (self.bytes, "attempt", bytes.as_str()),
-            (self.beside, "attempt", "under the same `max_upload` as these, at the same time"),
+            (self.shared, "attempt", "under the same `max_upload` as these, at the same time"),
             (self.hosts, "attempt", "without a host on record"),
             (self.lines, "attempt", "without a line"),
             (self.ends, "run", "without an end on record"),
@@ -145,8 +147,8 @@ struct Difference {
     count: u64,
     /// The rules that decided then and their places, as in the record, each with a count.
     was_by: BTreeMap<(String, String), u64>,
-    /// The count for rules beyond [`MAX_RULES`].
-    was_by_more: u64,
+    /// Attempts of further rules, because `was_by` has [`MAX_RULES`].
+    more_rules: u64,
     /// The rule that decides now, and its place.
     now_by: Option<(String, String)>,
     /// The policy's words about a refusal.
@@ -209,7 +211,7 @@ impl<'a> Replay<'a> {
             open: BTreeMap::new(),
             more_open: 0,
             run: None,
-            beyond: 0,
+            unlisted: 0,
         }
     }
 
@@ -230,21 +232,21 @@ impl<'a> Replay<'a> {
         let open = std::mem::take(&mut self.open);
         let mut unknown = std::mem::take(&mut self.more_open);
         // A connection that ran at the same time may have used up this one's budget.
-        let mut beside: BTreeMap<BudgetKey, u64> = BTreeMap::new();
+        let mut shared: BTreeMap<BudgetKey, u64> = BTreeMap::new();
         for it in open.into_values().filter(|it| it.is_same) {
             add(&mut unknown, 1);
             add(&mut self.unknown.at_least, it.sent);
             for (key, before) in it.budgets {
                 let same = self.uploads.get(&key).map_or(0, |upload| upload.same);
-                let since = beside.entry(key).or_default();
+                let since = shared.entry(key).or_default();
                 *since = (*since).max(same.saturating_sub(before));
             }
         }
-        let beside = beside.into_values().fold(0, u64::saturating_add);
+        let shared = shared.into_values().fold(0, u64::saturating_add);
         self.uploads.clear();
         add(&mut self.unknown.bytes, unknown);
-        add(&mut self.unknown.beside, beside);
-        self.same = self.same.saturating_sub(unknown.saturating_add(beside));
+        add(&mut self.unknown.shared, shared);
+        self.same = self.same.saturating_sub(unknown.saturating_add(shared));
     }
 
     /// Whether something would have been decided otherwise.
@@ -497,14 +499,14 @@ impl<'a> Replay<'a> {
         );
         let key = Key { host, port, via, was, now: (now.verdict, now.reason) };
         if self.differences.len() >= MAX_DIFFERENCES && !self.differences.contains_key(&key) {
-            add(&mut self.beyond, count);
+            add(&mut self.unlisted, count);
             return;
         }
         let rule = record.rule.clone().map(|rule| (rule, record.rule_src.clone().unwrap_or_default()));
         let difference = self.differences.entry(key).or_insert_with(|| Difference {
             count: 0,
             was_by: BTreeMap::new(),
-            was_by_more: 0,
+            more_rules: 0,
             now_by: now.by,
             said: now.said,
             unchecked: now.unchecked,
@@ -514,7 +516,7 @@ impl<'a> Replay<'a> {
         if difference.was_by.len() < MAX_RULES || difference.was_by.contains_key(&rule) {
             add(difference.was_by.entry(rule).or_default(), count);
         } else {
-            add(&mut difference.was_by_more, 1);
+            add(&mut difference.more_rules, 1);
         }
     }
 
@@ -573,7 +575,7 @@ impl<'a> Replay<'a> {
         for (count, what) in [
             (self.unchecked, "whose addresses are not known (never looked up, or left to an upstream proxy)"),
             (self.unjudged, "that no rule decides (malformed, other protocols, budgets)"),
-            (self.beyond, "that differ and have no line above"),
+            (self.unlisted, "that differ and have no line above"),
         ] {
             if count > 0 {
                 writeln!(out, "  {count} {what}")?;
@@ -603,10 +605,10 @@ impl<'a> Replay<'a> {
         let value = json!({
             "schema": 1, "signature": "not checked", "same": self.same, "now_denied": self.now_denied, "now_allowed": self.now_allowed,
             "now_would_deny": self.now_would_deny, "unchecked": self.unchecked, "unjudged": self.unjudged,
-            "unlisted": self.beyond, "cannot_tell": {
+            "unlisted": self.unlisted, "cannot_tell": {
                 "addresses": self.unknown.addresses, "bytes": self.unknown.bytes,
                 "bytes_up_at_least": Some(self.unknown.at_least).filter(|bytes| *bytes > 0),
-                "beside": self.unknown.beside, "hosts": self.unknown.hosts,
+                "beside": self.unknown.shared, "hosts": self.unknown.hosts,
                 "lines": self.unknown.lines, "unfinished_runs": self.unknown.ends,
                 "runs_of_another_proxy": self.unknown.elsewhere,
             }, "differences": all.collect::<Vec<_>>(),
@@ -621,7 +623,7 @@ impl Difference {
     fn rules(&self) -> (Option<&(String, String)>, u64) {
         let most = self.was_by.iter().max_by_key(|(_, count)| **count).map(|(rule, _)| rule);
         let others = (self.was_by.len() as u64).saturating_sub(1);
-        (most, others.saturating_add(self.was_by_more))
+        (most, others.saturating_add(self.more_rules))
     }
 }
 

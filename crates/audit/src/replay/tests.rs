@@ -188,5 +188,5 @@ fn differences_are_bounded_and_the_rest_is_counted() {
     for n in 0..MAX_DIFFERENCES + 5 {
         replay.take(&decided("allow", "rule", &format!("h{n}.example"), 443, PUBLIC));
     }
-    assert_eq!((replay.differences.len(), replay.beyond), (MAX_DIFFERENCES, 5));
+    assert_eq!((replay.differences.len(), replay.unlisted), (MAX_DIFFERENCES, 5));
 }
