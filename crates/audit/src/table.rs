@@ -247,18 +247,11 @@ pub fn words(record: &Record) -> String {
         Some(reason) => reason.sentence().to_owned(),
         None => cell(record.reason.as_deref().unwrap_or("no reason given")).into_owned(),
     };
-    let mut said = said;
-    match (&record.error, record.reason()) {
-        // The error lists the ports and who bounds them, or says how DNS failed.
-        (Some(error), Some(Reason::Port | Reason::ResolveError)) => {
-            said = cell(&os_words(error)).into_owned()
-        }
-        (Some(error), _) => {
-            said.push_str("; ");
-            said.push_str(&cell(&os_words(error)));
-        }
-        (None, _) => {}
-    }
+    let mut said = match &record.error {
+        Some(error) if says_its_reason(record) => cell(&os_words(error)).into_owned(),
+        Some(error) => format!("{said}; {}", cell(&os_words(error))),
+        None => said,
+    };
     if let (Some(by), Some(Reason::IpLiteral | Reason::PrivateIp)) = (&record.refused_by, record.reason()) {
         said.push_str(&match by.as_str() {
             "declared" => "; the stage does not declare that address".to_owned(),
@@ -280,6 +273,29 @@ pub fn words(record: &Record) -> String {
         said.push_str(&format!(" ({count}x)"));
     }
     said
+}
+
+/// Whether the error says all that the sentence of the reason says, and more: the ports and who bounds them, how DNS failed, which bound
+/// was reached. The error of a counted flood only says that it was one.
+fn says_its_reason(record: &Record) -> bool {
+    let is_flood = record.count.is_some() && record.host.is_none();
+    let says_all = matches!(
+        record.reason(),
+        Some(
+            Reason::Port
+                | Reason::ResolveError
+                | Reason::BudgetBytes
+                | Reason::BudgetConns
+                | Reason::RecordFull
+                | Reason::NotTls
+                | Reason::SniMissing
+                | Reason::Ech
+                | Reason::HelloMalformed
+                | Reason::HelloTooLarge
+                | Reason::HelloTimeout
+        )
+    );
+    says_all && !is_flood
 }
 
 /// Returns the last part of a program's path. The stage chooses it, so characters that could imitate exeat's words are replaced.

@@ -113,7 +113,7 @@ reasons! {
     NotTls "not_tls" "what was sent is not TLS";
     Malformed "malformed" "the request could not be read";
     BudgetBytes "budget_bytes" "all that may be sent there was sent";
-    BudgetConns "budget_conns" "too many connections at once";
+    BudgetConns "budget_conns" "no room for it beside the other connections";
     Expired "expired" "the rule that allowed this host has expired";
     AuditUnavailable "audit_unavailable" "it could not be recorded";
     RecordFull "record_full" "the record had no room for more";

@@ -359,6 +359,28 @@ fn a01_a_row_shows_only_plain_characters_of_a_program_name() {
     assert!(!row(None).contains("from"));
 }
 
+/// What the proxy says about a denial is not said twice, unless it does not say the reason.
+#[test]
+fn a_denial_says_its_reason_once() {
+    let mut crowded = deny(1, "a.example:443");
+    crowded.reason = Reason::BudgetConns;
+    crowded.error = Some("9 connections to this host are open, and no more at one time".into());
+    let mut flood = crowded.clone();
+    (flood.conn, flood.target, flood.count) = (None, None, Some(7));
+    flood.error = Some("too many refusals for lines of their own".into());
+    let text = show_text(
+        &record(header(), vec![Event::Decision(crowded), Event::Decision(flood), end()]),
+        &Filter::default(),
+    );
+    assert_eq!(
+        rows(&text.0),
+        [
+            "deny a.example:443 - - - - 9 connections to this host are open, and no more at one time",
+            "deny - - - - - no room for it beside the other connections; too many refusals for lines of their own (7x)",
+        ]
+    );
+}
+
 #[test]
 fn every_reason_has_words() {
     for reason in Reason::ALL {
