@@ -219,7 +219,7 @@ long syscall(long number, ...)
 }
 "#;
 
-/// A signal that cannot be passed on is reported, and the guard ends the stage.
+/// A signal that cannot be passed on is reported, and the reaper ends the stage.
 fn refused_signals(cx: &Cx) {
     let source = cx.write("refused.c", REFUSED);
     let library = source.with_extension("so").display().to_string();

@@ -362,8 +362,8 @@ fn oom_score(cx: &Cx) {
         |pid| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("a score").trim().to_owned();
     let own = score(live.pid());
     assert_ne!(own, "1000");
-    let guard = *live.pids("sandbox-guard").first().expect("the guard");
-    assert_eq!(score(guard), if is_held { "-500" } else { &own });
+    let reaper = *live.pids("sandbox-reaper").first().expect("the reaper");
+    assert_eq!(score(reaper), if is_held { "-500" } else { &own });
     live.signal(nix::sys::signal::Signal::SIGTERM);
     live.wait().exits(143);
 }

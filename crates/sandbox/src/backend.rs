@@ -188,7 +188,7 @@ struct Processes {
     init_pid: i32,
     /// User that runs the processes.
     identity: Identity,
-    /// Connection to the guard, which may kill the processes. `None` if this process may.
+    /// Connection to the reaper, which may kill the processes. `None` if this process may.
     lifeline: Option<Lifeline>,
 }
 
@@ -532,7 +532,7 @@ impl RunningSandbox {
         let Processes { stage, init, .. } = processes;
         // All processes of a pid namespace end before its pid 1 does.
         if wait(init.as_fd(), init.as_fd(), None, Instant::now() + END).map_err(Error::Watch)?.is_none() {
-            // The guard has ended without killing it.
+            // The reaper has ended without killing it.
             processes.permitted(|| init.signal(libc::SIGKILL)).map_err(Error::Watch)?;
         }
         Ok(match stage.wait_status() {
@@ -662,7 +662,7 @@ impl Handle {
 
     /// Kills every process of the sandbox at once. Does nothing if the sandbox has ended.
     ///
-    /// Cannot fail: the guard sends the signal if the kernel refuses it to this process (root without CAP_KILL, with a stage of
+    /// Cannot fail: the reaper sends the signal if the kernel refuses it to this process (root without CAP_KILL, with a stage of
     /// another user).
     pub fn kill(&self) {
         let Processes { init, init_pid, lifeline, .. } = &*self.0;

@@ -37,22 +37,22 @@ pub(crate) struct Bwrap {
     path: PathBuf,
     child: Child,
     process: PidFd,
-    /// Pipe on which the guard reports a step that failed.
+    /// Pipe on which the reaper reports a step that failed.
     told: File,
     info: File,
     lifeline: Lifeline,
     over: bool,
 }
 
-/// Connection to the guard. The guard ends the sandbox at its end of file, by [`Lifeline::cut`] or the end of this process.
+/// Connection to the reaper. The reaper ends the sandbox at its end of file, by [`Lifeline::cut`] or the end of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Lifeline(Arc<UnixStream>);
 
 impl Lifeline {
-    /// Lets the guard end the sandbox, and does not wait. The guard has the right to, whoever runs the stage.
+    /// Lets the reaper end the sandbox, and does not wait. The reaper has the right to, whoever runs the stage.
     ///
     /// Dropping the socket is not enough: a process forked from this one may have a copy. shutdown(2) acts on the socket that all
-    /// copies share. It has no error for a connected pair, and a guard that has ended needs no message.
+    /// copies share. It has no error for a connected pair, and a reaper that has ended needs no message.
     pub(crate) fn cut(&self) {
         let _ = self.0.shutdown(Shutdown::Both);
     }
@@ -104,7 +104,7 @@ impl Bwrap {
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
         let lifeline = Lifeline(Arc::new(lifeline));
         let start = sys::Start { program, kept, lifeline: lifeline_end, identity, places, told, held };
-        // `spawn` takes these, and closes this process's copies of the ends that only the guard may hold: of the lifeline and of the
+        // `spawn` takes these, and closes this process's copies of the ends that only the reaper may hold: of the lifeline and of the
         // pipe.
         let mut child = sys::spawn(command, start).map_err(spawn)?;
         let process = watched(&mut child, &lifeline, PidFd::open).map_err(spawn)?;
@@ -197,7 +197,7 @@ impl Bwrap {
     }
 }
 
-/// Opens the guard's descriptor with `open`. If that fails, ends the sandbox and reaps the guard.
+/// Opens the reaper's descriptor with `open`. If that fails, ends the sandbox and reaps the reaper.
 fn watched(
     child: &mut Child,
     lifeline: &Lifeline,
@@ -259,7 +259,7 @@ impl AsFd for Bwrap {
 impl Drop for Bwrap {
     fn drop(&mut self) {
         if !self.over {
-            // The guard kills bubblewrap and its processes, and then ends. No error could be handled here.
+            // The reaper kills bubblewrap and its processes, and then ends. No error could be handled here.
             self.lifeline.cut();
             let _ = self.child.wait();
         }
@@ -321,9 +321,9 @@ mod tests {
     #[test]
     #[expect(
         clippy::disallowed_methods,
-        reason = "a child that ends with its input, as a guard with its lifeline"
+        reason = "a child that ends with its input, as a reaper with its lifeline"
     )]
-    fn b32_a_guard_that_cannot_be_watched_is_ended_and_reaped() {
+    fn b32_a_reaper_that_cannot_be_watched_is_ended_and_reaped() {
         let (ours, its) = UnixStream::pair().unwrap();
         let mut child = Command::new("cat").stdin(OwnedFd::from(its)).stdout(Stdio::null()).spawn().unwrap();
         let pid = Pid::from_raw(child.id().try_into().unwrap());

@@ -17,7 +17,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.alone("escape::b32_kill_9_ends_all_in_two_seconds", kill_9_ends_all);
     list.alone("escape::b32_kill_9_of_every_process", kill_9_of_all);
     list.alone("escape::b32_a_start_that_hangs_ends_too", hanging_start);
-    list.alone("escape::b32_a_guard_that_is_killed_at_once", no_guard);
+    list.alone("escape::b32_a_reaper_that_is_killed_at_once", no_reaper);
 }
 
 fn daemons_die(cx: &Cx) {
@@ -104,10 +104,10 @@ int prctl(int option, ...)
     static int struck;
     char name[16] = "";
     syscall(SYS_prctl, PR_GET_NAME, name, 0, 0, 0);
-    if (option == PR_SET_PDEATHSIG && strcmp(name, "sandbox-guard") == 0 && getenv("NO_GUARD") && !struck++) {
-        pid_t guard = getppid();
-        kill(guard, SIGKILL);
-        while (getppid() == guard)
+    if (option == PR_SET_PDEATHSIG && strcmp(name, "sandbox-reaper") == 0 && getenv("NO_REAPER") && !struck++) {
+        pid_t reaper = getppid();
+        kill(reaper, SIGKILL);
+        while (getppid() == reaper)
             usleep(1000);
     }
     return (int)syscall(SYS_prctl, option, word, 0, 0, 0);
@@ -117,7 +117,7 @@ int execve(const char *path, char *const argv[], char *const envp[])
 {
     char name[16] = "";
     prctl(PR_GET_NAME, name);
-    if (strcmp(name, "sandbox-guard") == 0) {
+    if (strcmp(name, "sandbox-reaper") == 0) {
         prctl(PR_SET_NAME, "held-start");
         for (;;)
             pause();
@@ -161,13 +161,13 @@ fn hanging_start(cx: &Cx) {
     nothing_more_than(cx, &before);
 }
 
-/// The guard's child has not requested a signal for its parent's death yet, and must not become bubblewrap then.
-fn no_guard(cx: &Cx) {
+/// The reaper's child has not requested a signal for its parent's death yet, and must not become bubblewrap then.
+fn no_reaper(cx: &Cx) {
     let library = build_library(cx);
     cx.sh(&[], "true").run().exits(0);
     let before = count(cx);
     for _ in 0..3 {
-        let done = cx.sh(&[], "echo it-ran").env("LD_PRELOAD", &library).env("NO_GUARD", "1").run();
+        let done = cx.sh(&[], "echo it-ran").env("LD_PRELOAD", &library).env("NO_REAPER", "1").run();
         done.exits(125).prints("");
         let mut left = Vec::new();
         for _ in 0..20 {
@@ -177,7 +177,7 @@ fn no_guard(cx: &Cx) {
         for pid in &left {
             let _ = nix::sys::signal::kill(*pid, Signal::SIGKILL);
         }
-        assert!(left.is_empty(), "became bubblewrap without a guard");
+        assert!(left.is_empty(), "became bubblewrap without a reaper");
     }
     nothing_more_than(cx, &before);
 }

@@ -64,20 +64,20 @@ fn uncovered(cx: &Cx) {
     });
 }
 
-/// Kills exeat, the guard, and everything at once. The kernel also checks whether the process that dies may signal its
+/// Kills exeat, the reaper, and everything at once. The kernel also checks whether the process that dies may signal its
 /// child (`group_send_sig_info`, kernel/signal.c).
 fn kill_9(cx: &Cx) {
     each(cx, |less| {
         less(cx.sh(&[], "true")).run().exits(0);
         let before = count(cx);
-        for victims in ["exeat", "sandbox-guard", "all"] {
+        for victims in ["exeat", "sandbox-reaper", "all"] {
             let script = "setsid sleep 7655.5 & echo ready; exec sleep 7655.5";
             let mut live = less(cx.sh(&[], script)).start();
             live.until_prints("ready");
             let of_ours = |name: &str| live.pids(name);
             let victims = match victims {
                 "exeat" => vec![live.pid()],
-                "all" => [vec![live.pid()], of_ours("sandbox-guard")].concat(),
+                "all" => [vec![live.pid()], of_ours("sandbox-reaper")].concat(),
                 name => of_ours(name),
             };
             assert!(!victims.is_empty());

@@ -159,7 +159,7 @@ pub(crate) fn signal_namespace(namespace: &File, identity: Identity, signal: lib
 /// # Safety
 /// `body` runs in a copy of a process with threads: it may only make system calls, and must not allocate.
 unsafe fn fork(name: &CStr, open: &[RawFd], body: impl FnOnce()) -> Result<libc::pid_t, Errno> {
-    // As for the guard, no handler of this process may run in the copy.
+    // As for the reaper, no handler of this process may run in the copy.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     // Its end sends no signal: this process may be another program, which waits for its own children.
     // SAFETY: without a stack and flags this is fork(2) without the C library's handlers: only the code below runs.

@@ -1,6 +1,6 @@
-//! Starts bubblewrap, with a guard process that stays until it has ended.
+//! Starts bubblewrap, with a reaper process that stays until it has ended.
 //!
-//! [`Command`] forks a *guard*, which never returns to the code of this process. The guard forks the process that becomes bubblewrap,
+//! [`Command`] forks a *reaper*, which never returns to the code of this process. The reaper forks the process that becomes bubblewrap,
 //! and waits. Both report failures through a pipe, so that the caller can stop waiting for the start.
 
 use std::ffi::{CStr, CString, OsStr};
@@ -107,30 +107,30 @@ pub(crate) struct Start {
     pub(crate) places: Option<Places>,
     /// A pipe for a [`Failure`]. Close-on-exec.
     pub(crate) told: OwnedFd,
-    /// A descriptor that the guard keeps open until it ends. Close-on-exec.
+    /// A descriptor that the reaper keeps open until it ends. Close-on-exec.
     pub(crate) held: Option<OwnedFd>,
 }
 
-/// Data of the guard and the program's process. It exists before the fork, because they cannot allocate.
+/// Data of the reaper and the program's process. It exists before the fork, because they cannot allocate.
 struct Plan {
     start: Start,
     /// The arguments' addresses, followed by a null.
     words: Vec<usize>,
-    /// Descriptors that the guard keeps, sorted.
+    /// Descriptors that the reaper keeps, sorted.
     open: Vec<RawFd>,
     /// Signals that are blocked when the program starts: those that the caller's thread blocks.
     mask: SigSet,
-    /// The real uid that the guard needs for its signals, if it differs.
+    /// The real uid that the reaper needs for its signals, if it differs.
     real_uid: Option<u32>,
-    /// Whether the guard asks the kernel to spare it longer when memory runs out.
+    /// Whether the reaper asks the kernel to spare it longer when memory runs out.
     is_to_be_protected: bool,
 }
 
-/// Starts a command and waits only for the fork. Its child is the guard, which ends if the program is not executed, with the reason
+/// Starts a command and waits only for the fork. Its child is the reaper, which ends if the program is not executed, with the reason
 /// on `told`.
 ///
 /// No handler of this process may run in the child, since handlers write to sockets that the parent shares. So this thread blocks
-/// every signal before the fork, and neither `Command` nor the guard unblocks them.
+/// every signal before the fork, and neither `Command` nor the reaper unblocks them.
 ///
 /// # Errors
 /// Returns the error of fork(2) and of the preparations of `Command`.
@@ -150,7 +150,7 @@ pub(crate) fn spawn(mut command: Command, start: Start) -> io::Result<Child> {
     let plan = Plan { start, words, open, mask, real_uid, is_to_be_protected: is_oom_score_above(-500) };
     // SAFETY: the closure only makes system calls and allocates nothing, so it is sound in the child of a process with threads. It
     // never returns, so nothing uses the descriptors that it closes.
-    unsafe { command.pre_exec(move || guard(&plan)) };
+    unsafe { command.pre_exec(move || reaper(&plan)) };
     let child = command.spawn();
     mask.thread_set_mask()?;
     child
@@ -159,15 +159,15 @@ pub(crate) fn spawn(mut command: Command, start: Start) -> io::Result<Child> {
 /// Stays between this process and bubblewrap until bubblewrap has ended, and then ends with its code.
 ///
 /// bubblewrap's child waits for its parent before it asks to die with it: if bubblewrap is killed then, the child stays for ever. So
-/// the guard adopts bubblewrap's orphans (PR_SET_CHILD_SUBREAPER, prctl(2)) and kills them when bubblewrap or exeat has ended. The
+/// the reaper adopts bubblewrap's orphans (PR_SET_CHILD_SUBREAPER, prctl(2)) and kills them when bubblewrap or exeat has ended. The
 /// end of exeat, even by SIGKILL, is end of file on the lifeline.
 ///
 /// The processes may belong to another user. Root needs CAP_KILL to signal these, and a dying process needs it for the parent-death
-/// signals of its children (`group_send_sig_info`, kernel/signal.c). Without it, the guard takes that user's real uid, which suffices
+/// signals of its children (`group_send_sig_info`, kernel/signal.c). Without it, the reaper takes that user's real uid, which suffices
 /// (kill(2)), and keeps root's effective uid, so that the user cannot inspect it.
 ///
 /// Runs in the child of a process with threads, with every signal blocked, so it only makes system calls.
-fn guard(plan: &Plan) -> ! {
+fn reaper(plan: &Plan) -> ! {
     let lifeline = plan.start.lifeline.as_raw_fd();
     // SAFETY: each call takes numbers or pointers to live locals; none takes a lock or allocates. The closed descriptors are this
     // process's copies, which nothing here uses again.
@@ -175,7 +175,7 @@ fn guard(plan: &Plan) -> ! {
         // As in `notice_children`, for this process and for bubblewrap.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_NAME, c"sandbox-guard".as_ptr());
+        libc::prctl(libc::PR_SET_NAME, c"sandbox-reaper".as_ptr());
         libc::setsid();
         // This closes the other end of the lifeline, and the pipe on which `Command` waits.
         close_all_but(3, &plan.open);
@@ -241,8 +241,8 @@ pub(super) unsafe fn close_all_but(first: libc::c_uint, these: &[RawFd]) {
 }
 
 /// Runs the program's process up to execve(2), and reports a failure.
-fn execute(plan: &Plan, guard: Pid) -> ! {
-    let failure = prepare(&plan.start, guard).err().unwrap_or_else(|| {
+fn execute(plan: &Plan, reaper: Pid) -> ! {
+    let failure = prepare(&plan.start, reaper).err().unwrap_or_else(|| {
         let nothing: [*const libc::c_char; 1] = [ptr::null()];
         // SAFETY: the path is a C string, the words are pointers to C strings and a final null, and the plan holds all of them. No
         // handler is left that the mask could let run.
@@ -277,13 +277,13 @@ fn is_oom_score_above(score: i32) -> bool {
 }
 
 /// Prepares the program's process.
-fn prepare(start: &Start, guard: Pid) -> Result<(), Failure> {
+fn prepare(start: &Start, reaper: Pid) -> Result<(), Failure> {
     no_handlers();
     // When memory runs out, the kernel should kill the stage, and not exeat, which cleans up after it. Set with CAP_SYS_RESOURCE, so
     // as root, the stage cannot undo it. Without a writable `/proc` the score stays.
     let _ = set_oom_score(c"1000");
-    // Asked before bubblewrap asks for the same, since the guard may be killed too.
-    die_with(guard)?;
+    // Asked before bubblewrap asks for the same, since the reaper may be killed too.
+    die_with(reaper)?;
     // A new session: exeat gets the terminal's signals and passes them on in order.
     nix::unistd::setsid()?;
     join_new_session_keyring()?;
@@ -294,7 +294,7 @@ fn prepare(start: &Start, guard: Pid) -> Result<(), Failure> {
         // Permanent. A system call for this one thread; the C library's call is for all, and takes a lock.
         super::take_credentials(uid, gid).map_err(|errno| Failure { step: Step::User, errno })?;
         // The change of credentials clears the request (commit_creds, kernel/cred.c).
-        die_with(guard)?;
+        die_with(reaper)?;
     }
     close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)?;
     for fd in &start.kept {
@@ -319,13 +319,13 @@ fn no_handlers() {
     }
 }
 
-/// Asks for SIGKILL when the guard ends.
+/// Asks for SIGKILL when the reaper ends.
 ///
 /// # Errors
-/// Returns `ESRCH` if the guard has already ended.
-fn die_with(guard: Pid) -> nix::Result<()> {
+/// Returns `ESRCH` if the reaper has already ended.
+fn die_with(reaper: Pid) -> nix::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    if nix::unistd::getppid() == guard { Ok(()) } else { Err(Errno::ESRCH) }
+    if nix::unistd::getppid() == reaper { Ok(()) } else { Err(Errno::ESRCH) }
 }
 
 /// Waits for the end of the program or the lifeline, kills all leftovers, and returns the program's code.
@@ -333,7 +333,7 @@ fn die_with(guard: Pid) -> nix::Result<()> {
 /// # Safety
 /// The caller must be the only thread and block every signal; `watched` is the program's pidfd, or negative.
 unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::c_int {
-    // SAFETY: as in `guard`.
+    // SAFETY: as in `reaper`.
     unsafe {
         let mut fds = [lifeline, watched].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         // poll ignores a negative descriptor. Without a pidfd, an end is noticed within a second.
@@ -368,7 +368,7 @@ unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::
     }
 }
 
-/// The exit code of a guard whose program was killed, in a shell's convention.
+/// The exit code of a reaper whose program was killed, in a shell's convention.
 const KILLED: libc::c_int = 128 + libc::SIGKILL;
 
 /// Kills every child of this process until all have ended, or the others do not end.
@@ -386,7 +386,7 @@ unsafe fn kill_children() {
     let mut list = [0_u8; 512];
     let mut idle_rounds = 0;
     for _ in 0..MAX_ROUNDS {
-        // SAFETY: as in `guard`; `list` is a live buffer of the length given.
+        // SAFETY: as in `reaper`; `list` is a live buffer of the length given.
         unsafe {
             let file = libc::open(c"/proc/thread-self/children".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
             let count = libc::read(file, list.as_mut_ptr().cast(), list.len());
@@ -463,7 +463,7 @@ mod tests {
 
     /// Simulates a signal to the group, as by Ctrl-C, during the fork.
     #[test]
-    fn no_handler_of_this_process_runs_in_the_guard() {
+    fn no_handler_of_this_process_runs_in_the_reaper() {
         extern "C" fn forked() {
             if SIGNALS.get() {
                 // SAFETY: takes a number.
