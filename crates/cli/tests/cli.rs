@@ -93,6 +93,22 @@ fn bad_input_is_exit_2_on_stderr_only() {
     }
 }
 
+/// `exeat proxy` does not call a limit unused that it then enforces.
+#[test]
+fn a_proxy_without_a_stage_names_only_what_it_does_not_use() {
+    let home = Home::new();
+    let note = "[limits] of the policy: for exeat run; not used here";
+    let said = |set: &str| {
+        let (code, _, err) = home.run(&["proxy", "--listen", "unix:no/such/directory", "--set", set]);
+        assert_ne!(code, 0, "{set}: {err}");
+        err
+    };
+    let err = said("limits.audit_size=1000");
+    assert!(err.contains("`audit_size` of 1kB is too small") && !err.contains(note), "{err}");
+    assert!(!said("limits.connections=5").contains(note));
+    assert!(said("limits.pids=5").contains(note));
+}
+
 /// Every fault is one JSON object on its line, with the same fields for a file, a flag and a setting.
 #[test]
 fn faults_are_json_where_json_is_asked_for() {

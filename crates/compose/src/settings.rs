@@ -102,7 +102,7 @@ impl Settings {
     pub(crate) fn stage_only(&self) -> Vec<&'static str> {
         let Self { view, ro, rw, mask, env, limits, socks5, host_ports, sandbox, .. } = self;
         let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
-        let limits = limits.set().any(|(limit, _)| !limit.bounds_proxy());
+        let limits = limits.set().any(|(limit, _)| !limit.is_of_proxy());
         let parts = [
             ("[network] socks5", *socks5),
             ("[network] host_port", !host_ports.is_empty()),

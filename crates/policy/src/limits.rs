@@ -40,6 +40,18 @@ macro_rules! limits {
                 all.into_iter().filter_map(|(limit, value)| Some((limit, value?)))
             }
 
+            /// Returns each limit on a number of things that is set, and its value.
+            pub fn counts(&self) -> impl Iterator<Item = (Limit, u32)> {
+                let all = [$((Limit::$variant, self.$key.and_then(Value::as_count))),*];
+                all.into_iter().filter_map(|(limit, value)| Some((limit, value?)))
+            }
+
+            /// Returns only the limits for which `is_kept` holds.
+            #[must_use]
+            pub fn filter(self, is_kept: impl Fn(Limit) -> bool) -> Self {
+                Self { $($key: self.$key.filter(|_| is_kept(Limit::$variant)),)* }
+            }
+
             /// Returns the smaller of each two limits, so that neither side can lift a limit of the other.
             #[must_use]
             pub fn min(self, other: Self) -> Self {
@@ -85,18 +97,29 @@ limits! {
 
 impl Limit {
     /// Returns the values that a limit on a number of things may have.
-    pub fn counts(self) -> RangeInclusive<u32> {
+    pub fn range(self) -> RangeInclusive<u32> {
         match self {
             Self::OpenFiles => LEAST_OPEN_FILES..=u32::MAX,
             Self::Connections | Self::ConnectionsPerHost => 1..=MAX_CONNECTIONS,
-            _ => 1..=u32::MAX,
+            Self::Pids => 1..=u32::MAX,
+            // Times and sizes have units, and bounds of their own.
+            Self::Timeout
+            | Self::Grace
+            | Self::CpuTime
+            | Self::Memory
+            | Self::FileSize
+            | Self::TmpfsSize
+            | Self::OutputSize
+            | Self::AuditSize => 1..=u32::MAX,
         }
     }
 
-    /// Whether the limit also bounds `exeat proxy`, which has no stage.
-    pub fn bounds_proxy(self) -> bool {
+    /// Whether the proxy enforces the limit. It then also holds in `exeat proxy`, which has no stage.
+    ///
+    /// The proxy gets no other limit: see [`Limits::of_proxy`].
+    pub fn is_of_proxy(self) -> bool {
         match self {
-            Self::Connections | Self::ConnectionsPerHost => true,
+            Self::Connections | Self::ConnectionsPerHost | Self::AuditSize => true,
             Self::Timeout
             | Self::Grace
             | Self::CpuTime
@@ -105,9 +128,34 @@ impl Limit {
             | Self::OpenFiles
             | Self::FileSize
             | Self::TmpfsSize
-            | Self::OutputSize
-            | Self::AuditSize => false,
+            | Self::OutputSize => false,
         }
+    }
+}
+
+impl Limits {
+    /// Returns only the limits that the proxy enforces.
+    #[must_use]
+    pub fn of_proxy(self) -> Self {
+        self.filter(Limit::is_of_proxy)
+    }
+}
+
+/// The value of a limit.
+trait Value: Copy {
+    /// Returns the value if it is a number of things.
+    fn as_count(self) -> Option<u32> {
+        None
+    }
+}
+
+impl Value for Span {}
+
+impl Value for Size {}
+
+impl Value for u32 {
+    fn as_count(self) -> Option<u32> {
+        Some(self)
     }
 }
 

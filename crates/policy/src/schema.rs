@@ -138,7 +138,7 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
             "examples": ["512MiB", "2GiB"],
         }),
         Shape::Count(limit) => {
-            let range = limit.counts();
+            let range = limit.range();
             json!({"type": "integer", "minimum": range.start(), "maximum": range.end()})
         }
         Shape::Upstream => json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^/@]+:[0-9]+/?$"}),

@@ -61,7 +61,7 @@ pub struct ProxyRequest {
     pub on_reload: ReloadCallback,
     /// The upstream proxy that connections go through while this proxy serves.
     pub upstream: Option<UpstreamProxy>,
-    /// The limits of connections; the other limits need a stage.
+    /// The limits. Those that the proxy does not enforce need a stage, and have no effect here.
     pub limits: Limits,
     /// The destination of the record.
     pub audit: AuditTo,
@@ -121,7 +121,8 @@ pub fn serve_alone(request: ProxyRequest) -> Result<ProxyOutcome, Error> {
     if let Some(proxy) = &request.upstream {
         upstream::check_ceilings(&request.policy, proxy.target(), today())?;
     }
-    check_audit_size(&request.limits)?;
+    let limits = request.limits.of_proxy();
+    check_audit_size(&limits)?;
     survive_file_limit()?;
     let room = raise_descriptor_limit().and_then(|_| descriptor_limit()).map(|(soft, _)| soft);
     let room = room.map_err(prepare("the limit of open descriptors"))?;
@@ -171,8 +172,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<ProxyOutcome, Error> {
         })?;
 
         let context = Context::new(request.policy, log.clone(), run);
-        let context =
-            context.with_limits(proxy_limits(&request.limits, room, false)).with_upstream(request.upstream);
+        let context = context.with_limits(proxy_limits(&limits, room, false)).with_upstream(request.upstream);
         let context = Arc::new(context);
         let stop = CancellationToken::new();
         let entries = [Some((listener, Entry::Http)), socks5.map(|listener| (listener, Entry::Socks5))];

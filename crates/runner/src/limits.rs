@@ -83,14 +83,9 @@ pub(crate) struct RunLimits {
 impl RunLimits {
     /// Checks the limits. With `root` the stage keeps root's kernel uid.
     pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, Error> {
-        for (limit, value) in [
-            (Limit::Pids, limits.pids),
-            (Limit::OpenFiles, limits.open_files),
-            (Limit::Connections, limits.connections),
-            (Limit::ConnectionsPerHost, limits.connections_per_host),
-        ] {
-            let least = *limit.counts().start();
-            if value.is_some_and(|value| value < least) {
+        for (limit, value) in limits.counts() {
+            let least = *limit.range().start();
+            if value < least {
                 return Err(Error::LimitTooSmall { key: limit.key(), least });
             }
         }
@@ -108,13 +103,14 @@ impl RunLimits {
 
     fn enforced_by(&self, limit: Limit) -> EnforcedBy {
         match limit {
+            // Only what `Limit::is_of_proxy` names reaches the proxy.
+            Limit::Connections | Limit::ConnectionsPerHost | Limit::AuditSize => EnforcedBy::Proxy,
             Limit::CpuTime | Limit::OpenFiles | Limit::FileSize => EnforcedBy::Rlimit,
             Limit::TmpfsSize => EnforcedBy::Mount,
             Limit::Memory if self.delegated.is_some() => EnforcedBy::Group,
             Limit::Memory => EnforcedBy::Watch,
             Limit::Pids if self.root => EnforcedBy::Watch,
             Limit::Pids => EnforcedBy::Rlimit,
-            Limit::Connections | Limit::ConnectionsPerHost | Limit::AuditSize => EnforcedBy::Proxy,
             Limit::Timeout | Limit::Grace | Limit::OutputSize => EnforcedBy::Supervision,
         }
     }
@@ -225,10 +221,11 @@ pub(crate) fn check_audit_size(limits: &Limits) -> Result<(), Error> {
 /// lack of room.
 const DESCRIPTORS_KEPT: u64 = 256;
 
-/// Returns the limits of the proxy. Each connection needs two descriptors. The number of connections is limited to what `descriptors`
+/// Returns the limits of the proxy: those that [`Limit::is_of_proxy`] names, and no others. Each connection needs two descriptors. The number of connections is limited to what `descriptors`
 /// suffice for, so that a client beyond the limit gets an answer and does not wait. With a gateway, a quarter of the descriptors is for
 /// its listeners, so that neither side uses up the other's.
 pub(crate) fn proxy_limits(limits: &Limits, descriptors: u64, has_gateway: bool) -> exeat_proxy::ProxyLimits {
+    let limits = limits.of_proxy();
     let mut of_proxy = exeat_proxy::ProxyLimits::default();
     let number = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok());
     if let Some(connections) = number(limits.connections) {
@@ -445,10 +442,8 @@ mod tests {
         assert_eq!((error.code(), error.fix().as_deref()), (2, Some("probably meant: \"100M\"")), "{error}");
     }
 
-    /// K11: the kernel's limits and their descriptions.
-    #[test]
-    fn k11_lists_each_limit_with_its_enforcement() {
-        let limits = Limits {
+    fn every_limit() -> Limits {
+        Limits {
             timeout: "10m".parse().ok(),
             grace: "90s".parse().ok(),
             cpu_time: "1500ms".parse().ok(),
@@ -461,7 +456,31 @@ mod tests {
             connections: Some(512),
             connections_per_host: Some(64),
             audit_size: "1MiB".parse().ok(),
-        };
+        }
+    }
+
+    /// The proxy enforces a limit exactly if the limit says so: the note of `exeat proxy` about limits without effect relies on it.
+    #[test]
+    fn the_proxy_enforces_what_is_said_to_be_its_own() {
+        let of = |limits: Limits| format!("{:?}", proxy_limits(&limits, u64::MAX, true));
+        let run = RunLimits::default();
+        for &limit in Limit::ALL {
+            let is_of_proxy = limit.is_of_proxy();
+            assert_eq!(
+                run.enforced_by(limit) == EnforcedBy::Proxy,
+                is_of_proxy,
+                "enforced_by: {}",
+                limit.key()
+            );
+            let is_used = of(every_limit().filter(|one| one == limit)) != of(Limits::default());
+            assert_eq!(is_used, is_of_proxy, "proxy_limits: {}", limit.key());
+        }
+    }
+
+    /// K11: the kernel's limits and their descriptions.
+    #[test]
+    fn k11_lists_each_limit_with_its_enforcement() {
+        let limits = every_limit();
         let of_proxy = proxy_limits(&limits, 1 << 20, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host, of_proxy.audit_size), (512, 64, 1 << 20));
         let usual = exeat_proxy::ProxyLimits::default();

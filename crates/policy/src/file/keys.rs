@@ -66,7 +66,7 @@ pub(crate) enum Shape {
     Size,
     /// A number of bytes of memory, at least [`LEAST_MEMORY`](crate::LEAST_MEMORY).
     Memory,
-    /// A whole number in the range of [`Limit::counts`].
+    /// A whole number in the range of [`Limit::range`].
     Count(Limit),
     /// A section that names another proxy.
     NextHop,

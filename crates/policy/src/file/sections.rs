@@ -567,7 +567,7 @@ impl Reader<'_> {
     }
 
     fn count(&mut self, entry: Entry, limit: Limit) -> Option<u32> {
-        let range = limit.counts();
+        let range = limit.range();
         let what = format!("`{}` is a whole number from {} to {}", entry.key, range.start(), range.end());
         let at = entry.node.at;
         let count = |number: i128| u32::try_from(number).ok().filter(|count| range.contains(count));

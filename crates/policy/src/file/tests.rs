@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::Limit;
 use crate::rule::{Action, Note};
 use crate::target::Target;
 
@@ -95,6 +96,7 @@ fn reads_the_limits_of_a_file() {
         limits,
         [
             "timeout 10m",
+            "grace 5s",
             "cpu_time 1m30s",
             "memory 2GiB",
             "pids 256",
@@ -104,8 +106,11 @@ fn reads_the_limits_of_a_file() {
             "output_size 10MB",
             "connections 512",
             "connections_per_host 64",
+            "audit_size 1GiB",
         ]
     );
+    let set: Vec<_> = file.limits.set().map(|(limit, _)| limit).collect();
+    assert_eq!(set, Limit::ALL, "tests/fixtures/good.toml and good.json have every limit");
 }
 
 #[test]

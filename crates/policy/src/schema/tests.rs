@@ -180,8 +180,9 @@ fn reader_and_schema_agree_on_every_key() {
             let check = |value: &Value, expect: bool| {
                 let document = document(key, value);
                 let read = PolicyFile::parse(&document.to_string(), "x", role, &|| vec!["code"]);
-                assert_eq!(read.is_ok(), expect, "{role:?} {document}: {read:?}");
-                assert_eq!(is_valid(&schema, &document), expect, "{role:?} {document}");
+                let hint = "`samples` has a right and a wrong value for each `Shape`: do they suit this key?";
+                assert_eq!(read.is_ok(), expect, "the reader, {role:?}: {document}: {read:?}; {hint}");
+                assert_eq!(is_valid(&schema, &document), expect, "the schema, {role:?}: {document}; {hint}");
             };
             right.iter().for_each(|value| check(value, here));
             check(&wrong, false);
