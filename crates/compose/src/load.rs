@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use exeat_files::request::{Bounds, Declared, Files};
-use exeat_policy::file::{self, PathSpec, SandboxSection};
+use exeat_policy::file::{self, PathSpec, SandboxSection, UpstreamSection};
 use exeat_policy::{
-    Action, Cache, EffectKind, Home, HostPort, Limit, Limits, Lint, Mode, Note, OnExcess, Origin, Policy,
-    PolicyBuilder, Remark, Role, RuleError, RuleFault, TlsCheck, shell_word,
+    Action, Cache, EffectKind, EffectSet, Home, HostPort, Limit, Limits, Lint, Mode, Note, OnExcess, Origin,
+    Policy, PolicyBuilder, Remark, Role, RuleError, RuleFault, StoredPolicy, TlsCheck, shell_word,
 };
 use exeat_record::{Source, SourceRole, today};
 
@@ -110,28 +110,8 @@ pub fn compose<S: Services>(
     if args.via {
         via::refuse_flags(args)?;
     }
-    let ceilings = reading.ceilings(&args.ceiling, args.site)?;
-    let mut files = Vec::new();
-    let mut stored = Vec::new();
-    for path in &args.policy {
-        files.push(reading.policy(path, &mut stored)?);
-    }
-    if args.uses_project {
-        files.extend(reading.project(&args.policy, &ceilings)?);
-    }
-    let grants_any = args.rules.rules().iter().any(|rule| rule.action == Action::Allow);
-    let mut grants_are_named = !files.is_empty() || args.layers.is_some() || grants_any;
-    let set = reading.settings(&args.set)?;
-    let mut upstream_set = None;
-    if let Some(mut set) = set {
-        for LoadedFile { file, .. } in &mut files {
-            file.yield_to(&set.file);
-        }
-        upstream_set = set.file.upstream.take();
-        grants_are_named |=
-            !(set.file.rules.is_empty() && set.file.presets.is_empty() && set.file.host_ports.is_empty());
-        files.push(set);
-    }
+    let FilesRead { ceilings, files, stored, upstream_set, grants_are_named } =
+        read_files(args, &mut reading)?;
     if args.via {
         via::refuse_files(&files, &ceilings)?;
     }
@@ -155,13 +135,9 @@ pub fn compose<S: Services>(
     let whole = args.layers.clone().unwrap_or_default();
     let mut grants = if args.layers.is_some() { whole.grants } else { args.rules.clone() };
     // A key that is set on the command line applies to the rules there, too.
-    let is_set = |key: &str| {
-        let value = |set: &String| {
-            set.split_once('=').filter(|(set, _)| set.trim() == key).map(|(_, value)| value.trim() == "true")
-        };
-        args.set.iter().filter_map(value).next_back() == Some(true)
-    };
-    grants.allow_any(is_set("network.allow_any")).allow_shared_suffix(is_set("network.allow_shared_suffix"));
+    grants
+        .allow_any(is_set(args, "network.allow_any"))
+        .allow_shared_suffix(is_set(args, "network.allow_shared_suffix"));
     rules(args, &mut grants, &mut reading)?;
     let mut names: Vec<(String, Option<Origin>)> =
         args.preset.iter().map(|name| (name.clone(), None)).collect();
@@ -224,19 +200,8 @@ pub fn compose<S: Services>(
         reading.report_excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
-    let declared = match effects.as_ref().filter(|_| bounds_files) {
-        None => None,
-        Some(effects) => {
-            let place = |path: &PathSpec| {
-                machine.place(path, &machine.base).map_err(|error| place_error(INLINE, error))
-            };
-            Some(Declared {
-                read: effects.fs_read().map(place).collect::<Result<_, _>>()?,
-                write: effects.fs_write().map(place).collect::<Result<_, _>>()?,
-                narrow: said.on_excess == Some(OnExcess::Narrow),
-            })
-        }
-    };
+    let declared = effects.as_ref().filter(|_| bounds_files);
+    let declared = declared.map(|effects| declared_paths(effects, said.on_excess, machine)).transpose()?;
     let (missing, stage_only) = (said.missing(), said.stage_only());
     let Reading { sources, inspected, once, notes, doubts, redirected_by, .. } = reading;
     let (cache, home) = (args.cache.or(said.cache), args.home.or(said.home));
@@ -275,6 +240,68 @@ pub fn compose<S: Services>(
         redirected_by,
         missing,
         stage_only,
+    })
+}
+
+/// The policy files of a request.
+struct FilesRead {
+    ceilings: Vec<LoadedFile>,
+    /// The files that grant, and `--set` as the last one.
+    files: Vec<LoadedFile>,
+    /// The policies of records among them, with their names.
+    stored: Vec<(String, StoredPolicy)>,
+    /// The upstream proxy of `--set`.
+    upstream_set: Option<UpstreamSection>,
+    /// Whether a file, a setting or the caller's rules say what is granted, even if that is nothing.
+    grants_are_named: bool,
+}
+
+/// Reads the ceilings, then the policy files, then the project's file and `--set`.
+fn read_files(args: &PolicyRequest, reading: &mut Reading<'_>) -> Result<FilesRead, Fault> {
+    let ceilings = reading.ceilings(&args.ceiling, args.site)?;
+    let mut files = Vec::new();
+    let mut stored = Vec::new();
+    for path in &args.policy {
+        files.push(reading.policy(path, &mut stored)?);
+    }
+    if args.uses_project {
+        files.extend(reading.project(&args.policy, &ceilings)?);
+    }
+    let grants_any = args.rules.rules().iter().any(|rule| rule.action == Action::Allow);
+    let mut grants_are_named = !files.is_empty() || args.layers.is_some() || grants_any;
+    let mut upstream_set = None;
+    if let Some(mut set) = reading.settings(&args.set)? {
+        for LoadedFile { file, .. } in &mut files {
+            file.yield_to(&set.file);
+        }
+        upstream_set = set.file.upstream.take();
+        grants_are_named |=
+            !(set.file.rules.is_empty() && set.file.presets.is_empty() && set.file.host_ports.is_empty());
+        files.push(set);
+    }
+    Ok(FilesRead { ceilings, files, stored, upstream_set, grants_are_named })
+}
+
+/// Whether `--set` turns this key on.
+fn is_set(args: &PolicyRequest, key: &str) -> bool {
+    let value = |set: &String| {
+        set.split_once('=').filter(|(set, _)| set.trim() == key).map(|(_, value)| value.trim() == "true")
+    };
+    args.set.iter().filter_map(value).next_back() == Some(true)
+}
+
+/// Returns the paths that the effects declare, which bound what is granted.
+fn declared_paths(
+    effects: &EffectSet,
+    on_excess: Option<OnExcess>,
+    machine: &Machine,
+) -> Result<Declared, Fault> {
+    let place =
+        |path: &PathSpec| machine.place(path, &machine.base).map_err(|error| place_error(INLINE, error));
+    Ok(Declared {
+        read: effects.fs_read().map(place).collect::<Result<_, _>>()?,
+        write: effects.fs_write().map(place).collect::<Result<_, _>>()?,
+        narrow: on_excess == Some(OnExcess::Narrow),
     })
 }
 
