@@ -12,7 +12,7 @@ use std::{fs, io};
 use exeat_compose::FileState;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Limits, Policy};
-use exeat_proxy::{ConnectionSummary, Context, Entry, Listener, UpstreamProxy, serve};
+use exeat_proxy::{ConnectionSummary, Context, Entry, Listener, ServeReport, UpstreamProxy, serve};
 use exeat_record::ledger::Head;
 use exeat_record::place::{remove_empty, store_reloaded};
 use exeat_record::{
@@ -109,7 +109,24 @@ pub struct ProxyOutcome {
 /// # Errors
 /// Returns an error when it cannot listen, or cannot open or end the record.
 pub fn serve_alone(request: ProxyRequest) -> Result<ProxyOutcome, Error> {
-    let prepare = |what| move |source| Error::Prepare { what, source };
+    check_places(&request)?;
+    if let Some(proxy) = &request.upstream {
+        upstream::check_ceilings(&request.policy, proxy.target(), today())?;
+    }
+    check_audit_size(&request.limits.of_proxy())?;
+    survive_file_limit()?;
+    let room = raise_descriptor_limit().and_then(|_| descriptor_limit()).map(|(soft, _)| soft);
+    let room = room.map_err(prepare("the limit of open descriptors"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(prepare("the runtime"))?.block_on(serve_here(request, room))
+}
+
+fn prepare(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Prepare { what, source }
+}
+
+/// Refuses a place that other machines can reach, unless the caller accepts it.
+fn check_places(request: &ProxyRequest) -> Result<(), Error> {
     for place in [&request.listen].into_iter().chain(&request.listen_socks5) {
         if let Listen::Tcp(address) = place
             && !address.ip().is_loopback()
@@ -118,126 +135,177 @@ pub fn serve_alone(request: ProxyRequest) -> Result<ProxyOutcome, Error> {
             return Err(Error::ListenAnywhere(*address));
         }
     }
-    if let Some(proxy) = &request.upstream {
-        upstream::check_ceilings(&request.policy, proxy.target(), today())?;
-    }
-    let limits = request.limits.of_proxy();
-    check_audit_size(&limits)?;
-    survive_file_limit()?;
-    let room = raise_descriptor_limit().and_then(|_| descriptor_limit()).map(|(soft, _)| soft);
-    let room = room.map_err(prepare("the limit of open descriptors"))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(prepare("the runtime"))?.block_on(async {
-        let mut signals = Signals::ending().map_err(prepare("the signal handlers"))?;
-        // A place that is taken or a thread that cannot start must not leave a record, so both come first.
-        let (listener, mut shown, mut socket) = listen_on(&request.listen)?;
-        let socks5 = request.listen_socks5.as_ref().map(listen_on).transpose()?;
-        let (socks5, mut socks5_socket) = match socks5 {
-            None => (None, None),
-            Some((listener, place, socket)) => {
-                shown.push_str(&format!(", for SOCKS5 on {place}"));
-                (Some(listener), socket)
-            }
-        };
-        let mut reloader =
-            Reloader::start(request.load, request.inspected).map_err(prepare("the watch on the policy"))?;
-        let run = RunId::new();
-        let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
-        let place = Some(state_place(&request.host_env)?);
-        let start = RunStart {
-            version: env!("CARGO_PKG_VERSION").into(),
-            user: caller::user_name(),
-            machine: caller::machine_name(),
-            trace: caller::parse_trace(variable("TRACEPARENT")),
-            backend: Some("none".into()),
-            bridge: Some("proxy".into()),
-            gateway: Some("off".into()),
-            upstream: request.upstream.as_ref().map(ToString::to_string),
-            ..RunStart::default()
-        };
-        let record = Record {
-            audit: &request.audit,
-            sync: request.audit_sync,
-            signing: &request.signing,
-            place: place.as_ref(),
-            stage: request.stage,
-            policy: Some(&request.policy),
-        };
-        request.signing.make(place.as_ref())?.keep();
-        let OpenRecord { log, path: audit, ledger } = record.open(run)?;
-        let listed = begin(&log, ledger, start, &request.sources).inspect_err(|_| {
-            if let Some(record) = request.audit.in_default_place(audit.as_deref()) {
-                remove_empty(record);
-            }
-        })?;
+    Ok(())
+}
 
-        let context = Context::new(request.policy, log.clone(), run);
-        let context = context.with_limits(proxy_limits(&limits, room, false)).with_upstream(request.upstream);
-        let context = Arc::new(context);
-        let stop = CancellationToken::new();
-        let entries = [Some((listener, Entry::Http)), socks5.map(|listener| (listener, Entry::Socks5))];
-        let mut tasks = JoinSet::new();
-        for (listener, entry) in entries.into_iter().flatten() {
-            tasks.spawn(serve(listener, entry, Arc::clone(&context), stop.clone()));
+/// Listens, opens the record, serves, and ends the record. `room` is the number of descriptors.
+async fn serve_here(request: ProxyRequest, room: u64) -> Result<ProxyOutcome, Error> {
+    let signals = Signals::ending().map_err(prepare("the signal handlers"))?;
+    // A place that is taken or a thread that cannot start must not leave a record, so both come first.
+    let Listening { entries, shown, files } = Listening::open(&request)?;
+    let start = run_start(&request);
+    let reloader =
+        Reloader::start(request.load, request.inspected).map_err(prepare("the watch on the policy"))?;
+    let run = RunId::new();
+    let place = Some(state_place(&request.host_env)?);
+    let record = Record {
+        audit: &request.audit,
+        sync: request.audit_sync,
+        signing: &request.signing,
+        place: place.as_ref(),
+        stage: request.stage,
+        policy: Some(&request.policy),
+    };
+    request.signing.make(place.as_ref())?.keep();
+    let OpenRecord { log, path: audit, ledger } = record.open(run)?;
+    let listed = begin(&log, ledger, start, &request.sources).inspect_err(|_| {
+        if let Some(record) = request.audit.in_default_place(audit.as_deref()) {
+            remove_empty(record);
         }
+    })?;
+
+    let context = Context::new(request.policy, log.clone(), run);
+    let context =
+        context.with_limits(proxy_limits(&request.limits, room, false)).with_upstream(request.upstream);
+    let context = Arc::new(context);
+    let stop = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    for (listener, entry) in entries {
+        tasks.spawn(serve(listener, entry, Arc::clone(&context), stop.clone()));
+    }
+    (request.on_ready)(&shown, audit.as_deref());
+    let service = Service {
+        context: &context,
+        log: &log,
+        stop,
+        beside: request.audit.in_default_place(audit.as_deref()),
+        sync: request.audit_sync,
+        on_reload: &request.on_reload,
+    };
+    keep_record(&log, service.run(tasks, signals, reloader, files)).await;
+    let summary = context.summary();
+    if let Some(note) = turned_away_note(&summary) {
+        // The log itself stops the run if it cannot write, and the next line reports that.
+        let _ = log.write(Event::Note(note));
+    }
+    let end = RunEnd {
+        cause: Cause::Stopped,
+        exit: Some(0),
+        limit: None,
+        signal: None,
+        stopped_by: None,
+        connections: summary.connections,
+        dropped: 0,
+    };
+    log.write(Event::RunEnd(end)).map_err(Error::Log)?;
+    let (ledger, unlisted) = listed.end(&log, Cause::Stopped);
+    Ok(ProxyOutcome { summary, ledger, notes: unlisted.into_iter().collect() })
+}
+
+/// Describes the proxy for the first line of its record.
+fn run_start(request: &ProxyRequest) -> RunStart {
+    let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
+    RunStart {
+        version: env!("CARGO_PKG_VERSION").into(),
+        user: caller::user_name(),
+        machine: caller::machine_name(),
+        trace: caller::parse_trace(variable("TRACEPARENT")),
+        backend: Some("none".into()),
+        bridge: Some("proxy".into()),
+        gateway: Some("off".into()),
+        upstream: request.upstream.as_ref().map(ToString::to_string),
+        ..RunStart::default()
+    }
+}
+
+/// The open listeners.
+struct Listening {
+    /// The files of the sockets, which are dropped before the listeners.
+    files: Vec<SocketFile>,
+    entries: Vec<(Listener, Entry)>,
+    /// The places, for the user.
+    shown: String,
+}
+
+impl Listening {
+    fn open(request: &ProxyRequest) -> Result<Self, Error> {
+        let (listener, mut shown, file) = listen_on(&request.listen)?;
+        let mut listening = Self {
+            files: file.into_iter().collect(),
+            entries: vec![(listener, Entry::Http)],
+            shown: String::new(),
+        };
+        if let Some(place) = &request.listen_socks5 {
+            let (listener, place, file) = listen_on(place)?;
+            shown.push_str(&format!(", for SOCKS5 on {place}"));
+            listening.entries.push((listener, Entry::Socks5));
+            listening.files.extend(file);
+        }
+        listening.shown = shown;
+        Ok(listening)
+    }
+}
+
+/// A proxy that serves.
+struct Service<'a> {
+    context: &'a Context,
+    log: &'a Log,
+    stop: CancellationToken,
+    /// The record in the default place. Only there its policy is next to it.
+    beside: Option<&'a Path>,
+    sync: bool,
+    on_reload: &'a ReloadCallback,
+}
+
+impl Service<'_> {
+    /// Serves until a signal and the drain after it, and takes each new policy until the signal.
+    async fn run(
+        &self,
+        tasks: JoinSet<ServeReport>,
+        mut signals: Signals,
+        mut reloader: Reloader,
+        mut files: Vec<SocketFile>,
+    ) {
         let serving = tasks.join_all();
         tokio::pin!(serving);
-        (request.on_ready)(&shown, audit.as_deref());
-        // Only a record in the default place has its policy next to it.
-        let beside = request.audit.in_default_place(audit.as_deref());
-        let served = async {
-            loop {
-                let done = tokio::select! {
-                    signal = signals.next() => match signal {
-                        Signal::SIGHUP if reloader.ask() => continue,
-                        Signal::SIGHUP => Err("the thread that reads it has ended".to_owned()),
-                        _ => {
-                            if stop.is_cancelled() {
-                                context.cut(); // a second signal does not wait for the drain
-                            }
-                            // While the listeners are open: from here on the names are free for a successor.
-                            drop((socket.take(), socks5_socket.take()));
-                            stop.cancel();
-                            continue;
+        loop {
+            let done = tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::SIGHUP if reloader.ask() => continue,
+                    Signal::SIGHUP => Err("the thread that reads it has ended".to_owned()),
+                    _ => {
+                        if self.stop.is_cancelled() {
+                            self.context.cut(); // a second signal does not wait for the drain
                         }
-                    },
-                    done = reloader.next(), if !stop.is_cancelled() => done,
-                    report = &mut serving => {
-                        tracing::debug!(?report, "the proxy has stopped");
-                        break;
+                        // While the listeners are open: from here on the names are free for a successor.
+                        files.clear();
+                        self.stop.cancel();
+                        continue;
                     }
-                };
-                match done.and_then(|reloaded| adopt(reloaded, &context, &log, beside, request.audit_sync)) {
-                    Ok((digest, notes)) => (request.on_reload)(Ok((&digest, &notes))),
-                    Err(why) => {
-                        let mut note = RunNote::new(What::PolicyReload);
-                        note.error = Some(why.clone());
-                        // The log itself stops the run if it cannot write.
-                        let _ = log.write(Event::Note(note));
-                        (request.on_reload)(Err(&why));
-                    }
+                },
+                done = reloader.next(), if !self.stop.is_cancelled() => done,
+                report = &mut serving => {
+                    tracing::debug!(?report, "the proxy has stopped");
+                    break;
                 }
-            }
-        };
-        keep_record(&log, served).await;
-        let summary = context.summary();
-        if let Some(note) = turned_away_note(&summary) {
-            // The log itself stops the run if it cannot write, and the next line reports that.
-            let _ = log.write(Event::Note(note));
+            };
+            self.take_policy(done);
         }
-        let end = RunEnd {
-            cause: Cause::Stopped,
-            exit: Some(0),
-            limit: None,
-            signal: None,
-            stopped_by: None,
-            connections: summary.connections,
-            dropped: 0,
-        };
-        log.write(Event::RunEnd(end)).map_err(Error::Log)?;
-        let (ledger, unlisted) = listed.end(&log, Cause::Stopped);
-        Ok(ProxyOutcome { summary, ledger, notes: unlisted.into_iter().collect() })
-    })
+    }
+
+    /// Uses a policy that was read, or records why the old one stays. Tells the caller.
+    fn take_policy(&self, read: Result<Reloaded, String>) {
+        match read.and_then(|reloaded| adopt(reloaded, self.context, self.log, self.beside, self.sync)) {
+            Ok((digest, notes)) => (self.on_reload)(Ok((&digest, &notes))),
+            Err(why) => {
+                let mut note = RunNote::new(What::PolicyReload);
+                note.error = Some(why.clone());
+                // The log itself stops the run if it cannot write.
+                let _ = self.log.write(Event::Note(note));
+                (self.on_reload)(Err(&why));
+            }
+        }
+    }
 }
 
 /// Activates a policy: first records it, then uses it.
