@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use exeat_policy::{Limits, Span};
 use exeat_proxy::DeniedHost;
-use exeat_record::{Event, Log, RunNote, What};
+use exeat_record::{Event, Log, RunNote, StoppedBy, What};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Bridge, HostTree, Staging, Status};
+use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::Signal;
 use tokio::net::UnixStream;
@@ -29,7 +30,7 @@ use crate::output::{Copies, Meter};
 use crate::signals::{RunRequest, RunRequests, may_suspend};
 use crate::staged::Staged;
 use crate::stopping::{GRACE, GRACE_UNATTENDED, KILLING, Stopping};
-use crate::terminal::Terminal;
+use crate::terminal::{Copying, Terminal};
 
 /// The longest wait after a signal for a report of the start that may be under way.
 const STARTING: Duration = Duration::from_secs(1);
@@ -112,6 +113,45 @@ impl Sandbox {
         on_start: impl FnOnce() -> io::Result<()>,
         (run, refused): (&Run<'_>, &mut UnboundedReceiver<DeniedHost>),
     ) -> Result<SandboxEnd, Error> {
+        let (started, early) = self.start_stage(&handle, has_gateway, asks).await?;
+        let terminal = match started {
+            Ok(master) => self.attach_streams(master, &handle, on_start)?,
+            Err(exeat_sandbox::Error::Exec(errno)) => return Ok(not_executed(errno)),
+            Err(error) => return Err(Error::Sandbox(error)),
+        };
+        let grace = if self.is_attended { GRACE } else { GRACE_UNATTENDED };
+        let grace = limits.grace.map_or(grace, Span::get);
+        let mut course = Course {
+            stopping: Stopping::new(handle, grace, terminal),
+            timeout: limits.timeout.and_then(|limit| Instant::now().checked_add(limit.get())),
+            timed_out: false,
+            is_denied: false,
+            first: None,
+            stop: None,
+        };
+        if let Some((ask, signal)) = early {
+            course.first = Some((ask.requester(), signal, Instant::now()));
+            course.stopping.handle_request(ask);
+        }
+        let (status, uncovered) = self.follow(&mut course, asks, run, refused).await?;
+        let over = Instant::now();
+        course.stopping.note_end();
+        if self.copies.is_some() || course.stopping.terminal.is_some() {
+            self.finish_output(&mut course, asks).await;
+        }
+        if !course.timed_out && course.stop.is_none() {
+            course.stop = self.stops.try_recv().ok();
+        }
+        Ok(course.end(status, uncovered, over))
+    }
+
+    /// Sends "go", and waits until the stage has started or could not be. Also returns a request to end that came meanwhile.
+    async fn start_stage(
+        &mut self,
+        handle: &Handle,
+        has_gateway: bool,
+        asks: &mut RunRequests,
+    ) -> Result<(Result<Option<OwnedFd>, exeat_sandbox::Error>, Option<(RunRequest, Signal)>), Error> {
         // After a request during the setup the stage does not start.
         tokio::select! {
             biased;
@@ -119,144 +159,149 @@ impl Sandbox {
             () = std::future::ready(()) => {}
         }
         self.go.take().and_then(|go| go.send(has_gateway).ok()).ok_or(()).map_err(thread_ended)?;
-        let mut early = None;
-        let started = tokio::select! {
+        tokio::select! {
             // A started stage is not reported as stopped before its start.
             biased;
-            started = &mut self.started => started.map_err(thread_ended)?,
+            started = &mut self.started => Ok((started.map_err(thread_ended)?, None)),
             (ask, signal) = asks.ending() => match tokio::time::timeout(STARTING, &mut self.started).await {
                 // The stage had started, and the report was under way.
-                Ok(started) => {
-                    early = Some((ask, signal));
-                    started.map_err(thread_ended)?
-                }
+                Ok(started) => Ok((started.map_err(thread_ended)?, Some((ask, signal)))),
                 Err(_) => {
                     // The command may be on a file system that does not answer. The sandbox is gone, so it cannot report an error.
                     handle.kill();
-                    return Err(Error::stopped(ask, signal));
+                    Err(Error::stopped(ask, signal))
                 }
             },
-        };
-        let terminal = match started {
-            // The stage has the streams now.
-            Ok(master) => {
-                let copying = self.terminal.take().zip(master).map(|(terminal, master)| {
-                    terminal.copy(master, handle.clone(), self.meter.take(), may_suspend())
-                });
-                let ready = on_start().map_err(|source| ("the standard streams", source));
-                let ready =
-                    ready.and_then(|()| copying.transpose().map_err(|source| ("the terminal", source)));
-                match ready {
-                    Ok(copying) => copying,
-                    Err((what, source)) => {
-                        // The stage runs, but without this thread nobody would enforce its limits.
-                        handle.kill();
-                        return Err(Error::Prepare { what, source });
-                    }
-                }
-            }
-            Err(exeat_sandbox::Error::Exec(errno)) => {
-                let absent = errno as i32 == libc::ENOENT;
-                let ended = if absent { Ended::NotFound } else { Ended::NotExecutable };
-                return Ok(SandboxEnd {
-                    ended,
-                    why_not: Some(errno.desc()),
-                    signal: None,
-                    blind: None,
-                    untold: None,
-                    uncovered: Uncovered::default(),
-                });
-            }
-            Err(error) => return Err(Error::Sandbox(error)),
-        };
-        let mut timeout = limits.timeout.and_then(|limit| Instant::now().checked_add(limit.get()));
-        let grace = if self.is_attended { GRACE } else { GRACE_UNATTENDED };
-        let mut stopping = Stopping::new(handle, limits.grace.map_or(grace, Span::get), terminal);
-        let (mut timed_out, mut is_denied) = (false, false);
-        // The first request to end.
-        let mut first = None;
-        if let Some((ask, signal)) = early {
-            first = Some((ask.requester(), signal, Instant::now()));
-            stopping.handle_request(ask);
         }
-        let mut stop: Option<Stop> = None;
-        let (status, uncovered) = loop {
-            let deadline = stopping.deadline;
+    }
+
+    /// Gives the streams to a started stage, and copies between its terminal and the caller's if it has one of its own.
+    fn attach_streams(
+        &mut self,
+        master: Option<OwnedFd>,
+        handle: &Handle,
+        on_start: impl FnOnce() -> io::Result<()>,
+    ) -> Result<Option<Copying>, Error> {
+        // The stage has the streams now.
+        let copying = self.terminal.take().zip(master).map(|(terminal, master)| {
+            terminal.copy(master, handle.clone(), self.meter.take(), may_suspend())
+        });
+        let ready = on_start().map_err(|source| ("the standard streams", source));
+        let ready = ready.and_then(|()| copying.transpose().map_err(|source| ("the terminal", source)));
+        ready.map_err(|(what, source)| {
+            // The stage runs, but without this thread nobody would enforce its limits.
+            handle.kill();
+            Error::Prepare { what, source }
+        })
+    }
+
+    /// Handles requests, limits and refusals until the sandbox has ended.
+    async fn follow(
+        &mut self,
+        course: &mut Course,
+        asks: &mut RunRequests,
+        run: &Run<'_>,
+        refused: &mut UnboundedReceiver<DeniedHost>,
+    ) -> Result<(Status, Uncovered), Error> {
+        loop {
+            let (deadline, timeout) = (course.stopping.deadline, course.timeout);
             tokio::select! {
                 over = &mut self.status => {
                     let (status, uncovered) = over.map_err(thread_ended)?;
-                    break (status.map_err(Error::Sandbox)?, uncovered);
+                    return Ok((status.map_err(Error::Sandbox)?, uncovered));
                 }
                 ask = asks.next() => {
-                    first = first.or_else(|| Some((ask.requester(), ask.ending_signal()?, Instant::now())));
+                    let asked = || Some((ask.requester(), ask.ending_signal()?, Instant::now()));
+                    course.first = course.first.or_else(asked);
                     match ask {
-                        RunRequest::Suspend => stopping.suspend(false).await,
-                        ask => stopping.handle_request(ask),
+                        RunRequest::Suspend => course.stopping.suspend(false).await,
+                        ask => course.stopping.handle_request(ask),
                     }
                 }
-                () = stopping.suspend_typed() => stopping.suspend(true).await,
-                () = until(timeout), if stop.is_none() => {
-                    timeout = None;
+                () = course.stopping.suspend_typed() => course.stopping.suspend(true).await,
+                () = until(timeout), if course.stop.is_none() => {
+                    course.timeout = None;
                     // A stage that was asked to end is killed now, but still counts as stopped.
-                    timed_out = first.is_none() && !is_denied;
-                    stopping.signal(Signal::SIGTERM);
+                    course.timed_out = course.first.is_none() && !course.is_denied;
+                    course.stopping.signal(Signal::SIGTERM);
                 }
                 Some(denied) = refused.recv() => {
                     run.tell_of_storm(&denied);
-                    if run.on_denied == OnDenied::End && !is_denied && !timed_out && first.is_none() {
-                        is_denied = true;
-                        stopping.signal(Signal::SIGTERM);
+                    let is_ending = course.is_denied || course.timed_out || course.first.is_some();
+                    if run.on_denied == OnDenied::End && !is_ending {
+                        course.is_denied = true;
+                        course.stopping.signal(Signal::SIGTERM);
                     }
                 }
-                reached = self.stops.recv(), if !timed_out && stop.is_none() => {
-                    stop = reached;
-                    stopping.kill();
+                reached = self.stops.recv(), if !course.timed_out && course.stop.is_none() => {
+                    course.stop = reached;
+                    course.stopping.kill();
                 }
-                () = until(deadline), if deadline.is_some() => stopping.kill(),
+                () = until(deadline), if deadline.is_some() => course.stopping.kill(),
             }
-        };
-        let over = Instant::now();
-        stopping.note_end();
-        if self.copies.is_some() || stopping.terminal.is_some() {
-            // The rest of the stage's output goes to its reader without a time limit: without a pipe between them, the stage could not
-            // have ended before. After a stop or a signal the wait is short.
-            let by = stopping.deadline.map(|_| Instant::now() + KILLING);
-            loop {
-                let copied = async {
-                    if let Some(copies) = &self.copies {
-                        copies.finished().await;
-                    }
-                };
-                let shown = async {
-                    match &stopping.terminal {
-                        Some(terminal) => terminal.finished().await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    // The caller's terminal is restored first, because its keys may be needed during the rest.
-                    () = shown => drop(stopping.terminal.take()),
-                    () = copied, if stopping.terminal.is_none() => break,
-                    ask = asks.next() => match ask {
-                        RunRequest::Suspend => stopping.suspend(false).await,
-                        ask if ask.ending_signal().is_some() => break,
-                        ask => stopping.handle_request(ask),
-                    },
-                    () = until(by.or(timeout)) => {
-                        timed_out |= by.is_none();
-                        break;
-                    }
-                }
-            }
-            if let Some(copies) = &mut self.copies {
-                copies.cancel();
-            }
-            // Dropping it restores the caller's terminal.
-            drop(stopping.terminal.take());
         }
-        if !timed_out && stop.is_none() {
-            stop = self.stops.try_recv().ok();
+    }
+
+    /// Waits until the rest of the output has been copied, and then restores the caller's terminal.
+    ///
+    /// The rest goes to its reader without a time limit: without a pipe between them, the stage could not have ended before. After a stop
+    /// or a signal the wait is short.
+    async fn finish_output(&mut self, course: &mut Course, asks: &mut RunRequests) {
+        let stopping = &mut course.stopping;
+        let by = stopping.deadline.map(|_| Instant::now() + KILLING);
+        loop {
+            let copied = async {
+                if let Some(copies) = &self.copies {
+                    copies.finished().await;
+                }
+            };
+            let shown = async {
+                match &stopping.terminal {
+                    Some(terminal) => terminal.finished().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // The caller's terminal is restored first, because its keys may be needed during the rest.
+                () = shown => drop(stopping.terminal.take()),
+                () = copied, if stopping.terminal.is_none() => break,
+                ask = asks.next() => match ask {
+                    RunRequest::Suspend => stopping.suspend(false).await,
+                    ask if ask.ending_signal().is_some() => break,
+                    ask => stopping.handle_request(ask),
+                },
+                () = until(by.or(course.timeout)) => {
+                    course.timed_out |= by.is_none();
+                    break;
+                }
+            }
         }
+        if let Some(copies) = &mut self.copies {
+            copies.cancel();
+        }
+        // Dropping it restores the caller's terminal.
+        drop(stopping.terminal.take());
+    }
+}
+
+/// What happens to a stage until its end.
+struct Course {
+    stopping: Stopping,
+    /// The end of the run's time, until it has come.
+    timeout: Option<Instant>,
+    timed_out: bool,
+    /// Whether a refusal ends the run.
+    is_denied: bool,
+    /// The first request to end.
+    first: Option<(StoppedBy, Signal, Instant)>,
+    /// The limit that was reached.
+    stop: Option<Stop>,
+}
+
+impl Course {
+    /// Returns the end of the run, from the status of the sandbox that was over at this time.
+    fn end(self, status: Status, uncovered: Uncovered, over: Instant) -> SandboxEnd {
+        let Self { stopping, timed_out, is_denied, first, stop, .. } = self;
         let ended = match (&stop, first, status) {
             _ if uncovered.over.is_some() => Ended::Uncovered,
             _ if timed_out => Ended::Timeout,
@@ -274,15 +319,27 @@ impl Sandbox {
             (None, None, Status::Signal(libc::SIGINT)) if stopping.interrupted => Ended::Interrupted,
             (None, None, Status::Signal(signal)) => Ended::Signal(signal),
         };
-        let blind = stop.and_then(|stop| stop.blind);
-        Ok(SandboxEnd {
+        SandboxEnd {
             ended,
             why_not: None,
             signal: first.map(|(_, signal, _)| signal),
-            blind,
+            blind: stop.and_then(|stop| stop.blind),
             untold: stopping.not_passed_on,
             uncovered,
-        })
+        }
+    }
+}
+
+/// Returns the end of a run whose command could not be executed.
+fn not_executed(errno: Errno) -> SandboxEnd {
+    let is_absent = errno == Errno::ENOENT;
+    SandboxEnd {
+        ended: if is_absent { Ended::NotFound } else { Ended::NotExecutable },
+        why_not: Some(errno.desc()),
+        signal: None,
+        blind: None,
+        untold: None,
+        uncovered: Uncovered::default(),
     }
 }
 
