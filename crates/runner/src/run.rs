@@ -19,7 +19,7 @@ use exeat_contract::Go;
 use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::Obeyed;
-use exeat_files::quarantine::{FileId, Journal, Leftover, Missing, MissingName, Survey, Watch};
+use exeat_files::quarantine::{FileId, Journal, Keeper, Leftover, Missing, MissingName, Survey, Watch};
 use exeat_policy::Tty;
 use exeat_proxy::{
     ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
@@ -37,6 +37,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::cache::UsedCache;
 use crate::caller;
 use crate::cover::Covers;
 use crate::dirs::RunDir;
@@ -175,13 +176,7 @@ pub(crate) fn run_on(
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     // This comes first because some libraries panic if there are too few.
-    let soft = match within {
-        Within::Exeat(_) => raise_descriptor_limit(),
-        Within::Program { .. } => descriptor_limit().map(|(soft, _)| soft),
-    };
-    let hard = descriptor_limit().map(|(_, hard)| hard);
-    let (soft, hard) =
-        soft.and_then(|soft| Ok((soft, hard?))).map_err(prepare("the limit of open descriptors"))?;
+    let (soft, hard) = descriptor_limits(&within).map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(prepare("the runtime"))?;
     runtime.block_on(async {
@@ -254,18 +249,13 @@ pub(crate) fn run_on(
         drop((stubs, survey));
         let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
         let doubtful = mem::take(&mut lost.doubtful);
-        let remade = lost.remade.iter().chain(doubtful.iter().map(|(path, _)| path)).filter_map(|path| {
-            let (tree, name) = place_of(&plan, path)?;
-            let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
-            Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
-        });
-        let remade: Vec<_> = remade.collect();
+        let remade = lost.remade.iter().chain(doubtful.iter().map(|(path, _)| path));
+        let remade = watch_remade(&plan, &keeper, remade);
         if let Some(Err(why)) = journal.as_ref().map(Journal::begin_end) {
             tracing::warn!(%why, "another run may leave to this one what it does not see any more");
         }
         let looked_at = Arc::clone(&watches);
-        let look =
-            move |is_over: &dyn Fn() -> bool| move_aside(looked_at.iter().chain(&remade), is_over);
+        let look = move |is_over: &dyn Fn() -> bool| move_aside(looked_at.iter().chain(&remade), is_over);
         let signals = is_own.then(|| Signals::ending().ok()).flatten();
         let mut found = look_until_signal(signals, look).await;
         let cut = found.is_cut.then(|| CUT.to_owned());
@@ -273,14 +263,7 @@ pub(crate) fn run_on(
         if let Some(journal) = journal.filter(|_| !found.is_cut) {
             journal.remove();
         }
-        let cache_left = used_cache.and_then(|mut cache| cache.end().err()).map(|error| {
-            let place = plan.cache.as_deref().unwrap_or(Path::new("")).display();
-            format!("the package cache of the run is left at `{place}` ({error}); `exeat state prune --caches` deletes it")
-        });
-        let tmp_left = used_tmp.and_then(|mut tmp| tmp.end().err()).map(|error| {
-            let place = plan.tmp.as_deref().unwrap_or(Path::new("")).display();
-            format!("the temporary files of the run are left at `{place}` ({error})")
-        });
+        let dirs_left = end_dirs(&plan, used_cache, used_tmp);
         let settled = settlement_lines(interrupted, &mut found);
         for note in found.named.iter().map(quarantine_note).chain(quarantine_more_notes(&found)) {
             // The log itself stops the run if it cannot write, and a line below reports that.
@@ -289,8 +272,9 @@ pub(crate) fn run_on(
         // The record contains these since they were found.
         found.extend(mem::take(&mut lost.found));
         let told = quarantine_lines(&found).chain(quarantine_more_lines(&found));
-        let before = no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
-        let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(cache_left).chain(tmp_left).collect();
+        let before =
+            no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
+        let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(dirs_left).collect();
         for (words, line) in lost.lines() {
             let mut note = RunNote::new(What::Uncovered);
             note.error = Some(words);
@@ -340,12 +324,7 @@ pub(crate) fn run_on(
         if let Some(why) = blind {
             notes.push(format!("what the stage uses could not be measured any more: {why}"));
         }
-        let why_not = match how {
-            Ended::NotFound => Some("the sandbox has no such command, or not the interpreter that it names"),
-            Ended::NotExecutable => Some(why_not.unwrap_or("not executable")),
-            _ => None,
-        };
-        let why_not = why_not.map(|why| format!("cannot execute `{}`: {why}", command_name(&plan)));
+        let why_not = not_executed(&plan, how, why_not);
         if how == Ended::NotFound {
             notes.extend(plan.left_out.iter().cloned());
         }
@@ -370,6 +349,50 @@ pub(crate) fn run_on(
             signal,
         ))
     })
+}
+
+/// Returns the soft and the hard limit of open descriptors. exeat raises its own soft limit first.
+fn descriptor_limits(within: &Within) -> io::Result<(u64, u64)> {
+    let soft = match within {
+        Within::Exeat(_) => raise_descriptor_limit()?,
+        Within::Program { .. } => descriptor_limit()?.0,
+    };
+    Ok((soft, descriptor_limit()?.1))
+}
+
+/// Watches files of the host that replaced covered ones, so that the end of the run looks at them, too.
+fn watch_remade<'a>(plan: &Plan, keeper: &Keeper, paths: impl Iterator<Item = &'a PathBuf>) -> Vec<Watch> {
+    let watch = |path: &PathBuf| {
+        let (tree, name) = place_of(plan, path)?;
+        let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
+        Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
+    };
+    paths.filter_map(watch).collect()
+}
+
+/// Ends the use of the package cache and of the stage's `/tmp` on disk. Returns a line for each that is left.
+fn end_dirs(plan: &Plan, cache: Option<UsedCache>, tmp: Option<UsedCache>) -> Vec<String> {
+    let end = |used: Option<UsedCache>| used.and_then(|mut used| used.end().err());
+    let shown = |dir: &Option<PathBuf>| dir.as_deref().unwrap_or(Path::new("")).display().to_string();
+    let cache = end(cache).map(|error| {
+        let place = shown(&plan.cache);
+        format!("the package cache of the run is left at `{place}` ({error}); `exeat state prune --caches` deletes it")
+    });
+    let tmp = end(tmp).map(|error| {
+        let place = shown(&plan.tmp);
+        format!("the temporary files of the run are left at `{place}` ({error})")
+    });
+    cache.into_iter().chain(tmp).collect()
+}
+
+/// Returns why the command did not start, if that is how the run ended. `why_not` is the kernel's error.
+fn not_executed(plan: &Plan, how: Ended, why_not: Option<&str>) -> Option<String> {
+    let why = match how {
+        Ended::NotFound => "the sandbox has no such command, or not the interpreter that it names",
+        Ended::NotExecutable => why_not.unwrap_or("not executable"),
+        _ => return None,
+    };
+    Some(format!("cannot execute `{}`: {why}", command_name(plan)))
 }
 
 /// The process that a run is part of, and the permitted changes to it.
