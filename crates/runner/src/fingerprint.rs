@@ -95,24 +95,7 @@ impl Plan {
         if let Some(bwrap) = self.builder.bwrap() {
             it.path("executable", bwrap);
         }
-        // Every sandbox contains these, whatever its mounts: a build that restricts less has another fingerprint.
-        let bare = SandboxSpec {
-            mounts: Vec::new(),
-            bridge: self.bridge,
-            socks5: self.socks5,
-            identity: self.identity,
-            debuggable: self.debuggable,
-        };
-        for word in &Argv::new(&bare, FILTERS).options {
-            it.text("option", &word.to_string());
-        }
-        let filters = seccomp::base(self.debuggable).and_then(|base| Ok((base, seccomp::no_unix_sockets()?)));
-        // A stage does not start if its filters do not compile.
-        if let Ok((base, no_unix_sockets)) = filters {
-            for program in base.iter().chain([&no_unix_sockets]) {
-                it.bytes("filter", program);
-            }
-        }
+        it.every_sandbox(self);
         it.text("bridge", self.bridge.argument(self.socks5));
         it.text("tty", self.tty.as_str());
         it.text("transparent", self.transparent.as_str());
@@ -138,60 +121,10 @@ impl Plan {
         for mount in &self.mounts {
             it.mount(mount);
         }
-        // These are the trees with mapped users, and mounts whose source is not their path.
-        let trees: Vec<_> = self.staged.iter().flat_map(Staged::summaries).collect();
-        it.number("trees", length(trees.len()));
-        for TreeSummary { name, host, owner } in &trees {
-            let is_cache = self.cache.as_ref() == Some(host);
-            it.text("tree", name).path(
-                "host",
-                if is_cache { of_any_run(host) } else { Cow::Borrowed(host.as_path()) }.as_ref(),
-            );
-            if let Some((uid, gid)) = owner {
-                it.number("owner", (*uid).into()).number("group", (*gid).into());
-            }
-        }
-        for (number, source) in self.taken.iter().enumerate() {
-            if let Some(MountSource { name, below }) = source {
-                it.number("taken", length(number)).text("from", name).path("below", below);
-            }
-        }
+        it.trees(self);
         it.number("watched", length(self.missing.len()));
         for missing in &self.missing {
-            // The deeper directories belong to the contents of the tree, and names let through in them are in `fs`.
-            let Missing { tree, names, patterns, links, pointers, bare, repositories, held, .. } = missing;
-            it.path("tree", tree).number("names", length(names.len()));
-            for MissingName { name, obeyed } in names {
-                it.text("name", name).text("obeyed", &obeyed.to_string());
-            }
-            it.number("patterns", length(patterns.len()));
-            for Pattern { dir, name, known, obeyed } in patterns {
-                it.text("pattern", name).text("in", dir).text("obeyed", &obeyed.to_string());
-                it.number("known", length(known.len()));
-                for name in known {
-                    it.text("known", name);
-                }
-            }
-            it.number("links", length(links.len()));
-            for (name, target) in links {
-                it.text("link", name).path("to", target);
-            }
-            it.number("pointers", length(pointers.len()));
-            for name in pointers {
-                it.text("pointer", name);
-            }
-            it.number("bare", length(bare.len()));
-            for name in bare {
-                it.text("bare", name);
-            }
-            it.number("repositories", length(repositories.len()));
-            for name in repositories {
-                it.text("repository", name);
-            }
-            it.number("held", length(held.len()));
-            for dir in held {
-                it.path("held", &dir.0);
-            }
+            it.missing(missing);
         }
         it.path("starts in", &self.cwd);
         it.text("policy", self.policy.canonical_json());
@@ -285,6 +218,86 @@ impl Fields {
 
     fn memory(&mut self, at: &Path, size: u64, mode: u32) -> &mut Self {
         self.text("mount", "tmpfs").path("at", at).number("size", size).number("mode", u64::from(mode))
+    }
+
+    /// Adds what every sandbox contains, whatever its mounts: a build that restricts less has another fingerprint.
+    fn every_sandbox(&mut self, plan: &Plan) {
+        let bare = SandboxSpec {
+            mounts: Vec::new(),
+            bridge: plan.bridge,
+            socks5: plan.socks5,
+            identity: plan.identity,
+            debuggable: plan.debuggable,
+        };
+        for word in &Argv::new(&bare, FILTERS).options {
+            self.text("option", &word.to_string());
+        }
+        let filters = seccomp::base(plan.debuggable).and_then(|base| Ok((base, seccomp::no_unix_sockets()?)));
+        // A stage does not start if its filters do not compile.
+        if let Ok((base, no_unix_sockets)) = filters {
+            for program in base.iter().chain([&no_unix_sockets]) {
+                self.bytes("filter", program);
+            }
+        }
+    }
+
+    /// Adds the trees with mapped users, and mounts whose source is not their path.
+    fn trees(&mut self, plan: &Plan) {
+        let trees: Vec<_> = plan.staged.iter().flat_map(Staged::summaries).collect();
+        self.number("trees", length(trees.len()));
+        for TreeSummary { name, host, owner } in &trees {
+            let is_cache = plan.cache.as_ref() == Some(host);
+            self.text("tree", name).path(
+                "host",
+                if is_cache { of_any_run(host) } else { Cow::Borrowed(host.as_path()) }.as_ref(),
+            );
+            if let Some((uid, gid)) = owner {
+                self.number("owner", (*uid).into()).number("group", (*gid).into());
+            }
+        }
+        for (number, source) in plan.taken.iter().enumerate() {
+            if let Some(MountSource { name, below }) = source {
+                self.number("taken", length(number)).text("from", name).path("below", below);
+            }
+        }
+    }
+
+    /// Adds the protected names of a tree that do not exist yet.
+    fn missing(&mut self, missing: &Missing) {
+        // The deeper directories belong to the contents of the tree, and names let through in them are in `fs`.
+        let Missing { tree, names, patterns, links, pointers, bare, repositories, held, .. } = missing;
+        self.path("tree", tree).number("names", length(names.len()));
+        for MissingName { name, obeyed } in names {
+            self.text("name", name).text("obeyed", &obeyed.to_string());
+        }
+        self.number("patterns", length(patterns.len()));
+        for Pattern { dir, name, known, obeyed } in patterns {
+            self.text("pattern", name).text("in", dir).text("obeyed", &obeyed.to_string());
+            self.number("known", length(known.len()));
+            for name in known {
+                self.text("known", name);
+            }
+        }
+        self.number("links", length(links.len()));
+        for (name, target) in links {
+            self.text("link", name).path("to", target);
+        }
+        self.number("pointers", length(pointers.len()));
+        for name in pointers {
+            self.text("pointer", name);
+        }
+        self.number("bare", length(bare.len()));
+        for name in bare {
+            self.text("bare", name);
+        }
+        self.number("repositories", length(repositories.len()));
+        for name in repositories {
+            self.text("repository", name);
+        }
+        self.number("held", length(held.len()));
+        for dir in held {
+            self.path("held", &dir.0);
+        }
     }
 
     fn limits(&mut self, plan: &Plan) -> &mut Self {
