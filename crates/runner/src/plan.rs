@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
 use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
-use exeat_files::names::{future_path, joined, true_name};
+use exeat_files::names::joined;
 use exeat_files::permissions::Ids;
 use exeat_files::quarantine::{Missing, Settlement};
 use exeat_files::request::WorkDir;
@@ -41,6 +39,10 @@ use crate::staged::{MountSource, Staged, TreeFault};
 use crate::uids::Own;
 use crate::{environment, host_ports, limits, remedy, upstream, via};
 use exeat_files::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
+
+mod own_files;
+
+use own_files::Reach;
 
 /// The plan of one run.
 #[derive(Debug)]
@@ -197,45 +199,9 @@ pub(crate) fn plan_with(
         ));
     }
     notes.extend(core_dump_note());
-    match (&mut request.audit, &place) {
-        (AuditTo::Default, None) => {}
-        (AuditTo::Default, Some(place)) => {
-            check_outside(&place.dir().join("record"), &built.writable).map_err(|error| match error {
-                Error::RecordInside { tree, .. } => {
-                    Error::RecordsInside { dir: place.dir().to_path_buf(), tree }
-                }
-                error => error,
-            })?;
-        }
-        (AuditTo::File(record), _) => {
-            let what = PathUse::Record;
-            *record = links
-                .place(&cwd.join(&*record))
-                .map_err(|error| FileFault::from_walk(what, record, error))?;
-            check_outside(record, &built.writable)?;
-            // Nobody can have a file open that does not exist yet.
-            if let Ok(meta) = fs::metadata(&record) {
-                check_not_stream(record, &meta, streams)?;
-            }
-        }
-        (AuditTo::Fd(fd), _) => check_descriptor_outside(fd.as_fd(), &built.writable, streams)?,
-    }
-    if let Some(key) = request.signing.path(place.as_ref()) {
-        check_outside(&key, &built.writable).map_err(|error| match error {
-            Error::RecordInside { record: key, tree } => Error::KeyInside { key, tree },
-            other => other,
-        })?;
-    }
-    // The stage must not write beside the user's own key, whatever signs this run: it could replace the key of the next run and the one
-    // that verifies it.
-    if let Some(place) = &place
-        && let Some(beside) = place.key_path().parent()
-    {
-        let beside = true_name(beside).unwrap_or_else(|_| future_path(beside));
-        if let Some(tree) = built.writable.iter().find(|tree| tree.starts_with(&beside)) {
-            return Err(Error::KeyInside { key: place.key_path(), tree: tree.clone() });
-        }
-    }
+    let reach = Reach { writable: &built.writable, streams };
+    own_files::check_record(&mut request.audit, place.as_ref(), &reach, |record| links.place(&cwd.join(record)))?;
+    own_files::check_keys(&request.signing, place.as_ref(), &reach)?;
     let hardening = request.hardening;
     let is_bounded = !request.files.bounds.is_empty();
     let unix_sockets =
@@ -246,17 +212,10 @@ pub(crate) fn plan_with(
     };
     can_harden(hardening)?;
     let via = match &request.via {
-        Some(_) if !request.host_ports.is_empty() => return Err(Error::ViaAnd("a port of this machine")),
-        Some(_) if !request.policy.rules().is_empty() => return Err(Error::ViaAnd("a policy")),
-        Some(_) if request.socks5 => return Err(Error::ViaAnd("SOCKS5")),
-        Some(_) if request.upstream.is_some() => return Err(Error::ViaAnd("an upstream proxy")),
-        Some(_) if request.transparent == Transparent::On => {
-            return Err(Error::ViaAnd("the transparent gateway"));
+        Some(socket) => {
+            check_other_proxy(&request)?;
+            Some(via::find(&cwd.join(socket), &links, &built.writable)?)
         }
-        Some(_) if request.limits.connections_per_host.is_some() => {
-            return Err(Error::ViaAnd("a limit of connections to one host"));
-        }
-        Some(socket) => Some(via::find(&cwd.join(socket), &links, &built.writable)?),
         None => None,
     };
     if let Some(proxy) = &request.upstream {
@@ -338,6 +297,23 @@ pub(crate) fn plan_with(
         return Err(Error::TooMany { words, most: BWRAP_WORDS });
     }
     Ok(plan)
+}
+
+/// Refuses what a run that goes through another proxy cannot have.
+fn check_other_proxy(request: &Request) -> Result<(), Error> {
+    for (is_asked, what) in [
+        (!request.host_ports.is_empty(), "a port of this machine"),
+        (!request.policy.rules().is_empty(), "a policy"),
+        (request.socks5, "SOCKS5"),
+        (request.upstream.is_some(), "an upstream proxy"),
+        (request.transparent == Transparent::On, "the transparent gateway"),
+        (request.limits.connections_per_host.is_some(), "a limit of connections to one host"),
+    ] {
+        if is_asked {
+            return Err(Error::ViaAnd(what));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the step of the sandbox for a mount; `dir` is the staging directory, which holds its tree if that has a source.
@@ -736,50 +712,6 @@ fn can_harden(Hardening { loopback, debuggable, .. }: Hardening) -> Result<(), E
 
 /// The paths of the caller's standard streams, which the stage gets.
 const STREAMS: [&str; 3] = ["/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2"];
-
-/// Refuses a record that the stage could write or replace.
-fn check_outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
-    // The real path counts, because `/proc/self/cwd` names a tree, too.
-    let resolved = true_name(record).unwrap_or_else(|_| future_path(record));
-    // Devices and descriptors of pipes are not replaceable files, but /dev/shm contains such files.
-    let device =
-        (resolved.starts_with("/dev") && !resolved.starts_with("/dev/shm")) || resolved.starts_with("/proc");
-    match writable.iter().find(|tree| resolved.starts_with(tree)) {
-        Some(tree) if !device => {
-            Err(Error::RecordInside { record: record.to_path_buf(), tree: tree.clone() })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Refuses an open record that the stage could write. Pipes, sockets and terminals have no path.
-fn check_descriptor_outside(
-    record: BorrowedFd<'_>,
-    writable: &[PathBuf],
-    streams: &[&str],
-) -> Result<(), Error> {
-    let link = PathBuf::from(format!("/proc/self/fd/{}", record.as_raw_fd()));
-    let unreadable = |source| FileFault::Path { what: PathUse::Record, path: link.clone(), source };
-    let meta = fs::metadata(&link).map_err(unreadable)?;
-    if !meta.is_file() {
-        return Ok(());
-    }
-    check_not_stream(&link, &meta, streams)?;
-    check_outside(&fs::read_link(&link).map_err(unreadable)?, writable)
-}
-
-/// Refuses a record that is also a stream of the stage, which would write to it.
-fn check_not_stream(record: &Path, meta: &fs::Metadata, streams: &[&str]) -> Result<(), Error> {
-    let is_record = |stream: &&&str| {
-        fs::metadata(stream).is_ok_and(|other| (other.dev(), other.ino()) == (meta.dev(), meta.ino()))
-    };
-    match streams.iter().find(is_record) {
-        Some(stream) if meta.is_file() => {
-            Err(Error::RecordInside { record: record.to_path_buf(), tree: stream.into() })
-        }
-        _ => Ok(()),
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,8 @@
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::symlink;
 
+use super::own_files::{check_descriptor_outside, check_not_stream, check_outside};
 use super::*;
 
 /// A writable tree in a separate directory.
