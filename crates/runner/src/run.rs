@@ -18,8 +18,7 @@ use std::{fmt, mem};
 use exeat_contract::Go;
 use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
 use exeat_files::names::id_of_plain;
-use exeat_files::protected::Obeyed;
-use exeat_files::quarantine::{FileId, Journal, Keeper, Leftover, Missing, MissingName, Survey, Watch};
+use exeat_files::quarantine::{FileId, Journal, Leftover, Survey, Watch};
 use exeat_policy::Tty;
 use exeat_proxy::{
     ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
@@ -37,7 +36,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::UsedCache;
 use crate::caller;
 use crate::cover::Covers;
 use crate::dirs::RunDir;
@@ -62,10 +60,10 @@ pub(crate) mod sandbox;
 pub(crate) mod streams;
 
 use outcome::SandboxEnd;
-use outcome::{Done, OtherProxy, Outcome, unseen_line, with_leftovers};
+use outcome::{Done, OtherProxy, Outcome, end_dirs, not_executed, unseen_line, with_leftovers};
 use protected::{
-    CUT, hold_stubs, journal, keeper, look_until_signal, move_aside, place_of, put_back, quarantine_lines,
-    quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines,
+    CUT, hold_stubs, journal, keeper, look_until_signal, move_aside, put_back, quarantine_lines,
+    quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines, watch_remade,
 };
 use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
 use sandbox::{Offered, Sandbox, Thread, staging, watch_relay};
@@ -360,41 +358,6 @@ fn descriptor_limits(within: &Within) -> io::Result<(u64, u64)> {
     Ok((soft, descriptor_limit()?.1))
 }
 
-/// Watches files of the host that replaced covered ones, so that the end of the run looks at them, too.
-fn watch_remade<'a>(plan: &Plan, keeper: &Keeper, paths: impl Iterator<Item = &'a PathBuf>) -> Vec<Watch> {
-    let watch = |path: &PathBuf| {
-        let (tree, name) = place_of(plan, path)?;
-        let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
-        Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
-    };
-    paths.filter_map(watch).collect()
-}
-
-/// Ends the use of the package cache and of the stage's `/tmp` on disk. Returns a line for each that is left.
-fn end_dirs(plan: &Plan, cache: Option<UsedCache>, tmp: Option<UsedCache>) -> Vec<String> {
-    let end = |used: Option<UsedCache>| used.and_then(|mut used| used.end().err());
-    let shown = |dir: &Option<PathBuf>| dir.as_deref().unwrap_or(Path::new("")).display().to_string();
-    let cache = end(cache).map(|error| {
-        let place = shown(&plan.cache);
-        format!("the package cache of the run is left at `{place}` ({error}); `exeat state prune --caches` deletes it")
-    });
-    let tmp = end(tmp).map(|error| {
-        let place = shown(&plan.tmp);
-        format!("the temporary files of the run are left at `{place}` ({error})")
-    });
-    cache.into_iter().chain(tmp).collect()
-}
-
-/// Returns why the command did not start, if that is how the run ended. `why_not` is the kernel's error.
-fn not_executed(plan: &Plan, how: Ended, why_not: Option<&str>) -> Option<String> {
-    let why = match how {
-        Ended::NotFound => "the sandbox has no such command, or not the interpreter that it names",
-        Ended::NotExecutable => why_not.unwrap_or("not executable"),
-        _ => return None,
-    };
-    Some(format!("cannot execute `{}`: {why}", command_name(plan)))
-}
-
 /// The process that a run is part of, and the permitted changes to it.
 pub(crate) enum Within {
     /// exeat itself: the run handles its signals, and raises its limit of descriptors.
@@ -408,10 +371,6 @@ pub(crate) enum Within {
         /// Receives a message when the stage has started.
         started: Sender<()>,
     },
-}
-
-fn command_name(plan: &Plan) -> String {
-    plan.command.first().map(|name| exeat_record::escape(name.as_bytes(), 256)).unwrap_or_default()
 }
 
 /// The server of the stage's connections.

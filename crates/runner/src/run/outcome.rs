@@ -1,6 +1,7 @@
 //! Describes the outcome of a run.
 
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exeat_files::quarantine::Leftovers;
@@ -10,6 +11,7 @@ use exeat_record::ledger::Head;
 use exeat_record::{RunId, Sealed};
 use nix::sys::signal::Signal;
 
+use crate::cache::UsedCache;
 use crate::cover::Uncovered;
 use crate::ended::Ended;
 use crate::error::{Error, RunLost};
@@ -111,4 +113,33 @@ pub(super) struct SandboxEnd {
     pub(super) untold: Option<String>,
     /// The covers that the host removed.
     pub(super) uncovered: Uncovered,
+}
+
+/// Ends the use of the package cache and of the stage's `/tmp` on disk. Returns a line for each that is left.
+pub(super) fn end_dirs(plan: &Plan, cache: Option<UsedCache>, tmp: Option<UsedCache>) -> Vec<String> {
+    let end = |used: Option<UsedCache>| used.and_then(|mut used| used.end().err());
+    let shown = |dir: &Option<PathBuf>| dir.as_deref().unwrap_or(Path::new("")).display().to_string();
+    let cache = end(cache).map(|error| {
+        let place = shown(&plan.cache);
+        format!("the package cache of the run is left at `{place}` ({error}); `exeat state prune --caches` deletes it")
+    });
+    let tmp = end(tmp).map(|error| {
+        let place = shown(&plan.tmp);
+        format!("the temporary files of the run are left at `{place}` ({error})")
+    });
+    cache.into_iter().chain(tmp).collect()
+}
+
+/// Returns why the command did not start, if that is how the run ended. `why_not` is the kernel's error.
+pub(super) fn not_executed(plan: &Plan, how: Ended, why_not: Option<&str>) -> Option<String> {
+    let why = match how {
+        Ended::NotFound => "the sandbox has no such command, or not the interpreter that it names",
+        Ended::NotExecutable => why_not.unwrap_or("not executable"),
+        _ => return None,
+    };
+    Some(format!("cannot execute `{}`: {why}", command_name(plan)))
+}
+
+fn command_name(plan: &Plan) -> String {
+    plan.command.first().map(|name| exeat_record::escape(name.as_bytes(), 256)).unwrap_or_default()
 }

@@ -11,10 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use exeat_files::layout::Mount;
-use exeat_files::protected::let_through;
+use exeat_files::protected::{Obeyed, let_through};
 use exeat_files::quarantine::{
-    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Settlement, Watch, finish_until,
-    settle_interrupted,
+    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Missing, MissingName, Settlement, Watch,
+    finish_until, settle_interrupted,
 };
 use exeat_files::request::{Files, WorkDir};
 use exeat_files::stubs::Stub;
@@ -103,10 +103,24 @@ fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
 }
 
 /// Returns the writable tree that contains a path, and the path below it.
-pub(super) fn place_of(plan: &Plan, path: &Path) -> Option<(PathBuf, String)> {
+fn place_of(plan: &Plan, path: &Path) -> Option<(PathBuf, String)> {
     let mut trees = plan.missing.iter().map(|missing| missing.tree.as_path());
     let tree = trees.rfind(|tree| path.starts_with(tree)).or_else(|| path.parent())?;
     Some((tree.to_path_buf(), path.strip_prefix(tree).ok()?.to_str()?.to_owned()))
+}
+
+/// Watches files of the host that replaced covered ones, so that the end of the run looks at them, too.
+pub(super) fn watch_remade<'a>(
+    plan: &Plan,
+    keeper: &Keeper,
+    paths: impl Iterator<Item = &'a PathBuf>,
+) -> Vec<Watch> {
+    let watch = |path: &PathBuf| {
+        let (tree, name) = place_of(plan, path)?;
+        let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
+        Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
+    };
+    paths.filter_map(watch).collect()
 }
 
 /// Returns the keeper, which moves aside what this run's stage makes under protected names.
