@@ -194,14 +194,15 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// Denies a target for a reason that has no `Denial`.
+    /// Denies a target for a reason that has no `Denial`. `said` goes into the record and the summary; `refusal` determines what the
+    /// client reads.
     async fn deny(
         &mut self,
         target: &Target,
         rule: Option<&RuleRef>,
         reason: Reason,
         said: String,
-        told: fn(Target) -> Refusal,
+        refusal: fn(Target) -> Refusal,
     ) -> Refusal {
         self.target = Some(target.clone());
         let mut decision = self.new_decision(Verdict::Deny, reason);
@@ -213,7 +214,7 @@ impl<'a> Record<'a> {
         let who = self.lookup.process();
         self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, None, who));
         self.deny_inside(target, reason, None);
-        told(target.clone())
+        refusal(target.clone())
     }
 
     /// Refuses a connection because the record is full.
