@@ -200,7 +200,8 @@ pub(crate) fn plan_with(
     }
     notes.extend(core_dump_note());
     let reach = Reach { writable: &built.writable, streams };
-    own_files::check_record(&mut request.audit, place.as_ref(), &reach, |record| links.place(&cwd.join(record)))?;
+    let placed = |record: &Path| links.place(&cwd.join(record));
+    own_files::check_record(&mut request.audit, place.as_ref(), &reach, placed)?;
     own_files::check_keys(&request.signing, place.as_ref(), &reach)?;
     let hardening = request.hardening;
     let is_bounded = !request.files.bounds.is_empty();
