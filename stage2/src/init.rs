@@ -3,6 +3,8 @@
 //! The host side has made the namespaces (clone(2)) and written the maps of users and groups. This process has every capability in its
 //! user namespace until the file tree stands, and none from then on.
 
+use alloc::vec::Vec;
+
 use exeat_contract::{BUILD_WORD, Construction, Message, NOBODY, Step};
 
 use crate::control::Control;
@@ -43,12 +45,13 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
     match sys::fork().during(Step::StartStage)? {
         None => {
             sys::set_umask(umask);
-            if let Some(held) = construction.held {
-                drop(sys::take_inherited(held));
+            // Only pid 1 may keep these.
+            for number in [Some(construction.lifeline), construction.held].into_iter().flatten() {
+                drop(sys::take_inherited(number));
             }
             Ok(construction)
         }
-        Some(stage) => stay(&stage, construction.held),
+        Some(stage) => stay(&stage, construction.lifeline, construction.held),
     }
 }
 
@@ -66,15 +69,22 @@ fn make_tree(control: &Control, construction: &Construction) -> Result<(), Failu
     tree.enter().during(Step::LeaveHost)
 }
 
-/// Reaps what the kernel hands to pid 1, until the stage has ended or exeat has. Every other process of the sandbox ends then.
-fn stay(stage: &Pid, held: Option<i32>) -> ! {
-    if sys::close_all_except(held.as_slice()).is_err() {
-        end(1);
-    }
+/// Reaps what the kernel hands to pid 1, until the stage has ended, the host side is gone or asks for the end. Every other process of
+/// the sandbox ends then.
+fn stay(stage: &Pid, lifeline: i32, held: Option<i32>) -> ! {
+    /// A shell's exit code for a process that SIGKILL ended.
+    const KILLED: u8 = 128 + 9;
+    let kept = [Some(lifeline), held];
+    let kept: Vec<i32> = kept.into_iter().flatten().collect();
+    let ready = sys::close_all_except(&kept).and_then(|()| {
+        Ok((sys::take_inherited(lifeline)?, sys::signal_descriptor([sys::SIGCHLD, sys::SIGTERM])?))
+    });
+    let Ok((lifeline, signals)) = ready else { end(KILLED) };
     loop {
-        if sys::wait_for_signal([sys::SIGCHLD, sys::SIGTERM]) == sys::SIGTERM {
-            // Only the parent's death sends it, or a process of the sandbox, which thereby ends itself.
-            end(128 + 15);
+        let Ok([is_over, has_come]) = sys::wait_for_input([&lifeline, &signals]) else { end(KILLED) };
+        // The kernel sends SIGTERM when the parent has ended. A process of the sandbox that sends it ends itself.
+        if is_over || (has_come && sys::take_signal(&signals) != Ok(sys::SIGCHLD)) {
+            end(KILLED);
         }
         loop {
             match sys::reap(false) {

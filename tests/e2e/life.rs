@@ -230,7 +230,7 @@ fn refused_signals(cx: &Cx) {
     let done = live.wait();
     done.exits(137)
         .prints("ready\n")
-        .says("SIGTERM could not be passed on to the stage: Operation not permitted");
+        .says("SIGTERM could not be passed on to the stage: operation not permitted");
     assert!(done.took < Duration::from_secs(15), "{done:?}");
     done.record();
 }

@@ -16,6 +16,8 @@ pub struct Construction {
     pub filters: Vec<Vec<u8>>,
     /// Whether to switch to the stage's user. Otherwise the process has that user already.
     pub becomes_user: bool,
+    /// The number of the descriptor of a socket. The sandbox ends at its end of file: the host side is gone, or asks for the end.
+    pub lifeline: i32,
     /// The number of a descriptor to keep open until the sandbox has no process left.
     pub held: Option<i32>,
     /// The bridge to make.
@@ -99,6 +101,7 @@ pub enum MountStep {
 impl Construction {
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> Option<()> {
         out.push(u8::from(self.becomes_user));
+        out.extend(self.lifeline.to_le_bytes());
         out.extend(self.held.unwrap_or(-1).to_le_bytes());
         put(out, self.bridge.argument(self.socks5).as_bytes())?;
         put_list(out, &self.filters)?;
@@ -114,6 +117,7 @@ impl Construction {
 
     pub(crate) fn take(rest: &mut &[u8]) -> Option<Self> {
         let becomes_user = take_flag(rest)?;
+        let lifeline = i32::from_le_bytes(take_array(rest)?);
         let held = i32::from_le_bytes(take_array(rest)?);
         let held = (held >= 0).then_some(held);
         let (bridge, socks5) = BridgeKind::from_argument(&take_bytes(rest)?)?;
@@ -125,7 +129,7 @@ impl Construction {
         let staged = Staged { dir, trees: trees.collect::<Option<_>>()? };
         let count = u32::from_le_bytes(take_array(rest)?);
         let mounts = (0..count).map(|_| MountStep::take(rest)).collect::<Option<_>>()?;
-        Some(Self { staged, mounts, filters, becomes_user, held, bridge, socks5 })
+        Some(Self { staged, mounts, filters, becomes_user, lifeline, held, bridge, socks5 })
     }
 }
 
@@ -193,11 +197,9 @@ impl MountStep {
     fn take(rest: &mut &[u8]) -> Option<Self> {
         let [tag] = take_array(rest)?;
         Some(match tag {
-            BIND => Self::Bind {
-                is_writable: take_flag(rest)?,
-                source: take_bytes(rest)?,
-                at: take_bytes(rest)?,
-            },
+            BIND => {
+                Self::Bind { is_writable: take_flag(rest)?, source: take_bytes(rest)?, at: take_bytes(rest)? }
+            }
             TMPFS => Self::Tmpfs {
                 size: u64::from_le_bytes(take_array(rest)?),
                 mode: u32::from_le_bytes(take_array(rest)?),
@@ -247,6 +249,7 @@ pub(crate) fn sample() -> Construction {
         ],
         filters: alloc::vec![alloc::vec![1; 8], Vec::new()],
         becomes_user: true,
+        lifeline: 6,
         held: Some(7),
         bridge: BridgeKind::Relay,
         socks5: true,

@@ -16,7 +16,6 @@ pub const MAX_FRAME: usize = 8 << 20;
 
 /// A message in either direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "a run has one of each")]
 pub enum Message {
     /// stage2 is ready: the bridge exists and nothing untrusted has run.
     Hello(Hello),

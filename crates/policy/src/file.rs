@@ -11,7 +11,9 @@ use crate::host_port::HostPort;
 use crate::limits::Limits;
 use crate::policy::PolicyBuilder;
 use crate::rule::Origin;
-use crate::sandbox::{BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{
+    BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets,
+};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, UpstreamUrl};
 

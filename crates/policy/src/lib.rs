@@ -73,7 +73,9 @@ pub use policy::{
 pub use port::{Port, PortError, PortSet};
 pub use reason::{Reason, RuleEffect, Verdict, WordError};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
-pub use sandbox::{BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
+pub use sandbox::{
+    BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets,
+};
 pub use stored::{MAX_STORED_BYTES, StoredError, StoredPolicy};
 pub use suffix::platform_of;
 pub use target::{Host, Target, TargetError};

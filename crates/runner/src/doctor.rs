@@ -11,7 +11,7 @@ pub use exeat_sandbox::doctor::{NOTHING_RUNS, StepFinding, StepOutcome};
 use exeat_sandbox::{Builder, Enforced, Identity, RefusingLayer, is_nested};
 use nix::unistd::{AccessFlags, access};
 
-use crate::backend::build_sandbox;
+use crate::backend::check::build_sandbox;
 use crate::dirs;
 use crate::error::{Error, chain};
 use crate::identity::StageUser;

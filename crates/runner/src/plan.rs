@@ -23,7 +23,9 @@ use exeat_record::place::RecordDir;
 use exeat_record::{Source, today};
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::spec::Bytes;
-use exeat_sandbox::{Builder, Enforced, Enforcement, Identity, Mount as Step, SandboxSpec, seccomp, shell_word};
+use exeat_sandbox::{
+    Builder, Enforced, Enforcement, Identity, Mount as Step, SandboxSpec, seccomp, shell_word,
+};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use serde_json::json;

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use exeat_compose::{Composed, EnvRule, Fault, Machine, NextHop};
 use exeat_files::request::Files;
 use exeat_policy::file::SandboxSection;
-use exeat_policy::{BackendName, Bridge, HostPort, Limits, Loopback, Nested, Policy, Transparent, Tty, UnixSockets};
+use exeat_policy::{
+    BackendName, Bridge, HostPort, Limits, Loopback, Nested, Policy, Transparent, Tty, UnixSockets,
+};
 use exeat_proxy::UpstreamProxy;
 use exeat_record::Source;
 
@@ -92,8 +94,17 @@ impl Request {
             Ok::<_, Fault>(UpstreamProxy::new(hop.url().clone(), hop.bypass(), credentials))
         };
         let upstream = composed.next_hop.as_ref().map(open).transpose()?;
-        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, backend, .. } =
-            composed.sandbox;
+        let SandboxSection {
+            bridge,
+            loopback,
+            unix_sockets,
+            transparent,
+            debuggable,
+            tty,
+            nested,
+            backend,
+            ..
+        } = composed.sandbox;
         Ok(Self {
             cwd: machine.cwd,
             policy: composed.policy,

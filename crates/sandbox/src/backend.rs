@@ -188,8 +188,8 @@ struct Processes {
     init_pid: i32,
     /// User that runs the processes.
     identity: Identity,
-    /// Connection to the reaper, which may kill the processes. `None` if this process may.
-    lifeline: Option<Lifeline>,
+    /// Connection to the reaper, or to pid 1: either can end the sandbox.
+    lifeline: Lifeline,
 }
 
 /// The way in which a stage ended.
@@ -232,9 +232,9 @@ impl Launch {
         // Whoever builds the sandbox has its own copies now.
         drop(self.staging);
         let (identity, lifeline) = match &root {
-            RootProcess::Bwrap(bwrap) => (self.spec.identity, Some(bwrap.lifeline())),
+            RootProcess::Bwrap(bwrap) => (self.spec.identity, bwrap.lifeline()),
             // This process owns the namespaces, and has every right over what is in them (user_namespaces(7)).
-            RootProcess::Native(_) => (Identity::Caller, None),
+            RootProcess::Native(init) => (Identity::Caller, init.lifeline()),
         };
         control
             .set_deadline(by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
@@ -261,8 +261,7 @@ impl Launch {
         match root_of {
             // Root without CAP_SYS_PTRACE may not inspect a process of another user.
             Err(Error::Watch(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                sys::as_user(identity, || Ok(compare(init, &self.expected)))
-                    .map_err(Error::Watch)??;
+                sys::as_user(identity, || Ok(compare(init, &self.expected))).map_err(Error::Watch)??;
             }
             compared => compared?,
         }
@@ -304,13 +303,8 @@ impl Launch {
         Ok((RootProcess::Bwrap(bwrap), control, init))
     }
 
-    fn start_natively(
-        &self,
-        filters: &[Program],
-        by: Instant,
-    ) -> Result<(RootProcess, Control, i32), Error> {
-        let (init, control) =
-            Init::spawn(&self.spec, filters, self.staging.as_ref(), self.held.as_ref())?;
+    fn start_natively(&self, filters: &[Program], by: Instant) -> Result<(RootProcess, Control, i32), Error> {
+        let (init, control) = Init::spawn(&self.spec, filters, self.staging.as_ref(), self.held.as_ref())?;
         match wait(control.as_fd(), init.as_fd(), Some(self.cancel.as_fd()), by).map_err(Error::Watch)? {
             // If it has ended, the socket says so.
             Some(Ready::Socket | Ready::Ended) => {}
@@ -631,7 +625,7 @@ impl Handle {
         if !matches!(wait(init.as_fd(), init.as_fd(), None, Instant::now()), Ok(None)) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        processes.watch(init, lifeline.as_ref().map(Lifeline::as_fd))
+        processes.watch(init, lifeline.as_fd())
     }
 
     /// Whether the stage's own process has ended.
@@ -668,7 +662,7 @@ impl Handle {
         let Processes { init, init_pid, lifeline, .. } = &*self.0;
         match init.signal(libc::SIGKILL) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
-            Err(_) => lifeline.iter().for_each(Lifeline::cut),
+            Err(_) => lifeline.cut(),
             Ok(()) => {}
         }
         // The other processes end when the kernel runs pid 1 to its end. Among a thousand processes that fork, this takes long.

@@ -44,11 +44,16 @@ pub(crate) struct Bwrap {
     over: bool,
 }
 
-/// Connection to the reaper. The reaper ends the sandbox at its end of file, by [`Lifeline::cut`] or the end of this process.
+/// Connection to the reaper, or to a pid 1 of ours. It ends the sandbox at its end of file, by [`Lifeline::cut`] or the end of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Lifeline(Arc<UnixStream>);
 
 impl Lifeline {
+    /// Takes this end of a pair of sockets whose other end ends the sandbox.
+    pub(crate) fn new(line: UnixStream) -> Self {
+        Self(Arc::new(line))
+    }
+
     /// Lets the reaper end the sandbox, and does not wait. The reaper has the right to, whoever runs the stage.
     ///
     /// Dropping the socket is not enough: a process forked from this one may have a copy. shutdown(2) acts on the socket that all
@@ -102,7 +107,7 @@ impl Bwrap {
         let kept = passed.numbers();
         let lifeline_end = lifeline_end.into();
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
-        let lifeline = Lifeline(Arc::new(lifeline));
+        let lifeline = Lifeline::new(lifeline);
         let start = sys::Start { program, kept, lifeline: lifeline_end, identity, places, told, held };
         // `spawn` takes these, and closes this process's copies of the ends that only the reaper may hold: of the lifeline and of the
         // pipe.

@@ -23,7 +23,9 @@ mod sys;
 mod wait;
 pub mod who;
 
-pub use backend::{Bridge, Builder, ExpectedFile, Launch, Offer, Rlimit, RunningSandbox, SandboxEvent, Status};
+pub use backend::{
+    Bridge, Builder, ExpectedFile, Launch, Offer, Rlimit, RunningSandbox, SandboxEvent, Status,
+};
 pub use bwrap::probe::{is_nested, is_passed};
 pub use enforce::{Enforced, Enforcement};
 pub use error::Error;

@@ -15,6 +15,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::STAGE2_IMAGE;
 use crate::bwrap::probe;
+use crate::child::Lifeline;
 use crate::control::Control;
 use crate::error::Error;
 use crate::layer::RefusingLayer;
@@ -29,6 +30,7 @@ pub(crate) struct Init {
     process: PidFd,
     /// Its pid on the host.
     pub(crate) pid: i32,
+    lifeline: Lifeline,
     over: bool,
 }
 
@@ -48,7 +50,9 @@ impl Init {
         // The kernel names the sender of each message.
         setsockopt(&ours, sockopt::PassCred, &true)
             .map_err(|errno| prepare("a pair of sockets")(errno.into()))?;
+        let (line, its_line) = UnixStream::pair().map_err(prepare("a pair of sockets"))?;
         let construction = Construction {
+            lifeline: its_line.as_raw_fd(),
             staged: staging.map(Staging::contents).unwrap_or_default(),
             mounts: spec.mounts.iter().map(step_of).collect(),
             filters: filters.iter().map(|program| program.to_vec()).collect(),
@@ -58,14 +62,18 @@ impl Init {
             socks5: spec.socks5,
         };
         let trees = construction.staged.trees.iter().map(|(_, number)| *number);
-        let kept = [its.as_raw_fd()].into_iter().chain(trees).chain(construction.held).collect();
+        let kept = [its.as_raw_fd(), its_line.as_raw_fd()]
+            .into_iter()
+            .chain(trees)
+            .chain(construction.held)
+            .collect();
         let argument = CString::new(format!("{BUILD_WORD}{}", its.as_raw_fd()));
         let argument = argument.map_err(|error| prepare("its argument")(error.into()))?;
         let started = sys::start_in_namespaces(&program, &argument, kept);
-        // Only pid 1 has its end now.
-        drop(its);
+        // Only pid 1 has its ends now.
+        drop((its, its_line));
         let (pid, process) = started.map_err(|(step, errno)| refused(step, errno))?;
-        let init = Self { process, pid, over: false };
+        let init = Self { process, pid, lifeline: Lifeline::new(line), over: false };
         init.write_maps(spec.identity)?;
         // When memory runs out, the kernel should kill the stage, and not exeat. Written here, the stage cannot undo it.
         let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
@@ -77,9 +85,9 @@ impl Init {
     /// Writes the maps of users and groups (user_namespaces(7)). The process waits for a message, so its pid is its own.
     fn write_maps(&self, identity: Identity) -> Result<(), Error> {
         let place = |name: &str| format!("/proc/{}/{name}", self.pid);
-        let (uid, gid) = identity.other().unwrap_or_else(|| {
-            (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw())
-        });
+        let (uid, gid) = identity
+            .other()
+            .unwrap_or_else(|| (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()));
         let written = || -> io::Result<()> {
             // Pid 1 drops the groups of root, and then has no capability to get others.
             if identity.other().is_none() {
@@ -117,6 +125,11 @@ impl Init {
         Error::Build { what, source, layer }
     }
 
+    /// Returns a connection that can end the sandbox from elsewhere.
+    pub(crate) fn lifeline(&self) -> Lifeline {
+        self.lifeline.clone()
+    }
+
     /// Waits for its end and returns its exit code, or `None` if a signal killed it.
     pub(crate) fn wait(&mut self) -> io::Result<Option<i32>> {
         let status = self.process.reap()?;
@@ -134,8 +147,10 @@ impl AsFd for Init {
 impl Drop for Init {
     fn drop(&mut self) {
         if !self.over {
-            // The owner of a user namespace may signal every process in it. No error could be handled here.
-            let _ = self.process.signal(libc::SIGKILL);
+            // The owner of a user namespace may signal every process in it, unless a security module refuses.
+            if self.process.signal(libc::SIGKILL).is_err() {
+                self.lifeline.cut();
+            }
             let _ = self.process.reap();
         }
     }

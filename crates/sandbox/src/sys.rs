@@ -33,8 +33,8 @@ use crate::spec::Identity;
 pub(crate) use helper::signal_namespace;
 pub use inside::{InsideProcess, KeptFiles};
 pub use lease::{Lease, has_writer};
-pub(crate) use namespaces::{BirthStep, sealed_program, start_in_namespaces};
 pub use mounts::{Bound, InsideMounts, KeptFile, KeptStatus, Mounted};
+pub(crate) use namespaces::{BirthStep, sealed_program, start_in_namespaces};
 pub use netns::{InsideNetwork, NetStep, Network, OpenNetwork, Packets};
 pub use notices::{Next, Notice, Notices};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
@@ -365,9 +365,8 @@ impl PidFd {
         let number = libc::id_t::try_from(self.0.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         loop {
             // SAFETY: takes numbers and a pointer to a live local. `__WALL`: the child may send no signal at its end.
-            let waited = unsafe {
-                libc::waitid(libc::P_PIDFD, number, &raw mut ended, libc::WEXITED | libc::__WALL)
-            };
+            let waited =
+                unsafe { libc::waitid(libc::P_PIDFD, number, &raw mut ended, libc::WEXITED | libc::__WALL) };
             match Errno::result(waited) {
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),

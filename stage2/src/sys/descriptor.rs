@@ -142,11 +142,29 @@ pub(crate) const POLLNVAL: i16 = 0x20;
 
 /// Returns the conditions of each descriptor that poll(2) always reports: POLLERR, POLLHUP and POLLNVAL.
 pub(crate) fn conditions<const COUNT: usize>(fds: [&Descriptor; COUNT]) -> Result<[i16; COUNT]> {
-    let mut polled = fds.map(|fd| PollFd { fd: fd.0, events: 0, returned: 0 });
-    let mut timeout = Timespec { seconds: 0, nanoseconds: 0 };
-    let arguments =
-        [polled.as_mut_ptr().expose_provenance(), COUNT, address_mut(&mut timeout), 0, SIGNAL_SET, 0];
-    // SAFETY: pointer and length describe the array, and the timeout is live. The kernel writes to both.
+    poll(fds, 0, Some(Timespec { seconds: 0, nanoseconds: 0 }))
+}
+
+/// Waits until one of the descriptors is readable, or has ended. Tells for each whether it is.
+pub(crate) fn wait_for_input<const COUNT: usize>(fds: [&Descriptor; COUNT]) -> Result<[bool; COUNT]> {
+    const POLLIN: i16 = 0x01;
+    loop {
+        match poll(fds, POLLIN, None) {
+            Err(Errno::INTR) => {}
+            polled => return Ok(polled?.map(|returned| returned != 0)),
+        }
+    }
+}
+
+fn poll<const COUNT: usize>(
+    fds: [&Descriptor; COUNT],
+    events: i16,
+    mut timeout: Option<Timespec>,
+) -> Result<[i16; COUNT]> {
+    let mut polled = fds.map(|fd| PollFd { fd: fd.0, events, returned: 0 });
+    let until = timeout.as_mut().map_or(0, address_mut);
+    let arguments = [polled.as_mut_ptr().expose_provenance(), COUNT, until, 0, SIGNAL_SET, 0];
+    // SAFETY: pointer and length describe the array, and the timeout is live or null. The kernel writes to both.
     unsafe { syscall(Number::Ppoll, arguments) }?;
     Ok(polled.map(|polled| polled.returned))
 }

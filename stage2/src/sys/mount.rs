@@ -202,14 +202,8 @@ pub(crate) fn is_directory(file: &Descriptor) -> Result<bool> {
     const S_IFMT: u16 = 0o170_000;
     const S_IFDIR: u16 = 0o040_000;
     let mut about = Statx { before: [0; 28], mode: 0, rest: [0; 226] };
-    let arguments = [
-        file.argument(),
-        address_of(c""),
-        AT_EMPTY_PATH,
-        STATX_TYPE,
-        super::address_mut(&mut about),
-        0,
-    ];
+    let arguments =
+        [file.argument(), address_of(c""), AT_EMPTY_PATH, STATX_TYPE, super::address_mut(&mut about), 0];
     // SAFETY: the path is empty, and the kernel writes one struct of 256 bytes through the pointer.
     unsafe { syscall(Number::Statx, arguments) }?;
     Ok(about.mode & S_IFMT == S_IFDIR)

@@ -1,6 +1,7 @@
 //! Credentials and capabilities of this process, and the signals and children of a pid 1.
 
 use super::call::{Errno, Number, Result, syscall};
+use super::descriptor::{Descriptor, O_CLOEXEC};
 use super::{SIGNAL_SET, address, address_mut};
 
 /// Becomes this user and group in the user namespace, without supplementary groups. Keeps the capabilities: none of the ids is 0
@@ -61,16 +62,24 @@ pub(crate) fn set_umask(mask: usize) -> usize {
 pub(crate) const SIGTERM: u32 = 15;
 pub(crate) const SIGCHLD: u32 = 17;
 
-/// Waits for one of these signals, which are blocked, and returns it.
-pub(crate) fn wait_for_signal(signals: [u32; 2]) -> u32 {
+/// Makes a descriptor that is readable when one of these signals, which are blocked, has come (signalfd(2)).
+pub(crate) fn signal_descriptor(signals: [u32; 2]) -> Result<Descriptor> {
     let set: u64 = signals.iter().fold(0, |set, signal| set | 1 << (signal - 1));
-    loop {
-        // SAFETY: the first pointer is to a live signal set; the null pointers ask for no details and no deadline.
-        let signal = unsafe { syscall(Number::RtSigtimedwait, [address(&set), 0, 0, SIGNAL_SET, 0, 0]) };
-        if let Some(signal) = signal.ok().and_then(|signal| u32::try_from(signal).ok()) {
-            return signal;
-        }
+    // SAFETY: the pointer is to a live signal set of the size given. The descriptor is new.
+    unsafe {
+        let fd = syscall(Number::Signalfd4, [usize::MAX, address(&set), SIGNAL_SET, O_CLOEXEC, 0, 0])?;
+        Descriptor::from_answer(fd)
     }
+}
+
+/// Takes the oldest of the signals that have come.
+pub(crate) fn take_signal(signals: &Descriptor) -> Result<u32> {
+    /// Bytes of `struct signalfd_siginfo`, which begins with the signal.
+    const SIZE: usize = 128;
+    let mut came = [0; SIZE];
+    super::read(signals, &mut came)?;
+    let [a, b, c, d, ..] = came;
+    Ok(u32::from_le_bytes([a, b, c, d]))
 }
 
 /// The end of a child.

@@ -132,7 +132,8 @@ pub(super) fn restore_default(signal: u32) -> Result<()> {
     // The kernel's `struct sigaction` in zeros: SIG_DFL is 0 (handler, flags, restorer, mask).
     let action: [u64; 4] = [0; 4];
     // SAFETY: the pointer is to a live struct with the kernel's layout, and the default action runs no code of ours.
-    unsafe { syscall(Number::RtSigaction, [signal as usize, address(&action), 0, SIGNAL_SET, 0, 0]) }.map(drop)
+    unsafe { syscall(Number::RtSigaction, [signal as usize, address(&action), 0, SIGNAL_SET, 0, 0]) }
+        .map(drop)
 }
 
 /// Unblocks every signal (rt_sigprocmask(2)).

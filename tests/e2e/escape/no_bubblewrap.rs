@@ -15,7 +15,16 @@ fn attack(cx: &Cx) {
                       mount --bind /dev/null $bwrap
                   fi
                 done";
-    let done = cx.run(&[], ["touch", "started"]).in_mounts(hide).run();
+    let on = |backend: &str, name: &str| {
+        let backend = format!("sandbox.backend={backend}");
+        cx.exeat(["run", "--set", &backend, "--", "touch", name]).in_mounts(hide).run()
+    };
+    // Without bubblewrap exeat builds the sandbox itself.
+    let done = on("auto", "first");
+    done.exits(0);
+    assert_eq!(done.record().events("run_start")[0]["backend"], "native");
+    assert!(cx.dir().join("first").exists());
+    let done = on("bwrap", "started");
     done.exits(125).prints("").says("bwrap").says("apt");
     assert!(!cx.dir().join("started").exists(), "there is no unsandboxed run");
     assert!(

@@ -422,8 +422,9 @@ fn files(composed: &Composed) -> Vec<(&'static str, String)> {
 
 /// Lists the keys of `[sandbox]` that differ from the defaults.
 fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, backend, .. } =
-        *sandbox;
+    let SandboxSection {
+        bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, backend, ..
+    } = *sandbox;
     let usual = |key, word: &'static str, is_usual: bool| (!is_usual).then_some((key, word));
     [
         bridge.and_then(|it| usual("sandbox.bridge", it.as_str(), it == Default::default())),

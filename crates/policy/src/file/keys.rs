@@ -3,7 +3,9 @@
 
 use crate::escape::visible;
 use crate::limits::Limit;
-use crate::sandbox::{BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{
+    BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets,
+};
 
 use super::rule::FileRole;
 

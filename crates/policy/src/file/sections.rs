@@ -12,7 +12,9 @@ use crate::limits::{LEAST_MEMORY, Limit, LimitError, Limits, Size, Span, memory_
 use crate::port::Port;
 use crate::preset;
 use crate::rule::{Action, Note, TlsCheck};
-use crate::sandbox::{BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{
+    BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets,
+};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
 

@@ -69,7 +69,8 @@ impl PolicyFile {
         drop_if(home, &over.fs.home);
         let EffectsSection { on_excess, .. } = effects;
         drop_if(on_excess, &over.effects.on_excess);
-        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, backend } = sandbox;
+        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, backend } =
+            sandbox;
         drop_if(bridge, &over.sandbox.bridge);
         drop_if(loopback, &over.sandbox.loopback);
         drop_if(unix_sockets, &over.sandbox.unix_sockets);

@@ -86,19 +86,18 @@ impl StoppedProcesses {
         self.rest
     }
 
-    /// Starts a watch on these processes. `lifeline`, if any, ends the sandbox if this process may not signal the sandbox's first one.
+    /// Starts a watch on these processes. `lifeline` ends the sandbox if this process may not signal the sandbox's first one.
     ///
     /// # Errors
     /// Returns the error of pidfd_open(2), socketpair(2) or clone(2).
-    pub(crate) fn watch(&self, init: &PidFd, lifeline: Option<BorrowedFd<'_>>) -> io::Result<StopWatch> {
+    pub(crate) fn watch(&self, init: &PidFd, lifeline: BorrowedFd<'_>) -> io::Result<StopWatch> {
         let this = PidFd::open(std::process::id().cast_signed())?;
-        let lifeline = lifeline.map(|it| it.as_raw_fd());
-        let kept = [init.as_fd().as_raw_fd(), this.as_fd().as_raw_fd()];
-        let kept: Vec<RawFd> = kept.into_iter().chain(lifeline).collect();
+        let lifeline = lifeline.as_raw_fd();
+        let kept = [init.as_fd().as_raw_fd(), this.as_fd().as_raw_fd(), lifeline];
         // SAFETY: `watch` only makes system calls.
         let helper = unsafe {
             Helper::start(c"sandbox-suspend", &kept, |control| {
-                watch(control, &self.times, init, lifeline.unwrap_or(-1), &this);
+                watch(control, &self.times, init, lifeline, &this);
             })
         };
         Ok(StopWatch(helper?))
