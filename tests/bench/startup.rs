@@ -72,6 +72,7 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
                 1 => run(PLAIN, &UNPROTECTED),
                 2 => run(PLAIN, &control),
                 3 => run(PLAIN, &[]),
+                4 => run(GIT, &["--set", "sandbox.backend=native"]),
                 _ => timed(&mut bare.command()),
             };
             if round >= 3 {
@@ -79,7 +80,7 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
             }
         }
     }
-    let [git, unprotected, control, plain, theirs] = lanes;
+    let [git, unprotected, control, plain, native, theirs] = lanes;
     report.beside("start-up, CPU", "ms", &git.cpu, &theirs.cpu, Aim::AtMost(1.5, "x bubblewrap"));
     report.check(CPU_AT_MOST);
     report.beside("start-up, wall", "ms", &git.wall, &theirs.wall, Aim::None);
@@ -88,6 +89,8 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
     } else {
         report.note("\nother programs use the CPU: no check looks at wall time".into());
     }
+    report.beside("start-up, native, CPU", "ms", &native.cpu, &theirs.cpu, Aim::AtMost(1.3, "x bubblewrap"));
+    report.beside("start-up, native, wall", "ms", &native.wall, &theirs.wall, Aim::None);
     let mut added = |name: &str, with: &[f64], without: &[f64], most: Option<f64>| {
         let number = median_of(with, without, |with, without| with - without);
         let aim = most.map_or(Aim::None, |most| Aim::AtMost(most, "ms"));
@@ -116,7 +119,7 @@ const PLAIN: &str = "plain";
 const BOUND: &str = "bound";
 
 /// The number of lanes that are compared.
-const LANES: usize = 5;
+const LANES: usize = 6;
 
 /// Prevents searches and watches in a directory that is not a work tree.
 const UNPROTECTED: [&str; 4] = ["--ro", ".", "--set", "fs.cache=private"];
