@@ -96,8 +96,8 @@ fn copy_nodes() -> sys::Result<Vec<Descriptor>> {
 pub(crate) struct Tree {
     /// An empty file system in memory.
     base: Descriptor,
-    /// The mount of the host that a step put over the whole of it, if any.
-    over: Option<Descriptor>,
+    /// The mounts of the host that steps put over the whole of it, the uppermost last.
+    over: Vec<Descriptor>,
 }
 
 impl Tree {
@@ -106,7 +106,7 @@ impl Tree {
         let base = sys::new_file_system(c"tmpfs", &[(c"mode", c"0755")], PLAIN)?;
         // On top of the present root. Paths of this process still begin below it (path_resolution(7)).
         sys::attach(&base, &sys::open(c"/", sys::O_PATH | sys::O_CLOEXEC)?)?;
-        Ok(Self { base, over: None })
+        Ok(Self { base, over: Vec::new() })
     }
 
     /// Carries out the steps.
@@ -125,11 +125,11 @@ impl Tree {
 
     /// Makes it the root of this process, and leaves the host's file tree.
     pub(crate) fn enter(&self) -> sys::Result<()> {
-        sys::replace_root(self.root())
+        sys::replace_root(self.root(), self.over.len())
     }
 
     fn root(&self) -> &Descriptor {
-        self.over.as_ref().unwrap_or(&self.base)
+        self.over.last().unwrap_or(&self.base)
     }
 
     fn open(&self, at: &[u8]) -> sys::Result<Descriptor> {
@@ -148,7 +148,7 @@ impl Tree {
                 let kind = if sys::is_directory(&tree)? { Place::Directory } else { Place::File };
                 sys::attach(&tree, &self.make_place(at, kind)?)?;
                 if at == b"/" {
-                    self.over = Some(tree);
+                    self.over.push(tree);
                 }
                 Ok(())
             }

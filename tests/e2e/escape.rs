@@ -6,6 +6,7 @@ use e2e::run::Done;
 mod abstract_socket;
 mod across_runs;
 mod agents;
+mod back_ends;
 mod bare_repository;
 mod bridge_socket;
 mod cache_links;
@@ -81,6 +82,7 @@ pub(crate) fn cases(list: &mut Cases) {
     abstract_socket::cases(list);
     across_runs::cases(list);
     agents::cases(list);
+    back_ends::cases(list);
     bare_repository::cases(list);
     bridge_socket::cases(list);
     cache_links::cases(list);

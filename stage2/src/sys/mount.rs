@@ -107,16 +107,19 @@ pub(crate) fn new_file_system(
     }
 }
 
-/// Makes this directory the root, and detaches the old one. The process is in the new root then.
-pub(crate) fn replace_root(root: &Descriptor) -> Result<()> {
+/// Makes this mount the root, and detaches the old one with the mounts in it. `between` is the number of mounts on top of the old root's
+/// own directory, below this one. The process is in the new root then.
+pub(crate) fn replace_root(root: &Descriptor, between: usize) -> Result<()> {
     const MNT_DETACH: usize = 2;
     let here = address_of(c".");
-    // SAFETY: the paths end with NUL. The old root is on top of the new one after the second call, and the third one detaches it:
-    // pivot_root(2), "pivot_root(".", ".")".
+    // SAFETY: the paths end with NUL. After the second call the old root is on top of the new one, and those between are on top of it:
+    // pivot_root(2), "pivot_root(".", ".")". Each further call detaches the uppermost.
     unsafe {
         syscall(Number::Fchdir, [root.argument(), 0, 0, 0, 0, 0])?;
         syscall(Number::PivotRoot, [here, here, 0, 0, 0, 0])?;
-        syscall(Number::Umount2, [here, MNT_DETACH, 0, 0, 0, 0])?;
+        for _ in 0..=between {
+            syscall(Number::Umount2, [here, MNT_DETACH, 0, 0, 0, 0])?;
+        }
     }
     super::chdir(c"/")
 }

@@ -1,0 +1,101 @@
+//! B10: the two back ends make the same sandbox. What differs is listed here and in docs/backends.md.
+
+use std::collections::BTreeMap;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b10_both_back_ends_make_the_same_sandbox", same);
+    list.users("escape::b10_nothing_of_the_host_s_tree_is_left_below_the_root", nothing_below);
+}
+
+/// Prints what a process sees of its sandbox.
+const LOOK: &str = r#"
+echo '# mounts'; cat /proc/self/mountinfo
+echo '# status'; grep -E '^(Uid|Gid|Cap|NoNewPrivs|Seccomp|SigBlk|SigIgn|SigCgt|Umask|NSpid)' /proc/self/status
+echo '# limits'; sort /proc/self/limits
+echo '# environment'; env | grep -v '^EXEAT_RUN_ID=' | sort
+echo '# descriptors'; ls /proc/self/fd
+echo '# nodes'; ls -lnA /dev /dev/pts /dev/shm | sed 's/ [A-Z][a-z][a-z] .*[0-9:] / /'
+echo '# root'; ls -A /
+echo '# session'; cut -d' ' -f5-8 /proc/self/stat; cut -d' ' -f3-8 /proc/1/stat
+echo '# keys'; cut -d' ' -f2- /proc/keys | tr -s ' ' | cut -d' ' -f7- | sort -u; cat /proc/self/oom_score_adj /proc/1/oom_score_adj; hostname; pwd; umask; tty
+echo '# links'; cut -d: -f1 /proc/net/dev
+echo '# refused'
+for file in /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sysrq-trigger /dev/x /x /etc/x /run/exeat/x /proc/1/mem; do
+    (echo x >$file) 2>&1
+done
+for what in -U -n -m -p; do unshare $what true 2>&1; done
+mount -t tmpfs x /tmp 2>&1
+ls /proc/1/root/ 2>&1
+"#;
+
+/// The parts of a report, by name.
+fn parts(text: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut parts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut name = "";
+    for line in text.lines() {
+        match line.strip_prefix("# ") {
+            Some(next) => name = next,
+            None => parts.entry(name).or_default().push(line),
+        }
+    }
+    parts
+}
+
+/// The mounts at each place: the options of each and its type, sorted.
+fn mounts<'a>(lines: &[&'a str]) -> BTreeMap<&'a str, Vec<String>> {
+    let mut at: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for line in lines {
+        let (mount, system) = line.split_once(" - ").expect("a separator");
+        let fields: Vec<&str> = mount.split(' ').collect();
+        let kind = system.split(' ').next().expect("a type");
+        // The native back end forbids execution in the sandbox's own /proc/sys too.
+        let options = fields[5].replace(",noexec", "");
+        at.entry(fields[4]).or_default().push(format!("{options} {kind}"));
+    }
+    for (_, mounts) in at.iter_mut() {
+        if mounts.len() > 1 {
+            // bubblewrap does not change what another mount covers.
+            *mounts = vec![format!("{} mounts", mounts.len())];
+        }
+    }
+    at
+}
+
+fn same(cx: &Cx) {
+    cx.write("secret", "s");
+    cx.outside(["git", "init", "-q", "repository"]).run().exits(0);
+    let minimal = "--fs minimal --ro /usr --ro /bin --ro /lib --ro /lib64";
+    for flags in ["", "--fs host", minimal, "--mask secret --rw repository", "--set sandbox.debuggable=true"]
+    {
+        let report = |backend: &str| {
+            let backend = format!("sandbox.backend={backend}");
+            let flags: Vec<&str> = flags.split_whitespace().collect();
+            let words = [&["run", "--set", &backend], &flags[..], &["--", "sh", "-c", LOOK]].concat();
+            let done = cx.exeat(words).run();
+            done.exits(2);
+            done.stdout().to_owned()
+        };
+        let (theirs, ours) = (report("bwrap"), report("native"));
+        let (mut theirs, mut ours) = (parts(&theirs), parts(&ours));
+        let pair = [theirs.remove("mounts"), ours.remove("mounts")].map(|lines| lines.expect("mounts"));
+        assert!(pair[0].len() > 10, "{pair:?}");
+        assert_eq!(mounts(&pair[0]), mounts(&pair[1]), "{flags}");
+        assert!(theirs.len() >= 10, "{theirs:?}");
+        for (part, lines) in theirs {
+            assert_eq!(Some(lines), ours.remove(part), "{part} with {flags:?}");
+        }
+    }
+}
+
+/// The host's own root was below the view of the whole host once, writable, after pivot_root(2).
+fn nothing_below(cx: &Cx) {
+    for flags in ["", "--fs host"] {
+        let words = ["run", "--set", "sandbox.backend=native"].into_iter().chain(flags.split_whitespace());
+        let done = cx.exeat(words.chain(["--", "cat", "/proc/self/mountinfo"])).run();
+        done.exits(0);
+        let roots = done.stdout().lines().filter(|line| line.split(' ').nth(4) == Some("/")).count();
+        assert_eq!(roots, 1, "{flags}: {done:?}");
+    }
+}
