@@ -135,7 +135,7 @@ fn full_disk(cx: &Cx) {
     let said = done.stdout();
     let answers: Vec<&str> = said.lines().collect();
     assert_eq!(answers.len(), 60, "{done:?}");
-    done.says("No space left on device");
+    done.says("no space left on device");
     let served = answers.iter().take_while(|answer| **answer == "200").count();
     assert!(served > 0 && answers[served..].iter().all(|answer| *answer == "503"), "{answers:?}");
     let (v4, v6) = cx.good_addrs();

@@ -162,7 +162,7 @@ fn full_disk(cx: &Cx) {
     Command::new("nsenter").args(["-m", "-t", &pid, "sh", "-c", &fill]).output().expect("nsenter");
     cx.write("go", "");
     let done = live.wait();
-    done.exits(0).says("there was no space for more of the record (No space left on device");
+    done.exits(0).says("there was no space for more of the record (no space left on device");
     let said = done.stdout();
     let answered = |status: &str| said.lines().filter(|line| *line == status).count() as u64;
     assert!(answered("200") > 0 && answered("503") > 200, "{said}");
@@ -208,7 +208,7 @@ fn read_only(cx: &Cx) {
         let done = Command::new("nsenter").args(["-m", "-t", &target, "sh", "-c", &script]).output();
         assert!(done.as_ref().is_ok_and(|done| done.status.success()), "{done:?}");
     });
-    done.says("Read-only file system");
+    done.says("read-only file system");
 }
 
 fn synced(cx: &Cx) {
