@@ -33,8 +33,10 @@ pub fn examine(env: &BTreeMap<OsString, OsString>) -> Vec<StepFinding> {
     let who = StageUser::for_directory(cwd).unwrap_or(StageUser::Caller);
     let identity = who.identity().0;
     let (mut findings, bwrap) = exeat_sandbox::doctor::examine(identity);
+    let has_bwrap = bwrap.is_some();
     let builder = bwrap.map_or(Builder::Native, Builder::Bwrap);
     findings.extend(whole(&builder, &who));
+    findings.extend(has_bwrap.then(|| native(&who)));
     findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(&who)));
     findings.push(run_directory(env, identity));
     findings.push(record(env));
@@ -81,6 +83,19 @@ fn whole(builder: &Builder, who: &StageUser) -> Vec<StepFinding> {
             fix: error.fix().map(Fix::words),
             ..StepFinding::held(id, step, chain(&error))
         }],
+    }
+}
+
+/// Tries the back end that is not the default here.
+fn native(who: &StageUser) -> StepFinding {
+    let (id, step) = ("native", "a sandbox that exeat builds itself");
+    match build_sandbox(&Builder::Native, who) {
+        Ok(_) => StepFinding::held(id, step, "made"),
+        Err(error) => StepFinding {
+            found: StepOutcome::Aside,
+            fix: error.fix().map(Fix::words),
+            ..StepFinding::partial(id, step, chain(&error), "sandbox.backend=native does not start")
+        },
     }
 }
 

@@ -138,7 +138,12 @@ fn bubblewrap() -> (StepFinding, Option<PathBuf>) {
     let (id, step) = ("bubblewrap", "bubblewrap 0.8 or later, where only root can change it");
     let path = match bwrap::find() {
         Ok(path) => path,
-        Err(error) => return (StepFinding::absent(id, step, &error), None),
+        // exeat builds the sandbox itself then.
+        Err(error) => {
+            let costs = "exeat builds the sandbox itself";
+            let finding = StepFinding::partial(id, step, error.to_string(), costs);
+            return (StepFinding { found: StepOutcome::Aside, fix: error.fix(), ..finding }, None);
+        }
     };
     let version = child::first_line(&path, "--version", Instant::now() + STEP);
     let version = version.unwrap_or_else(|error| format!("which does not tell its version: {error}"));
