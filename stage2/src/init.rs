@@ -45,6 +45,7 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
     match sys::fork().during(Step::StartStage)? {
         None => {
             sys::set_umask(umask);
+            sys::set_name(c"stage2").during(Step::StartStage)?;
             // Only pid 1 may keep these.
             for number in [Some(construction.lifeline), construction.held].into_iter().flatten() {
                 drop(sys::take_inherited(number));

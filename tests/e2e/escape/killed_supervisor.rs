@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 
 use e2e::case::{Cases, Cx};
 use e2e::leftover::living;
+use e2e::run::Run;
 use e2e::wait_for;
 
 use crate::life::{count, nothing_more_than, running};
@@ -142,7 +143,7 @@ fn hanging_start(cx: &Cx) {
     for (signal, whole_group) in
         [(Signal::SIGKILL, false), (Signal::SIGTERM, false), (Signal::SIGTERM, true), (Signal::SIGINT, true)]
     {
-        let live = cx.sh(&[], "echo it-ran").env("LD_PRELOAD", &library).own_group().start();
+        let live = on_bubblewrap(cx).env("LD_PRELOAD", &library).own_group().start();
         wait_for(Duration::from_secs(10), "a start that hangs", || {
             (live.states("held-start") == ['S']).then_some(())
         });
@@ -161,13 +162,18 @@ fn hanging_start(cx: &Cx) {
     nothing_more_than(cx, &before);
 }
 
+/// These trials delay calls that only the start of bubblewrap makes.
+fn on_bubblewrap(cx: &Cx) -> Run<'_> {
+    cx.exeat(["run", "--set", "sandbox.backend=bwrap", "--", "sh", "-c", "echo it-ran"])
+}
+
 /// The reaper's child has not requested a signal for its parent's death yet, and must not become bubblewrap then.
 fn no_reaper(cx: &Cx) {
     let library = build_library(cx);
     cx.sh(&[], "true").run().exits(0);
     let before = count(cx);
     for _ in 0..3 {
-        let done = cx.sh(&[], "echo it-ran").env("LD_PRELOAD", &library).env("NO_REAPER", "1").run();
+        let done = on_bubblewrap(cx).env("LD_PRELOAD", &library).env("NO_REAPER", "1").run();
         done.exits(125).prints("");
         let mut left = Vec::new();
         for _ in 0..20 {

@@ -73,7 +73,9 @@ fn beyond(cx: &Cx) {
     // What a stage leaves there is moved, and so may be what came a moment before.
     cx.outside(["sh", "-c", &format!("{CONFIGURATIONS}sleep 3")]).run().exits(0);
     let link = |end: &str| {
-        cx.outside(["ln", "-sfn", end, ".mcp.json"]).cwd(cx.dir()).run().exits(0);
+        // A link that came a moment before the run and takes too many steps is moved.
+        let script = format!("ln -sfn {end} .mcp.json; sleep 2");
+        cx.outside(["sh", "-c", &script]).cwd(cx.dir()).run().exits(0);
     };
     let full = || cx.exeat(["run", "--require", "full", "--", "touch", "started"]).run();
     let started = cx.dir().join("started");

@@ -109,7 +109,7 @@ extern "C" fn begin(shared: *mut c_void) -> libc::c_int {
 }
 
 fn execute(shared: &Shared<'_>) -> Result<std::convert::Infallible, (BirthStep, Errno)> {
-    let arguments = [c"stage2".as_ptr(), shared.argument.as_ptr(), ptr::null()];
+    let arguments = [c"exeat-init".as_ptr(), shared.argument.as_ptr(), ptr::null()];
     let environment: [*const libc::c_char; 1] = [ptr::null()];
     prepare(shared).map_err(|errno| (BirthStep::Prepare, errno))?;
     // SAFETY: the lists are of C strings and end with null; the descriptor is open. On success nothing here runs any more.
