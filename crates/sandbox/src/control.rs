@@ -22,12 +22,14 @@ pub(crate) struct Control {
     stream: UnixStream,
     /// The pid on the host of the process at the other end.
     pub(crate) pid: i32,
+    /// Whether each message has its sender.
+    has_senders: bool,
 }
 
 impl Control {
-    /// Takes a connection to pid 1, from which stage2 inherits the other end.
+    /// Takes a connection to pid 1, from which stage2 inherits the other end. It names its senders (unix(7), SO_PASSCRED).
     pub(crate) fn new(stream: UnixStream, init: i32) -> Self {
-        Self { stream, pid: init }
+        Self { stream, pid: init, has_senders: true }
     }
 
     /// Accepts the connection and checks that it is from the child of the sandbox's pid 1.
@@ -39,7 +41,7 @@ impl Control {
         let pid = peer.pid();
         // The peer waits in a read: its pid cannot pass to another process before the connection ends.
         if stat_of(pid).is_some_and(|stat| stat.parent == init) {
-            Ok(Self { stream, pid })
+            Ok(Self { stream, pid, has_senders: false })
         } else {
             Err(Error::Stranger { pid })
         }
@@ -57,7 +59,8 @@ impl Control {
 
     fn read_frame(&mut self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
         let mut head = [0; 4];
-        let sys::Received { count, passed, sender } = sys::receive(self.stream.as_fd(), &mut head)?;
+        let receive = if self.has_senders { sys::receive_with_sender } else { sys::receive };
+        let sys::Received { count, passed, sender } = receive(self.stream.as_fd(), &mut head)?;
         if count == 0 {
             return Ok(None);
         }

@@ -274,13 +274,21 @@ pub(crate) struct Received {
     pub(crate) count: usize,
     /// At most two descriptors, which are close-on-exec.
     pub(crate) passed: Vec<OwnedFd>,
-    /// The sender's pid, if the socket asks for it (unix(7), SO_PASSCRED).
+    /// The sender's pid, if it was asked for.
     pub(crate) sender: Option<libc::pid_t>,
 }
 
 /// Reads once into `buffer`.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
-    let mut space = nix::cmsg_space!([RawFd; 2], libc::ucred);
+    receive_into(socket, buffer, nix::cmsg_space!([RawFd; 2]))
+}
+
+/// Reads once into `buffer`, from a socket that names its senders (unix(7), SO_PASSCRED).
+pub(crate) fn receive_with_sender(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_into(socket, buffer, nix::cmsg_space!([RawFd; 2], libc::ucred))
+}
+
+fn receive_into(socket: BorrowedFd<'_>, buffer: &mut [u8], mut space: Vec<u8>) -> io::Result<Received> {
     let mut slices = [IoSliceMut::new(buffer)];
     let message = loop {
         match recvmsg::<UnixAddr>(
