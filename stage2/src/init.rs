@@ -83,15 +83,18 @@ fn stay(stage: &Pid, lifeline: i32, held: Option<i32>) -> ! {
     let Ok((lifeline, signals)) = ready else { end(KILLED) };
     loop {
         let Ok([is_over, has_come]) = sys::wait_for_input([&lifeline, &signals]) else { end(KILLED) };
-        // The kernel sends SIGTERM when the parent has ended. A process of the sandbox that sends it ends itself.
-        if is_over || (has_come && sys::take_signal(&signals) != Ok(sys::SIGCHLD)) {
+        let signal = if has_come { sys::take_signal(&signals).ok() } else { None };
+        // The kernel sends SIGTERM when the parent has ended. A process of the sandbox may send it, too.
+        if is_over || signal.is_some_and(|it| it.number == sys::SIGTERM && it.is_from_outside) {
             end(KILLED);
         }
         loop {
             match sys::reap(false) {
                 Ok(Some(ended)) if stage.is(ended.pid) => end(ended.code),
                 Ok(Some(_)) => {}
-                Ok(None) | Err(_) => break,
+                Ok(None) => break,
+                // Without the stage nothing is left to wait for.
+                Err(_) => end(KILLED),
             }
         }
     }

@@ -225,7 +225,7 @@ impl Tree {
         // Some settings are those of the whole machine: core_pattern names a program of the host.
         self.keep_read_only(b"/proc/sys")?;
         for name in SETTINGS {
-            if sys::is_writable(&proc, name) {
+            if sys::is_writable(&proc, name)? {
                 self.keep_read_only(&[b"/proc/", name.to_bytes()].concat())?;
             }
         }

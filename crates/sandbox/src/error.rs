@@ -21,8 +21,8 @@ pub enum Error {
         /// Paths that were tried, comma-separated, each with its defect.
         looked: String,
     },
-    /// A file for bubblewrap could not be prepared.
-    #[error("cannot prepare {what} for bubblewrap")]
+    /// A file for the sandbox could not be prepared.
+    #[error("cannot prepare {what} for the sandbox")]
     Prepare {
         /// Name of the file.
         what: &'static str,

@@ -201,8 +201,12 @@ fn refused(step: BirthStep, errno: Errno) -> Error {
         BirthStep::Namespaces => "make namespaces",
         BirthStep::Prepare => "prepare its first process",
         BirthStep::Execute => "execute stage2 from memory",
+        BirthStep::Killed => "start its first process, which was killed",
     };
-    let layer = if step == BirthStep::Execute { RefusingLayer::Unknown } else { probe::host_layer() };
+    let layer = match step {
+        BirthStep::Namespaces | BirthStep::Prepare => probe::host_layer(),
+        BirthStep::Execute | BirthStep::Killed => RefusingLayer::Unknown,
+    };
     Error::Build { what: what.into(), source: errno, layer }
 }
 

@@ -22,6 +22,7 @@ impl Errno {
     pub(crate) const INVAL: Self = Self(22);
     pub(crate) const NFILE: Self = Self(23);
     pub(crate) const MFILE: Self = Self(24);
+    pub(crate) const ROFS: Self = Self(30);
     pub(crate) const PIPE: Self = Self(32);
     pub(crate) const NAMETOOLONG: Self = Self(36);
     pub(crate) const NOSYS: Self = Self(38);

@@ -186,10 +186,14 @@ pub(crate) fn remove_file(parent: &Descriptor, name: &CStr) -> Result<()> {
 }
 
 /// Whether a name in an open directory exists and may be written by this process.
-pub(crate) fn is_writable(parent: &Descriptor, name: &CStr) -> bool {
+pub(crate) fn is_writable(parent: &Descriptor, name: &CStr) -> Result<bool> {
     const W_OK: usize = 2;
     // SAFETY: `name` ends with NUL and lives across the call.
-    unsafe { syscall(Number::Faccessat, [parent.argument(), address_of(name), W_OK, 0, 0, 0]) }.is_ok()
+    match unsafe { syscall(Number::Faccessat, [parent.argument(), address_of(name), W_OK, 0, 0, 0]) } {
+        Ok(_) => Ok(true),
+        Err(Errno::ACCESS | Errno::NOENT | Errno::ROFS) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Whether an open file is a directory.

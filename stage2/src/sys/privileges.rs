@@ -72,14 +72,24 @@ pub(crate) fn signal_descriptor(signals: [u32; 2]) -> Result<Descriptor> {
     }
 }
 
-/// Takes the oldest of the signals that have come.
-pub(crate) fn take_signal(signals: &Descriptor) -> Result<u32> {
-    /// Bytes of `struct signalfd_siginfo`, which begins with the signal.
-    const SIZE: usize = 128;
-    let mut came = [0; SIZE];
+/// A signal that has come.
+#[derive(Clone, Copy)]
+pub(crate) struct Signal {
+    pub(crate) number: u32,
+    /// Whether its sender is outside of this pid namespace.
+    pub(crate) is_from_outside: bool,
+}
+
+/// Takes the next of the signals that have come.
+pub(crate) fn take_signal(signals: &Descriptor) -> Result<Signal> {
+    /// `struct signalfd_siginfo` (signalfd(2)), of 128 bytes, up to the sender's pid.
+    const PID: usize = 12;
+    let mut came = [0; 128];
     super::read(signals, &mut came)?;
-    let [a, b, c, d, ..] = came;
-    Ok(u32::from_le_bytes([a, b, c, d]))
+    let number =
+        |at: usize| came.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
+    // A sender of another namespace has no pid here.
+    Ok(Signal { number: number(0).unwrap_or(0), is_from_outside: number(PID) == Some(0) })
 }
 
 /// The end of a child.

@@ -3,11 +3,12 @@
 use std::ffi::{CStr, CString, c_void};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
@@ -36,6 +37,8 @@ pub(crate) enum BirthStep {
     Prepare,
     /// Executing the program.
     Execute,
+    /// Any of these: the child was killed, as a filter does with a call that it refuses.
+    Killed,
 }
 
 /// What the child reads and writes in this process's memory.
@@ -91,7 +94,11 @@ pub(crate) fn start_in_namespaces(
     let child = child.map_err(|errno| (BirthStep::Namespaces, errno))?;
     // SAFETY: the system call returned a new descriptor that nothing else owns; the kernel makes it close-on-exec.
     let process = PidFd(unsafe { OwnedFd::from_raw_fd(descriptor) });
-    match shared.failure {
+    let has_ended = || {
+        let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO) != Ok(0)
+    };
+    match shared.failure.or_else(|| has_ended().then_some((BirthStep::Killed, Errno::EPERM))) {
         None => Ok((child, process)),
         Some(failure) => {
             let _ = process.reap();
