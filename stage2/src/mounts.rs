@@ -8,9 +8,9 @@ use exeat_contract::{MountStep, Staged};
 
 use crate::sys::{self, Attributes, Descriptor, Errno};
 
-/// What no mount of the sandbox may do, except for the nodes in `/dev`.
+/// Attributes of every mount but those of the nodes in `/dev`.
 const PLAIN: Attributes = Attributes::NO_SET_ID.and(Attributes::NO_DEVICES);
-/// The same, and read-only.
+/// Attributes of a read-only mount.
 const READ_ONLY: Attributes = PLAIN.and(Attributes::READ_ONLY);
 
 /// The nodes of a minimal `/dev`.
@@ -26,7 +26,7 @@ const LINKS: [(&CStr, &CStr); 6] = [
     (c"ptmx", c"pts/ptmx"),
 ];
 
-/// What the kernel may let the owner of a user namespace set in `/proc`, for the whole machine.
+/// Names in `/proc` with settings of the whole machine, which the kernel may let root change.
 const SETTINGS: [&CStr; 3] = [c"sysrq-trigger", c"irq", c"bus"];
 
 /// The mounts of the host, copied before the sandbox has a root.

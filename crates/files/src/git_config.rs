@@ -155,7 +155,7 @@ pub(crate) enum Place<'a> {
 /// Returns whether git reads all of a configuration, and each of its keys is one of [`PLAIN`]. `may_name` accepts places.
 pub(crate) fn is_plain(text: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> bool {
     let mut is_plain = !text.contains(&0);
-    let is_whole = each_entry(text, |Section { name: section, has_option, .. }, key, value| {
+    let is_whole = each_entry(text, |Section { name: section, has_option }, key, value| {
         // git hands the names of remotes and branches to other commands of git.
         let is_tags = key == "tagopt" && value.is_some_and(|value| TAGS.contains(&value));
         let is_option = *has_option || value.is_some_and(|value| value.starts_with(b"-") && !is_tags);
@@ -351,12 +351,10 @@ fn header(text: &[u8]) -> Option<(Section, &[u8])> {
             b']' if !is_quoted => {
                 let mut parts = text.get(1..at)?.splitn(2, |byte| b" \t\r.\"".contains(byte));
                 let name = String::from_utf8_lossy(parts.next().unwrap_or_default()).to_ascii_lowercase();
-                let more = parts.next();
-                let more = more.unwrap_or_default();
+                let more = parts.next().unwrap_or_default();
                 // A backslash may hide it.
                 let first = more.iter().find(|byte| !b" \t\r.\"\\".contains(byte));
-                let section = Section { name, has_option: first == Some(&b'-') };
-                return Some((section, text.get(at + 1..)?));
+                return Some((Section { name, has_option: first == Some(&b'-') }, text.get(at + 1..)?));
             }
             _ => {}
         }

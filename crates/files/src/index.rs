@@ -147,7 +147,7 @@ fn each_entry<R: BufRead>(
     Some(index)
 }
 
-/// What is still read of indexes in one run.
+/// The rest of what one run reads of indexes.
 pub(crate) struct IndexRoom {
     /// Bytes of the files.
     bytes: u64,

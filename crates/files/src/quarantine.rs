@@ -141,7 +141,7 @@ pub struct Missing {
     pub let_through: Vec<String>,
     /// Directories in which something is read-only for the stage: who may write there could replace it.
     pub covered: BTreeSet<String>,
-    /// What is read-only there.
+    /// The names in them that are read-only.
     #[serde(default)]
     pub read_only: BTreeSet<String>,
     /// Paths that git obeys in each repository.

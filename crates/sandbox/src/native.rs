@@ -105,20 +105,20 @@ impl Init {
 
     /// Explains a failure that it reported.
     pub(crate) fn explain(&self, message: Message, spec: &SandboxSpec) -> Error {
-        let (what, errno) = match message {
+        let (mount, what, errno) = match message {
             Message::Unmounted { number, errno } => {
                 let mount = usize::try_from(number).ok().and_then(|number| spec.mounts.get(number));
-                (mount.map_or_else(|| "mount a file".to_owned(), words_for), errno)
+                (mount, mount.map_or_else(|| "mount a file".to_owned(), words_for), errno)
             }
-            Message::Failed { step, errno } if is_of_build(step) => (step.as_str().to_owned(), errno),
+            Message::Failed { step, errno } if is_of_build(step) => (None, step.as_str().to_owned(), errno),
             Message::Failed { step, errno } => {
                 return Error::Stage2 { step, source: Errno::from_raw(errno) };
             }
             _ => return Error::Control(io::ErrorKind::InvalidData.into()),
         };
         let source = Errno::from_raw(errno);
-        let layer = match (source, message_is_proc(&what)) {
-            (Errno::EPERM, true) => RefusingLayer::MaskedProc,
+        let layer = match (source, mount) {
+            (Errno::EPERM, Some(Mount::Proc)) => RefusingLayer::MaskedProc,
             (Errno::EPERM | Errno::EACCES | Errno::ENOSPC, _) => probe::host_layer(),
             _ => RefusingLayer::Unknown,
         };
@@ -170,12 +170,6 @@ fn is_of_build(step: Step) -> bool {
     )
 }
 
-const MOUNT_PROC: &str = "mount the sandbox's `/proc`";
-
-fn message_is_proc(what: &str) -> bool {
-    what == MOUNT_PROC
-}
-
 /// Describes a mount, worded to follow "cannot".
 fn words_for(mount: &Mount) -> String {
     match mount {
@@ -190,7 +184,7 @@ fn words_for(mount: &Mount) -> String {
             format!("make `{}`", at.display())
         }
         Mount::CoverFile { at, .. } => format!("mount a file of exeat at `{}`", at.display()),
-        Mount::Proc => MOUNT_PROC.to_owned(),
+        Mount::Proc => "mount the sandbox's `/proc`".to_owned(),
         Mount::Dev { .. } => "make the sandbox's `/dev`".to_owned(),
         Mount::Freeze { at } => format!("make `{}` read-only", at.display()),
     }

@@ -204,14 +204,18 @@ pub(crate) fn may_look_at_others() -> bool {
 
 /// Returns this thread's first 32 effective capabilities, one bit each, or 0 if the kernel does not answer.
 fn capabilities() -> u32 {
-    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-    let this_thread = [LINUX_CAPABILITY_VERSION_3, 0];
-    // The effective, permitted and inheritable sets, of 32 capabilities each.
-    let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: both are live locals with the layout of `struct __user_cap_header_struct` and `__user_cap_data_struct` of that version.
-    let told = unsafe { libc::syscall(libc::SYS_capget, this_thread.as_ptr(), sets.as_mut_ptr()) };
-    let [[effective, ..], _] = sets;
-    if told == 0 { effective } else { 0 }
+    capability_sets().map_or(0, |[[effective, ..], _]| effective)
+}
+
+/// Names this thread to capget(2) and capset(2): the version `LINUX_CAPABILITY_VERSION_3`, and 0.
+const THIS_THREAD: [u32; 2] = [0x2008_0522, 0];
+
+/// Returns this thread's effective, permitted and inheritable sets, of 32 capabilities each. Only makes a system call.
+fn capability_sets() -> nix::Result<[[u32; 3]; 2]> {
+    let mut sets = [[0; 3]; 2];
+    // SAFETY: both have the layout of `struct __user_cap_header_struct` and `__user_cap_data_struct` of that version.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capget, THIS_THREAD.as_ptr(), sets.as_mut_ptr()) })?;
+    Ok(sets)
 }
 
 /// Translates a pid of another pid namespace into this process's one (`NS_GET_PID_FROM_PIDNS`, ioctl_nsfs(2); since Linux 6.11).

@@ -45,17 +45,14 @@ impl Drop for Descriptor {
     }
 }
 
-/// Takes a descriptor that this program was started with. Fails if no such descriptor is open.
+/// Takes a descriptor that this program was started with, which nothing else owns. Fails if it is not open.
 pub(crate) fn take_inherited(number: i32) -> Result<Descriptor> {
-    const F_DUPFD_CLOEXEC: usize = 1030;
-    let inherited = ManuallyDrop::new(Descriptor(number));
-    // SAFETY: takes numbers. The descriptor is new.
-    let copy = unsafe {
-        let copy = syscall(Number::Fcntl, [inherited.argument(), F_DUPFD_CLOEXEC, 3, 0, 0, 0])?;
-        Descriptor::from_answer(copy)
-    }?;
-    drop(ManuallyDrop::into_inner(inherited));
-    Ok(copy)
+    const F_SETFD: usize = 2;
+    const FD_CLOEXEC: usize = 1;
+    let arguments = [number.cast_unsigned() as usize, F_SETFD, FD_CLOEXEC, 0, 0, 0];
+    // SAFETY: takes numbers.
+    unsafe { syscall(Number::Fcntl, arguments) }?;
+    Ok(Descriptor(number))
 }
 
 /// Returns standard input, output and error. They may be replaced, but are never closed.

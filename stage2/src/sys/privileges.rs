@@ -120,7 +120,7 @@ pub(crate) fn reap(blocking: bool) -> Result<Option<Ended>> {
 /// Kills every process of the namespace except this one, its pid 1 (kill(2)).
 pub(crate) fn kill_all() {
     const SIGKILL: usize = 9;
-    // SAFETY: takes numbers. The only error is that there is no process.
+    // SAFETY: takes numbers. It fails only if no other process exists.
     let _ = unsafe { syscall(Number::Kill, [usize::MAX, SIGKILL, 0, 0, 0, 0]) };
 }
 

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::request::AuditTo;
 use crate::signing::Signing;
 
-/// What the stage can write to.
+/// The trees and streams that the stage can write to.
 pub(super) struct Reach<'a> {
     /// The writable trees.
     pub(super) writable: &'a [PathBuf],

@@ -284,7 +284,7 @@ impl Sandbox {
     }
 }
 
-/// What happens to a stage until its end.
+/// The state of a run while its stage runs.
 struct Course {
     stopping: Stopping,
     /// The end of the run's time, until it has come.

@@ -41,7 +41,7 @@ pub(crate) enum BirthStep {
     Killed,
 }
 
-/// What the child reads and writes in this process's memory.
+/// The memory that the child shares with this process.
 struct Shared<'a> {
     image: RawFd,
     null: RawFd,
@@ -157,18 +157,12 @@ fn prepare(shared: &Shared<'_>) -> Result<(), Errno> {
 /// Keeps the capabilities of the new user namespace across execve(2), which takes them from a process without a mapped uid 0
 /// (capabilities(7), "Ambient").
 fn keep_capabilities() -> Result<(), Errno> {
-    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-    let this_thread = [LINUX_CAPABILITY_VERSION_3, 0];
-    // The effective, permitted and inheritable sets, of 32 capabilities each.
-    let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: live locals with the layout of `struct __user_cap_header_struct` and `__user_cap_data_struct` of that version.
-    unsafe {
-        Errno::result(libc::syscall(libc::SYS_capget, this_thread.as_ptr(), sets.as_mut_ptr()))?;
-        for [_, permitted, inheritable] in &mut sets {
-            *inheritable = *permitted;
-        }
-        Errno::result(libc::syscall(libc::SYS_capset, this_thread.as_ptr(), sets.as_ptr()))?;
+    let mut sets = super::capability_sets()?;
+    for [_, permitted, inheritable] in &mut sets {
+        *inheritable = *permitted;
     }
+    // SAFETY: both have the layout that the version in the header says.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, super::THIS_THREAD.as_ptr(), sets.as_ptr()) })?;
     let has = |capability: usize| {
         sets.get(capability / 32).is_some_and(|[_, permitted, _]| permitted & (1 << (capability % 32)) != 0)
     };
