@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::BridgeKind;
-use crate::message::{put, put_list, take_array, take_bytes, take_list};
+use crate::message::{put, put_each, put_list, take_array, take_bytes, take_each, take_list};
 
 /// The sandbox to build. The host sends it after it has written the maps of users and groups (user_namespaces(7)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -105,14 +105,8 @@ impl Construction {
         out.extend(self.held.unwrap_or(-1).to_le_bytes());
         put(out, self.bridge.argument(self.socks5).as_bytes())?;
         put_list(out, &self.filters)?;
-        put(out, &self.staged.dir)?;
-        out.extend(u32::try_from(self.staged.trees.len()).ok()?.to_le_bytes());
-        for (name, number) in &self.staged.trees {
-            put(out, name)?;
-            out.extend(number.to_le_bytes());
-        }
-        out.extend(u32::try_from(self.mounts.len()).ok()?.to_le_bytes());
-        self.mounts.iter().try_for_each(|mount| mount.put(out))
+        self.staged.put(out)?;
+        put_each(out, &self.mounts, MountStep::put)
     }
 
     pub(crate) fn take(rest: &mut &[u8]) -> Option<Self> {
@@ -122,14 +116,26 @@ impl Construction {
         let held = (held >= 0).then_some(held);
         let (bridge, socks5) = BridgeKind::from_argument(&take_bytes(rest)?)?;
         let filters = take_list(rest)?;
-        let dir = take_bytes(rest)?;
-        let count = u32::from_le_bytes(take_array(rest)?);
-        // Reserves no capacity for a number from the wire.
-        let trees = (0..count).map(|_| Some((take_bytes(rest)?, i32::from_le_bytes(take_array(rest)?))));
-        let staged = Staged { dir, trees: trees.collect::<Option<_>>()? };
-        let count = u32::from_le_bytes(take_array(rest)?);
-        let mounts = (0..count).map(|_| MountStep::take(rest)).collect::<Option<_>>()?;
+        let staged = Staged::take(rest)?;
+        let mounts = take_each(rest, MountStep::take)?;
         Some(Self { staged, mounts, filters, becomes_user, lifeline, held, bridge, socks5 })
+    }
+}
+
+impl Staged {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) -> Option<()> {
+        put(out, &self.dir)?;
+        put_each(out, &self.trees, |(name, number), out| {
+            put(out, name)?;
+            out.extend(number.to_le_bytes());
+            Some(())
+        })
+    }
+
+    pub(crate) fn take(rest: &mut &[u8]) -> Option<Self> {
+        let dir = take_bytes(rest)?;
+        let tree = |rest: &mut &[u8]| Some((take_bytes(rest)?, i32::from_le_bytes(take_array(rest)?)));
+        Some(Self { dir, trees: take_each(rest, tree)? })
     }
 }
 
@@ -144,7 +150,7 @@ const DEV: u8 = 8;
 const FREEZE: u8 = 9;
 
 impl MountStep {
-    fn put(&self, out: &mut Vec<u8>) -> Option<()> {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) -> Option<()> {
         match self {
             Self::Bind { source, at, is_writable } => {
                 out.push(BIND);
@@ -194,7 +200,7 @@ impl MountStep {
         }
     }
 
-    fn take(rest: &mut &[u8]) -> Option<Self> {
+    pub(crate) fn take(rest: &mut &[u8]) -> Option<Self> {
         let [tag] = take_array(rest)?;
         Some(match tag {
             BIND => {
@@ -221,7 +227,7 @@ impl MountStep {
     }
 }
 
-fn take_flag(rest: &mut &[u8]) -> Option<bool> {
+pub(crate) fn take_flag(rest: &mut &[u8]) -> Option<bool> {
     match take_array(rest)? {
         [0] => Some(false),
         [1] => Some(true),

@@ -7,14 +7,18 @@
 
 extern crate alloc;
 
+mod assembly;
 pub mod construction;
 pub mod message;
 
+pub use assembly::Assembly;
 pub use construction::{Construction, MountStep, Staged};
 pub use message::{DecodeError, Go, Hello, Message, Step, Terminal, TerminalSettings};
 
 /// The word in front of the number of stage2's control socket, if stage2 builds the sandbox itself.
 pub const BUILD_WORD: &str = "build:";
+/// The word in front of that number, if stage2 makes the file tree for bubblewrap.
+pub const ASSEMBLE_WORD: &str = "assemble:";
 
 /// Directory of our files inside the sandbox, on the private `/run`.
 pub const DIR: &str = "/run/exeat";

@@ -9,6 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::assembly::Assembly;
 use crate::construction::Construction;
 
 /// Maximum size of one frame: execve(2) takes at most 6 MiB of arguments and environment (`_STK_LIM / 4 * 3`).
@@ -21,6 +22,8 @@ pub enum Message {
     Hello(Hello),
     /// The host tells stage2 to build the sandbox around itself. Only the native back end sends it.
     Build(Construction),
+    /// The host tells stage2 to make the file tree, and to become bubblewrap then.
+    Assemble(Assembly),
     /// The host tells stage2 to become the stage.
     Go(Go),
     /// stage2 is about to `execve`, with this hardening. End of file after it means that the stage runs.
@@ -37,7 +40,7 @@ pub enum Message {
     },
     /// A mount of the sandbox that stage2 builds failed, and stage2 ends.
     Unmounted {
-        /// The number of the step in [`Construction::mounts`].
+        /// The number of the step in [`Construction::mounts`] or [`Assembly::mounts`].
         number: u32,
         /// The kernel's answer, an `errno`.
         errno: i32,
@@ -130,10 +133,14 @@ pub enum Step {
     StartStage = 18,
     /// Attach the trees of another user.
     Stage = 19,
+    /// Make a mount namespace, and a user namespace for an ordinary user.
+    MakeNamespace = 20,
+    /// Execute bubblewrap.
+    ExecuteBwrap = 21,
 }
 
 impl Step {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 21] = [
         Self::LoopbackUp,
         Self::BindProxyPort,
         Self::StartRelay,
@@ -153,6 +160,8 @@ impl Step {
         Self::DropCapabilities,
         Self::StartStage,
         Self::Stage,
+        Self::MakeNamespace,
+        Self::ExecuteBwrap,
     ];
 
     /// Describes the step, worded to follow "cannot".
@@ -178,6 +187,8 @@ impl Step {
             Self::DropCapabilities => "give up capabilities",
             Self::StartStage => "start the process that becomes the stage",
             Self::Stage => "attach the trees of the view",
+            Self::MakeNamespace => "make a mount namespace",
+            Self::ExecuteBwrap => "execute bubblewrap",
         }
     }
 
@@ -204,6 +215,7 @@ const HARDENED: u8 = 3;
 const FAILED: u8 = 4;
 const BUILD: u8 = 5;
 const UNMOUNTED: u8 = 6;
+const ASSEMBLE: u8 = 7;
 
 impl Message {
     /// Encodes the message as a frame: length and body. `None` if it would exceed [`MAX_FRAME`].
@@ -246,6 +258,10 @@ impl Message {
             Self::Build(construction) => {
                 out.push(BUILD);
                 construction.put(&mut out)?;
+            }
+            Self::Assemble(assembly) => {
+                out.push(ASSEMBLE);
+                assembly.put(&mut out)?;
             }
             Self::Unmounted { number, errno } => {
                 out.push(UNMOUNTED);
@@ -290,6 +306,7 @@ impl Message {
                 Self::Failed { step: Step::from_byte(step)?, errno: i32::from_le_bytes(take_array(rest)?) }
             }
             BUILD => Self::Build(Construction::take(rest)?),
+            ASSEMBLE => Self::Assemble(Assembly::take(rest)?),
             UNMOUNTED => Self::Unmounted {
                 number: u32::from_le_bytes(take_array(rest)?),
                 errno: i32::from_le_bytes(take_array(rest)?),
@@ -306,8 +323,16 @@ pub(crate) fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
 }
 
 pub(crate) fn put_list(out: &mut Vec<u8>, list: &[Vec<u8>]) -> Option<()> {
+    put_each(out, list, |bytes, out| put(out, bytes))
+}
+
+pub(crate) fn put_each<T>(
+    out: &mut Vec<u8>,
+    list: &[T],
+    put: impl Fn(&T, &mut Vec<u8>) -> Option<()>,
+) -> Option<()> {
     out.extend(u32::try_from(list.len()).ok()?.to_le_bytes());
-    list.iter().try_for_each(|bytes| put(out, bytes))
+    list.iter().try_for_each(|it| put(it, out))
 }
 
 fn put_ports(out: &mut Vec<u8>, ports: Option<&[u16]>) -> Option<()> {
@@ -356,9 +381,13 @@ fn take_ports(rest: &mut &[u8]) -> Option<Option<Vec<u16>>> {
 }
 
 pub(crate) fn take_list(rest: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
+    take_each(rest, take_bytes)
+}
+
+pub(crate) fn take_each<T>(rest: &mut &[u8], take: impl Fn(&mut &[u8]) -> Option<T>) -> Option<Vec<T>> {
     let count = u32::from_le_bytes(take_array(rest)?);
     // Reserves no capacity for a number from the wire: a hostile count must not allocate.
-    (0..count).map(|_| take_bytes(rest)).collect()
+    (0..count).map(|_| take(rest)).collect()
 }
 
 #[cfg(test)]
@@ -389,6 +418,8 @@ mod tests {
             Message::Build(crate::construction::sample()),
             Message::Build(Construction::default()),
             Message::Unmounted { number: 3, errno: 13 },
+            Message::Assemble(crate::assembly::sample()),
+            Message::Assemble(Assembly::default()),
         ]
     }
 
