@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use exeat_contract::message::MAX_FRAME;
-use exeat_contract::{Construction, Go, Message};
+use exeat_contract::{Assembly, Construction, Go, Message};
 
 use crate::sys::{self, Descriptor, Errno};
 
@@ -45,6 +45,14 @@ impl Control {
     pub(crate) fn receive_construction(&self) -> sys::Result<Construction> {
         match self.receive()? {
             (Message::Build(construction), _) => Ok(construction),
+            _ => Err(Errno::BADMSG),
+        }
+    }
+
+    /// Waits for the description of the file tree, as long as for that of a sandbox.
+    pub(crate) fn receive_assembly(&self) -> sys::Result<Assembly> {
+        match self.receive()? {
+            (Message::Assemble(assembly), _) => Ok(assembly),
             _ => Err(Errno::BADMSG),
         }
     }

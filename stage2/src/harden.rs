@@ -4,13 +4,18 @@
 
 use crate::sys::{self, Descriptor, Errno, Limit, Resource};
 
-/// Raises the soft limit of open descriptors to the hard one, for as long as descriptors are passed.
+/// Raises the soft limit of open descriptors to the hard one, for as long as descriptors are passed. Returns the limits before.
 ///
 /// The kernel refuses to pass a descriptor while its sender's user has more in flight than the sender's soft limit (unix(7),
 /// ETOOMANYREFS). Another stage of the same user may have many in flight, but fewer than this limit.
-pub(crate) fn raise_descriptor_limit() -> sys::Result<()> {
-    let hard = sys::limit(Resource::Descriptors)?.hard;
-    sys::set_limit(Resource::Descriptors, Limit { soft: hard, hard })
+pub(crate) fn raise_descriptor_limit() -> sys::Result<Limit> {
+    let before = sys::limit(Resource::Descriptors)?;
+    sys::set_limit(Resource::Descriptors, Limit { soft: before.hard, hard: before.hard }).map(|()| before)
+}
+
+/// Sets the limits of open descriptors to what they were before [`raise_descriptor_limit`].
+pub(crate) fn restore_descriptor_limit(before: Limit) -> sys::Result<()> {
+    sys::set_limit(Resource::Descriptors, before)
 }
 
 /// Sets the stage's limits of open descriptors. No descriptor is passed after this.

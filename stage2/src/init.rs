@@ -5,10 +5,10 @@
 
 use alloc::vec::Vec;
 
-use exeat_contract::{BUILD_WORD, Construction, Message, NOBODY, Step};
+use exeat_contract::{BUILD_WORD, Construction, NOBODY, Step};
 
 use crate::control::Control;
-use crate::mounts::{self, FailedMount, Sources, Tree};
+use crate::mounts;
 use crate::sys::{self, Errno, Pid};
 use crate::{During, Failure, harden, loopback};
 
@@ -30,7 +30,9 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
     let umask = sys::set_umask(0);
     mounts::attach_staged(&construction.staged).during(Step::Stage)?;
     harden::raise_descriptor_limit().during(Step::MakeRoot)?;
-    make_tree(control, &construction)?;
+    let tree = mounts::make_tree(control, b"/", &construction.mounts)?;
+    tree.enter().during(Step::LeaveHost)?;
+    drop(tree);
     // This needs a capability.
     loopback::ensure_up().during(Step::LoopbackUp)?;
     sys::drop_capabilities().during(Step::DropCapabilities)?;
@@ -54,20 +56,6 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
         }
         Some(stage) => stay(&stage, construction.lifeline, construction.held),
     }
-}
-
-fn make_tree(control: &Control, construction: &Construction) -> Result<(), Failure> {
-    let told = |FailedMount { number, errno }| -> Failure {
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
-        // The host side sees the end of the connection in any case.
-        let _ = control.send(&Message::Unmounted { number, errno: errno.number() }, &[]);
-        Failure { step: Step::MakeRoot, errno }
-    };
-    let sources = Sources::copy(&construction.mounts).map_err(told)?;
-    let mut tree = Tree::new().during(Step::MakeRoot)?;
-    tree.fill(&construction.mounts, sources).map_err(told)?;
-    tree.freeze(b"/").during(Step::MakeRoot)?;
-    tree.enter().during(Step::LeaveHost)
 }
 
 /// Reaps what the kernel hands to pid 1, until the stage has ended, the host side is gone or asks for the end. Every other process of

@@ -8,13 +8,16 @@
 //! script of `exeat-sandbox` builds it with `--cfg freestanding`. Otherwise it is an ordinary program of the same modules, so that
 //! the workspace's lints cover them.
 //!
-//! It runs inside bubblewrap's sandbox, or builds the sandbox itself and is its pid 1 ([`init`]).
+//! It runs inside bubblewrap's sandbox, for which it has made the file tree before ([`assemble`]). Or it builds the sandbox itself
+//! and is its pid 1 ([`init`]).
 //!
-//! Usage: `stage2 handoff|relay[+socks5]`, or `stage2 build:N` with the number of its control socket. By exeat only.
+//! Usage: `stage2 handoff|relay[+socks5]`, or `stage2 build:N` or `stage2 assemble:N` with the number of its control socket. By exeat
+//! only.
 #![cfg_attr(freestanding, no_std, no_main)]
 
 extern crate alloc;
 
+mod assemble;
 mod bridge;
 mod control;
 mod exec;
@@ -68,6 +71,12 @@ fn run(word: Option<&[u8]>) -> u8 {
     if let Some(number) = word.and_then(init::control_number) {
         // Without the socket nobody waits for an answer.
         return Control::inherit(number).map_or(1, |control| build_and_become_stage(&control));
+    }
+    if let Some(number) = word.and_then(assemble::control_number) {
+        return Control::inherit(number).map_or(1, |control| {
+            let Err(failure) = assemble::assemble(&control);
+            report(&control, &failure)
+        });
     }
     let Some((kind, socks5)) = word.and_then(BridgeKind::from_argument) else {
         control::print(&["stage2: this program is started by exeat\n"]);

@@ -4,9 +4,11 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
-use exeat_contract::{MountStep, Staged};
+use exeat_contract::{Message, MountStep, Staged, Step};
 
+use crate::control::Control;
 use crate::sys::{self, Attributes, Descriptor, Errno};
+use crate::{During, Failure};
 
 /// Attributes of every mount but those of the nodes in `/dev`.
 const PLAIN: Attributes = Attributes::NO_SET_ID.and(Attributes::NO_DEVICES);
@@ -30,21 +32,36 @@ const LINKS: [(&CStr, &CStr); 6] = [
 const SETTINGS: [&CStr; 3] = [c"sysrq-trigger", c"irq", c"bus"];
 
 /// The mounts of the host, copied before the sandbox has a root.
-pub(crate) struct Sources {
+struct Sources {
     /// The mount of each step that has one.
     trees: Vec<Option<Descriptor>>,
     nodes: Vec<Descriptor>,
 }
 
 /// A step that failed, by its number.
-pub(crate) struct FailedMount {
-    pub(crate) number: usize,
-    pub(crate) errno: Errno,
+struct FailedMount {
+    number: usize,
+    errno: Errno,
+}
+
+/// Makes the file tree on top of a directory of the host. Reports the step that failed to the host side.
+pub(crate) fn make_tree(control: &Control, at: &[u8], steps: &[MountStep]) -> Result<Tree, Failure> {
+    let told = |FailedMount { number, errno }| -> Failure {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        // The host side sees the end of the connection in any case.
+        let _ = control.send(&Message::Unmounted { number, errno: errno.number() }, &[]);
+        Failure { step: Step::MakeRoot, errno }
+    };
+    let sources = Sources::copy(steps).map_err(told)?;
+    let mut tree = Tree::new(at).during(Step::MakeRoot)?;
+    tree.fill(steps, sources).map_err(told)?;
+    tree.freeze(b"/").during(Step::MakeRoot)?;
+    Ok(tree)
 }
 
 impl Sources {
     /// Copies the mounts that the steps name. A later mount of the sandbox is in none of them.
-    pub(crate) fn copy(steps: &[MountStep]) -> Result<Self, FailedMount> {
+    fn copy(steps: &[MountStep]) -> Result<Self, FailedMount> {
         let mut sources = Self { trees: Vec::new(), nodes: Vec::new() };
         for (number, step) in steps.iter().enumerate() {
             let failed = |errno| FailedMount { number, errno };
@@ -101,16 +118,16 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Makes an empty tree, and attaches it where this process can reach it.
-    pub(crate) fn new() -> sys::Result<Self> {
+    /// Makes an empty tree, and attaches it on top of a directory of the host. If that is its root, the paths of this process still
+    /// begin below the tree (path_resolution(7)).
+    fn new(at: &[u8]) -> sys::Result<Self> {
         let base = sys::new_file_system(c"tmpfs", &[(c"mode", c"0755")], PLAIN)?;
-        // On top of the present root. Paths of this process still begin below it (path_resolution(7)).
-        sys::attach(&base, &sys::open(c"/", sys::O_PATH | sys::O_CLOEXEC)?)?;
+        sys::attach(&base, &sys::open(&text(at)?, sys::O_PATH | sys::O_CLOEXEC)?)?;
         Ok(Self { base, over: Vec::new() })
     }
 
     /// Carries out the steps.
-    pub(crate) fn fill(&mut self, steps: &[MountStep], sources: Sources) -> Result<(), FailedMount> {
+    fn fill(&mut self, steps: &[MountStep], sources: Sources) -> Result<(), FailedMount> {
         let Sources { trees, mut nodes } = sources;
         for (number, (step, tree)) in steps.iter().zip(trees).enumerate() {
             self.apply(step, tree, &mut nodes).map_err(|errno| FailedMount { number, errno })?;
@@ -119,7 +136,7 @@ impl Tree {
     }
 
     /// Makes the mount at a path read-only, but not the mounts below it.
-    pub(crate) fn freeze(&self, at: &[u8]) -> sys::Result<()> {
+    fn freeze(&self, at: &[u8]) -> sys::Result<()> {
         sys::set_attributes(&self.open(at)?, Attributes::READ_ONLY, false)
     }
 
@@ -287,7 +304,7 @@ fn write_all(file: &Descriptor, mut bytes: &[u8]) -> sys::Result<()> {
 }
 
 /// Returns the digits of a number.
-fn number(mut number: u64, base: u64) -> Vec<u8> {
+pub(crate) fn number(mut number: u64, base: u64) -> Vec<u8> {
     let mut digits = Vec::new();
     loop {
         digits.insert(0, b'0' + u8::try_from(number % base).unwrap_or(0));

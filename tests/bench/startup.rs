@@ -248,7 +248,7 @@ impl Bare {
         let mut exeat = under_test.exeat();
         exeat
             .current_dir(directory)
-            .args(["run", "--dry-run", "--format", "json"])
+            .args(["run", "--dry-run", "--format", "json", "--set", "sandbox.backend=bwrap-alone"])
             .args(options)
             .args(["--", "true"]);
         let output = exeat.output().expect("the plan");

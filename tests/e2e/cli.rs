@@ -97,7 +97,7 @@ fn dry_run(cx: &Cx) {
     let done = cx.exeat(["run", "--dry-run", "--allow", &cx.good(), "--", "touch", "started"]).run();
     done.exits(0).shows(&cx.good()).shows("HTTPS_PROXY");
     match cx.backend() {
-        Backend::Bwrap => done.shows("--unshare-all").shows("--cap-drop"),
+        Backend::Bwrap | Backend::BwrapAlone => done.shows("--unshare-all").shows("--cap-drop"),
         Backend::Native => done.shows("made by exeat itself"),
     };
     assert!(!cx.dir().join("started").exists());

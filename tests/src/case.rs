@@ -52,8 +52,24 @@ const MARK: u32 = 72;
 pub enum Backend {
     /// The default.
     Bwrap,
+    /// `--set sandbox.backend=bwrap-alone`.
+    BwrapAlone,
     /// `--set sandbox.backend=native`.
     Native,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Bwrap, Self::BwrapAlone, Self::Native];
+
+    /// Returns its name in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bwrap => "bwrap",
+            Self::BwrapAlone => "bwrap-alone",
+            Self::Native => "native",
+        }
+    }
 }
 
 /// The circumstances of a trial.
@@ -227,8 +243,8 @@ impl Cx {
                 extra.extend(["--set".to_string(), "sandbox.bridge=relay".to_string()]);
             }
             let chooses = words.iter().any(|word| word.starts_with("sandbox.backend="));
-            if self.backend == Backend::Native && !chooses {
-                extra.extend(["--set".to_string(), "sandbox.backend=native".to_string()]);
+            if self.backend != Backend::Bwrap && !chooses {
+                extra.extend(["--set".to_string(), format!("sandbox.backend={}", self.backend.name())]);
             }
             if !given("--audit") && !given("--dry-run") {
                 let path =
@@ -424,28 +440,32 @@ impl Variant {
     fn name(self) -> String {
         let who = if self.who == Who::Root { "root" } else { "user" };
         let bridge = if self.bridge == Bridge::Handoff { "handoff" } else { "relay" };
-        let backend = if self.backend == Backend::Native { "_native" } else { "" };
+        let backend = match self.backend {
+            Backend::Bwrap => "",
+            Backend::BwrapAlone => "_alone",
+            Backend::Native => "_native",
+        };
         format!("{who}_{bridge}{backend}")
     }
 }
 
-/// Returns the variants of a matrix case: with `E2E_FULL=1` all eight; else two, with each user, each bridge and each back end once.
-/// The name decides which two, so that every run has the same.
+/// Returns the variants of a matrix case: with `E2E_FULL=1` all twelve; else two, with each user and each bridge once, and with
+/// bubblewrap and without. In a quarter of the cases bubblewrap works alone. The name decides, so that every run has the same.
 fn covering(name: &str) -> Vec<Variant> {
     let mut all = Vec::new();
     for who in [Who::Root, Who::User] {
         for bridge in [Bridge::Handoff, Bridge::Relay] {
-            for backend in [Backend::Bwrap, Backend::Native] {
-                all.push(Variant { who, bridge, backend });
-            }
+            all.extend(Backend::ALL.map(|backend| Variant { who, bridge, backend }));
         }
     }
     if env::var_os("E2E_FULL").is_some_and(|value| value != "0") {
         return all;
     }
+    let sum = name.bytes().fold(0, u8::wrapping_add);
+    let bwrap = if sum & 0b1100 == 0 { Backend::BwrapAlone } else { Backend::Bwrap };
+    all.retain(|variant| [bwrap, Backend::Native].contains(&variant.backend));
     // Each variant has its opposite at the other end.
-    let sum = usize::from(name.bytes().fold(0, u8::wrapping_add));
-    let first = sum % (all.len() / 2);
+    let first = usize::from(sum) % (all.len() / 2);
     vec![all[first], all[all.len() - 1 - first]]
 }
 

@@ -42,8 +42,10 @@ choices! {
         /// bubblewrap where it is installed, else exeat itself.
         #[default]
         Auto = "auto",
-        /// bubblewrap.
+        /// bubblewrap. exeat makes the file tree for it, where an ordinary user's programs may make user namespaces.
         Bwrap = "bwrap",
+        /// bubblewrap, which makes the file tree too. It takes more time.
+        BwrapAlone = "bwrap-alone",
         /// exeat itself. It needs Linux 5.12, and takes less time.
         Native = "native",
     }

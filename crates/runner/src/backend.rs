@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use exeat_policy::BackendName;
 use exeat_sandbox::Builder;
+use exeat_sandbox::bwrap::{builder, find};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, chain};
@@ -26,9 +27,14 @@ use error::BackendError;
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Backend {
-    /// bubblewrap.
+    /// bubblewrap. exeat makes the file tree for it, where an ordinary user's programs may make user namespaces.
     Bwrap {
         /// The executable. It is used only if root alone can replace it.
+        path: PathBuf,
+    },
+    /// bubblewrap, which makes the file tree too.
+    BwrapAlone {
+        /// The executable, as for [`Backend::Bwrap`].
         path: PathBuf,
     },
     /// exeat itself.
@@ -65,6 +71,7 @@ impl Backend {
         let chosen = choose(name).map_err(|error| unavailable("bwrap", &Error::Sandbox(error)))?;
         let backend = match chosen {
             Builder::Bwrap(path) => Self::Bwrap { path },
+            Builder::BwrapAlone(path) => Self::BwrapAlone { path },
             Builder::Native => Self::Native,
         };
         backend.check().into_result()?;
@@ -91,6 +98,7 @@ impl Backend {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Bwrap { .. } => "bwrap",
+            Self::BwrapAlone { .. } => "bwrap-alone",
             Self::Native => "native",
             Self::None => "none",
         }
@@ -104,17 +112,13 @@ impl Backend {
 
     /// Returns what builds the sandbox, if it can be trusted.
     pub(crate) fn builder(&self) -> Result<Builder, Error> {
-        match self.builder_name().map_err(Error::Backend)? {
-            Builder::Bwrap(path) => {
-                exeat_sandbox::bwrap::trusted(&path).map(Builder::Bwrap).map_err(Error::Sandbox)
-            }
-            Builder::Native => Ok(Builder::Native),
-        }
+        self.builder_name().map_err(Error::Backend)?.trusted().map_err(Error::Sandbox)
     }
 
     fn builder_name(&self) -> Result<Builder, BackendError> {
         match self {
-            Self::Bwrap { path } => Ok(Builder::Bwrap(path.clone())),
+            Self::Bwrap { path } => Ok(builder(path.clone())),
+            Self::BwrapAlone { path } => Ok(Builder::BwrapAlone(path.clone())),
             Self::Native => Ok(Builder::Native),
             Self::None => Err(BackendError::Unavailable {
                 backend: self.name().into(),
@@ -131,9 +135,10 @@ impl Backend {
 /// Returns an error if bubblewrap is asked for and no trusted path has it.
 pub(crate) fn choose(name: BackendName) -> Result<Builder, exeat_sandbox::Error> {
     match name {
-        BackendName::Bwrap => exeat_sandbox::bwrap::find().map(Builder::Bwrap),
+        BackendName::Bwrap => find().map(builder),
+        BackendName::BwrapAlone => find().map(Builder::BwrapAlone),
         BackendName::Native => Ok(Builder::Native),
-        BackendName::Auto => Ok(exeat_sandbox::bwrap::find().map_or(Builder::Native, Builder::Bwrap)),
+        BackendName::Auto => Ok(find().map_or(Builder::Native, builder)),
     }
 }
 

@@ -34,7 +34,7 @@ pub fn examine(env: &BTreeMap<OsString, OsString>) -> Vec<StepFinding> {
     let identity = who.identity().0;
     let (mut findings, bwrap) = exeat_sandbox::doctor::examine(identity);
     let has_bwrap = bwrap.is_some();
-    let builder = bwrap.map_or(Builder::Native, Builder::Bwrap);
+    let builder = bwrap.map_or(Builder::Native, exeat_sandbox::bwrap::builder);
     findings.extend(whole(&builder, &who));
     findings.extend(has_bwrap.then(|| native(&who)));
     findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(&who)));

@@ -293,11 +293,13 @@ pub(crate) fn plan_with(
         notes,
         doubts: Vec::new(),
     };
-    let argv = plan.argv();
-    // Three words come on top: `--args FD --` before the command.
-    let words = argv.options.len() + 3 + argv.command.len();
-    if words > BWRAP_WORDS {
-        return Err(Error::TooMany { words, most: BWRAP_WORDS });
+    if matches!(plan.builder, Builder::BwrapAlone(_)) {
+        let (argv, _) = plan.argv();
+        // Three words come on top: `--args FD --` before the command.
+        let words = argv.options.len() + 3 + argv.command.len();
+        if words > BWRAP_WORDS {
+            return Err(Error::TooMany { words, most: BWRAP_WORDS });
+        }
     }
     Ok(plan)
 }
@@ -493,18 +495,24 @@ impl Plan {
         self.policy.rules().iter().filter(|rule| rule.action == Action::Deny)
     }
 
-    /// Returns the arguments that a run would give to bubblewrap.
-    fn argv(&self) -> Argv {
+    /// Returns the arguments that a run would give to bubblewrap, and the number of mounts.
+    fn argv(&self) -> (Argv, usize) {
         let dir = self.run_base.join("exeat-XXXXXX");
         let [socket, socks5, denials] =
             ["proxy.sock", "socks5.sock", "denials.jsonl"].map(|name| dir.join(name));
-        Argv::new(&self.spec(socket, socks5, denials), FILTERS)
+        let spec = self.spec(socket, socks5, denials);
+        let alone = Argv::new(&spec, FILTERS);
+        let mounts = alone.mount_count();
+        match &self.builder {
+            Builder::Bwrap(_) => (Argv::around(&dir, &spec, FILTERS), mounts),
+            Builder::BwrapAlone(_) | Builder::Native => (alone, mounts),
+        }
     }
 
     /// Describes the plan for people.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let argv = self.argv();
+        let (argv, mounts) = self.argv();
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = writeln!(out, "command      {}", shell_words(&self.command));
@@ -580,10 +588,11 @@ impl Plan {
             let _ = writeln!(out, "  {}", name.display());
         }
         let Some(bwrap) = self.builder.bwrap() else {
-            let _ = writeln!(out, "\nsandbox   {} mounts, made by exeat itself", argv.mount_count());
+            let _ = writeln!(out, "\nsandbox   {mounts} mounts, made by exeat itself");
             return out;
         };
-        let _ = write!(out, "\nbubblewrap   {} mounts\n  {}", argv.mount_count(), bwrap.display());
+        let by = if matches!(self.builder, Builder::Bwrap(_)) { ", made by exeat before it" } else { "" };
+        let _ = write!(out, "\nbubblewrap   {mounts} mounts{by}\n  {}", bwrap.display());
         for word in &argv.options {
             let word = word.to_string();
             out.push_str(if word.starts_with("--") { " \\\n    " } else { " " });
@@ -596,7 +605,7 @@ impl Plan {
     /// Returns the plan as one JSON object. It has no values of variables because they can be secrets.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
-        let argv = self.argv();
+        let (argv, mounts) = self.argv();
         let words = |list: &[OsString]| {
             list.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>()
         };
@@ -655,7 +664,7 @@ impl Plan {
             "bwrap": self.builder.bwrap().map(Path::to_string_lossy),
             "options": argv.options.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "helper": words(&argv.command),
-            "mounts": argv.mount_count(),
+            "mounts": mounts,
             "notes": self.notes,
         })
     }

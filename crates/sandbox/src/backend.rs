@@ -20,12 +20,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::Resource;
 use nix::sys::stat::{Mode, fstat};
 
-use crate::bwrap::Argv;
+use crate::assembly::Tree;
+use crate::bwrap::{self, Argv};
 use crate::child::{Bwrap, Lifeline};
 use crate::control::{self, Control};
 use crate::error::Error;
 use crate::inside::Meter;
-use crate::native::Init;
+use crate::native::{Init, explain};
 use crate::seccomp::{self, Program};
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
@@ -54,8 +55,11 @@ pub struct Launch {
     pub listener: UnixListener,
     /// Reaches end of file when the caller gives up before stage2 is ready.
     pub cancel: OwnedFd,
-    /// Trees to mount for bubblewrap first: the spec refers to them. Needs CAP_SYS_ADMIN.
+    /// Trees to mount first: the spec refers to them. Needs CAP_SYS_ADMIN.
     pub staging: Option<Staging>,
+    /// A directory of the host whose parents the stage's user may enter. The sandbox's file tree covers it for bubblewrap, and for
+    /// nobody else.
+    pub dir: PathBuf,
     /// Descriptor that stays open until the sandbox has no process left, even if this process is killed.
     pub held: Option<OwnedFd>,
     /// Files that the mounts of the spec must show: names can be exchanged between the plan and the mount.
@@ -65,8 +69,10 @@ pub struct Launch {
 /// The program that builds a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Builder {
-    /// bubblewrap, from [`bwrap::find`](crate::bwrap::find).
+    /// bubblewrap, from [`bwrap::find`](crate::bwrap::find). exeat makes the file tree, and bubblewrap gets it as one mount.
     Bwrap(PathBuf),
+    /// bubblewrap, which makes the file tree too: where an ordinary user's programs may not make user namespaces, except for bubblewrap.
+    BwrapAlone(PathBuf),
     /// exeat itself.
     Native,
 }
@@ -77,15 +83,28 @@ impl Builder {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Bwrap(_) => "bwrap",
+            Self::BwrapAlone(_) => "bwrap-alone",
             Self::Native => "native",
         }
+    }
+
+    /// Resolves the path of bubblewrap, if there is one.
+    ///
+    /// # Errors
+    /// Returns [`Error::NoBwrap`] if others than root can replace it.
+    pub fn trusted(&self) -> Result<Self, Error> {
+        Ok(match self {
+            Self::Bwrap(path) => Self::Bwrap(bwrap::trusted(path)?),
+            Self::BwrapAlone(path) => Self::BwrapAlone(bwrap::trusted(path)?),
+            Self::Native => Self::Native,
+        })
     }
 
     /// Returns the path of bubblewrap, if it builds the sandbox.
     #[must_use]
     pub fn bwrap(&self) -> Option<&Path> {
         match self {
-            Self::Bwrap(path) => Some(path),
+            Self::Bwrap(path) | Self::BwrapAlone(path) => Some(path),
             Self::Native => None,
         }
     }
@@ -213,6 +232,7 @@ impl Launch {
             listener: self.listener.try_clone()?,
             cancel: self.cancel.try_clone()?,
             staging: None,
+            dir: self.dir.clone(),
             held: self.held.as_ref().map(OwnedFd::try_clone).transpose()?,
             expected: self.expected.clone(),
         })
@@ -226,7 +246,7 @@ impl Launch {
         let by = Instant::now() + START;
         let filters = seccomp::base(self.spec.debuggable)?;
         let (mut root, mut control, init) = match &self.builder {
-            Builder::Bwrap(path) => self.start_bwrap(path, &filters, by)?,
+            Builder::Bwrap(path) | Builder::BwrapAlone(path) => self.start_bwrap(path, &filters, by)?,
             Builder::Native => self.start_natively(&filters, by)?,
         };
         // Whoever builds the sandbox has its own copies now.
@@ -241,7 +261,7 @@ impl Launch {
             .map_err(Error::Control)?;
         let passed = match (control.receive()?, &mut root) {
             (Some((Message::Hello(_), passed)), _) => passed,
-            (Some((message, _)), RootProcess::Native(init)) => return Err(init.explain(message, &self.spec)),
+            (Some((message, _)), RootProcess::Native(_)) => return Err(explain(&message, &self.spec)),
             (Some((Message::Failed { step, errno }, _)), _) => return Err(failed(step, errno)),
             (None, RootProcess::Bwrap(bwrap)) => return Err(bwrap.explain()),
             (None, RootProcess::Native(_)) => {
@@ -284,16 +304,28 @@ impl Launch {
         filters: &[Program],
         by: Instant,
     ) -> Result<(RootProcess, Control, i32), Error> {
-        let argv = Argv::new(&self.spec, filters.len());
+        let staging = self.staging.as_ref();
+        let (argv, tree) = match &self.builder {
+            Builder::BwrapAlone(_) => {
+                let tree = staging.map(|it| Tree::staged_alone(self.spec.identity, it, &self.dir));
+                (Argv::new(&self.spec, filters.len()), tree)
+            }
+            _ => {
+                let tree = Tree::new(&self.spec, staging, &self.dir);
+                (Argv::around(&self.dir, &self.spec, filters.len()), Some(tree))
+            }
+        };
         let held = self.held.as_ref().map(OwnedFd::try_clone).transpose();
         let held = held.map_err(|source| Error::Prepare { what: "a descriptor", source })?;
-        let staging = self.staging.as_ref();
-        let mut bwrap = Bwrap::spawn(path, &argv, filters, self.spec.identity, staging, held)?;
+        let mut bwrap = Bwrap::spawn(path, &argv, filters, self.spec.identity, tree, held)?;
         match wait(self.listener.as_fd(), bwrap.as_fd(), Some(self.cancel.as_fd()), by)
             .map_err(Error::Watch)?
         {
             Some(Ready::Socket) => {}
-            Some(Ready::Ended) => return Err(bwrap.explain()),
+            Some(Ready::Ended) => {
+                let failure = bwrap.assembly_failure();
+                return Err(failure.map_or_else(|| bwrap.explain(), |message| explain(&message, &self.spec)));
+            }
             Some(Ready::Cancelled) => return Err(Error::Cancelled),
             None => return Err(Error::Late(START)),
         }

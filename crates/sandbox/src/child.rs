@@ -12,14 +12,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exeat_contract::Message;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
+use crate::assembly::{Assembler, Tree};
 use crate::bwrap::{Argv, Word, probe};
 use crate::error::Error;
 use crate::seccomp::Program;
 use crate::spec::Identity;
-use crate::staging::Staging;
 use crate::sys::{self, PidFd};
 use crate::wait::{Ready, wait};
 
@@ -27,6 +28,8 @@ use crate::wait::{Ready, wait};
 const SAID: u64 = 1024;
 /// Time from the first sign of a failure to the end of bubblewrap.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Time in which the process that makes the file tree reads its description.
+const SEND: Duration = Duration::from_secs(10);
 /// Bytes of bubblewrap's report on what it started: one small JSON object.
 const INFO: usize = 4096;
 
@@ -41,6 +44,8 @@ pub(crate) struct Bwrap {
     told: File,
     info: File,
     lifeline: Lifeline,
+    /// The process that becomes bubblewrap, if it makes the file tree first.
+    assembler: Option<Assembler>,
     over: bool,
 }
 
@@ -76,7 +81,7 @@ impl Bwrap {
         argv: &Argv,
         filters: &[Program],
         identity: Identity,
-        staging: Option<&Staging>,
+        tree: Option<Tree>,
         held: Option<OwnedFd>,
     ) -> Result<Self, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
@@ -92,29 +97,51 @@ impl Bwrap {
         let options = passed.options(argv, &filters).map_err(prepare("its arguments"))?;
         let options = passed.file(&options).map_err(prepare("its arguments"))?;
 
-        let places = staging.map(Staging::places).transpose().map_err(prepare("the places of its trees"))?;
-
         let options = options.to_string();
         let before = ["--args", &options, "--"].map(OsStr::new);
         let arguments: Vec<&OsStr> =
             before.into_iter().chain(argv.command.iter().map(OsString::as_os_str)).collect();
         // With an empty environment, /proc/1/environ holds nothing of the caller.
-        let program = sys::Program::new(path, &arguments).map_err(prepare("its arguments"))?;
+        let mut kept = passed.numbers();
+        let (program, connection) = match &tree {
+            None => (sys::Program::new(path, &arguments).map_err(prepare("its arguments"))?, None),
+            Some(tree) => {
+                let (program, more, connection) = tree.program().map_err(prepare("stage2"))?;
+                kept.extend(more);
+                (program, Some(connection))
+            }
+        };
+        let (its, ours) = connection.unzip();
 
         let mut command = Command::new(path);
         command.current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let kept = passed.numbers();
         let lifeline_end = lifeline_end.into();
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
         let lifeline = Lifeline::new(lifeline);
-        let start = sys::Start { program, kept, lifeline: lifeline_end, identity, places, told, held };
+        let takes_user = !tree.as_ref().is_some_and(Tree::becomes_user);
+        let start = sys::Start { program, kept, lifeline: lifeline_end, identity, takes_user, told, held };
         // `spawn` takes these, and closes this process's copies of the ends that only the reaper may hold: of the lifeline and of the
         // pipe.
         let mut child = sys::spawn(command, start).map_err(spawn)?;
         let process = watched(&mut child, &lifeline, PidFd::open).map_err(spawn)?;
-        let (path, told, info) = (path.to_path_buf(), heard.into(), info.into());
-        Ok(Self { path, child, process, told, info, lifeline, over: false })
+        // Only the process that makes the file tree has its end now.
+        drop(its);
+        let (told, info) = (heard.into(), info.into());
+        let mut bwrap = Self {
+            path: path.to_path_buf(),
+            child,
+            process,
+            told,
+            info,
+            lifeline,
+            assembler: None,
+            over: false,
+        };
+        if let Some((tree, ours)) = tree.zip(ours) {
+            bwrap.assembler = Some(tree.send(ours, path, &arguments, SEND)?);
+        }
+        Ok(bwrap)
     }
 
     /// Returns a connection that can end the sandbox from elsewhere.
@@ -158,13 +185,15 @@ impl Bwrap {
         let source = io::Error::from(failure.errno);
         let path = self.path.clone();
         Some(match failure.step {
-            sys::Step::Mount => {
-                let said = format!("exeat could not mount the view's trees for it: {source}");
-                Error::Bwrap { path, layer: probe::layer(&said), said }
-            }
             sys::Step::User => Error::User(source),
             sys::Step::Other => Error::Spawn { path, source },
         })
+    }
+
+    /// Returns the step of the file tree that failed, if one did. Waits for the end of the process.
+    pub(crate) fn assembly_failure(&mut self) -> Option<Message> {
+        let _ = wait(self.process.as_fd(), self.process.as_fd(), None, Instant::now() + LAST_WORDS);
+        self.assembler.as_mut()?.failure()
     }
 
     /// Explains why bubblewrap ended early, by its own output and the layer that refused. Ends it if it still runs.

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use exeat_contract::message::MAX_FRAME;
-use exeat_contract::{Construction, Go, Message};
+use exeat_contract::{Assembly, Construction, Go, Message};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::error::Error;
@@ -80,12 +80,21 @@ impl Control {
 
     /// Sends the description of the sandbox.
     pub(crate) fn send_construction(&self, construction: Construction) -> Result<(), Error> {
+        self.send_description(&Message::Build(construction))?.map_err(Error::Control)
+    }
+
+    /// Sends the description of the file tree. The inner error is that of the connection: the other process may have ended.
+    pub(crate) fn send_assembly(&self, assembly: Assembly) -> Result<io::Result<()>, Error> {
+        self.send_description(&Message::Assemble(assembly))
+    }
+
+    fn send_description(&self, message: &Message) -> Result<io::Result<()>, Error> {
         let too_large = || {
             let error = "the sandbox has too many mounts or too large files";
             Error::Control(io::Error::new(io::ErrorKind::InvalidInput, error))
         };
-        let frame = Message::Build(construction).encode().ok_or_else(too_large)?;
-        sys::send_with_descriptors(self.stream.as_fd(), &frame, &[]).map_err(Error::Control)
+        let frame = message.encode().ok_or_else(too_large)?;
+        Ok(sys::send_with_descriptors(self.stream.as_fd(), &frame, &[]))
     }
 
     /// Sends the go with the stage's standard streams.

@@ -3,6 +3,7 @@
 //! This crate has no policy and no proxy: it makes an empty network namespace and hands over what stage2 offers. The caller decides
 //! what is mounted, what is executed and who serves the listener.
 
+mod assembly;
 pub mod backend;
 pub mod bwrap;
 pub mod child;

@@ -103,28 +103,6 @@ impl Init {
         })
     }
 
-    /// Explains a failure that it reported.
-    pub(crate) fn explain(&self, message: Message, spec: &SandboxSpec) -> Error {
-        let (mount, what, errno) = match message {
-            Message::Unmounted { number, errno } => {
-                let mount = usize::try_from(number).ok().and_then(|number| spec.mounts.get(number));
-                (mount, mount.map_or_else(|| "mount a file".to_owned(), words_for), errno)
-            }
-            Message::Failed { step, errno } if is_of_build(step) => (None, step.as_str().to_owned(), errno),
-            Message::Failed { step, errno } => {
-                return Error::Stage2 { step, source: Errno::from_raw(errno) };
-            }
-            _ => return Error::Control(io::ErrorKind::InvalidData.into()),
-        };
-        let source = Errno::from_raw(errno);
-        let layer = match (source, mount) {
-            (Errno::EPERM, Some(Mount::Proc)) => RefusingLayer::MaskedProc,
-            (Errno::EPERM | Errno::EACCES | Errno::ENOSPC, _) => probe::host_layer(),
-            _ => RefusingLayer::Unknown,
-        };
-        Error::Build { what, source, layer }
-    }
-
     /// Returns a connection that can end the sandbox from elsewhere.
     pub(crate) fn lifeline(&self) -> Lifeline {
         self.lifeline.clone()
@@ -156,17 +134,43 @@ impl Drop for Init {
     }
 }
 
-/// Whether the step belongs to the making of the sandbox, in pid 1.
+/// Explains a failure that stage2 reported before its hello.
+pub(crate) fn explain(message: &Message, spec: &SandboxSpec) -> Error {
+    let (mount, what, errno) = match *message {
+        Message::Unmounted { number, errno } => {
+            let mount = usize::try_from(number).ok().and_then(|number| spec.mounts.get(number));
+            (mount, mount.map_or_else(|| "mount a file".to_owned(), words_for), errno)
+        }
+        Message::Failed { step: Step::TakeUser, errno } => {
+            return Error::User(io::Error::from_raw_os_error(errno));
+        }
+        Message::Failed { step, errno } if is_of_build(step) => (None, step.as_str().to_owned(), errno),
+        Message::Failed { step, errno } => {
+            return Error::Stage2 { step, source: Errno::from_raw(errno) };
+        }
+        _ => return Error::Control(io::ErrorKind::InvalidData.into()),
+    };
+    let source = Errno::from_raw(errno);
+    let layer = match (source, mount) {
+        (Errno::EPERM, Some(Mount::Proc)) => RefusingLayer::MaskedProc,
+        (Errno::EPERM | Errno::EACCES | Errno::ENOSPC, _) => probe::host_layer(),
+        _ => RefusingLayer::Unknown,
+    };
+    Error::Build { what, source, layer }
+}
+
+/// Whether the step belongs to the making of the sandbox or of its file tree.
 fn is_of_build(step: Step) -> bool {
     matches!(
         step,
         Step::ReadConstruction
-            | Step::TakeUser
             | Step::MakeRoot
             | Step::LeaveHost
             | Step::DropCapabilities
             | Step::StartStage
             | Step::Stage
+            | Step::MakeNamespace
+            | Step::ExecuteBwrap
     )
 }
 
@@ -204,7 +208,7 @@ fn refused(step: BirthStep, errno: Errno) -> Error {
     Error::Build { what: what.into(), source: errno, layer }
 }
 
-fn step_of(mount: &Mount) -> MountStep {
+pub(crate) fn step_of(mount: &Mount) -> MountStep {
     let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
     match mount {
         Mount::ReadOnly { host, at } => {

@@ -1,15 +1,14 @@
-//! Mounts trees for bubblewrap before it starts, by their descriptors and in its own mount namespace: trees that it cannot reach by
-//! name, or that it must see with other owners.
+//! Holds trees that the stage's user cannot reach by name, or must see with other owners. stage2 attaches them by their descriptors,
+//! where this sandbox alone sees them.
 
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use exeat_contract::Staged;
 
-use crate::sys::{HostTree, Places};
+use crate::sys::HostTree;
 
-/// A directory that holds trees for bubblewrap alone.
+/// A directory that holds trees for one sandbox alone.
 #[derive(Debug)]
 pub struct Staging {
     dir: PathBuf,
@@ -17,7 +16,7 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Stages trees in `dir`, a host directory whose parents everybody may enter. bubblewrap does not see the directory's own
+    /// Stages trees in `dir`, a host directory whose parents everybody may enter. The sandbox does not see the directory's own
     /// contents.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
@@ -29,13 +28,9 @@ impl Staging {
         self.trees.push((name.into(), tree));
     }
 
-    /// Describes the trees for a sandbox that exeat builds itself.
+    /// Describes the trees for stage2.
     pub(crate) fn contents(&self) -> Staged {
         let trees = self.trees.iter().map(|(name, tree)| (name.clone().into_bytes(), tree.descriptor()));
         Staged { dir: self.dir.as_os_str().as_bytes().to_vec(), trees: trees.collect() }
-    }
-
-    pub(crate) fn places(&self) -> io::Result<Places> {
-        Places::new(&self.dir, self.trees.iter().map(|(name, tree)| (name.as_str(), tree)))
     }
 }

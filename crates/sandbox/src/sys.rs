@@ -40,7 +40,6 @@ pub use notices::{Next, Notice, Notices};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
 pub use stopped::{Rest, StopWatch, StoppedProcesses};
 pub use touches::{FileHandle, Touch, Touches};
-pub(crate) use trees::Places;
 pub use trees::{HostTree, UserMap};
 
 /// Takes over descriptor `number`, which this program's caller left open for it.
@@ -190,6 +189,12 @@ pub(crate) fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {
 fn may_signal_others() -> bool {
     const CAP_KILL: u32 = 5;
     capabilities() & (1 << CAP_KILL) != 0
+}
+
+/// Whether this thread may mount (CAP_SYS_ADMIN). False if the kernel does not answer.
+pub(crate) fn may_mount() -> bool {
+    const CAP_SYS_ADMIN: u32 = 21;
+    capabilities() & (1 << CAP_SYS_ADMIN) != 0
 }
 
 /// Whether this thread may inspect other users' open files (CAP_DAC_OVERRIDE or CAP_DAC_READ_SEARCH, and CAP_SYS_PTRACE). False if

@@ -9,6 +9,7 @@ pub(crate) struct Errno(i32);
 impl Errno {
     pub(crate) const PERM: Self = Self(1);
     pub(crate) const NOENT: Self = Self(2);
+    pub(crate) const SRCH: Self = Self(3);
     pub(crate) const INTR: Self = Self(4);
     pub(crate) const IO: Self = Self(5);
     pub(crate) const TOOBIG: Self = Self(7);
@@ -118,10 +119,12 @@ pub(super) enum Number {
     Fchdir = 81,
     Umask = 95,
     Setpgid = 109,
+    Getppid = 110,
     Setsid = 112,
     Setgroups = 116,
     Setresuid = 117,
     Setresgid = 119,
+    Capget = 125,
     Capset = 126,
     PivotRoot = 155,
     Prctl = 157,
@@ -134,6 +137,7 @@ pub(super) enum Number {
     Symlinkat = 266,
     Faccessat = 269,
     Ppoll = 271,
+    Unshare = 272,
     EpollPwait = 281,
     Accept4 = 288,
     Signalfd4 = 289,
@@ -180,8 +184,10 @@ pub(super) enum Number {
     Write = 64,
     Ppoll = 73,
     Signalfd4 = 74,
+    Capget = 90,
     Capset = 91,
     ExitGroup = 94,
+    Unshare = 97,
     Kill = 129,
     RtSigaction = 134,
     RtSigprocmask = 135,
@@ -192,6 +198,7 @@ pub(super) enum Number {
     Setgroups = 159,
     Umask = 166,
     Prctl = 167,
+    Getppid = 173,
     Socket = 198,
     Socketpair = 199,
     Bind = 200,

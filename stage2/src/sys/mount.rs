@@ -21,9 +21,27 @@ impl Attributes {
     }
 }
 
+const CLONE_NEWNS: usize = 0x2_0000;
 const AT_FDCWD: usize = (-100_isize).cast_unsigned();
 const AT_EMPTY_PATH: usize = 0x1000;
 const AT_RECURSIVE: usize = 0x8000;
+
+/// Moves this process into a copy of its mount namespace, in which mounts are private: neither sees those of the other
+/// (mount_namespaces(7)). Needs CAP_SYS_ADMIN.
+pub(crate) fn enter_new_mount_namespace() -> Result<()> {
+    // SAFETY: takes numbers.
+    unsafe { syscall(Number::Unshare, [CLONE_NEWNS, 0, 0, 0, 0, 0]) }?;
+    let root = super::open(c"/", O_PATH | O_CLOEXEC)?;
+    set_attributes(&root, Attributes(0), true)
+}
+
+/// Moves this process into a new user namespace, in which it has every capability, and into a mount namespace of that one. Mounts there
+/// do not appear on the host (mount_namespaces(7), "Restrictions on mount namespaces").
+pub(crate) fn enter_new_user_namespace() -> Result<()> {
+    const CLONE_NEWUSER: usize = 0x1000_0000;
+    // SAFETY: takes numbers.
+    unsafe { syscall(Number::Unshare, [CLONE_NEWUSER | CLONE_NEWNS, 0, 0, 0, 0, 0]) }.map(drop)
+}
 
 /// Copies the mount of a file or directory, with the mounts in it. Nothing is attached yet.
 pub(crate) fn clone_tree(path: &CStr) -> Result<Descriptor> {

@@ -4,6 +4,8 @@ use super::call::{Errno, Number, Result, syscall};
 use super::descriptor::{Descriptor, O_CLOEXEC};
 use super::{SIGNAL_SET, address, address_mut};
 
+const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+
 /// Becomes this user and group in the user namespace, without supplementary groups. Keeps the capabilities: none of the ids is 0
 /// (capabilities(7), "Effect of user ID changes on capabilities").
 pub(crate) fn become_user(id: u32) -> Result<()> {
@@ -17,12 +19,52 @@ pub(crate) fn become_user(id: u32) -> Result<()> {
     Ok(())
 }
 
+/// Becomes this user and group, without supplementary groups, and keeps the capabilities until it executes a program
+/// (capabilities(7), "Effect of user ID changes on capabilities").
+pub(crate) fn become_user_with_capabilities(uid: u32, gid: u32) -> Result<()> {
+    const PR_SET_KEEPCAPS: usize = 8;
+    let (uid, gid) = (uid as usize, gid as usize);
+    // SAFETY: these take numbers; with a count of 0, setgroups(2) reads no memory.
+    unsafe {
+        syscall(Number::Prctl, [PR_SET_KEEPCAPS, 1, 0, 0, 0, 0])?;
+        syscall(Number::Setgroups, [0; 6])?;
+        syscall(Number::Setresgid, [gid, gid, gid, 0, 0, 0])?;
+        syscall(Number::Setresuid, [uid, uid, uid, 0, 0, 0])?;
+    }
+    let (this_process, mut sets) = ([LINUX_CAPABILITY_VERSION_3, 0], [[0_u32; 3]; 2]);
+    // SAFETY: pointers to live structs of the layout of that version (capget(2)).
+    unsafe {
+        syscall(Number::Capget, [address(&this_process), address_mut(&mut sets), 0, 0, 0, 0])?;
+        // The effective set was cleared, and the permitted one kept.
+        for [effective, permitted, _] in &mut sets {
+            *effective = *permitted;
+        }
+        syscall(Number::Capset, [address(&this_process), address(&sets), 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// Maps one user and one group in the user namespace of this process to its own on the host (user_namespaces(7)).
+pub(crate) fn map_user(inside: u32, uid: u32, gid: u32) -> Result<()> {
+    let line = |outside: u32| {
+        let digits = |number: u32| crate::mounts::number(number.into(), 10);
+        [digits(inside), digits(outside), alloc::vec![b'1']].join(&b' ')
+    };
+    for (name, text) in [
+        (c"/proc/self/setgroups", b"deny".to_vec()),
+        (c"/proc/self/uid_map", line(uid)),
+        (c"/proc/self/gid_map", line(gid)),
+    ] {
+        super::write(&super::open(name, super::O_WRONLY | O_CLOEXEC)?, &text)?;
+    }
+    Ok(())
+}
+
 /// Gives up every capability, and the ability to get one.
 pub(crate) fn drop_capabilities() -> Result<()> {
     const PR_CAPBSET_DROP: usize = 24;
     const PR_CAP_AMBIENT: usize = 47;
     const PR_CAP_AMBIENT_CLEAR_ALL: usize = 4;
-    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
     // SAFETY: these take numbers, and pointers to live structs of the layout of that version (capget(2)).
     unsafe {
         for capability in 0..64 {
@@ -59,6 +101,7 @@ pub(crate) fn set_umask(mask: usize) -> usize {
     unsafe { syscall(Number::Umask, [mask, 0, 0, 0, 0, 0]) }.unwrap_or(0)
 }
 
+pub(crate) const SIGKILL: u32 = 9;
 pub(crate) const SIGTERM: u32 = 15;
 pub(crate) const SIGCHLD: u32 = 17;
 
@@ -119,9 +162,8 @@ pub(crate) fn reap(blocking: bool) -> Result<Option<Ended>> {
 
 /// Kills every process of the namespace except this one, its pid 1 (kill(2)).
 pub(crate) fn kill_all() {
-    const SIGKILL: usize = 9;
     // SAFETY: takes numbers. It fails only if no other process exists.
-    let _ = unsafe { syscall(Number::Kill, [usize::MAX, SIGKILL, 0, 0, 0, 0]) };
+    let _ = unsafe { syscall(Number::Kill, [usize::MAX, SIGKILL as usize, 0, 0, 0, 0]) };
 }
 
 /// Gives SIGCHLD its default action: the caller may have ignored it, and then the kernel drops the status of children.

@@ -30,6 +30,12 @@ impl Pid {
     }
 }
 
+/// Returns the pid of the parent, which is another one after that has ended (getppid(2)).
+pub(crate) fn parent() -> usize {
+    // SAFETY: takes nothing. The call always succeeds.
+    unsafe { syscall(Number::Getppid, [0; 6]) }.unwrap_or(0)
+}
+
 /// Waits for the end of a child.
 pub(crate) fn wait_for(child: &Pid) -> Result<()> {
     // SAFETY: with null pointers the kernel writes nothing.

@@ -88,6 +88,7 @@ fn kill_9_of_all(cx: &Cx) {
 /// The process that becomes bubblewrap hangs before its execve, as on a file system that does not answer.
 const HELD: &str = r#"
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -95,6 +96,17 @@ const HELD: &str = r#"
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+typedef long call_type(long number, ...);
+
+/* Constructors of other libraries call these functions before one of this library could run. */
+static call_type *real(void)
+{
+    static call_type *found;
+    if (!found)
+        found = (call_type *)dlsym(RTLD_NEXT, "syscall");
+    return found;
+}
 
 int prctl(int option, ...)
 {
@@ -104,17 +116,17 @@ int prctl(int option, ...)
     va_end(rest);
     static int struck;
     char name[16] = "";
-    syscall(SYS_prctl, PR_GET_NAME, name, 0, 0, 0);
+    real()(SYS_prctl, PR_GET_NAME, name, 0, 0, 0);
     if (option == PR_SET_PDEATHSIG && strcmp(name, "sandbox-reaper") == 0 && getenv("NO_REAPER") && !struck++) {
         pid_t reaper = getppid();
         kill(reaper, SIGKILL);
         while (getppid() == reaper)
             usleep(1000);
     }
-    return (int)syscall(SYS_prctl, option, word, 0, 0, 0);
+    return (int)real()(SYS_prctl, option, word, 0, 0, 0);
 }
 
-int execve(const char *path, char *const argv[], char *const envp[])
+static void hold(void)
 {
     char name[16] = "";
     prctl(PR_GET_NAME, name);
@@ -123,7 +135,25 @@ int execve(const char *path, char *const argv[], char *const envp[])
         for (;;)
             pause();
     }
-    return (int)syscall(SYS_execve, path, argv, envp);
+}
+
+int execve(const char *path, char *const argv[], char *const envp[])
+{
+    hold();
+    return (int)real()(SYS_execve, path, argv, envp);
+}
+
+long syscall(long number, ...)
+{
+    va_list rest;
+    long words[6];
+    va_start(rest, number);
+    for (int n = 0; n < 6; n++)
+        words[n] = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_execveat)
+        hold();
+    return real()(number, words[0], words[1], words[2], words[3], words[4], words[5]);
 }
 "#;
 
@@ -140,10 +170,11 @@ fn hanging_start(cx: &Cx) {
     let library = build_library(cx);
     cx.sh(&[], "true").run().exits(0);
     let before = count(cx);
-    for (signal, whole_group) in
-        [(Signal::SIGKILL, false), (Signal::SIGTERM, false), (Signal::SIGTERM, true), (Signal::SIGINT, true)]
-    {
-        let live = on_bubblewrap(cx).env("LD_PRELOAD", &library).own_group().start();
+    let ends =
+        [(Signal::SIGKILL, false), (Signal::SIGTERM, false), (Signal::SIGTERM, true), (Signal::SIGINT, true)];
+    let all = ["bwrap", "bwrap-alone"].into_iter().flat_map(|backend| ends.map(|end| (backend, end)));
+    for (backend, (signal, whole_group)) in all {
+        let live = on_bubblewrap(cx, backend).env("LD_PRELOAD", &library).own_group().start();
         wait_for(Duration::from_secs(10), "a start that hangs", || {
             (live.states("held-start") == ['S']).then_some(())
         });
@@ -163,8 +194,8 @@ fn hanging_start(cx: &Cx) {
 }
 
 /// These trials delay calls that only the start of bubblewrap makes.
-fn on_bubblewrap(cx: &Cx) -> Run<'_> {
-    cx.exeat(["run", "--set", "sandbox.backend=bwrap", "--", "sh", "-c", "echo it-ran"])
+fn on_bubblewrap<'a>(cx: &'a Cx, backend: &str) -> Run<'a> {
+    cx.exeat(["run", "--set", &format!("sandbox.backend={backend}"), "--", "sh", "-c", "echo it-ran"])
 }
 
 /// The reaper's child has not requested a signal for its parent's death yet, and must not become bubblewrap then.
@@ -172,8 +203,8 @@ fn no_reaper(cx: &Cx) {
     let library = build_library(cx);
     cx.sh(&[], "true").run().exits(0);
     let before = count(cx);
-    for _ in 0..3 {
-        let done = on_bubblewrap(cx).env("LD_PRELOAD", &library).env("NO_REAPER", "1").run();
+    for backend in ["bwrap", "bwrap-alone", "bwrap"] {
+        let done = on_bubblewrap(cx, backend).env("LD_PRELOAD", &library).env("NO_REAPER", "1").run();
         done.exits(125).prints("");
         let mut left = Vec::new();
         for _ in 0..20 {

@@ -26,6 +26,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
     list.users("escape::b11_a_version_that_is_checked_out_on_the_host_ends_nothing", checked_out);
     list.once("escape::b11_what_the_host_mounts", mounts);
+    list.once("escape::b11_what_the_host_mounts_is_not_in_copies", later_mounts);
     list.once("escape::b11_the_record_says_that_nothing_could_be_watched", unwatched);
     list.root("escape::b11_what_only_root_may_read", of_root);
     list.users("escape::b11_what_programs_replace_at_home", at_home);
@@ -608,7 +609,10 @@ fn mounts(cx: &Cx) {
         let path = if place.starts_with('/') { place.to_owned() } else { there(place) };
         let script = format!("echo ready; read -r go; touch {path}/x && echo written; echo went-on");
         let fs = if place.starts_with('/') { "host" } else { "project" };
-        let run = cx.exeat(["run", "--fs", fs, "--ro", conf, "--", "sh", "-c", &script]).stdin_open();
+        // What bubblewrap binds gets the later mounts of the host.
+        let backend = "sandbox.backend=bwrap-alone";
+        let words = ["run", "--set", backend, "--fs", fs, "--ro", conf, "--", "sh", "-c", &script];
+        let run = cx.exeat(words).stdin_open();
         let mut live = run.in_mounts("mount --make-rshared /").start();
         live.until_prints("ready");
         let mount = format!("mount -t tmpfs -o mode={mode} x {path}");
@@ -626,6 +630,30 @@ fn mounts(cx: &Cx) {
             done.exits(0);
             let written = mode == "0777";
             assert_eq!(done.stdout().contains("written"), written, "{mount}: {done:?}");
+        }
+    }
+}
+
+/// exeat copies the mounts, and the copies are private.
+fn later_mounts(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "."]).cwd(cx.dir()).run().exits(0);
+    fs::create_dir(cx.dir().join("sub")).expect("a directory");
+    for backend in ["bwrap", "native"] {
+        for name in [".git", "sub"] {
+            let path = cx.dir().join(name).display().to_string();
+            let script = format!("echo ready; read -r go; cat {path}/planted; echo went-on");
+            let backend = format!("sandbox.backend={backend}");
+            let run = cx.exeat(["run", "--set", &backend, "--", "sh", "-c", &script]).stdin_open();
+            let mut live = run.in_mounts("mount --make-rshared /").start();
+            live.until_prints("ready");
+            let mount = format!("mount -t tmpfs x {path} && echo x >{path}/planted");
+            let done = Command::new("nsenter")
+                .args(["-m", "-t", &live.pid().to_string(), "sh", "-c", &mount])
+                .status()
+                .expect("nsenter");
+            assert!(done.success(), "{mount}");
+            ends_only_if(false, &mut live, &mount);
+            live.wait().exits(0).prints("ready\nwent-on\n");
         }
     }
 }

@@ -96,10 +96,7 @@ pub(crate) fn build_sandbox(builder: &Builder, who: &StageUser) -> Result<Offer,
     if signals::children_unseen() {
         return Err(Error::ChildrenUnseen);
     }
-    let builder = match builder {
-        Builder::Bwrap(path) => Builder::Bwrap(exeat_sandbox::bwrap::trusted(path).map_err(Error::Sandbox)?),
-        Builder::Native => Builder::Native,
-    };
+    let builder = builder.trusted().map_err(Error::Sandbox)?;
     let identity = who.identity().0;
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| identity == Identity::Caller);
     let base = dirs::base(runtime.as_deref().map(Path::new));
@@ -127,7 +124,8 @@ pub(crate) fn build_sandbox(builder: &Builder, who: &StageUser) -> Result<Offer,
     ];
     let spec =
         SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
-    Launch { builder, spec, listener, cancel: cancel.into(), staging, expected: Vec::new(), held: None }
+    let (dir, cancel) = (dir.path().to_path_buf(), cancel.into());
+    Launch { builder, spec, listener, cancel, staging, dir, expected: Vec::new(), held: None }
         .start()
         .map_err(Error::Sandbox)
 }

@@ -48,9 +48,31 @@ pub struct Argv {
 }
 
 impl Argv {
-    /// Builds the arguments for `spec` with `filters` seccomp programs.
+    /// Builds the arguments for `spec` with `filters` seccomp programs: bubblewrap makes the file tree.
     #[must_use]
     pub fn new(spec: &SandboxSpec, filters: usize) -> Self {
+        Self::with_tree(spec, filters, |argv| {
+            for mount in &spec.mounts {
+                argv.mount(mount);
+            }
+            argv.freeze(Path::new("/"));
+        })
+    }
+
+    /// Builds the arguments for a file tree that is complete except for `/proc`, which shows the sandbox's own processes. It covers
+    /// this directory of the host.
+    #[must_use]
+    pub fn around(tree: &Path, spec: &SandboxSpec, filters: usize) -> Self {
+        Self::with_tree(spec, filters, |argv| {
+            // Each mount in it has its attributes. --bind would take the devices from `/dev`.
+            argv.text("--dev-bind").path(tree).path(Path::new("/"));
+            if spec.mounts.contains(&Mount::Proc) {
+                argv.mount(&Mount::Proc);
+            }
+        })
+    }
+
+    fn with_tree(spec: &SandboxSpec, filters: usize, add_tree: impl FnOnce(&mut Self)) -> Self {
         let mut argv = Self {
             options: Vec::new(),
             command: vec![STAGE2.into(), spec.bridge.argument(spec.socks5).into()],
@@ -61,10 +83,7 @@ impl Argv {
         argv.texts(&["--unshare-all", "--unshare-user", "--disable-userns"]);
         argv.texts(&["--uid", &nobody, "--gid", &nobody, "--cap-drop", "ALL"]);
         argv.texts(&["--die-with-parent", "--new-session"]);
-        for mount in &spec.mounts {
-            argv.mount(mount);
-        }
-        argv.freeze(Path::new("/"));
+        add_tree(&mut argv);
         for number in 0..filters {
             argv.text("--add-seccomp-fd").options.push(Word::Seccomp(number));
         }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::backend::Builder;
 use crate::error::Error;
 use crate::layer::RefusingLayer;
 
@@ -41,6 +42,17 @@ pub fn trusted(place: &Path) -> Result<PathBuf, Error> {
     match distrust(&resolved) {
         None => Ok(resolved),
         Some(why) => Err(Error::NoBwrap { looked: format!("{shown}: {why}") }),
+    }
+}
+
+/// Returns what builds the sandbox with this bubblewrap on this host: exeat makes the file tree, unless a setting lets bubblewrap make
+/// user namespaces and not exeat. Root needs none for that.
+#[must_use]
+pub fn builder(bwrap: PathBuf) -> Builder {
+    if nix::unistd::geteuid().is_root() || refusing_setting().is_none() {
+        Builder::Bwrap(bwrap)
+    } else {
+        Builder::BwrapAlone(bwrap)
     }
 }
 
@@ -125,20 +137,28 @@ pub(crate) fn host_layer() -> RefusingLayer {
     if is_nested() {
         return RefusingLayer::Nested;
     }
-    let setting =
-        |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
-    if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
-        return RefusingLayer::UsernsCloneSysctl;
-    }
-    if setting("/proc/sys/user/max_user_namespaces") == "0" {
-        return RefusingLayer::MaxUserNamespaces;
-    }
-    if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" {
-        return RefusingLayer::AppArmor;
+    if let Some(layer) = refusing_setting() {
+        return layer;
     }
     let filtered =
         setting("/proc/self/status").lines().any(|line| line.starts_with("Seccomp:") && line.ends_with('2'));
     if filtered { RefusingLayer::Container } else { RefusingLayer::Unknown }
+}
+
+/// Returns the layer whose setting refuses user namespaces to the programs of an ordinary user.
+fn refusing_setting() -> Option<RefusingLayer> {
+    if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
+        return Some(RefusingLayer::UsernsCloneSysctl);
+    }
+    if setting("/proc/sys/user/max_user_namespaces") == "0" {
+        return Some(RefusingLayer::MaxUserNamespaces);
+    }
+    let is_restricted = setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1";
+    is_restricted.then_some(RefusingLayer::AppArmor)
+}
+
+fn setting(path: &str) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]

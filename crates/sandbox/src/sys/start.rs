@@ -4,6 +4,7 @@
 //! and waits. Both report failures through a pipe, so that the caller can stop waiting for the start.
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -18,7 +19,6 @@ use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::unistd::Pid;
 
-use super::Places;
 use crate::spec::Identity;
 
 /// The reason why the program was not executed.
@@ -31,8 +31,6 @@ pub(crate) struct Failure {
 /// A step of the program's process before it executes the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Mounting the trees.
-    Mount,
     /// Becoming the stage's user.
     User,
     /// Anything else.
@@ -47,8 +45,7 @@ impl Failure {
         let [a, b, c, d] = (self.errno as i32).to_le_bytes();
         let step = match self.step {
             Step::Other => 0,
-            Step::Mount => 1,
-            Step::User => 2,
+            Step::User => 1,
         };
         [step, a, b, c, d]
     }
@@ -58,8 +55,7 @@ impl Failure {
         let [step, errno @ ..] = told else { return None };
         let errno = errno.try_into().map_or(Errno::EIO, |bytes| Errno::from_raw(i32::from_le_bytes(bytes)));
         let step = match step {
-            1 => Step::Mount,
-            2 => Step::User,
+            1 => Step::User,
             _ => Step::Other,
         };
         Some(Self { step, errno })
@@ -75,8 +71,15 @@ impl From<Errno> for Failure {
 /// A program and its arguments, as execve(2) takes them. Its environment is empty.
 #[derive(Debug)]
 pub(crate) struct Program {
-    path: CString,
+    executable: Executable,
     arguments: Vec<CString>,
+}
+
+#[derive(Debug)]
+enum Executable {
+    Path(CString),
+    /// A file in memory.
+    Open(File),
 }
 
 impl Program {
@@ -88,7 +91,12 @@ impl Program {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| Errno::EINVAL);
         let name = [path.as_os_str()];
         let arguments = name.iter().chain(arguments).map(|it| text(it)).collect::<Result<_, _>>()?;
-        Ok(Self { path: text(path.as_os_str())?, arguments })
+        Ok(Self { executable: Executable::Path(text(path.as_os_str())?), arguments })
+    }
+
+    /// Prepares an executable in memory.
+    pub(crate) fn from_memory(file: File, arguments: Vec<CString>) -> Self {
+        Self { executable: Executable::Open(file), arguments }
     }
 }
 
@@ -102,9 +110,10 @@ pub(crate) struct Start {
     /// An end of a socket pair. Only this process holds the other end, so end of file means that this process has ended or asks for the
     /// end.
     pub(crate) lifeline: OwnedFd,
+    /// The user of the sandbox's processes.
     pub(crate) identity: Identity,
-    /// Trees to mount for bubblewrap before it starts.
-    pub(crate) places: Option<Places>,
+    /// Whether the program is started as that user. Otherwise it becomes that user itself.
+    pub(crate) takes_user: bool,
     /// A pipe for a [`Failure`]. Close-on-exec.
     pub(crate) told: OwnedFd,
     /// A descriptor that the reaper keeps open until it ends. Close-on-exec.
@@ -137,10 +146,13 @@ struct Plan {
 pub(crate) fn spawn(mut command: Command, start: Start) -> io::Result<Child> {
     let addresses = start.program.arguments.iter().map(|it| it.as_ptr().expose_provenance());
     let words = addresses.chain([0]).collect();
-    let trees = start.places.iter().flat_map(Places::descriptors);
     let own = [start.lifeline.as_raw_fd(), start.told.as_raw_fd()];
     let held = start.held.iter().map(AsRawFd::as_raw_fd);
-    let mut open: Vec<RawFd> = start.kept.iter().copied().chain(trees).chain(own).chain(held).collect();
+    let image = match &start.program.executable {
+        Executable::Open(file) => Some(file.as_raw_fd()),
+        Executable::Path(_) => None,
+    };
+    let mut open: Vec<RawFd> = start.kept.iter().copied().chain(own).chain(held).chain(image).collect();
     open.sort_unstable();
     let real_uid = match start.identity {
         Identity::Other { uid, .. } if !super::may_signal_others() => Some(uid),
@@ -248,7 +260,16 @@ fn execute(plan: &Plan, reaper: Pid) -> ! {
         // handler is left that the mask could let run.
         unsafe {
             libc::sigprocmask(libc::SIG_SETMASK, plan.mask.as_ref(), ptr::null_mut());
-            libc::execve(plan.start.program.path.as_ptr(), plan.words.as_ptr().cast(), nothing.as_ptr());
+            let (words, nothing) = (plan.words.as_ptr().cast(), nothing.as_ptr());
+            match &plan.start.program.executable {
+                Executable::Path(path) => {
+                    libc::execve(path.as_ptr(), words, nothing);
+                }
+                Executable::Open(file) => {
+                    let (file, empty) = (file.as_raw_fd(), c"".as_ptr());
+                    libc::syscall(libc::SYS_execveat, file, empty, words, nothing, libc::AT_EMPTY_PATH);
+                }
+            }
         }
         Errno::last().into()
     });
@@ -287,10 +308,7 @@ fn prepare(start: &Start, reaper: Pid) -> Result<(), Failure> {
     // A new session: exeat gets the terminal's signals and passes them on in order.
     nix::unistd::setsid()?;
     join_new_session_keyring()?;
-    if let Some(places) = &start.places {
-        places.fill().map_err(|errno| Failure { step: Step::Mount, errno })?;
-    }
-    if let Identity::Other { uid, gid } = start.identity {
+    if let (true, Identity::Other { uid, gid }) = (start.takes_user, start.identity) {
         // Permanent. A system call for this one thread; the C library's call is for all, and takes a lock.
         super::take_credentials(uid, gid).map_err(|errno| Failure { step: Step::User, errno })?;
         // The change of credentials clears the request (commit_creds, kernel/cred.c).
@@ -492,7 +510,7 @@ mod tests {
             kept: Vec::new(),
             lifeline: its.into(),
             identity: Identity::Caller,
-            places: None,
+            takes_user: true,
             told: told.into(),
             held: None,
         };
@@ -512,7 +530,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_in_whole() {
-        for step in [Step::Mount, Step::User, Step::Other] {
+        for step in [Step::User, Step::Other] {
             let failure = Failure { step, errno: Errno::ENOSPC };
             assert_eq!(Failure::decode(&failure.encode()), Some(failure));
         }

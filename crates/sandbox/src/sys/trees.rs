@@ -1,18 +1,16 @@
 //! Host trees as detached mounts, and maps that change the owners in them (open_tree(2), mount_setattr(2), move_mount(2),
 //! user_namespaces(7)).
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc;
-use nix::sys::stat::{SFlag, fstat};
+use nix::sys::stat::fstat;
 
 /// A map of users for mounts: a user namespace without processes.
 #[derive(Debug)]
@@ -77,7 +75,6 @@ impl Drop for Sleeper {
 #[derive(Debug)]
 pub struct HostTree {
     fd: OwnedFd,
-    pub(crate) is_dir: bool,
     uid: u32,
 }
 
@@ -100,7 +97,6 @@ impl HostTree {
     /// Returns an error as [`HostTree::open`] does, except for those of the path.
     pub fn from_descriptor(found: &OwnedFd) -> io::Result<Self> {
         let about = fstat(found)?;
-        let is_dir = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         let flags = libc::OPEN_TREE_CLONE
             | libc::OPEN_TREE_CLOEXEC
             | libc::AT_EMPTY_PATH.cast_unsigned()
@@ -111,7 +107,7 @@ impl HostTree {
         })?;
         let fd = RawFd::try_from(fd).map_err(|_| Errno::EBADF)?;
         // SAFETY: the system call returned a new descriptor that nothing else owns.
-        let tree = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, is_dir, uid: about.st_uid };
+        let tree = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, uid: about.st_uid };
         let private = libc::mount_attr {
             attr_set: libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
             attr_clr: 0,
@@ -163,72 +159,5 @@ impl HostTree {
             )
         })
         .map(drop)
-    }
-}
-
-/// Mount points of trees for bubblewrap, filled by a process that has their descriptors, in a new mount namespace.
-#[derive(Debug)]
-pub(crate) struct Places {
-    /// A directory of ours, which is covered before the trees are mounted.
-    dir: CString,
-    /// Options of the file system in memory that covers it.
-    options: CString,
-    /// Each tree's descriptor, its name in the directory, and whether it is a directory.
-    trees: Vec<(RawFd, CString, bool)>,
-}
-
-impl Places {
-    /// Prepares mount points below `dir`, by name. The descriptors remain the caller's, and must be open when the trees are mounted.
-    pub(crate) fn new<'a>(
-        dir: &Path,
-        trees: impl Iterator<Item = (&'a str, &'a HostTree)>,
-    ) -> io::Result<Self> {
-        let trees = trees.map(|(name, tree)| {
-            Ok((tree.fd.as_raw_fd(), CString::new(dir.join(name).as_os_str().as_bytes())?, tree.is_dir))
-        });
-        let trees = trees.collect::<io::Result<Vec<_>>>()?;
-        // An inode for each mount point, and for their root.
-        let options = format!("mode=0711,size=4k,nr_inodes={}", trees.len() + 2);
-        Ok(Self { dir: CString::new(dir.as_os_str().as_bytes())?, options: CString::new(options)?, trees })
-    }
-
-    /// The descriptors of the trees.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        self.trees.iter().map(|(fd, ..)| *fd)
-    }
-
-    /// Mounts the trees in a copy of the parent's mount namespace that nobody else sees.
-    ///
-    /// Only makes system calls, since it runs between fork and exec.
-    pub(crate) fn fill(&self) -> nix::Result<()> {
-        const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
-        let none = std::ptr::null();
-        let tmpfs = c"tmpfs".as_ptr();
-        let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        // SAFETY: paths and options are C strings of ours that outlive the calls; the rest are numbers and null pointers, which
-        // mount(2) accepts for unused arguments.
-        unsafe {
-            Errno::result(libc::unshare(libc::CLONE_NEWNS))?;
-            let private = libc::MS_REC | libc::MS_PRIVATE;
-            Errno::result(libc::mount(none, c"/".as_ptr(), none, private, none.cast()))?;
-            let options = self.options.as_ptr().cast();
-            Errno::result(libc::mount(tmpfs, self.dir.as_ptr(), tmpfs, flags, options))?;
-            for (fd, place, is_dir) in &self.trees {
-                Errno::result(if *is_dir {
-                    libc::mkdir(place.as_ptr(), 0o700)
-                } else {
-                    libc::mknod(place.as_ptr(), libc::S_IFREG | 0o600, 0)
-                })?;
-                Errno::result(libc::syscall(
-                    libc::SYS_move_mount,
-                    *fd,
-                    c"".as_ptr(),
-                    libc::AT_FDCWD,
-                    place.as_ptr(),
-                    MOVE_MOUNT_F_EMPTY_PATH,
-                ))?;
-            }
-        }
-        Ok(())
     }
 }
