@@ -15,7 +15,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("life::signals_reach_the_stage", signals_reach);
     list.bridges("life::a_stubborn_stage_is_killed", stubborn);
     list.users("life::a_stage_has_its_grace_to_save_what_it_has", grace_to_save);
-    list.once("life::grace_is_what_the_flag_or_the_policy_says", grace_as_said);
+    list.once("life::grace_is_what_the_policy_says", grace_as_said);
     list.once("life::a_second_signal_ends_the_grace", second_signal);
     list.users("life::ends_with_its_parent", ends_with_parent);
     list.once("life::does_not_start_without_its_parent", no_start_without_parent);
@@ -88,7 +88,7 @@ fn grace_to_save(cx: &Cx) {
 fn grace_as_said(cx: &Cx) {
     let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
     let policy = cx.write("grace.toml", "schema = 1\n[limits]\ngrace = \"1s\"\n").display().to_string();
-    for flags in [vec!["--grace", "1s"], vec!["--policy", &policy]] {
+    for flags in [vec!["--set", "limits.grace=1s"], vec!["--policy", &policy]] {
         let words = [&["run"], &flags[..], &["--", "sh", "-c", script]].concat();
         let mut live = cx.exeat(words).start();
         live.until_prints("ready").signal(Signal::SIGTERM);
@@ -106,14 +106,14 @@ fn grace_as_said(cx: &Cx) {
         assert_eq!(done.record().events("run_end")[0]["cause"], "stopped");
     }
     // The same grace follows the time limit.
-    let done = cx.exeat(["run", "--timeout", "200ms", "--grace", "300ms", "--", "sh", "-c", script]).run();
+    let done = cx.exeat(["run", "--timeout", "200ms", "--set", "limits.grace=300ms", "--", "sh", "-c", script]).run();
     done.exits(124);
     assert!(done.took < Duration::from_secs(5), "{done:?}");
 }
 
 fn second_signal(cx: &Cx) {
     let script = "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done";
-    let mut live = cx.exeat(["run", "--grace", "1h", "--", "sh", "-c", script]).start();
+    let mut live = cx.exeat(["run", "--set", "limits.grace=1h", "--", "sh", "-c", script]).start();
     live.until_prints("ready").signal(Signal::SIGTERM);
     live.until_prints("told").signal(Signal::SIGINT);
     let done = live.wait();

@@ -71,7 +71,7 @@ fn a_variable_s_name_has_no_space() {
 /// Arguments of later versions are refused and never ignored.
 #[test]
 fn flags_of_other_versions_are_refused() {
-    for flag in ["--backend=bwrap", "--unsafe-no-isolation"] {
+    for flag in ["--grace=1s", "--unsafe-no-isolation"] {
         let error = parse(&["run", flag, "x"]).expect_err(flag);
         assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{flag}");
         assert_eq!(error.exit_code(), 2, "{flag}");
@@ -88,10 +88,10 @@ fn check<T: Debug + PartialEq>(parse: impl Fn(&str) -> Result<T, String>, text: 
 /// K11.
 #[test]
 fn limits() {
-    let args = run(&["--timeout", "10m", "--grace", "20s", "--memory", "2GiB", "--pids", "64", "x"]);
+    let args = run(&["--timeout", "10m", "--memory", "2GiB", "--pids", "64", "x"]);
     let set: Vec<_> =
         Limits::from(args.limits).set().map(|(limit, value)| format!("{}={value}", limit.key())).collect();
-    assert_eq!(set.join(" "), "timeout=10m grace=20s memory=2GiB pids=64");
+    assert_eq!(set.join(" "), "timeout=10m memory=2GiB pids=64");
     for words in
         [["--memory", "2"], ["--memory", "-1"], ["--memory", "lots"], ["--pids", "-1"], ["--timeout", "9"]]
     {
