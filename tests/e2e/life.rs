@@ -106,7 +106,9 @@ fn grace_as_said(cx: &Cx) {
         assert_eq!(done.record().events("run_end")[0]["cause"], "stopped");
     }
     // The same grace follows the time limit.
-    let done = cx.exeat(["run", "--timeout", "200ms", "--set", "limits.grace=300ms", "--", "sh", "-c", script]).run();
+    let done = cx
+        .exeat(["run", "--timeout", "200ms", "--set", "limits.grace=300ms", "--", "sh", "-c", script])
+        .run();
     done.exits(124);
     assert!(done.took < Duration::from_secs(5), "{done:?}");
 }
