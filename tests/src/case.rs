@@ -52,7 +52,7 @@ const MARK: u32 = 72;
 pub enum Backend {
     /// The default.
     Bwrap,
-    /// `--set sandbox.backend=native`.
+    /// `--backend native`.
     Native,
 }
 
@@ -226,9 +226,9 @@ impl Cx {
             if self.bridge == Bridge::Relay && !words.iter().any(|word| word.starts_with("sandbox.bridge=")) {
                 extra.extend(["--set".to_string(), "sandbox.bridge=relay".to_string()]);
             }
-            let chooses = words.iter().any(|word| word.starts_with("sandbox.backend="));
+            let chooses = given("--backend") || words.iter().any(|word| word.starts_with("sandbox.backend="));
             if self.backend == Backend::Native && !chooses {
-                extra.extend(["--set".to_string(), "sandbox.backend=native".to_string()]);
+                extra.extend(["--backend".to_string(), "native".to_string()]);
             }
             if !given("--audit") && !given("--dry-run") {
                 let path =

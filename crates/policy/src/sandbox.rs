@@ -39,7 +39,7 @@ choices! {
 
     /// The program that builds the sandbox.
     BackendName {
-        /// bubblewrap where it is installed, else exeat itself.
+        /// bubblewrap where it works, else exeat itself.
         #[default]
         Auto = "auto",
         /// bubblewrap.

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, chain};
 
 pub(crate) mod check;
+pub(crate) mod choice;
 pub(crate) mod error;
+pub(crate) mod memory;
 
 use error::BackendError;
 
@@ -52,7 +54,7 @@ pub struct BackendReport {
 }
 
 impl Backend {
-    /// Returns bubblewrap where it is installed, else exeat itself, if that works here. Never returns [`Backend::None`]: without a
+    /// Returns bubblewrap where it works, else exeat itself, if that works here. Never returns [`Backend::None`]: without a
     /// sandbox no stage runs.
     ///
     /// # Errors
@@ -62,13 +64,22 @@ impl Backend {
     }
 
     fn named(name: BackendName) -> Result<Self, BackendError> {
-        let chosen = choose(name).map_err(|error| unavailable("bwrap", &Error::Sandbox(error)))?;
-        let backend = match chosen {
-            Builder::Bwrap(path) => Self::Bwrap { path },
-            Builder::Native => Self::Native,
+        let bwrap = || {
+            let path = exeat_sandbox::bwrap::find();
+            let path = path.map_err(|error| unavailable("bwrap", &Error::Sandbox(error)))?;
+            Self::Bwrap { path }.checked()
         };
-        backend.check().into_result()?;
-        Ok(backend)
+        let native = || Self::Native.checked();
+        match name {
+            BackendName::Bwrap => bwrap(),
+            BackendName::Native => native(),
+            BackendName::Auto => bwrap().or_else(|bwrap| native().map_err(|native| neither(bwrap, native))),
+        }
+    }
+
+    fn checked(self) -> Result<Self, BackendError> {
+        self.check().into_result()?;
+        Ok(self)
     }
 
     /// Returns the back end that a flag or a variable names: `auto`, `bwrap`, `native` or `none`.
@@ -94,6 +105,11 @@ impl Backend {
             Self::Native => "native",
             Self::None => "none",
         }
+    }
+
+    /// Returns its word in policies.
+    pub(crate) fn word(&self) -> Option<BackendName> {
+        BackendName::ALL.iter().copied().find(|word| word.as_str() == self.name())
     }
 
     /// Returns whether it holds a stage: false only for [`Backend::None`].
@@ -125,18 +141,6 @@ impl Backend {
     }
 }
 
-/// Chooses what builds the sandbox. The choice is made before the start, and never after a failure.
-///
-/// # Errors
-/// Returns an error if bubblewrap is asked for and no trusted path has it.
-pub(crate) fn choose(name: BackendName) -> Result<Builder, exeat_sandbox::Error> {
-    match name {
-        BackendName::Bwrap => exeat_sandbox::bwrap::find().map(Builder::Bwrap),
-        BackendName::Native => Ok(Builder::Native),
-        BackendName::Auto => Ok(exeat_sandbox::bwrap::find().map_or(Builder::Native, Builder::Bwrap)),
-    }
-}
-
 impl BackendReport {
     fn into_result(self) -> Result<(), BackendError> {
         if self.available { Ok(()) } else { Err(self.into_error()) }
@@ -152,7 +156,28 @@ impl BackendReport {
 }
 
 pub(crate) fn unavailable(backend: &str, error: &Error) -> BackendError {
-    BackendError::Unavailable { backend: backend.into(), reason: chain(error), fix: error.fix() }
+    let layer = error.layer().map(|layer| format!(" ({layer})")).unwrap_or_default();
+    BackendError::Unavailable {
+        backend: backend.into(),
+        reason: format!("{}{layer}", chain(error)),
+        fix: error.fix(),
+    }
+}
+
+/// Joins the failures of both, each with its fix.
+fn neither(bwrap: BackendError, native: BackendError) -> BackendError {
+    let part = |of: &str, error: &BackendError| match error {
+        BackendError::Unavailable { reason, .. } => format!("{of}: {reason}"),
+        BackendError::Unknown { .. } => format!("{of}: {error}"),
+    };
+    let fix = match (bwrap.fix(), native.fix()) {
+        (Some(one), Some(other)) if one != other => {
+            Some(format!("for bubblewrap: {one}; for exeat itself: {other}"))
+        }
+        (one, other) => one.or(other).map(str::to_owned),
+    };
+    let reason = format!("{}; {}", part("bubblewrap", &bwrap), part("exeat itself", &native));
+    BackendError::Unavailable { backend: BackendName::Auto.as_str().into(), reason, fix }
 }
 
 #[cfg(test)]
