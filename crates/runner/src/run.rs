@@ -56,7 +56,7 @@ use crate::who::ProcessLookup;
 pub(crate) mod outcome;
 pub(crate) mod protected;
 pub(crate) mod record;
-pub(crate) mod sandbox;
+mod sandbox;
 pub(crate) mod streams;
 
 use outcome::SandboxEnd;
@@ -66,7 +66,7 @@ use protected::{
     quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines, watch_remade,
 };
 use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
-use sandbox::{Offered, Sandbox, Thread, staging, watch_relay};
+use sandbox::{Offered, Sandbox, Thread, watch_relay};
 use streams::{Flags, STREAMS, Streams, leads_out, null, release_streams};
 
 /// The number of limits that can be reached before one is handled: of each output stream, and of the watch.
@@ -495,7 +495,7 @@ impl Run<'_> {
         let socks5 = self.plan.has_socks5_socket().then(|| dir.listen_socks5()).transpose();
         let socks5 = socks5.map_err(prepare("the proxy's socket"))?;
         let denials = dir.denials().map_err(prepare("the denials file"))?;
-        let staging = staged.map(|staged| staging(staged, &dir)).transpose();
+        let staging = staged.map(|staged| staged.into_staging(&dir)).transpose();
         let staging = staging.map_err(prepare("the trees of the view"))?;
         match self.plan.identity {
             Identity::Other { uid, gid } if staging.is_none() => {
