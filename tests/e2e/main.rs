@@ -16,6 +16,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 mod allow;
 mod audit;
 mod audit_read;
+mod back_end;
 mod cli;
 mod clients;
 mod deny;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
 
     let mut cases = Cases::new(powers, args.ignored || !is_root);
     allow::cases(&mut cases);
+    back_end::cases(&mut cases);
     deny::cases(&mut cases);
     dns::cases(&mut cases);
     policy::cases(&mut cases);

@@ -52,9 +52,9 @@ const MARK: u32 = 72;
 pub enum Backend {
     /// The default.
     Bwrap,
-    /// `--set sandbox.backend=bwrap-alone`.
+    /// `--backend bwrap-alone`.
     BwrapAlone,
-    /// `--set sandbox.backend=native`.
+    /// `--backend native`.
     Native,
 }
 
@@ -242,9 +242,9 @@ impl Cx {
             if self.bridge == Bridge::Relay && !words.iter().any(|word| word.starts_with("sandbox.bridge=")) {
                 extra.extend(["--set".to_string(), "sandbox.bridge=relay".to_string()]);
             }
-            let chooses = words.iter().any(|word| word.starts_with("sandbox.backend="));
+            let chooses = given("--backend") || words.iter().any(|word| word.starts_with("sandbox.backend="));
             if self.backend != Backend::Bwrap && !chooses {
-                extra.extend(["--set".to_string(), format!("sandbox.backend={}", self.backend.name())]);
+                extra.extend(["--backend".to_string(), self.backend.name().to_string()]);
             }
             if !given("--audit") && !given("--dry-run") {
                 let path =

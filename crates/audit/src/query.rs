@@ -482,6 +482,7 @@ pub struct Record {
     pub trace_id: Option<String>,
     pub span_id: Option<String>,
     pub backend: Option<String>,
+    pub backend_why: Option<String>,
     pub bridge: Option<String>,
     pub proxy: Option<String>,
     pub gateway: Option<String>,

@@ -402,7 +402,11 @@ impl<'a> Table<'a> {
         line("policy", safe(&record.policy_sha256).map(|digest| format!("{digest} ({mode})")))?;
         line("started", Some(format!("{} UTC", day_and_time(&record.ts))))?;
         line("exeat", safe(&record.version))?;
-        let how: Vec<String> = [&record.backend, &record.bridge].into_iter().filter_map(safe).collect();
+        let backend = safe(&record.backend).map(|name| match safe(&record.backend_why) {
+            Some(why) => format!("{name} ({why})"),
+            None => name,
+        });
+        let how: Vec<String> = backend.into_iter().chain(safe(&record.bridge)).collect();
         line("sandbox", (!how.is_empty()).then(|| how.join(", ")))?;
         line("proxy", safe(&record.proxy).map(|place| format!("{place} (its record has the decisions)")))?;
         line("gateway", safe(&record.gateway))?;

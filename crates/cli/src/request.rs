@@ -109,6 +109,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
         limits: args.limits.into(),
         ..args.policy.request()
     };
+    policy.sandbox.backend = args.backend;
     for bind in &args.ro {
         policy.ro.push(machine.place_bind(bind, &machine.base).map_err(here("--ro"))?);
     }

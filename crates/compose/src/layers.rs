@@ -1,8 +1,8 @@
 //! The layers that bound the grants: ceilings, the effects that the stage declares, and a lock.
 
 use exeat_policy::{
-    Ech, EffectKind, EffectSet, Layers, Mode, Policy, PolicyBuilder, PolicyFile, StoredPolicy, Terms,
-    printable,
+    BackendName, Ech, EffectKind, EffectSet, Layers, Mode, Policy, PolicyBuilder, PolicyFile, StoredPolicy,
+    Terms, printable,
 };
 
 use crate::fault::Fault;
@@ -128,6 +128,37 @@ pub(crate) fn terms(
     let bound = refused_by(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
     let ech = bound.or(refusing).unwrap_or(own.ech);
     Ok(Terms { mode, nat64, ech })
+}
+
+/// Returns what builds the sandbox: what the caller asks for, else what the files do, as far as the ceilings permit. A ceiling that names
+/// one also decides where `auto` is asked for.
+pub(crate) fn backend(
+    asked: Option<BackendName>,
+    said: Option<(BackendName, &str)>,
+    ceilings: &[LoadedFile],
+) -> Result<Option<BackendName>, Fault> {
+    let is_one = |name: &BackendName| *name != BackendName::Auto;
+    let wanted = asked.map(|name| (name, None)).or(said.map(|(name, file)| (name, Some(file))));
+    let mut chosen = wanted;
+    for LoadedFile { file, shown, .. } in ceilings {
+        let Some(only) = file.sandbox.backend.filter(is_one) else { continue };
+        match chosen.filter(|(name, _)| is_one(name)) {
+            Some((name, by)) if name != only => {
+                let by = by.map(|file| format!("{file}: ")).unwrap_or_default();
+                let (name, only) = (name.as_str(), only.as_str());
+                let why = format!(
+                    "{by}the back end `{name}` is forbidden by the ceiling {shown}, which permits `{only}`"
+                );
+                // No flag helps where two ceilings differ.
+                let asks = wanted.is_some_and(|(name, _)| is_one(&name));
+                let fault = Fault::input(why);
+                return Err(if asks { fault.hint(format!("--backend {only}")) } else { fault });
+            }
+            Some(_) => {}
+            None => chosen = Some((only, Some(shown))),
+        }
+    }
+    Ok(chosen.map(|(name, _)| name))
 }
 
 /// N30: checks the declared kinds of effects against `effects.allow` of every file that has one.

@@ -12,7 +12,7 @@ use exeat_record::{Source, SourceRole, today};
 
 use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
-use crate::layers::{StoredLayers, UpperLayers, check_hosts_named, check_kinds, terms};
+use crate::layers::{self, StoredLayers, UpperLayers, check_hosts_named, check_kinds, terms};
 use crate::machine::Machine;
 use crate::named::{INLINE, LoadedFile, from_file, place_error};
 use crate::reading::Reading;
@@ -156,6 +156,8 @@ pub fn compose<S: Services>(
         said.add(file, &base, &shown, machine)?;
     }
 
+    let mut sandbox = args.sandbox.or(&said.sandbox);
+    sandbox.backend = layers::backend(args.sandbox.backend, said.backend(), &ceilings)?;
     // With grants, the stage gets what is both declared and granted. Without grants, the effects are the grants.
     let of_files = !args.ro.is_empty() || !args.rw.is_empty();
     said.ro.extend_from_slice(&args.ro);
@@ -224,7 +226,7 @@ pub fn compose<S: Services>(
         },
         environment: said.env.into_iter().chain(args.env.iter().cloned()).collect(),
         limits: said.limits.overridden_by(args.limits).min(ceiling_limits),
-        sandbox: args.sandbox.or(&said.sandbox),
+        sandbox,
         cache,
         home,
         host_ports: said.host_ports,

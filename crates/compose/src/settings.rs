@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use exeat_files::protected::{self, LetThrough, NoName};
 use exeat_files::request::{Bind, Bounds, Files, WorkDir};
 use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection};
-use exeat_policy::{Cache, EffectSet, Home, HostPort, Limits, OnExcess, View, shell_word};
+use exeat_policy::{BackendName, Cache, EffectSet, Home, HostPort, Limits, OnExcess, View, shell_word};
 
 use crate::fault::Fault;
 use crate::machine::Machine;
@@ -16,6 +16,9 @@ use crate::request::EnvRule;
 
 /// Missing paths of a policy that are named beside the first one.
 const MOST_MISSING: usize = 5;
+
+/// The key of the back end, for messages.
+const BACKEND: &str = "`sandbox.backend`";
 
 /// The merged settings of policy files and effects that are not rules.
 #[derive(Debug, Default)]
@@ -74,7 +77,7 @@ pub(crate) fn bounds_of(ceiling: &LoadedFile, machine: &Machine) -> Result<Bound
 
 /// Calls [`agree`] for each value that is said.
 macro_rules! agree_all {
-    ($said:ident, $shown:ident, $($what:literal: $known:expr, $new:expr;)*) => {$(
+    ($said:ident, $shown:ident, $($what:expr => $known:expr, $new:expr;)*) => {$(
         if let Some(new) = $new {
             agree(&mut $said.by, &mut $known, new, $shown, $what)?;
         }
@@ -96,6 +99,12 @@ impl Settings {
             bounds: bounds.to_vec(),
             ..Files::default()
         }
+    }
+
+    /// Returns what builds the sandbox, and the file that says so.
+    pub(crate) fn backend(&self) -> Option<(BackendName, &str)> {
+        let by = self.by.iter().find(|(about, _)| *about == BACKEND);
+        Some((self.sandbox.backend?, by.map_or("", |(_, file)| file)))
     }
 
     /// Lists the sections that only a stage can use.
@@ -216,17 +225,17 @@ impl Settings {
         shown: &str,
     ) -> Result<(), Fault> {
         agree_all! { self, shown,
-            "`fs.cache`": self.cache, cache;
-            "`fs.home`": self.home, home;
-            "`effects.on_excess`": self.on_excess, on_excess;
-            "`sandbox.bridge`": self.sandbox.bridge, sandbox.bridge;
-            "`sandbox.loopback`": self.sandbox.loopback, sandbox.loopback;
-            "`sandbox.unix_sockets`": self.sandbox.unix_sockets, sandbox.unix_sockets;
-            "`sandbox.transparent`": self.sandbox.transparent, sandbox.transparent;
-            "`sandbox.debuggable`": self.sandbox.debuggable, sandbox.debuggable;
-            "`sandbox.tty`": self.sandbox.tty, sandbox.tty;
-            "`sandbox.nested`": self.sandbox.nested, sandbox.nested;
-            "`sandbox.backend`": self.sandbox.backend, sandbox.backend;
+            "`fs.cache`" => self.cache, cache;
+            "`fs.home`" => self.home, home;
+            "`effects.on_excess`" => self.on_excess, on_excess;
+            "`sandbox.bridge`" => self.sandbox.bridge, sandbox.bridge;
+            "`sandbox.loopback`" => self.sandbox.loopback, sandbox.loopback;
+            "`sandbox.unix_sockets`" => self.sandbox.unix_sockets, sandbox.unix_sockets;
+            "`sandbox.transparent`" => self.sandbox.transparent, sandbox.transparent;
+            "`sandbox.debuggable`" => self.sandbox.debuggable, sandbox.debuggable;
+            "`sandbox.tty`" => self.sandbox.tty, sandbox.tty;
+            "`sandbox.nested`" => self.sandbox.nested, sandbox.nested;
+            BACKEND => self.sandbox.backend, sandbox.backend;
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ choices! {
 
     /// The program that builds the sandbox.
     BackendName {
-        /// bubblewrap where it is installed, else exeat itself.
+        /// bubblewrap where it works, else exeat itself.
         #[default]
         Auto = "auto",
         /// bubblewrap. exeat makes the file tree for it, where an ordinary user's programs may make user namespaces.

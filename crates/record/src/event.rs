@@ -77,6 +77,8 @@ pub struct RunStart {
     pub trace: Option<Trace>,
     /// The back end that isolates the stage, such as `bwrap`.
     pub backend: Option<String>,
+    /// Why that back end was chosen, if nobody asked for it.
+    pub backend_why: Option<String>,
     /// The bridge between the stage and the proxy: `handoff` or `relay`.
     pub bridge: Option<String>,
     /// The proxy that decides, if another process runs it: `unix:PATH`. Its record has the decisions, and the policy in

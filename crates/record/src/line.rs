@@ -239,6 +239,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         trace_id: start.trace.as_ref().map(|trace| clip(&trace.trace_id, max::TRACE)),
         span_id: start.trace.as_ref().map(|trace| clip(&trace.span_id, max::SPAN)),
         backend: start.backend.as_deref().map(|text| clip(text, max::WORD)),
+        backend_why: start.backend_why.as_deref().map(|text| clip(text, max::BACKEND_WHY)),
         bridge: start.bridge.as_deref().map(|text| clip(text, max::WORD)),
         proxy: start.proxy.as_deref().map(|text| clip_front(text, max::PROXY)),
         upstream: start.upstream.as_deref().filter(|_| own).map(|text| clip(text, max::UPSTREAM_OF_RUN)),
@@ -497,6 +498,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    backend_why: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     bridge: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     proxy: Option<Cow<'a, str>>,
@@ -705,6 +708,7 @@ pub mod max {
     pub(super) const TRACE: usize = 32;
     pub(super) const SPAN: usize = 16;
     pub(super) const WORD: usize = 32;
+    pub(super) const BACKEND_WHY: usize = 96;
     /// A Unix socket's path has at most 107 bytes (unix(7)).
     pub(super) const PROXY: usize = 224;
     /// Two numbers in hexadecimal.
@@ -714,7 +718,7 @@ pub mod max {
     /// The upstream proxy in the first line, which has many fields; each decision has all of it.
     pub(super) const UPSTREAM_OF_RUN: usize = 136;
     pub(super) const GATEWAY: usize = 96;
-    pub(super) const ASPECTS: usize = 6;
+    pub(super) const ASPECTS: usize = 5;
     pub(super) const ASPECT: usize = 24;
     pub(super) const HOLDS: usize = 78;
     /// Each further limit takes [`LIMIT`] bytes and 3 for its quotes and comma from the first line, so another text there must

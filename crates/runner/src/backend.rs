@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, chain};
 
 pub(crate) mod check;
+pub(crate) mod choice;
 pub(crate) mod error;
+pub(crate) mod memory;
 
 use error::BackendError;
 
@@ -58,7 +60,7 @@ pub struct BackendReport {
 }
 
 impl Backend {
-    /// Returns bubblewrap where it is installed, else exeat itself, if that works here. Never returns [`Backend::None`]: without a
+    /// Returns bubblewrap where it works, else exeat itself, if that works here. Never returns [`Backend::None`]: without a
     /// sandbox no stage runs.
     ///
     /// # Errors
@@ -68,14 +70,20 @@ impl Backend {
     }
 
     fn named(name: BackendName) -> Result<Self, BackendError> {
-        let chosen = choose(name).map_err(|error| unavailable("bwrap", &Error::Sandbox(error)))?;
-        let backend = match chosen {
-            Builder::Bwrap(path) => Self::Bwrap { path },
-            Builder::BwrapAlone(path) => Self::BwrapAlone { path },
-            Builder::Native => Self::Native,
-        };
-        backend.check().into_result()?;
-        Ok(backend)
+        let find = || find().map_err(|error| unavailable("bwrap", &Error::Sandbox(error)));
+        let bwrap = || Self::Bwrap { path: find()? }.checked();
+        let native = || Self::Native.checked();
+        match name {
+            BackendName::Bwrap => bwrap(),
+            BackendName::BwrapAlone => Self::BwrapAlone { path: find()? }.checked(),
+            BackendName::Native => native(),
+            BackendName::Auto => bwrap().or_else(|bwrap| native().map_err(|native| neither(bwrap, native))),
+        }
+    }
+
+    fn checked(self) -> Result<Self, BackendError> {
+        self.check().into_result()?;
+        Ok(self)
     }
 
     /// Returns the back end that a flag or a variable names: `auto`, `bwrap`, `native` or `none`.
@@ -104,6 +112,11 @@ impl Backend {
         }
     }
 
+    /// Returns its word in policies.
+    pub(crate) fn word(&self) -> Option<BackendName> {
+        BackendName::ALL.iter().copied().find(|word| word.as_str() == self.name())
+    }
+
     /// Returns whether it holds a stage: false only for [`Backend::None`].
     #[must_use]
     pub fn is_effective(&self) -> bool {
@@ -129,19 +142,6 @@ impl Backend {
     }
 }
 
-/// Chooses what builds the sandbox. The choice is made before the start, and never after a failure.
-///
-/// # Errors
-/// Returns an error if bubblewrap is asked for and no trusted path has it.
-pub(crate) fn choose(name: BackendName) -> Result<Builder, exeat_sandbox::Error> {
-    match name {
-        BackendName::Bwrap => find().map(builder),
-        BackendName::BwrapAlone => find().map(Builder::BwrapAlone),
-        BackendName::Native => Ok(Builder::Native),
-        BackendName::Auto => Ok(find().map_or(Builder::Native, builder)),
-    }
-}
-
 impl BackendReport {
     fn into_result(self) -> Result<(), BackendError> {
         if self.available { Ok(()) } else { Err(self.into_error()) }
@@ -157,7 +157,28 @@ impl BackendReport {
 }
 
 pub(crate) fn unavailable(backend: &str, error: &Error) -> BackendError {
-    BackendError::Unavailable { backend: backend.into(), reason: chain(error), fix: error.fix() }
+    let layer = error.layer().map(|layer| format!(" ({layer})")).unwrap_or_default();
+    BackendError::Unavailable {
+        backend: backend.into(),
+        reason: format!("{}{layer}", chain(error)),
+        fix: error.fix(),
+    }
+}
+
+/// Joins the failures of both, each with its fix.
+fn neither(bwrap: BackendError, native: BackendError) -> BackendError {
+    let part = |of: &str, error: &BackendError| match error {
+        BackendError::Unavailable { reason, .. } => format!("{of}: {reason}"),
+        BackendError::Unknown { .. } => format!("{of}: {error}"),
+    };
+    let fix = match (bwrap.fix(), native.fix()) {
+        (Some(one), Some(other)) if one != other => {
+            Some(format!("for bubblewrap: {one}; for exeat itself: {other}"))
+        }
+        (one, other) => one.or(other).map(str::to_owned),
+    };
+    let reason = format!("{}; {}", part("bubblewrap", &bwrap), part("exeat itself", &native));
+    BackendError::Unavailable { backend: BackendName::Auto.as_str().into(), reason, fix }
 }
 
 #[cfg(test)]

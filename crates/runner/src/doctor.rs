@@ -12,11 +12,13 @@ use exeat_sandbox::{Builder, Enforced, Identity, RefusingLayer, is_nested};
 use nix::unistd::{AccessFlags, access};
 
 use crate::backend::check::build_sandbox;
+use crate::backend::choice::{Choice, choose_anew};
+use crate::backend::memory::forget_in;
 use crate::dirs;
 use crate::error::{Error, chain};
 use crate::identity::StageUser;
 use crate::limits::delegated;
-use crate::signing::state_place;
+use crate::signing::{key_place, state_place};
 
 /// The id of the only finding inside a run: no other step is tried there.
 pub const NESTED: &str = "nested";
@@ -33,15 +35,34 @@ pub fn examine(env: &BTreeMap<OsString, OsString>) -> Vec<StepFinding> {
     let who = StageUser::for_directory(cwd).unwrap_or(StageUser::Caller);
     let identity = who.identity().0;
     let (mut findings, bwrap) = exeat_sandbox::doctor::examine(identity);
-    let has_bwrap = bwrap.is_some();
-    let builder = bwrap.map_or(Builder::Native, exeat_sandbox::bwrap::builder);
+    // What was found before this may have been mended since.
+    if let Some(place) = key_place(state_place(env).ok().as_ref()) {
+        forget_in(&place);
+    }
+    let choice = choose_anew(&who);
+    if matches!(&choice, Ok(Choice { builder: Builder::Native, .. })) {
+        findings.iter_mut().for_each(put_aside);
+    }
+    let chosen = choice.as_ref().ok().map(|choice| choice.builder.clone());
+    let builder = chosen.unwrap_or_else(|| bwrap.map_or(Builder::Native, exeat_sandbox::bwrap::builder));
+    findings.extend(choice.ok().map(|choice| {
+        StepFinding::held("backend", "what builds the sandbox with --backend auto", choice.describe())
+    }));
     findings.extend(whole(&builder, &who));
-    findings.extend(has_bwrap.then(|| native(&who)));
+    findings.extend((builder != Builder::Native).then(|| native(&who)));
     findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(&who)));
     findings.push(run_directory(env, identity));
     findings.push(record(env));
     findings.push(cgroup());
     findings
+}
+
+/// Reports a step that bubblewrap fails, where exeat builds the sandbox itself.
+fn put_aside(finding: &mut StepFinding) {
+    if finding.found == StepOutcome::Absent {
+        finding.found = StepOutcome::Aside;
+        finding.costs = Some("exeat builds the sandbox itself".into());
+    }
 }
 
 /// Returns whether a run can start here: no required step fails.
@@ -94,7 +115,7 @@ fn native(who: &StageUser) -> StepFinding {
         Err(error) => StepFinding {
             found: StepOutcome::Aside,
             fix: error.fix().map(Fix::words),
-            ..StepFinding::partial(id, step, chain(&error), "sandbox.backend=native does not start")
+            ..StepFinding::partial(id, step, chain(&error), "--backend native does not start")
         },
     }
 }

@@ -469,7 +469,7 @@ impl Error {
     pub fn layer(&self) -> Option<&'static str> {
         match self {
             Self::RunLost(lost) => lost.error.layer(),
-            Self::Sandbox(exeat_sandbox::Error::Bwrap { layer, .. }) => layer.as_str(),
+            Self::Sandbox(error) => error.layer().and_then(exeat_sandbox::RefusingLayer::as_str),
             _ if self.is_of_nesting() => exeat_sandbox::RefusingLayer::Nested.as_str(),
             _ => None,
         }

@@ -91,8 +91,8 @@ impl Plan {
         let mut it = Fields::default();
         it.text("form", FORM);
         it.text("version", env!("CARGO_PKG_VERSION"));
-        it.text("backend", self.builder.name());
-        if let Some(bwrap) = self.builder.bwrap() {
+        it.text("backend", self.choice.builder.name());
+        if let Some(bwrap) = self.choice.builder.bwrap() {
             it.path("executable", bwrap);
         }
         it.every_sandbox(self);

@@ -30,7 +30,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use serde_json::json;
 
-use crate::backend::{Backend, choose};
+use crate::backend::Backend;
+use crate::backend::choice::{Choice, choose};
 use crate::cache::{self, Steps, UsedCache};
 use crate::environment::{Variable, stage_home};
 use crate::error::Error;
@@ -53,7 +54,7 @@ pub struct Plan {
     pub(crate) settled: Settlement,
     pub(crate) command: Vec<OsString>,
     pub(crate) policy: Policy,
-    pub(crate) builder: Builder,
+    pub(crate) choice: Choice,
     /// The rule that judged the links on its paths.
     pub(crate) links: LinkRule,
     pub(crate) mounts: Vec<Mount>,
@@ -151,10 +152,6 @@ pub(crate) fn plan_with(
         return Err(Error::NoPlaceForHome);
     }
     let mut notes = Vec::new();
-    let builder = match backend {
-        Some(backend) => backend.builder()?,
-        None => choose(request.backend).map_err(Error::Sandbox)?,
-    };
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
     let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
@@ -236,13 +233,18 @@ pub(crate) fn plan_with(
         Some(socket) => Enforced::Partial { missing: via::missing(socket) },
     };
 
+    // Last, because it takes a sandbox to try one.
+    let choice = match backend {
+        Some(backend) => Choice::asked(backend.builder()?),
+        None => choose(request.backend, &who, place.as_ref())?,
+    };
     let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));
     let masked = masked.cloned().collect();
     let plan = Plan {
         settled: Settlement::default(),
         command: request.command,
         policy: request.policy,
-        builder,
+        choice,
         links,
         mounts: built.mounts,
         taken,
@@ -293,7 +295,7 @@ pub(crate) fn plan_with(
         notes,
         doubts: Vec::new(),
     };
-    if matches!(plan.builder, Builder::BwrapAlone(_)) {
+    if matches!(plan.choice.builder, Builder::BwrapAlone(_)) {
         let (argv, _) = plan.argv();
         // Three words come on top: `--args FD --` before the command.
         let words = argv.options.len() + 3 + argv.command.len();
@@ -503,7 +505,7 @@ impl Plan {
         let spec = self.spec(socket, socks5, denials);
         let alone = Argv::new(&spec, FILTERS);
         let mounts = alone.mount_count();
-        match &self.builder {
+        match &self.choice.builder {
             Builder::Bwrap(_) => (Argv::around(&dir, &spec, FILTERS), mounts),
             Builder::BwrapAlone(_) | Builder::Native => (alone, mounts),
         }
@@ -517,6 +519,7 @@ impl Plan {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "command      {}", shell_words(&self.command));
         let _ = writeln!(out, "starts in    {}", self.cwd.display());
+        let _ = writeln!(out, "backend      {}", self.choice.describe());
         let socks5 = if self.socks5 { ", with SOCKS5" } else { "" };
         let _ = writeln!(out, "bridge       {}{socks5}", self.bridge.as_str());
         let _ = writeln!(out, "tty          {}", self.tty.as_str());
@@ -587,11 +590,12 @@ impl Plan {
         for name in self.env.keys() {
             let _ = writeln!(out, "  {}", name.display());
         }
-        let Some(bwrap) = self.builder.bwrap() else {
+        let Some(bwrap) = self.choice.builder.bwrap() else {
             let _ = writeln!(out, "\nsandbox   {mounts} mounts, made by exeat itself");
             return out;
         };
-        let by = if matches!(self.builder, Builder::Bwrap(_)) { ", made by exeat before it" } else { "" };
+        let by =
+            if matches!(self.choice.builder, Builder::Bwrap(_)) { ", made by exeat before it" } else { "" };
         let _ = write!(out, "\nbubblewrap   {mounts} mounts{by}\n  {}", bwrap.display());
         for word in &argv.options {
             let word = word.to_string();
@@ -660,8 +664,9 @@ impl Plan {
             "trees": self.staged.iter().flat_map(Staged::summaries).map(|tree| json!({
                 "name": tree.name, "host": tree.host.to_string_lossy(), "stage_is_uid": tree.owner.map(|(uid, _)| uid),
             })).collect::<Vec<_>>(),
-            "backend": self.builder.name(),
-            "bwrap": self.builder.bwrap().map(Path::to_string_lossy),
+            "backend": self.choice.builder.name(),
+            "backend_why": self.choice.why,
+            "bwrap": self.choice.builder.bwrap().map(Path::to_string_lossy),
             "options": argv.options.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "helper": words(&argv.command),
             "mounts": mounts,

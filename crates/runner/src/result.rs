@@ -50,6 +50,10 @@ pub struct RunResult<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<&'a str, &'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    backend: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backend_why: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<String>,
     #[serde(flatten)]
     hosts: Hosts<'a>,
@@ -167,6 +171,8 @@ impl<'a> RunResult<'a> {
             duration_ms: u64::try_from(outcome.duration.as_millis()).ok(),
             stage: outcome.stage.as_deref(),
             labels: outcome.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
+            backend: Some(outcome.backend),
+            backend_why: outcome.backend_why.as_deref(),
             via: outcome.through.as_ref().map(|through| format!("unix:{}", through.socket.display())),
             hosts: Hosts::from_summary(&outcome.summary),
             quarantined,
@@ -209,6 +215,8 @@ impl<'a> RunResult<'a> {
             duration_ms: None,
             stage: None,
             labels: BTreeMap::new(),
+            backend: None,
+            backend_why: None,
             via: None,
             hosts: Hosts::default(),
             quarantined,

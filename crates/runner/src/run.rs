@@ -56,7 +56,7 @@ use crate::who::ProcessLookup;
 pub(crate) mod outcome;
 pub(crate) mod protected;
 pub(crate) mod record;
-pub(crate) mod sandbox;
+mod sandbox;
 pub(crate) mod streams;
 
 use outcome::SandboxEnd;
@@ -66,7 +66,7 @@ use protected::{
     quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines, watch_remade,
 };
 use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
-use sandbox::{Offered, Sandbox, Thread, staging, watch_relay};
+use sandbox::{Offered, Sandbox, Thread, watch_relay};
 use streams::{Flags, STREAMS, Streams, leads_out, null, release_streams};
 
 /// The number of limits that can be reached before one is handled: of each output stream, and of the watch.
@@ -302,6 +302,9 @@ pub(crate) fn run_on(
         let done = match outcome {
             Ok(done) => done,
             Err(error) => {
+                if error.code() == 125 {
+                    plan.choice.forget();
+                }
                 if let Some(record) = plan.audit.in_default_place(audit.as_deref()) {
                     remove_empty(record);
                 }
@@ -333,6 +336,8 @@ pub(crate) fn run_on(
                 why_not,
                 summary,
                 through,
+                backend: plan.choice.builder.name(),
+                backend_why: plan.choice.why.clone(),
                 audit,
                 sealed: log.sealed(),
                 ledger,
@@ -446,7 +451,8 @@ impl Run<'_> {
             machine: caller::machine_name(),
             dir: Some(self.plan.cwd.clone().into_os_string()),
             trace: caller::parse_trace(self.plan.traceparent.as_deref()),
-            backend: Some(self.plan.builder.name().into()),
+            backend_why: self.plan.choice.why.clone(),
+            backend: Some(self.plan.choice.builder.name().into()),
             bridge: Some(self.plan.bridge.as_str().into()),
             proxy: self.plan.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
             upstream: self.plan.upstream.as_ref().map(ToString::to_string),
@@ -489,7 +495,7 @@ impl Run<'_> {
         let socks5 = self.plan.has_socks5_socket().then(|| dir.listen_socks5()).transpose();
         let socks5 = socks5.map_err(prepare("the proxy's socket"))?;
         let denials = dir.denials().map_err(prepare("the denials file"))?;
-        let staging = staged.map(|staged| staging(staged, &dir)).transpose();
+        let staging = staged.map(|staged| staged.into_staging(&dir)).transpose();
         let staging = staging.map_err(prepare("the trees of the view"))?;
         match self.plan.identity {
             Identity::Other { uid, gid } if staging.is_none() => {
@@ -506,6 +512,7 @@ impl Run<'_> {
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
         let Offered { bridge, handle, mut network } = sandbox.offered(&mut asks).await?;
+        self.plan.choice.remember();
         let finder = network.take_finder();
         let (refused_to, mut refused) = mpsc::unbounded_channel();
         let server = match &self.plan.via {
@@ -628,7 +635,7 @@ impl Run<'_> {
         let links = &self.plan.links;
         links.note_written(written).map_err(prepare("the list of trees whose links are not followed"))?;
         let launch = Launch {
-            builder: self.plan.builder.clone(),
+            builder: self.plan.choice.builder.clone(),
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),
             listener,
             cancel: cancelled.into(),

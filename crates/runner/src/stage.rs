@@ -417,8 +417,10 @@ impl Stage {
         self
     }
 
-    /// Sets the sandbox, by default bubblewrap from a place that only root can change. [`Backend::None`] fails at the start.
+    /// Sets the sandbox, by default bubblewrap from a place that only root can change, where it works, else exeat itself. A ceiling may
+    /// forbid it. [`Backend::None`] fails at the start.
     pub fn backend(&mut self, backend: Backend) -> &mut Self {
+        self.asked.sandbox.backend = backend.word();
         self.backend = Some(backend);
         self
     }

@@ -19,10 +19,11 @@ use exeat_files::layout::{EmptyEntry, Mount, Why};
 use exeat_files::lists;
 use exeat_files::names::{plain_name, rows, true_name};
 use exeat_files::permissions::{Ids, enters, is_closed, is_mine, is_open_to, resolve_links};
-use exeat_sandbox::{HostTree, UserMap};
+use exeat_sandbox::{HostTree, Staging, UserMap};
 use nix::errno::Errno;
 
 use crate::cache::Steps;
+use crate::dirs::{RunDir, names};
 use crate::error::Error;
 use crate::uids::{ROOT, has, ranges, with_group};
 
@@ -225,8 +226,20 @@ impl Staged {
         self.held.iter().enumerate().map(told).collect()
     }
 
+    /// Collects the entries that bubblewrap finds at the run directory: the trees and the directory's own files.
+    pub(crate) fn into_staging(self, dir: &RunDir) -> io::Result<Staging> {
+        let mut staging = Staging::new(dir.path());
+        for (name, tree) in self.into_trees() {
+            staging.add(name, tree);
+        }
+        for (name, path) in names(dir) {
+            staging.add(name, HostTree::open(&path)?);
+        }
+        Ok(staging)
+    }
+
     /// Returns the trees with their names, to be mounted. Leaves out a cache that could not be made.
-    pub(crate) fn into_trees(self) -> impl Iterator<Item = (String, HostTree)> {
+    fn into_trees(self) -> impl Iterator<Item = (String, HostTree)> {
         self.held.into_iter().enumerate().filter_map(|(number, held)| match held.tree {
             Source::Tree(tree) => Some((name_of(number), tree)),
             Source::ToMake(_) => None,

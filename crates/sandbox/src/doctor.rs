@@ -11,7 +11,7 @@ use exeat_contract::{NOBODY, STAGE2};
 
 use crate::STAGE2_IMAGE;
 use crate::bwrap::{self, Argv, Word};
-use crate::child::{self, Bwrap};
+use crate::child::Bwrap;
 use crate::enforce::{self, Enforced};
 use crate::error::Error;
 use crate::fix::Fix;
@@ -145,7 +145,7 @@ fn bubblewrap() -> (StepFinding, Option<PathBuf>) {
             return (StepFinding { found: StepOutcome::Aside, fix: error.fix(), ..finding }, None);
         }
     };
-    let version = child::first_line(&path, "--version", Instant::now() + STEP);
+    let version = bwrap::version(&path);
     let version = version.unwrap_or_else(|error| format!("which does not tell its version: {error}"));
     let meta = fs::metadata(&path).ok();
     let owner = meta.as_ref().map(|meta| format!(", owner uid {}", meta.uid())).unwrap_or_default();

@@ -42,23 +42,24 @@ impl Fix {
         }
     }
 
-    /// Makes a remedy that loads an AppArmor profile: it allows this bubblewrap user namespaces and restricts nothing. No
-    /// distribution's own profile has its name.
-    fn apparmor(bwrap: &Path) -> Self {
-        const FILE: &str = "/etc/apparmor.d/exeat-bwrap";
-        let bwrap = bwrap.display();
+    /// Makes a remedy that loads an AppArmor profile: it allows this program user namespaces and restricts nothing. No
+    /// distribution's own profile has its name, and bubblewrap and exeat have one each.
+    fn apparmor(program: &Path) -> Self {
+        let name = if program.ends_with("bwrap") { "exeat-bwrap" } else { "exeat-native" };
+        let file = format!("/etc/apparmor.d/{name}");
+        let program = program.display();
         let lines = [
             "abi <abi/4.0>,".to_owned(),
             "include <tunables/global>".to_owned(),
-            format!("profile exeat-bwrap {bwrap} flags=(unconfined) {{"),
+            format!("profile {name} {program} flags=(unconfined) {{"),
             "  userns,".to_owned(),
             "}".to_owned(),
         ];
         let words = lines.iter().map(|line| format!("\"{line}\"")).collect::<Vec<_>>().join(" ");
-        let load = format!("apparmor_parser -r {FILE}");
+        let load = format!("apparmor_parser -r {file}");
         Self {
-            text: format!("sudo sh -c 'printf \"%s\\n\" {words} >{FILE} && {load}'"),
-            script: Some(format!("sudo tee {FILE} <<'END'\n{}\nEND\nsudo {load}", lines.join("\n"))),
+            text: format!("sudo sh -c 'printf \"%s\\n\" {words} >{file} && {load}'"),
+            script: Some(format!("sudo tee {file} <<'END'\n{}\nEND\nsudo {load}", lines.join("\n"))),
         }
     }
 
@@ -176,6 +177,11 @@ mod tests {
             let fix = layer.fix(bwrap).unwrap();
             assert_eq!(fix.script.is_some(), fix.text.starts_with("sudo "), "{fix:?}");
         }
+        let own = RefusingLayer::AppArmor.fix(Path::new("/usr/bin/exeat")).unwrap();
+        assert!(
+            own.text.contains("profile exeat-native /usr/bin/exeat flags")
+                && !own.text.contains("exeat-bwrap")
+        );
         let apparmor = RefusingLayer::AppArmor.fix(bwrap).unwrap();
         for text in [Some(&apparmor.text), apparmor.script.as_ref()] {
             assert!(text.unwrap().contains("profile exeat-bwrap /usr/local/bin/bwrap flags"), "{apparmor:?}");

@@ -70,9 +70,9 @@ fn same(cx: &Cx) {
     for flags in ["", "--fs host", minimal, "--mask secret --rw repository", "--set sandbox.debuggable=true"]
     {
         let report = |backend: Backend| {
-            let backend = format!("sandbox.backend={}", backend.name());
             let flags: Vec<&str> = flags.split_whitespace().collect();
-            let words = [&["run", "--set", &backend], &flags[..], &["--", "sh", "-c", LOOK]].concat();
+            let words =
+                [&["run", "--backend", backend.name()], &flags[..], &["--", "sh", "-c", LOOK]].concat();
             let done = cx.exeat(words).run();
             done.exits(2);
             done.stdout().to_owned()
@@ -93,7 +93,7 @@ fn same(cx: &Cx) {
 /// The host's own root was below the view of the whole host once, writable, after pivot_root(2).
 fn nothing_below(cx: &Cx) {
     for flags in ["", "--fs host"] {
-        let words = ["run", "--set", "sandbox.backend=native"].into_iter().chain(flags.split_whitespace());
+        let words = ["run", "--backend", "native"].into_iter().chain(flags.split_whitespace());
         let done = cx.exeat(words.chain(["--", "cat", "/proc/self/mountinfo"])).run();
         done.exits(0);
         let roots = done.stdout().lines().filter(|line| line.split(' ').nth(4) == Some("/")).count();

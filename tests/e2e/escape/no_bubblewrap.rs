@@ -16,8 +16,7 @@ fn attack(cx: &Cx) {
                   fi
                 done";
     let on = |backend: &str, name: &str| {
-        let backend = format!("sandbox.backend={backend}");
-        cx.exeat(["run", "--set", &backend, "--", "touch", name]).in_mounts(hide).run()
+        cx.exeat(["run", "--backend", backend, "--", "touch", name]).in_mounts(hide).run()
     };
     // Without bubblewrap exeat builds the sandbox itself.
     let done = on("auto", "first");

@@ -191,11 +191,12 @@ const REST: [&str; 16] = [
 ];
 
 /// Fields of a run's first and last lines, such as its ledger number, its totals and its signature.
-const OF_RUN: [&str; 24] = [
+const OF_RUN: [&str; 25] = [
     "stage",
     "command",
     "policy_sha256",
     "backend",
+    "backend_why",
     "gateway",
     "proxy",
     "upstream",

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 use exeat_policy::file::{BindSpec, PathSpec};
-use exeat_policy::{Limits, Size, Span};
+use exeat_policy::{BackendName, Limits, Size, Span};
 use exeat_record::lock;
 
 use super::Format;
 use super::audit::KeyFrom;
 use super::examples::RUN_EXAMPLES;
 use super::policy::PolicyArgs;
-use super::values::{Label, Output, Variable, ViaAt, parse_count, parse_stage, parse_variable};
+use super::values::{
+    Label, Output, Variable, ViaAt, backend_parser, parse_count, parse_stage, parse_variable,
+};
 
 /// `exeat run`.
 #[derive(Debug, Args)]
@@ -75,7 +77,7 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Run")]
     pub(crate) dry_run: bool,
 
-    /// text (default), or json: the plan of --dry-run, and why nothing started
+    /// text (default), or json: the plan of --dry-run, why nothing started
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Run")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) format: Format,
@@ -83,6 +85,10 @@ pub(crate) struct RunArgs {
     /// Refuse to run unless everything holds: full
     #[arg(long, value_name = "WHAT", help_heading = "Run", hide_possible_values = true)]
     pub(crate) require: Option<Require>,
+
+    /// Build with: auto (default), bwrap or native
+    #[arg(long, value_name = "NAME", help_heading = "Run", hide_possible_values = true, value_parser = backend_parser())]
+    pub(crate) backend: Option<BackendName>,
 
     /// Go through somebody else's exeat proxy: its policy decides
     #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]

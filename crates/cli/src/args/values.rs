@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use exeat_policy::Mode;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use exeat_policy::{BackendName, Mode};
 
 /// `--color`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -186,6 +187,12 @@ pub(super) fn parse_stage(text: &str) -> Result<String, String> {
 
 pub(super) fn parse_mode(text: &str) -> Result<Mode, String> {
     text.parse().map_err(|_| words(&Mode::ALL))
+}
+
+/// `--backend`.
+pub(super) fn backend_parser() -> impl TypedValueParser<Value = BackendName> {
+    let named = |word: String| BackendName::ALL.iter().copied().find(|name| name.as_str() == word);
+    PossibleValuesParser::new(BackendName::WORDS).map(move |word| named(word).unwrap_or_default())
 }
 
 pub(super) fn words(all: &[impl ToString]) -> String {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use clap::Parser;
 use exeat_files::request::Bind;
 use exeat_policy::file::MAX_FILE_BYTES;
-use exeat_policy::{Bridge, Ech, Limits, Mode, Terms, TlsCheck, Tty};
+use exeat_policy::{BackendName, Bridge, Ech, Limits, Mode, Terms, TlsCheck, Tty};
 
 use super::*;
 use crate::args::{Cli, Command};
@@ -219,6 +219,42 @@ fn options_that_hold_for_all_rules() {
             .report(&["--set", "network.nat64=true", "--ceiling", "no-nat64.toml"])
             .contains("--set: nat64 is forbidden")
     );
+}
+
+/// The caller's choice replaces that of the files, and a ceiling decides where `auto` is asked for.
+#[test]
+fn a_ceiling_bounds_what_builds_the_sandbox() {
+    let scene = Scene::new();
+    for name in ["native", "bwrap", "auto"] {
+        for file in [format!("{name}.toml"), format!("only-{name}.toml")] {
+            scene.file(&file, &format!("[sandbox]\nbackend = \"{name}\""));
+        }
+    }
+    for (words, backend) in [
+        ("", BackendName::Auto),
+        ("--backend native", BackendName::Native),
+        ("--policy native.toml", BackendName::Native),
+        ("--set sandbox.backend=native", BackendName::Native),
+        ("--policy native.toml --backend auto", BackendName::Auto),
+        ("--ceiling only-native.toml", BackendName::Native),
+        ("--backend auto --ceiling only-native.toml", BackendName::Native),
+        ("--policy native.toml --ceiling only-auto.toml", BackendName::Native),
+        ("--policy native.toml --backend bwrap --ceiling only-bwrap.toml", BackendName::Bwrap),
+    ] {
+        let request = scene.request(&words.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(request.backend, backend, "{words}");
+    }
+    let forbidden =
+        "the back end `native` is forbidden by the ceiling only-bwrap.toml, which permits `bwrap`";
+    for (words, by, hint) in [
+        ("--policy native.toml --ceiling only-bwrap.toml", "native.toml: ", "  hint: --backend bwrap\n"),
+        ("--set sandbox.backend=native --ceiling only-bwrap.toml", "--set: ", "  hint: --backend bwrap\n"),
+        ("--backend native --ceiling only-bwrap.toml", "", "  hint: --backend bwrap\n"),
+        ("--ceiling only-native.toml --ceiling only-bwrap.toml", "only-native.toml: ", ""),
+    ] {
+        let said = scene.report(&words.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(said, format!("exeat: error: {by}{forbidden}\n{hint}"), "{words}");
+    }
 }
 
 /// The project's own file is a stranger's word: it switches nothing on of which no ceiling speaks.

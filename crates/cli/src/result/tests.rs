@@ -51,6 +51,8 @@ fn outcome(ended: Ended) -> Outcome {
         why_not,
         summary,
         through: None,
+        backend: "bwrap",
+        backend_why: Some("bubblewrap works here".into()),
         audit,
         sealed: Some(exeat_runner::Sealed { lines: 19, root: "cd".repeat(32) }),
         ledger: Some(exeat_runner::Head { ledger: "1a2b3c4d-00ff".into(), no: 7, sha256: "ab".repeat(32) }),
@@ -121,7 +123,7 @@ fn an_attempt_without_the_proxy_has_its_protocol() {
 #[test]
 fn the_object_of_the_reference() {
     let text = |result: &RunResult<'_>| serde_json::to_string(result).unwrap();
-    insta::assert_snapshot!(text(&RunResult::from_outcome(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"duration_ms":1500,"stage":"train","labels":{"task":"7"},"reached":[{"host":"b.example","port":443,"connections":3,"bytes_up":10,"bytes_down":2000}],"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"reason":"resolve_error","error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
+    insta::assert_snapshot!(text(&RunResult::from_outcome(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"duration_ms":1500,"stage":"train","labels":{"task":"7"},"backend":"bwrap","backend_why":"bubblewrap works here","reached":[{"host":"b.example","port":443,"connections":3,"bytes_up":10,"bytes_down":2000}],"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"reason":"resolve_error","error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
     insta::assert_snapshot!(text(&of_failure(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"x","reached":[],"denied":[],"failed":[],"audit":null,"checkpoint":null,"ledger":null}"#);
     for (ended, expect) in [
         (Ended::Signal(9), r#""cause":"signal","signal":"SIGKILL","signal_number":9,"code":137,"#),

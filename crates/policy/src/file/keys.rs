@@ -112,7 +112,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("", "env", Shape::Table, "which variables"),
     key("", "limits", Shape::Table, "how much"),
     key("", "effects", Shape::Table, "what is made of the effects that a stage declares"),
-    policy("", "sandbox", Shape::Table, "how the stage is held"),
+    key("", "sandbox", Shape::Table, "how the stage is held"),
     policy("", "audit", Shape::Table, "how the record is written"),
     policy(
         "network",
@@ -240,7 +240,7 @@ pub(crate) const KEYS: &[Key] = &[
         Shape::OneOf(Nested::WORDS),
         "whether an `exeat run` in the stage is refused, or executes its command as it is",
     ),
-    policy("sandbox", "backend", Shape::OneOf(BackendName::WORDS), "the program that builds the sandbox"),
+    key("sandbox", "backend", Shape::OneOf(BackendName::WORDS), "the program that builds the sandbox"),
     policy("audit", "sync", Shape::Flag, "has each line on the disk before anything is dialed or answered"),
 ];
 

@@ -577,6 +577,7 @@ fn separates_the_keys_of_roles() {
     for (text, expect) in [
         ("stage = \"x\"", "1:1 `stage` belongs in a policy; this is a ceiling"),
         ("[network]\nmode = \"enforce\"", "2:1 `mode` belongs in a policy; this is a ceiling"),
+        ("[sandbox]\ntty = \"off\"", "2:1 `tty` belongs in a policy; this is a ceiling"),
         ("[env]\nset = {}", "2:1 `set` belongs in a policy; this is a ceiling"),
         ("[network]\nreport = \"no\"", "2:10 `report` is true or false, not a string = false"),
         (

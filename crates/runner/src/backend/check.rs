@@ -14,7 +14,6 @@ use super::{Backend, BackendReport, unavailable};
 use crate::dirs::{self, RunDir};
 use crate::error::Error;
 use crate::identity::StageUser;
-use crate::run::sandbox::staging;
 use crate::signals;
 use crate::staged::{Staged, TreeFault};
 
@@ -108,7 +107,7 @@ pub(crate) fn build_sandbox(builder: &Builder, who: &StageUser) -> Result<Offer,
         }
         StageUser::Caller | StageUser::Owner(..) | StageUser::Kept(_) => None,
     };
-    let staging = staged.map(|staged| staging(staged, &dir)).transpose();
+    let staging = staged.map(|staged| staged.into_staging(&dir)).transpose();
     let staging = staging.map_err(prepare("the trees of the view"))?;
     if let StageUser::Owner((uid, gid), _) = who {
         dir.give_to(*uid, *gid).map_err(prepare("the run directory"))?;

@@ -132,8 +132,8 @@ fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
     let partial = |why: &str| Enforced::Partial { missing: why.into() };
     let changes: Changes<'_, Plan> = vec![
         ("nothing", Box::new(|_| ())),
-        ("the executable", Box::new(|it| it.builder = Builder::Bwrap("/opt/bwrap".into()))),
-        ("the back end", Box::new(|it| it.builder = Builder::Native)),
+        ("the executable", Box::new(|it| it.choice.builder = Builder::Bwrap("/opt/bwrap".into()))),
+        ("the back end", Box::new(|it| it.choice.builder = Builder::Native)),
         ("the bridge", Box::new(|it| it.bridge = BridgeKind::Relay)),
         ("another way in", Box::new(|it| it.socks5 = true)),
         ("the caller's terminal", Box::new(|it| it.tty = Tty::Off)),

@@ -30,6 +30,10 @@ pub struct Outcome {
     pub summary: ConnectionSummary,
     /// The other proxy that the run went through: `summary` has no hosts then.
     pub through: Option<OtherProxy>,
+    /// What built the sandbox, as in the record: `bwrap` or `native`.
+    pub backend: &'static str,
+    /// Why it was chosen, if that was left to exeat.
+    pub backend_why: Option<String>,
     /// The record's path; `None` if it went to a descriptor.
     pub audit: Option<PathBuf>,
     /// The last checkpoint of the record; `None` if the record is not signed.

@@ -8,7 +8,7 @@ use exeat_policy::{Limits, Span};
 use exeat_proxy::DeniedHost;
 use exeat_record::{Event, Log, RunNote, StoppedBy, What};
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{Bridge, HostTree, Staging, Status};
+use exeat_sandbox::{Bridge, Status};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -21,14 +21,12 @@ use tokio_util::sync::CancellationToken;
 use super::outcome::SandboxEnd;
 use super::{OnDenied, Run};
 use crate::cover::Uncovered;
-use crate::dirs::{RunDir, names};
 use crate::ended::{Ended, Stopped, StoppedHow};
 use crate::error::Error;
 use crate::gateway::EnteredNetwork;
 use crate::limits::Stop;
 use crate::output::{Copies, Meter};
 use crate::signals::{RunRequest, RunRequests, may_suspend};
-use crate::staged::Staged;
 use crate::stopping::{GRACE, GRACE_UNATTENDED, KILLING, Stopping};
 use crate::terminal::{Copying, Terminal};
 
@@ -379,16 +377,4 @@ pub(super) async fn watch_relay(
         let _ = log.write(Event::Note(RunNote::new(What::BridgeLost)));
     }
     Ok(())
-}
-
-/// Collects the entries that bubblewrap finds at the run directory: the trees and the directory's own files.
-pub(crate) fn staging(staged: Staged, dir: &RunDir) -> io::Result<Staging> {
-    let mut staging = Staging::new(dir.path());
-    for (name, tree) in staged.into_trees() {
-        staging.add(name, tree);
-    }
-    for (name, path) in names(dir) {
-        staging.add(name, HostTree::open(&path)?);
-    }
-    Ok(staging)
 }

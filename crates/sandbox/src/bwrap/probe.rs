@@ -1,16 +1,22 @@
 //! Finds a bubblewrap to trust, and explains its failures.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::backend::Builder;
+use crate::child;
 use crate::error::Error;
 use crate::layer::RefusingLayer;
 
 /// Paths where distributions install it. PATH is ignored: a stage of an earlier run may have planted a program there.
 const TRUSTED: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
+
+/// Time for the answer about the version. A loaded machine takes a second.
+const VERSION: Duration = Duration::from_secs(10);
 
 /// Returns the bubblewrap at the first trusted path, with symbolic links resolved.
 ///
@@ -54,6 +60,14 @@ pub fn builder(bwrap: PathBuf) -> Builder {
     } else {
         Builder::BwrapAlone(bwrap)
     }
+}
+
+/// Returns what this bubblewrap says of its version, such as `bubblewrap 0.8.0`.
+///
+/// # Errors
+/// Returns an error if it cannot be started or does not end in time.
+pub fn version(path: &Path) -> io::Result<String> {
+    child::first_line(path, "--version", Instant::now() + VERSION)
 }
 
 /// Describes what is wrong with the file or with a directory above it.

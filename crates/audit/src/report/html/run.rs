@@ -113,8 +113,11 @@ fn facts(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
     )?;
     if let Some(start) = start {
         fact("Enforced", pairs(&start.enforcement, ": "))?;
-        let by: Vec<&str> =
-            [&start.backend, &start.bridge].into_iter().filter_map(Option::as_deref).collect();
+        let backend = start.backend.as_ref().map(|name| match &start.backend_why {
+            Some(why) => format!("{name} ({why})"),
+            None => name.clone(),
+        });
+        let by: Vec<String> = backend.into_iter().chain(start.bridge.clone()).collect();
         fact("Sandbox", (!by.is_empty()).then(|| text(&by.join(", ")).to_string()))?;
         fact("Gateway", of(start.gateway.as_ref()))?;
         fact("Decided by", of(start.proxy.as_ref()))?;
