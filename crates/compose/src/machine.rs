@@ -31,6 +31,8 @@ pub struct Machine {
     pub env: BTreeMap<OsString, OsString>,
     /// The files that were read to decide about a run.
     deciding: RefCell<Vec<PathBuf>>,
+    /// The home directory, found on first use.
+    home: OnceCell<PathBuf>,
     /// The link rule, computed on first use.
     links: OnceCell<LinkRule>,
     take_fd: TakeFd,
@@ -63,7 +65,8 @@ impl Machine {
     /// Creates one with this working directory and these variables.
     #[must_use]
     pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, take_fd: TakeFd) -> Self {
-        Self { base: cwd.clone(), cwd, env, deciding: RefCell::default(), links: OnceCell::new(), take_fd }
+        let (deciding, home, links) = Default::default();
+        Self { base: cwd.clone(), cwd, env, deciding, home, links, take_fd }
     }
 
     /// Takes over an inherited descriptor, so that no stage inherits it.
@@ -130,7 +133,8 @@ impl Machine {
 
     /// Returns HOME, or the home directory of the user database.
     pub fn home_or_database(&self) -> PathBuf {
-        home_of(self.env.get(OsStr::new("HOME")).map(OsString::as_os_str))
+        let find = || home_of(self.env.get(OsStr::new("HOME")).map(OsString::as_os_str));
+        self.home.get_or_init(find).clone()
     }
 
     /// Refuses a home directory behind a link that a stage could have made.

@@ -10,6 +10,7 @@ pub mod fault;
 mod git_config;
 pub mod index;
 pub mod layout;
+mod listing;
 pub mod lists;
 pub mod names;
 pub mod permissions;

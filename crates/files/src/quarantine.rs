@@ -22,6 +22,7 @@ use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, linkat, unlinkat}
 
 use serde::{Deserialize, Serialize};
 
+use crate::listing::Listing;
 use crate::names::open_plain;
 use crate::protected::{Obeyed, matches_pattern};
 
@@ -100,6 +101,13 @@ pub struct Pattern {
     pub obeyed: Obeyed,
 }
 
+impl Pattern {
+    /// Whether a name is among these that the pattern stands for and that was not there at the start.
+    fn is_new_in(&self, names: &[String]) -> bool {
+        names.iter().any(|name| matches_pattern(&self.name, name) && !self.known.contains(name))
+    }
+}
+
 /// The place of a directory below the tree, which need not be UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldDir(#[serde(with = "crate::bytes")] pub PathBuf);
@@ -151,6 +159,13 @@ pub struct Missing {
 }
 
 impl Missing {
+    /// The [`Missing::holders`] that may be in an open tree.
+    fn holders_in(&self, tree: BorrowedFd<'_>) -> impl Iterator<Item = &str> {
+        let listing = Listing::read(tree);
+        let lacks = move |dir: &&str| !listing.as_ref().is_some_and(|listing| listing.lacks(dir));
+        self.holders().into_iter().filter(lacks)
+    }
+
     /// Whether there is nothing to watch.
     pub fn is_empty(&self) -> bool {
         let names = [&self.pointers, &self.bare, &self.repositories];
@@ -252,7 +267,7 @@ impl Watch {
         let keys = Keys::draw();
         let contents = missing.repositories.iter().map(|name| Contents::read(&tree, Path::new(name), keys));
         let contents = contents.collect();
-        let modes = Modes::read(&tree, missing.holders().into_iter(), |dir| {
+        let modes = Modes::read(&tree, missing.holders_in(tree.as_fd()), |dir| {
             open_beneath(&tree, Path::new(dir)).ok()
         })?;
         let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
@@ -445,27 +460,53 @@ impl Watch {
 
     /// Moves aside what has appeared under the names that are known. How many these are is not for the stage to say.
     fn settle_names(&self) -> Vec<Leftover> {
+        let mut found = Vec::new();
+        // Most names are absent, and one list shows that. It counts as long as nothing has been moved.
+        let listing = Listing::read(self.tree());
+        let lacks = |found: &Vec<Leftover>, name: &str| {
+            found.is_empty() && listing.as_ref().is_some_and(|listing| listing.lacks(name))
+        };
         // First: what stands behind such a pointer has other names once it is gone.
-        let pointers = self.missing.pointers.iter().zip(&self.pointers);
-        let pointers = pointers.filter_map(|(name, was)| {
-            self.settle_at(name, |_, _, stat| kind(stat) == SFlag::S_IFDIR || was.is_file(stat))
-        });
-        let names = self
-            .missing
-            .names
-            .iter()
-            .filter_map(|it| self.settle_at(&it.name, |dir, _, _| self.may_stay_at(&it.name, dir)));
-        let patterns = self.missing.patterns.iter().flat_map(|pattern| self.settle_pattern(pattern));
-        let links = self.missing.links.iter().filter_map(|(name, target)| {
-            self.settle_at(name, |dir, last, _| readlinkat(dir, last).is_ok_and(|said| said == **target))
-        });
-        let bare = self.missing.bare.iter().filter_map(|name| {
-            self.settle_at(name, |dir, _, _| {
-                let is_there = |name: &str| fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
-                !is_repository(is_there)
-            })
-        });
-        pointers.chain(names).chain(patterns).chain(links).chain(bare).collect()
+        for (name, was) in self.missing.pointers.iter().zip(&self.pointers) {
+            if !lacks(&found, name) {
+                let may = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
+                    kind(stat) == SFlag::S_IFDIR || was.is_file(stat)
+                };
+                found.extend(self.settle_at(name, may));
+            }
+        }
+        for name in self.missing.names.iter().map(|it| &it.name) {
+            if !lacks(&found, name) {
+                found.extend(self.settle_at(name, |dir, _, _| self.may_stay_at(name, dir)));
+            }
+        }
+        for pattern in &self.missing.patterns {
+            let is_absent = match pattern.dir.as_str() {
+                "" => listing.as_ref().is_some_and(|listing| !pattern.is_new_in(listing.names())),
+                dir => lacks(&found, dir),
+            };
+            if !(found.is_empty() && is_absent) {
+                found.extend(self.settle_pattern(pattern));
+            }
+        }
+        for (name, target) in &self.missing.links {
+            if !lacks(&found, name) {
+                let may = |dir: BorrowedFd<'_>, last: &OsStr, _: &FileStat| {
+                    readlinkat(dir, last).is_ok_and(|said| said == **target)
+                };
+                found.extend(self.settle_at(name, may));
+            }
+        }
+        for name in &self.missing.bare {
+            if !lacks(&found, name) {
+                let may = |dir: BorrowedFd<'_>, _: &OsStr, _: &FileStat| {
+                    let is_there = |name: &str| fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
+                    !is_repository(is_there)
+                };
+                found.extend(self.settle_at(name, may));
+            }
+        }
+        found
     }
 
     /// Gives the quarantine its names back, if a live stage has taken them. Returns what the stage has put there.
@@ -610,7 +651,7 @@ impl Watch {
 impl Watch {
     /// Closes the directories that the stage has opened to others. What cannot be closed is left, and told.
     pub(super) fn settle_modes(&self, told: &mut Leftovers) {
-        for dir in self.missing.holders() {
+        for dir in self.missing.holders_in(self.tree()) {
             let Some(was) = self.modes.access_to(dir) else { continue };
             let Ok(opened) = open_beneath(&self.tree, Path::new(dir)) else { continue };
             match was.restore(opened.as_fd(), self.modes.owner()) {
@@ -632,7 +673,7 @@ impl Watch {
                 Err(errno) => !matches!(errno, Errno::ENOENT | Errno::ENOTDIR),
             }
         };
-        let dirs = self.missing.holders().into_iter().filter(leads_to_open);
+        let dirs = self.missing.holders_in(self.tree()).filter(leads_to_open);
         let why = "a link is in its place that leads out of the tree or to where other users may write";
         dirs.map(|dir| Leftover { path: self.path_of(dir), moved: Err(io::Error::other(why)) }).collect()
     }

@@ -18,6 +18,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::layout::{EmptyEntry, Mount, Why};
+use crate::listing::Listing;
 use crate::names::{Mounts, future_path, is_absent, joined, rows, true_name, whole};
 use crate::protected::LetThrough;
 use crate::quarantine::{Live, Missing};
@@ -48,6 +49,8 @@ pub use git::Everywhere;
 
 /// The description of the sandbox for an agent, which docs/agents.md repeats.
 const AGENTS: &str = include_str!("agents.txt");
+/// The directory below a home that holds most credentials.
+const CONFIG: &str = ".config";
 /// Bytes of `/run`: sockets, pid files, and stage2.
 const RUN_SIZE: u64 = 64 << 20;
 /// Bytes of `/dev/shm`: browsers and databases share memory there.
@@ -221,12 +224,20 @@ fn hidden(
     own: &[PathBuf],
     notes: &mut Vec<String>,
 ) -> HiddenPaths {
-    let credentials = homes.iter().flat_map(|home| lists::CREDENTIALS.iter().map(|name| home.join(name)));
+    let credentials = homes.iter().flat_map(|home| {
+        let (names, config) = (Listing::of(home), Listing::of(&home.join(CONFIG)));
+        let lacks = |listing: &Option<Listing>, name: &str| listing.as_ref().is_some_and(|it| it.lacks(name));
+        let is_absent = move |name: &str| {
+            let in_config = name.strip_prefix(CONFIG).and_then(|name| name.strip_prefix('/'));
+            lacks(&names, name) || in_config.is_some_and(|name| lacks(&config, name))
+        };
+        lists::CREDENTIALS.iter().filter(move |name| !is_absent(name)).map(|name| home.join(name))
+    });
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
     let credentials = credentials.chain(system).map(|path| (Why::Credentials, path));
     // Not the shared base of run directories: the stage has its own `/tmp` and `/dev/shm`.
     let own = own.iter().filter(|path| **path != facts.shared).map(|path| (Why::Own, path.clone()));
-    // Most do not exist. One system call shows that, but `canonicalize` needs one for each part of a path.
+    // Most of the others do not exist. One system call shows that, but `canonicalize` needs one for each part of a path.
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let there = credentials.chain(own).filter(|(_, path)| !missing(path));

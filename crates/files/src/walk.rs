@@ -30,6 +30,7 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::geteuid;
 
+use crate::listing::Listing;
 use crate::names::{is_same, true_name};
 use crate::users::user_of;
 
@@ -470,7 +471,10 @@ impl LinkRule {
 
     fn toolchains(&self) -> &[PathBuf] {
         self.toolchains.get_or_init(|| {
-            let homes = TOOLCHAINS.iter().map(|name| self.home.join(name));
+            // Most are absent, and one list shows that.
+            let names = Listing::of(&self.home);
+            let lacks = |name: &str| names.as_ref().is_some_and(|names| names.lacks(name));
+            let homes = TOOLCHAINS.iter().filter(|name| !lacks(name)).map(|name| self.home.join(name));
             let shared = SHARED_TOOLCHAINS.iter().map(PathBuf::from);
             homes.chain(shared).filter_map(|root| true_name(&root).ok()).collect()
         })

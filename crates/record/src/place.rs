@@ -92,21 +92,9 @@ impl RecordDir {
     /// Makes the missing directories except the home directory, and refuses the same as [`RecordDir::create`].
     pub fn prepare(&self) -> Result<(), DirError> {
         self.check_home()?;
-        let make = |path: &Path| {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(path)
-                .map_err(|source| DirError::Io { path: path.to_owned(), source })
-        };
-        let outer = self.base.join("exeat");
-        make(&self.base)?;
-        check_base(&self.base)?;
-        for dir in [&outer, &self.dir] {
-            make(dir)?;
-            check_own(dir)?;
-        }
-        Ok(())
+        make(&self.base, check_base)?;
+        make(&self.base.join("exeat"), check_own)?;
+        make(&self.dir, check_own)
     }
 
     /// Returns the paths of the records, the newest first.
@@ -400,8 +388,22 @@ pub fn run_in_name(path: &Path) -> Option<RunId> {
     name.parse().ok().filter(|run: &RunId| run.to_string() == name)
 }
 
+/// Makes a directory if it is missing, and checks it. Most are there.
+fn make(dir: &Path, check: fn(&Path) -> Result<fs::Metadata, DirError>) -> Result<(), DirError> {
+    match check(dir) {
+        Ok(meta) if meta.is_dir() => return Ok(()),
+        Err(DirError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        // The error says that something else is there.
+        Ok(_) => {}
+    }
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|source| DirError::Io { path: dir.to_owned(), source })?;
+    check(dir).map(drop)
+}
+
 /// Checks a directory that existed before: only this user and root may replace files in it.
-fn check_base(dir: &Path) -> Result<(), DirError> {
+fn check_base(dir: &Path) -> Result<fs::Metadata, DirError> {
     const STICKY: u32 = 0o1000;
     let meta = metadata(dir)?;
     let owned = meta.uid() == geteuid().as_raw() || meta.uid() == 0;
@@ -409,18 +411,18 @@ fn check_base(dir: &Path) -> Result<(), DirError> {
     if !owned || (meta.mode() & 0o002 != 0 && meta.mode() & STICKY == 0) {
         return Err(DirError::Unsafe { dir: dir.to_owned() });
     }
-    Ok(())
+    Ok(meta)
 }
 
 /// Checks a directory of exeat: it and a link that leads to it belong to this user, and nobody else may write to it.
-fn check_own(dir: &Path) -> Result<(), DirError> {
+fn check_own(dir: &Path) -> Result<fs::Metadata, DirError> {
     let link = fs::symlink_metadata(dir).map_err(|source| DirError::Io { path: dir.to_owned(), source })?;
     let meta = metadata(dir)?;
     let us = geteuid().as_raw();
     if link.uid() != us || meta.uid() != us || meta.mode() & 0o022 != 0 {
         return Err(DirError::Unsafe { dir: dir.to_owned() });
     }
-    Ok(())
+    Ok(meta)
 }
 
 fn metadata(path: &Path) -> Result<fs::Metadata, DirError> {

@@ -454,9 +454,12 @@ impl PrivateCaches {
 /// Returns what prevents the removal of one.
 fn remove_settings(top: &OwnedFd) -> io::Result<()> {
     let until = Some(Instant::now() + REMOVING);
-    for name in CACHE_SETTINGS {
-        let (above, last) = name.split_once('/').unwrap_or((".", name));
-        if let Some(dir) = open_settings(top, Path::new(above))? {
+    let names = CACHE_SETTINGS.iter().map(|name| name.split_once('/').unwrap_or((".", name)));
+    let names: Vec<(&str, &str)> = names.collect();
+    for of_one in names.chunk_by(|(above, _), (other, _)| above == other) {
+        let above = of_one.first().map_or(".", |(above, _)| above);
+        let Some(dir) = open_settings(top, Path::new(above))? else { continue };
+        for (_, last) in of_one {
             remove_tree(dir.as_fd(), OsStr::new(last), until)?;
         }
     }

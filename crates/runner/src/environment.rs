@@ -91,7 +91,8 @@ pub struct Environment {
 /// Builds the environment that the stage of a request would get.
 #[must_use]
 pub fn environment(request: &Request) -> Environment {
-    build(request, &stage_home(request))
+    let home = home_of(request.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
+    build(request, &stage_home(request, &home))
 }
 
 /// Builds the environment for a known HOME of the stage.
@@ -326,12 +327,12 @@ fn java_value(given: Option<&OsStr>) -> OsString {
     }
 }
 
-/// Returns the stage's HOME, unless a rule sets another one.
-pub(crate) fn stage_home(request: &Request) -> PathBuf {
+/// Returns the stage's HOME, unless a rule sets another one. `home` is the caller's.
+pub(crate) fn stage_home(request: &Request, home: &Path) -> PathBuf {
     match request.files.work {
         _ if request.files.home == Home::Private => exeat_contract::HOME.into(),
         Some(_) => WORK.into(),
-        None => home_of(request.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str)),
+        None => home.to_path_buf(),
     }
 }
 

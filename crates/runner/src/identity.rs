@@ -281,7 +281,7 @@ impl ViewInput<'_> {
             .map(|path| cwd.join(path))
             .chain(quarantine::directories(state.as_ref().map(RecordDir::state_dir), near))
             .collect();
-        let home_of_stage = stage_home(request);
+        let home_of_stage = stage_home(request, home);
         let (named, asked) = named_trees(environment);
         let by_descriptor = staged.is_some();
         // A user for one run has no home.

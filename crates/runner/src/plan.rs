@@ -13,7 +13,7 @@ use exeat_files::names::joined;
 use exeat_files::permissions::Ids;
 use exeat_files::quarantine::{Missing, Settlement};
 use exeat_files::request::WorkDir;
-use exeat_files::users::home_of;
+use exeat_files::users::walk_home;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{
     Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty, UnixSockets,
@@ -37,7 +37,7 @@ use crate::environment::{Variable, stage_home};
 use crate::error::Error;
 use crate::identity::{StageUser, UserView, ViewInput};
 use crate::request::{AuditTo, Hardening, Request};
-use crate::signing::{Signing, key_place, state_place};
+use crate::signing::{Signing, key_place, state_place_below};
 use crate::staged::{MountSource, Staged, TreeFault};
 use crate::uids::Own;
 use crate::{environment, host_ports, limits, remedy, upstream, via};
@@ -153,7 +153,9 @@ pub(crate) fn plan_with(
     }
     let mut notes = Vec::new();
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
-    let home = home_of(variable("HOME"));
+    let walked = walk_home(variable("HOME"));
+    let (Ok(home) | Err((home, _))) = &walked;
+    let home = home.clone();
     let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
     let real = |what: PathUse, path: &Path| {
         links.walk(path).map(|end| end.real).map_err(|error| FileFault::from_walk(what, path, error))
@@ -163,8 +165,8 @@ pub(crate) fn plan_with(
         Some(WorkDir::Host(dir)) => Some(real(PathUse::WorkDirectory, dir)?),
         _ => None,
     };
-    let place = Some(state_place(&request.host_env)?);
-    let stage_home = stage_home(&request);
+    let place = Some(state_place_below(walked, &request.host_env)?);
+    let stage_home = stage_home(&request, &home);
     let environment = environment::build(&request, &stage_home);
     let base = ViewInput {
         request: &request,

@@ -111,9 +111,16 @@ pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -
 /// # Errors
 /// Returns [`FileFault::StrayLink`] if a link that a stage could have made leads there, or to HOME, and [`Error::Place`] without a place.
 pub fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Result<RecordDir, Error> {
+    state_place_below(walk_home(host_env.get(OsStr::new("HOME")).map(OsString::as_os_str)), host_env)
+}
+
+/// Returns the [`state_place`] of a caller whose home directory is known: what [`walk_home`] has returned for it.
+pub(crate) fn state_place_below(
+    home: Result<PathBuf, (PathBuf, WalkError)>,
+    host_env: &BTreeMap<OsString, OsString>,
+) -> Result<RecordDir, Error> {
     let variable = |name: &str| host_env.get(OsStr::new(name)).map(OsString::as_os_str);
-    let home = walk_home(variable("HOME"))
-        .map_err(|(home, link)| FileFault::from_walk(PathUse::Home, &home, link))?;
+    let home = home.map_err(|(home, link)| FileFault::from_walk(PathUse::Home, &home, link))?;
     let place =
         RecordDir::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).map_err(Error::Place)?;
     let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));

@@ -32,14 +32,35 @@ use crate::uids::{ROOT, has, ranges, with_group};
 pub(crate) struct Staged {
     /// The stage's kernel user.
     who: Ids,
-    /// The gid map of this user namespace.
-    gids: String,
+    /// The maps of this user namespace.
+    known: IdMaps,
     maps: BTreeMap<Ids, UserMap>,
     held: Vec<HeldTree>,
     /// Trees whose names lead through a link that another user could have made.
     doubtful: Vec<PathBuf>,
     /// Lines for the caller.
     notes: Vec<String>,
+}
+
+/// The maps of users and groups of this process's user namespace (user_namespaces(7)).
+#[derive(Debug)]
+struct IdMaps {
+    uids: String,
+    gids: String,
+}
+
+impl IdMaps {
+    fn read() -> Self {
+        let read = |name| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
+        Self { uids: read("uid"), gids: read("gid") }
+    }
+
+    /// Creates a map that exchanges two users.
+    fn exchange(&self, one: Ids, other: Ids) -> io::Result<UserMap> {
+        let uids = exchange_lines(&self.uids, one.0, other.0).ok_or(Errno::EINVAL)?;
+        let gids = exchange_lines(&self.gids, one.1, other.1).ok_or(Errno::EINVAL)?;
+        UserMap::new(&uids, &gids)
+    }
 }
 
 /// A tree that is held by its descriptor.
@@ -92,9 +113,9 @@ impl Staged {
     /// # Errors
     /// Returns the reason that nothing can be mounted by its descriptor here, as the end of a sentence.
     pub(crate) fn new(who: Ids) -> Result<Self, String> {
-        let known = |name| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
-        let gids = known("gid");
-        if exchange_lines(&known("uid"), 0, who.0).is_none() || exchange_lines(&gids, 0, who.1).is_none() {
+        let known = IdMaps::read();
+        if exchange_lines(&known.uids, 0, who.0).is_none() || exchange_lines(&known.gids, 0, who.1).is_none()
+        {
             return Err(format!("the users of this container have no uid {}", who.0));
         }
         HostTree::open(Path::new("/dev/null")).map_err(|error| match error.raw_os_error() {
@@ -108,7 +129,7 @@ impl Staged {
             _ => format!("nothing can be mounted by its descriptor here: {error}"),
         })?;
         let (maps, held, doubtful, notes) = <(BTreeMap<_, _>, Vec<_>, Vec<_>, Vec<_>)>::default();
-        Ok(Self { who, gids, maps, held, doubtful, notes })
+        Ok(Self { who, known, maps, held, doubtful, notes })
     }
 
     /// Checks the names that the caller gave to trees, each with the place that the view resolved. If a name leads through a link that
@@ -139,7 +160,7 @@ impl Staged {
         let host = steps.end();
         let tree = HostTree::from_descriptor(steps.dir())?;
         // Root makes a missing cache.
-        let owner = self.other(if steps.is_made() { with_group(tree.uid(), &self.gids) } else { ROOT });
+        let owner = self.other(if steps.is_made() { with_group(tree.uid(), &self.known.gids) } else { ROOT });
         self.exchange(&tree, steps.place(), owner)?;
         let tree = if steps.is_made() { Source::Tree(tree) } else { Source::ToMake(steps) };
         self.held.push(HeldTree { host: host.clone(), owner, tree });
@@ -257,7 +278,7 @@ impl Staged {
         let Ok(meta) = fs::metadata(host) else { return Ok(self.held_with(host)) };
         // Links are followed once here. A later link is not opened.
         let (link, real) = resolve_links(host).ok_or(Errno::ELOOP).map_err(|errno| failed(errno.into()))?;
-        let owner = self.other(with_group(meta.uid(), &self.gids));
+        let owner = self.other(with_group(meta.uid(), &self.known.gids));
         if let Some(source) = self.held_with(&real) {
             // In a tree of another user the stage would not own what it must write.
             if !writable || owner.is_none() || self.owner(&source).is_some() {
@@ -271,7 +292,7 @@ impl Staged {
         }
         let opened = HostTree::open(&real).and_then(|tree| {
             // The owner of the opened tree counts, whatever has its name by now.
-            let owner = self.other(with_group(tree.uid(), &self.gids));
+            let owner = self.other(with_group(tree.uid(), &self.known.gids));
             self.exchange(&tree, &real, owner)?;
             Ok((owner, tree))
         });
@@ -320,7 +341,9 @@ impl Staged {
         if let Some(owner) = owner {
             let map = match self.maps.entry(owner) {
                 std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-                std::collections::btree_map::Entry::Vacant(new) => new.insert(map(owner, self.who)?),
+                std::collections::btree_map::Entry::Vacant(new) => {
+                    new.insert(self.known.exchange(owner, self.who)?)
+                }
             };
             if !tree.map(map)? {
                 self.notes.push(format!(
@@ -407,14 +430,6 @@ enum Access {
 
 fn name_of(number: usize) -> String {
     number.to_string()
-}
-
-/// Creates a map that exchanges two users.
-fn map(one: Ids, other: Ids) -> io::Result<UserMap> {
-    let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map"));
-    let uids = exchange_lines(&read("uid")?, one.0, other.0).ok_or(Errno::EINVAL)?;
-    let gids = exchange_lines(&read("gid")?, one.1, other.1).ok_or(Errno::EINVAL)?;
-    UserMap::new(&uids, &gids)
 }
 
 /// Returns the lines of a map that exchanges two ids, in a user namespace with the map `known`; `None` if it lacks one of them.

@@ -28,6 +28,7 @@ use super::exchanged::{Exchanged, is_empty, is_placeholder};
 use super::links::NewLinks;
 use super::store::beside;
 use super::{DIRECTORY, Leftover, Watch, is_repository};
+use crate::listing::Listing;
 use crate::names::rename_with;
 use crate::protected::{Obeyed, REPOSITORIES};
 
@@ -37,6 +38,8 @@ const MOST: usize = 1000;
 const TIMES: u32 = 20;
 /// Directories are watched up to this number. More mean that the stage replaces those on the way to a name.
 const DIRS: usize = 4096;
+/// Names of a directory that are asked for one by one at the first look. To list it costs as much.
+const FEW: usize = 8;
 
 /// Mounts a directory over another one in the sandbox, by their paths on the host, and says which two these were.
 pub type Mount<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
@@ -395,7 +398,13 @@ impl Arrivals {
             self.dirs.insert(watched, Watched::Way(number));
         }
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
+        // What comes after this list makes an event. Later on something has just come.
+        let is_first = self.first_look.is_zero() && node.children.len() > FEW;
+        let listing = is_first.then(|| Listing::read(dir)).flatten();
         for (name, child) in node.children.clone() {
+            if listing.as_ref().is_some_and(|listing| listing.lacks(&name)) {
+                continue;
+            }
             let looked = let_in(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
             let stat = match looked {
                 Ok(stat) => stat,

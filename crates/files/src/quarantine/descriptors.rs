@@ -10,12 +10,13 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::dir::{Dir, Type};
+use nix::dir::Type;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::inotify::{AddWatchFlags, Inotify, WatchDescriptor};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
+use rustix::fs::{Dir, FileType};
 
 use super::modes::set_mode;
 use crate::names::rename_new;
@@ -99,22 +100,38 @@ pub(super) type Entry = (OsString, Option<Type>);
 /// Lists an open directory, by whatever name it has now. An error is the last that comes.
 pub(super) fn entries(dir: BorrowedFd<'_>) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut listed = Some(Dir::openat(dir, ".", flags, Mode::empty())?.into_iter());
+    let errno = |errno: rustix::io::Errno| Errno::from_raw(errno.raw_os_error());
+    // Not the one of the C library, which asks three times what was just opened.
+    let mut listed = Some(Dir::new(openat(dir, ".", flags, Mode::empty())?).map_err(errno)?);
     Ok(iter::from_fn(move || {
         loop {
-            match listed.as_mut()?.next()? {
-                Ok(entry) if [c".", c".."].contains(&entry.file_name()) => {}
-                Ok(entry) => {
+            match listed.as_mut()?.next() {
+                Some(Ok(entry)) if [c".", c".."].contains(&entry.file_name()) => {}
+                Some(Ok(entry)) => {
                     let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
-                    return Some(Ok((name, entry.file_type())));
+                    return Some(Ok((name, kind_of(entry.file_type()))));
                 }
-                Err(errno) => {
+                last => {
                     listed = None;
-                    return Some(Err(errno));
+                    return Some(Err(errno(last?.err()?)));
                 }
             }
         }
     }))
+}
+
+/// The kind of an entry; `None` where the file system does not tell.
+fn kind_of(kind: FileType) -> Option<Type> {
+    match kind {
+        FileType::RegularFile => Some(Type::File),
+        FileType::Directory => Some(Type::Directory),
+        FileType::Symlink => Some(Type::Symlink),
+        FileType::Fifo => Some(Type::Fifo),
+        FileType::Socket => Some(Type::Socket),
+        FileType::CharacterDevice => Some(Type::CharacterDevice),
+        FileType::BlockDevice => Some(Type::BlockDevice),
+        FileType::Unknown => None,
+    }
 }
 
 /// Opens a regular file, which may be a named pipe by now.

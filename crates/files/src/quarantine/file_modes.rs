@@ -1,7 +1,7 @@
 //! Modes of protected files. They are read-only for the stage, but not for one that has a descriptor from a run before, whose mounts are gone.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
-use super::descriptors::{id_of, kind, let_in, open_above};
+use super::descriptors::{id_of, kind, let_in, open_beneath, stat_in};
 use super::modes::set_mode;
 use super::{Leftover, Watch};
 
@@ -39,11 +39,20 @@ impl Watch {
     /// Takes from protected files what their modes allow in addition to those at the start.
     pub(super) fn settle_file_modes(&self) -> Vec<Leftover> {
         let noted = self.noted.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        // Files of one directory follow each other. The numbers tell whether they are those that were noted.
+        let mut opened: Option<(&Path, OwnedFd)> = None;
         let restored = noted.iter().filter_map(|(path, id, mode)| {
-            let above = open_above(&self.tree, path).ok()?;
+            let (dir, name) = (path.parent()?, path.file_name()?);
+            if opened.as_ref().is_none_or(|(known, _)| *known != dir) {
+                opened = Some((dir, open_beneath(&self.tree, dir).ok()?));
+            }
+            let (_, above) = opened.as_ref()?;
+            let now = stat_in(above.as_fd(), name).ok().filter(|stat| id_of(stat) == *id)?;
+            if now.st_mode & !mode & MORE == 0 {
+                return None;
+            }
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let name = path.file_name()?;
-            let file = let_in(above.as_fd(), || openat(&above, name, flags, Mode::empty())).ok()?;
+            let file = let_in(above.as_fd(), || openat(above, name, flags, Mode::empty())).ok()?;
             let now = fstat(&file).ok().filter(|stat| id_of(stat) == *id)?.st_mode;
             let more = now & !mode & MORE;
             let set = (more != 0).then(|| set_mode(file.as_fd(), Mode::from_bits_truncate(now & !more)))?;

@@ -14,16 +14,14 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, lstat};
-use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, statfs,
-};
+use nix::sys::statfs::statfs;
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::{FileId, entries, id_of, let_in, open_beneath};
 use super::pointers::Pointer;
 use super::repository::MOVED;
-use super::times::XFS;
 use super::{Leftover, MAX_ENTRIES, Pattern, Watch};
+use crate::listing::TIMED;
 use crate::names::{is_absent, open_plain};
 use crate::protected::{GIT_LINK, first_parts, is_first_part, is_pattern, matches_pattern, names_from};
 
@@ -60,10 +58,6 @@ impl DirState {
         Self { id: id_of(stat), changed: (stat.st_ctime, stat.st_ctime_nsec) }
     }
 }
-
-/// File systems whose directories get the time of each change of their entries. Others leave that to a server, or to a program.
-const TIMED: [FsType; 6] =
-    [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS];
 
 /// Whether a change after `now` has another time than the last one, both in seconds. The time is that of the clock's last tick, and in old
 /// ext file systems a whole second.

@@ -3,6 +3,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
+use crate::listing::settled;
 
 fn scratch(name: &str) -> PathBuf {
     let root = std::env::temp_dir().join(format!("quarantine-{name}-{}", std::process::id()));
@@ -88,6 +89,44 @@ fn b12_moves_the_names_that_appear_and_leaves_no_stubs() {
     let moved = aside_of(&root.join("tree"), "RUN");
     assert_eq!(fs::read(moved.join(".envrc")).unwrap(), b"evil");
     assert!(moved.join(".git/hooks").is_dir());
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// A directory that is listed lacks no name that is in it, whatever its case.
+#[test]
+fn b12_moves_the_names_in_a_directory_that_was_left_alone() {
+    let root = scratch("listed");
+    let tree = root.join("tree");
+    let pattern = Pattern {
+        dir: String::new(),
+        name: "mise.*.toml".into(),
+        known: vec!["mise.a.toml".into()],
+        obeyed: Obeyed::AtOnce,
+    };
+    let start = || {
+        let names = missing(&[".git/hooks", ".envrc", ".vscode", ".idea"]);
+        let (pointers, bare) = (vec![".git".into()], vec!["HEAD".into()]);
+        let links = vec![("link".into(), "x".into())];
+        let patterns = vec![pattern.clone()];
+        start(Missing { tree: tree.clone(), names, patterns, links, pointers, bare, ..Missing::default() })
+    };
+    fs::write(tree.join("mise.a.toml"), "").unwrap();
+    settled(&tree);
+    let watch = start().unwrap();
+    settled(&tree);
+    assert!(done(watch).is_empty());
+    for made in [".git/hooks", ".envrc", ".vscode", "mise.b.toml", "link"] {
+        let watch = start().unwrap();
+        fs::create_dir_all(tree.join(made)).unwrap();
+        fs::write(tree.join(made).join("pre-commit"), "evil").unwrap();
+        settled(&tree);
+        let found = done(watch);
+        assert!(
+            matches!(&found[..], [it] if it.path == tree.join(made) && it.moved.is_ok()),
+            "{made}: {found:?}"
+        );
+        assert!(!tree.join(made).exists(), "{made}");
+    }
     fs::remove_dir_all(root).unwrap();
 }
 

@@ -13,9 +13,7 @@ use nix::sys::statfs::{
 
 use super::descriptors::FileId;
 use super::own::OwnDirectories;
-
-/// XFS_SUPER_MAGIC (statfs(2)), which nix has for glibc alone.
-pub(super) const XFS: FsType = FsType(0x5846_5342);
+use crate::listing::XFS;
 
 /// The greatest difference between the clock of a file system, which may be another machine's, and that of this process.
 pub(super) const CLOCKS: Duration = Duration::from_secs(300);

@@ -7,12 +7,14 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::names::{is_absent, links_in};
+use crate::listing::Listing;
+use crate::names::{is_absent, links_in, open_plain};
 use crate::protected::{self, LetThrough, Obeyed};
 use crate::quarantine::{
     DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, Missing, MissingName, NamedEverywhere, Pattern,
     REPOSITORY, is_repository,
 };
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 
@@ -101,14 +103,17 @@ pub(super) fn find(
         closed: BTreeSet::new(),
         open: let_through.iter().flat_map(at_tops).collect(),
         opened: None,
+        listed: None,
         lookups: Lookups::default(),
     };
     let given_up = |name: &str| git_is_open && name.starts_with(protected::GIT);
     let names: Vec<(&str, Obeyed)> = protected::names().filter(|(name, _)| !given_up(name)).collect();
     for tree in trees {
+        search.listed = Some(Listed::read(tree));
         for (name, obeyed) in &names {
             search.find_name(tree, name, *obeyed);
         }
+        search.listed = None;
         search.link(&tree.join(protected::GIT_LINK));
         search.jujutsu(tree);
         if !git_is_open {
@@ -224,8 +229,33 @@ struct Search<'a> {
     open: BTreeSet<PathBuf>,
     /// The directory that names were looked for in last. Most are in the same one.
     opened: Option<(PathBuf, File)>,
+    /// The directory in which all names are looked for.
+    listed: Option<Listed>,
     /// The remaining lookups of paths, for all trees.
     lookups: Lookups,
+}
+
+/// A directory in which all names are looked for, with the names that are in it and in its `.git`: most others are absent, and are not
+/// asked for one by one.
+struct Listed {
+    dir: PathBuf,
+    names: Option<Listing>,
+    in_git: Option<Listing>,
+}
+
+impl Listed {
+    fn read(dir: &Path) -> Self {
+        // What lies behind a link has other names.
+        let in_git = open_plain(&dir.join(protected::GIT_LINK)).ok().and_then(Listing::read);
+        Self { dir: dir.to_path_buf(), names: Listing::of(dir), in_git }
+    }
+
+    /// Whether nothing is at a name in the directory.
+    fn lacks(&self, name: &str) -> bool {
+        let is_absent = |listing: &Option<Listing>, name| listing.as_ref().is_some_and(|it| it.lacks(name));
+        let in_git = name.strip_prefix(protected::GIT);
+        is_absent(&self.names, name) || in_git.is_some_and(|name| is_absent(&self.in_git, name))
+    }
 }
 
 impl Search<'_> {
@@ -268,8 +298,16 @@ impl Search<'_> {
         }
     }
 
+    /// What is known of a directory in which all names are looked for.
+    fn listed_in(&self, dir: &Path) -> Option<&Listed> {
+        self.listed.as_ref().filter(|listed| listed.dir == dir)
+    }
+
     /// Whether a part of a name in a directory is a symbolic link.
     fn has_links(&mut self, dir: &Path, name: &str) -> io::Result<bool> {
+        if self.listed_in(dir).is_some_and(|listed| listed.lacks(name)) {
+            return Err(Errno::ENOENT.into());
+        }
         let open = match &mut self.opened {
             Some((known, open)) if known == dir => open,
             other => {
@@ -290,32 +328,10 @@ impl Search<'_> {
     /// Looks for the names that a pattern stands for, and has new ones watched.
     fn find_pattern(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
         let (above, last) = name.rsplit_once('/').unwrap_or(("", name));
-        // Where a link is on the way, the exact names beside the pattern have it watched.
-        let Some((_, at)) = follow(&dir.join(above)) else { return };
-        let mut known = Vec::new();
-        match fs::read_dir(&at) {
-            Ok(entries) => {
-                let mut entries = entries.flatten();
-                let names =
-                    entries.by_ref().take(MAX_ENTRIES).filter_map(|it| it.file_name().into_string().ok());
-                known.extend(names.filter(|name| {
-                    protected::matches_pattern(last, name) && !self.live.has_made(&at.join(name))
-                }));
-                if entries.next().is_some() {
-                    self.lose(format!(
-                        "`{}` holds more than {MAX_ENTRIES} names: not all of `{last}` in it are protected",
-                        at.display()
-                    ));
-                }
-            }
-            Err(error) if is_absent(&error) => {}
-            Err(_) => {
-                if let Some(keeper) = keeper(&at) {
-                    return self.close(keeper);
-                }
-                // In another user's directory, which the stage may rename away all the same and make anew.
-            }
-        }
+        let Some((at, names)) = self.entries_for(dir, above, last) else { return };
+        let is_one =
+            |name: &String| protected::matches_pattern(last, name) && !self.live.has_made(&at.join(name));
+        let mut known: Vec<String> = names.into_iter().filter(is_one).collect();
         // A name that is let through counts as known, whether it exists or not.
         let let_through = self.open.iter().filter(|open| open.parent() == Some(&dir.join(above)));
         let let_through = let_through.filter_map(|open| open.file_name()?.to_str().map(str::to_owned));
@@ -334,6 +350,44 @@ impl Search<'_> {
             }
             None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", at.display())),
         }
+    }
+
+    /// Follows the way to a directory and lists it for the last part of a pattern. `None` where no way leads there, or the directory is
+    /// closed.
+    fn entries_for(&mut self, dir: &Path, above: &str, last: &str) -> Option<(PathBuf, Vec<String>)> {
+        if let Some(listed) = self.listed_in(dir) {
+            if let Some(names) = listed.names.as_ref().filter(|_| above.is_empty()) {
+                return Some((dir.to_path_buf(), names.names().to_vec()));
+            }
+            if !above.is_empty() && listed.lacks(above) {
+                return Some((dir.join(above), Vec::new()));
+            }
+        }
+        // Where a link is on the way, the exact names beside the pattern have it watched.
+        let (_, at) = follow(&dir.join(above))?;
+        let mut names = Vec::new();
+        match fs::read_dir(&at) {
+            Ok(entries) => {
+                let mut entries = entries.flatten();
+                let some = entries.by_ref().take(MAX_ENTRIES);
+                names.extend(some.filter_map(|it| it.file_name().into_string().ok()));
+                if entries.next().is_some() {
+                    self.lose(format!(
+                        "`{}` holds more than {MAX_ENTRIES} names: not all of `{last}` in it are protected",
+                        at.display()
+                    ));
+                }
+            }
+            Err(error) if is_absent(&error) => {}
+            Err(_) => {
+                if let Some(keeper) = keeper(&at) {
+                    self.close(keeper);
+                    return None;
+                }
+                // In another user's directory, which the stage may rename away all the same and make anew.
+            }
+        }
+        Some((at, names))
     }
 
     /// Watches a missing name. If it cannot be read, the directory that prevents that becomes read-only.

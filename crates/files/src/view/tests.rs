@@ -851,6 +851,7 @@ fn b12_protects_the_files_that_lead_jujutsu_to_its_repository() {
 }
 
 mod bounds;
+mod listed;
 mod place;
 
 #[test]

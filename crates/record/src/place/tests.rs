@@ -44,6 +44,32 @@ fn a02_directories_and_files_are_private() {
     assert!(store_policy(&path, "{}", false).is_err(), "a policy is stored once");
 }
 
+/// What stands in the place of a directory is named, and stays.
+#[test]
+fn something_else_in_the_place_of_a_directory_is_refused() {
+    for name in ["state", "state/exeat", "state/exeat/runs"] {
+        for is_link in [false, true] {
+            let dir = Dir::new();
+            let at = dir.join(name);
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            match is_link {
+                false => fs::write(&at, "mine").unwrap(),
+                true => symlink("nowhere", &at).unwrap(),
+            }
+            if name != "state" {
+                set_mode(at.parent().unwrap(), 0o700);
+            }
+            let place = RecordDir::from_env(Some(dir.join("state").as_os_str()), None).unwrap();
+            let error = place.prepare().unwrap_err();
+            assert!(
+                matches!(&error, DirError::Io { path, source } if *path == at && source.kind() == io::ErrorKind::AlreadyExists),
+                "{error:?}"
+            );
+            assert!(is_link || fs::read(&at).unwrap() == b"mine");
+        }
+    }
+}
+
 /// A05, H16: a policy that a full disk cut off does not block the same policy later, and is not mistaken for another's.
 #[test]
 fn a05_a_policy_is_stored_whole_or_not_at_all() {

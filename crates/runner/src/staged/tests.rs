@@ -26,7 +26,7 @@ fn two_users_change_places_and_the_others_stay() {
 #[test]
 #[ignore = "needs root"]
 fn the_kernel_takes_such_a_map() {
-    map((0, 0), (NOBODY, NOBODY)).unwrap();
+    IdMaps::read().exchange((0, 0), (NOBODY, NOBODY)).unwrap();
 }
 
 /// B10: a name that led elsewhere when the view resolved it opens nothing of root's.
