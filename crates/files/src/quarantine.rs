@@ -54,9 +54,10 @@ mod times;
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
-use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath};
+use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
 use exchanged::Exchanged;
 pub use further::{DirState, FurtherDown, first_parts_in};
+use git_names::WORKTREES;
 pub use journal::{
     Interrupted, Journal, Live, Open, Settlement, Trust, open_runs, settle_interrupted, trust_repository,
 };
@@ -189,9 +190,11 @@ pub fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
     is_there(head) && (is_there(commondir) || is_there(objects) && is_there(refs))
 }
 
-/// Returns whether git takes an open directory for a repository.
+/// Returns whether git takes an open directory for a repository, or for that of its linked worktrees, which needs no `HEAD`: no worktree
+/// has to be there today.
 fn is_open_repository(dir: BorrowedFd<'_>) -> bool {
-    is_repository(|name| let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok())
+    let is_there = |name: &str| stat_in(dir, name).is_ok();
+    is_repository(is_there) || ["objects", "refs", WORKTREES].into_iter().all(is_there)
 }
 
 /// Knows what the stages of other runs made.

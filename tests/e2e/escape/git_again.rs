@@ -11,6 +11,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_link_counts_when_its_end_comes", end_of_link);
     list.users("escape::b14_a_link_in_a_directory_that_is_moved_counts", moved_directory);
     list.once("escape::b14_no_link_leads_to_temporary_files_of_a_stage", temporary);
+    list.users("escape::b14_a_worktree_of_a_worktree_names_no_program", inner_worktree);
+    list.users("escape::b14_a_directory_that_becomes_a_repository_names_no_program", role);
 }
 
 /// Makes an index that has a hook with names of 20 bytes, and with names of 32 bytes a harmless path: `poly INDEX BLOB`.
@@ -112,4 +114,58 @@ fn temporary(cx: &Cx) {
     let stage = r#"t=$(awk '$5=="/tmp"{print $4}' /proc/self/mountinfo); git init -q /tmp/e; ln -s $t/e l; ln -s $(dirname $(dirname $t)) m; ls -l l m"#;
     let done = cx.exeat(["run", "--", "sh", "-c", stage]).env("TMPDIR", jobs).run();
     done.exits(0).says("work/l` was moved").says("work/m` was moved");
+}
+
+/// Functions of a shell: `repo DIR` makes an empty repository, `evil` writes a configuration that names a program, and `tree DIR Y` makes `Y` the
+/// directory of a linked worktree at `DIR`.
+const WORKTREES: &str = r#"T=$PWD; repo() { mkdir -p $1/objects $1/refs; echo ref: refs/heads/main > $1/HEAD; }
+evil() { printf '[core]\nrepositoryformatversion = 0\nbare = false\nfsmonitor = touch %s;false\n' "$MARK"; }
+common() { echo ../.. > $1/commondir; }
+tree() { mkdir -p $1 $2; echo ref: refs/heads/main > $2/HEAD; common $2; echo $T/$1/.git > $2/gitdir; echo "gitdir: $T/$2" > $1/.git; }"#;
+
+/// git reads one `commondir`, and takes what that says for a repository, whatever else it is.
+fn inner_worktree(cx: &Cx) {
+    // From the top, as a submodule.
+    let stage = format!(
+        r#"{WORKTREES}; git init -q s; git -C s commit -q --allow-empty -m 1; c=$(git -C s rev-parse HEAD); x=m/worktrees/x; y=$x/worktrees/y
+        repo m; repo $x; cp -r s/.git/objects $x; tree w $y; echo $c > $y/HEAD; common $x; evil > $x/config
+        git update-index --add --cacheinfo 160000,$c,w; git commit -qm sub; rm -rf s"#
+    );
+    attack(cx, "", &stage, "git status");
+    for (names, more) in [
+        ("x=b/.git/worktrees/x; y=$x/worktrees/y; git init -q b", "evil > $x/config"),
+        ("x=m/worktrees/x; y=$x/worktrees/y; repo m", "evil > $x/config"),
+        ("x=m/worktrees/w/worktrees/x; y=$x/worktrees/y", "evil > $x/config"),
+        (
+            "x=m/worktrees/x; y=$x/worktrees/y; repo m",
+            r#"mkdir $x/hooks; printf '#!/bin/sh\ntouch %s\n' "$MARK" > $x/hooks/post-index-change; chmod +x $x/hooks/*"#,
+        ),
+    ] {
+        let stage = format!("{WORKTREES}; {names}; repo $x; common $x; {more}; tree w $y; echo 1 > w/1");
+        attack(cx, "", &stage, "cd w; git status; git add 1");
+    }
+}
+
+/// The first run leaves a configuration that nothing obeys, and the second one only makes the directory a repository.
+fn role(cx: &Cx) {
+    let x = "x=a/b/c/worktrees/x";
+    for (first, second) in [
+        // It was the directory of a worktree.
+        (
+            format!("{x}; repo a/b/c; repo $x; evil > $x/config; common $x"),
+            format!("{x}; rm $x/commondir $x/HEAD; tree w $x/worktrees/y"),
+        ),
+        (
+            format!("{x}; repo $x; rm $x/HEAD; common $x; evil > $x/config; mkdir $x/worktrees"),
+            format!("{x}; tree w $x/worktrees/y"),
+        ),
+        // It was nothing.
+        (
+            "mkdir -p d/e/x/worktrees; cd d/e/x; mkdir objects refs; evil > config".into(),
+            "tree w d/e/x/worktrees/y".into(),
+        ),
+    ] {
+        let [first, second] = [first, second].map(|stage| format!("{WORKTREES}; {stage}"));
+        two_stages(cx, "git init -q", [&format!("{first}; sleep 4"), &second], "cd w && git status");
+    }
 }

@@ -112,7 +112,7 @@ impl Watch {
                 link.and_then(|link| self.settle_at(&link, |_, _, stat| kind(stat) == SFlag::S_IFDIR)),
             );
         }
-        let links = nested.links.iter().filter(|at| self.is_new_link(at) && !self.is_noted(at));
+        let links = nested.links.iter().filter(|at| self.is_new_link(at) && !self.is_noted(at, at));
         found.extend(links.filter_map(|at| self.settle_at(at, |_, _, stat| kind(stat) != SFlag::S_IFLNK)));
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
@@ -122,7 +122,7 @@ impl Watch {
             };
             let may_stay = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
                 was_there(stat)
-                    || self.is_noted(at)
+                    || self.is_noted(at, at)
                     || kind(stat) == SFlag::S_IFREG && self.leads_to_judged(at, judged)
             };
             found.extend(self.settle_at(at, may_stay));
@@ -247,7 +247,9 @@ impl Search<'_> {
         let is_git = at.file_name().is_some_and(|name| name.eq_ignore_ascii_case(GIT_LINK));
         // git makes no repository among what is its own. Submodules may have these names, too.
         let holds_own = is_git || is_in_git && is_git_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-        if !is_known && (is_git || is_open_repository(dir.as_fd())) {
+        // Among what is git's, something may still be missing in the directory of a worktree.
+        let is_of_git = is_git || is_in_git && is_worktree(at) || is_open_repository(dir.as_fd());
+        if !is_known && is_of_git {
             let repository = at.ancestors().nth(2).filter(|_| is_worktree(at)).map(Path::to_path_buf);
             let config = repository.clone().unwrap_or_else(|| at.into());
             self.found.dirs.push(GitDir { path: at.into(), config, is_new: true });
