@@ -13,6 +13,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.once("escape::b14_no_link_leads_to_temporary_files_of_a_stage", temporary);
     list.users("escape::b14_a_worktree_of_a_worktree_names_no_program", inner_worktree);
     list.users("escape::b14_a_directory_that_becomes_a_repository_names_no_program", role);
+    list.root("escape::b14_an_index_leads_to_no_absolute_path", absolute);
 }
 
 /// Makes an index that has a hook with names of 20 bytes, and with names of 32 bytes a harmless path: `poly INDEX BLOB`.
@@ -168,4 +169,23 @@ fn role(cx: &Cx) {
         let [first, second] = [first, second].map(|stage| format!("{WORKTREES}; {stage}"));
         two_stages(cx, "git init -q", [&format!("{first}; sleep 4"), &second], "cd w && git status");
     }
+}
+
+/// With names of 20 bytes the index is right, and with names of 32 bytes its path is `/exeat-b14/x`, in which there is nothing.
+fn absolute(cx: &Cx) {
+    let make = r#"rm -rf new; git init -q --object-format=sha256 new; cd new; python3 -c '
+import hashlib, struct
+path, n, tail = b"/exeat-b14/x", 0, b"\0"
+while b"\0" in tail or b"/" in tail or b":" in tail or flags & 0x7fff != 12 + len(path):
+    n += 1
+    text = b"evil %d\n" % n
+    name = hashlib.sha256(b"blob %d\0" % len(text) + text).digest()
+    flags, tail = struct.unpack(">H", name[20:22])[0], name[22:]
+open("blob", "wb").write(text)
+entry = struct.pack(">10I", *[0] * 6, 0o100644, 0, 0, 0) + name + struct.pack(">H", 0xfff) + path
+entry += bytes(8 - len(entry) % 8)
+open(".git/index", "wb").write(b"DIRC" + struct.pack(">II", 2, 1) + entry + b"ABCD" + struct.pack(">I", 4) + b"xxxx" + bytes(20))'
+    git hash-object -w blob"#;
+    let host = r#"cd new; git checkout -- .; if [ -e /exeat-b14 ]; then rm -r /exeat-b14; touch "$MARK"; fi"#;
+    attack(cx, "", make, host);
 }

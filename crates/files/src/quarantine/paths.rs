@@ -118,6 +118,8 @@ impl Watch {
         if let Some(is_right) = search.read.get(&key) {
             return *is_right;
         }
+        let is_root = geteuid().is_root();
+        let is_harmless = |path: &[u8], is_unmerged: bool| is_harmless(path, is_unmerged, is_root);
         let unmerged = check_entries(file, &mut search.room, is_file_of_tree, is_harmless);
         let is_right = unmerged.as_ref().is_some_and(|paths| works.is_some() || paths.is_empty());
         // `git mergetool` writes such a file wherever its path leads.
@@ -182,18 +184,18 @@ fn is_file_of_tree(path: &[u8]) -> bool {
     })
 }
 
-/// Returns whether git may take a path from bytes that are something else. Whoever wrote the index as git does has such paths by chance: they
-/// are odd, and lead nowhere.
-fn is_harmless(path: &[u8]) -> bool {
-    let is_ours =
-        |part: &[u8]| part == b".." || is_git_link(part) || part.eq_ignore_ascii_case(DIRECTORY.as_bytes());
-    let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-    let top = parts.clone().next().filter(|_| path.starts_with(b"/"));
-    let is_there = |top: &[u8]| fs::symlink_metadata(Path::new("/").join(OsStr::from_bytes(top))).is_ok();
-    // Only root makes something in `/`, and nothing obeys a file there whose name is no text.
-    let is_alone = parts.clone().nth(1).is_none();
-    let is_file = |top: &[u8]| is_alone && geteuid().is_root() && top.iter().all(u8::is_ascii_graphic);
-    !parts.any(is_ours) && !top.is_some_and(|top| is_there(top) || is_file(top))
+/// Returns whether git may take a path from bytes that are something else. An index that git wrote has such paths by chance: from bytes of a
+/// hash or of a number they are no text, and from bytes of a path they have a conflict, because each byte of a text marks one there, or an
+/// index that git refuses. A stage can choose these bytes, but nothing obeys a file below `/` in a directory whose name is no text.
+fn is_harmless(path: &[u8], is_unmerged: bool, is_root: bool) -> bool {
+    let Some(below) = path.strip_prefix(b"/") else {
+        return matches!(path, b"" | b".") || is_file_of_tree(path);
+    };
+    let top = below.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let is_there = || fs::symlink_metadata(Path::new("/").join(OsStr::from_bytes(top))).is_ok();
+    let is_text = || str::from_utf8(top).is_ok_and(|top| !top.chars().any(char::is_control));
+    // Only root makes something in `/`.
+    !is_there() && (!is_text() || is_unmerged && !is_root) && is_file_of_tree(below)
 }
 
 /// Returns whether a name is `.git`, also on a file system of Windows (`is_ntfs_dotgit` of git's path.c).
@@ -233,13 +235,32 @@ mod tests {
 
     #[test]
     fn b14_a_path_by_chance_leads_to_no_place_that_is_there() {
-        for path in ["", "a", "a//b", "./a", "/nowhere/a", "/\u{1}x", "/nowhere-\u{1}/etc"] {
-            assert!(is_harmless(path.as_bytes()), "{path}");
+        for is_root in [true, false] {
+            for path in ["", ".", "a", "a/b", "dir/"] {
+                assert!(is_harmless(path.as_bytes(), false, is_root), "{path}");
+            }
+            for path in [
+                "/", "//", "/etc", "/etc/x", "//etc/x", "//x", "../a", "a/..", ".git/x", "a//GIT~1", "a//b",
+                "./a",
+            ] {
+                assert!(
+                    [false, true].map(|it| is_harmless(path.as_bytes(), it, is_root)) == [false; 2],
+                    "{path}"
+                );
+            }
         }
-        for path in ["/", "/etc", "/etc/x", "//etc/x", "../a", "a/..", ".git/x", "a//GIT~1"] {
-            assert!(is_harmless(path.as_bytes()) == (path == "/"), "{path}");
+        let (yes, no) = ([true; 2], [false; 2]);
+        for (path, of_user, of_root) in [
+            (&b"/\x01x"[..], yes, yes),
+            (b"/\xff\x80/x", yes, yes),
+            (b"/nowhere-\x01/etc", yes, yes),
+            (b"/nowhere/a", [false, true], no),
+            (b"/nowhere", [false, true], no),
+            (b"/\xff/.git/a", no, no),
+        ] {
+            let harmless = |is_root| [false, true].map(|it| is_harmless(path, it, is_root));
+            assert_eq!([harmless(false), harmless(true)], [of_user, of_root], "{path:?}");
         }
-        assert_eq!(is_harmless(b"//forcefsck"), !geteuid().is_root());
     }
 
     #[test]
