@@ -1,5 +1,9 @@
 //! What git on the host finds in bytes that were judged once: with another configuration, at another place, or through a link whose end came later.
 
+use std::fs;
+use std::os::unix::fs::{chown, lchown, symlink};
+
+use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
 
 use super::git_further::{attack, two_stages};
@@ -14,6 +18,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_worktree_of_a_worktree_names_no_program", inner_worktree);
     list.users("escape::b14_a_directory_that_becomes_a_repository_names_no_program", role);
     list.root("escape::b14_an_index_leads_to_no_absolute_path", absolute);
+    list.users("escape::b14_no_link_leads_to_a_cache_that_comes_later", later_cache);
+    list.root("escape::b14_no_link_leads_to_another_user_s_cache", other_cache);
 }
 
 /// Makes an index that has a hook with names of 20 bytes, and with names of 32 bytes a harmless path: `poly INDEX BLOB`.
@@ -188,4 +194,76 @@ open(".git/index", "wb").write(b"DIRC" + struct.pack(">II", 2, 1) + entry + b"AB
     git hash-object -w blob"#;
     let host = r#"cd new; git checkout -- .; if [ -e /exeat-b14 ]; then rm -r /exeat-b14; touch "$MARK"; fi"#;
     attack(cx, "", make, host);
+}
+
+/// A repository in the cache that names a program, and the name of that cache.
+const IN_CACHE: &str = r#"d=/run/exeat/cache; awk '$5=="/run/exeat/cache"{print $4}' /proc/self/mountinfo | grep -o '[^/]*$'; rm -rf $d/e; git init -q $d/e; git -C $d/e config core.fsmonitor "touch $MARK;false""#;
+
+/// The first run leaves a link to a place at which there is nothing, and the second one has its cache there.
+fn later_cache(cx: &Cx) {
+    let mark = cx.dir().with_file_name("mark");
+    let env = format!("export MARK={}; ", mark.display());
+    let home = cx.home().to_str().expect("ASCII");
+    let own = format!("{home}/.cache");
+    let fill = |place: &str| {
+        let run = cx.exeat(["run", "--", "bash", "-c", &format!("{env}{IN_CACHE}")]).cwd(cx.dir());
+        let run = if place == own { run } else { run.env("XDG_CACHE_HOME", place) };
+        run.run().exits(0).stdout().trim().to_owned()
+    };
+    let ran = |dir: &str| {
+        let _ = fs::remove_file(&mark);
+        cx.outside(["sh", "-c", &format!("cd {dir} && git status")]).cwd(cx.dir()).run();
+        mark.exists()
+    };
+    cx.outside(["git", "init", "-q"]).cwd(cx.dir()).run().exits(0);
+    let name = fill(&own);
+    for place in [own.clone(), format!("{home}/x/cache"), format!("{home}/y")] {
+        for (link, dir) in
+            [(format!("{place}/exeat/{name}/e"), "l"), (format!("{place}/exeat"), &format!("l/{name}/e"))]
+        {
+            let _ = fs::remove_dir_all(&place);
+            let stage = format!("ln -s {link} l");
+            cx.exeat(["run", "--set", "fs.cache=none", "--", "sh", "-c", &stage])
+                .cwd(cx.dir())
+                .run()
+                .exits(0);
+            cx.outside(["mkdir", "-p", &place]).run().exits(0);
+            assert_eq!(fill(&place), name);
+            assert!(!ran(dir), "{link}");
+            cx.outside(["ln", "-sfn", &link, "l"]).cwd(cx.dir()).run().exits(0);
+            assert!(ran(dir), "{link}: nothing is shown");
+            fs::remove_file(cx.dir().join("l")).expect("a link");
+        }
+    }
+    // An old link that leads there now, such as one that an earlier exeat has left.
+    cx.outside(["ln", "-s", &format!("{home}/y/exeat/{name}/e"), "l"]).cwd(cx.dir()).run().exits(0);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    fill(&format!("{home}/y"));
+    assert!(!ran("l"), "an old link");
+}
+
+/// Root's run leaves a link to the cache of the user who runs exeat there next.
+fn other_cache(cx: &Cx) {
+    chown(cx.dir(), Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    for place in [
+        "/home/other/.cache/exeat/0123456789abcdef/e",
+        "/home/other/.local/state/exeat",
+        "/home/other/.cache/exeat",
+        "/srv/disk/exeat/0123456789abcdef",
+        "/srv/disk/exeat/run-1/e",
+    ] {
+        let done = cx.sh(&[], &format!("ln -s {place} l")).run();
+        done.exits(0).says("work/l` was moved");
+    }
+    // Others stay, such as one to the sources of exeat.
+    for place in ["/srv/exeat/src", "/home/other/.cache/pip", "../exeat/crates"] {
+        let done = cx.sh(&[], &format!("ln -sfn {place} l")).run();
+        assert!(!done.exits(0).stderr().contains("was moved"), "{done:?}");
+    }
+    fs::remove_file(cx.dir().join("l")).expect("a link");
+    // Also an old one of another user's.
+    symlink("/home/other/.cache/exeat/0123456789abcdef/e", cx.dir().join("l")).expect("a link");
+    lchown(cx.dir().join("l"), Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    cx.sh(&[], "true").run().exits(0).says("work/l` was moved");
 }

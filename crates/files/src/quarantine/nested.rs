@@ -112,7 +112,9 @@ impl Watch {
                 link.and_then(|link| self.settle_at(&link, |_, _, stat| kind(stat) == SFlag::S_IFDIR)),
             );
         }
-        let links = nested.links.iter().filter(|at| self.is_new_link(at) && !self.is_noted(at, at));
+        let counts =
+            |at: &&PathBuf| self.is_new_link(at) && !self.is_noted(at, at) || self.leads_to_stages(at);
+        let links = nested.links.iter().filter(counts);
         found.extend(links.filter_map(|at| self.settle_at(at, |_, _, stat| kind(stat) != SFlag::S_IFLNK)));
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
