@@ -180,6 +180,11 @@ pub(crate) fn check_entries(
     Some(unmerged)
 }
 
+/// Returns the paths with conflicts in an index that git has written, whatever else it names. `None` as for [`check_entries`].
+pub(crate) fn conflicts(file: &File, room: &mut IndexRoom) -> Option<BTreeSet<PathBuf>> {
+    HASHES.into_iter().find_map(|hash| check_strictly(file, room, hash, |_| true))
+}
+
 /// Returns the paths with conflicts if git has written an index with object names of this length, every path of it fits, and git reads the
 /// same entries when it reads several blocks of them at once. Then it goes by a table in the index, "IEOT", which it finds by "EOIE" at the end
 /// (gitformat-index(5), read-cache.c).

@@ -680,8 +680,6 @@ pub fn finish_until<'a>(
     settle(&mut told, &Watch::settle_names);
     settle(&mut told, &|watch| watch.settle_further(is_over));
     settle(&mut told, &Watch::note_repositories);
-    // Links that were moved by now are not reported again.
-    settle(&mut told, &Watch::tell_links);
     let mut held: Vec<Vec<GitDir>> = Vec::new();
     for watch in watches.iter().filter(|_| !is_over()) {
         let mut found = Vec::new();
@@ -699,7 +697,7 @@ pub fn finish_until<'a>(
         if !is_over() {
             watch.settle_new_modules(held, &mut left, &mut told, is_over);
             all().for_each(|git| watch.settle_stores(git, &mut told, is_over));
-            let found = watch.settle_paths(all(), is_over);
+            let found = watch.settle_paths(all(), nested.may_have_new_links(), is_over);
             found.into_iter().for_each(|found| told.add(found));
         }
     }
@@ -710,6 +708,8 @@ pub fn finish_until<'a>(
         }
         watch.settle_nested_links(&nested.dirs, &mut left, &mut told, is_over);
     }
+    // Links that were moved by now are not reported again.
+    settle(&mut told, &Watch::tell_links);
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
             if !is_over() {

@@ -39,7 +39,16 @@ pub(super) struct Nested {
     pub(super) files: Vec<PathBuf>,
     /// Links named like the directory of another version control system, and links into directories that exeat keeps for stages.
     pub(super) links: Vec<PathBuf>,
+    /// Whether a link anywhere in a working tree may have come during the run, or may have its place since.
+    has_new_links: bool,
     is_cut: bool,
+}
+
+impl Nested {
+    /// Returns whether there may be links in the working trees that were not there at the start.
+    pub(super) fn may_have_new_links(&self) -> bool {
+        self.has_new_links || self.is_cut
+    }
 }
 
 /// A search of one tree.
@@ -233,7 +242,13 @@ impl Search<'_> {
         for (name, known) in listed.flatten().take(*names) {
             *names -= 1;
             let is_git = name.eq_ignore_ascii_case(GIT_LINK);
-            match known.or_else(|| self.kind(dir, &name)) {
+            let known = known.or_else(|| self.kind(dir, &name));
+            if known == Some(Type::Symlink) && !is_in_git && !self.found.has_new_links {
+                let is_new = |stat: &FileStat| self.watch.may_have_changed(stat);
+                self.found.has_new_links =
+                    is_moved || stat_in(dir.as_fd(), &name).as_ref().map_or(true, is_new);
+            }
+            match known {
                 Some(Type::Directory) => directories.push((name, is_git)),
                 _ if is_git => self.found.files.push(at.join(name)),
                 Some(Type::Symlink)
