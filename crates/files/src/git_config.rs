@@ -87,6 +87,7 @@ const PLAIN: &[(&str, &[&str])] = &[
     (
         "core",
         &[
+            "abbrev",
             "autocrlf",
             "bare",
             "eol",
@@ -95,6 +96,7 @@ const PLAIN: &[(&str, &[&str])] = &[
             "logallrefupdates",
             "longpaths",
             "precomposeunicode",
+            "preloadindex",
             "quotepath",
             "repositoryformatversion",
             "sparsecheckout",
@@ -104,11 +106,12 @@ const PLAIN: &[(&str, &[&str])] = &[
         ],
     ),
     ("extensions", &["noop", "objectformat", "refstorage", "worktreeconfig"]),
-    ("fetch", &["prune"]),
+    ("fetch", &["parallel", "prune"]),
     ("gc", &["auto"]),
-    ("index", &["sparse", "version"]),
+    ("index", &["recordendofindexentries", "recordoffsettable", "sparse", "threads", "version"]),
     ("init", &["defaultbranch"]),
     ("lfs", &["repositoryformatversion"]),
+    ("log", &["date"]),
     ("merge", &["conflictstyle", "ff"]),
     ("pull", &["ff", "rebase"]),
     ("push", &["autosetupremote", "default", "followtags"]),
@@ -128,7 +131,7 @@ const PLAIN: &[(&str, &[&str])] = &[
             "url",
         ],
     ),
-    ("rerere", &["enabled"]),
+    ("rerere", &["autoupdate", "enabled"]),
     ("status", &["showuntrackedfiles"]),
     ("submodule", &["active", "branch", "url"]),
     ("tag", &["gpgsign"]),
@@ -140,6 +143,8 @@ const URLS: &[&str] = &["pushurl", "url"];
 const REMOTES: &[&str] = &["pushdefault", "pushremote", "remote"];
 /// The values that `git remote add --tags` and `--no-tags` write. git passes them to no other command.
 const TAGS: &[&[u8]] = &[b"--tags", b"--no-tags"];
+/// The formats in which git keeps branches. With a URI, git keeps them in the place that it names.
+const FORMATS: &[&[u8]] = &[b"files", b"reftable"];
 /// Git's own protocols (git-fetch(1), "Git URLs"). For any other git starts a program (gitremote-helpers(7)).
 const PROTOCOLS: &[&[u8]] = &[b"http", b"https", b"ssh", b"git"];
 
@@ -166,6 +171,9 @@ pub(crate) fn is_plain(text: &[u8], may_name: impl Fn(Place<'_>) -> bool) -> boo
             }
             // git's own monitor, or none.
             Some(b"true" | b"false") if (section.as_str(), key) == ("core", "fsmonitor") => true,
+            Some(value) if (section.as_str(), key) == ("extensions", "refstorage") => {
+                is_known && FORMATS.contains(&value)
+            }
             Some(value) if URLS.contains(&key) => is_known && is_plain_url(value, &may_name),
             Some(value) if REMOTES.contains(&key) => {
                 is_known && !value.iter().any(|byte| b"/:".contains(byte))

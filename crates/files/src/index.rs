@@ -163,12 +163,13 @@ impl IndexRoom {
 }
 
 /// Returns the paths with conflicts if every path of an index fits, and those are harmless that git would find with object names of the other
-/// length. `None`: one does not or is not, it is no index, or there is not enough `room`, from which is taken what is read.
+/// length, each with whether it has a conflict. `None`: one does not or is not, it is no index, or there is not enough `room`, from which is
+/// taken what is read.
 pub(crate) fn check_entries(
     file: &File,
     room: &mut IndexRoom,
     fits: impl Fn(&[u8]) -> bool,
-    is_harmless: impl Fn(&[u8]) -> bool,
+    is_harmless: impl Fn(&[u8], bool) -> bool,
 ) -> Option<BTreeSet<PathBuf>> {
     let [sha1, sha256] = HASHES;
     let (mut unmerged, other) = match check_strictly(file, room, sha1, &fits) {
@@ -177,6 +178,11 @@ pub(crate) fn check_entries(
     };
     unmerged.extend(loose::check_loosely(file, room, other, is_harmless)?);
     Some(unmerged)
+}
+
+/// Returns the paths with conflicts in an index that git has written, whatever else it names. `None` as for [`check_entries`].
+pub(crate) fn conflicts(file: &File, room: &mut IndexRoom) -> Option<BTreeSet<PathBuf>> {
+    HASHES.into_iter().find_map(|hash| check_strictly(file, room, hash, |_| true))
 }
 
 /// Returns the paths with conflicts if git has written an index with object names of this length, every path of it fits, and git reads the
@@ -438,7 +444,7 @@ mod tests {
             let good = fs::read(&path).unwrap();
             let check = |index: &[u8]| {
                 fs::write(&path, index).unwrap();
-                check_entries(&File::open(&path).unwrap(), &mut { IndexRoom::FULL }, |_| true, |_| true)
+                check_entries(&File::open(&path).unwrap(), &mut { IndexRoom::FULL }, |_| true, |_, _| true)
                     .is_some()
             };
             let place = |name: &[u8]| good.windows(4).rposition(|it| it == name).unwrap();

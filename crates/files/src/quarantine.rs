@@ -55,9 +55,10 @@ mod times;
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
-use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath};
+use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
 use exchanged::Exchanged;
 pub use further::{DirState, FurtherDown, first_parts_in};
+use git_names::WORKTREES;
 pub use journal::{
     Interrupted, Journal, Live, Open, Settlement, Trust, open_runs, settle_interrupted, trust_repository,
 };
@@ -204,9 +205,11 @@ pub fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
     is_there(head) && (is_there(commondir) || is_there(objects) && is_there(refs))
 }
 
-/// Returns whether git takes an open directory for a repository.
+/// Returns whether git takes an open directory for a repository, or for that of its linked worktrees, which needs no `HEAD`: no worktree
+/// has to be there today.
 fn is_open_repository(dir: BorrowedFd<'_>) -> bool {
-    is_repository(|name| let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok())
+    let is_there = |name: &str| stat_in(dir, name).is_ok();
+    is_repository(is_there) || ["objects", "refs", WORKTREES].into_iter().all(is_there)
 }
 
 /// Knows what the stages of other runs made.
@@ -718,8 +721,6 @@ pub fn finish_until<'a>(
     settle(&mut told, &Watch::settle_names);
     settle(&mut told, &|watch| watch.settle_further(is_over));
     settle(&mut told, &Watch::note_repositories);
-    // Links that were moved by now are not reported again.
-    settle(&mut told, &Watch::tell_links);
     let mut held: Vec<Vec<GitDir>> = Vec::new();
     for watch in watches.iter().filter(|_| !is_over()) {
         let mut found = Vec::new();
@@ -737,7 +738,7 @@ pub fn finish_until<'a>(
         if !is_over() {
             watch.settle_new_modules(held, &mut left, &mut told, is_over);
             all().for_each(|git| watch.settle_stores(git, &mut told, is_over));
-            let found = watch.settle_paths(all(), is_over);
+            let found = watch.settle_paths(all(), nested.may_have_new_links(), is_over);
             found.into_iter().for_each(|found| told.add(found));
         }
     }
@@ -748,6 +749,8 @@ pub fn finish_until<'a>(
         }
         watch.settle_nested_links(&nested.dirs, &mut left, &mut told, is_over);
     }
+    // Links that were moved by now are not reported again.
+    settle(&mut told, &Watch::tell_links);
     for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
             if !is_over() {

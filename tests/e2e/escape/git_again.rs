@@ -1,5 +1,9 @@
 //! What git on the host finds in bytes that were judged once: with another configuration, at another place, or through a link whose end came later.
 
+use std::fs;
+use std::os::unix::fs::{chown, lchown, symlink};
+
+use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
 
 use super::git_further::{attack, two_stages};
@@ -11,6 +15,12 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_link_counts_when_its_end_comes", end_of_link);
     list.users("escape::b14_a_link_in_a_directory_that_is_moved_counts", moved_directory);
     list.once("escape::b14_no_link_leads_to_temporary_files_of_a_stage", temporary);
+    list.users("escape::b14_a_worktree_of_a_worktree_names_no_program", inner_worktree);
+    list.users("escape::b14_a_directory_that_becomes_a_repository_names_no_program", role);
+    list.root("escape::b14_an_index_leads_to_no_absolute_path", absolute);
+    list.users("escape::b14_no_link_leads_to_a_cache_that_comes_later", later_cache);
+    list.root("escape::b14_no_link_leads_to_another_user_s_cache", other_cache);
+    list.users("escape::b14_a_link_to_a_conflict_counts_with_an_old_index", old_conflict);
 }
 
 /// Makes an index that has a hook with names of 20 bytes, and with names of 32 bytes a harmless path: `poly INDEX BLOB`.
@@ -112,4 +122,170 @@ fn temporary(cx: &Cx) {
     let stage = r#"t=$(awk '$5=="/tmp"{print $4}' /proc/self/mountinfo); git init -q /tmp/e; ln -s $t/e l; ln -s $(dirname $(dirname $t)) m; ls -l l m"#;
     let done = cx.exeat(["run", "--", "sh", "-c", stage]).env("TMPDIR", jobs).run();
     done.exits(0).says("work/l` was moved").says("work/m` was moved");
+}
+
+/// Functions of a shell: `repo DIR` makes an empty repository, `evil` writes a configuration that names a program, and `tree DIR Y` makes `Y` the
+/// directory of a linked worktree at `DIR`.
+const WORKTREES: &str = r#"T=$PWD; repo() { mkdir -p $1/objects $1/refs; echo ref: refs/heads/main > $1/HEAD; }
+evil() { printf '[core]\nrepositoryformatversion = 0\nbare = false\nfsmonitor = touch %s;false\n' "$MARK"; }
+common() { echo ../.. > $1/commondir; }
+tree() { mkdir -p $1 $2; echo ref: refs/heads/main > $2/HEAD; common $2; echo $T/$1/.git > $2/gitdir; echo "gitdir: $T/$2" > $1/.git; }"#;
+
+/// git reads one `commondir`, and takes what that says for a repository, whatever else it is.
+fn inner_worktree(cx: &Cx) {
+    // From the top, as a submodule.
+    let stage = format!(
+        r#"{WORKTREES}; git init -q s; git -C s commit -q --allow-empty -m 1; c=$(git -C s rev-parse HEAD); x=m/worktrees/x; y=$x/worktrees/y
+        repo m; repo $x; cp -r s/.git/objects $x; tree w $y; echo $c > $y/HEAD; common $x; evil > $x/config
+        git update-index --add --cacheinfo 160000,$c,w; git commit -qm sub; rm -rf s"#
+    );
+    attack(cx, "", &stage, "git status");
+    for (names, more) in [
+        ("x=b/.git/worktrees/x; y=$x/worktrees/y; git init -q b", "evil > $x/config"),
+        ("x=m/worktrees/x; y=$x/worktrees/y; repo m", "evil > $x/config"),
+        ("x=m/worktrees/w/worktrees/x; y=$x/worktrees/y", "evil > $x/config"),
+        (
+            "x=m/worktrees/x; y=$x/worktrees/y; repo m",
+            r#"mkdir $x/hooks; printf '#!/bin/sh\ntouch %s\n' "$MARK" > $x/hooks/post-index-change; chmod +x $x/hooks/*"#,
+        ),
+    ] {
+        let stage = format!("{WORKTREES}; {names}; repo $x; common $x; {more}; tree w $y; echo 1 > w/1");
+        attack(cx, "", &stage, "cd w; git status; git add 1");
+    }
+}
+
+/// The first run leaves a configuration that nothing obeys, and the second one only makes the directory a repository.
+fn role(cx: &Cx) {
+    let x = "x=a/b/c/worktrees/x";
+    for (first, second) in [
+        // It was the directory of a worktree.
+        (
+            format!("{x}; repo a/b/c; repo $x; evil > $x/config; common $x"),
+            format!("{x}; rm $x/commondir $x/HEAD; tree w $x/worktrees/y"),
+        ),
+        (
+            format!("{x}; repo $x; rm $x/HEAD; common $x; evil > $x/config; mkdir $x/worktrees"),
+            format!("{x}; tree w $x/worktrees/y"),
+        ),
+        // It was nothing.
+        (
+            "mkdir -p d/e/x/worktrees; cd d/e/x; mkdir objects refs; evil > config".into(),
+            "tree w d/e/x/worktrees/y".into(),
+        ),
+    ] {
+        let [first, second] = [first, second].map(|stage| format!("{WORKTREES}; {stage}"));
+        two_stages(cx, "git init -q", [&format!("{first}; sleep 4"), &second], "cd w && git status");
+    }
+}
+
+/// With names of 20 bytes the index is right, and with names of 32 bytes its path is `/exeat-b14/x`, in which there is nothing.
+fn absolute(cx: &Cx) {
+    let make = r#"rm -rf new; git init -q --object-format=sha256 new; cd new; python3 -c '
+import hashlib, struct
+path, n, tail = b"/exeat-b14/x", 0, b"\0"
+while b"\0" in tail or b"/" in tail or b":" in tail or flags & 0x7fff != 12 + len(path):
+    n += 1
+    text = b"evil %d\n" % n
+    name = hashlib.sha256(b"blob %d\0" % len(text) + text).digest()
+    flags, tail = struct.unpack(">H", name[20:22])[0], name[22:]
+open("blob", "wb").write(text)
+entry = struct.pack(">10I", *[0] * 6, 0o100644, 0, 0, 0) + name + struct.pack(">H", 0xfff) + path
+entry += bytes(8 - len(entry) % 8)
+open(".git/index", "wb").write(b"DIRC" + struct.pack(">II", 2, 1) + entry + b"ABCD" + struct.pack(">I", 4) + b"xxxx" + bytes(20))'
+    git hash-object -w blob"#;
+    let host = r#"cd new; git checkout -- .; if [ -e /exeat-b14 ]; then rm -r /exeat-b14; touch "$MARK"; fi"#;
+    attack(cx, "", make, host);
+}
+
+/// A repository in the cache that names a program, and the name of that cache.
+const IN_CACHE: &str = r#"d=/run/exeat/cache; awk '$5=="/run/exeat/cache"{print $4}' /proc/self/mountinfo | grep -o '[^/]*$'; rm -rf $d/e; git init -q $d/e; git -C $d/e config core.fsmonitor "touch $MARK;false""#;
+
+/// The first run leaves a link to a place at which there is nothing, and the second one has its cache there.
+fn later_cache(cx: &Cx) {
+    let mark = cx.dir().with_file_name("mark");
+    let env = format!("export MARK={}; ", mark.display());
+    let home = cx.home().to_str().expect("ASCII");
+    let own = format!("{home}/.cache");
+    let fill = |place: &str| {
+        let run = cx.exeat(["run", "--", "bash", "-c", &format!("{env}{IN_CACHE}")]).cwd(cx.dir());
+        let run = if place == own { run } else { run.env("XDG_CACHE_HOME", place) };
+        run.run().exits(0).stdout().trim().to_owned()
+    };
+    let ran = |dir: &str| {
+        let _ = fs::remove_file(&mark);
+        cx.outside(["sh", "-c", &format!("cd {dir} && git status")]).cwd(cx.dir()).run();
+        mark.exists()
+    };
+    cx.outside(["git", "init", "-q"]).cwd(cx.dir()).run().exits(0);
+    let name = fill(&own);
+    for place in [own.clone(), format!("{home}/x/cache"), format!("{home}/y")] {
+        for (link, dir) in
+            [(format!("{place}/exeat/{name}/e"), "l"), (format!("{place}/exeat"), &format!("l/{name}/e"))]
+        {
+            let _ = fs::remove_dir_all(&place);
+            let stage = format!("ln -s {link} l");
+            cx.exeat(["run", "--set", "fs.cache=none", "--", "sh", "-c", &stage])
+                .cwd(cx.dir())
+                .run()
+                .exits(0);
+            cx.outside(["mkdir", "-p", &place]).run().exits(0);
+            assert_eq!(fill(&place), name);
+            assert!(!ran(dir), "{link}");
+            cx.outside(["ln", "-sfn", &link, "l"]).cwd(cx.dir()).run().exits(0);
+            assert!(ran(dir), "{link}: nothing is shown");
+            fs::remove_file(cx.dir().join("l")).expect("a link");
+        }
+    }
+    // An old link that leads there now, such as one that an earlier exeat has left.
+    cx.outside(["ln", "-s", &format!("{home}/y/exeat/{name}/e"), "l"]).cwd(cx.dir()).run().exits(0);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    fill(&format!("{home}/y"));
+    assert!(!ran("l"), "an old link");
+}
+
+/// Root's run leaves a link to the cache of the user who runs exeat there next.
+fn other_cache(cx: &Cx) {
+    chown(cx.dir(), Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    for place in [
+        "/home/other/.cache/exeat/0123456789abcdef/e",
+        "/home/other/.local/state/exeat",
+        "/home/other/.cache/exeat",
+        "/srv/disk/exeat/0123456789abcdef",
+        "/srv/disk/exeat/run-1/e",
+    ] {
+        let done = cx.sh(&[], &format!("ln -s {place} l")).run();
+        done.exits(0).says("work/l` was moved");
+    }
+    // Others stay, such as one to the sources of exeat.
+    for place in ["/srv/exeat/src", "/home/other/.cache/pip", "../exeat/crates"] {
+        let done = cx.sh(&[], &format!("ln -sfn {place} l")).run();
+        assert!(!done.exits(0).stderr().contains("was moved"), "{done:?}");
+    }
+    fs::remove_file(cx.dir().join("l")).expect("a link");
+    // Also an old one of another user's.
+    symlink("/home/other/.cache/exeat/0123456789abcdef/e", cx.dir().join("l")).expect("a link");
+    lchown(cx.dir().join("l"), Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    cx.sh(&[], "true").run().exits(0).says("work/l` was moved");
+}
+
+/// `git mergetool` writes to the path of a conflict of the caller's. The stage leaves the index alone.
+fn old_conflict(cx: &Cx) {
+    let host = r#"git -c merge.tool=t -c mergetool.t.cmd='cp "$REMOTE" "$MERGED"' -c mergetool.t.trustExitCode=true mergetool --no-prompt </dev/null"#;
+    for (dir, before, stage) in [
+        ("d", "", r#"rm -rf d; ln -s "$(dirname "$OUT")" d"#),
+        ("d/e/g/h", "", r#"rm -rf d/e/g/h; ln -s "$(dirname "$OUT")" d/e/g/h"#),
+        // The link is the caller's, and gets there with the directory that has it.
+        (
+            "d/e/g/h",
+            r#"mkdir -p z/y; ln -s "$(dirname "$OUT")" z/y/h; git add z; git commit -qm z;"#,
+            "rm -rf d/e/g; mv z/y d/e/g",
+        ),
+    ] {
+        let before = format!(
+            "{before} mkdir -p {dir}; echo 0 > {dir}/out; git add .; git commit -qm 0; git checkout -qb o; echo evil > {dir}/out; git commit -qam o
+            git checkout -q main; echo mine > {dir}/out; git commit -qam m; git merge -q o || true; sleep 3"
+        );
+        attack(cx, &before, stage, host);
+    }
 }

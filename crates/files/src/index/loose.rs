@@ -16,13 +16,13 @@ const KNOWN: u16 = 0x6000;
 /// Bytes that are read for one entry: more than the longest has.
 const WINDOW: usize = 8192;
 
-/// Returns the paths with conflicts if every entry fits that git would read with object names of this length, or if it gives up. git checks
+/// Returns the paths with conflicts if every entry is harmless that git would read with object names of this length, or if it gives up. git checks
 /// neither that a path ends where its length says, nor that an entry lies in the file (`create_from_disk` of read-cache.c).
 pub(super) fn check_loosely(
     file: &File,
     room: &mut IndexRoom,
     hash: usize,
-    fits: impl Fn(&[u8]) -> bool,
+    is_harmless: impl Fn(&[u8], bool) -> bool,
 ) -> Option<BTreeSet<PathBuf>> {
     let size = file.metadata().ok()?.len();
     // git would read blocks of entries at the places that a table names.
@@ -67,8 +67,10 @@ pub(super) fn check_loosely(
         room.paths = room.paths.checked_sub(path.len())?;
         // For calls of the kernel a path ends at the first zero.
         let end = path.iter().position(|byte| *byte == 0);
+        let is_unmerged = flags & STAGE != 0;
+        let fits = |path: &[u8]| is_harmless(path, is_unmerged);
         are_right &= fits(path.get(..end.unwrap_or(length))?) && (end.is_some() || fits(&path));
-        if flags & STAGE != 0 && end != Some(0) {
+        if is_unmerged && end != Some(0) {
             room.conflicts = room.conflicts.checked_sub(1)?;
             unmerged.insert(path_of(path.get(..end.unwrap_or(length))?));
         }
@@ -129,7 +131,7 @@ mod tests {
         check_entries(&File::open(path).unwrap(), &mut { IndexRoom::FULL }, fits, is_harmless).is_some()
     }
 
-    fn is_harmless(path: &[u8]) -> bool {
+    fn is_harmless(path: &[u8], _: bool) -> bool {
         !path.starts_with(b"/home/") && !path.starts_with(b".git/")
     }
 

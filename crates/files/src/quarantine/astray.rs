@@ -6,9 +6,11 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::sys::statfs::FsType;
+use nix::unistd::Uid;
 
 use super::Watch;
 use super::descriptors::{kind, open_above, stat_in};
@@ -32,8 +34,8 @@ const LINKS: usize = 40;
 enum End {
     /// A place on the host.
     There(PathBuf),
-    /// Something is missing on the way.
-    Missing,
+    /// Something is missing on the way: the place at which it would be.
+    Missing(PathBuf),
     /// A file of the kernel's, which is the same kind of thing for each process.
     File,
     /// A place that depends on who asks, or that takes too many steps.
@@ -60,19 +62,36 @@ impl Watch {
             place.iter().any(|part| part == DIRECTORY || part.eq_ignore_ascii_case(GIT_LINK))
         };
         // git-annex has a link for each file. Nobody enters a file.
-        if is_annexed(&place) && !above.join(name).is_dir() {
+        if is_annexed(&place) && place.starts_with(&self.missing.tree) && !above.join(name).is_dir() {
             return false;
         }
-        let leads = |place: &Path| self.is_of_exeat(place) || self.own_directories().are_below(place);
+        let leads = |place: &Path| {
+            is_named(place) || self.is_of_exeat(place) || self.own_directories().are_below(place)
+        };
         is_named(to)
             || is_named(&place)
             || match self.follow(at, to).end {
-                End::There(real) => is_named(&real) || leads(&real),
+                End::There(real) => leads(&real),
                 // Another stage can make what is missing there.
-                End::Missing => !is_plain(to) || leads(&place),
+                End::Missing(real) => !is_plain(to) || leads(&place) || leads(&real),
                 End::File => false,
                 End::Unclear => true,
             }
+    }
+
+    /// Returns whether a link leads into a directory that exeat keeps for stages: then it counts however old it is. One that was not known
+    /// for such a directory may be one by now, or in the environment of another run. Nobody enters a file.
+    pub(super) fn leads_to_stages(&self, at: &Path) -> bool {
+        let above = open_above(&self.tree, at).ok();
+        let to = above.zip(at.file_name()).and_then(|(above, name)| readlinkat(above, name).ok());
+        let Some(to) = to else { return false };
+        let at = at.parent().unwrap_or(Path::new(""));
+        let leads = |place: &Path| self.own_directories().contain(place);
+        match self.follow(at, Path::new(&to)).end {
+            End::There(real) => real.is_dir() && leads(&real),
+            End::Missing(real) => leads(&real) || leads(&clean(&self.missing.tree.join(at).join(&to))),
+            End::File | End::Unclear => false,
+        }
     }
 
     /// Returns whether a link, or something on the way to where it leads, may have come during the run.
@@ -94,14 +113,15 @@ impl Watch {
     pub(super) fn place_of(&self, at: &Path, to: &Path) -> Option<PathBuf> {
         match self.follow(at, to).end {
             End::There(place) => Some(place).filter(|place| !place.starts_with("/dev")),
-            End::Missing | End::File | End::Unclear => None,
+            End::Missing(_) | End::File | End::Unclear => None,
         }
     }
 
     /// Follows a path from a directory of the tree.
     fn follow(&self, at: &Path, to: &Path) -> Way {
         let mut is_new = false;
-        let end = self.end_of(at, to, &mut is_new).unwrap_or(End::Missing);
+        let end = self.end_of(at, to, &mut is_new);
+        let end = end.unwrap_or_else(|_| End::Missing(clean(&self.missing.tree.join(at).join(to))));
         Way { end, is_new }
     }
 
@@ -137,6 +157,11 @@ impl Watch {
             }
             let entry = match enter(&dir, &name) {
                 Err(_) if is_proc => return Ok(End::Unclear),
+                Err(Errno::ENOENT) => {
+                    place.push(name);
+                    place.extend(left.iter().rev());
+                    return Ok(End::Missing(clean(&place)));
+                }
                 entry => entry?,
             };
             let stat = fstat(&entry)?;
@@ -198,7 +223,8 @@ impl Watch {
     }
 
     fn own_directories(&self) -> &OwnDirectories {
-        self.noted.own.get_or_init(OwnDirectories::find)
+        let owner = || fstat(&self.tree).ok().map(|stat| Uid::from_raw(stat.st_uid));
+        self.noted.own.get_or_init(|| OwnDirectories::find(&self.missing.tree, owner()))
     }
 }
 

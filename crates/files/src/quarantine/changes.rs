@@ -18,7 +18,7 @@ use crate::protected::GIT_LINK;
 impl Watch {
     /// Returns whether the stage may have put something at a path in a repository's directory, or changed it or what is in it.
     pub(super) fn is_changed_in(&self, git: &Path, path: &Path) -> bool {
-        self.has_new_time(git, path) && !self.is_noted(path) || self.is_written_below(path)
+        self.has_new_time(git, path) && !self.is_noted(git, path) || self.is_written_below(path)
     }
 
     /// Returns whether somebody has a file open for writing at a path, or below it, as far as the kernel tells.

@@ -21,7 +21,9 @@ pub(super) fn is_worktree(at: &Path) -> bool {
 }
 
 /// The configuration of a worktree, and the file that leads to its repository.
-pub(super) const OF_WORKTREE: [&str; 2] = ["config.worktree", "commondir"];
+pub(super) const CONFIG: &str = "config.worktree";
+pub(super) const COMMON: &str = "commondir";
+pub(super) const OF_WORKTREE: [&str; 2] = [CONFIG, COMMON];
 /// The paths that git tracks.
 pub(super) const INDEX: &str = "index";
 /// A file that git's rerere writes: the paths with conflicts, which it reads and writes when a commit is made (rerere.c).

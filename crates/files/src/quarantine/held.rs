@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::Read as _;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd as _;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::stat::{FileStat, SFlag};
+use nix::sys::stat::SFlag;
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_above, open_beneath, open_file};
-use super::git_names::{MODULES, OF_WORKTREE};
+use super::git_names::{COMMON, CONFIG, MODULES, OF_WORKTREE};
 use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of, path_in_git_file};
 use super::pointers::Pointer;
 use super::repository::naming_file;
@@ -23,9 +23,6 @@ use crate::walk::clean;
 
 /// The contents of a linked worktree's `commondir` (gitrepository-layout(5)).
 pub(super) const COMMONDIR: &[u8] = b"../..";
-/// The configuration of a linked worktree.
-const CONFIG: &str = "config.worktree";
-
 impl Watch {
     /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
     pub(super) fn note_repositories(&self) -> Vec<Leftover> {
@@ -77,9 +74,13 @@ impl Watch {
             for (worktree, config) in worktrees.chain(modules.worktrees) {
                 let is_protected = known.contains(worktree.as_path());
                 let is_new = !is_protected && !self.had_held(&worktree);
-                if !is_protected {
-                    found.extend(self.settle_worktree(&worktree, |_| true));
-                }
+                let is_read_only = |path: &Path| {
+                    let read_only = &self.missing.read_only;
+                    OF_WORKTREE.iter().any(|name| path.ends_with(name))
+                        || path.to_str().is_some_and(|path| read_only.contains(path))
+                };
+                let is_writable = |path: &Path| !(is_protected && is_read_only(path));
+                found.extend(self.settle_worktree(&worktree, is_writable));
                 let place = worktree.join(GITDIR);
                 if let Some(gitdir) = gitdir_of(&self.tree, &worktree) {
                     let is_known = self.had_link(&place, &gitdir);
@@ -173,29 +174,25 @@ impl Watch {
     }
 
     /// Moves the files of a worktree that git does not make here. A worktree shares all but a few files with its repository, so git makes
-    /// no configuration for it, and always a `commondir` that leads to the repository.
+    /// no configuration for it, and always a `commondir` that leads to the repository. Another worktree may have this directory for its
+    /// repository, now or in a later run: so all names of git's count.
     pub(super) fn settle_worktree(&self, worktree: &Path, is_new: impl Fn(&Path) -> bool) -> Vec<Leftover> {
         let is_usual = || {
             let dir = open_beneath(&self.tree, worktree)?;
             let mut text = Vec::new();
-            open_file(dir.as_fd(), OsStr::new("commondir"))?.take(64).read_to_end(&mut text)?;
+            open_file(dir.as_fd(), OsStr::new(COMMON))?.take(64).read_to_end(&mut text)?;
             // git cuts line feeds off at the end, and nothing else.
             let text = text.strip_suffix(b"\n").unwrap_or(&text);
             Ok::<_, io::Error>(text == COMMONDIR)
         };
-        let common = worktree.join("commondir");
+        let common = worktree.join(COMMON);
         let is_reached = || {
             self.is_written_below(&common) || self.stat(&common).is_ok_and(|stat| self.has_new_name(&stat))
         };
+        let is_linked = !is_reached() && (is_usual().unwrap_or(false) || self.is_as_it_was(&common));
         // Without a `commondir`, git treats it as a complete repository.
-        if is_reached() || !is_usual().unwrap_or(false) && !self.is_as_it_was(&common) {
-            return self.settle_obeyed(worktree, is_new);
-        }
-        let config = worktree.join(CONFIG);
-        let may = |above: BorrowedFd<'_>, _: &OsStr, _: &FileStat| {
-            self.is_as_it_was(&config) || !is_new(&config) || self.may_stay(worktree, CONFIG, above)
-        };
-        self.settle_at(&config, may).into_iter().collect()
+        let is_own = |path: &Path| path == common || path == worktree.join(CONFIG) && self.is_as_it_was(path);
+        self.settle_obeyed(worktree, |path| is_new(path) && !(is_linked && is_own(path)))
     }
 }
 

@@ -39,7 +39,16 @@ pub(super) struct Nested {
     pub(super) files: Vec<PathBuf>,
     /// Links named like the directory of another version control system, and links into directories that exeat keeps for stages.
     pub(super) links: Vec<PathBuf>,
+    /// Whether a link anywhere in a working tree may have come during the run, or may have its place since.
+    has_new_links: bool,
     is_cut: bool,
+}
+
+impl Nested {
+    /// Returns whether there may be links in the working trees that were not there at the start.
+    pub(super) fn may_have_new_links(&self) -> bool {
+        self.has_new_links || self.is_cut
+    }
 }
 
 /// A search of one tree.
@@ -112,7 +121,9 @@ impl Watch {
                 link.and_then(|link| self.settle_at(&link, |_, _, stat| kind(stat) == SFlag::S_IFDIR)),
             );
         }
-        let links = nested.links.iter().filter(|at| self.is_new_link(at) && !self.is_noted(at));
+        let counts =
+            |at: &&PathBuf| self.is_new_link(at) && !self.is_noted(at, at) || self.leads_to_stages(at);
+        let links = nested.links.iter().filter(counts);
         found.extend(links.filter_map(|at| self.settle_at(at, |_, _, stat| kind(stat) != SFlag::S_IFLNK)));
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
@@ -122,7 +133,7 @@ impl Watch {
             };
             let may_stay = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
                 was_there(stat)
-                    || self.is_noted(at)
+                    || self.is_noted(at, at)
                     || kind(stat) == SFlag::S_IFREG && self.leads_to_judged(at, judged)
             };
             found.extend(self.settle_at(at, may_stay));
@@ -231,7 +242,13 @@ impl Search<'_> {
         for (name, known) in listed.flatten().take(*names) {
             *names -= 1;
             let is_git = name.eq_ignore_ascii_case(GIT_LINK);
-            match known.or_else(|| self.kind(dir, &name)) {
+            let known = known.or_else(|| self.kind(dir, &name));
+            if known == Some(Type::Symlink) && !is_in_git && !self.found.has_new_links {
+                let is_new = |stat: &FileStat| self.watch.may_have_changed(stat);
+                self.found.has_new_links =
+                    is_moved || stat_in(dir.as_fd(), &name).as_ref().map_or(true, is_new);
+            }
+            match known {
                 Some(Type::Directory) => directories.push((name, is_git)),
                 _ if is_git => self.found.files.push(at.join(name)),
                 Some(Type::Symlink)
@@ -247,7 +264,9 @@ impl Search<'_> {
         let is_git = at.file_name().is_some_and(|name| name.eq_ignore_ascii_case(GIT_LINK));
         // git makes no repository among what is its own. Submodules may have these names, too.
         let holds_own = is_git || is_in_git && is_git_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-        if !is_known && (is_git || is_open_repository(dir.as_fd())) {
+        // Among what is git's, something may still be missing in the directory of a worktree.
+        let is_of_git = is_git || is_in_git && is_worktree(at) || is_open_repository(dir.as_fd());
+        if !is_known && is_of_git {
             let repository = at.ancestors().nth(2).filter(|_| is_worktree(at)).map(Path::to_path_buf);
             let config = repository.clone().unwrap_or_else(|| at.into());
             self.found.dirs.push(GitDir { path: at.into(), config, is_new: true });

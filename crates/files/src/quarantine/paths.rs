@@ -19,32 +19,41 @@ use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
 use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::git_config::{Setting, settings};
-use crate::index::{IndexRoom, check_entries};
+use crate::index::{IndexRoom, check_entries, conflicts};
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
 /// The beginning of the names of indexes that others build upon (gitformat-index(5), "Split index").
 const SHARED_INDEX: &str = "sharedindex.";
-/// Bytes of a configuration that are read.
+/// Bytes of a configuration, and of a list of conflicts, that are read.
 const CONFIG: u64 = 1 << 20;
+/// Why a file that stays is told.
+const UNREAD: &str = "it cannot be read, so links on the way to files with conflicts may stay: git mergetool writes through them";
 /// A search of the files that name paths, in one run.
 struct PathSearch<'a> {
     room: IndexRoom,
     /// The indexes that were read, each for its working trees, and whether they are right. One may have several names.
     read: HashMap<(FileId, Option<Vec<PathBuf>>), bool>,
+    /// Whether there may be new links in the working trees.
+    has_new_links: bool,
+    /// What may be read of indexes that stay: they take nothing from the others.
+    room_of_old: IndexRoom,
     is_over: &'a dyn Fn() -> bool,
 }
 
 impl Watch {
     /// Moves aside the indexes of these directories that name a path outside of the working tree or in a repository's directory, or that
-    /// cannot be read, lists of conflicts, and links on the way to a file with a conflict.
+    /// cannot be read, lists of conflicts, and links on the way to a file with a conflict. `has_new_links`: whether there may be links in the
+    /// working trees that came during the run.
     pub(super) fn settle_paths<'a>(
         &self,
         dirs: impl IntoIterator<Item = &'a GitDir>,
+        has_new_links: bool,
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
         let read = HashMap::new();
-        let mut search = PathSearch { room: IndexRoom::FULL, read, is_over };
+        let [room, room_of_old] = [IndexRoom::FULL; 2];
+        let mut search = PathSearch { room, read, has_new_links, room_of_old, is_over };
         dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search)).collect()
     }
 
@@ -76,6 +85,21 @@ impl Watch {
             let is_known =
                 !is_unclear && (self.is_as_it_was(&below) || !self.is_changed_in(&git.path, &below));
             let is_wrong = match file {
+                // It stays. The stage may have put a link on the way to what it names.
+                Some(file) if is_known && search.has_new_links => {
+                    let works = works.get_or_insert_with(|| self.works_of(git));
+                    let is_list = name == CONFLICTS;
+                    let paths =
+                        if is_list { listed(&file) } else { conflicts(&file, &mut search.room_of_old) };
+                    match paths {
+                        Some(paths) => self.settle_links_to(&paths, works.as_deref(), &mut found),
+                        None => found.push(Leftover {
+                            path: self.missing.tree.join(&below),
+                            moved: Err(io::Error::other(UNREAD)),
+                        }),
+                    }
+                    false
+                }
                 _ if is_known => false,
                 None => true,
                 Some(file) if name == CONFLICTS => file.metadata().map_or(true, |meta| meta.len() > 0),
@@ -118,18 +142,29 @@ impl Watch {
         if let Some(is_right) = search.read.get(&key) {
             return *is_right;
         }
+        let is_root = geteuid().is_root();
+        let is_harmless = |path: &[u8], is_unmerged: bool| is_harmless(path, is_unmerged, is_root);
         let unmerged = check_entries(file, &mut search.room, is_file_of_tree, is_harmless);
         let is_right = unmerged.as_ref().is_some_and(|paths| works.is_some() || paths.is_empty());
-        // `git mergetool` writes such a file wherever its path leads.
-        let above: BTreeSet<_> = unmerged.iter().flatten().filter_map(|path| path.parent()).collect();
+        self.settle_links_to(&unmerged.unwrap_or_default(), works, found);
+        search.read.insert(key, is_right);
+        is_right
+    }
+
+    /// Moves links on the way to files with conflicts: `git mergetool` writes such a file wherever its path leads. `found` gets what was moved.
+    fn settle_links_to(
+        &self,
+        unmerged: &BTreeSet<PathBuf>,
+        works: Option<&[PathBuf]>,
+        found: &mut Vec<Leftover>,
+    ) {
+        let above: BTreeSet<_> = unmerged.iter().filter_map(|path| path.parent()).collect();
         let above = works.into_iter().flatten().flat_map(|work| above.iter().map(|above| work.join(above)));
         for above in above.collect::<BTreeSet<_>>() {
             if open_beneath(&self.tree, &above).err() == Some(Errno::ELOOP) {
                 found.extend(self.link_on_the_way(&above));
             }
         }
-        search.read.insert(key, is_right);
-        is_right
     }
 
     /// Lists the working trees that a repository may have, below the tree of the run. `None` if there is none, or one elsewhere.
@@ -159,6 +194,18 @@ impl Watch {
     }
 }
 
+/// Reads the paths in a list of conflicts of rerere: a hash, a tab and a path that ends with a zero (rerere.c).
+fn listed(file: &File) -> Option<BTreeSet<PathBuf>> {
+    let mut text = Vec::new();
+    file.take(CONFIG).read_to_end(&mut text).ok()?;
+    let path = |entry: &[u8]| {
+        let at = entry.iter().position(|byte| *byte == b'\t')?;
+        entry.get(at + 1..).map(|path| PathBuf::from(OsStr::from_bytes(path)))
+    };
+    let entries = text.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
+    entries.map(path).collect()
+}
+
 /// Lists the shared indexes of a directory, and says whether these are all.
 fn shared_indexes(most: usize, dir: BorrowedFd<'_>) -> nix::Result<(Vec<OsString>, bool)> {
     let mut entries = entries(dir)?;
@@ -182,18 +229,18 @@ fn is_file_of_tree(path: &[u8]) -> bool {
     })
 }
 
-/// Returns whether git may take a path from bytes that are something else. Whoever wrote the index as git does has such paths by chance: they
-/// are odd, and lead nowhere.
-fn is_harmless(path: &[u8]) -> bool {
-    let is_ours =
-        |part: &[u8]| part == b".." || is_git_link(part) || part.eq_ignore_ascii_case(DIRECTORY.as_bytes());
-    let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-    let top = parts.clone().next().filter(|_| path.starts_with(b"/"));
-    let is_there = |top: &[u8]| fs::symlink_metadata(Path::new("/").join(OsStr::from_bytes(top))).is_ok();
-    // Only root makes something in `/`, and nothing obeys a file there whose name is no text.
-    let is_alone = parts.clone().nth(1).is_none();
-    let is_file = |top: &[u8]| is_alone && geteuid().is_root() && top.iter().all(u8::is_ascii_graphic);
-    !parts.any(is_ours) && !top.is_some_and(|top| is_there(top) || is_file(top))
+/// Returns whether git may take a path from bytes that are something else. An index that git wrote has such paths by chance: from bytes of a
+/// hash or of a number they are no text, and from bytes of a path they have a conflict, because each byte of a text marks one there, or an
+/// index that git refuses. A stage can choose these bytes, but nothing obeys a file below `/` in a directory whose name is no text.
+fn is_harmless(path: &[u8], is_unmerged: bool, is_root: bool) -> bool {
+    let Some(below) = path.strip_prefix(b"/") else {
+        return matches!(path, b"" | b".") || is_file_of_tree(path);
+    };
+    let top = below.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let is_there = || fs::symlink_metadata(Path::new("/").join(OsStr::from_bytes(top))).is_ok();
+    let is_text = || str::from_utf8(top).is_ok_and(|top| !top.chars().any(char::is_control));
+    // Only root makes something in `/`.
+    !is_there() && (!is_text() || is_unmerged && !is_root) && is_file_of_tree(below)
 }
 
 /// Returns whether a name is `.git`, also on a file system of Windows (`is_ntfs_dotgit` of git's path.c).
@@ -222,7 +269,8 @@ mod tests {
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| {
-            let mut search = PathSearch { room: IndexRoom::FULL, read: HashMap::new(), is_over: &|| false };
+            let ([room, room_of_old], read) = ([IndexRoom::FULL; 2], HashMap::new());
+            let mut search = PathSearch { room, read, has_new_links: false, room_of_old, is_over: &|| false };
             watch.settle_paths_by(most, &git, &mut search).len()
         };
         assert_eq!(settled(3), 0, "every name was read");
@@ -233,13 +281,32 @@ mod tests {
 
     #[test]
     fn b14_a_path_by_chance_leads_to_no_place_that_is_there() {
-        for path in ["", "a", "a//b", "./a", "/nowhere/a", "/\u{1}x", "/nowhere-\u{1}/etc"] {
-            assert!(is_harmless(path.as_bytes()), "{path}");
+        for is_root in [true, false] {
+            for path in ["", ".", "a", "a/b", "dir/"] {
+                assert!(is_harmless(path.as_bytes(), false, is_root), "{path}");
+            }
+            for path in [
+                "/", "//", "/etc", "/etc/x", "//etc/x", "//x", "../a", "a/..", ".git/x", "a//GIT~1", "a//b",
+                "./a",
+            ] {
+                assert!(
+                    [false, true].map(|it| is_harmless(path.as_bytes(), it, is_root)) == [false; 2],
+                    "{path}"
+                );
+            }
         }
-        for path in ["/", "/etc", "/etc/x", "//etc/x", "../a", "a/..", ".git/x", "a//GIT~1"] {
-            assert!(is_harmless(path.as_bytes()) == (path == "/"), "{path}");
+        let (yes, no) = ([true; 2], [false; 2]);
+        for (path, of_user, of_root) in [
+            (&b"/\x01x"[..], yes, yes),
+            (b"/\xff\x80/x", yes, yes),
+            (b"/nowhere-\x01/etc", yes, yes),
+            (b"/nowhere/a", [false, true], no),
+            (b"/nowhere", [false, true], no),
+            (b"/\xff/.git/a", no, no),
+        ] {
+            let harmless = |is_root| [false, true].map(|it| is_harmless(path, it, is_root));
+            assert_eq!([harmless(false), harmless(true)], [of_user, of_root], "{path:?}");
         }
-        assert_eq!(is_harmless(b"//forcefsck"), !geteuid().is_root());
     }
 
     #[test]

@@ -12,13 +12,13 @@ use std::thread::{self, JoinHandle};
 
 use nix::sys::stat::{FileStat, SFlag};
 
-use super::Watch;
-use super::descriptors::{entries, kind, let_in, open_above, open_at, open_file, stat_in};
+use super::descriptors::{entries, kind, let_in, open_above, open_at, open_beneath, open_file, stat_in};
 use super::git_names::NAMING;
 use super::modules::GITDIR;
 use super::named::top_of;
 use super::nested::{jujutsu_link, obeyed_in_other};
 use super::repository::{OPERATIONS, version};
+use super::{REPOSITORY, Watch};
 use crate::protected::names_in_git;
 
 /// Entries of a directory, and of those in it, that are compared.
@@ -75,15 +75,15 @@ impl Watch {
             jujutsu_link(other).iter().for_each(|link| self.note(other, link));
         }
         nested.files.iter().for_each(|file| self.note(file, file));
-        nested.links.iter().for_each(|link| self.note_unless(link, || self.is_new_link(link)));
+        nested.links.iter().for_each(|link| self.note_unless(link, link, || self.is_new_link(link)));
     }
 
     fn note(&self, repository: &Path, path: &Path) {
-        self.note_unless(path, || self.has_new_time(repository, path));
+        self.note_unless(repository, path, || self.has_new_time(repository, path));
     }
 
-    fn note_unless(&self, path: &Path, is_new: impl Fn() -> bool) {
-        let Some(mark) = self.mark(path) else { return };
+    fn note_unless(&self, repository: &Path, path: &Path, is_new: impl Fn() -> bool) {
+        let Some(mark) = self.mark(repository, path) else { return };
         // In this order: the stage has changed nothing before it runs. Another one may have.
         let has_stage = self.noted.has_stage.load(Ordering::SeqCst) || !self.beside.is_empty();
         if !has_stage || !is_new() {
@@ -91,21 +91,25 @@ impl Watch {
         }
     }
 
-    /// Returns whether a file or a directory was there at the start with all that is in it now.
-    pub(super) fn is_noted(&self, path: &Path) -> bool {
+    /// Returns whether a file or a directory was there at the start with all that is in it now, and git took the repository's directory for
+    /// the same kind of thing.
+    pub(super) fn is_noted(&self, repository: &Path, path: &Path) -> bool {
         let marks = self.noted.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        !marks.is_empty() && self.mark(path).is_some_and(|mark| marks.contains(&mark))
+        !marks.is_empty() && self.mark(repository, path).is_some_and(|mark| marks.contains(&mark))
     }
 
     /// Returns the hash of a place and the versions of all that is there. `None` if nothing is, or too much.
-    fn mark(&self, path: &Path) -> Option<u64> {
+    fn mark(&self, repository: &Path, path: &Path) -> Option<u64> {
         let (mut bytes, mut sum) = (BYTES, 0_u64);
         let visited = self.visit_all(path, |below, dir, name, stat| {
             let version = self.version_in(dir, name, stat, &mut bytes)?;
             sum = sum.wrapping_add(self.keys.hash_one((below.as_os_str(), version)));
             Ok(())
         });
-        visited.ok().map(|()| self.keys.hash_one((path.as_os_str(), sum)))
+        // Which files git obeys in a directory depends on these names in it.
+        let dir = open_beneath(&self.tree, repository).ok();
+        let role = dir.map(|dir| REPOSITORY.map(|name| stat_in(dir.as_fd(), name).is_ok()));
+        visited.ok().map(|()| self.keys.hash_one((path.as_os_str(), role, sum)))
     }
 
     /// Returns the version of an entry: the mode and the content of a file, as long as there is room for that, and otherwise the identity and

@@ -101,12 +101,9 @@ impl Watch {
         let search = Search { tree: &self.tree, keys: self.keys, opens: true, is_end: true, budget };
         let mut inside = Vec::new();
         let unread = search.each(repository, |at, dir, Listed { links, operation }| {
-            // A remote may lead to it.
-            if at != repository
-                && !is_worktree(at)
-                && !self.is_known_repository(at)
-                && is_open_repository(dir)
-            {
+            // A remote may lead to it, or the `commondir` of a worktree's worktree. Other worktrees are judged by themselves.
+            let is_outer = is_worktree(at) && !at.ancestors().nth(2).is_some_and(is_worktree);
+            if at != repository && !is_outer && !self.is_known_repository(at) && is_open_repository(dir) {
                 inside.push(at.to_path_buf());
             }
             let is_new = |link: &Link| {
@@ -154,7 +151,7 @@ impl Watch {
         let dirs = inside.into_iter().map(|at| GitDir { path: at.clone(), config: at, is_new: true });
         let dirs: Vec<GitDir> = dirs.collect();
         dirs.iter().flat_map(|git| self.settle_changed(&git.path)).for_each(|found| told.add(found));
-        self.settle_paths(&dirs, is_over).into_iter().for_each(|found| told.add(found));
+        self.settle_paths(&dirs, true, is_over).into_iter().for_each(|found| told.add(found));
     }
 }
 

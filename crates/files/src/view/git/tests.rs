@@ -642,6 +642,8 @@ fn b14_a_plain_configuration_names_no_program() {
         "[remote \"o\"]\nurl = https://[::1]:80/x\ntagOpt = --no-tags\ngh-resolved = base\n",
         "[core]\nfsmonitor = true\n",
         "[advice]\nany = false\n[color \"diff\"]\nold = red\n[rerere]\nenabled\n[user]\nsigningkey = ABC\n",
+        "[index]\nthreads = 4\nrecordOffsetTable = true\n[core]\nabbrev = 12\npreloadIndex = true\n[log]\ndate = iso\n",
+        "[fetch]\nparallel = 4\n[rerere]\nautoUpdate = true\n[extensions]\nrefStorage = reftable\n",
     ] {
         assert!(is_plain(text), "{text}");
     }
@@ -653,6 +655,8 @@ fn b14_a_plain_configuration_names_no_program() {
         "[remote \"\\--upload-pack=x\"]\nurl = y\n",
         "[remote.--upload-pack]\nurl = y\n",
         "[extensions]\npartialClone = origin\n",
+        "[extensions]\nrefStorage = files:///elsewhere\n",
+        "[extensions]\nrefStorage = reftable://../elsewhere\n",
         "[remote \"o\"]\nurl = x://y\n",
         "[remote \"o\"]\nurl = ./in/the/tree\n",
         "[branch \"main\"]\nremote = ./x\n",
