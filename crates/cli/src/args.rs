@@ -20,13 +20,14 @@ use examples::{
     CHECK_EXAMPLES, COMPLETIONS_EXAMPLES, DOCTOR_EXAMPLES, ENV_EXAMPLES, EXAMPLES, EXAMPLES_LONG,
     LEARN_EXAMPLES, MAN_EXAMPLES, POLICY_EXAMPLES, PRESET_EXAMPLES, PROVE_EXAMPLES, PROXY_EXAMPLES,
 };
+use exeat_policy::BackendName;
 pub(crate) use policy::{
     PolicyArgs, PolicyCommand, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf,
 };
 pub(crate) use run::{BridgeKind, FsView, LearnArgs, OnDeniedWhat, Require, RunArgs};
 use state::StateCommand;
 pub(crate) use values::{ColorWhen, Format, Label, ListenAt, Output, Variable, ViaAt};
-use values::{digits, parse_stage, parse_variable, words};
+use values::{backend_parser, digits, parse_stage, parse_variable, words};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -252,6 +253,10 @@ pub(crate) struct ProveArgs {
     /// The view: project (default), host or minimal
     #[arg(long, value_name = "VIEW", help_heading = "Run", hide_possible_values = true)]
     pub(crate) fs: Option<FsView>,
+
+    /// Build with: auto (default), bwrap or native
+    #[arg(long, value_name = "NAME", help_heading = "Run", hide_possible_values = true, value_parser = backend_parser())]
+    pub(crate) backend: Option<BackendName>,
 
     /// text (default), or json: one object
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]

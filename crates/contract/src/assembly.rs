@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use crate::construction::{MountStep, Staged, take_flag};
-use crate::message::{put, put_each, put_list, take_array, take_bytes, take_each, take_list};
+use crate::construction::{MountStep, Staged};
+use crate::wire::{put, put_each, put_list, take_array, take_bytes, take_each, take_flag, take_list};
 
 /// The file tree to make, and bubblewrap's arguments. The host sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

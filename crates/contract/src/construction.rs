@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::BridgeKind;
-use crate::message::{put, put_each, put_list, take_array, take_bytes, take_each, take_list};
+use crate::wire::{put, put_each, put_list, take_array, take_bytes, take_each, take_flag, take_list};
 
 /// The sandbox to build. The host sends it after it has written the maps of users and groups (user_namespaces(7)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -224,14 +224,6 @@ impl MountStep {
             FREEZE => Self::Freeze { at: take_bytes(rest)? },
             _ => return None,
         })
-    }
-}
-
-pub(crate) fn take_flag(rest: &mut &[u8]) -> Option<bool> {
-    match take_array(rest)? {
-        [0] => Some(false),
-        [1] => Some(true),
-        _ => None,
     }
 }
 

@@ -10,6 +10,7 @@ extern crate alloc;
 mod assembly;
 pub mod construction;
 pub mod message;
+mod wire;
 
 pub use assembly::Assembly;
 pub use construction::{Construction, MountStep, Staged};

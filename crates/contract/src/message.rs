@@ -11,6 +11,7 @@ use core::fmt;
 
 use crate::assembly::Assembly;
 use crate::construction::Construction;
+use crate::wire::{put, put_list, take_array, take_bytes, take_list};
 
 /// Maximum size of one frame: execve(2) takes at most 6 MiB of arguments and environment (`_STK_LIM / 4 * 3`).
 pub const MAX_FRAME: usize = 8 << 20;
@@ -316,37 +317,12 @@ impl Message {
     }
 }
 
-pub(crate) fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
-    out.extend(u32::try_from(bytes.len()).ok()?.to_le_bytes());
-    out.extend_from_slice(bytes);
-    Some(())
-}
-
-pub(crate) fn put_list(out: &mut Vec<u8>, list: &[Vec<u8>]) -> Option<()> {
-    put_each(out, list, |bytes, out| put(out, bytes))
-}
-
-pub(crate) fn put_each<T>(
-    out: &mut Vec<u8>,
-    list: &[T],
-    put: impl Fn(&T, &mut Vec<u8>) -> Option<()>,
-) -> Option<()> {
-    out.extend(u32::try_from(list.len()).ok()?.to_le_bytes());
-    list.iter().try_for_each(|it| put(it, out))
-}
-
 fn put_ports(out: &mut Vec<u8>, ports: Option<&[u16]>) -> Option<()> {
     out.push(u8::from(ports.is_some()));
     let ports = ports.unwrap_or_default();
     out.extend(u16::try_from(ports.len()).ok()?.to_le_bytes());
     out.extend(ports.iter().flat_map(|port| port.to_le_bytes()));
     Some(())
-}
-
-pub(crate) fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, tail) = rest.split_first_chunk::<N>()?;
-    *rest = tail;
-    Some(*head)
 }
 
 /// The outer `None` means invalid bytes.
@@ -362,13 +338,6 @@ fn take_terminal(rest: &mut &[u8]) -> Option<Option<Terminal>> {
     Some(Some(Terminal { streams, size, settings: take_array(rest)? }))
 }
 
-pub(crate) fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
-    let length = usize::try_from(u32::from_le_bytes(take_array(rest)?)).ok()?;
-    let (head, tail) = rest.split_at_checked(length)?;
-    *rest = tail;
-    Some(head.to_vec())
-}
-
 fn take_ports(rest: &mut &[u8]) -> Option<Option<Vec<u16>>> {
     let [present] = take_array(rest)?;
     let count = u16::from_le_bytes(take_array(rest)?);
@@ -378,16 +347,6 @@ fn take_ports(rest: &mut &[u8]) -> Option<Option<Vec<u16>>> {
         1 => Some(Some(ports)),
         _ => None,
     }
-}
-
-pub(crate) fn take_list(rest: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
-    take_each(rest, take_bytes)
-}
-
-pub(crate) fn take_each<T>(rest: &mut &[u8], take: impl Fn(&mut &[u8]) -> Option<T>) -> Option<Vec<T>> {
-    let count = u32::from_le_bytes(take_array(rest)?);
-    // Reserves no capacity for a number from the wire: a hostile count must not allocate.
-    (0..count).map(|_| take(rest)).collect()
 }
 
 #[cfg(test)]

@@ -49,6 +49,8 @@ pub struct Scenario<'a> {
     pub bridge: &'static str,
     /// The value of `--fs`, if it was given.
     pub view: Option<&'a str>,
+    /// The value of `--backend`, if it was given.
+    pub backend: Option<&'static str>,
 }
 
 /// An error while preparing the host.
@@ -240,6 +242,9 @@ impl Host {
         run.arg("--set").arg(format!("sandbox.bridge={}", scenario.bridge));
         if let Some(view) = scenario.view {
             run.args(["--fs", view]);
+        }
+        if let Some(backend) = scenario.backend {
+            run.args(["--backend", backend]);
         }
         run.arg("--audit").arg(self.record(name, scenario));
         let mut bind = self.exe.clone().into_os_string();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use exeat_policy::BackendName;
 use exeat_sandbox::Builder;
-use exeat_sandbox::bwrap::{builder, find};
+use exeat_sandbox::bwrap::find;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, chain};
@@ -130,7 +130,7 @@ impl Backend {
 
     fn builder_name(&self) -> Result<Builder, BackendError> {
         match self {
-            Self::Bwrap { path } => Ok(builder(path.clone())),
+            Self::Bwrap { path } => Ok(Builder::for_bwrap(path.clone())),
             Self::BwrapAlone { path } => Ok(Builder::BwrapAlone(path.clone())),
             Self::Native => Ok(Builder::Native),
             Self::None => Err(BackendError::Unavailable {

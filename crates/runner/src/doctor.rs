@@ -44,7 +44,7 @@ pub fn examine(env: &BTreeMap<OsString, OsString>) -> Vec<StepFinding> {
         findings.iter_mut().for_each(put_aside);
     }
     let chosen = choice.as_ref().ok().map(|choice| choice.builder.clone());
-    let builder = chosen.unwrap_or_else(|| bwrap.map_or(Builder::Native, exeat_sandbox::bwrap::builder));
+    let builder = chosen.unwrap_or_else(|| bwrap.map_or(Builder::Native, Builder::for_bwrap));
     findings.extend(choice.ok().map(|choice| {
         StepFinding::held("backend", "what builds the sandbox with --backend auto", choice.describe())
     }));

@@ -16,7 +16,7 @@ use exeat_contract::{ASSEMBLE_WORD, Assembly, Message, MountStep};
 use crate::STAGE2_IMAGE;
 use crate::control::Control;
 use crate::error::Error;
-use crate::native::step_of;
+use crate::mount_steps::step_of;
 use crate::spec::{Identity, Mount, SandboxSpec};
 use crate::staging::Staging;
 use crate::sys;

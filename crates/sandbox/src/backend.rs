@@ -21,12 +21,14 @@ use nix::sys::resource::Resource;
 use nix::sys::stat::{Mode, fstat};
 
 use crate::assembly::Tree;
-use crate::bwrap::{self, Argv};
+use crate::builder::Builder;
+use crate::bwrap::Argv;
 use crate::child::{Bwrap, Lifeline};
 use crate::control::{self, Control};
 use crate::error::Error;
 use crate::inside::Meter;
-use crate::native::{Init, explain};
+use crate::mount_steps::explain;
+use crate::native::Init;
 use crate::seccomp::{self, Program};
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
@@ -64,50 +66,6 @@ pub struct Launch {
     pub held: Option<OwnedFd>,
     /// Files that the mounts of the spec must show: names can be exchanged between the plan and the mount.
     pub expected: Vec<ExpectedFile>,
-}
-
-/// The program that builds a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Builder {
-    /// bubblewrap, from [`bwrap::find`](crate::bwrap::find). exeat makes the file tree, and bubblewrap gets it as one mount.
-    Bwrap(PathBuf),
-    /// bubblewrap, which makes the file tree too: where an ordinary user's programs may not make user namespaces, except for bubblewrap.
-    BwrapAlone(PathBuf),
-    /// exeat itself.
-    Native,
-}
-
-impl Builder {
-    /// Returns the name in records and plans.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Bwrap(_) => "bwrap",
-            Self::BwrapAlone(_) => "bwrap-alone",
-            Self::Native => "native",
-        }
-    }
-
-    /// Resolves the path of bubblewrap, if there is one.
-    ///
-    /// # Errors
-    /// Returns [`Error::NoBwrap`] if others than root can replace it.
-    pub fn trusted(&self) -> Result<Self, Error> {
-        Ok(match self {
-            Self::Bwrap(path) => Self::Bwrap(bwrap::trusted(path)?),
-            Self::BwrapAlone(path) => Self::BwrapAlone(bwrap::trusted(path)?),
-            Self::Native => Self::Native,
-        })
-    }
-
-    /// Returns the path of bubblewrap, if it builds the sandbox.
-    #[must_use]
-    pub fn bwrap(&self) -> Option<&Path> {
-        match self {
-            Self::Bwrap(path) | Self::BwrapAlone(path) => Some(path),
-            Self::Native => None,
-        }
-    }
 }
 
 /// A file that the plan checked for a mount. The start fails if the sandbox has another one at that path.

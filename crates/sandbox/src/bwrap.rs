@@ -4,4 +4,4 @@ pub mod argv;
 pub mod probe;
 
 pub use argv::{Argv, Word};
-pub use probe::{builder, find, trusted, version};
+pub use probe::{find, trusted, version};

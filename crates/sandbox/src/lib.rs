@@ -5,6 +5,7 @@
 
 mod assembly;
 pub mod backend;
+mod builder;
 pub mod bwrap;
 pub mod child;
 pub mod control;
@@ -15,7 +16,9 @@ pub mod fix;
 pub mod inside;
 pub mod layer;
 mod memory_files;
+mod mount_steps;
 mod native;
+mod said;
 pub mod seccomp;
 pub mod spec;
 pub mod staging;
@@ -24,9 +27,8 @@ mod sys;
 mod wait;
 pub mod who;
 
-pub use backend::{
-    Bridge, Builder, ExpectedFile, Launch, Offer, Rlimit, RunningSandbox, SandboxEvent, Status,
-};
+pub use backend::{Bridge, ExpectedFile, Launch, Offer, Rlimit, RunningSandbox, SandboxEvent, Status};
+pub use builder::Builder;
 pub use bwrap::probe::{is_nested, is_passed};
 pub use enforce::{Enforced, Enforcement};
 pub use error::Error;

@@ -39,7 +39,6 @@ Examples:
   exeat run --allow api.example.com -- curl -sS https://api.example.com/
   exeat run --allow '*.example.com' --allow 'db.corp.example:5432' -- make test
   exeat run --policy .exeat.toml --timeout 10m -- npm ci
-  exeat run --dry-run --allow api.example.com -- curl https://api.example.com/
   exeat run --result fd:3 --label job=42 -- ./stage.sh 3>result.json
 
 Exit codes: the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found;

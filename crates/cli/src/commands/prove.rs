@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use exeat_policy::printable;
+use exeat_policy::{BackendName, printable};
 use exeat_prove::attempt::Attempt;
 use exeat_prove::host::{Finding, Host, NoRun, Scenario, stopped};
 use exeat_prove::{attempts, survive};
@@ -28,7 +28,8 @@ pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
     let made: Vec<&'static Attempt> = attempts().filter(|attempt| chosen.contains(&attempt.id)).collect();
     let mut found = Vec::new();
     for bridge in bridges(args.bridge) {
-        let scenario = Scenario { bridge, view: args.fs.map(view) };
+        let scenario =
+            Scenario { bridge, view: args.fs.map(view), backend: args.backend.map(BackendName::as_str) };
         found.extend(match host.over(scenario, &made) {
             Ok(found) => found,
             Err(error) => return no_run(error),

@@ -62,15 +62,19 @@ impl Choice {
 pub(crate) fn choose(name: BackendName, who: &StageUser, place: Option<&RecordDir>) -> Result<Choice, Error> {
     let found = bwrap::find();
     match name {
-        BackendName::Bwrap => found.map(bwrap::builder).map(Choice::asked).map_err(Error::Sandbox),
+        BackendName::Bwrap => found.map(Builder::for_bwrap).map(Choice::asked).map_err(Error::Sandbox),
         BackendName::BwrapAlone => found.map(Builder::BwrapAlone).map(Choice::asked).map_err(Error::Sandbox),
         BackendName::Native => Ok(Choice::asked(Builder::Native)),
         // Both fail inside a run. The start says so, and has the fix.
-        BackendName::Auto if is_nested() => Ok(Choice::asked(found.map_or(Builder::Native, bwrap::builder))),
+        BackendName::Auto if is_nested() => {
+            Ok(Choice::asked(found.map_or(Builder::Native, Builder::for_bwrap)))
+        }
         BackendName::Auto => {
             let place = crate::signing::key_place(place);
             let memory = place.and_then(|place| Memory::of(&place, found.as_deref().ok(), who));
-            choose_working(found.map(bwrap::builder), memory, |builder| build_sandbox(builder, who).map(drop))
+            choose_working(found.map(Builder::for_bwrap), memory, |builder| {
+                build_sandbox(builder, who).map(drop)
+            })
         }
     }
 }
@@ -80,7 +84,9 @@ pub(crate) fn choose(name: BackendName, who: &StageUser, place: Option<&RecordDi
 /// # Errors
 /// Returns an error if neither works.
 pub(crate) fn choose_anew(who: &StageUser) -> Result<Choice, Error> {
-    choose_working(bwrap::find().map(bwrap::builder), None, |builder| build_sandbox(builder, who).map(drop))
+    choose_working(bwrap::find().map(Builder::for_bwrap), None, |builder| {
+        build_sandbox(builder, who).map(drop)
+    })
 }
 
 fn choose_working(

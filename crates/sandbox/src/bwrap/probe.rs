@@ -6,10 +6,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::backend::Builder;
-use crate::child;
 use crate::error::Error;
 use crate::layer::RefusingLayer;
+use crate::said;
 
 /// Paths where distributions install it. PATH is ignored: a stage of an earlier run may have planted a program there.
 const TRUSTED: [&str; 4] =
@@ -51,23 +50,12 @@ pub fn trusted(place: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// Returns what builds the sandbox with this bubblewrap on this host: exeat makes the file tree, unless a setting lets bubblewrap make
-/// user namespaces and not exeat. Root needs none for that.
-#[must_use]
-pub fn builder(bwrap: PathBuf) -> Builder {
-    if nix::unistd::geteuid().is_root() || refusing_setting().is_none() {
-        Builder::Bwrap(bwrap)
-    } else {
-        Builder::BwrapAlone(bwrap)
-    }
-}
-
 /// Returns what this bubblewrap says of its version, such as `bubblewrap 0.8.0`.
 ///
 /// # Errors
 /// Returns an error if it cannot be started or does not end in time.
 pub fn version(path: &Path) -> io::Result<String> {
-    child::first_line(path, "--version", Instant::now() + VERSION)
+    said::first_line(path, "--version", Instant::now() + VERSION)
 }
 
 /// Describes what is wrong with the file or with a directory above it.
@@ -160,7 +148,7 @@ pub(crate) fn host_layer() -> RefusingLayer {
 }
 
 /// Returns the layer whose setting refuses user namespaces to the programs of an ordinary user.
-fn refusing_setting() -> Option<RefusingLayer> {
+pub(crate) fn refusing_setting() -> Option<RefusingLayer> {
     if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
         return Some(RefusingLayer::UsernsCloneSysctl);
     }
