@@ -1,6 +1,7 @@
 //! Defines and parses the command line. Reads no file, and no default depends on the machine. `request.rs` interprets the
 //! arguments.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::StyledStr;
@@ -43,14 +44,52 @@ use values::{backend_parser, digits, parse_stage, parse_variable, words};
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// Color: auto (default), always or never
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
-    #[arg(hide_default_value = true)]
-    pub(crate) color: ColorWhen,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 
     /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// Color: auto (default), always or never
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    #[arg(hide_default_value = true)]
+    pub(crate) color: ColorWhen,
+}
+
+/// A command line that begins with `exeat run`.
+#[derive(Debug, Parser)]
+struct RunLine {
+    #[command(flatten)]
+    output: OutputArgs,
+
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+impl Cli {
+    /// Parses a command line. For `exeat run` it first describes this command alone: the description of all takes as long as the rest of
+    /// the parsing. Help and errors come from the whole description.
+    ///
+    /// # Errors
+    /// Returns clap's error, or what it prints for `--help`.
+    pub(crate) fn parse_words(words: &[OsString]) -> Result<Self, clap::Error> {
+        parse_run(words).map_or_else(|| Self::try_parse_from(words), Ok)
+    }
+}
+
+/// Parses a command line of `exeat run`. Returns `None` for any other one and for one with an error.
+fn parse_run(words: &[OsString]) -> Option<Cli> {
+    let (_, words) = words.split_first()?;
+    if words.first()? != "run" {
+        return None;
+    }
+    let RunLine { output, run } = RunLine::try_parse_from(words).ok()?;
+    Some(Cli { output, command: Command::Run(Box::new(run)) })
 }
 
 /// Escapes the typed text in an error. clap prints it unchanged, and a line feed in a value would start a line that

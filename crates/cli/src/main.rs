@@ -16,7 +16,6 @@ mod trace;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::Parser;
 use nix::unistd::getppid;
 
 use args::audit::AuditCommand;
@@ -37,7 +36,7 @@ fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     // Only for a failure: it takes as long as the parsing.
     let is_json = || wants_json(&words);
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::parse_words(&words) {
         Ok(cli) => cli,
         Err(error) => {
             let first = std::env::args_os().nth(1);
@@ -57,8 +56,8 @@ fn main() -> ExitCode {
         }
     };
     trace::start();
-    let out = Paint::new(cli.color, &std::io::stdout());
-    let err = Paint::new(cli.color, &std::io::stderr());
+    let out = Paint::new(cli.output.color, &std::io::stdout());
+    let err = Paint::new(cli.output.color, &std::io::stderr());
     let done = match cli.command {
         Command::Run(args) => run::run(*args, parent, err),
         Command::Learn(args) => learn::run(*args, parent, err),

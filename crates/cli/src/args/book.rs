@@ -1,10 +1,12 @@
 //! Checks that this `exeat` accepts every example of the docs pages: commands and policies.
 
+use std::ffi::OsString;
+
 use clap::Parser;
 use clap::error::ErrorKind;
 use exeat_policy::{FileRole, PolicyFile};
 
-use super::Cli;
+use super::{Cli, Command, parse_run};
 
 #[path = "../../tests/support/pages.rs"]
 mod pages;
@@ -43,7 +45,7 @@ fn words(command: &str) -> Vec<String> {
 
 #[test]
 fn every_command_of_the_pages_is_taken() {
-    let (mut wrong, mut count) = (Vec::new(), 0);
+    let (mut wrong, mut count, mut runs) = (Vec::new(), 0, 0);
     for (name, page) in pages() {
         for (command, is_whole) in commands(&page) {
             let words = words(&command);
@@ -57,8 +59,17 @@ fn every_command_of_the_pages_is_taken() {
             }
             count += 1;
             // `...` stands for more words.
-            let words = words.into_iter().filter(|word| word != "...");
-            let Err(error) = Cli::try_parse_from(words) else { continue };
+            let words: Vec<OsString> =
+                words.into_iter().filter(|word| word != "...").map(Into::into).collect();
+            let parsed = Cli::try_parse_from(&words);
+            // The shorter way for `exeat run` has the same result.
+            if let Some(run) = parse_run(&words) {
+                runs += 1;
+                assert_eq!(format!("{run:?}"), format!("{:?}", parsed.as_ref().unwrap()), "{command}");
+            } else if let Ok(cli) = &parsed {
+                assert!(!matches!(cli.command, Command::Run(_)) || words[1] != "run", "{command}");
+            }
+            let Err(error) = parsed else { continue };
             let is_unknown =
                 matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand);
             // The output of another program is not available here.
@@ -69,6 +80,7 @@ fn every_command_of_the_pages_is_taken() {
             }
         }
     }
+    assert!(runs > 50, "{runs}");
     assert!(count > 100, "the commands are no longer where this test looks for them: {count}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
