@@ -21,7 +21,8 @@ impl Builder {
     /// make user namespaces and not exeat. Root needs none for that.
     #[must_use]
     pub fn for_bwrap(path: PathBuf) -> Self {
-        if nix::unistd::geteuid().is_root() || probe::refusing_setting().is_none() {
+        let is_root = nix::unistd::geteuid().is_root() && !probe::in_user_namespace();
+        if is_root || probe::refusing_setting().is_none() {
             Self::Bwrap(path)
         } else {
             Self::BwrapAlone(path)

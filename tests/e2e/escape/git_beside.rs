@@ -114,6 +114,7 @@ os.lseek(9, 0, 0); os.write(9, data); os.ftruncate(9, len(data))'"##,
     {
         for is_inside in [false, true] {
             let work = cx.dir().join(format!("{}-{is_inside}", name.len()));
+            let socket = socket_name(is_inside);
             make(cx, &work);
             cx.outside(["chmod", "600", ".git/config"]).cwd(&work).run().exits(0);
             if !is_inside {
@@ -130,17 +131,17 @@ os.lseek(9, 0, 0); os.write(9, data); os.ftruncate(9, len(data))'"##,
             };
             if is_inside && !before.is_empty() {
                 // The first run makes the repository itself: nobody covers it.
-                let words = format!("{before}; exec python3 -c \"$0\" send lib/s {name}");
+                let words = format!("{before}; exec python3 -c \"$0\" send lib/{socket} {name}");
                 let mut first = start(["sh", "-c", &words, PASS].map(str::to_owned).to_vec(), &work);
                 first.until_prints("listens");
-                let mut second = start(pass("take", "s", command), &work.join("lib"));
+                let mut second = start(pass("take", socket, command), &work.join("lib"));
                 second.until_prints("ready");
                 first.wait().exits(0).says("new/.git/config` was moved");
                 second.wait();
             } else {
-                let mut first = start(pass("send", "lib/s", name), &work);
+                let mut first = start(pass("send", &format!("lib/{socket}"), name), &work);
                 first.until_prints("listens");
-                let mut second = start(pass("take", "s", command), &work.join("lib"));
+                let mut second = start(pass("take", socket, command), &work.join("lib"));
                 second.until_prints("ready");
                 first.wait().exits(0);
                 second.wait();
@@ -150,6 +151,12 @@ os.lseek(9, 0, 0); os.write(9, data); os.ftruncate(9, len(data))'"##,
             assert_eq!(ran(cx, &work) || is_open, !is_inside, "{name}");
         }
     }
+}
+
+/// Returns the name of the socket. A run hides a socket on which a program of the host may listen, and another trial's program listens
+/// at the same relative path.
+fn socket_name(is_inside: bool) -> &'static str {
+    if is_inside { "s" } else { "h" }
 }
 
 /// A file that is open for writing keeps the mount of a run from becoming read-only.
@@ -170,10 +177,11 @@ fn passed_on_and_busy(cx: &Cx) {
                 if is_inside { cx.exeat([&["run", "--"][..], &words].concat()) } else { cx.outside(words) };
             run.cwd(&work).stdin_open().start()
         };
-        let mut first = start(["send", "lib/s", ".", "lib/x", ""]);
+        let socket = format!("lib/{}", socket_name(is_inside));
+        let mut first = start(["send", &socket, ".", "lib/x", ""]);
         first.until_prints("listens");
         let mut second =
-            start(["take", "lib/s", "chmod 755 /proc/self/fd/9/.git/hooks/post-checkout", "", ""]);
+            start(["take", &socket, "chmod 755 /proc/self/fd/9/.git/hooks/post-checkout", "", ""]);
         second.until_prints("ready");
         let first = first.wait();
         let second = second.wait();

@@ -80,7 +80,7 @@ fn distrust(path: &Path) -> Option<String> {
 }
 
 /// Whether uid 0 here is another uid outside: the real root's files then show the overflow uid.
-fn in_user_namespace() -> bool {
+pub(crate) fn in_user_namespace() -> bool {
     let whole = ["0", "0", "4294967295"];
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     !map.split_whitespace().eq(whole)
