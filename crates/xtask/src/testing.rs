@@ -44,7 +44,7 @@ const AREAS: &[(&str, &[&str], &[&str])] = &[
     (
         "sandbox",
         &["exeat-sandbox", "exeat-runner", "exeat-prove"],
-        &["doctor", "escape", "life", "limits", "prove", "smoke", "streams", "terminal"],
+        &["back_end", "doctor", "escape", "life", "limits", "prove", "smoke", "streams", "terminal"],
     ),
     ("cli", &["exeat-cli", "xtask"], &["cli", "exit"]),
     ("clients", &[], &["clients"]),
