@@ -37,11 +37,12 @@ pub(super) fn entry_at(mounts: &[Mount], place: &Path) -> EntryAt {
     if place == Path::new("/") {
         return EntryAt::Dir;
     }
-    let tree = tree_of(place);
+    let bytes = plain_bytes(place);
     for mount in mounts.iter().rev() {
         let at = mount.at();
         // Most mounts are elsewhere, and to compare paths part by part takes long.
-        if tree_of(at).is_some_and(|other| tree.is_some_and(|tree| tree != other)) {
+        if bytes.zip(plain_bytes(at)).is_some_and(|(one, other)| !one.iter().zip(other).all(|(a, b)| a == b))
+        {
             continue;
         }
         if at != place && at.starts_with(place) {
@@ -76,10 +77,12 @@ pub(super) fn entry_at(mounts: &[Mount], place: &Path) -> EntryAt {
     EntryAt::Absent
 }
 
-/// The first name of an absolute path, where it is plain to see.
-fn tree_of(path: &Path) -> Option<&[u8]> {
-    let rest = path.as_os_str().as_bytes().strip_prefix(b"/")?;
-    rest.split(|byte| *byte == b'/').next().filter(|name| !name.is_empty() && !name.starts_with(b"."))
+/// Returns the bytes of an absolute path in which no part can be written in another way. If such a path lies in another one, the bytes of
+/// the shorter one begin the longer one.
+fn plain_bytes(path: &Path) -> Option<&[u8]> {
+    let bytes = path.as_os_str().as_bytes();
+    let is_plain = bytes.starts_with(b"/") && !bytes.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
+    is_plain.then_some(bytes)
 }
 
 /// Returns the entry at `below` in a tree of the host. `read_only` is the tree's place, if no entry can be made in it.

@@ -178,7 +178,10 @@ pub(super) fn find(
 /// known by their repository.
 pub(super) fn around(dir: &Path) -> Option<&Path> {
     let is_one = |above: &Path| {
-        protected::names().any(|(name, _)| !name.starts_with(protected::GIT) && above.ends_with(name))
+        let bytes = above.as_os_str().as_encoded_bytes();
+        let mut names = protected::names().filter(|(name, _)| !name.starts_with(protected::GIT));
+        // To compare paths part by part takes long.
+        names.any(|(name, _)| bytes.ends_with(name.as_bytes()) && above.ends_with(name))
     };
     let mut outermost = None;
     for above in dir.ancestors() {
