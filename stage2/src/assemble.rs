@@ -1,14 +1,14 @@
 //! Makes the file tree of a sandbox for bubblewrap, and becomes bubblewrap, which gets the tree as one mount.
 //!
 //! It happens in mount namespaces that only this sandbox sees. An ordinary user needs a user namespace for it, in which bubblewrap
-//! makes the sandbox's own; root may mount in the user namespace of the host, and does it with the stage's user, so that what it makes
-//! belongs to that one.
+//! makes the sandbox's own; root may mount in the user namespace of the host, and does it as the stage's user: that user's permissions say
+//! what may be opened, and what is made belongs to it.
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::convert::Infallible;
 
-use exeat_contract::{ASSEMBLE_WORD, Assembly, NOBODY, Step};
+use exeat_contract::{ASSEMBLE_WORD, ASSEMBLY, Assembly, NOBODY, Step};
 
 use crate::control::Control;
 use crate::mounts;
@@ -36,7 +36,8 @@ pub(crate) fn assemble(control: &Control) -> Result<Infallible, Failure> {
     if !assembly.mounts.is_empty() {
         // Each source is a descriptor until it is attached.
         let limit = harden::raise_descriptor_limit().during(Step::MakeRoot)?;
-        mounts::make_tree(control, &assembly.at, &assembly.mounts)?;
+        let on_sources = || if assembly.becomes_user { sys::allow_places() } else { Ok(()) };
+        mounts::make_tree(control, ASSEMBLY.as_bytes(), &assembly.mounts, on_sources)?;
         harden::restore_descriptor_limit(limit).during(Step::MakeRoot)?;
     }
     sys::set_umask(umask);
@@ -54,7 +55,7 @@ fn enter_namespace(assembly: &Assembly) -> Result<(), Failure> {
     let (uid, gid) = assembly.ids;
     if assembly.becomes_user {
         sys::enter_new_mount_namespace().during(Step::MakeNamespace)?;
-        return sys::become_user_with_capabilities(uid, gid).during(Step::TakeUser);
+        return sys::become_user_that_mounts(uid, gid).during(Step::TakeUser);
     }
     sys::enter_new_user_namespace().during(Step::MakeNamespace)?;
     sys::map_user(NOBODY, uid, gid).during(Step::TakeUser)

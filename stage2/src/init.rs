@@ -30,7 +30,7 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
     let umask = sys::set_umask(0);
     mounts::attach_staged(&construction.staged).during(Step::Stage)?;
     harden::raise_descriptor_limit().during(Step::MakeRoot)?;
-    let tree = mounts::make_tree(control, b"/", &construction.mounts)?;
+    let tree = mounts::make_tree(control, b"/", &construction.mounts, || Ok(()))?;
     tree.enter().during(Step::LeaveHost)?;
     drop(tree);
     // This needs a capability.

@@ -44,8 +44,14 @@ struct FailedMount {
     errno: Errno,
 }
 
-/// Makes the file tree on top of a directory of the host. Reports the step that failed to the host side.
-pub(crate) fn make_tree(control: &Control, at: &[u8], steps: &[MountStep]) -> Result<Tree, Failure> {
+/// Makes the file tree on top of a directory of the host. Calls `on_sources` when every source is open. Reports the step that failed to the
+/// host side.
+pub(crate) fn make_tree(
+    control: &Control,
+    at: &[u8],
+    steps: &[MountStep],
+    on_sources: impl FnOnce() -> sys::Result<()>,
+) -> Result<Tree, Failure> {
     let told = |FailedMount { number, errno }| -> Failure {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         // The host side sees the end of the connection in any case.
@@ -53,6 +59,7 @@ pub(crate) fn make_tree(control: &Control, at: &[u8], steps: &[MountStep]) -> Re
         Failure { step: Step::MakeRoot, errno }
     };
     let sources = Sources::copy(steps).map_err(told)?;
+    on_sources().during(Step::MakeRoot)?;
     let mut tree = Tree::new(at).during(Step::MakeRoot)?;
     tree.fill(steps, sources).map_err(told)?;
     tree.freeze(b"/").during(Step::MakeRoot)?;

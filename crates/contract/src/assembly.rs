@@ -12,8 +12,6 @@ pub struct Assembly {
     pub staged: Staged,
     /// The file tree, in the order of its mounts. Without any, bubblewrap makes it.
     pub mounts: Vec<MountStep>,
-    /// The directory of the host that the file tree covers, as this sandbox sees it.
-    pub at: Vec<u8>,
     /// The kernel's user and group of the stage.
     pub ids: (u32, u32),
     /// Whether to become that user, with the rights of root. Otherwise the process has that user already, and makes the file tree in
@@ -30,7 +28,6 @@ impl Assembly {
         out.push(u8::from(self.becomes_user));
         out.extend(self.ids.0.to_le_bytes());
         out.extend(self.ids.1.to_le_bytes());
-        put(out, &self.at)?;
         put(out, &self.program)?;
         put_list(out, &self.arguments)?;
         self.staged.put(out)?;
@@ -41,7 +38,6 @@ impl Assembly {
         Some(Self {
             becomes_user: take_flag(rest)?,
             ids: (u32::from_le_bytes(take_array(rest)?), u32::from_le_bytes(take_array(rest)?)),
-            at: take_bytes(rest)?,
             program: take_bytes(rest)?,
             arguments: take_list(rest)?,
             staged: Staged::take(rest)?,
@@ -57,7 +53,6 @@ pub(crate) fn sample() -> Assembly {
     Assembly {
         staged,
         mounts,
-        at: b"/run/user/1000/exeat".to_vec(),
         ids: (1000, 100),
         becomes_user: true,
         program: b"/usr/bin/bwrap".to_vec(),

@@ -20,6 +20,9 @@ pub use message::{DecodeError, Go, Hello, Message, Step, Terminal, TerminalSetti
 pub const BUILD_WORD: &str = "build:";
 /// The word in front of that number, if stage2 makes the file tree for bubblewrap.
 pub const ASSEMBLE_WORD: &str = "assemble:";
+/// The directory of the host that the file tree for bubblewrap covers, as that sandbox alone sees it. Only root can rename it, so that the path
+/// leads bubblewrap to the tree; it exists on every host, and bubblewrap needs nothing in it.
+pub const ASSEMBLY: &str = "/dev";
 
 /// Directory of our files inside the sandbox, on the private `/run`.
 pub const DIR: &str = "/run/exeat";

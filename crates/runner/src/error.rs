@@ -44,6 +44,14 @@ pub enum Error {
         /// The writable tree.
         tree: PathBuf,
     },
+    /// The directory of the runs' sockets would be inside a tree that the stage can write: it could answer for another run.
+    #[error("the sockets of runs are made in `{}`, and the stage could write there: `{}` is writable", .dir.display(), .tree.display())]
+    SocketsInside {
+        /// The directory.
+        dir: PathBuf,
+        /// The writable tree.
+        tree: PathBuf,
+    },
     /// The directory in which exeat keeps records and keys would be inside a tree that the stage can write.
     #[error("`{}`, in which exeat keeps its records and keys, would lie in `{}`, which the stage can write", .dir.display(), .tree.display())]
     RecordsInside {
@@ -315,6 +323,7 @@ impl Error {
             | Self::Files(_)
             | Self::TooMany { .. }
             | Self::RecordInside { .. }
+            | Self::SocketsInside { .. }
             | Self::RecordsInside { .. }
             | Self::ListenAnywhere(_)
             | Self::Nul(_)
@@ -399,6 +408,7 @@ impl Error {
             Self::RecordInside { .. } => {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())
             }
+            Self::SocketsInside { .. } => Some("show the stage only a directory of it".into()),
             Self::RecordsInside { .. } => Some(
                 "XDG_STATE_HOME=DIR keeps exeat's own files elsewhere; or show the stage only a directory of it".into(),
             ),

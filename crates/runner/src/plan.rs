@@ -204,6 +204,7 @@ pub(crate) fn plan_with(
     let placed = |record: &Path| links.place(&cwd.join(record));
     own_files::check_record(&mut request.audit, place.as_ref(), &reach, placed)?;
     own_files::check_keys(&request.signing, place.as_ref(), &reach)?;
+    own_files::check_sockets(&run_base, &built.writable)?;
     let hardening = request.hardening;
     let is_bounded = !request.files.bounds.is_empty();
     let unix_sockets =
@@ -508,7 +509,7 @@ impl Plan {
         let alone = Argv::new(&spec, FILTERS);
         let mounts = alone.mount_count();
         match &self.choice.builder {
-            Builder::Bwrap(_) => (Argv::around(&dir, &spec, FILTERS), mounts),
+            Builder::Bwrap(_) => (Argv::around_tree(&spec, FILTERS), mounts),
             Builder::BwrapAlone(_) | Builder::Native => (alone, mounts),
         }
     }

@@ -640,7 +640,6 @@ impl Run<'_> {
             listener,
             cancel: cancelled.into(),
             expected: judge(&self.plan.mounts),
-            dir: dir.path().to_path_buf(),
             staging,
             held: self.held.take(),
         };

@@ -37,20 +37,20 @@ pub(crate) struct Assembler {
 }
 
 impl Tree {
-    /// Describes the file tree, for the directory of the host that it covers.
-    pub(crate) fn new(spec: &SandboxSpec, staging: Option<&Staging>, at: &Path) -> Self {
+    /// Describes the file tree.
+    pub(crate) fn new(spec: &SandboxSpec, staging: Option<&Staging>) -> Self {
         // Only bubblewrap knows the sandbox's pid namespace.
         let step = |mount: &Mount| match mount {
             Mount::Proc => MountStep::Dir { at: b"/proc".to_vec() },
             other => step_of(other),
         };
         let mounts = spec.mounts.iter().map(step).collect();
-        Self { assembly: Assembly { mounts, ..assembly_of(spec.identity, staging, at) } }
+        Self { assembly: Assembly { mounts, ..assembly_of(spec.identity, staging) } }
     }
 
     /// Describes the staged trees alone: bubblewrap makes the file tree.
-    pub(crate) fn staged_alone(identity: Identity, staging: &Staging, at: &Path) -> Self {
-        Self { assembly: assembly_of(identity, Some(staging), at) }
+    pub(crate) fn staged_alone(identity: Identity, staging: &Staging) -> Self {
+        Self { assembly: assembly_of(identity, Some(staging)) }
     }
 
     /// Whether its process is started with the rights of this one, and becomes the stage's user itself.
@@ -94,11 +94,10 @@ impl Assembler {
     }
 }
 
-fn assembly_of(identity: Identity, staging: Option<&Staging>, at: &Path) -> Assembly {
+fn assembly_of(identity: Identity, staging: Option<&Staging>) -> Assembly {
     let own = || (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     Assembly {
         staged: staging.map(Staging::contents).unwrap_or_default(),
-        at: at.as_os_str().as_bytes().to_vec(),
         ids: identity.other().unwrap_or_else(own),
         // Otherwise the process is started as that user, and mounts in a user namespace.
         becomes_user: identity.other().is_some() && sys::may_mount(),

@@ -59,9 +59,6 @@ pub struct Launch {
     pub cancel: OwnedFd,
     /// Trees to mount first: the spec refers to them. Needs CAP_SYS_ADMIN.
     pub staging: Option<Staging>,
-    /// A directory of the host whose parents the stage's user may enter. The sandbox's file tree covers it for bubblewrap, and for
-    /// nobody else.
-    pub dir: PathBuf,
     /// Descriptor that stays open until the sandbox has no process left, even if this process is killed.
     pub held: Option<OwnedFd>,
     /// Files that the mounts of the spec must show: names can be exchanged between the plan and the mount.
@@ -190,7 +187,6 @@ impl Launch {
             listener: self.listener.try_clone()?,
             cancel: self.cancel.try_clone()?,
             staging: None,
-            dir: self.dir.clone(),
             held: self.held.as_ref().map(OwnedFd::try_clone).transpose()?,
             expected: self.expected.clone(),
         })
@@ -265,12 +261,12 @@ impl Launch {
         let staging = self.staging.as_ref();
         let (argv, tree) = match &self.builder {
             Builder::BwrapAlone(_) => {
-                let tree = staging.map(|it| Tree::staged_alone(self.spec.identity, it, &self.dir));
+                let tree = staging.map(|it| Tree::staged_alone(self.spec.identity, it));
                 (Argv::new(&self.spec, filters.len()), tree)
             }
             _ => {
-                let tree = Tree::new(&self.spec, staging, &self.dir);
-                (Argv::around(&self.dir, &self.spec, filters.len()), Some(tree))
+                let tree = Tree::new(&self.spec, staging);
+                (Argv::around_tree(&self.spec, filters.len()), Some(tree))
             }
         };
         let held = self.held.as_ref().map(OwnedFd::try_clone).transpose();

@@ -19,9 +19,13 @@ pub(crate) fn become_user(id: u32) -> Result<()> {
     Ok(())
 }
 
-/// Becomes this user and group, without supplementary groups, and keeps the capabilities until it executes a program
-/// (capabilities(7), "Effect of user ID changes on capabilities").
-pub(crate) fn become_user_with_capabilities(uid: u32, gid: u32) -> Result<()> {
+/// The capability to mount, and that to make places in directories that nobody may enter, such as masks.
+const MOUNT: u32 = 1 << 21;
+const MAKE_PLACES: u32 = 1 << 1;
+
+/// Becomes this user and group, without supplementary groups, and keeps the capability to mount until it executes a program
+/// (capabilities(7), "Effect of user ID changes on capabilities"). It opens files with that user's rights alone.
+pub(crate) fn become_user_that_mounts(uid: u32, gid: u32) -> Result<()> {
     const PR_SET_KEEPCAPS: usize = 8;
     let (uid, gid) = (uid as usize, gid as usize);
     // SAFETY: these take numbers; with a count of 0, setgroups(2) reads no memory.
@@ -31,17 +35,19 @@ pub(crate) fn become_user_with_capabilities(uid: u32, gid: u32) -> Result<()> {
         syscall(Number::Setresgid, [gid, gid, gid, 0, 0, 0])?;
         syscall(Number::Setresuid, [uid, uid, uid, 0, 0, 0])?;
     }
-    let (this_process, mut sets) = ([LINUX_CAPABILITY_VERSION_3, 0], [[0_u32; 3]; 2]);
+    // The change has cleared the effective set, and kept the permitted one. Not every root has the second one.
+    set_capabilities(MOUNT, MOUNT | MAKE_PLACES).or_else(|_| set_capabilities(MOUNT, MOUNT))
+}
+
+/// Lets a process of [`become_user_that_mounts`] make places in directories that nobody may enter. It opens no source after that.
+pub(crate) fn allow_places() -> Result<()> {
+    set_capabilities(MOUNT | MAKE_PLACES, MOUNT | MAKE_PLACES).or_else(|_| set_capabilities(MOUNT, MOUNT))
+}
+
+fn set_capabilities(effective: u32, permitted: u32) -> Result<()> {
+    let (this_process, sets) = ([LINUX_CAPABILITY_VERSION_3, 0], [[effective, permitted, 0_u32], [0; 3]]);
     // SAFETY: pointers to live structs of the layout of that version (capget(2)).
-    unsafe {
-        syscall(Number::Capget, [address(&this_process), address_mut(&mut sets), 0, 0, 0, 0])?;
-        // The effective set was cleared, and the permitted one kept.
-        for [effective, permitted, _] in &mut sets {
-            *effective = *permitted;
-        }
-        syscall(Number::Capset, [address(&this_process), address(&sets), 0, 0, 0, 0])?;
-    }
-    Ok(())
+    unsafe { syscall(Number::Capset, [address(&this_process), address(&sets), 0, 0, 0, 0]) }.map(drop)
 }
 
 /// Maps one user and one group in the user namespace of this process to its own on the host (user_namespaces(7)).

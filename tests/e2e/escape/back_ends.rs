@@ -1,12 +1,16 @@
 //! B10: the back ends make the same sandbox. What differs is listed here and in docs/backends.md.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
 use e2e::case::{Backend, Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b10_the_back_ends_make_the_same_sandbox", same);
     list.users("escape::b10_nothing_of_the_host_s_tree_is_left_below_the_root", nothing_below);
+    list.root("escape::b10_the_stage_s_user_opens_what_root_s_run_shows", as_the_user);
+    list.users("escape::b26_no_stage_writes_where_runs_make_their_sockets", where_sockets_are);
 }
 
 /// Prints what a process sees of its sandbox.
@@ -99,4 +103,44 @@ fn nothing_below(cx: &Cx) {
         let roots = done.stdout().lines().filter(|line| line.split(' ').nth(4) == Some("/")).count();
         assert_eq!(roots, 1, "{flags}: {done:?}");
     }
+}
+
+/// exeat mounts with a capability of root's, and opens with the rights of the stage's user. A link of another user's leads to a directory that
+/// only that one may enter.
+fn as_the_user(cx: &Cx) {
+    const THEIR_UID: u32 = 23456;
+    let theirs = std::env::temp_dir().join(format!("exeat-theirs-{}", std::process::id()));
+    fs::create_dir_all(theirs.join("versions/20")).expect("a directory");
+    fs::write(theirs.join("versions/20/file"), "private").expect("a file");
+    symlink("versions/20", theirs.join("current")).expect("a link");
+    for path in ["", "versions", "versions/20", "versions/20/file", "current"] {
+        lchown(theirs.join(path), Some(THEIR_UID), Some(THEIR_UID)).expect("chown");
+    }
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).expect("chmod");
+    let link = theirs.join("current").display().to_string();
+    for backend in Backend::ALL {
+        let file = format!("{link}/file");
+        let done = cx.exeat(["run", "--backend", backend.name(), "--ro", &link, "--", "cat", &file]).run();
+        assert!(!done.stdout().contains("private"), "{done:?}");
+        assert_ne!(done.code, Some(0), "{done:?}");
+    }
+    fs::remove_dir_all(&theirs).expect("rm");
+}
+
+/// A stage that could exchange them would answer for another run, or show it another file.
+fn where_sockets_are(cx: &Cx) {
+    let runtime = cx.home().join("runtime");
+    fs::create_dir(&runtime).expect("a directory");
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).expect("chmod");
+    cx.bench().give(&runtime, cx.is_root());
+    let place = runtime.display().to_string();
+    let run = |words: &[&str]| {
+        let words = [&["run"], words, &["--", "touch", "started"]].concat();
+        cx.exeat(words).env("XDG_RUNTIME_DIR", &place).run()
+    };
+    // Root's stage is another user, which may not enter that directory: its runs use /dev/shm.
+    let base = if cx.is_root() { "/dev/shm" } else { &place };
+    run(&["--rw", base]).exits(2).says("the sockets of runs are made in").says("is writable");
+    assert!(!cx.dir().join("started").exists());
+    run(&["--ro", base]).exits(0);
 }

@@ -123,8 +123,7 @@ pub(crate) fn build_sandbox(builder: &Builder, who: &StageUser) -> Result<Offer,
     ];
     let spec =
         SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
-    let (dir, cancel) = (dir.path().to_path_buf(), cancel.into());
-    Launch { builder, spec, listener, cancel, staging, dir, expected: Vec::new(), held: None }
+    Launch { builder, spec, listener, cancel: cancel.into(), staging, expected: Vec::new(), held: None }
         .start()
         .map_err(Error::Sandbox)
 }

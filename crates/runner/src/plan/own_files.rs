@@ -54,6 +54,14 @@ pub(super) fn check_record(
     }
 }
 
+/// Refuses a run whose stage could exchange the sockets of another run. `base` is the directory in which each run makes one for its own.
+pub(super) fn check_sockets(base: &Path, writable: &[PathBuf]) -> Result<(), Error> {
+    check_outside(&base.join("exeat"), writable).map_err(|error| match error {
+        Error::RecordInside { tree, .. } => Error::SocketsInside { dir: base.to_path_buf(), tree },
+        other => other,
+    })
+}
+
 /// Refuses a run whose stage could write the key that signs its record, or a file beside the user's own key.
 pub(super) fn check_keys(
     signing: &Signing,

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 
-use exeat_contract::{NOBODY, STAGE2};
+use exeat_contract::{ASSEMBLY, NOBODY, STAGE2};
 
 use crate::spec::{Bytes, Mount, SandboxSpec};
 
@@ -59,13 +59,12 @@ impl Argv {
         })
     }
 
-    /// Builds the arguments for a file tree that is complete except for `/proc`, which shows the sandbox's own processes. It covers
-    /// this directory of the host.
+    /// Builds the arguments for a file tree at [`ASSEMBLY`] that is complete except for `/proc`, which shows the sandbox's own processes.
     #[must_use]
-    pub fn around(tree: &Path, spec: &SandboxSpec, filters: usize) -> Self {
+    pub fn around_tree(spec: &SandboxSpec, filters: usize) -> Self {
         Self::with_tree(spec, filters, |argv| {
             // Each mount in it has its attributes. --bind would take the devices from `/dev`.
-            argv.text("--dev-bind").path(tree).path(Path::new("/"));
+            argv.texts(&["--dev-bind", ASSEMBLY, "/"]);
             if spec.mounts.contains(&Mount::Proc) {
                 argv.mount(&Mount::Proc);
             }
