@@ -30,7 +30,7 @@ pub struct Outcome {
     pub summary: ConnectionSummary,
     /// The other proxy that the run went through: `summary` has no hosts then.
     pub through: Option<OtherProxy>,
-    /// What built the sandbox, as in the record: `bwrap` or `native`.
+    /// What built the sandbox, as in the record: `bwrap`, `bwrap-alone` or `native`.
     pub backend: &'static str,
     /// Why it was chosen, if that was left to exeat.
     pub backend_why: Option<String>,
