@@ -16,6 +16,12 @@ macro_rules! choices {
             /// Lists their words in policies; stable.
             pub const WORDS: &[&str] = &[$($word,)*];
 
+            /// Returns the choice of a word in policies.
+            #[must_use]
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|choice| choice.as_str() == word)
+            }
+
             /// Returns its word in policies.
             #[must_use]
             pub const fn as_str(self) -> &'static str {

@@ -94,8 +94,8 @@ impl Backend {
     pub fn from_flag(word: &str) -> Result<Self, BackendError> {
         match word {
             "none" => Ok(Self::None),
-            _ => match BackendName::ALL.iter().find(|name| name.as_str() == word) {
-                Some(name) => Self::named(*name),
+            _ => match BackendName::from_word(word) {
+                Some(name) => Self::named(name),
                 None => Err(BackendError::Unknown { name: word.to_owned() }),
             },
         }
@@ -114,7 +114,7 @@ impl Backend {
 
     /// Returns its word in policies.
     pub(crate) fn word(&self) -> Option<BackendName> {
-        BackendName::ALL.iter().copied().find(|word| word.as_str() == self.name())
+        BackendName::from_word(self.name())
     }
 
     /// Returns whether it holds a stage: false only for [`Backend::None`].
@@ -225,6 +225,14 @@ mod tests {
             !report.available && report.reason.is_some_and(|reason| reason.contains("without a sandbox"))
         );
         assert!(Backend::None.builder().is_err());
+    }
+
+    /// A result names what built its sandbox, which `auto` never does.
+    #[test]
+    fn the_schema_of_results_has_each_back_end() {
+        let schema: serde_json::Value = serde_json::from_str(crate::result::result_schema()).unwrap();
+        let names = BackendName::WORDS.iter().filter(|word| **word != BackendName::Auto.as_str());
+        assert_eq!(schema["properties"]["backend"]["enum"], serde_json::json!(names.collect::<Vec<_>>()));
     }
 
     /// N5.

@@ -191,8 +191,8 @@ pub(super) fn parse_mode(text: &str) -> Result<Mode, String> {
 
 /// `--backend`.
 pub(super) fn backend_parser() -> impl TypedValueParser<Value = BackendName> {
-    let named = |word: String| BackendName::ALL.iter().copied().find(|name| name.as_str() == word);
-    PossibleValuesParser::new(BackendName::WORDS).map(move |word| named(word).unwrap_or_default())
+    PossibleValuesParser::new(BackendName::WORDS)
+        .try_map(|word| BackendName::from_word(&word).ok_or_else(|| words(BackendName::WORDS)))
 }
 
 pub(super) fn words(all: &[impl ToString]) -> String {
