@@ -81,7 +81,7 @@ impl Listing {
     }
 
     /// Whether nothing can be at a path below the directory, because nothing has its first name, in whatever case.
-    pub(crate) fn lacks(&self, path: impl AsRef<Path>) -> bool {
+    fn lacks(&self, path: impl AsRef<Path>) -> bool {
         let path = path.as_ref().to_str().filter(|path| path.is_ascii());
         let first = path.and_then(|path| path.split('/').next());
         let first = first.filter(|first| !matches!(*first, "" | "." | ".."));
@@ -92,6 +92,11 @@ impl Listing {
     pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
+}
+
+/// Whether a list is there, and shows that nothing can be at a path below its directory.
+pub(crate) fn lacks(listing: Option<&Listing>, path: impl AsRef<Path>) -> bool {
+    listing.is_some_and(|listing| listing.lacks(path))
 }
 
 /// Whether a directory has not changed since a moment. A time without a fraction may be one that the file system has rounded.

@@ -22,7 +22,7 @@ use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, linkat, unlinkat}
 
 use serde::{Deserialize, Serialize};
 
-use crate::listing::Listing;
+use crate::listing::{self, Listing};
 use crate::names::open_plain;
 use crate::protected::{Obeyed, matches_pattern};
 
@@ -163,8 +163,7 @@ impl Missing {
     /// The [`Missing::holders`] that may be in an open tree.
     fn holders_in(&self, tree: BorrowedFd<'_>) -> impl Iterator<Item = &str> {
         let listing = Listing::read(tree);
-        let lacks = move |dir: &&str| !listing.as_ref().is_some_and(|listing| listing.lacks(dir));
-        self.holders().into_iter().filter(lacks)
+        self.holders().into_iter().filter(move |dir| !listing::lacks(listing.as_ref(), dir))
     }
 
     /// Whether there is nothing to watch.
@@ -466,9 +465,8 @@ impl Watch {
         let mut found = Vec::new();
         // Most names are absent, and one list shows that. It counts as long as nothing has been moved.
         let listing = Listing::read(self.tree());
-        let lacks = |found: &Vec<Leftover>, name: &str| {
-            found.is_empty() && listing.as_ref().is_some_and(|listing| listing.lacks(name))
-        };
+        let lacks =
+            |found: &Vec<Leftover>, name: &str| found.is_empty() && listing::lacks(listing.as_ref(), name);
         // First: what stands behind such a pointer has other names once it is gone.
         for (name, was) in self.missing.pointers.iter().zip(&self.pointers) {
             if !lacks(&found, name) {

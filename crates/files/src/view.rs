@@ -18,7 +18,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::layout::{EmptyEntry, Mount, Why};
-use crate::listing::Listing;
+use crate::listing::{Listing, lacks};
 use crate::names::{Mounts, future_path, is_absent, joined, rows, true_name, whole};
 use crate::protected::LetThrough;
 use crate::quarantine::{Live, Missing};
@@ -226,10 +226,9 @@ fn hidden(
 ) -> HiddenPaths {
     let credentials = homes.iter().flat_map(|home| {
         let (names, config) = (Listing::of(home), Listing::of(&home.join(CONFIG)));
-        let lacks = |listing: &Option<Listing>, name: &str| listing.as_ref().is_some_and(|it| it.lacks(name));
         let is_absent = move |name: &str| {
             let in_config = name.strip_prefix(CONFIG).and_then(|name| name.strip_prefix('/'));
-            lacks(&names, name) || in_config.is_some_and(|name| lacks(&config, name))
+            lacks(names.as_ref(), name) || in_config.is_some_and(|name| lacks(config.as_ref(), name))
         };
         lists::CREDENTIALS.iter().filter(move |name| !is_absent(name)).map(|name| home.join(name))
     });

@@ -30,7 +30,7 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::geteuid;
 
-use crate::listing::Listing;
+use crate::listing::{Listing, lacks};
 use crate::names::{is_same, true_name};
 use crate::users::user_of;
 
@@ -473,8 +473,10 @@ impl LinkRule {
         self.toolchains.get_or_init(|| {
             // Most are absent, and one list shows that.
             let names = Listing::of(&self.home);
-            let lacks = |name: &str| names.as_ref().is_some_and(|names| names.lacks(name));
-            let homes = TOOLCHAINS.iter().filter(|name| !lacks(name)).map(|name| self.home.join(name));
+            let homes = TOOLCHAINS
+                .iter()
+                .filter(|name| !lacks(names.as_ref(), name))
+                .map(|name| self.home.join(name));
             let shared = SHARED_TOOLCHAINS.iter().map(PathBuf::from);
             homes.chain(shared).filter_map(|root| true_name(&root).ok()).collect()
         })

@@ -28,7 +28,7 @@ use super::exchanged::{Exchanged, is_empty, is_placeholder};
 use super::links::NewLinks;
 use super::store::beside;
 use super::{DIRECTORY, Leftover, Watch, is_repository};
-use crate::listing::Listing;
+use crate::listing::{Listing, lacks};
 use crate::names::rename_with;
 use crate::protected::{Obeyed, REPOSITORIES};
 
@@ -402,7 +402,7 @@ impl Arrivals {
         let is_first = self.first_look.is_zero() && node.children.len() > FEW;
         let listing = is_first.then(|| Listing::read(dir)).flatten();
         for (name, child) in node.children.clone() {
-            if listing.as_ref().is_some_and(|listing| listing.lacks(&name)) {
+            if lacks(listing.as_ref(), &name) {
                 continue;
             }
             let looked = let_in(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::listing::Listing;
+use crate::listing::{Listing, lacks};
 use crate::names::{is_absent, links_in, open_plain};
 use crate::protected::{self, LetThrough, Obeyed};
 use crate::quarantine::{
@@ -255,9 +255,8 @@ impl Listed {
 
     /// Whether nothing is at a name in the directory.
     fn lacks(&self, name: &str) -> bool {
-        let is_absent = |listing: &Option<Listing>, name| listing.as_ref().is_some_and(|it| it.lacks(name));
         let in_git = name.strip_prefix(protected::GIT);
-        is_absent(&self.names, name) || in_git.is_some_and(|name| is_absent(&self.in_git, name))
+        lacks(self.names.as_ref(), name) || in_git.is_some_and(|name| lacks(self.in_git.as_ref(), name))
     }
 }
 
