@@ -8,17 +8,12 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::convert::Infallible;
 
-use exeat_contract::{ASSEMBLE_WORD, ASSEMBLY, Assembly, NOBODY, Step};
+use exeat_contract::{ASSEMBLY, Assembly, NOBODY, Step};
 
 use crate::control::Control;
 use crate::mounts;
 use crate::sys::{self, Errno};
 use crate::{During, Failure, harden};
-
-/// Returns the number of the control socket from stage2's argument.
-pub(crate) fn control_number(word: &[u8]) -> Option<i32> {
-    core::str::from_utf8(word.strip_prefix(ASSEMBLE_WORD.as_bytes())?).ok()?.parse().ok()
-}
 
 /// Makes the file tree, and becomes bubblewrap. Its execution closes the control socket.
 pub(crate) fn assemble(control: &Control) -> Result<Infallible, Failure> {

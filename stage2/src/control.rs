@@ -36,9 +36,11 @@ impl Control {
         Ok(())
     }
 
-    /// Takes over the socket that this program was started with.
-    pub(crate) fn inherit(number: i32) -> sys::Result<Self> {
-        sys::take_inherited(number).map(Self)
+    /// Takes over the socket that this program was started with, if its argument is this word with the number of the socket. The inner
+    /// `None`: there is no such socket.
+    pub(crate) fn inherit(argument: &[u8], word: &str) -> Option<Option<Self>> {
+        let number = core::str::from_utf8(argument.strip_prefix(word.as_bytes())?).ok()?.parse().ok()?;
+        Some(sys::take_inherited(number).ok().map(Self))
     }
 
     /// Waits for the description of the sandbox. The host side has a deadline, and kills this process.

@@ -5,17 +5,12 @@
 
 use alloc::vec::Vec;
 
-use exeat_contract::{BUILD_WORD, Construction, NOBODY, Step};
+use exeat_contract::{Construction, NOBODY, Step};
 
 use crate::control::Control;
 use crate::mounts;
 use crate::sys::{self, Errno, Pid};
 use crate::{During, Failure, harden, loopback};
-
-/// Returns the number of the control socket from stage2's argument.
-pub(crate) fn control_number(word: &[u8]) -> Option<i32> {
-    core::str::from_utf8(word.strip_prefix(BUILD_WORD.as_bytes())?).ok()?.parse().ok()
-}
 
 /// Builds the sandbox. Returns in the process that is to become the stage; the other one ends with its exit code.
 pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {

@@ -33,7 +33,8 @@ use alloc::vec::Vec;
 use core::convert::Infallible;
 
 use exeat_contract::{
-    BridgeKind, Construction, Hello, Message, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, Step,
+    ASSEMBLE_WORD, BUILD_WORD, BridgeKind, Hello, Message, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET,
+    Step,
 };
 
 use crate::control::Control;
@@ -68,15 +69,14 @@ fn run(word: Option<&[u8]>) -> u8 {
     if control::hold_standard_numbers().is_err() {
         return 1;
     }
-    if let Some(number) = word.and_then(init::control_number) {
-        // Without the socket nobody waits for an answer.
-        return Control::inherit(number).map_or(1, |control| build_and_become_stage(&control));
-    }
-    if let Some(number) = word.and_then(assemble::control_number) {
-        return Control::inherit(number).map_or(1, |control| {
-            let Err(failure) = assemble::assemble(&control);
-            report(&control, &failure)
-        });
+    for (prefix, act) in [(BUILD_WORD, build_and_become_stage as Act), (ASSEMBLE_WORD, assemble::assemble)] {
+        if let Some(control) = word.and_then(|word| Control::inherit(word, prefix)) {
+            // Without the socket nobody waits for an answer.
+            return control.map_or(1, |control| {
+                let Err(failure) = act(&control);
+                report(&control, &failure)
+            });
+        }
     }
     let Some((kind, socks5)) = word.and_then(BridgeKind::from_argument) else {
         control::print(&["stage2: this program is started by exeat\n"]);
@@ -94,10 +94,11 @@ fn run(word: Option<&[u8]>) -> u8 {
     report(&control, &failure)
 }
 
-fn build_and_become_stage(control: &Control) -> u8 {
-    let become_stage = |it: Construction| become_stage(it.bridge, it.socks5, control);
-    let Err(failure) = init::build(control).and_then(become_stage);
-    report(control, &failure)
+/// What this program does with its control socket, until it is another program.
+type Act = fn(&Control) -> Result<Infallible, Failure>;
+
+fn build_and_become_stage(control: &Control) -> Result<Infallible, Failure> {
+    init::build(control).and_then(|it| become_stage(it.bridge, it.socks5, control))
 }
 
 /// Reports a failure to the host side, and returns the exit status.

@@ -4,17 +4,19 @@ use super::call::{Errno, Number, Result, syscall};
 use super::descriptor::{Descriptor, O_CLOEXEC};
 use super::{SIGNAL_SET, address, address_mut};
 
-const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-
 /// Becomes this user and group in the user namespace, without supplementary groups. Keeps the capabilities: none of the ids is 0
 /// (capabilities(7), "Effect of user ID changes on capabilities").
 pub(crate) fn become_user(id: u32) -> Result<()> {
-    let id = id as usize;
+    set_ids(id, id)
+}
+
+fn set_ids(uid: u32, gid: u32) -> Result<()> {
+    let (uid, gid) = (uid as usize, gid as usize);
     // SAFETY: these take numbers; with a count of 0, setgroups(2) reads no memory.
     unsafe {
         syscall(Number::Setgroups, [0; 6])?;
-        syscall(Number::Setresgid, [id, id, id, 0, 0, 0])?;
-        syscall(Number::Setresuid, [id, id, id, 0, 0, 0])?;
+        syscall(Number::Setresgid, [gid, gid, gid, 0, 0, 0])?;
+        syscall(Number::Setresuid, [uid, uid, uid, 0, 0, 0])?;
     }
     Ok(())
 }
@@ -27,14 +29,9 @@ const MAKE_PLACES: u32 = 1 << 1;
 /// (capabilities(7), "Effect of user ID changes on capabilities"). It opens files with that user's rights alone.
 pub(crate) fn become_user_that_mounts(uid: u32, gid: u32) -> Result<()> {
     const PR_SET_KEEPCAPS: usize = 8;
-    let (uid, gid) = (uid as usize, gid as usize);
-    // SAFETY: these take numbers; with a count of 0, setgroups(2) reads no memory.
-    unsafe {
-        syscall(Number::Prctl, [PR_SET_KEEPCAPS, 1, 0, 0, 0, 0])?;
-        syscall(Number::Setgroups, [0; 6])?;
-        syscall(Number::Setresgid, [gid, gid, gid, 0, 0, 0])?;
-        syscall(Number::Setresuid, [uid, uid, uid, 0, 0, 0])?;
-    }
+    // SAFETY: takes numbers.
+    unsafe { syscall(Number::Prctl, [PR_SET_KEEPCAPS, 1, 0, 0, 0, 0]) }?;
+    set_ids(uid, gid)?;
     // The change has cleared the effective set, and kept the permitted one. Not every root has the second one.
     set_capabilities(MOUNT, MOUNT | MAKE_PLACES).or_else(|_| set_capabilities(MOUNT, MOUNT))
 }
@@ -45,6 +42,7 @@ pub(crate) fn allow_places() -> Result<()> {
 }
 
 fn set_capabilities(effective: u32, permitted: u32) -> Result<()> {
+    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
     let (this_process, sets) = ([LINUX_CAPABILITY_VERSION_3, 0], [[effective, permitted, 0_u32], [0; 3]]);
     // SAFETY: pointers to live structs of the layout of that version (capget(2)).
     unsafe { syscall(Number::Capset, [address(&this_process), address(&sets), 0, 0, 0, 0]) }.map(drop)
@@ -71,7 +69,7 @@ pub(crate) fn drop_capabilities() -> Result<()> {
     const PR_CAPBSET_DROP: usize = 24;
     const PR_CAP_AMBIENT: usize = 47;
     const PR_CAP_AMBIENT_CLEAR_ALL: usize = 4;
-    // SAFETY: these take numbers, and pointers to live structs of the layout of that version (capget(2)).
+    // SAFETY: these take numbers.
     unsafe {
         for capability in 0..64 {
             match syscall(Number::Prctl, [PR_CAPBSET_DROP, capability, 0, 0, 0, 0]) {
@@ -81,10 +79,8 @@ pub(crate) fn drop_capabilities() -> Result<()> {
             };
         }
         syscall(Number::Prctl, [PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0])?;
-        let (this_process, none) = ([LINUX_CAPABILITY_VERSION_3, 0], [[0_u32; 3]; 2]);
-        syscall(Number::Capset, [address(&this_process), address(&none), 0, 0, 0, 0])?;
     }
-    Ok(())
+    set_capabilities(0, 0)
 }
 
 /// Asks for a signal when the parent thread ends (PR_SET_PDEATHSIG(2const)). A change of the user cancels it.
