@@ -34,18 +34,18 @@ const TICKS: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Listing {
     names: Vec<String>,
-    /// The same in lowercase, in order.
+    /// The names in lowercase, sorted.
     folded: Vec<String>,
 }
 
 impl Listing {
-    /// Lists the directory at a path, which may lead through links. `None` where the list would not tell of each name whether it is there.
-    pub(crate) fn of(dir: &Path) -> Option<Self> {
+    /// Lists the directory at a path, which may lead through links. `None` if the list could miss a name that is there.
+    pub(crate) fn read_path(dir: &Path) -> Option<Self> {
         let flags = (OFlag::O_DIRECTORY | OFlag::O_NONBLOCK).bits();
         Self::list(&OpenOptions::new().read(true).custom_flags(flags).open(dir).ok()?, MOST)
     }
 
-    /// Lists an open directory, which may be opened by its path only. `None` as for [`Listing::of`].
+    /// Lists an open directory, which may be opened by its path only. `None` as for [`Listing::read_path`].
     pub(crate) fn read(dir: impl AsFd) -> Option<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Self::list(&File::from(openat(dir, ".", flags, Mode::empty()).ok()?), MOST)
@@ -113,7 +113,7 @@ fn is_left_alone(dir: &FileStat, since: SystemTime) -> bool {
 pub(crate) fn settled(dir: &Path) -> Listing {
     let until = SystemTime::now() + Duration::from_secs(10);
     while SystemTime::now() < until {
-        if let Some(listing) = Listing::of(dir) {
+        if let Some(listing) = Listing::read_path(dir) {
             return listing;
         }
     }
@@ -131,7 +131,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("listing-{}", std::process::id()));
         fs::create_dir_all(dir.join(".Git")).unwrap();
         fs::write(dir.join("README.md"), "").unwrap();
-        assert!(Listing::of(&dir).is_none(), "it has changed just now");
+        assert!(Listing::read_path(&dir).is_none(), "it has changed just now");
         let listing = settled(&dir);
         assert_eq!(listing.names().len(), 2);
         for name in [".hg", ".hg/hgrc", "readme", ".git2", "x/../.git"] {
@@ -145,12 +145,18 @@ mod tests {
         assert!(Listing::list(&open, 2).is_some());
         let open = File::open(&dir).unwrap();
         assert!(Listing::list(&open, 1).is_none(), "it holds more");
-        assert!(Listing::of(&dir.join("README.md")).is_none() && Listing::of(&dir.join("x")).is_none());
-        assert!(Listing::of(Path::new("/proc")).is_none(), "its directories keep no times");
+        assert!(
+            Listing::read_path(&dir.join("README.md")).is_none()
+                && Listing::read_path(&dir.join("x")).is_none()
+        );
+        assert!(Listing::read_path(Path::new("/proc")).is_none(), "its directories keep no times");
         fs::write(dir.join("\u{212a}"), "").unwrap();
         let stat = || fstat(File::open(&dir).unwrap()).unwrap();
         while !is_left_alone(&stat(), SystemTime::now()) {}
-        assert!(Listing::of(&dir).is_none(), "a Kelvin sign is a `k` to a file system that ignores case");
+        assert!(
+            Listing::read_path(&dir).is_none(),
+            "a Kelvin sign is a `k` to a file system that ignores case"
+        );
         fs::remove_dir_all(&dir).unwrap();
     }
 

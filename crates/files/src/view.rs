@@ -225,7 +225,7 @@ fn hidden(
     notes: &mut Vec<String>,
 ) -> HiddenPaths {
     let credentials = homes.iter().flat_map(|home| {
-        let (names, config) = (Listing::of(home), Listing::of(&home.join(CONFIG)));
+        let (names, config) = (Listing::read_path(home), Listing::read_path(&home.join(CONFIG)));
         let is_absent = move |name: &str| {
             let in_config = name.strip_prefix(CONFIG).and_then(|name| name.strip_prefix('/'));
             lacks(names.as_ref(), name) || in_config.is_some_and(|name| lacks(config.as_ref(), name))

@@ -472,7 +472,7 @@ impl LinkRule {
     fn toolchains(&self) -> &[PathBuf] {
         self.toolchains.get_or_init(|| {
             // Most are absent, and one list shows that.
-            let names = Listing::of(&self.home);
+            let names = Listing::read_path(&self.home);
             let homes = TOOLCHAINS
                 .iter()
                 .filter(|name| !lacks(names.as_ref(), name))

@@ -77,7 +77,7 @@ pub struct RunStart {
     pub trace: Option<Trace>,
     /// The back end that isolates the stage, such as `bwrap`.
     pub backend: Option<String>,
-    /// Why that back end was chosen, if nobody asked for it.
+    /// The reason for that back end, if nobody asked for it.
     pub backend_why: Option<String>,
     /// The bridge between the stage and the proxy: `handoff` or `relay`.
     pub bridge: Option<String>,

@@ -238,7 +238,7 @@ pub(crate) fn plan_with(
 
     // Last, because it takes a sandbox to try one.
     let choice = match backend {
-        Some(backend) => Choice::asked(backend.builder()?),
+        Some(backend) => Choice::accept(backend.builder()?),
         None => choose(request.backend, &who, place.as_ref())?,
     };
     let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));

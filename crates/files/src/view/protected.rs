@@ -250,7 +250,7 @@ impl Listed {
     fn read(dir: &Path) -> Self {
         // What lies behind a link has other names.
         let in_git = open_plain(&dir.join(protected::GIT_LINK)).ok().and_then(Listing::read);
-        Self { dir: dir.to_path_buf(), names: Listing::of(dir), in_git }
+        Self { dir: dir.to_path_buf(), names: Listing::read_path(dir), in_git }
     }
 
     /// Whether nothing is at a name in the directory.
@@ -300,7 +300,7 @@ impl Search<'_> {
         }
     }
 
-    /// What is known of a directory in which all names are looked for.
+    /// Returns the lists for a directory in which all names are looked for.
     fn listed_in(&self, dir: &Path) -> Option<&Listed> {
         self.listed.as_ref().filter(|listed| listed.dir == dir)
     }

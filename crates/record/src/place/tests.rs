@@ -44,7 +44,7 @@ fn a02_directories_and_files_are_private() {
     assert!(store_policy(&path, "{}", false).is_err(), "a policy is stored once");
 }
 
-/// What stands in the place of a directory is named, and stays.
+/// The error names a file that is where a directory should be, and the file stays.
 #[test]
 fn something_else_in_the_place_of_a_directory_is_refused() {
     for name in ["state", "state/exeat", "state/exeat/runs"] {

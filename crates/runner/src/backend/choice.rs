@@ -13,19 +13,19 @@ use crate::identity::StageUser;
 /// Bytes of the reason for a choice.
 pub(super) const WHY: usize = 256;
 
-/// What builds the sandbox of a run.
+/// The back end of a run, and the reason for it.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) builder: Builder,
     /// The reason for it, if it was left to exeat.
     pub(crate) why: Option<String>,
-    /// Where the answer of a probe is kept, if that may be.
+    /// The file that keeps the answer of a probe, if there is one to keep.
     memory: Option<Memory>,
 }
 
 impl Choice {
-    /// Takes what the caller asked for. Nothing is tried.
-    pub(crate) fn asked(builder: Builder) -> Self {
+    /// Accepts the back end that the caller asked for. Nothing is tried.
+    pub(crate) fn accept(builder: Builder) -> Self {
         Self { builder, why: None, memory: None }
     }
 
@@ -62,16 +62,16 @@ impl Choice {
 pub(crate) fn choose(name: BackendName, who: &StageUser, place: Option<&RecordDir>) -> Result<Choice, Error> {
     let found = bwrap::find();
     match name {
-        BackendName::Bwrap => found.map(Builder::for_bwrap).map(Choice::asked).map_err(Error::Sandbox),
-        BackendName::BwrapAlone => found.map(Builder::BwrapAlone).map(Choice::asked).map_err(Error::Sandbox),
-        BackendName::Native => Ok(Choice::asked(Builder::Native)),
+        BackendName::Bwrap => found.map(Builder::for_bwrap).map(Choice::accept).map_err(Error::Sandbox),
+        BackendName::BwrapAlone => found.map(Builder::BwrapAlone).map(Choice::accept).map_err(Error::Sandbox),
+        BackendName::Native => Ok(Choice::accept(Builder::Native)),
         // Both fail inside a run. The start says so, and has the fix.
         BackendName::Auto if is_nested() => {
-            Ok(Choice::asked(found.map_or(Builder::Native, Builder::for_bwrap)))
+            Ok(Choice::accept(found.map_or(Builder::Native, Builder::for_bwrap)))
         }
         BackendName::Auto => {
             let place = crate::signing::key_place(place);
-            let memory = place.and_then(|place| Memory::of(&place, found.as_deref().ok(), who));
+            let memory = place.and_then(|place| Memory::find(&place, found.as_deref().ok(), who));
             choose_working(found.map(Builder::for_bwrap), memory, |builder| {
                 build_sandbox(builder, who).map(drop)
             })
@@ -247,7 +247,7 @@ mod tests {
         );
     }
 
-    /// What a run needs besides is reported by its start, and is no answer about a back end.
+    /// A failure of something else that a run needs says nothing about a back end. The start reports it.
     #[test]
     fn other_failures_choose_nothing() {
         let choice = choose_working(Ok(bubblewrap()), None, |_| Err(Error::ChildrenUnseen)).unwrap();

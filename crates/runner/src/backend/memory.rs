@@ -77,7 +77,7 @@ const SCHEMA: u32 = 1;
 
 impl Memory {
     /// Returns where the answer about this bubblewrap is, for this user of a stage. `None` if the machine does not say what it is.
-    pub(super) fn of(place: &RecordDir, bwrap: Option<&Path>, who: &StageUser) -> Option<Self> {
+    pub(super) fn find(place: &RecordDir, bwrap: Option<&Path>, who: &StageUser) -> Option<Self> {
         let text = |path: &str| {
             let mut text = String::new();
             File::open(path).ok()?.take(SIZE).read_to_string(&mut text).ok()?;
@@ -189,7 +189,7 @@ mod tests {
         }
 
         fn memory(&self) -> Memory {
-            Memory::of(&self.place(), Some(&self.0.join("bwrap")), &StageUser::Caller).unwrap()
+            Memory::find(&self.place(), Some(&self.0.join("bwrap")), &StageUser::Caller).unwrap()
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(scene.memory().read(), None, "another inode");
         scene.memory().write(&answer());
         assert_eq!(scene.memory().read(), Some(answer()), "replaced");
-        let without = Memory::of(&scene.place(), None, &StageUser::Caller).unwrap();
+        let without = Memory::find(&scene.place(), None, &StageUser::Caller).unwrap();
         assert_eq!(without.read(), None, "without bubblewrap");
         type Change = fn(&mut Subject);
         let changes: [Change; 4] = [
