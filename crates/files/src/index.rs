@@ -1,7 +1,7 @@
 //! Reads the index of a repository, which a stage can write: the paths that git tracks decide what is told, and whether an index is moved aside.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _, Seek as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -25,8 +25,12 @@ const DEEPEST: usize = 32;
 const HASHES: [usize; 2] = [20, 32];
 /// Bytes of an entry before the object's name.
 const STAT: usize = 40;
-/// Bytes of an entry before the mode.
+/// Bytes of an entry before the mode, and of the mode.
 const BEFORE_MODE: usize = 24;
+const MODE: usize = 4;
+/// The kind of a file in a mode, and that of a link.
+const KIND: u32 = 0o170_000;
+const LINK: u32 = 0o120_000;
 /// The flags of an entry: two bytes more follow; the versions of a conflict; the length of the path.
 const EXTENDED: u16 = 0x4000;
 const STAGE: u16 = 0x3000;
@@ -87,14 +91,19 @@ fn open_index(root: &Path) -> io::Result<impl BufRead + use<>> {
     Ok(BufReader::new(open_regular(&git.join("index"))?.take(LONGEST)))
 }
 
+/// The paths with conflicts, each with whether ours or theirs is a link. Paths are compared name by name, which takes long if they are deep.
+pub(crate) type Conflicts = BTreeMap<OsString, bool>;
+
 /// An entry of an index (gitformat-index(5)).
 struct IndexEntry<'a> {
     /// Its path in the working tree.
     path: &'a [u8],
     /// Whether it is not to be in the working tree.
     is_skipped: bool,
-    /// Whether it is one of the versions of a conflict.
-    is_unmerged: bool,
+    /// The version of a conflict that it is, or 0: 1 is the common ancestor's, 2 ours and 3 theirs.
+    stage: u16,
+    /// Whether it is a link.
+    is_link: bool,
     /// Its place in the file, in bytes.
     start: usize,
     /// Whether its path takes no part from the entry before it.
@@ -120,7 +129,8 @@ fn each_entry<R: BufRead>(
     for _ in 0..entries {
         let start = index.at;
         index.skip(BEFORE_MODE)?;
-        index.skip(STAT - BEFORE_MODE + hash)?;
+        let is_link = index.number()? & KIND == LINK;
+        index.skip(STAT - BEFORE_MODE - MODE + hash)?;
         let flags = index.short()?;
         // git looks at the flag alone, not at the version.
         let is_extended = flags & EXTENDED != 0;
@@ -138,8 +148,8 @@ fn each_entry<R: BufRead>(
         if told != path.len().min(usize::from(LENGTH)) {
             return None;
         }
-        let is_unmerged = flags & STAGE != 0;
-        visit(IndexEntry { path: &path, is_skipped: more & SKIPPED != 0, is_unmerged, start, is_whole });
+        let stage = (flags & STAGE) >> STAGE.trailing_zeros();
+        visit(IndexEntry { path: &path, is_skipped: more & SKIPPED != 0, stage, is_link, start, is_whole });
         // After the zero that ends a path, zeros fill eight bytes; in the last version there are none.
         let length = index.at - start;
         index.skip(if version == 4 { 0 } else { length.next_multiple_of(8) - length })?;
@@ -148,6 +158,7 @@ fn each_entry<R: BufRead>(
 }
 
 /// The rest of what one run reads of indexes.
+#[derive(Debug)]
 pub(crate) struct IndexRoom {
     /// Bytes of the files.
     bytes: u64,
@@ -170,18 +181,20 @@ pub(crate) fn check_entries(
     room: &mut IndexRoom,
     fits: impl Fn(&[u8]) -> bool,
     is_harmless: impl Fn(&[u8], bool) -> bool,
-) -> Option<BTreeSet<PathBuf>> {
+) -> Option<Conflicts> {
     let [sha1, sha256] = HASHES;
     let (mut unmerged, other) = match check_strictly(file, room, sha1, &fits) {
         Some(unmerged) => (unmerged, sha256),
         None => (check_strictly(file, room, sha256, &fits)?, sha1),
     };
-    unmerged.extend(loose::check_loosely(file, room, other, is_harmless)?);
+    for path in loose::check_loosely(file, room, other, is_harmless)? {
+        unmerged.entry(path).or_insert(false);
+    }
     Some(unmerged)
 }
 
 /// Returns the paths with conflicts in an index that git has written, whatever else it names. `None` as for [`check_entries`].
-pub(crate) fn conflicts(file: &File, room: &mut IndexRoom) -> Option<BTreeSet<PathBuf>> {
+pub(crate) fn conflicts(file: &File, room: &mut IndexRoom) -> Option<Conflicts> {
     HASHES.into_iter().find_map(|hash| check_strictly(file, room, hash, |_| true))
 }
 
@@ -193,19 +206,19 @@ fn check_strictly(
     room: &mut IndexRoom,
     hash: usize,
     fits: impl Fn(&[u8]) -> bool,
-) -> Option<BTreeSet<PathBuf>> {
+) -> Option<Conflicts> {
     let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
     let is_marked = is_marked(file, size, hash);
-    let (mut are_right, mut unmerged) = (true, BTreeSet::new());
+    let (mut are_right, mut unmerged) = (true, Conflicts::new());
     file.rewind().ok()?;
     let mut index = BufReader::new(file.take(room.bytes));
     let IndexRoom { paths, conflicts, .. } = room;
     let checked = check_all(&mut index, size.checked_sub(hash)?, hash, is_marked, paths, |entry| {
         are_right &= fits(entry.path);
-        if entry.is_unmerged && are_right {
+        if entry.stage != 0 && are_right {
             are_right = *conflicts > 0;
             *conflicts = conflicts.saturating_sub(1);
-            unmerged.insert(path_of(entry.path));
+            *unmerged.entry(path_of(entry.path)).or_default() |= entry.is_link && entry.stage != 1;
         }
     });
     room.bytes = index.into_inner().limit();
@@ -219,8 +232,8 @@ fn is_marked(file: &File, size: usize, hash: usize) -> bool {
     at.is_some_and(|at| file.read_exact_at(&mut mark, at).is_ok()) && mark == *LAST_NAME
 }
 
-fn path_of(bytes: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(bytes))
+fn path_of(bytes: &[u8]) -> OsString {
+    OsStr::from_bytes(bytes).to_owned()
 }
 
 /// Returns whether the extensions of an index are as git writes them. The last one ends at `end`.

@@ -216,10 +216,20 @@ pub const GROUPS: &[Group] = &[
     ),
     group("git", WhenStarted, &[".gitmodules", ".lfsconfig"]),
     // hg writes back the files that these name, wherever they are, when it recovers.
-    group("Mercurial", WhenStarted, &[".hg/store/journal", ".hg/store/journal.backupfiles"]),
+    // A state of histedit in the old form is a program to Python (hgext/histedit.py).
+    group(
+        "Mercurial",
+        WhenStarted,
+        &[".hg/store/journal", ".hg/store/journal.backupfiles", ".hg/histedit-state"],
+    ),
+    group("Sapling", WhenStarted, &[".sl/histedit-state"]),
     group("CVS and Perforce", WhenStarted, &["CVS/Root", ".p4config"]),
     group("lazygit", WhenStarted, &[".git/lazygit.yml", ".lazygit.yml"]),
-    group("repo, gclient and west", WhenStarted, &[".repo/repo", ".gclient", ".west/config"]),
+    group(
+        "repo, gclient and west",
+        WhenStarted,
+        &[".repo/repo", ".gclient", ".gclient_entries", ".west/config"],
+    ),
     group("Breezy", WhenStarted, &[".bzr/branch/branch.conf"]),
     // The journals, too: SQLite writes them back into the file beside them.
     group("Fossil", WhenStarted, &[".fslckout", ".fslckout-*", "_FOSSIL_", "_FOSSIL_-*"]),

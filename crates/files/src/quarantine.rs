@@ -31,6 +31,7 @@ mod astray;
 mod changes;
 mod descriptors;
 mod exchanged;
+mod file_lists;
 mod file_modes;
 mod further;
 mod git_names;
@@ -58,7 +59,7 @@ pub use descriptors::{FileId, IN_MASK_ADD};
 use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
 use exchanged::Exchanged;
 pub use further::{DirState, FurtherDown, first_parts_in};
-use git_names::WORKTREES;
+use git_names::{MODULES, WORKTREES};
 pub use journal::{
     Interrupted, Journal, Live, Open, Settlement, Trust, open_runs, settle_interrupted, trust_repository,
 };
@@ -70,6 +71,7 @@ use modes::{Modes, above, dir_of};
 use modules::GitDir;
 pub(crate) use modules::{is_git_dir, is_gits_own};
 pub use own::{OF_RUN, TEMPORARY};
+use paths::PathRoom;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys, MOVED};
@@ -161,7 +163,7 @@ pub struct Missing {
 
 impl Missing {
     /// The [`Missing::holders`] that may be in an open tree.
-    fn holders_in(&self, tree: BorrowedFd<'_>) -> impl Iterator<Item = &str> {
+    fn holders_in(&self, tree: BorrowedFd<'_>) -> impl Iterator<Item = String> {
         let listing = Listing::read(tree);
         self.holders().into_iter().filter(move |dir| !listing::lacks(listing.as_ref(), dir))
     }
@@ -177,19 +179,28 @@ impl Missing {
             && names.iter().all(|names| names.is_empty())
     }
 
-    /// The directories that hold names which are watched or read-only, and those above them.
-    fn holders(&self) -> BTreeSet<&str> {
+    /// The directories that hold names which are watched or read-only, or in which git makes such, and those above them.
+    fn holders(&self) -> BTreeSet<String> {
         let names = self.names.iter().map(|it| &it.name).chain(self.links.iter().map(|(name, _)| name));
         let names = names.chain(&self.pointers).chain(&self.bare).map(|name| dir_of(name));
         let patterns = self.patterns.iter().map(|it| it.dir.as_str());
         let further = self.further.iter().map(|it| it.dir.as_str());
         let whole = self.repositories.iter().chain(&self.covered).map(String::as_str);
         let whole = whole.chain(self.held.iter().filter_map(|held| held.0.to_str()));
-        let mut dirs = BTreeSet::from([""]);
+        let mut dirs = BTreeSet::from([String::new()]);
         for dir in names.chain(patterns).chain(further).chain(whole) {
             // What is known has those above it.
-            dirs.extend(above(dir).take_while(|dir| !dirs.contains(dir)).collect::<Vec<_>>());
+            dirs.extend(
+                above(dir).take_while(|dir| !dirs.contains(*dir)).map(str::to_owned).collect::<Vec<_>>(),
+            );
         }
+        let of_git = |git: &String| {
+            [MODULES, WORKTREES].map(|name| {
+                let name = Path::new(git).join(name);
+                name.to_str().unwrap_or_default().to_owned()
+            })
+        };
+        dirs.extend(self.repositories.iter().flat_map(of_git));
         dirs
     }
 }
@@ -242,6 +253,8 @@ pub struct Watch {
     others: OnceLock<[Box<dyn OtherRuns>; 2]>,
     /// Known at the end.
     has_writer: OnceLock<HasWriter>,
+    /// The rest of what the end reads of files that name paths.
+    paths: Mutex<PathRoom>,
     /// Made when something is to be moved.
     store: OnceLock<Store>,
     /// The reason that something was moved aside without the quarantine, and so without its list.
@@ -254,6 +267,8 @@ pub struct Watch {
 #[derive(Debug, Clone)]
 struct Beside {
     run: String,
+    /// A tree that its stage may write to.
+    tree: PathBuf,
     /// The earliest time of a change by its stage, or by a stage beside that.
     since: SystemTime,
 }
@@ -290,6 +305,7 @@ impl Watch {
             noted: Noted::default(),
             others: OnceLock::new(),
             has_writer: OnceLock::new(),
+            paths: Mutex::default(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
@@ -430,7 +446,7 @@ impl Watch {
             stat => stat.map(|stat| {
                 let may_stay = may(dir, last, &stat)
                     && !self.has_new_name(&stat)
-                    && !self.has_writer(dir, last, &stat).unwrap_or(true);
+                    && !self.has_writer(dir, last, &stat).unwrap_or_else(|_| self.may_have_changed(&stat));
                 let is_stub = || crate::stubs::is_stub(below, dir, last, &self.keeper);
                 !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, &stat)
             }),
@@ -653,12 +669,12 @@ impl Watch {
     /// Closes the directories that the stage has opened to others. What cannot be closed is left, and told.
     pub(super) fn settle_modes(&self, told: &mut Leftovers) {
         for dir in self.missing.holders_in(self.tree()) {
-            let Some(was) = self.modes.access_to(dir) else { continue };
-            let Ok(opened) = open_beneath(&self.tree, Path::new(dir)) else { continue };
+            let Some(was) = self.modes.access_to(&dir) else { continue };
+            let Ok(opened) = open_beneath(&self.tree, Path::new(&dir)) else { continue };
             match was.restore(opened.as_fd(), self.modes.owner()) {
                 Ok(false) => {}
-                Ok(true) => told.add_closed(self.path_of(dir)),
-                Err(why) => told.add(self.open_to_others(dir, why)),
+                Ok(true) => told.add_closed(self.path_of(&dir)),
+                Err(why) => told.add(self.open_to_others(&dir, why)),
             }
         }
     }
@@ -666,17 +682,17 @@ impl Watch {
     /// Reports links that replace such directories and lead to places where other users may write. A link may have been there before
     /// the stage started, so it stays.
     fn tell_links(&self) -> Vec<Leftover> {
-        let leads_to_open = |dir: &&str| {
+        let leads_to_open = |dir: &String| {
             let is_link = open_beneath(&self.tree, Path::new(dir)).err() == Some(Errno::ELOOP);
             let Some(was) = self.modes.access_to(dir).filter(|_| is_link) else { return false };
-            match openat2(&self.tree, *dir, how(ResolveFlag::RESOLVE_BENEATH)) {
+            match openat2(&self.tree, dir.as_str(), how(ResolveFlag::RESOLVE_BENEATH)) {
                 Ok(end) => was.is_exceeded_by(end.as_fd(), self.modes.owner()),
                 Err(errno) => !matches!(errno, Errno::ENOENT | Errno::ENOTDIR),
             }
         };
         let dirs = self.missing.holders_in(self.tree()).filter(leads_to_open);
         let why = "a link is in its place that leads out of the tree or to where other users may write";
-        dirs.map(|dir| Leftover { path: self.path_of(dir), moved: Err(io::Error::other(why)) }).collect()
+        dirs.map(|dir| Leftover { path: self.path_of(&dir), moved: Err(io::Error::other(why)) }).collect()
     }
 
     fn path_of(&self, dir: &str) -> PathBuf {

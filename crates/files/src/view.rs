@@ -239,8 +239,10 @@ fn hidden(
     // Most of the others do not exist. One system call shows that, but `canonicalize` needs one for each part of a path.
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    // It is made before the stage starts.
+    let caches = facts.cache.and_then(Path::parent).map(future_path).filter(|caches| missing(caches));
+    let mut found: HiddenPaths = caches.into_iter().map(|path| (path, (Why::Own, Vec::new()))).collect();
     let there = credentials.chain(own).filter(|(_, path)| !missing(path));
-    let mut found = HiddenPaths::new();
     for (why, path) in there {
         match true_name(&path) {
             // Where it really is: what is masked at a link would be a detour.
@@ -454,6 +456,9 @@ impl<'a> Builder<'a> {
         let keys = homes.iter().map(|home| home.join(lists::OWN_KEY));
         let unseen = facts.unseen.iter().cloned().chain(keys).filter_map(|path| true_name(&path).ok());
         masks.extend(unseen.map(|path| (path, Mask::fixed(Why::Own))));
+        // It is made before the stage starts, and other runs have their own in it.
+        let tmp = facts.tmp_dir.and_then(Path::parent).map(Path::to_path_buf);
+        masks.extend(tmp.map(|path| (path, Mask::fixed(Why::Own))));
         masks.extend(processes.into_iter().map(|path| (path, Mask::fixed(Why::Processes))));
         // What a bind mount of the host's shows a second time is hidden there too.
         let host_mounts = Mounts::new(&table);

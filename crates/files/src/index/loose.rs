@@ -2,10 +2,10 @@
 //! a stage or a later run can change that. git then finds other entries in the same bytes.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
 
 use super::{EXTENDED, IndexRoom, LENGTH, LONGEST_PATH, STAGE, STAT, is_marked, path_of};
 
@@ -23,7 +23,7 @@ pub(super) fn check_loosely(
     room: &mut IndexRoom,
     hash: usize,
     is_harmless: impl Fn(&[u8], bool) -> bool,
-) -> Option<BTreeSet<PathBuf>> {
+) -> Option<BTreeSet<OsString>> {
     let size = file.metadata().ok()?.len();
     // git would read blocks of entries at the places that a table names.
     if is_marked(file, usize::try_from(size).ok()?, hash) {

@@ -147,7 +147,7 @@ impl Watch {
             }
             if name == ".." {
                 // Its own name in the directory above may be new.
-                *is_new |= below(&place).is_some_and(|at| self.is_come(&at, fstat(&dir).ok().as_ref()));
+                *is_new |= below(&place).is_some_and(|at| self.is_moved_here(&at, fstat(&dir).ok().as_ref()));
                 if is_proc {
                     return Ok(End::Unclear);
                 }
@@ -165,7 +165,7 @@ impl Watch {
                 entry => entry?,
             };
             let stat = fstat(&entry)?;
-            *is_new |= below(&place.join(&name)).is_some_and(|at| self.is_come(&at, Some(&stat)));
+            *is_new |= below(&place.join(&name)).is_some_and(|at| self.is_moved_here(&at, Some(&stat)));
             if kind(&stat) == SFlag::S_IFLNK {
                 if is_proc && !TEXTS.iter().any(|text| name == *text) {
                     let is_stream = !place.ends_with("fd") || STREAMS.iter().any(|stream| name == *stream);
@@ -187,16 +187,11 @@ impl Watch {
     }
 
     /// Returns whether something in the tree may have got its place during the run. A directory changes with each entry, also where it stays.
-    fn is_come(&self, at: &Path, stat: Option<&FileStat>) -> bool {
+    pub(super) fn is_moved_here(&self, at: &Path, stat: Option<&FileStat>) -> bool {
         // The tree itself is no stage's to move, and its repositories are covered. A file leads nowhere.
         let is_fixed = at == Path::new("") || self.is_known_repository(at);
         let is_old = |stat: &FileStat| kind(stat) == SFlag::S_IFREG || !self.may_have_changed(stat);
         !is_fixed && !stat.is_some_and(|stat| is_old(stat) || self.is_noted_at(at, stat))
-    }
-
-    /// Returns whether a directory may have got its place during the run.
-    pub(super) fn is_moved_here(&self, at: &Path, stat: &FileStat) -> bool {
-        self.is_come(at, Some(stat))
     }
 
     /// Notes that a directory has its place.

@@ -114,6 +114,7 @@ impl Entry {
             noted: Noted::default(),
             others: OnceLock::new(),
             has_writer: OnceLock::new(),
+            paths: Mutex::default(),
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
@@ -370,7 +371,7 @@ pub struct Live {
     further: HashMap<PathBuf, Vec<WatchedFurther>>,
     access: HashMap<PathBuf, Access>,
     /// The trees, each with its run.
-    trees: Vec<(PathBuf, Beside)>,
+    trees: Vec<Beside>,
 }
 
 /// A directory further down, and the names that are let through in it.
@@ -416,12 +417,12 @@ impl Live {
             return;
         }
         for dir in entry.missing.holders() {
-            let Some(was) = entry.modes.access_to(dir) else { continue };
+            let Some(was) = entry.modes.access_to(&dir) else { continue };
             let known = self.access.entry(entry.missing.tree.join(dir));
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
         let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
-        self.trees.push((tree.clone(), Beside { run: run.to_owned(), since: entry.since }));
+        self.trees.push(Beside { run: run.to_owned(), tree: tree.clone(), since: entry.since });
         let let_through: Arc<[String]> = let_through.into();
         for it in further {
             self.further.entry(tree.join(&it.dir)).or_default().push((it, Arc::clone(&let_through)));
@@ -468,7 +469,14 @@ impl Live {
     /// Returns since when such a run has gone on in a tree with this path.
     #[must_use]
     pub fn since(&self, path: &Path) -> Option<SystemTime> {
-        self.trees.iter().filter(|(tree, _)| path.starts_with(tree)).map(|(_, run)| run.since).min()
+        self.trees.iter().filter(|it| path.starts_with(&it.tree)).map(|it| it.since).min()
+    }
+
+    /// Returns whether a path in a tree of such a run is missing, or may have come since the run started.
+    #[must_use]
+    pub fn is_new(&self, path: &Path) -> bool {
+        let made = || fs::symlink_metadata(path).and_then(|meta| meta.created());
+        self.since(path).is_some_and(|since| !made().is_ok_and(|made| made < since))
     }
 
     /// Returns whether the stage of such a run may have had a path lead to a directory outside of the run's tree.
@@ -476,7 +484,7 @@ impl Live {
     pub fn may_have_led(&self, path: &Path, to: &Path) -> bool {
         path.ancestors()
             .skip(1)
-            .any(|above| self.trees.iter().any(|(tree, ..)| tree == above) && !to.starts_with(above))
+            .any(|above| self.trees.iter().any(|it| it.tree == above) && !to.starts_with(above))
     }
 
     /// Returns whether the stage of such a run, or of an earlier one, may have made the directory of a repository.
@@ -535,15 +543,17 @@ impl Watch {
     /// Finds what the stages of other runs have made by now.
     pub(super) fn find_others(&self) {
         let others = Live::others(&self.keeper);
-        // One that goes on judges at its own end what its stage has made.
+        // One that goes on judges at its own end what its stage has made, as far as that is still in its tree.
         let [going_on, _] = &others;
-        let _ = self.unsettled_since.set(self.earliest(|run| !going_on.runs.contains(run)));
+        let will_judge =
+            |it: &Beside| going_on.runs.contains(&it.run) && self.missing.tree.starts_with(&it.tree);
+        let _ = self.unsettled_since.set(self.earliest(|it| !will_judge(it)));
         let _ = self.others.set(others.map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
     }
 
     /// Returns the earliest time of a change by this stage, or by those of the runs beside it that count.
-    fn earliest(&self, counts: impl Fn(&str) -> bool) -> SystemTime {
-        let beside = self.beside.iter().filter(|it| counts(&it.run)).map(|it| it.since);
+    fn earliest(&self, counts: impl Fn(&Beside) -> bool) -> SystemTime {
+        let beside = self.beside.iter().filter(|it| counts(it)).map(|it| it.since);
         beside.fold(self.since, SystemTime::min)
     }
 
@@ -567,9 +577,8 @@ impl Watch {
         read();
         for watch in &mut watches {
             let tree = &watch.missing.tree;
-            let is_here = |other: &Path| other.starts_with(tree) || tree.starts_with(other);
-            let beside = live.trees.iter().filter(|(other, _)| is_here(other));
-            watch.beside = beside.map(|(_, run)| run.clone()).collect();
+            let is_here = |it: &&Beside| it.tree.starts_with(tree) || tree.starts_with(&it.tree);
+            watch.beside = live.trees.iter().filter(is_here).cloned().collect();
             watch.modes.limit_to(|dir| live.access(&watch.missing.tree.join(dir)));
         }
         Ok(watches)

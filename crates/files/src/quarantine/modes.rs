@@ -123,16 +123,16 @@ pub(super) struct Modes {
 
 impl Modes {
     /// Reads those that can be opened.
-    pub(super) fn read<'d>(
+    pub(super) fn read(
         tree: &File,
-        dirs: impl Iterator<Item = &'d str>,
+        dirs: impl Iterator<Item = String>,
         open: impl Fn(&str) -> Option<OwnedFd>,
     ) -> io::Result<Self> {
         let caller = geteuid();
         // A stage of root's counts as the owner of each of its trees.
         let owner = if caller.is_root() { fstat(tree)?.st_uid } else { caller.as_raw() };
         let access = |dir: &str| Access::read(open(dir)?.as_fd()).ok();
-        let dirs = dirs.filter_map(|dir| Some((dir.to_owned(), access(dir)?))).collect();
+        let dirs = dirs.filter_map(|dir| access(&dir).map(|access| (dir, access))).collect();
         Ok(Self { dirs, owner })
     }
 

@@ -128,7 +128,7 @@ impl Watch {
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
                 let pointers = self.missing.pointers.iter().zip(&self.pointers);
-                !self.may_have_changed(stat) && !self.is_new_pointer(at)
+                !self.may_have_changed(stat) && !self.has_new_place(at) && !self.is_new_pointer(at)
                     || pointers.into_iter().any(|(name, was)| Path::new(name) == at && was.is_file(stat))
             };
             let may_stay = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
@@ -275,7 +275,7 @@ impl Search<'_> {
         for (name, is_git) in directories {
             let path = at.join(&name);
             let stat = stat_in(dir.as_fd(), &name).ok();
-            let is_moved = is_moved || stat.is_none_or(|stat| self.watch.is_moved_here(&path, &stat));
+            let is_moved = is_moved || stat.is_none_or(|stat| self.watch.is_moved_here(&path, Some(&stat)));
             if let Some(stat) = stat.filter(|_| self.is_start) {
                 self.watch.note_place(&path, &stat);
             }

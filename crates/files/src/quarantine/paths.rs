@@ -1,43 +1,67 @@
 //! Files of a repository that name paths to which git writes: the index, and the list of conflicts of rerere. git does not check these
 //! paths: `git checkout -- .` writes the files of the index, also `.git/hooks/post-checkout` and `../../.bashrc`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::iter;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
+use nix::dir::Type;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, fstat, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
 
-use super::descriptors::{FileId, entries, id_of, let_in, open_beneath, open_file};
+use super::descriptors::{FileId, entries, id_of, kind, let_in, open_above, open_beneath, open_file};
+use super::file_lists::{FILE_LISTS, PARTS, is_part, is_right_list};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
 use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::git_config::{Setting, settings};
-use crate::index::{IndexRoom, check_entries, conflicts};
+use crate::index::{Conflicts, IndexRoom, check_entries, conflicts};
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
+/// What `git mergetool` adds to the name of a file with a conflict, before a number, for its copies.
+const COPIES: [&str; 4] = ["_BACKUP_", "_LOCAL_", "_REMOTE_", "_BASE_"];
 /// The beginning of the names of indexes that others build upon (gitformat-index(5), "Split index").
 const SHARED_INDEX: &str = "sharedindex.";
 /// Bytes of a configuration, and of a list of conflicts, that are read.
 const CONFIG: u64 = 1 << 20;
+/// Names that are read and looked up in directories of files with conflicts: about a second.
+const NAMES: usize = 1 << 21;
 /// Why a file that stays is told.
-const UNREAD: &str = "it cannot be read, so links on the way to files with conflicts may stay: git mergetool writes through them";
-/// A search of the files that name paths, in one run.
-struct PathSearch<'a> {
-    room: IndexRoom,
+const UNREAD: &str =
+    "it cannot be read, so links to files with conflicts may stay: git mergetool writes through them";
+/// What the end of one run reads of files that name paths.
+#[derive(Debug)]
+pub(super) struct PathRoom {
+    indexes: IndexRoom,
     /// The indexes that were read, each for its working trees, and whether they are right. One may have several names.
     read: HashMap<(FileId, Option<Vec<PathBuf>>), bool>,
+    /// What may be read of indexes that stay: they take nothing from the others.
+    old_indexes: IndexRoom,
+    /// Names that may be read, and looked up, in directories of files with conflicts.
+    names: usize,
+}
+
+impl Default for PathRoom {
+    fn default() -> Self {
+        let [indexes, old_indexes] = [IndexRoom::FULL; 2];
+        Self { indexes, read: HashMap::new(), old_indexes, names: NAMES }
+    }
+}
+
+/// A search of the files that name paths.
+struct PathSearch<'a> {
+    room: &'a mut PathRoom,
     /// Whether there may be new links in the working trees.
     has_new_links: bool,
-    /// What may be read of indexes that stay: they take nothing from the others.
-    room_of_old: IndexRoom,
     is_over: &'a dyn Fn() -> bool,
 }
 
@@ -51,9 +75,8 @@ impl Watch {
         has_new_links: bool,
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
-        let read = HashMap::new();
-        let [room, room_of_old] = [IndexRoom::FULL; 2];
-        let mut search = PathSearch { room, read, has_new_links, room_of_old, is_over };
+        let mut room = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut search = PathSearch { room: &mut room, has_new_links, is_over };
         dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search)).collect()
     }
 
@@ -67,6 +90,7 @@ impl Watch {
             return Vec::new();
         }
         let mut found = self.settle_numbers(git);
+        found.extend(self.settle_file_lists(most, git));
         let (shared, is_whole) =
             let_in(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
         let (mut works, names) = (None, NAMING.map(OsString::from).into_iter().chain(shared));
@@ -90,9 +114,9 @@ impl Watch {
                     let works = works.get_or_insert_with(|| self.works_of(git));
                     let is_list = name == CONFLICTS;
                     let paths =
-                        if is_list { listed(&file) } else { conflicts(&file, &mut search.room_of_old) };
+                        if is_list { listed(&file) } else { conflicts(&file, &mut search.room.old_indexes) };
                     match paths {
-                        Some(paths) => self.settle_links_to(&paths, works.as_deref(), &mut found),
+                        Some(paths) => self.settle_links_to(&paths, works.as_deref(), search, &mut found),
                         None => found.push(Leftover {
                             path: self.missing.tree.join(&below),
                             moved: Err(io::Error::other(UNREAD)),
@@ -109,6 +133,32 @@ impl Watch {
                 }
             };
             found.extend(self.settle_in(dir.as_fd(), &below, &name, |_, _, _| !is_wrong));
+        }
+        found
+    }
+
+    /// Moves aside files that list others by name, and name one elsewhere.
+    fn settle_file_lists(&self, most: usize, git: &GitDir) -> Vec<Leftover> {
+        let mut found = Vec::new();
+        let mut settle = |at: &Path| {
+            let may = |dir: BorrowedFd<'_>, name: &OsStr, _: &FileStat| {
+                open_file(dir, name).is_ok_and(|file| is_right_list(name, &file))
+            };
+            let at = git.path.join(at);
+            // A link on the way is not for this to judge.
+            let dir = open_above(&self.tree, &at).ok();
+            found.extend(
+                dir.zip(at.file_name()).and_then(|(dir, name)| self.settle_in(dir.as_fd(), &at, name, may)),
+            );
+        };
+        FILE_LISTS.iter().for_each(|at| settle(Path::new(at)));
+        let Ok(dir) = open_beneath(&self.tree, &git.path.join(PARTS)) else { return found };
+        let mut names = let_in(dir.as_fd(), || entries(dir.as_fd())).into_iter().flatten();
+        let parts = names.by_ref().take(most).flatten().filter(|(name, _)| is_part(name));
+        parts.for_each(|(name, _)| settle(&Path::new(PARTS).join(name)));
+        // One may be among too many names.
+        if names.next().is_some() {
+            found.extend(self.settle_at(git.path.join(PARTS), |_, _, _| false));
         }
         found
     }
@@ -139,30 +189,73 @@ impl Watch {
     ) -> bool {
         let Ok(id) = fstat(file).map(|stat| id_of(&stat)) else { return false };
         let key = (id, works.map(<[PathBuf]>::to_vec));
-        if let Some(is_right) = search.read.get(&key) {
+        if let Some(is_right) = search.room.read.get(&key) {
             return *is_right;
         }
         let is_root = geteuid().is_root();
         let is_harmless = |path: &[u8], is_unmerged: bool| is_harmless(path, is_unmerged, is_root);
-        let unmerged = check_entries(file, &mut search.room, is_file_of_tree, is_harmless);
+        let unmerged = check_entries(file, &mut search.room.indexes, is_file_of_tree, is_harmless);
         let is_right = unmerged.as_ref().is_some_and(|paths| works.is_some() || paths.is_empty());
-        self.settle_links_to(&unmerged.unwrap_or_default(), works, found);
-        search.read.insert(key, is_right);
+        self.settle_links_to(&unmerged.unwrap_or_default(), works, search, found);
+        search.room.read.insert(key, is_right);
         is_right
     }
 
-    /// Moves links on the way to files with conflicts: `git mergetool` writes such a file wherever its path leads. `found` gets what was moved.
+    /// Moves links on the way to files with conflicts, and links that have the name of such a file or of one that `git mergetool` makes beside
+    /// it: `git mergetool` writes to these wherever the link leads. `found` gets what was moved.
     fn settle_links_to(
         &self,
-        unmerged: &BTreeSet<PathBuf>,
+        unmerged: &Conflicts,
         works: Option<&[PathBuf]>,
+        search: &mut PathSearch<'_>,
         found: &mut Vec<Leftover>,
     ) {
-        let above: BTreeSet<_> = unmerged.iter().filter_map(|path| path.parent()).collect();
-        let above = works.into_iter().flatten().flat_map(|work| above.iter().map(|above| work.join(above)));
-        for above in above.collect::<BTreeSet<_>>() {
-            if open_beneath(&self.tree, &above).err() == Some(Errno::ELOOP) {
-                found.extend(self.link_on_the_way(&above));
+        let mut dirs: BTreeMap<OsString, HashMap<&OsStr, bool>> = BTreeMap::new();
+        for work in works.into_iter().flatten() {
+            for (path, is_link) in unmerged {
+                let path = Path::new(path);
+                let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { continue };
+                dirs.entry(work.join(above).into()).or_default().insert(name, *is_link);
+            }
+        }
+        let is_over = || (search.is_over)();
+        for (at, conflicts) in dirs.into_iter().take_while(|_| !is_over()) {
+            let (at, names) = (Path::new(&at), &mut search.room.names);
+            // It is opened from the top.
+            *names = names.saturating_sub(at.components().count());
+            match open_beneath(&self.tree, at) {
+                Ok(dir) => self.settle_links_in(&dir, at, &conflicts, names, found),
+                Err(Errno::ELOOP) => found.extend(self.link_on_the_way(at)),
+                Err(_) => {}
+            }
+            if *names == 0 {
+                let moved = Err(io::Error::other(UNREAD));
+                found.push(Leftover { path: self.missing.tree.join(at), moved });
+                break;
+            }
+        }
+    }
+
+    /// Moves the links of a directory to which `git mergetool` writes for a file in it with a conflict. Reads at most so many `names`.
+    fn settle_links_in(
+        &self,
+        dir: &OwnedFd,
+        at: &Path,
+        conflicts: &HashMap<&OsStr, bool>,
+        names: &mut usize,
+        found: &mut Vec<Leftover>,
+    ) {
+        let is_no_link = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| kind(stat) != SFlag::S_IFLNK;
+        let listed = let_in(dir.as_fd(), || entries(dir.as_fd()));
+        for (name, file_type) in listed.into_iter().flatten().flatten().take(*names) {
+            *names -= 1;
+            let is_written = || {
+                written_for(&name).any(|(file, is_itself)| {
+                    conflicts.get(file.as_os_str()).is_some_and(|is_link| !is_itself || !is_link)
+                })
+            };
+            if file_type.is_none_or(|it| it == Type::Symlink) && is_written() {
+                found.extend(self.settle_in(dir.as_fd(), &at.join(&name), &name, is_no_link));
             }
         }
     }
@@ -195,15 +288,33 @@ impl Watch {
 }
 
 /// Reads the paths in a list of conflicts of rerere: a hash, a tab and a path that ends with a zero (rerere.c).
-fn listed(file: &File) -> Option<BTreeSet<PathBuf>> {
+fn listed(file: &File) -> Option<Conflicts> {
     let mut text = Vec::new();
     file.take(CONFIG).read_to_end(&mut text).ok()?;
     let path = |entry: &[u8]| {
         let at = entry.iter().position(|byte| *byte == b'\t')?;
-        entry.get(at + 1..).map(|path| PathBuf::from(OsStr::from_bytes(path)))
+        entry.get(at + 1..).map(|path| OsStr::from_bytes(path).to_owned())
     };
     let entries = text.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
-    entries.map(path).collect()
+    entries.map(|entry| Some((path(entry)?, false))).collect()
+}
+
+/// Returns the files with conflicts for which `git mergetool` writes to a name beside them (git-mergetool.sh): the file itself, which may be a link
+/// if one of its versions is one, what it was, and copies of its versions.
+fn written_for(name: &OsStr) -> impl Iterator<Item = (OsString, bool)> {
+    let name = name.as_encoded_bytes();
+    let dot = name.iter().rposition(|byte| *byte == b'.').unwrap_or(name.len());
+    let of_copy = || {
+        let (start, end) = name.split_at_checked(dot)?;
+        let digits = start.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        let start = start.get(..start.len() - digits)?;
+        let stem = COPIES.iter().find_map(|copy| start.strip_suffix(copy.as_bytes()));
+        stem.map(|stem| [stem, end].concat())
+    };
+    let others = [name.strip_suffix(b".orig").map(<[u8]>::to_vec), of_copy()];
+    let file = |file: Vec<u8>, is_itself| (OsString::from_vec(file), is_itself);
+    iter::once(file(name.to_vec(), true))
+        .chain(others.into_iter().flatten().map(move |other| file(other, false)))
 }
 
 /// Lists the shared indexes of a directory, and says whether these are all.
@@ -269,14 +380,64 @@ mod tests {
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| {
-            let ([room, room_of_old], read) = ([IndexRoom::FULL; 2], HashMap::new());
-            let mut search = PathSearch { room, read, has_new_links: false, room_of_old, is_over: &|| false };
+            let mut room = PathRoom::default();
+            let mut search = PathSearch { room: &mut room, has_new_links: false, is_over: &|| false };
             watch.settle_paths_by(most, &git, &mut search).len()
         };
         assert_eq!(settled(3), 0, "every name was read");
         assert_eq!(settled(2), 1, "a name more");
         assert!(!root.join(".git/index").exists());
         fs::remove_dir_all(root).unwrap();
+    }
+
+    /// A stage chooses how many conflicts an index has, and how deep their directories are.
+    #[test]
+    fn b14_directories_of_conflicts_are_opened_within_a_bound() {
+        let root = std::env::temp_dir().join(format!("conflicts-{}", std::process::id()));
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        std::os::unix::fs::symlink("/", root.join("a/b/c")).unwrap();
+        let missing = Missing { tree: root.clone(), ..Missing::default() };
+        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let unmerged = ["a/b/c", "none/1/x", "none/2/x", "none/3/x"].map(|path| (path.into(), false)).into();
+        let settle = |names| {
+            let mut room = PathRoom { names, ..PathRoom::default() };
+            let mut search = PathSearch { room: &mut room, has_new_links: true, is_over: &|| false };
+            let mut found = Vec::new();
+            watch.settle_links_to(&unmerged, Some(&[PathBuf::new()]), &mut search, &mut found);
+            found.iter().map(|it| it.moved.is_ok()).collect::<Vec<_>>()
+        };
+        assert_eq!(settle(2), [false], "the first directory is opened, and none of its names is read");
+        assert_eq!(settle(5), [true, false]);
+        assert_eq!(settle(10), [] as [bool; 0]);
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn b14_git_mergetool_writes_to_these_names() {
+        let is_written = |file: &str, name: &str| {
+            written_for(OsStr::new(name)).any(|(it, is_itself)| it == file && (!is_itself || file != "link"))
+        };
+        for (file, name) in [
+            ("a.c", "a.c"),
+            ("a.c", "a.c.orig"),
+            ("a.c", "a_BACKUP_12.c"),
+            ("a.b.c", "a.b_REMOTE_4194304.c"),
+            ("make", "make_LOCAL_1"),
+            (".x", "_BASE_1.x"),
+            ("link", "link.orig"),
+        ] {
+            assert!(is_written(file, name), "{file} {name}");
+        }
+        for (file, name) in [
+            ("a.c", "a"),
+            ("a.c", "a.c.orig.x"),
+            ("a.c", "a_BACKUP_x.c"),
+            ("a.c", "a_OTHER_1.c"),
+            ("link", "link"),
+            ("a", "b"),
+        ] {
+            assert!(!is_written(file, name), "{file} {name}");
+        }
     }
 
     #[test]

@@ -83,13 +83,16 @@ impl Watch {
         let is_plain = to.is_relative() && parts.all(|part| matches!(part, Component::Normal(_)));
         let tree = &self.missing.tree;
         let place = clean(&tree.join(git).join(to));
+        // git makes it in the tree of the outer repository: then the words mean the same when that is moved.
+        let outer = git.ancestors().filter(|above| above.ends_with(GIT_LINK)).last().and_then(Path::parent);
+        let is_in_outer = outer.is_some_and(|outer| place.starts_with(tree.join(outer)));
         let is_in_tree = place.strip_prefix(tree).is_ok_and(|below| {
             !below.as_os_str().is_empty()
                 && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
                 && open_beneath(&self.tree, below)
                     .is_ok_and(|dir| leads_back(dir.as_fd(), &place, &tree.join(git)).unwrap_or(false))
         });
-        is_submodule && is_plain && is_in_tree
+        is_submodule && is_plain && is_in_outer && is_in_tree
     }
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::layout::{EmptyEntry, Mount};
+use crate::layout::{EmptyEntry, Mount, Why};
 use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
 
 use crate::fault::FileFault;
@@ -176,6 +176,8 @@ pub(super) fn check(mounts: &[Mount]) -> Result<(), FileFault> {
     for (number, mount) in mounts.iter().enumerate() {
         let (host, is_dir) = match mount {
             Mount::ReadOnly { host, .. } | Mount::Writable { host, .. } => (Some(host), host.is_dir()),
+            // exeat's own is there, or is made before the stage starts.
+            Mount::Hidden { why: Why::Own, .. } => continue,
             Mount::Hidden { entry: EmptyEntry::Dir { .. }, .. } | Mount::Tmpfs { .. } | Mount::Dir { .. } => {
                 (None, true)
             }

@@ -78,7 +78,9 @@ impl<'a> Builder<'a> {
                 continue;
             }
             above = Some(path);
-            places.push((at.join(below), path.is_dir(), mask.why));
+            // One of exeat's own that is missing is made before the stage starts, and is a directory.
+            let is_dir = path.is_dir() || mask.why == Why::Own && !path.exists();
+            places.push((at.join(below), is_dir, mask.why));
         }
         for (place, is_dir, why) in places {
             self.pin(&place);
