@@ -241,12 +241,23 @@ impl ViewInput<'_> {
         let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
         let cache = cache::cache_dir(&cache_base, cwd, request.files.cache);
+        // If another user's home is HOME, root's state is beside its key.
+        let key_place = key_place(place);
+        let state = key_place.as_ref().map(RecordDir::state_dir);
+        let mut live = Live::default();
+        if let Some(state) = state {
+            live.read(state);
+        }
         let cache = (request.files.cache.is_on_disk())
             .then(|| {
                 // A missing home directory is not created: `HOME` then names none, as for many users of services.
                 if cache_base.parent() == Some(home) {
                     fs::metadata(home)
                         .map_err(|error| format!("`{}` cannot be used: {error}", home.display()))?;
+                }
+                // That run knows its own places alone.
+                if live.since(&cache).is_some() {
+                    return Err(format!("the stage of another run can write to `{}`", cache.display()));
                 }
                 who.cache(cache, cache_maker, staged.as_mut(), links)
             })
@@ -258,11 +269,20 @@ impl ViewInput<'_> {
         // A limit of its size is enforced only in memory.
         let tmp = request.limits.tmpfs_size.is_none() && matches!(who, StageUser::Caller);
         let tmp = tmp.then(|| cache::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
+        let tmp = tmp.filter(|dir| {
+            let base = dir.parent().unwrap_or(dir);
+            let is_hidden = !live.is_new(base);
+            if !is_hidden {
+                let base = base.display();
+                notes.push(format!(
+                    "the stage's /tmp is in memory: the stage of another run can write to `{base}`"
+                ));
+            }
+            is_hidden
+        });
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
-        // If another user's home is HOME, root's state is beside its key.
-        let state = key_place(place);
-        own.extend(state.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
+        own.extend(key_place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
         own.push(cache_base.join("exeat"));
         let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         own.extend(config.map(|config| config.join("exeat")));
@@ -279,7 +299,7 @@ impl ViewInput<'_> {
             .into_iter()
             .chain(place.map(RecordDir::key_path))
             .map(|path| cwd.join(path))
-            .chain(quarantine::directories(state.as_ref().map(RecordDir::state_dir), near))
+            .chain(quarantine::directories(state, near))
             .collect();
         let home_of_stage = stage_home(request, home);
         let (named, asked) = named_trees(environment);
@@ -287,11 +307,6 @@ impl ViewInput<'_> {
         // A user for one run has no home.
         let owner = other.filter(|_| matches!(who, StageUser::Owner(..)));
         let home_words = variable("HOME").map(Path::new).filter(|home| home.is_absolute());
-        let state = state.as_ref().map(RecordDir::state_dir);
-        let mut live = Live::default();
-        if let Some(state) = state {
-            live.read(state);
-        }
         let mut facts = view::Facts {
             cwd,
             cwd_link: variable("PWD").and_then(|pwd| untrusted_link(Path::new(pwd), cwd, links, &live)),

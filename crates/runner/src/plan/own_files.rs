@@ -5,11 +5,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
+
 use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::names::{future_path, true_name};
 use exeat_files::walk::WalkError;
 use exeat_record::place::RecordDir;
 
+use crate::dirs;
 use crate::error::Error;
 use crate::request::AuditTo;
 use crate::signing::Signing;
@@ -54,12 +57,22 @@ pub(super) fn check_record(
     }
 }
 
-/// Refuses a run whose stage could exchange the sockets of another run. `base` is the directory in which each run makes one for its own.
+/// Refuses a run whose stage could exchange the sockets of another run. `base` is the directory in which this one makes its own; runs with
+/// another environment have another one.
 pub(super) fn check_sockets(base: &Path, writable: &[PathBuf]) -> Result<(), Error> {
     check_outside(&base.join("exeat"), writable).map_err(|error| match error {
         Error::RecordInside { tree, .. } => Error::SocketsInside { dir: base.to_path_buf(), tree },
         other => other,
-    })
+    })?;
+    let of_session = format!("/run/user/{}", geteuid());
+    for other in [Path::new("/dev/shm"), Path::new(&of_session), Path::new("/tmp")] {
+        if let Some(tree) = writable.iter().find(|tree| other.starts_with(tree))
+            && (other != Path::new("/tmp") || dirs::shared() == other)
+        {
+            return Err(Error::SocketsInside { dir: other.to_path_buf(), tree: tree.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a run whose stage could write the key that signs its record, or a file beside the user's own key.
