@@ -22,6 +22,7 @@ mod git_again;
 mod git_beside;
 mod git_crowd;
 mod git_environment;
+mod git_files;
 mod git_further;
 mod git_hooks;
 mod git_index;
@@ -97,6 +98,7 @@ pub(crate) fn cases(list: &mut Cases) {
     git_environment::cases(list);
     git_beside::cases(list);
     git_again::cases(list);
+    git_files::cases(list);
     git_further::cases(list);
     git_hooks::cases(list);
     git_tracked::cases(list);

@@ -143,4 +143,6 @@ fn where_sockets_are(cx: &Cx) {
     run(&["--rw", base]).exits(2).says("the sockets of runs are made in").says("is writable");
     assert!(!cx.dir().join("started").exists());
     run(&["--ro", base]).exits(0);
+    // Runs with another environment make theirs there.
+    run(&["--rw", "/dev/shm"]).exits(2).says("the sockets of runs are made in").says("is writable");
 }

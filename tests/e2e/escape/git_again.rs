@@ -62,7 +62,7 @@ fn lengths(cx: &Cx) {
 }
 
 /// Where the cache of the stages is, `$c` on the host and `$d` here, and a repository in it that names a program.
-const CACHE: &str = r#"c=$(awk '$5=="/run/exeat/cache"{print $4}' /proc/self/mountinfo); d=/run/exeat/cache; [ -n "$c" ] || { c=$PWD/../cache; d=$c; mkdir -p $d; }
+pub(super) const CACHE: &str = r#"c=$(awk '$5=="/run/exeat/cache"{print $4}' /proc/self/mountinfo); d=/run/exeat/cache; [ -n "$c" ] || { c=$PWD/../cache; d=$c; mkdir -p $d; }
 c=$(realpath -m $c); rm -rf $d/e; git init -q $d/e; git -C $d/e commit -q --allow-empty -m 1; git -C $d/e config core.fsmonitor "touch $MARK;false""#;
 
 fn of_process(cx: &Cx) {

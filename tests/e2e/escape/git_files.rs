@@ -1,0 +1,211 @@
+//! Files of a repository that name others, names beside a file to which git writes, and repositories that a later stage moves.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::time::Duration;
+
+use e2e::bench::ORDINARY;
+use e2e::case::{Cases, Cx};
+
+use super::git_again::CACHE;
+use super::git_further::{attack, two_stages};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b14_an_index_of_packs_names_its_own", packs);
+    list.users("escape::b14_a_list_of_tables_names_its_own", tables);
+    list.users("escape::b14_git_mergetool_writes_through_no_name_beside", beside_conflict);
+    list.users("escape::b14_a_repository_that_another_stage_moves_is_judged", moved_by_other);
+    list.users("escape::b14_what_a_later_stage_moves_is_judged_at_its_new_place", moved_later);
+    list.users("escape::b14_a_state_of_histedit_is_no_program", histedit);
+    list.users("escape::b14_no_list_of_rights_waits_for_a_submodule", waiting_rights);
+    list.root("escape::b14_an_index_of_another_owner_stays", other_owner);
+    list.on_a_host_of_root(|list| list.once("escape::b14_an_index_of_root_s_stays", root_s_index));
+}
+
+/// Rewrites an index of packs so that it names one more: `names INDEX NAME`.
+const ADD_PACK: &str = r#"add_pack() { chmod u+w "$1"; python3 -c '
+import sys, struct, hashlib
+path, name = sys.argv[1], sys.argv[2].encode()
+old = open(path, "rb").read()
+rows = [(old[12 + 12 * i:16 + 12 * i], struct.unpack(">Q", old[16 + 12 * i:24 + 12 * i])[0]) for i in range(old[6] + 1)]
+parts = {rows[i][0]: old[rows[i][1]:rows[i + 1][1]] for i in range(old[6])}
+names = [name] + [it for it in parts[b"PNAM"].split(b"\0") if it]
+parts[b"PNAM"] = b"".join(it + b"\0" for it in names)
+parts[b"PNAM"] += bytes(-len(parts[b"PNAM"]) % 4)
+places = struct.unpack(">%dI" % (len(parts[b"OOFF"]) // 4), parts[b"OOFF"])
+parts[b"OOFF"] = struct.pack(">%dI" % len(places), *[it + 1 - i % 2 for i, it in enumerate(places)])
+order = [it for it, _ in rows[:-1] if it in (b"PNAM", b"OIDF", b"OIDL", b"OOFF", b"LOFF")]
+at, table, body = 12 + 12 * (len(order) + 1), b"", b""
+for it in order:
+    table, body, at = table + it + struct.pack(">Q", at), body + parts[it], at + len(parts[it])
+new = old[:6] + bytes([len(order), old[7]]) + struct.pack(">I", len(names)) + table + bytes(4) + struct.pack(">Q", at) + body
+open(path, "wb").write(new + hashlib.sha1(new).digest())' "$@"; }
+"#;
+
+/// Another repository, with its files in a list in the tree: a stage can have read their names at another time.
+const OTHER: &str =
+    "git init -q ../other; git -C ../other commit -q --allow-empty -m 1; git -C ../other repack -adq
+    (cd ../other/.git/objects/pack; ls *.idx) > names";
+
+/// `git maintenance` deletes the packs that the index of packs names, and from which it needs no object.
+fn packs(cx: &Cx) {
+    let stage = format!(
+        "{ADD_PACK} git repack -q -d; echo b > b; git add b; git commit -qm 2; git repack -q -d; git multi-pack-index write
+        add_pack .git/objects/pack/multi-pack-index ../../../../other/.git/objects/pack/$(cat names)"
+    );
+    let host =
+        r#"git maintenance run --task=incremental-repack; git -C ../other log > /dev/null || touch "$MARK""#;
+    attack(cx, OTHER, &stage, host);
+    // git reads the packs of a submodule and of a repository further down by the same names.
+    let stage = format!(
+        "{ADD_PACK} mkdir -p d/e/f; git init -q d/e/f/g; cd d/e/f/g; for i in 1 2; do git commit -q --allow-empty -m $i; git repack -q -d; done
+        git multi-pack-index write; add_pack .git/objects/pack/multi-pack-index ../../../../../../../../other/.git/objects/pack/$(cat ../../../../names)"
+    );
+    attack(cx, OTHER, &stage, &format!("cd d/e/f/g; {host}").replace("../other", "../../../../../other"));
+    // One that git writes stays.
+    let done = cx
+        .sh(&[], "git init -q; git config user.name a; git config user.email a; git commit -q --allow-empty -m 1; git repack -qd; git multi-pack-index write")
+        .run();
+    assert!(!done.exits(0).stderr().contains("moved"), "{done:?}");
+}
+
+/// `git commit` makes one table of several, and deletes these.
+fn tables(cx: &Cx) {
+    let has_tables = cx.outside(["git", "init", "-q", "--ref-format=reftable", "asked"]).cwd(cx.dir()).run();
+    if has_tables.code != Some(0) {
+        cx.cannot("git has tables of references since 2.45");
+    }
+    let before = "git init -q --ref-format=reftable ../other; git -C ../other commit -q --allow-empty -m 1; git -C ../other branch precious
+        git -C ../other pack-refs; ls ../other/.git/reftable | grep ref > names; mv .git/config ../config; rm -r .git; git init -q -b main --ref-format=reftable
+        git commit -q --allow-empty -m 1; git worktree add -q w";
+    let host = r#"git commit -q --allow-empty -m host; git pack-refs; git -C ../other rev-parse precious > /dev/null || touch "$MARK""#;
+    for (list, up) in [(".git/reftable", "../../.."), ("n/.git/reftable", "../../../..")] {
+        let stage = format!(
+            "git init -q --ref-format=reftable n; for d in . n; do for i in 1 2 3; do git -C $d commit -q --allow-empty -m $i; done; git -C $d pack-refs; done
+            T={list}/tables.list; {{ sed s,^,{up}/other/.git/reftable/, names; cat $T; }} > x; cat x > $T"
+        );
+        let dir = list.trim_end_matches(".git/reftable");
+        let host = if dir.is_empty() {
+            host.to_owned()
+        } else {
+            format!("cd {dir}; {}", host.replace("../other", "../../other"))
+        };
+        attack(cx, before, &stage, &host);
+    }
+}
+
+/// `git mergetool` moves what it was to `NAME.orig`, and makes copies beside the file.
+fn beside_conflict(cx: &Cx) {
+    let conflict = "git checkout -qb o; echo evil > a; git commit -qam o; git checkout -q main; echo mine > a; git commit -qam m; git merge -q o; ";
+    let host = |tool: &str| {
+        format!(
+            "git -c merge.tool=t -c mergetool.t.cmd='{tool}' -c mergetool.t.trustExitCode=true mergetool --no-prompt </dev/null"
+        )
+    };
+    // A directory of the user's gets a file with the stage's content, and a file of the user's is copied into the tree.
+    let came = r#"[ -z "$(ls ../dir)" ] || touch "$MARK""#;
+    // The number in the names of the copies is a pid that comes soon.
+    let copies = "python3 -c 'import os; first = int(open(\"pid\").read()); [os.symlink(\"../dir\", \"a_BACKUP_%d\" % (first + it)) for it in range(3000)]'";
+    for link in ["ln -s ../dir a.orig", copies] {
+        let before = "mkdir ../dir; echo $$ > pid";
+        attack(cx, before, &format!("{conflict} {link}"), &format!("{}; {came}", host("true")));
+    }
+    let secret = "echo secret > ../secret";
+    let stage = format!("{conflict} rm a; ln -s ../secret a");
+    attack(
+        cx,
+        secret,
+        &stage,
+        &format!(r#"{}; [ -L a ] || ! grep -q secret a || touch "$MARK""#, host("true")),
+    );
+    // A conflict between links is no such file.
+    let stage = "ln -s x l; git add l; git commit -qm l; git checkout -qb p; ln -sfn y l; git commit -qam p; git checkout -q -; ln -sfn ../../z l; git commit -qam q; git merge -q p";
+    let script = format!("git init -q; git config user.name a; git config user.email a; {stage}; [ -L l ]");
+    let done = cx.sh(&[], &script).run();
+    assert!(!done.exits(0).stderr().contains("moved"), "{done:?}");
+}
+
+/// One stage works in a directory of the other's tree, and makes a repository there. The other one moves it where the first one's end does not
+/// look.
+fn moved_by_other(cx: &Cx) {
+    for to in ["sub/y", "y"] {
+        let mark = cx.dir().with_file_name("mark");
+        let _ = fs::remove_dir_all(cx.dir().join("sub"));
+        cx.outside(["mkdir", "-p", "sub"]).run().exits(0);
+        let stage = format!(
+            "git init -q x; git -C x config core.fsmonitor 'touch {}; false'; echo made; until [ -e stop ]; do sleep .1; done",
+            mark.display()
+        );
+        let mut first = cx.exeat(["run", "--", "sh", "-c", &stage]).cwd(&cx.dir().join("sub")).start();
+        first.until_prints("made");
+        std::thread::sleep(Duration::from_secs(3));
+        cx.sh(&[], &format!("mv sub/x {to}")).run().exits(0).says("was moved");
+        cx.outside(["touch", "sub/stop"]).run().exits(0);
+        first.wait().exits(0);
+        cx.outside(["git", "-C", to, "status"]).cwd(cx.dir()).run();
+        assert!(!mark.exists(), "{to}");
+    }
+}
+
+/// Without CAP_LEASE the kernel answers nothing about another user's file.
+fn other_owner(cx: &Cx) {
+    let make = "git init -q; git config user.name a; git config user.email a; git commit -q --allow-empty -m 1; git worktree add -q wt; echo a > a; git add a";
+    cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+    let owned = format!("{ORDINARY}:{ORDINARY}");
+    cx.outside(["chown", "-R", &owned, "."]).cwd(cx.dir()).run().exits(0);
+    let run = cx.sh(&[], "true").under(["setpriv", "--bounding-set", "-lease", "--inh-caps", "-lease", "--"]);
+    let done = run.run();
+    assert!(!done.exits(0).stderr().contains("move"), "{done:?}");
+}
+
+/// After `sudo git add`, a file in a repository is root's, in a directory of the caller's.
+fn root_s_index(cx: &Cx) {
+    let make = "git init -q; git config user.name a; git config user.email a; git commit -q --allow-empty -m 1; echo a > a; git add a";
+    cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+    chown(cx.dir().join(".git/index"), Some(0), Some(0)).expect("chown");
+    let done = cx.sh(&[], "true").run();
+    assert!(!done.exits(0).stderr().contains("move"), "{done:?}");
+}
+
+/// The first run leaves something where no end looks for it, or that is right where it is. The second one renames a directory above.
+fn moved_later(cx: &Cx) {
+    let make =
+        "mkdir -p a/b/c/d; git init -q; git init -q a/b/c/d/r; git -C a/b/c/d/r commit -q --allow-empty -m 1";
+    // A `.git` file that leads to a repository in the cache.
+    let hide = format!(
+        r#"{CACHE}; mkdir -p a/b/c/d/r/.git/info/x; echo "gitdir: $c/e/.git" > a/b/c/d/r/.git/info/x/.git; sleep 4"#
+    );
+    two_stages(cx, make, [&hide, "mv a/b/c/d/r/.git/info/x a/b/c/d/y"], "cd a/b/c/d/y; git status");
+    let hide = r#"d=a/b/c/d/r/.git/info/z/.hg; mkdir -p $d/store; printf '[hooks]\npre-status = touch %s\n' "$MARK" > $d/hgrc
+        printf 'revlogv1\nstore\n' > $d/requires; sleep 4"#;
+    two_stages(cx, make, [hide, "mv a/b/c/d/r/.git/info/z a/b/c/d/z"], "cd a/b/c/d/z; hg status");
+    // The tree of a submodule: the same words lead out of the tree of the run from another place.
+    let hide = r#"cd a/b/c/d; mkdir -p r/.git/modules r/s; git init -q t; echo evil > t/out; git -C t add out; git -C t commit -qm 1; mv t/.git r/.git/modules/s
+        git config -f r/.git/modules/s/config core.worktree ../../../../..; echo "gitdir: d/r/.git/modules/s" > ../.git; echo "gitdir: ../.git/modules/s" > r/s/.git; sleep 4"#;
+    let host = r#"cd r/s; git reset -q --hard; [ ! -e ../../../out ] || { rm ../../../out; touch "$MARK"; }"#;
+    two_stages(cx, make, [hide, "mv a/b/c/d/r r"], host);
+}
+
+/// Mercurial reads a state in the old form as a program in Python.
+fn histedit(cx: &Cx) {
+    let stage = r#"python3 -c '
+import os, pickle
+class Program:
+    def __reduce__(self): return (os.system, ("touch " + os.environ["MARK"],))
+open(".hg/histedit-state", "wb").write(pickle.dumps(Program(), 0))'"#;
+    attack(cx, "hg init", stage, "hg --config extensions.histedit= summary");
+}
+
+/// With a default list, git on the host would make files there that everybody may write, whatever the umask is.
+fn waiting_rights(cx: &Cx) {
+    cx.outside(["git", "init", "-q"]).cwd(cx.dir()).run().exits(0);
+    let stage = r#"python3 -c '
+import os, struct
+entry = lambda tag, rights: struct.pack("<HHI", tag, rights, 0xffffffff)
+for name in ".git/modules", ".git/worktrees":
+    os.mkdir(name)
+    os.setxattr(name, "system.posix_acl_default", struct.pack("<I", 2) + entry(1, 7) + entry(4, 7) + entry(32, 7))'"#;
+    cx.sh(&[], stage).run().exits(0);
+    let list = "import os; print([it for name in os.listdir('.git') for it in os.listxattr('.git/' + name)])";
+    cx.outside(["python3", "-c", list]).cwd(cx.dir()).run().exits(0).prints("[]\n");
+}
