@@ -17,13 +17,14 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
 
-use super::descriptors::{FileId, entries, id_of, kind, let_in, open_above, open_beneath, open_file};
+use super::descriptors::{entries, id_of, kind, let_in, open_above, open_beneath, open_file};
 use super::file_lists::{FILE_LISTS, PARTS, is_part, is_right_list};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::{GitDir, gitdir_of};
+use super::path_room::PathRoom;
 use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::git_config::{Setting, settings};
-use crate::index::{Conflicts, IndexRoom, check_entries, conflicts};
+use crate::index::{Conflicts, check_entries, conflicts};
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
@@ -33,30 +34,9 @@ const COPIES: [&str; 4] = ["_BACKUP_", "_LOCAL_", "_REMOTE_", "_BASE_"];
 const SHARED_INDEX: &str = "sharedindex.";
 /// Bytes of a configuration, and of a list of conflicts, that are read.
 const CONFIG: u64 = 1 << 20;
-/// Names that are read and looked up in directories of files with conflicts: about a second.
-const NAMES: usize = 1 << 21;
 /// Why a file that stays is told.
 const UNREAD: &str =
     "it cannot be read, so links to files with conflicts may stay: git mergetool writes through them";
-/// What the end of one run reads of files that name paths.
-#[derive(Debug)]
-pub(super) struct PathRoom {
-    indexes: IndexRoom,
-    /// The indexes that were read, each for its working trees, and whether they are right. One may have several names.
-    read: HashMap<(FileId, Option<Vec<PathBuf>>), bool>,
-    /// What may be read of indexes that stay: they take nothing from the others.
-    old_indexes: IndexRoom,
-    /// Names that may be read, and looked up, in directories of files with conflicts.
-    names: usize,
-}
-
-impl Default for PathRoom {
-    fn default() -> Self {
-        let [indexes, old_indexes] = [IndexRoom::FULL; 2];
-        Self { indexes, read: HashMap::new(), old_indexes, names: NAMES }
-    }
-}
-
 /// A search of the files that name paths.
 struct PathSearch<'a> {
     room: &'a mut PathRoom,

@@ -1,0 +1,29 @@
+//! What the end of one run reads of files that name paths. A stage chooses how many these are.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use super::descriptors::FileId;
+use crate::index::IndexRoom;
+
+/// Names that are read and looked up in directories of files with conflicts: about a second.
+const NAMES: usize = 1 << 21;
+
+/// What the end of one run reads of files that name paths.
+#[derive(Debug)]
+pub(super) struct PathRoom {
+    pub(super) indexes: IndexRoom,
+    /// The indexes that were read, each for its working trees, and whether they are right. One may have several names.
+    pub(super) read: HashMap<(FileId, Option<Vec<PathBuf>>), bool>,
+    /// What may be read of indexes that stay: they take nothing from the others.
+    pub(super) old_indexes: IndexRoom,
+    /// Names that may be read, and looked up, in directories of files with conflicts.
+    pub(super) names: usize,
+}
+
+impl Default for PathRoom {
+    fn default() -> Self {
+        let [indexes, old_indexes] = [IndexRoom::FULL; 2];
+        Self { indexes, read: HashMap::new(), old_indexes, names: NAMES }
+    }
+}
