@@ -171,6 +171,7 @@ impl<'a> Discovery<'a> {
         {
             return Ok(Discovered { rules: rules(preset, &targets)?, notes, doubt: None });
         }
+        let began = Instant::now();
         let mut notes = Vec::new();
         let mut found = Hosts::default();
         let mut last = None;
@@ -216,7 +217,8 @@ impl<'a> Discovery<'a> {
                 let why = found.stop_reason(&seen.summary).unwrap_or(seen.said);
                 let why = if why.is_empty() { why } else { format!(": {why}") };
                 doubt = Some(format!(
-                    "preset `{name}`: hosts may be missing (--allow HOST adds one): the client could not fetch the package that exeat asks it for{why}"
+                    "preset `{name}`: hosts may be missing (--allow HOST adds one): the client could not fetch the package that exeat asks it for, and tried it for {:.1} s{why}",
+                    began.elapsed().as_secs_f64()
                 ));
             }
             _ => {}

@@ -274,6 +274,12 @@ impl Stage {
         self
     }
 
+    /// Sets a key of a policy file, as `--set` does: `effects.on_excess=narrow`. It replaces that of every file.
+    pub fn set(&mut self, pair: impl Into<String>) -> &mut Self {
+        self.asked.set.push(pair.into());
+        self
+    }
+
     /// Adds a preset, as `--preset` does. A preset of a package manager asks it for its hosts at each start.
     pub fn preset(&mut self, name: impl Into<String>) -> &mut Self {
         self.asked.preset.push(name.into());

@@ -3,16 +3,16 @@
 use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
-    list.matrix("escape::b07_i386_and_x32", attack);
+    // Only x86-64 has two foreign entries.
+    if cfg!(target_arch = "x86_64") {
+        list.matrix("escape::b07_i386_and_x32", attack);
+    }
 }
 
 /// Without the filter i386's entry answers, unless the kernel was built without it; few kernels have x32's. If the
 /// control gives ENOSYS, nothing is shown of that entry here: `b07_other_tables_are_refused_by_every_program`
 /// interprets the programs themselves.
 fn attack(cx: &Cx) {
-    if cfg!(not(target_arch = "x86_64")) {
-        cx.cannot("only x86-64 has two foreign entries");
-    }
     let mut shown = 0;
     for entry in ["i386", "x32"] {
         let control = super::outside(cx, entry).stdout();

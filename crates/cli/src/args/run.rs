@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "VIEW", help_heading = "Files", hide_possible_values = true)]
     pub(crate) fs: Option<FsView>,
 
-    /// Pass a variable of yours to the stage, or several (SLURM_*), or set one
+    /// Pass a variable, several (SLURM_*), or set one (ps shows its value)
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Environment", value_parser = parse_variable)]
     pub(crate) env: Vec<Variable>,
 

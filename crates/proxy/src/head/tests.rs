@@ -3,10 +3,10 @@ use proptest::prelude::*;
 use super::*;
 
 const CURL: &str = "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\nUser-Agent: curl/8.5.0\r\nProxy-Connection: Keep-Alive\r\n\r\n";
-const GO: &str = "CONNECT proxy.golang.org:443 HTTP/1.1\r\nHost: proxy.golang.org:443\r\nUser-Agent: Go-http-client/1.1\r\n\r\n";
+const GO: &str = "CONNECT proxy.go.example:443 HTTP/1.1\r\nHost: proxy.go.example:443\r\nUser-Agent: Go-http-client/1.1\r\n\r\n";
 const PYTHON_OLD: &str = "CONNECT packages.example.org:443 HTTP/1.0\r\n\r\n";
 const NODE: &str = "CONNECT registry.example.org:443 HTTP/1.1\r\nhost: registry.example.org\r\nconnection: close\r\nContent-Length: 0\r\n\r\n";
-const JAVA: &str = "CONNECT repo.maven.apache.org:443 HTTP/1.1\r\nUser-Agent: Java/21\r\nHost: repo.maven.apache.org\r\nAccept: */*\r\nProxy-Connection: keep-alive\r\n\r\n";
+const JAVA: &str = "CONNECT repo.java.example:443 HTTP/1.1\r\nUser-Agent: Java/21\r\nHost: repo.java.example\r\nAccept: */*\r\nProxy-Connection: keep-alive\r\n\r\n";
 
 fn parse(bytes: &[u8]) -> Parsed<'_> {
     Parser::default().advance(bytes)
@@ -30,10 +30,10 @@ fn target(head: &str) -> Result<String, Fault> {
 #[test]
 fn parses_real_clients() {
     assert_eq!(target(CURL), Ok("api.example.com:443".into()));
-    assert_eq!(target(GO), Ok("proxy.golang.org:443".into()));
+    assert_eq!(target(GO), Ok("proxy.go.example:443".into()));
     assert_eq!(target(PYTHON_OLD), Ok("packages.example.org:443".into()));
     assert_eq!(target(NODE), Ok("registry.example.org:443".into()));
-    assert_eq!(target(JAVA), Ok("repo.maven.apache.org:443".into()));
+    assert_eq!(target(JAVA), Ok("repo.java.example:443".into()));
 }
 
 /// Every prefix is incomplete, and the whole head gives one answer, in any pieces and with any bytes after it.
