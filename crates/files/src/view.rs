@@ -240,7 +240,8 @@ fn hidden(
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     // It is made before the stage starts.
-    let caches = facts.cache.and_then(Path::parent).map(future_path).filter(|caches| missing(caches));
+    let caches = facts.cache.and_then(Path::parent).filter(|_| facts.other.is_none());
+    let caches = caches.map(future_path).filter(|caches| missing(caches));
     let mut found: HiddenPaths = caches.into_iter().map(|path| (path, (Why::Own, Vec::new()))).collect();
     let there = credentials.chain(own).filter(|(_, path)| !missing(path));
     for (why, path) in there {

@@ -271,7 +271,8 @@ impl ViewInput<'_> {
         let tmp = tmp.then(|| cache::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
         let tmp = tmp.filter(|dir| {
             let base = dir.parent().unwrap_or(dir);
-            let is_hidden = !live.is_new(base);
+            // A run hides what its own TMPDIR names, and what it knows to be exeat's.
+            let is_hidden = live.since(base).is_none();
             if !is_hidden {
                 let base = base.display();
                 notes.push(format!(

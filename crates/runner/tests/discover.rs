@@ -455,7 +455,7 @@ fn a_users_rule_opens_an_address_that_a_preset_does_not() {
     };
     let found = place().ask("npm").unwrap();
     assert_eq!(texts(&found), [""; 0]);
-    assert!(found.doubt.as_ref().unwrap().contains("exeat asks it for: 127.0.0.1:9"), "{:?}", found.doubt);
+    assert!(found.doubt.as_ref().unwrap().contains("s: 127.0.0.1:9"), "{:?}", found.doubt);
 }
 
 /// An index can add names on the user's ports and on 443, but not on others, such as a mail server's.
@@ -553,7 +553,7 @@ fn finds_hosts_that_a_found_host_names() {
         "{:?}",
         found.notes
     );
-    assert!(found.doubt.as_ref().unwrap().contains("exeat asks it for: 10.9.8.7:443"), "{:?}", found.doubt);
+    assert!(found.doubt.as_ref().unwrap().contains("s: 10.9.8.7:443"), "{:?}", found.doubt);
     // Every round has a record, and allowed only hosts that were found before it.
     let records = place.records();
     assert_eq!(records.len(), 3);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
+use nix::sys::signal::Signal;
 
 use super::git_again::CACHE;
 use super::git_further::{attack, two_stages};
@@ -16,6 +17,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_git_mergetool_writes_through_no_name_beside", beside_conflict);
     list.users("escape::b14_a_repository_that_another_stage_moves_is_judged", moved_by_other);
     list.users("escape::b14_what_a_later_stage_moves_is_judged_at_its_new_place", moved_later);
+    list.once("escape::b14_an_index_with_a_second_name_is_moved", second_name);
+    list.users("escape::b14_a_file_beside_a_repository_changes_nothing_in_it", keep_beside);
     list.users("escape::b14_a_state_of_histedit_is_no_program", histedit);
     list.users("escape::b14_no_list_of_rights_waits_for_a_submodule", waiting_rights);
     list.root("escape::b14_an_index_of_another_owner_stays", other_owner);
@@ -184,6 +187,52 @@ fn moved_later(cx: &Cx) {
         git config -f r/.git/modules/s/config core.worktree ../../../../..; echo "gitdir: d/r/.git/modules/s" > ../.git; echo "gitdir: ../.git/modules/s" > r/s/.git; sleep 4"#;
     let host = r#"cd r/s; git reset -q --hard; [ ! -e ../../../out ] || { rm ../../../out; touch "$MARK"; }"#;
     two_stages(cx, make, [hide, "mv a/b/c/d/r r"], host);
+    // Among the objects, and in the store of a tool.
+    for place in ["objects/ab", "lfs/objects/ab", "logs/refs/x"] {
+        let hide = format!(
+            r#"{CACHE}; mkdir -p a/b/c/d/r/.git/{place}; echo "gitdir: $c/e/.git" > a/b/c/d/r/.git/{place}/.git; sleep 4"#
+        );
+        two_stages(
+            cx,
+            make,
+            [&hide, &format!("mv a/b/c/d/r/.git/{place} a/b/c/d/y")],
+            "cd a/b/c/d/y; git status",
+        );
+    }
+    // A link comes on the way to the tree of a submodule.
+    let make = "mkdir -p a/b/c/d; git init -q lib; echo evil > lib/out; git -C lib add out; git -C lib commit -qm 1; mkdir -p ../elsewhere";
+    let hide = "cd a/b/c/d; git init -q r; git -C r -c protocol.file.allow=always submodule add -q ../../../../../lib s; rm r/s/out; sleep 4";
+    let hide = hide.replace("../../../../../lib", "$(realpath ../../../../lib)");
+    let swap = "cd a/b/c/d/r; mv s s2; ln -s $(realpath ../../../../../../elsewhere) s";
+    let host = r#"cd a/b/c/d/r/s2; git reset -q --hard; [ ! -e ../../../../../../../elsewhere/out ] || { rm ../../../../../../../elsewhere/out; touch "$MARK"; }"#;
+    two_stages(cx, make, [&hide, swap], host);
+}
+
+/// A later stage writes by a second name to what was right when it was judged.
+fn second_name(cx: &Cx) {
+    let make = "mkdir x; git init -q k; cd k; echo a > a; git add a; git commit -qm 1; cd ..; mv k/.git k/g; rm k/g/HEAD; sleep 3";
+    cx.outside(["git", "config", "--global", "user.name", "a"]).run().exits(0);
+    cx.outside(["git", "config", "--global", "user.email", "a@example.test"]).run().exits(0);
+    cx.sh(&[], make).run().exits(0);
+    let name = "ln k/g/index x/index; sleep 4";
+    cx.sh(&[], name).run().exits(0);
+    let done = cx.sh(&[], "mv k/g k/.git; echo 'ref: refs/heads/master' > k/.git/HEAD").run();
+    done.exits(0).says("k/.git/index` was moved");
+}
+
+/// A repository of the caller's further down, with a program of the caller's, beside which a stage makes files.
+fn keep_beside(cx: &Cx) {
+    let make = "mkdir -p a/b/c/d; git init -q a/b/c/d/r; git -C a/b/c/d/r config alias.x '!true'; echo x > a/b/c/d/r/.git/hooks/pre-commit; sleep 3";
+    cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+    let mut first = cx.sh(&[], "touch a/1 a/b/1; mkdir a/b/c/d/new; echo ready; read line").start();
+    first.until_prints("ready");
+    let second = cx.sh(&[], "touch a/2").run();
+    assert!(!second.exits(0).stderr().contains("moved"), "{second:?}");
+    first.signal(Signal::SIGKILL);
+    first.wait();
+    cx.outside(["touch", "a/3"]).cwd(cx.dir()).run().exits(0);
+    let next = cx.sh(&[], "true").run();
+    assert!(!next.exits(0).stderr().contains("moved"), "{next:?}");
 }
 
 /// Mercurial reads a state in the old form as a program in Python.

@@ -65,19 +65,7 @@ impl Watch {
             let below = self.visit_all(path, |_, _, _, stat| Ok(is_old(stat)?));
             below.is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
         };
-        path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed)
-            || self.has_new_place(git)
-            || is_below_changed()
-    }
-
-    /// Returns whether something may have come to its place during the run with a directory above it: what it names is another file there, and
-    /// git finds it there for the first time.
-    pub(super) fn has_new_place(&self, path: &Path) -> bool {
-        path.ancestors().skip(1).take_while(|above| *above != Path::new("")).any(|above| {
-            let dir = open_above(&self.tree, above);
-            let stat = dir.and_then(|dir| stat_in(dir.as_fd(), above.file_name().unwrap_or_default()));
-            self.is_moved_here(above, stat.ok().as_ref())
-        })
+        path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed) || is_below_changed()
     }
 
     /// Returns whether the file system does not note a change that is made by a memory map. A tmpfs does not (mm/shmem.c).

@@ -6,14 +6,18 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 
-/// Such files in the directory of a repository: the index of packs (gitformat-pack(5)), and the tables of references ("reftable" in the technical
-/// documentation of git).
-pub(super) const FILE_LISTS: [&str; 2] = ["objects/pack/multi-pack-index", "reftable/tables.list"];
+/// Such files in the directory of a repository: the index of packs (gitformat-pack(5)), the parts of the graph of commits
+/// (gitformat-commit-graph(5)), and the tables of references ("reftable" in the technical documentation of git).
+pub(super) const FILE_LISTS: [&str; 3] = [
+    "objects/pack/multi-pack-index",
+    "objects/info/commit-graphs/commit-graph-chain",
+    "reftable/tables.list",
+];
 /// The directory with the parts of an index of packs, and the end of their names.
 pub(super) const PARTS: &str = "objects/pack/multi-pack-index.d";
 const PART: &[u8] = b".midx";
-/// The end of the name of a list of tables.
-const TABLES: &[u8] = b".list";
+/// The ends of the names of lists that are texts: of tables, and of parts of a graph.
+const TEXTS: [&[u8]; 2] = [b".list", b"-chain"];
 /// Bytes of the names in one list.
 const LONGEST: u64 = 16 << 20;
 /// Bytes of the head of an index of packs, and of a row of its table: the name and the place of a chunk.
@@ -29,11 +33,11 @@ pub(super) fn is_part(name: &OsStr) -> bool {
 
 /// Returns whether such a file names only files in its own directory.
 pub(super) fn is_right_list(name: &OsStr, file: &File) -> bool {
-    let are_tables = name.as_encoded_bytes().ends_with(TABLES);
-    if are_tables { names_own_tables(file) } else { names_own_packs(file) }.unwrap_or(false)
+    let is_text = TEXTS.iter().any(|end| name.as_encoded_bytes().ends_with(end));
+    if is_text { names_own_files(file) } else { names_own_packs(file) }.unwrap_or(false)
 }
 
-fn names_own_tables(file: &File) -> Option<bool> {
+fn names_own_files(file: &File) -> Option<bool> {
     let mut text = Vec::new();
     file.take(LONGEST).read_to_end(&mut text).ok()?;
     Some((text.len() as u64) < LONGEST && !text.contains(&b'/'))

@@ -472,13 +472,6 @@ impl Live {
         self.trees.iter().filter(|it| path.starts_with(&it.tree)).map(|it| it.since).min()
     }
 
-    /// Returns whether a path in a tree of such a run is missing, or may have come since the run started.
-    #[must_use]
-    pub fn is_new(&self, path: &Path) -> bool {
-        let made = || fs::symlink_metadata(path).and_then(|meta| meta.created());
-        self.since(path).is_some_and(|since| !made().is_ok_and(|made| made < since))
-    }
-
     /// Returns whether the stage of such a run may have had a path lead to a directory outside of the run's tree.
     #[must_use]
     pub fn may_have_led(&self, path: &Path, to: &Path) -> bool {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Type;
@@ -128,7 +129,7 @@ impl Watch {
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
                 let pointers = self.missing.pointers.iter().zip(&self.pointers);
-                !self.may_have_changed(stat) && !self.has_new_place(at) && !self.is_new_pointer(at)
+                !self.may_have_changed(stat) && !self.is_new_pointer(at)
                     || pointers.into_iter().any(|(name, was)| Path::new(name) == at && was.is_file(stat))
             };
             let may_stay = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
@@ -164,8 +165,8 @@ impl Watch {
     /// anything that git would read otherwise.
     fn leads_to_judged(&self, at: &Path, judged: &BTreeSet<PathBuf>) -> bool {
         let read = || {
-            let text = self.read_pointer(at)?;
-            let to = path_in_git_file(&text)?;
+            let (text, is_alone) = self.read_alone(at)?;
+            let to = path_in_git_file(&text).filter(|_| is_alone)?;
             let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
             let is_plain = parts.all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
             let to = clean(&self.missing.tree.join(at).parent()?.join(to));
@@ -196,11 +197,17 @@ impl Watch {
     }
 
     fn read_pointer(&self, at: &Path) -> Option<Vec<u8>> {
+        self.read_alone(at).map(|(text, _)| text)
+    }
+
+    /// Reads a `.git` file, and says whether it has no second name, by which a later stage could write to it.
+    fn read_alone(&self, at: &Path) -> Option<(Vec<u8>, bool)> {
         let mut text = Vec::new();
         let above = open_beneath(&self.tree, at.parent()?).ok()?;
         let file = open_file(above.as_fd(), at.file_name()?).ok()?;
+        let is_alone = file.metadata().ok()?.nlink() == 1;
         file.take(PATH_MAX as u64).read_to_end(&mut text).ok()?;
-        Some(text)
+        Some((text, is_alone))
     }
 
     /// Lists the repositories whose configurations may name files of the tree, with the working tree of those to which a `.git` file leads.

@@ -8,6 +8,7 @@ use std::io::{self, Read as _};
 use std::iter;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
@@ -29,7 +30,7 @@ use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
 /// What `git mergetool` adds to the name of a file with a conflict, before a number, for its copies.
-const COPIES: [&str; 4] = ["_BACKUP_", "_LOCAL_", "_REMOTE_", "_BASE_"];
+const COPIES: [&str; 6] = ["_BACKUP_", "_LOCAL_", "_REMOTE_", "_BASE_", "_LOCAL_LCONFL_", "_REMOTE_RCONFL_"];
 /// The beginning of the names of indexes that others build upon (gitformat-index(5), "Split index").
 const SHARED_INDEX: &str = "sharedindex.";
 /// Bytes of a configuration, and of a list of conflicts, that are read.
@@ -71,6 +72,9 @@ impl Watch {
         }
         let mut found = self.settle_numbers(git);
         found.extend(self.settle_file_lists(most, git));
+        if search.has_new_links {
+            found.extend(self.settle_links_to_works(git));
+        }
         let (shared, is_whole) =
             let_in(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
         let (mut works, names) = (None, NAMING.map(OsString::from).into_iter().chain(shared));
@@ -175,7 +179,8 @@ impl Watch {
         let is_root = geteuid().is_root();
         let is_harmless = |path: &[u8], is_unmerged: bool| is_harmless(path, is_unmerged, is_root);
         let unmerged = check_entries(file, &mut search.room.indexes, is_file_of_tree, is_harmless);
-        let is_right = unmerged.as_ref().is_some_and(|paths| works.is_some() || paths.is_empty());
+        let is_alone = file.metadata().is_ok_and(|meta| meta.nlink() == 1);
+        let is_right = is_alone && unmerged.as_ref().is_some_and(|paths| works.is_some() || paths.is_empty());
         self.settle_links_to(&unmerged.unwrap_or_default(), works, search, found);
         search.room.read.insert(key, is_right);
         is_right
@@ -238,6 +243,16 @@ impl Watch {
                 found.extend(self.settle_in(dir.as_fd(), &at.join(&name), &name, is_no_link));
             }
         }
+    }
+
+    /// Moves links that came on the way to a working tree which a configuration names, however old that is: git writes to where they lead.
+    fn settle_links_to_works(&self, git: &GitDir) -> Vec<Leftover> {
+        let works = self.works_of(git).into_iter().flatten();
+        let is_behind_link = |work: &PathBuf| {
+            open_beneath(&self.tree, work).err() == Some(Errno::ELOOP)
+                && self.is_new_way(Path::new(GIT_LINK), work)
+        };
+        works.filter(is_behind_link).filter_map(|work| self.link_on_the_way(&work)).collect()
     }
 
     /// Lists the working trees that a repository may have, below the tree of the run. `None` if there is none, or one elsewhere.
@@ -403,6 +418,7 @@ mod tests {
             ("a.c", "a_BACKUP_12.c"),
             ("a.b.c", "a.b_REMOTE_4194304.c"),
             ("make", "make_LOCAL_1"),
+            ("a.c", "a_LOCAL_LCONFL_7.c"),
             (".x", "_BASE_1.x"),
             ("link", "link.orig"),
         ] {

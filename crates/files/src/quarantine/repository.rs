@@ -19,9 +19,10 @@ use nix::unistd::geteuid;
 
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random};
+use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random, stat_in};
 use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head};
 use super::store::{DIRECTORY, RUNS};
+use crate::protected::REPOSITORIES;
 
 mod settle;
 mod stores;
@@ -106,6 +107,8 @@ struct Link {
 #[derive(Default)]
 struct Listed {
     links: Vec<Link>,
+    /// Names of repositories of any system. git makes none among what is its own.
+    repositories: Vec<PathBuf>,
     /// In a directory of an unfinished operation, the sum of the hashes of all files.
     operation: Option<u64>,
 }
@@ -116,8 +119,9 @@ struct Search<'a> {
     keys: Keys,
     /// Directories of the caller's that the stage has closed are opened for it.
     opens: bool,
-    /// Whether the stage has ended: then objects are searched where there are directories among them.
-    is_end: bool,
+    /// Tells what may have changed since the stage started. Only at the end: then objects are searched where there are directories among
+    /// them.
+    is_new: Option<&'a dyn Fn(&FileStat) -> bool>,
     budget: Budget,
 }
 
@@ -186,6 +190,9 @@ impl Search<'_> {
             }
             self.budget.names -= 1;
             let (name, known) = entry;
+            if at != repository && is_repository_name(&name) {
+                listed.repositories.push(name.clone().into());
+            }
             let is = |kind: Type, bits: SFlag| match known {
                 Some(known) => known == kind,
                 // Not every file system says it here.
@@ -199,12 +206,14 @@ impl Search<'_> {
                     listed.links.push(Link { name, mark, is_old_head });
                 }
             } else if is(Type::Directory, SFlag::S_IFDIR) {
-                let has_directories = || {
-                    fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
-                        .is_ok_and(|it| it.st_nlink > 2)
-                };
-                let is_of_objects = self.is_end && is_fan_out(&name);
-                if is_searched(repository, at, &name) || is_of_objects && has_directories() {
+                let is_passed_over = !is_searched(repository, at, &name);
+                let of_objects = self.is_new.filter(|_| is_passed_over && is_fan_out(&name));
+                let stat = of_objects.and_then(|_| stat_in(dir.as_fd(), &name).ok());
+                if of_objects.zip(stat.as_ref()).is_some_and(|(is_new, stat)| is_new(stat)) {
+                    let inner = REPOSITORIES.iter().map(|inner| Path::new(&name).join(inner));
+                    listed.repositories.extend(inner.filter(|inner| stat_in(dir.as_fd(), inner).is_ok()));
+                }
+                if !is_passed_over || stat.is_some_and(|stat| stat.st_nlink > 2) {
                     let path = at.join(&name);
                     let Some(bytes) = self.budget.bytes.checked_sub(path.as_os_str().len()) else {
                         return false;
@@ -242,6 +251,11 @@ impl Search<'_> {
             names => names,
         }
     }
+}
+
+/// Returns whether a name is that of a repository of any system.
+fn is_repository_name(name: &OsStr) -> bool {
+    REPOSITORIES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// Whether a directory in a directory of a repository is searched.
@@ -288,7 +302,7 @@ impl Contents {
 
     fn within(budget: Budget, tree: &File, repository: &Path, keys: Keys) -> Self {
         let mut found = Self::default();
-        let search = Search { tree, keys, opens: true, is_end: false, budget };
+        let search = Search { tree, keys, opens: true, is_new: None, budget };
         let unread = search.each(repository, |at, _, listed| {
             found.directories.push(at.to_path_buf());
             found.links.extend(listed.links.iter().map(|link| link.mark));

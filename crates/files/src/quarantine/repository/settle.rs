@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::sys::stat::SFlag;
+use nix::sys::stat::{FileStat, SFlag};
 
 use super::{BUDGET, Budget, Contents, Keys, Link, Listed, Search};
 use crate::names::open_plain;
@@ -20,7 +20,7 @@ pub fn beyond_search(missing: &Missing) -> Vec<String> {
     let Ok(tree) = open_plain(&missing.tree) else { return Vec::new() };
     let (tree, keys) = (File::from(tree), Keys::draw());
     let is_beyond = |name: &&String| {
-        let search = Search { tree: &tree, keys, opens: false, is_end: false, budget: BUDGET };
+        let search = Search { tree: &tree, keys, opens: false, is_new: None, budget: BUDGET };
         !search.each(Path::new(name), |_, _, _| ()).is_empty()
     };
     let beyond = missing.repositories.iter().filter(is_beyond);
@@ -98,9 +98,14 @@ impl Watch {
         told: &mut Leftovers,
         is_over: &dyn Fn() -> bool,
     ) -> bool {
-        let search = Search { tree: &self.tree, keys: self.keys, opens: true, is_end: true, budget };
+        let is_new = |stat: &FileStat| self.may_have_changed(stat);
+        let search = Search { tree: &self.tree, keys: self.keys, opens: true, is_new: Some(&is_new), budget };
         let mut inside = Vec::new();
-        let unread = search.each(repository, |at, dir, Listed { links, operation }| {
+        let unread = search.each(repository, |at, dir, Listed { links, repositories, operation }| {
+            // A later stage could move such a thing to a place at which it is obeyed.
+            let new =
+                repositories.iter().map(|name| at.join(name)).filter(|it| self.is_changed_in(repository, it));
+            new.filter_map(|path| self.settle_name(path)).for_each(|found| told.add(found));
             // A remote may lead to it, or the `commondir` of a worktree's worktree. Other worktrees are judged by themselves.
             let is_outer = is_worktree(at) && !at.ancestors().nth(2).is_some_and(is_worktree);
             if at != repository && !is_outer && !self.is_known_repository(at) && is_open_repository(dir) {

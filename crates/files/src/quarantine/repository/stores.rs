@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use nix::dir::Type;
 use nix::sys::stat::SFlag;
 
-use super::{ANNEX, LFS, OBJECTS};
+use super::{ANNEX, LFS, OBJECTS, is_repository_name};
 use crate::quarantine::descriptors::{entries, kind, let_in, open_beneath, stat_in};
 use crate::quarantine::modules::GitDir;
 use crate::quarantine::{Leftover, Leftovers, Watch, is_open_repository};
@@ -50,6 +50,10 @@ impl Watch {
                         kind(stat) != SFlag::S_IFLNK || !self.may_have_changed(stat)
                     });
                     found.into_iter().for_each(|found| told.add(found));
+                }
+                if is_repository_name(&name) && self.is_changed_in(&at, &below) {
+                    self.settle_name(&below).into_iter().for_each(|found| told.add(found));
+                    continue;
                 }
                 let is_leaf = || {
                     stat_in(dir.as_fd(), &name).is_ok_and(|stat| self.is_old_leaf(dir.as_fd(), &name, &stat))
