@@ -276,15 +276,14 @@ impl<'a> Builder<'a> {
                 let (path, link, real) = (path.clone(), link.clone(), end.real.clone());
                 return Err(FileFault::StrayLink { what: *what, path, link, real });
             }
-            let about = end.metadata();
             let has_names = |about: &fs::Metadata| {
                 about.is_file() && about.nlink() > 1 && about.uid() == geteuid().as_raw()
             };
             let is_in_reach = |about: &fs::Metadata| {
                 tops.iter().any(|top| fs::metadata(top).is_ok_and(|top| top.dev() == about.dev()))
             };
-            if *what == PathUse::Deciding && about.is_ok_and(|about| has_names(&about) && is_in_reach(&about))
-            {
+            let has_other_name = |about: fs::Metadata| has_names(&about) && is_in_reach(&about);
+            if *what == PathUse::Deciding && end.metadata().is_ok_and(has_other_name) {
                 return Err(FileFault::SecondName { what: *what, path: path.clone() });
             }
         }
