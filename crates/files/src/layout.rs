@@ -3,6 +3,10 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+mod mount_list;
+
+pub use mount_list::MountList;
+
 /// The reason for a mount of the host's files, or for one that hides them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {

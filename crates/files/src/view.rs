@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::layout::{EmptyEntry, Mount, Why};
+use crate::layout::{EmptyEntry, Mount, MountList, Why};
 use crate::listing::{Listing, lacks};
 use crate::names::{Mounts, future_path, is_absent, joined, rows, true_name, whole};
 use crate::protected::LetThrough;
@@ -191,6 +191,7 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     let writable = writable.into_iter().map(|(host, _)| host).chain(cache);
     let writable = writable.chain(facts.tmp_dir.map(Path::to_path_buf)).collect();
     let Builder { mounts, notes, named, left_out, lost, .. } = view;
+    let mounts = mounts.into_vec();
     Ok(Built { mounts, cwd: start, notes, left_out, lost, sockets_exposed, writable, missing, named })
 }
 
@@ -349,7 +350,7 @@ struct Restricting {
 struct Builder<'a> {
     files: &'a Files,
     facts: &'a Facts<'a>,
-    mounts: Vec<Mount>,
+    mounts: MountList,
     notes: Vec<String>,
     /// Host trees that are shown at their own place.
     shown: Vec<PathBuf>,
@@ -469,7 +470,7 @@ impl<'a> Builder<'a> {
             let known = masks.entry(path).or_insert(mask);
             *known = mask.max(*known);
         }
-        let (mounts, shown, named) = (Vec::new(), Vec::new(), Vec::new());
+        let (mounts, shown, named) = (MountList::default(), Vec::new(), Vec::new());
         Ok(Self {
             files,
             facts,
@@ -508,15 +509,13 @@ impl<'a> Builder<'a> {
 
     /// The mount that decides what is seen at a place.
     fn top(&self, place: &Path) -> Option<usize> {
-        self.mounts.iter().rposition(|mount| match mount {
-            Mount::ReadOnly { at, .. }
-            | Mount::Writable { at, .. }
-            | Mount::Hidden { at, .. }
-            | Mount::Tmpfs { at, .. } => place.starts_with(at),
-            Mount::Proc => place.starts_with("/proc"),
-            Mount::Dev { .. } => place.starts_with("/dev"),
-            _ => false,
-        })
+        let decides = |(_, mount): &(usize, &Mount)| {
+            !matches!(
+                mount,
+                Mount::Dir { .. } | Mount::Symlink { .. } | Mount::File { .. } | Mount::CoverFile { .. }
+            )
+        };
+        self.mounts.over(place).find(decides).map(|(number, _)| number)
     }
 
     /// Sockets that somebody on the host listens on in the trees: no mount option keeps a stage from connecting. False when

@@ -417,9 +417,10 @@ fn check_base(dir: &Path) -> Result<fs::Metadata, DirError> {
 /// Checks a directory of exeat: it and a link that leads to it belong to this user, and nobody else may write to it.
 fn check_own(dir: &Path) -> Result<fs::Metadata, DirError> {
     let link = fs::symlink_metadata(dir).map_err(|source| DirError::Io { path: dir.to_owned(), source })?;
-    let meta = metadata(dir)?;
     let us = geteuid().as_raw();
-    if link.uid() != us || meta.uid() != us || meta.mode() & 0o022 != 0 {
+    let is_ours = link.uid() == us;
+    let meta = if link.is_symlink() { metadata(dir)? } else { link };
+    if !is_ours || meta.uid() != us || meta.mode() & 0o022 != 0 {
         return Err(DirError::Unsafe { dir: dir.to_owned() });
     }
     Ok(meta)

@@ -338,7 +338,9 @@ impl ViewInput<'_> {
                 view::build(&request.files, &facts).map_err(|fault| TreeFault::Failed(fault.into()))?;
             let known = facts.owners.len();
             // The stage reads another user's trees that root shows as that user may.
-            facts.owners.extend(view::owners(&built.mounts).filter(|_| facts.root));
+            if facts.root {
+                facts.owners.extend(view::owners(&built.mounts));
+            }
             // A run that started in the meantime may have made them.
             let is_news = state.is_some_and(|state| facts.live.read(state));
             if facts.owners.len() == known && !is_news {

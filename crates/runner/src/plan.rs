@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
+use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, STAGE2};
 use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
 use exeat_files::names::joined;
@@ -182,7 +182,7 @@ pub(crate) fn plan_with(
         other => other,
     }
     .map_err(Error::from)?;
-    let UserView { mut built, taken, staged, cache, cache_maker, tmp, run_base, notes: said } = seen;
+    let UserView { mut built, mut taken, staged, cache, cache_maker, tmp, run_base, notes: said } = seen;
     let (identity, identity_held) = who.identity();
     let limits = limits::RunLimits::new(request.limits, matches!(who, StageUser::Kept(_)))?;
 
@@ -241,6 +241,14 @@ pub(crate) fn plan_with(
         Some(backend) => Choice::accept(backend.builder()?),
         None => choose(request.backend, &who, place.as_ref())?,
     };
+    let is_stage2 = |mount: &Mount| mount.at() == Path::new(STAGE2);
+    if choice.builder == Builder::Native
+        && let Some(number) = built.mounts.iter().position(is_stage2)
+    {
+        // Only bubblewrap executes it in the sandbox: pid 1 is that program already.
+        built.mounts.remove(number);
+        taken.remove(number);
+    }
     let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));
     let masked = masked.cloned().collect();
     let plan = Plan {

@@ -15,10 +15,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_files::fault::{FileFault, PathUse};
-use exeat_files::layout::{EmptyEntry, Mount, Why};
+use exeat_files::layout::{EmptyEntry, Mount, MountList, Why};
 use exeat_files::lists;
 use exeat_files::names::{plain_name, rows, true_name};
-use exeat_files::permissions::{Ids, enters, is_closed, is_mine, is_open_to, resolve_links};
+use exeat_files::permissions::{Ids, enters, is_closed, is_mine, resolve_links};
 use exeat_sandbox::{HostTree, Staging, UserMap};
 use nix::errno::Errno;
 
@@ -36,6 +36,8 @@ pub(crate) struct Staged {
     known: IdMaps,
     maps: BTreeMap<Ids, UserMap>,
     held: Vec<HeldTree>,
+    /// The known answers of [`Staged::is_open`].
+    open: BTreeMap<PathBuf, bool>,
     /// Trees whose names lead through a link that another user could have made.
     doubtful: Vec<PathBuf>,
     /// Lines for the caller.
@@ -128,8 +130,8 @@ impl Staged {
             }
             _ => format!("nothing can be mounted by its descriptor here: {error}"),
         })?;
-        let (maps, held, doubtful, notes) = <(BTreeMap<_, _>, Vec<_>, Vec<_>, Vec<_>)>::default();
-        Ok(Self { who, known, maps, held, doubtful, notes })
+        let (maps, open) = <(BTreeMap<_, _>, BTreeMap<_, _>)>::default();
+        Ok(Self { who, known, maps, held: Vec::new(), open, doubtful: Vec::new(), notes: Vec::new() })
     }
 
     /// Checks the names that the caller gave to trees, each with the place that the view resolved. If a name leads through a link that
@@ -210,7 +212,7 @@ impl Staged {
         start: &Path,
         must: bool,
     ) -> Result<(Vec<Mount>, Vec<Option<MountSource>>), TreeFault> {
-        let mut out: Vec<Mount> = Vec::new();
+        let mut out = MountList::default();
         let mut taken: Vec<Option<MountSource>> = Vec::new();
         for mount in mounts {
             match self.access(&out, &taken, &mount) {
@@ -229,7 +231,7 @@ impl Staged {
             });
             out.push(mount);
         }
-        Ok((out, taken))
+        Ok((out.into_vec(), taken))
     }
 
     /// Returns lines for the caller.
@@ -285,7 +287,7 @@ impl Staged {
                 return Ok(Some(source));
             }
         }
-        let is_open = is_open_to(self.who, host) && is_open_to(self.who, &real);
+        let is_open = self.is_open(host) && self.is_open(&real);
         let is_doubtful = link.is_some() || self.doubtful.iter().any(|doubtful| real.starts_with(doubtful));
         if is_doubtful || (is_open && (!writable || owner.is_none())) {
             return Ok(None);
@@ -322,6 +324,17 @@ impl Staged {
         Ok(Some(MountSource { name, below: PathBuf::new() }))
     }
 
+    /// Returns whether the stage may enter a directory and every one above it, which many trees share.
+    fn is_open(&mut self, path: &Path) -> bool {
+        if let Some(known) = self.open.get(path) {
+            return *known;
+        }
+        let is_open = fs::metadata(path).is_ok_and(|meta| enters(&meta, self.who, None))
+            && path.parent().is_none_or(|above| self.is_open(above));
+        self.open.insert(path.to_path_buf(), is_open);
+        is_open
+    }
+
     /// Returns the innermost held tree that contains a path.
     fn held_with(&self, host: &Path) -> Option<MountSource> {
         let trees = self.held.iter().enumerate().filter(|(_, held)| host.starts_with(&held.host));
@@ -356,13 +369,10 @@ impl Staged {
     }
 
     /// Returns whether the stage can reach a place, and otherwise what to do about the mount.
-    fn access(&self, before: &[Mount], taken: &[Option<MountSource>], mount: &Mount) -> Access {
+    fn access(&self, before: &MountList, taken: &[Option<MountSource>], mount: &Mount) -> Access {
         let place = mount.at();
         let Some(above) = place.parent() else { return Access::Open };
-        let top = before.iter().rposition(|it| above.starts_with(it.at()));
-        let Some((number, tree)) = top.and_then(|number| Some((number, before.get(number)?))) else {
-            return Access::Open;
-        };
+        let Some((number, tree)) = before.over(above).next() else { return Access::Open };
         let (Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. }) = tree else {
             return Access::Open;
         };
@@ -403,8 +413,7 @@ impl Staged {
     }
 
     fn owner(&self, source: &MountSource) -> Option<Ids> {
-        let (_, held) = self.held.iter().enumerate().find(|(number, _)| name_of(*number) == source.name)?;
-        held.owner
+        self.held.get(source.name.parse::<usize>().ok()?)?.owner
     }
 }
 

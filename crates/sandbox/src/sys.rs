@@ -9,6 +9,7 @@ mod namespaces;
 mod netns;
 mod notices;
 mod quotas;
+mod shared_memory;
 mod start;
 mod stopped;
 pub mod terminal;

@@ -125,11 +125,12 @@ impl Watch {
     fn settle_file_lists(&self, most: usize, git: &GitDir) -> Vec<Leftover> {
         let mut found = Vec::new();
         let mut settle = |at: &Path| {
-            let may = |dir: BorrowedFd<'_>, name: &OsStr, _: &FileStat| {
-                open_file(dir, name).is_ok_and(|file| is_right_list(name, &file))
+            // A link, and one on the way, is not for this to judge.
+            let may = |dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat| {
+                kind(stat) == SFlag::S_IFLNK
+                    || open_file(dir, name).is_ok_and(|file| is_right_list(name, &file))
             };
             let at = git.path.join(at);
-            // A link on the way is not for this to judge.
             let dir = open_above(&self.tree, &at).ok();
             found.extend(
                 dir.zip(at.file_name()).and_then(|(dir, name)| self.settle_in(dir.as_fd(), &at, name, may)),

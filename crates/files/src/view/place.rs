@@ -6,10 +6,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::layout::{EmptyEntry, Mount, Why};
+use crate::layout::{EmptyEntry, Mount, MountList, Why};
 use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
 
 use crate::fault::FileFault;
@@ -33,21 +32,16 @@ pub(super) enum EntryAt {
 }
 
 /// Returns the entry at `place` after `mounts`. The path must not contain links.
-pub(super) fn entry_at(mounts: &[Mount], place: &Path) -> EntryAt {
+pub(super) fn entry_at(mounts: &MountList, place: &Path) -> EntryAt {
     if place == Path::new("/") {
         return EntryAt::Dir;
     }
-    let bytes = plain_bytes(place);
-    for mount in mounts.iter().rev() {
+    let last_below = mounts.last_below(place);
+    for (number, mount) in mounts.over(place) {
+        if last_below > Some(number) {
+            break;
+        }
         let at = mount.at();
-        // Most mounts are elsewhere, and to compare paths part by part takes long.
-        if bytes.zip(plain_bytes(at)).is_some_and(|(one, other)| !one.iter().zip(other).all(|(a, b)| a == b))
-        {
-            continue;
-        }
-        if at != place && at.starts_with(place) {
-            return EntryAt::Dir;
-        }
         let Ok(below) = place.strip_prefix(at) else { continue };
         let is_top = below == Path::new("");
         match mount {
@@ -74,15 +68,7 @@ pub(super) fn entry_at(mounts: &[Mount], place: &Path) -> EntryAt {
             _ => {}
         }
     }
-    EntryAt::Absent
-}
-
-/// Returns the bytes of an absolute path in which no part can be written in another way. If such a path lies in another one, the bytes of
-/// the shorter one begin the longer one.
-fn plain_bytes(path: &Path) -> Option<&[u8]> {
-    let bytes = path.as_os_str().as_bytes();
-    let is_plain = bytes.starts_with(b"/") && !bytes.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
-    is_plain.then_some(bytes)
+    if last_below.is_some() { EntryAt::Dir } else { EntryAt::Absent }
 }
 
 /// Returns the entry at `below` in a tree of the host. `read_only` is the tree's place, if no entry can be made in it.
@@ -139,7 +125,7 @@ pub(super) struct Followed {
 }
 
 /// Follows a path inside. `None` if links form a circle.
-pub(super) fn follow(mounts: &[Mount], path: &Path) -> Option<Followed> {
+pub(super) fn follow(mounts: &MountList, path: &Path) -> Option<Followed> {
     let mut left = pieces(path);
     let mut followed = Followed { place: PathBuf::from("/"), links: Vec::new() };
     let mut count = 0;
@@ -173,31 +159,32 @@ pub(super) fn is_reserved(place: &Path) -> bool {
 
 /// Checks that bubblewrap finds or can make the place of each mount, and follows no link on the way.
 pub(super) fn check(mounts: &[Mount]) -> Result<(), FileFault> {
-    for (number, mount) in mounts.iter().enumerate() {
+    let mut before = MountList::default();
+    for mount in mounts {
         let (host, is_dir) = match mount {
-            Mount::ReadOnly { host, .. } | Mount::Writable { host, .. } => (Some(host), host.is_dir()),
+            Mount::ReadOnly { host, .. } | Mount::Writable { host, .. } => (Some(host), Some(host.is_dir())),
             // exeat's own is there, or is made before the stage starts.
-            Mount::Hidden { why: Why::Own, .. } => continue,
+            Mount::Hidden { why: Why::Own, .. } => (None, None),
             Mount::Hidden { entry: EmptyEntry::Dir { .. }, .. } | Mount::Tmpfs { .. } | Mount::Dir { .. } => {
-                (None, true)
+                (None, Some(true))
             }
             Mount::Hidden { entry: EmptyEntry::File, .. } | Mount::File { .. } | Mount::CoverFile { .. } => {
-                (None, false)
+                (None, Some(false))
             }
             // Fixed places, and links that nothing was mounted before.
-            Mount::Proc | Mount::Dev { .. } | Mount::Symlink { .. } => continue,
+            Mount::Proc | Mount::Dev { .. } | Mount::Symlink { .. } => (None, None),
         };
         let at = mount.at();
-        let before = mounts.get(..number).unwrap_or_default();
-        if let Some(why) = obstacle(before, at, is_dir) {
+        if let Some(why) = is_dir.and_then(|is_dir| obstacle(&before, at, is_dir)) {
             return Err(no_place(host.map(PathBuf::as_path), at, why));
         }
+        before.push(mount.clone());
     }
     Ok(())
 }
 
 /// Returns the reason that a directory or file cannot be mounted at a place.
-fn obstacle(before: &[Mount], at: &Path, is_dir: bool) -> Option<String> {
+fn obstacle(before: &MountList, at: &Path, is_dir: bool) -> Option<String> {
     let parts = at.components().filter(|part| matches!(part, Component::Normal(_))).count();
     let mut place = PathBuf::from("/");
     for (number, part) in at.components().skip(1).enumerate() {

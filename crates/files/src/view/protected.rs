@@ -141,6 +141,7 @@ pub(super) fn find(
     let whole = let_through.iter().filter(|name| name.is_whole()).map(|name| name.as_str().to_owned());
     let whole: Vec<String> = whole.collect();
     let watched = search.watched.into_iter().map(|(tree, names)| {
+        let tree = tree.to_path_buf();
         let Names { missing, patterns, links, pointers, bare, repositories, held, further, everywhere } =
             names;
         let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
@@ -224,7 +225,7 @@ struct Search<'a> {
     /// Names that the stages of other runs made. They are not covered, because their own runs move them aside.
     live: &'a Live,
     paths: BTreeSet<PathBuf>,
-    watched: BTreeMap<PathBuf, Names>,
+    watched: BTreeMap<&'a Path, Names>,
     lost: Vec<String>,
     /// Directories that could not be looked into.
     closed: BTreeSet<PathBuf>,
@@ -260,7 +261,7 @@ impl Listed {
     }
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
     fn around<'s>(&'s self, everywhere: &'s git::Everywhere) -> git::Around<'s> {
         git::Around { everywhere, live: self.live, lookups: &self.lookups }
     }
@@ -291,7 +292,7 @@ impl Search<'_> {
             self.paths.extend(inner);
             if let Some((tree, below)) = self.tree_of(&dir) {
                 match below.to_str() {
-                    Some(below) => self.find_name(&tree, below, Obeyed::WhenStarted),
+                    Some(below) => self.find_name(tree, below, Obeyed::WhenStarted),
                     None => {
                         self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display()))
                     }
@@ -343,8 +344,7 @@ impl Search<'_> {
             self.find_name(&at, entry, obeyed);
         }
         known.extend(let_through);
-        let own = self.trees.contains(&at).then(|| (at.clone(), PathBuf::new()));
-        let Some((tree, below)) = self.tree_of(&at).or(own) else { return };
+        let Some((tree, below)) = self.tree_of(&at).or_else(|| self.own_tree(&at)) else { return };
         match below.to_str() {
             Some(below) => {
                 let pattern = Pattern { dir: below.to_owned(), name: last.to_owned(), known, obeyed };
@@ -431,7 +431,7 @@ impl Search<'_> {
     fn behind_links(&mut self, path: &Path, obeyed: Obeyed) {
         let Some(ResolvedPath { links, place, .. }) = resolve_path(path, &self.lookups) else {
             let is_spent = self.lookups.are_spent();
-            let tree = self.tree_of(path).filter(|_| is_spent).map(|(tree, _)| git::too_much(&tree));
+            let tree = self.tree_of(path).filter(|_| is_spent).map(|(tree, _)| git::too_much(tree));
             let line = || format!("`{}` leads through too many links and is not protected", path.display());
             return self.lose(tree.unwrap_or_else(line));
         };
@@ -459,9 +459,14 @@ impl Search<'_> {
     }
 
     /// The outermost tree that a path lies in, and its name there.
-    fn tree_of(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
-        let tree = self.trees.iter().find(|tree| path.starts_with(tree) && path != tree.as_path())?;
-        Some((tree.clone(), path.strip_prefix(tree).ok()?.to_path_buf()))
+    fn tree_of<'p>(&self, path: &'p Path) -> Option<(&'a Path, &'p Path)> {
+        let inside = |tree: &'a PathBuf| Some((tree.as_path(), path.strip_prefix(tree).ok()?));
+        self.trees.iter().filter_map(inside).find(|(_, below)| *below != Path::new(""))
+    }
+
+    /// The tree that a path is, like [`tree_of`](Self::tree_of).
+    fn own_tree(&self, path: &Path) -> Option<(&'a Path, &'static Path)> {
+        Some((self.trees.get(path)?, Path::new("")))
     }
 
     /// A `.git` that says in which directory the repository is.
@@ -511,7 +516,8 @@ impl Search<'_> {
             return;
         }
         for name in REPOSITORY.into_iter().filter(|name| !is_there(name)) {
-            let Some((tree, below)) = self.tree_of(&tree.join(name)) else { continue };
+            let path = tree.join(name);
+            let Some((tree, below)) = self.tree_of(&path) else { continue };
             match below.to_str() {
                 Some(below) => self.watched.entry(tree).or_default().bare.push(below.to_owned()),
                 None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", below.display())),
@@ -521,8 +527,7 @@ impl Search<'_> {
 
     /// A repository's directory, which may be a tree itself.
     fn repository(&mut self, dir: &Path) {
-        let own = self.trees.contains(dir).then(|| (dir.to_path_buf(), PathBuf::new()));
-        let Some((tree, below)) = self.tree_of(dir).or(own) else { return };
+        let Some((tree, below)) = self.tree_of(dir).or_else(|| self.own_tree(dir)) else { return };
         match below.to_str() {
             Some(below) => {
                 let repositories = &mut self.watched.entry(tree).or_default().repositories;
@@ -562,10 +567,10 @@ impl Search<'_> {
     }
 
     /// Protects what git on the host would obey elsewhere in a tree. Returns the directories in which [`Search::further`] looks.
-    fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) -> Further {
+    fn obeyed_by_git(&mut self, tree: &'a Path, everywhere: &git::Everywhere) -> Further {
         let git::Obeyed { directories, held, links, named, turns, closed, further, everywhere, left } =
             git::obeyed(tree, self.around(everywhere));
-        self.watched.entry(tree.to_path_buf()).or_default().everywhere = everywhere;
+        self.watched.entry(tree).or_default().everywhere = everywhere;
         self.closed.extend(closed);
         for (dir, names) in directories {
             self.repository(&dir);
@@ -575,7 +580,7 @@ impl Search<'_> {
         }
         for dir in held {
             let Some((tree, below)) = self.tree_of(&dir) else { continue };
-            self.watched.entry(tree).or_default().held.push(HeldDir(below));
+            self.watched.entry(tree).or_default().held.push(HeldDir(below.to_path_buf()));
         }
         for link in links {
             self.link(&link);

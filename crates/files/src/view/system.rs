@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use crate::layout::{EMPTY_DIR_SIZE, EmptyEntry, Mount, Why};
@@ -71,10 +72,11 @@ impl<'a> Builder<'a> {
         });
         let mut places: Vec<(PathBuf, bool, Why)> = Vec::new();
         let mut above: Option<&Path> = None;
-        for (path, mask) in &self.masks {
-            let Ok(below) = path.strip_prefix(real) else { continue };
+        for (path, mask) in self.masks.range::<Path, _>((Bound::Excluded(real), Bound::Unbounded)) {
+            // What lies in a directory comes directly after it.
+            let Ok(below) = path.strip_prefix(real) else { break };
             let covered = at == Path::new("/") && PRIVATE.iter().any(|place| path.starts_with(place));
-            if covered || path == real || above.is_some_and(|above| path.starts_with(above)) {
+            if covered || above.is_some_and(|above| path.starts_with(above)) {
                 continue;
             }
             above = Some(path);
@@ -144,7 +146,7 @@ impl<'a> Builder<'a> {
 
     /// Opens the way to a path in a masked directory. The stage can then see that the directory exists.
     pub(super) fn open_way(&mut self, place: &Path) {
-        for mount in &mut self.mounts {
+        for mount in self.mounts.iter_mut() {
             match mount {
                 Mount::Hidden { at, entry: EmptyEntry::Dir { mode: mode @ 0 }, .. }
                     if place.starts_with(&at) =>

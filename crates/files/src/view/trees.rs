@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -10,7 +11,7 @@ use crate::names::{is_absent, joined, links_in, true_name};
 use crate::quarantine::{Missing, beyond_search, is_directory_name};
 use crate::request::{Bind, WORK, WorkDir};
 use crate::walk::{WalkError, clean};
-use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::unistd::geteuid;
 
 use super::place::Followed;
@@ -56,6 +57,7 @@ impl<'a> Builder<'a> {
             let end = self.facts.links.walk(&bind.host);
             let end = end.map_err(|error| FileFault::from_walk(what, &bind.host, error))?;
             let host = end.real.clone();
+            let is_procfs = is_procfs(&end.file);
             if !writable && clean(&bind.guest) == clean(&bind.host) {
                 self.restricting.push(Restricting { what, path: bind.host.clone(), end });
             }
@@ -73,14 +75,15 @@ impl<'a> Builder<'a> {
                 ));
                 continue;
             }
-            if is_procfs(&host) {
+            if is_procfs {
                 return Err(FileFault::Procfs { what, path: bind.host.clone() });
             }
             let words = clean(&bind.host);
             // The same holds for what the host obeys: a link does not give the caller's word that a stage may write there.
-            let obeyed =
-                protected::around(&host).filter(|path| !words.starts_with(path)).map(Path::to_path_buf);
-            if let Some(path) = obeyed.as_ref().filter(|_| writable && words != host) {
+            let obeyed = (writable && words != host)
+                .then(|| protected::around(&host).filter(|path| !words.starts_with(path)))
+                .flatten();
+            if let Some(path) = obeyed {
                 self.notes.push(format!(
                     "`{}` is read-only for the stage: it is `{}`, and programs on the host obey what is in `{}`",
                     bind.host.display(),
@@ -88,7 +91,7 @@ impl<'a> Builder<'a> {
                     path.display()
                 ));
             }
-            let writable = writable && (obeyed.is_none() || words == host);
+            let writable = writable && obeyed.is_none();
             let mut tree = Original::new(host, bind.guest.clone(), writable, Why::Requested);
             tree.words = Some(words);
             let name = format!("`{}`", bind.host.display());
@@ -273,15 +276,14 @@ impl<'a> Builder<'a> {
                 let (path, link, real) = (path.clone(), link.clone(), end.real.clone());
                 return Err(FileFault::StrayLink { what: *what, path, link, real });
             }
-            let about = end.metadata();
             let has_names = |about: &fs::Metadata| {
                 about.is_file() && about.nlink() > 1 && about.uid() == geteuid().as_raw()
             };
             let is_in_reach = |about: &fs::Metadata| {
                 tops.iter().any(|top| fs::metadata(top).is_ok_and(|top| top.dev() == about.dev()))
             };
-            if *what == PathUse::Deciding && about.is_ok_and(|about| has_names(&about) && is_in_reach(&about))
-            {
+            let has_other_name = |about: fs::Metadata| has_names(&about) && is_in_reach(&about);
+            if *what == PathUse::Deciding && end.metadata().is_ok_and(has_other_name) {
                 return Err(FileFault::SecondName { what: *what, path: path.clone() });
             }
         }
@@ -502,9 +504,9 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Whether a path is the process file system's.
-pub(super) fn is_procfs(path: &Path) -> bool {
-    statfs(path).is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
+/// Whether an open entry is the process file system's.
+pub(super) fn is_procfs(entry: impl AsFd) -> bool {
+    fstatfs(entry).is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
 }
 
 /// The order of mounts: wide trees, then by depth.

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_void};
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -13,6 +14,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::PidFd;
+use super::shared_memory::clone_in_memory;
 use super::start::{close_all_but, close_range, join_new_session_keyring};
 
 /// The namespaces of a sandbox, all new. None of the parent's processes, networks or mounts is in them.
@@ -23,9 +25,6 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
-
-/// Bytes of the child's stack. It makes a few system calls.
-const STACK: usize = 64 << 10;
 
 /// A step of the child before it executes the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,20 +74,15 @@ pub(crate) fn start_in_namespaces(
         kept: &kept,
         failure: None,
     };
-    let mut stack = vec![0_u8; STACK];
+    let mut stack = [MaybeUninit::uninit(); _];
     // No handler of this process may run in the child, which shares its memory.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(prepare)?;
     let mut descriptor: libc::c_int = -1;
-    // SAFETY: the child gets its own stack, and this thread waits until the child has executed the program or ended, so both use the
-    // shared memory one after the other. `begin` only makes system calls. The pointers are to live locals.
-    let child = unsafe {
-        // The stack grows down, and is aligned to 16 bytes.
-        let top = stack.as_mut_ptr().add(STACK);
-        let top = top.sub(top.addr() % 16);
-        let flags = NAMESPACES | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
-        let argument = (&raw mut shared).cast::<c_void>();
-        Errno::result(libc::clone(begin, top.cast(), flags, argument, &raw mut descriptor))
-    };
+    let flags = NAMESPACES | libc::CLONE_VFORK | libc::CLONE_PIDFD;
+    // SAFETY: this thread waits until the child has executed the program or ended, so both use the shared memory one after the other.
+    // `begin` only makes system calls. The pointers are to live locals.
+    let child =
+        unsafe { clone_in_memory(begin, (&raw mut shared).cast(), flags, &mut stack, &raw mut descriptor) };
     // This cannot fail: the mask came from the kernel.
     let _ = mask.thread_set_mask();
     let child = child.map_err(|errno| (BirthStep::Namespaces, errno))?;

@@ -1,16 +1,21 @@
 //! Host trees as detached mounts, and maps that change the owners in them (open_tree(2), mount_setattr(2), move_mount(2),
 //! user_namespaces(7)).
 
+use std::ffi::{c_int, c_void};
 use std::fs::{self, File};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::ptr;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::stat::fstat;
+
+use super::shared_memory::{Stack, clone_in_memory};
 
 /// A map of users for mounts: a user namespace without processes.
 #[derive(Debug)]
@@ -27,7 +32,7 @@ impl UserMap {
     /// invalid map.
     pub fn new(uids: &str, gids: &str) -> io::Result<Self> {
         let child = Sleeper::start()?;
-        let proc = format!("/proc/{}", child.0);
+        let proc = format!("/proc/{}", child.pid);
         fs::write(format!("{proc}/uid_map"), uids)?;
         fs::write(format!("{proc}/gid_map"), gids)?;
         Ok(Self(File::open(format!("{proc}/ns/user"))?.into()))
@@ -35,36 +40,48 @@ impl UserMap {
 }
 
 /// A process in a new user namespace. Dropping it ends the process.
-struct Sleeper(libc::pid_t);
+struct Sleeper {
+    pid: libc::pid_t,
+    _stack: Box<Stack>,
+}
 
 impl Sleeper {
     fn start() -> io::Result<Self> {
-        let parent = nix::unistd::getpid();
-        // No signal at its end, so that other code in this process that waits for any child does not see it: see __WALL in wait(2).
+        // SAFETY: the bytes of a stack need no value.
+        let mut stack = unsafe { Box::<Stack>::new_uninit().assume_init() };
+        let parent = ptr::without_provenance_mut(nix::unistd::getpid().as_raw().cast_unsigned() as usize);
+        // No signal at its end, so that other code in this process that waits for any child does not see it: see __WALL in wait(2). It
+        // shares the descriptors and uses none.
         let flags = libc::CLONE_NEWUSER | libc::CLONE_FILES;
-        // SAFETY: without CLONE_VM this is fork(2) without the C library's handlers: the child only makes system calls on numbers,
-        // and never returns from here. It shares the descriptors and uses none.
-        unsafe {
-            let child = Errno::result(libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0))?;
-            if child == 0 {
-                // It must not outlive a parent that is killed now, or was before this call.
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-                while libc::getppid() == parent.as_raw() {
-                    libc::poll(std::ptr::null_mut(), 0, -1);
-                }
-                libc::_exit(0);
-            }
-            Ok(Self(libc::pid_t::try_from(child).map_err(|_| Errno::ERANGE)?))
+        // No handler of this process may run in the child, which shares its memory.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+        // SAFETY: the stack is kept until the child has been reaped. `sleep` makes system calls that do not fail, and uses only a number.
+        let child = unsafe { clone_in_memory(sleep, parent, flags, &mut stack, ptr::null_mut()) };
+        // This cannot fail: the mask came from the kernel.
+        let _ = mask.thread_set_mask();
+        Ok(Self { pid: child?, _stack: stack })
+    }
+}
+
+/// Waits for SIGKILL, or the end of the parent.
+extern "C" fn sleep(parent: *mut c_void) -> c_int {
+    // SAFETY: takes numbers and null pointers.
+    unsafe {
+        // It must not outlive a parent that is killed now, or was before this call.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        while libc::getppid().cast_unsigned() as usize == parent.addr() {
+            libc::syscall(libc::SYS_ppoll, 0, 0, 0, 0, 0);
         }
     }
+    0
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
         // SAFETY: takes numbers only. The child is not reaped yet, so its pid is still its own.
         unsafe {
-            libc::kill(self.0, libc::SIGKILL);
-            while libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL) < 0
+            libc::kill(self.pid, libc::SIGKILL);
+            while libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) < 0
                 && Errno::last() == Errno::EINTR
             {}
         }
