@@ -744,6 +744,7 @@ pub fn finish_until<'a>(
     }
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
     let nested: Vec<_> = watches.iter().map(|watch| watch.find_nested(false, is_over)).collect();
+    let has_new_links = nested.iter().any(|nested| nested.may_have_new_links());
     let (mut left, mut judged) = (MOVED, BTreeSet::new());
     for ((watch, held), nested) in watches.iter().zip(&held).zip(&nested) {
         let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
@@ -753,7 +754,7 @@ pub fn finish_until<'a>(
         if !is_over() {
             watch.settle_new_modules(held, &mut left, &mut told, is_over);
             all().for_each(|git| watch.settle_stores(git, &mut told, is_over));
-            let found = watch.settle_paths(all(), nested.may_have_new_links(), is_over);
+            let found = watch.settle_paths(all(), &watches, has_new_links, is_over);
             found.into_iter().for_each(|found| told.add(found));
         }
     }

@@ -190,11 +190,16 @@ pub(crate) fn run_on(
             }
         };
         let keeper = keeper(&plan, run);
+        let hide = |dir: Option<&Path>| dir.map_or(Ok(()), |dir| keeper.hide(dir)).err();
         let base = plan.tmp.as_deref().and_then(Path::parent).filter(|_| used_tmp.is_some());
-        let hidden = base.map_or(Ok(()), |base| keeper.hide(base));
         let no_tmp = no_tmp.or_else(|| {
-            hidden.err().map(|error| format!("other runs may see the files in the stage's /tmp: {error}"))
+            hide(base).map(|error| format!("other runs may see the files in the stage's /tmp: {error}"))
         });
+        // Every run hides the usual place.
+        let caches = plan.cache.as_deref().and_then(Path::parent).filter(|_| used_cache.is_some());
+        let caches = caches.filter(|caches| !caches.ends_with(".cache/exeat"));
+        let no_cache = no_cache
+            .or_else(|| hide(caches).map(|error| format!("other runs may see the package cache: {error}")));
         let interrupted = mem::take(&mut plan.settled);
         let watches = Watch::start_all(plan.missing.iter().cloned(), &keeper);
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();

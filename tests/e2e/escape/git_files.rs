@@ -15,6 +15,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_an_index_of_packs_names_its_own", packs);
     list.users("escape::b14_a_list_of_tables_names_its_own", tables);
     list.users("escape::b14_git_mergetool_writes_through_no_name_beside", beside_conflict);
+    list.users("escape::b14_a_conflict_of_a_repository_in_another_tree_is_judged", conflict_elsewhere);
     list.users("escape::b14_a_repository_that_another_stage_moves_is_judged", moved_by_other);
     list.users("escape::b14_what_a_later_stage_moves_is_judged_at_its_new_place", moved_later);
     list.once("escape::b14_an_index_with_a_second_name_is_moved", second_name);
@@ -126,6 +127,20 @@ fn beside_conflict(cx: &Cx) {
     let script = format!("git init -q; git config user.name a; git config user.email a; {stage}; [ -L l ]");
     let done = cx.sh(&[], &script).run();
     assert!(!done.exits(0).stderr().contains("moved"), "{done:?}");
+}
+
+/// The working directory is a subdirectory or a linked worktree: its repository is another tree of the run.
+fn conflict_elsewhere(cx: &Cx) {
+    let make = "rm -rf t w; git init -q -b main t; cd t; git config user.name a; git config user.email a; mkdir sub; echo 1 > sub/a; git add .; git commit -qm 1
+        git checkout -qb o; echo 2 > sub/a; git commit -qam 2; git checkout -q main; echo 3 > sub/a; git commit -qam 3; git worktree add -q ../w -b w main";
+    for dir in ["t/sub", "w"] {
+        cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+        let run = |script: &str| cx.exeat(["run", "--", "sh", "-c", script]).cwd(&cx.dir().join(dir)).run();
+        let done = run("git merge -q o; true");
+        assert!(!done.exits(0).stderr().contains("moved"), "{done:?}");
+        let link = if dir == "w" { "sub/a.orig" } else { "a.orig" };
+        run(&format!("ln -s /srv {link}")).exits(0).says("sub/a.orig` was moved");
+    }
 }
 
 /// One stage works in a directory of the other's tree, and makes a repository there. The other one moves it where the first one's end does not

@@ -18,8 +18,6 @@ pub(super) const PARTS: &str = "objects/pack/multi-pack-index.d";
 const PART: &[u8] = b".midx";
 /// The ends of the names of lists that are texts: of tables, and of parts of a graph.
 const TEXTS: [&[u8]; 2] = [b".list", b"-chain"];
-/// Bytes of the names in one list.
-const LONGEST: u64 = 16 << 20;
 /// Bytes of the head of an index of packs, and of a row of its table: the name and the place of a chunk.
 const HEAD: usize = 12;
 const ROW: usize = 12;
@@ -32,25 +30,29 @@ pub(super) fn is_part(name: &OsStr) -> bool {
 }
 
 /// Returns whether such a file names only files in its own directory.
-pub(super) fn is_right_list(name: &OsStr, file: &File) -> bool {
+/// The bytes that are read are taken from `room`; without
+/// any, no list is right.
+pub(super) fn is_right_list(name: &OsStr, file: &File, room: &mut u64) -> bool {
     let is_text = TEXTS.iter().any(|end| name.as_encoded_bytes().ends_with(end));
-    if is_text { names_own_files(file) } else { names_own_packs(file) }.unwrap_or(false)
+    if is_text { names_own_files(file, room) } else { names_own_packs(file, room) }.unwrap_or(false)
 }
 
-fn names_own_files(file: &File) -> Option<bool> {
+fn names_own_files(file: &File, room: &mut u64) -> Option<bool> {
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).ok()?;
-    Some((text.len() as u64) < LONGEST && !text.contains(&b'/'))
+    let read = file.take(*room).read_to_end(&mut text).ok()?;
+    *room = room.checked_sub(read as u64).filter(|left| *left > 0)?;
+    Some(!text.contains(&b'/'))
 }
 
 /// Whatever the size of the chunk is: an older git does not ask for it, and reads as many names as there are packs.
-fn names_own_packs(mut file: &File) -> Option<bool> {
+fn names_own_packs(mut file: &File, room: &mut u64) -> Option<bool> {
     let mut head = [0; HEAD];
     file.read_exact_at(&mut head, 0).ok()?;
     let [signature @ .., _, _, chunks, _, a, b, c, d] = head;
     if signature != *b"MIDX" {
         return None;
     }
+    let mut has_names = false;
     for row in 0..=u64::from(chunks) {
         let mut bytes = [0; ROW];
         file.read_exact_at(&mut bytes, HEAD as u64 + row * ROW as u64).ok()?;
@@ -58,13 +60,18 @@ fn names_own_packs(mut file: &File) -> Option<bool> {
         if name != NAMES {
             continue;
         }
+        // Which of two counts is for a version of git to say.
+        if has_names {
+            return None;
+        }
+        has_names = true;
         file.seek(SeekFrom::Start(u64::from_be_bytes(at.try_into().ok()?))).ok()?;
-        let mut names = BufReader::new(file.take(LONGEST));
+        let mut names = BufReader::new(file.take(*room));
         let mut name = Vec::new();
         for _ in 0..u32::from_be_bytes([a, b, c, d]) {
             name.clear();
-            names.read_until(0, &mut name).ok()?;
-            if name.last() != Some(&0) || name.contains(&b'/') {
+            *room = room.checked_sub(names.read_until(0, &mut name).ok()? as u64)?;
+            if name.len() < 2 || name.last() != Some(&0) || name.contains(&b'/') {
                 return None;
             }
         }
@@ -81,7 +88,7 @@ mod tests {
     use super::*;
 
     fn is_right(path: &Path) -> bool {
-        is_right_list(path.file_name().unwrap(), &File::open(path).unwrap())
+        is_right_list(path.file_name().unwrap(), &File::open(path).unwrap(), &mut { 1 << 20 })
     }
 
     /// git writes the index of packs.

@@ -8,6 +8,8 @@ use crate::index::IndexRoom;
 
 /// Names that are read and looked up in directories of files with conflicts: about a second.
 const NAMES: usize = 1 << 21;
+/// Bytes that are read of lists of files: the index of 80000 packs has 4 MiB of names.
+const LISTS: u64 = 64 << 20;
 
 /// What the end of one run reads of files that name paths.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub(super) struct PathRoom {
     pub(super) read: HashMap<(FileId, Option<Vec<PathBuf>>), bool>,
     /// What may be read of indexes that stay: they take nothing from the others.
     pub(super) old_indexes: IndexRoom,
+    /// Bytes that may be read of lists of files.
+    pub(super) lists: u64,
     /// Names that may be read, and looked up, in directories of files with conflicts.
     pub(super) names: usize,
 }
@@ -24,6 +28,6 @@ pub(super) struct PathRoom {
 impl Default for PathRoom {
     fn default() -> Self {
         let [indexes, old_indexes] = [IndexRoom::FULL; 2];
-        Self { indexes, read: HashMap::new(), old_indexes, names: NAMES }
+        Self { indexes, read: HashMap::new(), old_indexes, lists: LISTS, names: NAMES }
     }
 }

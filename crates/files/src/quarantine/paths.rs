@@ -1,6 +1,7 @@
 //! Files of a repository that name paths to which git writes: the index, and the list of conflicts of rerere. git does not check these
 //! paths: `git checkout -- .` writes the files of the index, also `.git/hooks/post-checkout` and `../../.bashrc`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -14,7 +15,7 @@ use std::sync::PoisonError;
 
 use nix::dir::Type;
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
+use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
 
@@ -26,6 +27,7 @@ use super::path_room::PathRoom;
 use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
 use crate::git_config::{Setting, settings};
 use crate::index::{Conflicts, check_entries, conflicts};
+use crate::names::joined;
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
@@ -41,6 +43,8 @@ const UNREAD: &str =
 /// A search of the files that name paths.
 struct PathSearch<'a> {
     room: &'a mut PathRoom,
+    /// All trees that the stage could write to: a working tree may lie in another one than its repository.
+    watches: &'a [&'a Watch],
     /// Whether there may be new links in the working trees.
     has_new_links: bool,
     is_over: &'a dyn Fn() -> bool,
@@ -53,17 +57,19 @@ impl Watch {
     pub(super) fn settle_paths<'a>(
         &self,
         dirs: impl IntoIterator<Item = &'a GitDir>,
+        watches: &[&Self],
         has_new_links: bool,
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
         let mut room = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut search = PathSearch { room: &mut room, has_new_links, is_over };
+        let mut search = PathSearch { room: &mut room, watches, has_new_links, is_over };
         dirs.into_iter().flat_map(|dir| self.settle_paths_by(MAX_ENTRIES, dir, &mut search)).collect()
     }
 
     /// `most` is the number of names that are read in one directory.
     fn settle_paths_by(&self, most: usize, git: &GitDir, search: &mut PathSearch<'_>) -> Vec<Leftover> {
-        let Ok(dir) = open_beneath(&self.tree, &git.path) else { return Vec::new() };
+        let dir = open_beneath(&self.tree, &git.path).ok().filter(|_| !(search.is_over)());
+        let Some(dir) = dir else { return Vec::new() };
         let is_there =
             |name: &str| let_in(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok();
         // Other directories have files of these names, too.
@@ -71,9 +77,9 @@ impl Watch {
             return Vec::new();
         }
         let mut found = self.settle_numbers(git);
-        found.extend(self.settle_file_lists(most, git));
+        found.extend(self.settle_file_lists(most, git, &mut search.room.lists));
         if search.has_new_links {
-            found.extend(self.settle_links_to_works(git));
+            self.settle_links_to_works(git, search.watches, &mut found);
         }
         let (shared, is_whole) =
             let_in(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
@@ -122,13 +128,14 @@ impl Watch {
     }
 
     /// Moves aside files that list others by name, and name one elsewhere.
-    fn settle_file_lists(&self, most: usize, git: &GitDir) -> Vec<Leftover> {
+    fn settle_file_lists(&self, most: usize, git: &GitDir, room: &mut u64) -> Vec<Leftover> {
         let mut found = Vec::new();
         let mut settle = |at: &Path| {
             // A link, and one on the way, is not for this to judge.
+            let room = RefCell::new(&mut *room);
             let may = |dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat| {
-                kind(stat) == SFlag::S_IFLNK
-                    || open_file(dir, name).is_ok_and(|file| is_right_list(name, &file))
+                let right = |file: File| is_right_list(name, &file, &mut room.borrow_mut());
+                kind(stat) == SFlag::S_IFLNK || open_file(dir, name).is_ok_and(right)
             };
             let at = git.path.join(at);
             let dir = open_above(&self.tree, &at).ok();
@@ -207,16 +214,18 @@ impl Watch {
         let is_over = || (search.is_over)();
         for (at, conflicts) in dirs.into_iter().take_while(|_| !is_over()) {
             let (at, names) = (Path::new(&at), &mut search.room.names);
+            // A stage puts no link elsewhere.
+            let Some((watch, below)) = watch_of(search.watches, at) else { continue };
             // It is opened from the top.
-            *names = names.saturating_sub(at.components().count());
-            match open_beneath(&self.tree, at) {
-                Ok(dir) => self.settle_links_in(&dir, at, &conflicts, names, found),
-                Err(Errno::ELOOP) => found.extend(self.link_on_the_way(at)),
+            *names = names.saturating_sub(below.components().count());
+            match open_beneath(&watch.tree, below) {
+                Ok(dir) => watch.settle_links_in(&dir, below, &conflicts, names, found),
+                Err(Errno::ELOOP) => found.extend(watch.link_on_the_way(below)),
                 Err(_) => {}
             }
             if *names == 0 {
                 let moved = Err(io::Error::other(UNREAD));
-                found.push(Leftover { path: self.missing.tree.join(at), moved });
+                found.push(Leftover { path: at.to_path_buf(), moved });
                 break;
             }
         }
@@ -235,9 +244,16 @@ impl Watch {
         let listed = let_in(dir.as_fd(), || entries(dir.as_fd()));
         for (name, file_type) in listed.into_iter().flatten().flatten().take(*names) {
             *names -= 1;
+            // Where a version is a link, git copies what it leads to.
+            let leads_out = || {
+                let to = readlinkat(dir, name.as_os_str()).ok();
+                let place = to.and_then(|to| self.place_of(at, Path::new(&to)));
+                place.is_some_and(|place| !place.starts_with(&self.missing.tree))
+            };
             let is_written = || {
                 written_for(&name).any(|(file, is_itself)| {
-                    conflicts.get(file.as_os_str()).is_some_and(|is_link| !is_itself || !is_link)
+                    let of_conflict = conflicts.get(file.as_os_str());
+                    of_conflict.is_some_and(|is_link| !is_itself || !is_link || leads_out())
                 })
             };
             if file_type.is_none_or(|it| it == Type::Symlink) && is_written() {
@@ -247,22 +263,24 @@ impl Watch {
     }
 
     /// Moves links that came on the way to a working tree which a configuration names, however old that is: git writes to where they lead.
-    fn settle_links_to_works(&self, git: &GitDir) -> Vec<Leftover> {
-        let works = self.works_of(git).into_iter().flatten();
-        let is_behind_link = |work: &PathBuf| {
-            open_beneath(&self.tree, work).err() == Some(Errno::ELOOP)
-                && self.is_new_way(Path::new(GIT_LINK), work)
-        };
-        works.filter(is_behind_link).filter_map(|work| self.link_on_the_way(&work)).collect()
+    fn settle_links_to_works(&self, git: &GitDir, watches: &[&Self], found: &mut Vec<Leftover>) {
+        for work in self.works_of(git).into_iter().flatten() {
+            let Some((watch, below)) = watch_of(watches, &work) else { continue };
+            if open_beneath(&watch.tree, below).err() == Some(Errno::ELOOP)
+                && watch.is_new_way(Path::new(GIT_LINK), below)
+            {
+                found.extend(watch.link_on_the_way(below));
+            }
+        }
     }
 
-    /// Lists the working trees that a repository may have, below the tree of the run. `None` if there is none, or one elsewhere.
+    /// Lists the working trees that a repository may have. `None` if it has none.
     fn works_of(&self, git: &GitDir) -> Option<Vec<PathBuf>> {
-        let tree = &self.missing.tree;
-        let below = |path: PathBuf| clean(&path).strip_prefix(tree).ok().map(Path::to_path_buf);
+        let dir = joined(&self.missing.tree, &git.path);
+        let place = |to: &OsStr| clean(&dir.join(to));
         // Its directory may also be known as a repository of its own.
         let linked = gitdir_of(&self.tree, &git.path);
-        let linked = linked.map(|to| Some(below(tree.join(&git.path).join(to))?.parent()?.to_path_buf()));
+        let linked = linked.map(|to| place(to.as_ref()).parent().map(Path::to_path_buf));
         if git.path != git.config {
             return Some(vec![linked??]);
         }
@@ -272,15 +290,22 @@ impl Watch {
             file.take(CONFIG).read_to_end(&mut text)?;
             Ok::<_, io::Error>(text)
         };
-        let own = git.path.parent().filter(|_| git.path.ends_with(GIT_LINK)).map(Path::to_path_buf);
+        let own = dir.parent().filter(|_| dir.ends_with(GIT_LINK)).map(Path::to_path_buf);
         let set = settings(&read().unwrap_or_default()).into_iter().filter_map(|setting| match setting {
-            Setting::Worktree(to) => Some(below(tree.join(&git.path).join(to))),
+            Setting::Worktree(to) => Some(place(to.as_ref())),
             _ => None,
         });
         // The configuration may be moved aside later, and change in another run.
-        let works = own.into_iter().map(Some).chain(linked).chain(set).collect::<Option<Vec<_>>>()?;
+        let works: Vec<_> = own.into_iter().chain(linked.flatten()).chain(set).collect();
         Some(works).filter(|works| !works.is_empty())
     }
+}
+
+/// Returns the innermost tree that a place lies in, and the place below it.
+fn watch_of<'w, 'p>(watches: &[&'w Watch], place: &'p Path) -> Option<(&'w Watch, &'p Path)> {
+    let around =
+        watches.iter().filter_map(|watch| Some((*watch, place.strip_prefix(&watch.missing.tree).ok()?)));
+    around.min_by_key(|(_, below)| below.components().count())
 }
 
 /// Reads the paths in a list of conflicts of rerere: a hash, a tab and a path that ends with a zero (rerere.c).
@@ -361,6 +386,8 @@ fn is_git_link(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::super::{Keeper, Missing};
     use super::*;
 
@@ -377,7 +404,8 @@ mod tests {
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| {
             let mut room = PathRoom::default();
-            let mut search = PathSearch { room: &mut room, has_new_links: false, is_over: &|| false };
+            let mut search =
+                PathSearch { room: &mut room, watches: &[&watch], has_new_links: false, is_over: &|| false };
             watch.settle_paths_by(most, &git, &mut search).len()
         };
         assert_eq!(settled(3), 0, "every name was read");
@@ -397,9 +425,10 @@ mod tests {
         let unmerged = ["a/b/c", "none/1/x", "none/2/x", "none/3/x"].map(|path| (path.into(), false)).into();
         let settle = |names| {
             let mut room = PathRoom { names, ..PathRoom::default() };
-            let mut search = PathSearch { room: &mut room, has_new_links: true, is_over: &|| false };
+            let mut search =
+                PathSearch { room: &mut room, watches: &[&watch], has_new_links: true, is_over: &|| false };
             let mut found = Vec::new();
-            watch.settle_links_to(&unmerged, Some(&[PathBuf::new()]), &mut search, &mut found);
+            watch.settle_links_to(&unmerged, Some(slice::from_ref(&root)), &mut search, &mut found);
             found.iter().map(|it| it.moved.is_ok()).collect::<Vec<_>>()
         };
         assert_eq!(settle(2), [false], "the first directory is opened, and none of its names is read");

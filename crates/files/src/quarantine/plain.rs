@@ -11,7 +11,7 @@ use nix::dir::Type;
 
 use super::Watch;
 use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
-use super::git_names::MODULES;
+use super::git_names::{MODULES, WORKTREES};
 use super::modules::path_in_git_file;
 use super::store::DIRECTORY;
 use crate::git_config::{self, Place};
@@ -85,7 +85,8 @@ impl Watch {
         let place = clean(&tree.join(git).join(to));
         // git makes it in the tree of the outer repository: then the words mean the same when that is moved.
         let outer = git.ancestors().filter(|above| above.ends_with(GIT_LINK)).last().and_then(Path::parent);
-        let is_in_outer = outer.is_some_and(|outer| place.starts_with(tree.join(outer)));
+        let is_of_worktree = git.iter().any(|part| part == WORKTREES);
+        let is_in_outer = is_of_worktree || outer.is_some_and(|outer| place.starts_with(tree.join(outer)));
         let is_in_tree = place.strip_prefix(tree).is_ok_and(|below| {
             !below.as_os_str().is_empty()
                 && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
