@@ -122,7 +122,7 @@ fn beside_conflict(cx: &Cx) {
         &stage,
         &format!(r#"{}; [ -L a ] || ! grep -q secret a || touch "$MARK""#, host("true")),
     );
-    // A conflict between links is no such file.
+    // In a conflict between links the file itself is a link.
     let stage = "ln -s x l; git add l; git commit -qm l; git checkout -qb p; ln -sfn y l; git commit -qam p; git checkout -q -; ln -sfn ../../z l; git commit -qam q; git merge -q p";
     let script = format!("git init -q; git config user.name a; git config user.email a; {stage}; [ -L l ]");
     let done = cx.sh(&[], &script).run();

@@ -1,4 +1,4 @@
-//! What the end of one run reads of files that name paths. A stage chooses how many these are.
+//! The bounds on reading files that name paths, at the end of a run. A stage chooses how many these are.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ const NAMES: usize = 1 << 21;
 /// Bytes that are read of lists of files: the index of 80000 packs has 4 MiB of names.
 const LISTS: u64 = 64 << 20;
 
-/// What the end of one run reads of files that name paths.
+/// The rest of what the end of one run reads of files that name paths.
 #[derive(Debug)]
 pub(super) struct PathRoom {
     pub(super) indexes: IndexRoom,
     /// The indexes that were read, each for its working trees, and whether they are right. One may have several names.
     pub(super) read: HashMap<(FileId, Option<Vec<PathBuf>>), bool>,
-    /// What may be read of indexes that stay: they take nothing from the others.
+    /// The rest of what is read of indexes that stay: they take nothing from the others.
     pub(super) old_indexes: IndexRoom,
     /// Bytes that may be read of lists of files.
     pub(super) lists: u64,

@@ -31,7 +31,7 @@ use crate::names::joined;
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
 
-/// What `git mergetool` adds to the name of a file with a conflict, before a number, for its copies.
+/// The words that `git mergetool` adds to the name of a file with a conflict, before a number, for its copies.
 const COPIES: [&str; 6] = ["_BACKUP_", "_LOCAL_", "_REMOTE_", "_BASE_", "_LOCAL_LCONFL_", "_REMOTE_RCONFL_"];
 /// The beginning of the names of indexes that others build upon (gitformat-index(5), "Split index").
 const SHARED_INDEX: &str = "sharedindex.";
@@ -43,7 +43,7 @@ const UNREAD: &str =
 /// A search of the files that name paths.
 struct PathSearch<'a> {
     room: &'a mut PathRoom,
-    /// All trees that the stage could write to: a working tree may lie in another one than its repository.
+    /// The trees that the stage could write to: a working tree may lie in another one than its repository.
     watches: &'a [&'a Watch],
     /// Whether there may be new links in the working trees.
     has_new_links: bool,
