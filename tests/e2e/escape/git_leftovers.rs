@@ -8,7 +8,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_links_in_a_repository", links);
     list.users("escape::b14_links_among_the_objects", objects);
-    list.users("escape::b14_a_crowd_hides_no_link", crowd);
+    list.alone("escape::b14_a_crowd_hides_no_link", crowd);
     list.users("escape::b15_remotes_of_the_old_way", remotes);
     list.users("escape::b15_a_rebase_that_the_stage_began", rebase);
 }
