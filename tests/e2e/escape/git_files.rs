@@ -143,8 +143,7 @@ fn conflict_elsewhere(cx: &Cx) {
     }
 }
 
-/// One stage works in a directory of the other's tree, and makes a repository there. The other one moves it where the first one's end does not
-/// look.
+/// A stage works in a directory of another run's tree, and makes a repository there. The stage of that run moves it out of this directory.
 fn moved_by_other(cx: &Cx) {
     for to in ["sub/y", "y"] {
         let mark = cx.dir().with_file_name("mark");
@@ -156,6 +155,7 @@ fn moved_by_other(cx: &Cx) {
         );
         let mut first = cx.exeat(["run", "--", "sh", "-c", &stage]).cwd(&cx.dir().join("sub")).start();
         first.until_prints("made");
+        // Times within two seconds before a start count as new.
         std::thread::sleep(Duration::from_secs(3));
         cx.sh(&[], &format!("mv sub/x {to}")).run().exits(0).says("was moved");
         cx.outside(["touch", "sub/stop"]).run().exits(0);

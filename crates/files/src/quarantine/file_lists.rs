@@ -1,5 +1,6 @@
-//! Files of a repository that list other files of it by name: the index of packs, and the tables of references. git checks none of these
-//! names. It reads the files, and deletes them when it has made larger ones of them: with `../` in a name, those of another repository.
+//! Files of a repository that list other files of it by name: the index of packs, the parts of the graph of commits, and the tables of
+//! references. git checks none of these names. It reads the files, and renames or deletes them when it makes larger ones: with `../` in a
+//! name, those of another repository.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -29,9 +30,8 @@ pub(super) fn is_part(name: &OsStr) -> bool {
     name.as_encoded_bytes().ends_with(PART)
 }
 
-/// Returns whether such a file names only files in its own directory.
-/// The bytes that are read are taken from `room`; without
-/// any, no list is right.
+/// Returns whether such a file names only files in its own directory. The bytes that are read are taken from `room`; without any, no list is
+/// right.
 pub(super) fn is_right_list(name: &OsStr, file: &File, room: &mut u64) -> bool {
     let is_text = TEXTS.iter().any(|end| name.as_encoded_bytes().ends_with(end));
     if is_text { names_own_files(file, room) } else { names_own_packs(file, room) }.unwrap_or(false)
