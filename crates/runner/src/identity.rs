@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_contract::NOBODY;
 use exeat_files::fault::{FileFault, PathUse};
-use exeat_files::names::is_absent;
+use exeat_files::names::{future_path, is_absent};
 use exeat_files::permissions::{Ids, is_root_s_to_make};
 use exeat_files::quarantine::{self, Live};
 use exeat_files::request::WorkDir;
@@ -156,9 +156,13 @@ impl StageUser {
         links: &LinkRule,
     ) -> Result<PathBuf, String> {
         let unusable = |error: io::Error| format!("`{}` cannot be used for it: {error}", cache.display());
-        if let Err(error @ WalkError::Link { .. }) = links.walk_existing(&cache) {
-            return Err(unusable(error.into()));
-        }
+        let cache = match (links.walk_existing(&cache), self) {
+            (Err(error @ WalkError::Link { .. }), _) => return Err(unusable(error.into())),
+            // What is mounted has no link in its path. Root's way to its cache is judged below.
+            (_, Self::Caller) => future_path(&cache),
+            _ => cache,
+        };
+        let unusable = |error: io::Error| format!("`{}` cannot be used for it: {error}", cache.display());
         if let Some(dir) = anothers(&cache).filter(|_| maker.is_none() && !matches!(self, Self::Caller)) {
             return Err(format!(
                 "`{}` is another user's, and what root makes there that user could not use; name a directory of root's by XDG_CACHE_HOME",
@@ -255,11 +259,12 @@ impl ViewInput<'_> {
                     fs::metadata(home)
                         .map_err(|error| format!("`{}` cannot be used: {error}", home.display()))?;
                 }
+                let cache = who.cache(cache, cache_maker, staged.as_mut(), links)?;
                 // That run knows its own places alone.
                 if live.since(&cache).is_some() {
                     return Err(format!("the stage of another run can write to `{}`", cache.display()));
                 }
-                who.cache(cache, cache_maker, staged.as_mut(), links)
+                Ok(cache)
             })
             .transpose()
             .unwrap_or_else(|why| {

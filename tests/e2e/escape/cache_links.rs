@@ -8,6 +8,24 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b14_a_cache_behind_a_link", attack);
+    list.bridges("escape::l01_a_cache_behind_the_caller_s_link_is_used", own_link);
+}
+
+/// A home with a quota often has its cache on another disk.
+fn own_link(cx: &Cx) {
+    let scratch = cx.home().join("scratch");
+    fs::create_dir(&scratch).expect("a directory");
+    let _ = fs::remove_dir(cx.home().join(".cache"));
+    symlink("scratch", cx.home().join(".cache")).expect("a link");
+    for path in [scratch.clone(), cx.home().join(".cache")] {
+        lchown(path, Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    }
+    for _ in 0..2 {
+        let done = cx.sh(&[], "touch /run/exeat/cache/made && echo it-ran").run();
+        assert!(!done.exits(0).prints("it-ran\n").stderr().contains("cache"), "{done:?}");
+    }
+    let mut kept = fs::read_dir(scratch.join("exeat")).expect("made").flatten();
+    assert!(kept.any(|entry| entry.path().join("made").exists()));
 }
 
 fn attack(cx: &Cx) {
