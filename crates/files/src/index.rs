@@ -1,13 +1,13 @@
 //! Reads the index of a repository, which a stage can write: the paths that git tracks decide what is told, and whether an index is moved aside.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _, Seek as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::git_path::git_file_path;
 use crate::names::open_regular;
 use crate::protected::GIT_LINK;
 
@@ -25,12 +25,6 @@ const DEEPEST: usize = 32;
 const HASHES: [usize; 2] = [20, 32];
 /// Bytes of an entry before the object's name.
 const STAT: usize = 40;
-/// Bytes of an entry before the mode, and of the mode.
-const BEFORE_MODE: usize = 24;
-const MODE: usize = 4;
-/// The kind of a file in a mode, and that of a link.
-const KIND: u32 = 0o170_000;
-const LINK: u32 = 0o120_000;
 /// The flags of an entry: two bytes more follow; the versions of a conflict; the length of the path.
 const EXTENDED: u16 = 0x4000;
 const STAGE: u16 = 0x3000;
@@ -80,9 +74,9 @@ fn tracked_in<'a>(root: &Path, paths: &HashMap<&[u8], &'a Path>) -> io::Result<B
 fn open_index(root: &Path) -> io::Result<impl BufRead + use<>> {
     let git = root.join(GIT_LINK);
     let git = if fs::symlink_metadata(&git)?.is_file() {
-        let mut text = String::new();
-        open_regular(&git)?.take(1 << 16).read_to_string(&mut text)?;
-        let to = text.strip_prefix("gitdir:").map(str::trim).unwrap_or_default();
+        let mut text = Vec::new();
+        open_regular(&git)?.take(1 << 16).read_to_end(&mut text)?;
+        let to = git_file_path(&text).ok_or(io::ErrorKind::InvalidData)?;
         // The kernel follows each `..` of it.
         fs::canonicalize(root.join(to))?
     } else {
@@ -91,19 +85,12 @@ fn open_index(root: &Path) -> io::Result<impl BufRead + use<>> {
     Ok(BufReader::new(open_regular(&git.join("index"))?.take(LONGEST)))
 }
 
-/// The paths with conflicts, each with whether ours or theirs is a link. Paths are compared name by name, which takes long if they are deep.
-pub(crate) type Conflicts = BTreeMap<OsString, bool>;
-
 /// An entry of an index (gitformat-index(5)).
 struct IndexEntry<'a> {
     /// Its path in the working tree.
     path: &'a [u8],
     /// Whether it is not to be in the working tree.
     is_skipped: bool,
-    /// The version of a conflict that it is, or 0: 1 is the common ancestor's, 2 ours and 3 theirs.
-    stage: u16,
-    /// Whether it is a link.
-    is_link: bool,
     /// Its place in the file, in bytes.
     start: usize,
     /// Whether its path takes no part from the entry before it.
@@ -128,9 +115,7 @@ fn each_entry<R: BufRead>(
     let mut path = Vec::new();
     for _ in 0..entries {
         let start = index.at;
-        index.skip(BEFORE_MODE)?;
-        let is_link = index.number()? & KIND == LINK;
-        index.skip(STAT - BEFORE_MODE - MODE + hash)?;
+        index.skip(STAT + hash)?;
         let flags = index.short()?;
         // git looks at the flag alone, not at the version.
         let is_extended = flags & EXTENDED != 0;
@@ -148,8 +133,7 @@ fn each_entry<R: BufRead>(
         if told != path.len().min(usize::from(LENGTH)) {
             return None;
         }
-        let stage = (flags & STAGE) >> STAGE.trailing_zeros();
-        visit(IndexEntry { path: &path, is_skipped: more & SKIPPED != 0, stage, is_link, start, is_whole });
+        visit(IndexEntry { path: &path, is_skipped: more & SKIPPED != 0, start, is_whole });
         // After the zero that ends a path, zeros fill eight bytes; in the last version there are none.
         let length = index.at - start;
         index.skip(if version == 4 { 0 } else { length.next_multiple_of(8) - length })?;
@@ -164,65 +148,51 @@ pub(crate) struct IndexRoom {
     bytes: u64,
     /// Bytes of the paths. In an index of version 4 an entry may repeat the one before it with three bytes.
     paths: usize,
-    /// Entries with conflicts.
-    conflicts: usize,
 }
 
 impl IndexRoom {
     /// For one run. The index of 100000 files has some 12 MiB.
-    pub(crate) const FULL: Self = Self { bytes: 1 << 30, paths: LONGEST_PATHS, conflicts: 1 << 16 };
+    pub(crate) const FULL: Self = Self { bytes: 1 << 30, paths: LONGEST_PATHS };
 }
 
-/// Returns the paths with conflicts if every path of an index fits, and those are harmless that git would find with object names of the other
-/// length, each with whether it has a conflict. `None`: one does not or is not, it is no index, or there is not enough `room`, from which is
-/// taken what is read.
+/// Returns whether every path of an index fits, and those are harmless that git would find with object names of the other length, each
+/// with whether it has a conflict. What is no index is wrong, and so is one for which there is not enough `room`, from which is taken what
+/// is read.
 pub(crate) fn check_entries(
     file: &File,
     room: &mut IndexRoom,
     fits: impl Fn(&[u8]) -> bool,
     is_harmless: impl Fn(&[u8], bool) -> bool,
-) -> Option<Conflicts> {
+) -> bool {
     let [sha1, sha256] = HASHES;
-    let (mut unmerged, other) = match check_strictly(file, room, sha1, &fits) {
-        Some(unmerged) => (unmerged, sha256),
-        None => (check_strictly(file, room, sha256, &fits)?, sha1),
+    let other = if check_strictly(file, room, sha1, &fits) {
+        sha256
+    } else if check_strictly(file, room, sha256, &fits) {
+        sha1
+    } else {
+        return false;
     };
-    for path in loose::check_loosely(file, room, other, is_harmless)? {
-        unmerged.entry(path).or_insert(false);
-    }
-    Some(unmerged)
+    loose::check_loosely(file, room, other, is_harmless) == Some(true)
 }
 
-/// Returns the paths with conflicts in an index that git has written, whatever else it names. `None` as for [`check_entries`].
-pub(crate) fn conflicts(file: &File, room: &mut IndexRoom) -> Option<Conflicts> {
-    HASHES.into_iter().find_map(|hash| check_strictly(file, room, hash, |_| true))
-}
-
-/// Returns the paths with conflicts if git has written an index with object names of this length, every path of it fits, and git reads the
-/// same entries when it reads several blocks of them at once. Then it goes by a table in the index, "IEOT", which it finds by "EOIE" at the end
+/// Returns whether git has written an index with object names of this length, every path of it fits, and git reads the same entries when it
+/// reads several blocks of them at once. Then it goes by a table in the index, "IEOT", which it finds by "EOIE" at the end
 /// (gitformat-index(5), read-cache.c).
-fn check_strictly(
-    mut file: &File,
-    room: &mut IndexRoom,
-    hash: usize,
-    fits: impl Fn(&[u8]) -> bool,
-) -> Option<Conflicts> {
-    let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
-    let is_marked = is_marked(file, size, hash);
-    let (mut are_right, mut unmerged) = (true, Conflicts::new());
-    file.rewind().ok()?;
-    let mut index = BufReader::new(file.take(room.bytes));
-    let IndexRoom { paths, conflicts, .. } = room;
-    let checked = check_all(&mut index, size.checked_sub(hash)?, hash, is_marked, paths, |entry| {
-        are_right &= fits(entry.path);
-        if entry.stage != 0 && are_right {
-            are_right = *conflicts > 0;
-            *conflicts = conflicts.saturating_sub(1);
-            *unmerged.entry(path_of(entry.path)).or_default() |= entry.is_link && entry.stage != 1;
-        }
-    });
-    room.bytes = index.into_inner().limit();
-    (checked? && are_right).then_some(unmerged)
+fn check_strictly(mut file: &File, room: &mut IndexRoom, hash: usize, fits: impl Fn(&[u8]) -> bool) -> bool {
+    let mut check = || {
+        let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
+        let is_marked = is_marked(file, size, hash);
+        let mut are_right = true;
+        file.rewind().ok()?;
+        let mut index = BufReader::new(file.take(room.bytes));
+        let checked =
+            check_all(&mut index, size.checked_sub(hash)?, hash, is_marked, &mut room.paths, |entry| {
+                are_right &= fits(entry.path);
+            });
+        room.bytes = index.into_inner().limit();
+        Some(checked? && are_right)
+    };
+    check() == Some(true)
 }
 
 /// Returns whether git finds a table of blocks in an index of this size.
@@ -230,10 +200,6 @@ fn is_marked(file: &File, size: usize, hash: usize) -> bool {
     let at = size.checked_sub(hash + LAST_EXTENSION).and_then(|at| u64::try_from(at).ok());
     let mut mark = [0; 4];
     at.is_some_and(|at| file.read_exact_at(&mut mark, at).is_ok()) && mark == *LAST_NAME
-}
-
-fn path_of(bytes: &[u8]) -> OsString {
-    OsStr::from_bytes(bytes).to_owned()
 }
 
 /// Returns whether the extensions of an index are as git writes them. The last one ends at `end`.
@@ -458,7 +424,6 @@ mod tests {
             let check = |index: &[u8]| {
                 fs::write(&path, index).unwrap();
                 check_entries(&File::open(&path).unwrap(), &mut { IndexRoom::FULL }, |_| true, |_, _| true)
-                    .is_some()
             };
             let place = |name: &[u8]| good.windows(4).rposition(|it| it == name).unwrap();
             let (table, last) = (place(b"IEOT"), place(b"EOIE"));

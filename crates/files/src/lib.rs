@@ -8,6 +8,7 @@ pub mod bounds;
 mod bytes;
 pub mod fault;
 mod git_config;
+mod git_path;
 pub mod index;
 pub mod layout;
 mod listing;

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
 use nix::errno::Errno;
@@ -33,6 +33,7 @@ mod descriptors;
 mod exchanged;
 mod file_lists;
 mod file_modes;
+mod finish;
 mod further;
 mod git_names;
 mod held;
@@ -59,6 +60,7 @@ pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
 use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
 use exchanged::Exchanged;
+pub use finish::finish_until;
 pub use further::{DirState, FurtherDown, first_parts_in};
 use git_names::{MODULES, WORKTREES};
 pub use journal::{
@@ -69,13 +71,12 @@ pub use kept::{
 };
 pub use leftovers::{Leftover, Leftovers};
 use modes::{Modes, above, dir_of};
-use modules::GitDir;
 pub(crate) use modules::{is_git_dir, is_gits_own};
 pub use own::{OF_RUN, TEMPORARY};
 use path_room::PathRoom;
 use pointers::Pointer;
 pub use repository::beyond_search;
-use repository::{Contents, Keys, MOVED};
+use repository::{Contents, Keys};
 pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
 pub use survey::Survey;
 use times::{Noted, Times};
@@ -234,6 +235,9 @@ trait OtherRuns: std::fmt::Debug + Send + Sync {
 pub struct Watch {
     missing: Missing,
     tree: File,
+    /// All trees that the stage can write to, this one among them, each by its path and open: a submodule may lie in another one than its
+    /// repository.
+    trees: OnceLock<Arc<[(PathBuf, File)]>>,
     /// The pointers at the start. A file is mounted read-only, so the stage did not make it.
     pointers: Vec<Pointer>,
     /// The contents of the repositories at the start.
@@ -293,6 +297,7 @@ impl Watch {
         Ok(Self {
             missing,
             tree,
+            trees: OnceLock::new(),
             pointers,
             contents,
             modes,
@@ -441,16 +446,30 @@ impl Watch {
         last: &OsStr,
         may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
     ) -> Option<Leftover> {
-        let is_wrong = let_in(dir, || match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            // The tree is a single file.
-            Err(Errno::ENOTDIR) => Ok(false),
-            stat => stat.map(|stat| {
-                let may_stay = may(dir, last, &stat)
-                    && !self.has_new_name(&stat)
-                    && !self.has_writer(dir, last, &stat).unwrap_or_else(|_| self.may_have_changed(&stat));
-                let is_stub = || crate::stubs::is_stub(below, dir, last, &self.keeper);
-                !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, &stat)
-            }),
+        let is_wrong_now = |stat: &FileStat| {
+            let may_stay = may(dir, last, stat)
+                && !self.has_new_name(stat)
+                && !self.has_writer(dir, last, stat).unwrap_or_else(|_| self.may_have_changed(stat));
+            let is_stub = || crate::stubs::is_stub(below, dir, last, &self.keeper);
+            !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, stat)
+        };
+        let is_wrong = let_in(dir, || {
+            let look = || fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW);
+            // The host, or another run, may replace a file while it is judged.
+            for _ in 0..JUDGED_AGAIN {
+                let stat = match look() {
+                    // The tree is a single file.
+                    Err(Errno::ENOTDIR) => return Ok(false),
+                    stat => stat?,
+                };
+                if !is_wrong_now(&stat) {
+                    return Ok(false);
+                }
+                if id_of(&look()?) == id_of(&stat) {
+                    break;
+                }
+            }
+            Ok(true)
         });
         let moved =
             is_wrong.and_then(|is_wrong| is_wrong.then(|| self.set_aside(dir, last, below)).transpose());
@@ -706,80 +725,11 @@ impl Watch {
     }
 }
 
+/// How often a file is judged again that was replaced meanwhile.
+const JUDGED_AGAIN: usize = 16;
+
 /// Returns whether anybody has a file open for writing, which was opened for reading.
 pub type HasWriter = fn(File) -> io::Result<bool>;
-
-/// Moves aside what has appeared in these trees until `is_over`. Known names are always moved; entries that must be searched for may
-/// stay. What a stage could still write to is moved, too.
-pub fn finish_until<'a>(
-    watches: impl IntoIterator<Item = &'a Watch>,
-    has_writer: HasWriter,
-    is_over: &dyn Fn() -> bool,
-) -> Leftovers {
-    let watches: Vec<&Watch> = watches.into_iter().collect();
-    for watch in &watches {
-        watch.find_others();
-        let _ = watch.has_writer.set(has_writer);
-    }
-    let mut told = Leftovers::default();
-    let settle = |told: &mut Leftovers, settle: &dyn Fn(&Watch) -> Vec<Leftover>| {
-        // All trees before anything is told: one may lie in another.
-        let settled: Vec<Vec<Leftover>> = watches.iter().copied().map(settle).collect();
-        settled.into_iter().flatten().for_each(|found| told.add(found));
-    };
-    settle(&mut told, &Watch::put_directory_back);
-    // Then everything is put where the stage had it.
-    settle(&mut told, &Watch::settle_exchanged);
-    watches.iter().for_each(|watch| watch.settle_modes(&mut told));
-    settle(&mut told, &Watch::settle_file_modes);
-    // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
-    settle(&mut told, &Watch::settle_names);
-    settle(&mut told, &|watch| watch.settle_further(is_over));
-    settle(&mut told, &Watch::note_repositories);
-    let mut held: Vec<Vec<GitDir>> = Vec::new();
-    for watch in watches.iter().filter(|_| !is_over()) {
-        let mut found = Vec::new();
-        held.push(watch.settle_held(&mut found));
-        found.into_iter().for_each(|found| told.add(found));
-    }
-    settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
-    let nested: Vec<_> = watches.iter().map(|watch| watch.find_nested(false, is_over)).collect();
-    let has_new_links = nested.iter().any(|nested| nested.may_have_new_links());
-    let (mut left, mut judged) = (MOVED, BTreeSet::new());
-    for ((watch, held), nested) in watches.iter().zip(&held).zip(&nested) {
-        let dir = |name: &String| GitDir { path: name.into(), config: name.into(), is_new: false };
-        let repositories: Vec<GitDir> = watch.missing.repositories.iter().map(dir).collect();
-        let all = || repositories.iter().chain(held).chain(&nested.dirs);
-        judged.extend(all().map(|git| watch.missing.tree.join(&git.path)));
-        if !is_over() {
-            watch.settle_new_modules(held, &mut left, &mut told, is_over);
-            all().for_each(|git| watch.settle_stores(git, &mut told, is_over));
-            let found = watch.settle_paths(all(), &watches, has_new_links, is_over);
-            found.into_iter().for_each(|found| told.add(found));
-        }
-    }
-    for (watch, nested) in watches.iter().zip(&nested).take_while(|_| !is_over()) {
-        watch.settle_nested(nested, &judged).into_iter().for_each(|found| told.add(found));
-        for (git, work) in watch.naming_repositories(nested).take_while(|_| !is_over()) {
-            watch.settle_named(&git, work).into_iter().for_each(|found| told.add(found));
-        }
-        watch.settle_nested_links(&nested.dirs, &mut left, &mut told, is_over);
-    }
-    // Links that were moved by now are not reported again.
-    settle(&mut told, &Watch::tell_links);
-    for watch in &watches {
-        for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
-            if !is_over() {
-                watch.settle(name, before, &mut left, &mut told, is_over);
-            }
-        }
-    }
-    told.is_cut = is_over();
-    told.unlisted = watches
-        .iter()
-        .find_map(|watch| watch.unlisted.get().cloned().or_else(|| watch.store.get()?.unlisted()));
-    told
-}
 
 /// Returns the directory of a run in a tree's quarantine.
 #[cfg(test)]

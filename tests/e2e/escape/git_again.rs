@@ -20,7 +20,6 @@ pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b14_an_index_leads_to_no_absolute_path", absolute);
     list.users("escape::b14_no_link_leads_to_a_cache_that_comes_later", later_cache);
     list.root("escape::b14_no_link_leads_to_another_user_s_cache", other_cache);
-    list.users("escape::b14_a_link_to_a_conflict_counts_with_an_old_index", old_conflict);
 }
 
 /// Makes an index that has a hook with names of 20 bytes, and with names of 32 bytes a harmless path: `poly INDEX BLOB`.
@@ -267,25 +266,4 @@ fn other_cache(cx: &Cx) {
     lchown(cx.dir().join("l"), Some(ORDINARY), Some(ORDINARY)).expect("chown");
     std::thread::sleep(std::time::Duration::from_secs(3));
     cx.sh(&[], "true").run().exits(0).says("work/l` was moved");
-}
-
-/// `git mergetool` writes to the path of a conflict of the caller's. The stage leaves the index alone.
-fn old_conflict(cx: &Cx) {
-    let host = r#"git -c merge.tool=t -c mergetool.t.cmd='cp "$REMOTE" "$MERGED"' -c mergetool.t.trustExitCode=true mergetool --no-prompt </dev/null"#;
-    for (dir, before, stage) in [
-        ("d", "", r#"rm -rf d; ln -s "$(dirname "$OUT")" d"#),
-        ("d/e/g/h", "", r#"rm -rf d/e/g/h; ln -s "$(dirname "$OUT")" d/e/g/h"#),
-        // The link is the caller's, and gets there with the directory that has it.
-        (
-            "d/e/g/h",
-            r#"mkdir -p z/y; ln -s "$(dirname "$OUT")" z/y/h; git add z; git commit -qm z;"#,
-            "rm -rf d/e/g; mv z/y d/e/g",
-        ),
-    ] {
-        let before = format!(
-            "{before} mkdir -p {dir}; echo 0 > {dir}/out; git add .; git commit -qm 0; git checkout -qb o; echo evil > {dir}/out; git commit -qam o
-            git checkout -q main; echo mine > {dir}/out; git commit -qam m; git merge -q o || true; sleep 3"
-        );
-        attack(cx, &before, stage, host);
-    }
 }

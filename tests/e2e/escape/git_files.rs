@@ -1,4 +1,4 @@
-//! Files of a repository that name others, names beside a file to which git writes, and repositories that a later stage moves.
+//! Files of a repository that name others, what git leaves in the middle of its work, and repositories that a later stage moves.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -14,8 +14,9 @@ use super::git_further::{attack, two_stages};
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_an_index_of_packs_names_its_own", packs);
     list.users("escape::b14_a_list_of_tables_names_its_own", tables);
-    list.users("escape::b14_git_mergetool_writes_through_no_name_beside", beside_conflict);
-    list.users("escape::b14_a_conflict_of_a_repository_in_another_tree_is_judged", conflict_elsewhere);
+    list.users("escape::b14_what_a_merge_and_a_submodule_leave_stays", keep_merge);
+    list.users("escape::b14_a_worktree_is_where_git_reads_that_it_is", where_git_reads);
+    list.users("escape::b14_no_other_system_has_a_repository_in_git_s", other_system);
     list.users("escape::b14_a_repository_that_another_stage_moves_is_judged", moved_by_other);
     list.users("escape::b14_what_a_later_stage_moves_is_judged_at_its_new_place", moved_later);
     list.once("escape::b14_an_index_with_a_second_name_is_moved", second_name);
@@ -98,48 +99,53 @@ fn tables(cx: &Cx) {
     }
 }
 
-/// `git mergetool` moves what it was to `NAME.orig`, and makes copies beside the file.
-fn beside_conflict(cx: &Cx) {
-    let conflict = "git checkout -qb o; echo evil > a; git commit -qam o; git checkout -q main; echo mine > a; git commit -qam m; git merge -q o; ";
-    let host = |tool: &str| {
-        format!(
-            "git -c merge.tool=t -c mergetool.t.cmd='{tool}' -c mergetool.t.trustExitCode=true mergetool --no-prompt </dev/null"
-        )
-    };
-    // A directory of the user's gets a file with the stage's content, and a file of the user's is copied into the tree.
-    let came = r#"[ -z "$(ls ../dir)" ] || touch "$MARK""#;
-    // The number in the names of the copies is a pid that comes soon.
-    let copies = "python3 -c 'import os; first = int(open(\"pid\").read()); [os.symlink(\"../dir\", \"a_BACKUP_%d\" % (first + it)) for it in range(3000)]'";
-    for link in ["ln -s ../dir a.orig", copies] {
-        let before = "mkdir ../dir; echo $$ > pid";
-        attack(cx, before, &format!("{conflict} {link}"), &format!("{}; {came}", host("true")));
+/// The index of a conflict, wherever the working tree is, and a submodule whose working tree is in another tree of the run.
+fn keep_merge(cx: &Cx) {
+    let make = r#"rm -rf lib t w store own; mkdir store
+        export GIT_CONFIG_GLOBAL=$PWD/config; printf '[user]\nname = a\nemail = a\n[protocol "file"]\nallow = always\n' > config
+        git init -q -b main lib; echo 1 > lib/a; git -C lib add a; git -C lib commit -qm 1
+        change() { git checkout -qb o; echo 2 > $1; git commit -qam 2; git checkout -q main; echo 3 > $1; git commit -qam 3; }
+        git init -q -b main t; cd t; mkdir sub; echo 1 > sub/a; git add .; git submodule -q add ../lib s; git submodule -q add ../lib sub/m; git commit -qm 1; change sub/a
+        cd s; change a; git sparse-checkout set --no-cone '/*'; cd ..; git worktree add -q ../w -b w main; git submodule -q deinit -f sub/m; rm -rf .git/modules/sub
+        cd ..; git init -q -b main --separate-git-dir=store/own own; cd own; echo 1 > a; git add a; git commit -qm 1; change a"#;
+    let merge = "git merge -q o; git ls-files -u | grep -q .";
+    let update = "git -c protocol.file.allow=always submodule -q update --init";
+    for (dir, script) in [
+        ("t/sub", merge),
+        ("w", merge),
+        ("t/s", merge),
+        ("t", "cd s; git merge -q o; git ls-files -u | grep -q ."),
+        (".", "cd own; git merge -q o; git ls-files -u | grep -q ."),
+        ("t/sub", &format!("{update} m; git -C m log -1")),
+        ("w", &format!("{update}; git -C s log -1")),
+    ] {
+        cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+        let script = format!("export GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; {script}");
+        let done = cx.exeat(["run", "--", "sh", "-c", &script]).cwd(&cx.dir().join(dir)).run();
+        assert!(!done.exits(0).stderr().contains("moved"), "{dir}: {done:?}");
     }
-    let secret = "echo secret > ../secret";
-    let stage = format!("{conflict} rm a; ln -s ../secret a");
-    attack(
-        cx,
-        secret,
-        &stage,
-        &format!(r#"{}; [ -L a ] || ! grep -q secret a || touch "$MARK""#, host("true")),
-    );
-    // In a conflict between links the file itself is a link.
-    let stage = "ln -s x l; git add l; git commit -qm l; git checkout -qb p; ln -sfn y l; git commit -qam p; git checkout -q -; ln -sfn ../../z l; git commit -qam q; git merge -q p";
-    let script = format!("git init -q; git config user.name a; git config user.email a; {stage}; [ -L l ]");
-    let done = cx.sh(&[], &script).run();
-    assert!(!done.exits(0).stderr().contains("moved"), "{done:?}");
 }
 
-/// The working directory is a subdirectory or a linked worktree: its repository is another tree of the run.
-fn conflict_elsewhere(cx: &Cx) {
-    let make = "rm -rf t w; git init -q -b main t; cd t; git config user.name a; git config user.email a; mkdir sub; echo 1 > sub/a; git add .; git commit -qm 1
-        git checkout -qb o; echo 2 > sub/a; git commit -qam 2; git checkout -q main; echo 3 > sub/a; git commit -qam 3; git worktree add -q ../w -b w main";
-    for dir in ["t/sub", "w"] {
-        cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
-        let run = |script: &str| cx.exeat(["run", "--", "sh", "-c", script]).cwd(&cx.dir().join(dir)).run();
-        let done = run("git merge -q o; true");
-        assert!(!done.exits(0).stderr().contains("moved"), "{done:?}");
-        let link = if dir == "w" { "sub/a.orig" } else { "a.orig" };
-        run(&format!("ln -s /srv {link}")).exits(0).says("sub/a.orig` was moved");
+/// A path ends with a form feed, which is no blank to git. A relative one counts from where git was started (before git 2.48).
+fn where_git_reads(cx: &Cx) {
+    let before = "mkdir ../away";
+    let host =
+        r#"git worktree repair; [ -z "$(ls -A ../away)$(ls -A ../../away 2> /dev/null)" ] || touch "$MARK""#;
+    let stage = r#"git worktree add -q wt; printf '%s/wt/.git\f\n' "$PWD" > .git/worktrees/wt/gitdir; ln -s "$(realpath ../away)" "$(printf 'wt/.git\f')""#;
+    attack(cx, before, stage, host);
+    // From three levels up: `p` is at that depth in the other directory.
+    let before = "mkdir -p d/e/f away; mv .git a d/e/f";
+    let stage = r#"cd d/e/f; git worktree add -q wt; mkdir away; mv wt/.git away; printf '../../../away/.git\n' > .git/worktrees/wt/gitdir"#;
+    let host = r#"cd d/e/f; git worktree repair; [ ! -e ../../../away/.git ] || touch "$MARK""#;
+    attack(cx, before, stage, host);
+}
+
+/// Mercurial looks for a repository in each directory above.
+fn other_system(cx: &Cx) {
+    let hg = r#"/.hg; mkdir -p $d/store; echo store > $d/requires; printf '[hooks]\npre-status = touch %s\n' "$MARK" > $d/hgrc"#;
+    for dir in [".git", ".git/modules", ".git/worktrees/w"] {
+        let before = "git worktree add -q ../w; mkdir .git/modules";
+        attack(cx, before, &format!("d={dir}{hg}"), &format!("cd {dir}; hg status"));
     }
 }
 

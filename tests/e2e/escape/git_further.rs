@@ -511,14 +511,10 @@ fn prompt(cx: &Cx) {
     }
 }
 
-/// `git fsck` and `git mergetool` write to names that are not in a directory of git's layout, or in no directory of git at all.
+/// `git fsck` writes to names that are not in a directory of git's layout.
 fn links(cx: &Cx) {
     let stage = r#"b=$(echo evil | git hash-object -w --stdin); mkdir -p .git/lost-found/other; ln -s "$OUT" .git/lost-found/other/$b"#;
     attack(cx, "", stage, "git fsck --lost-found");
-    let stage = r#"o=$(echo base | git hash-object -w --stdin); t=$(echo evil | git hash-object -w --stdin)
-        printf "100644 $o 1\tl/out\n100644 $o 2\tl/out\n100644 $t 3\tl/out\n" | git update-index --index-info; ln -s .. l"#;
-    let host = r#"git -c merge.tool=t -c mergetool.t.cmd='git merge-file -p "$LOCAL" "$BASE" "$REMOTE" > "$MERGED"' -c mergetool.t.trustExitCode=true mergetool --no-prompt </dev/null"#;
-    attack(cx, "", stage, host);
 }
 
 /// transcrypt's filter is found by a command.

@@ -1,13 +1,11 @@
 //! Reads an index as git does whose repository has object names of another length. Which length git takes is for a configuration to say, and
 //! a stage or a later run can change that. git then finds other entries in the same bytes.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use super::{EXTENDED, IndexRoom, LENGTH, LONGEST_PATH, STAGE, STAT, is_marked, path_of};
+use super::{EXTENDED, IndexRoom, LENGTH, LONGEST_PATH, STAGE, STAT, is_marked};
 
 /// Bytes before the first entry.
 const HEAD: u64 = 12;
@@ -16,14 +14,13 @@ const KNOWN: u16 = 0x6000;
 /// Bytes that are read for one entry: more than the longest has.
 const WINDOW: usize = 8192;
 
-/// Returns the paths with conflicts if every entry is harmless that git would read with object names of this length, or if it gives up. git checks
-/// neither that a path ends where its length says, nor that an entry lies in the file (`create_from_disk` of read-cache.c).
+/// Returns whether every entry is harmless that git would read with object names of this length, or git gives up. git checks neither that a path ends where its length says, nor that an entry lies in the file (`create_from_disk` of read-cache.c).
 pub(super) fn check_loosely(
     file: &File,
     room: &mut IndexRoom,
     hash: usize,
     is_harmless: impl Fn(&[u8], bool) -> bool,
-) -> Option<BTreeSet<OsString>> {
+) -> Option<bool> {
     let size = file.metadata().ok()?.len();
     // git would read blocks of entries at the places that a table names.
     if is_marked(file, usize::try_from(size).ok()?, hash) {
@@ -32,7 +29,7 @@ pub(super) fn check_loosely(
     let head = window_at(file, 0)?;
     let number = |at: usize| Some(u32::from_be_bytes(*head.get(at..)?.first_chunk()?));
     let (version, entries) = (number(4)?, number(8)?);
-    let (mut at, mut are_right, mut unmerged) = (HEAD, true, BTreeSet::new());
+    let (mut at, mut are_right) = (HEAD, true);
     // The path before, with the byte after it.
     let mut path = vec![0];
     for entry in 0..entries {
@@ -45,13 +42,13 @@ pub(super) fn check_loosely(
         let flags = short(&mut rest)?;
         let more = if flags & EXTENDED == 0 { 0 } else { short(&mut rest)? };
         if more & !KNOWN != 0 {
-            return Some(BTreeSet::new());
+            return Some(true);
         }
         let dropped = if version == 4 { offset(&mut rest)? } else { 0 };
         let kept = match u64::try_from(path.len() - 1).ok()?.checked_sub(dropped) {
             _ if version != 4 || entry == 0 => 0,
             Some(kept) => usize::try_from(kept).ok()?,
-            None => return Some(BTreeSet::new()),
+            None => return Some(true),
         };
         let before = WINDOW - rest.len();
         path.truncate(kept);
@@ -62,7 +59,7 @@ pub(super) fn check_loosely(
             kept + rest.iter().take(LONGEST_PATH).position(|byte| *byte == 0)?
         };
         // With less than that git copies as many bytes as a number can count, and crashes.
-        let Some(new) = (length + 1).checked_sub(kept) else { return Some(BTreeSet::new()) };
+        let Some(new) = (length + 1).checked_sub(kept) else { return Some(true) };
         path.extend(rest.get(..new)?);
         room.paths = room.paths.checked_sub(path.len())?;
         // For calls of the kernel a path ends at the first zero.
@@ -70,13 +67,9 @@ pub(super) fn check_loosely(
         let is_unmerged = flags & STAGE != 0;
         let fits = |path: &[u8]| is_harmless(path, is_unmerged);
         are_right &= fits(path.get(..end.unwrap_or(length))?) && (end.is_some() || fits(&path));
-        if is_unmerged && end != Some(0) {
-            room.conflicts = room.conflicts.checked_sub(1)?;
-            unmerged.insert(path_of(path.get(..end.unwrap_or(length))?));
-        }
         at += u64::try_from(if version == 4 { before + new } else { (before + length + 8) & !7 }).ok()?;
     }
-    are_right.then_some(unmerged)
+    Some(are_right)
 }
 
 /// Reads what is at a place. After the end of a file its memory has zeros.
@@ -128,7 +121,7 @@ mod tests {
 
     fn is_right(path: &std::path::Path) -> bool {
         let fits = |path: &[u8]| !path.starts_with(b"/") && !path.starts_with(b".git/");
-        check_entries(&File::open(path).unwrap(), &mut { IndexRoom::FULL }, fits, is_harmless).is_some()
+        check_entries(&File::open(path).unwrap(), &mut { IndexRoom::FULL }, fits, is_harmless)
     }
 
     fn is_harmless(path: &[u8], _: bool) -> bool {

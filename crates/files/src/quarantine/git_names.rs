@@ -8,12 +8,18 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 
 use super::descriptors::open_file;
-use crate::protected::GIT_LINK;
+use crate::protected::{GIT_LINK, REPOSITORIES};
 
 /// The directory of submodules.
 pub(super) const MODULES: &str = "modules";
 /// The directory of linked worktrees.
 pub(super) const WORKTREES: &str = "worktrees";
+
+/// Returns whether a name is that of a repository of any system.
+pub(super) fn is_repository_name(name: &OsStr) -> bool {
+    REPOSITORIES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
 /// Returns whether a place in a repository is the directory of a linked worktree. A working tree may be named as the directory of those is.
 pub(super) fn is_worktree(at: &Path) -> bool {
     let is_repository = at.file_name().is_none_or(|name| name.eq_ignore_ascii_case(GIT_LINK));

@@ -13,10 +13,11 @@ use nix::sys::stat::SFlag;
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_above, open_beneath, open_file};
 use super::git_names::{COMMON, CONFIG, MODULES, OF_WORKTREE};
-use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of, path_in_git_file};
+use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of};
 use super::pointers::Pointer;
 use super::repository::naming_file;
 use super::{Leftover, MAX_ENTRIES, Watch};
+use crate::git_path::git_file_path;
 use crate::names::open_regular;
 use crate::protected::{GIT_LINK, names_in_git};
 use crate::walk::clean;
@@ -59,6 +60,8 @@ impl Watch {
                 }
                 held.push(GitDir { path: module.clone(), config: module, is_new });
             }
+            let new = modules.repositories.iter().filter(|path| self.is_changed_in(repository, path));
+            found.extend(new.filter_map(|path| self.settle_name(path)));
             for (link, target) in modules.links {
                 if self.had_link(&link, &target) {
                     continue;
@@ -150,7 +153,9 @@ impl Watch {
     pub(super) fn leads_astray(&self, worktree: &Path, gitdir: &OsStr, is_known: bool) -> bool {
         let is_cut = gitdir.len() >= PATH_MAX || gitdir.as_encoded_bytes().contains(&0);
         let gitdir = Path::new(gitdir);
-        if is_cut || gitdir.file_name() != Some(OsStr::new(GIT_LINK)) {
+        // git before 2.48 takes a relative path from where it was started, and later versions from the directory of the worktree.
+        let is_relative = gitdir.is_relative() && !is_known;
+        if is_cut || is_relative || gitdir.file_name() != Some(OsStr::new(GIT_LINK)) {
             return true;
         }
         // `l/..` is elsewhere if `l` is a link.
@@ -201,6 +206,6 @@ impl Watch {
 fn points_to(git: &Path, dir: &Path) -> bool {
     let mut text = Vec::new();
     let read = open_regular(git).and_then(|file| file.take(PATH_MAX as u64).read_to_end(&mut text));
-    let to = path_in_git_file(&text).zip(git.parent()).map(|(to, above)| clean(&above.join(to)));
+    let to = git_file_path(&text).zip(git.parent()).map(|(to, above)| clean(&above.join(to)));
     read.is_ok() && to.is_some_and(|to| to == dir)
 }

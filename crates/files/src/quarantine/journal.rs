@@ -19,15 +19,13 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::FileId;
+use super::finish::{finish_until, share_trees};
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{Noted, Times};
-use super::{
-    Beside, FurtherDown, HasWriter, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch,
-    finish_until,
-};
+use super::{Beside, FurtherDown, HasWriter, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
 
@@ -101,6 +99,7 @@ impl Entry {
         Watch {
             missing,
             tree,
+            trees: OnceLock::new(),
             pointers: self.pointers,
             contents,
             modes: self.modes,
@@ -574,6 +573,7 @@ impl Watch {
             watch.beside = live.trees.iter().filter(is_here).cloned().collect();
             watch.modes.limit_to(|dir| live.access(&watch.missing.tree.join(dir)));
         }
+        share_trees(&watches.iter().collect::<Vec<_>>());
         Ok(watches)
     }
 }

@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +13,8 @@ use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
-use super::git_names::{MODULES, WORKTREES, is_fan_out, is_old_head};
+use super::git_names::{MODULES, WORKTREES, is_fan_out, is_old_head, is_repository_name};
+use crate::git_path::gitdir_path;
 use crate::protected::GIT_LINK;
 
 /// Directories that are searched in one repository, and names in these: about half a second.
@@ -55,6 +55,8 @@ pub(super) struct Modules {
     pub(super) worktrees: Vec<(PathBuf, PathBuf)>,
     /// Links that replace such directories, with their targets. git follows them.
     pub(super) links: Vec<(PathBuf, OsString)>,
+    /// Directories with the name of a repository of any system. git makes none here.
+    pub(super) repositories: Vec<PathBuf>,
 }
 
 /// The kind of a directory below that of submodules.
@@ -140,6 +142,8 @@ impl Modules {
                 };
             let is_whole = is_module && is_git_dir(format!("/proc/self/fd/{}", open.as_raw_fd()));
             let (mut dirs, links) = list_open(open.as_fd(), room);
+            self.repositories
+                .extend(dirs.iter().filter(|name| is_repository_name(name)).map(|it| at.join(it)));
             if is_whole {
                 // The hooks are protected as a whole, or moved.
                 let is_usual =
@@ -235,22 +239,12 @@ pub(super) fn pointers(tree: &File, repository: &Path) -> (Vec<(PathBuf, OsStrin
     (pointers, dirs)
 }
 
-/// Returns the path in a `.git` file, as git reads it (`read_gitfile_gently` of setup.c).
-pub(super) fn path_in_git_file(text: &[u8]) -> Option<&Path> {
-    let mut path = text.strip_prefix(b"gitdir: ")?;
-    while let [rest @ .., b'\n' | b'\r'] = path {
-        path = rest;
-    }
-    let is_whole = text.len() < PATH_MAX && !path.contains(&0);
-    (is_whole && !path.is_empty()).then(|| Path::new(OsStr::from_bytes(path)))
-}
-
 /// Reads where a worktree is: the path of its `.git` (gitrepository-layout(5)).
 pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
     let dir = open_beneath(tree, worktree).ok()?;
     let mut text = Vec::new();
     open_file(dir.as_fd(), OsStr::new(GITDIR)).ok()?.take(PATH_MAX as u64).read_to_end(&mut text).ok()?;
-    Some(OsString::from_vec(text.trim_ascii_end().to_vec()))
+    gitdir_path(&text).map(OsString::from)
 }
 
 /// Lists the directories of a repository's linked worktrees.

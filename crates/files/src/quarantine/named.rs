@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::SFlag;
 
 use super::descriptors::{PATH_MAX, kind, open_file};
-use super::modules::{GitDir, gitdir_of, path_in_git_file};
+use super::modules::{GitDir, gitdir_of};
 use super::{Leftover, Watch};
 use crate::git_config::{Setting, resolve_value, settings};
+use crate::git_path::{commondir_path, git_file_path};
 use crate::names::open_regular;
 use crate::protected::{GIT_LINK, names_in_git};
 use crate::users::home_of;
@@ -138,15 +139,16 @@ impl Watch {
 
 /// Returns the directory of the repository to which a `.git` file leads, by its path on the host.
 pub(super) fn repository_of(tree: &Path, file: &Path, text: &[u8]) -> Option<GitDir> {
-    Some(repository_at(clean(&tree.join(file).parent()?.join(path_in_git_file(text)?))))
+    Some(repository_at(clean(&tree.join(file).parent()?.join(git_file_path(text)?))))
 }
 
 /// Returns a directory of git's with that of its configuration, by their paths on the host.
 pub(super) fn repository_at(path: PathBuf) -> GitDir {
-    let mut common = String::new();
+    let mut common = Vec::new();
     let read = open_regular(&path.join("commondir"))
-        .and_then(|it| it.take(PATH_MAX as u64).read_to_string(&mut common));
-    let config = read.map_or_else(|_| path.clone(), |_| clean(&path.join(common.trim_end())));
+        .and_then(|it| it.take(PATH_MAX as u64).read_to_end(&mut common));
+    let common = commondir_path(&common).filter(|_| read.is_ok());
+    let config = common.map_or_else(|| path.clone(), |common| clean(&path.join(common)));
     GitDir { path, config, is_new: false }
 }
 

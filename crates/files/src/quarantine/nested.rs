@@ -8,17 +8,20 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use nix::dir::Type;
 use nix::sys::stat::{FileStat, SFlag};
 
 use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file, stat_in};
 use super::git_names::{WORKTREES, is_worktree};
-use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own, path_in_git_file};
+use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::named::{repository_at, repository_of, top_of};
 use super::pointers::Pointer;
 use super::store::{DIRECTORY, RUNS};
 use super::{Leftover, Missing, Watch, is_open_repository};
+use crate::git_path::git_file_path;
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
 use crate::walk::clean;
 
@@ -27,6 +30,9 @@ const DIRECTORIES: usize = 1 << 17;
 const ENTRIES: usize = 1 << 22;
 /// Names from the tree to a directory that cost nothing more.
 const NEAR: usize = 16;
+/// How often, and after which time, it is asked whether git has made the repository to which a `.git` file leads.
+const LOOKS: usize = 10;
+const LOOK: Duration = Duration::from_millis(5);
 /// Names from the tree to the directory of a repository that is found at the start with all that it names: two directories and `.git`.
 const SEARCHED: usize = 3;
 /// The repositories of a tree, by their places below it.
@@ -40,16 +46,7 @@ pub(super) struct Nested {
     pub(super) files: Vec<PathBuf>,
     /// Links named like the directory of another version control system, and links into directories that exeat keeps for stages.
     pub(super) links: Vec<PathBuf>,
-    /// Whether a link anywhere in a working tree may have come during the run, or may have its place since.
-    has_new_links: bool,
     is_cut: bool,
-}
-
-impl Nested {
-    /// Returns whether there may be links in the working trees that were not there at the start.
-    pub(super) fn may_have_new_links(&self) -> bool {
-        self.has_new_links || self.is_cut
-    }
 }
 
 /// A search of one tree.
@@ -146,6 +143,28 @@ impl Watch {
         found
     }
 
+    /// Returns whether a `.git` file came during the run and leads to none of these directories. The host, or another run, may be making the
+    /// repository: git writes this file first, so the repository gets a little time.
+    pub(super) fn has_unknown_pointer(&self, nested: &Nested, judged: &BTreeSet<PathBuf>) -> bool {
+        let is_new = |at: &&PathBuf| self.stat(at).is_ok_and(|stat| self.may_have_changed(&stat));
+        let unknown = nested.files.iter().filter(is_new).filter(|at| !self.leads_to_judged(at, judged));
+        let in_tree = |dir: &PathBuf| dir.starts_with(&self.missing.tree);
+        let unknown: Vec<_> = unknown.filter_map(|at| self.repository_of_file(at)).filter(in_tree).collect();
+        for _ in 0..LOOKS {
+            if unknown.iter().all(is_git_dir) {
+                break;
+            }
+            thread::sleep(LOOK);
+        }
+        !unknown.is_empty()
+    }
+
+    /// Returns the directory to which a `.git` file leads, by its path on the host.
+    fn repository_of_file(&self, at: &Path) -> Option<PathBuf> {
+        let text = self.read_pointer(at)?;
+        Some(clean(&self.missing.tree.join(at).parent()?.join(git_file_path(&text)?)))
+    }
+
     /// Returns whether a link may have come during the run, or may lead elsewhere since. Other systems obey one of their own names.
     pub(super) fn is_new_link(&self, at: &Path) -> bool {
         let is_others = REPOSITORIES.iter().any(|known| at.ends_with(known));
@@ -155,7 +174,7 @@ impl Watch {
     /// Returns whether a `.git` file may lead elsewhere since the run has started.
     fn is_new_pointer(&self, at: &Path) -> bool {
         match self.read_pointer(at) {
-            Some(text) => path_in_git_file(&text).is_some_and(|to| self.is_new_way(at, to)),
+            Some(text) => git_file_path(&text).is_some_and(|to| self.is_new_way(at, to)),
             // A link, which git follows.
             None => self.leads_anew(at),
         }
@@ -166,7 +185,7 @@ impl Watch {
     fn leads_to_judged(&self, at: &Path, judged: &BTreeSet<PathBuf>) -> bool {
         let read = || {
             let (text, is_alone) = self.read_alone(at)?;
-            let to = path_in_git_file(&text).filter(|_| is_alone)?;
+            let to = git_file_path(&text).filter(|_| is_alone)?;
             let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
             let is_plain = parts.all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
             let to = clean(&self.missing.tree.join(at).parent()?.join(to));
@@ -250,11 +269,6 @@ impl Search<'_> {
             *names -= 1;
             let is_git = name.eq_ignore_ascii_case(GIT_LINK);
             let known = known.or_else(|| self.kind(dir, &name));
-            if known == Some(Type::Symlink) && !is_in_git && !self.found.has_new_links {
-                let is_new = |stat: &FileStat| self.watch.may_have_changed(stat);
-                self.found.has_new_links =
-                    is_moved || stat_in(dir.as_fd(), &name).as_ref().map_or(true, is_new);
-            }
             match known {
                 Some(Type::Directory) => directories.push((name, is_git)),
                 _ if is_git => self.found.files.push(at.join(name)),

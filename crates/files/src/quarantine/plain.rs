@@ -2,19 +2,21 @@
 //! samples. A stage that makes or clones a repository has these, and they stay.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Type;
 
 use super::Watch;
 use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
 use super::git_names::{MODULES, WORKTREES};
-use super::modules::path_in_git_file;
 use super::store::DIRECTORY;
 use crate::git_config::{self, Place};
+use crate::git_path::git_file_path;
+use crate::names::joined;
 use crate::protected::{GIT, GIT_LINK};
 use crate::walk::clean;
 
@@ -74,26 +76,31 @@ impl Watch {
             && self.place_of(work, at).is_some_and(|real| !is_in_tree(&real) && !self.is_of_exeat(&real))
     }
 
-    /// Returns whether the working tree of a submodule is where git makes it: in the tree, through no link, and in no repository's
+    /// Returns whether the working tree of a submodule is where git makes it: in a tree of the run, through no link, and in no repository's
     /// directory. It leads back to the submodule: git would write to any other directory as well.
     fn is_submodules_tree(&self, git: &Path, to: &OsStr) -> bool {
+        let git = joined(&self.missing.tree, git);
         let is_submodule = git.iter().any(|part| part == MODULES) && git.iter().any(|part| part == GIT_LINK);
         let to = Path::new(to);
         let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
         let is_plain = to.is_relative() && parts.all(|part| matches!(part, Component::Normal(_)));
-        let tree = &self.missing.tree;
-        let place = clean(&tree.join(git).join(to));
+        let place = clean(&git.join(to));
         // git makes it in the tree of the outer repository: then the words mean the same when that is moved.
         let outer = git.ancestors().filter(|above| above.ends_with(GIT_LINK)).last().and_then(Path::parent);
         let is_of_worktree = git.iter().any(|part| part == WORKTREES);
-        let is_in_outer = is_of_worktree || outer.is_some_and(|outer| place.starts_with(tree.join(outer)));
-        let is_in_tree = place.strip_prefix(tree).is_ok_and(|below| {
-            !below.as_os_str().is_empty()
-                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
-                && open_beneath(&self.tree, below)
-                    .is_ok_and(|dir| leads_back(dir.as_fd(), &place, &tree.join(git)).unwrap_or(false))
-        });
-        is_submodule && is_plain && is_in_outer && is_in_tree
+        let is_in_outer = is_of_worktree || outer.is_some_and(|outer| place.starts_with(outer));
+        let is_in = |(path, tree): &(PathBuf, File)| {
+            place.strip_prefix(path).is_ok_and(|below| {
+                !below.as_os_str().is_empty()
+                    && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
+                    && open_beneath(tree, below)
+                        .is_ok_and(|dir| leads_back(dir.as_fd(), &place, &git).unwrap_or(false))
+            })
+        };
+        is_submodule
+            && is_plain
+            && is_in_outer
+            && self.trees.get().is_some_and(|trees| trees.iter().any(is_in))
     }
 }
 
@@ -101,7 +108,7 @@ impl Watch {
 fn leads_back(work: BorrowedFd<'_>, place: &Path, git: &Path) -> io::Result<bool> {
     let mut text = Vec::new();
     open_file(work, OsStr::new(GIT_LINK))?.take(PATH_MAX as u64).read_to_end(&mut text)?;
-    Ok(path_in_git_file(&text).is_some_and(|to| clean(&place.join(to)) == git))
+    Ok(git_file_path(&text).is_some_and(|to| clean(&place.join(to)) == git))
 }
 
 /// Returns whether a directory has nothing but such entries.

@@ -20,9 +20,9 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random, stat_in};
-use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head};
+use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head, is_repository_name};
 use super::store::{DIRECTORY, RUNS};
-use crate::protected::REPOSITORIES;
+use crate::protected::{GIT_LINK, REPOSITORIES};
 
 mod settle;
 mod stores;
@@ -190,7 +190,8 @@ impl Search<'_> {
             }
             self.budget.names -= 1;
             let (name, known) = entry;
-            if at != repository && is_repository_name(&name) {
+            // Where the tree itself is a repository, others are the caller's.
+            if at != Path::new("") && is_repository_name(&name) && (at != repository || name != GIT_LINK) {
                 listed.repositories.push(name.clone().into());
             }
             let is = |kind: Type, bits: SFlag| match known {
@@ -251,11 +252,6 @@ impl Search<'_> {
             names => names,
         }
     }
-}
-
-/// Returns whether a name is that of a repository of any system.
-fn is_repository_name(name: &OsStr) -> bool {
-    REPOSITORIES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// Whether a directory in a directory of a repository is searched.

@@ -216,6 +216,34 @@ fn b14_a_link_does_not_lead_the_move_out_of_the_tree() {
     fs::remove_dir_all(root).unwrap();
 }
 
+/// git on the host, or another run, replaces files while a run ends.
+#[test]
+fn a_file_that_is_replaced_while_it_is_judged_is_judged_again() {
+    let root = scratch("again");
+    let tree = root.join("tree");
+    let watch = watch(&root);
+    watch.has_writer.set(|_| Ok(false)).unwrap();
+    let looks = std::cell::Cell::new(0);
+    let settle = |rights: usize| {
+        looks.set(0);
+        fs::write(tree.join("file"), "0").unwrap();
+        watch.settle_at("file", |_, _, _| {
+            let look = looks.replace(looks.get() + 1);
+            if look == rights {
+                return true;
+            }
+            let new = tree.join("new");
+            fs::write(&new, "1").unwrap();
+            fs::rename(new, tree.join("file")).unwrap();
+            false
+        })
+    };
+    assert!(settle(3).is_none());
+    assert!(settle(JUDGED_AGAIN).is_some_and(|found| found.moved.is_ok()), "a stage can go on with that");
+    assert_eq!(looks.get(), JUDGED_AGAIN);
+    fs::remove_dir_all(root).unwrap();
+}
+
 /// Further down, and in a directory that the stage has closed.
 #[test]
 fn b12_a_link_on_the_way_is_moved() {

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::git_path::{commondir_path, git_file_path, gitdir_path};
 use crate::quarantine::is_repository;
 use crate::walk::LinkRule;
 use nix::unistd::geteuid;
@@ -60,12 +61,12 @@ fn directory(top: &Path, about: &Metadata, links: &LinkRule) -> Option<PathBuf> 
     if !about.is_file() {
         return None;
     }
-    let own = real(top.join(git::path_after(&link, "gitdir:")?))?;
-    if let Some(common) = git::path_after(&own.join("commondir"), "") {
+    let own = real(top.join(git::path_of(&link, git_file_path)?))?;
+    if let Some(common) = git::path_of(&own.join("commondir"), commondir_path) {
         // A linked worktree: `COMMON/worktrees/NAME`, whose `gitdir` is the worktree's `.git`.
         let common = real(own.join(common))?;
         let is_below = own.parent() == Some(common.join("worktrees").as_path());
-        let is_named_back = real(own.join(git::path_after(&own.join("gitdir"), "")?))? == link;
+        let is_named_back = real(own.join(git::path_of(&own.join("gitdir"), gitdir_path)?))? == link;
         return (is_below && is_named_back && is_git_s(&common) && is_repository(&common)).then_some(common);
     }
     // A submodule: the configuration in its directory names the working tree.

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use crate::git_path::{ReadPath, commondir_path, git_file_path, gitdir_path};
 use crate::names::{is_absent, true_name};
 use crate::protected::{self, is_first_part};
 use crate::quarantine::{
@@ -238,12 +239,12 @@ impl<'a> Search<'a> {
                 None
             }
             // gitrepository-layout(5): a file that says where the directory is.
-            Ok(_) => self.path_in(&git, "gitdir:").and_then(|path| self.real(&work.join(path))),
+            Ok(_) => self.path_in(&git, git_file_path).and_then(|path| self.real(&work.join(path))),
         };
         let itself = is_repository(|name| fs::symlink_metadata(work.join(name)).is_ok());
         let dirs = by_git.into_iter().chain(itself.then(|| work.to_path_buf())).collect::<Vec<_>>();
         let of = |own: PathBuf| {
-            let common = self.path_in(&own.join("commondir"), "");
+            let common = self.path_in(&own.join("commondir"), commondir_path);
             let common = common.and_then(|common| self.real(&own.join(common)));
             std::iter::once(own).chain(common).collect()
         };
@@ -251,8 +252,8 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the path that a file contains. git cannot use a file that cannot be read either, but may be able to later.
-    fn path_in(&mut self, file: &Path, before: &str) -> Option<PathBuf> {
-        match path_in(file, before) {
+    fn path_in(&mut self, file: &Path, read_path: ReadPath) -> Option<PathBuf> {
+        match path_in(file, read_path) {
             Ok(path) => Some(path),
             Err(unread) => {
                 self.unread(file, &unread);
@@ -556,7 +557,7 @@ impl<'a> Search<'a> {
             }
             What::Worktree(dir) => {
                 // Its working tree may lie anywhere.
-                let git = self.path_in(&dir.join("gitdir"), "").map(|path| dir.join(path));
+                let git = self.path_in(&dir.join("gitdir"), gitdir_path).map(|path| dir.join(path));
                 if let Some(work) = git.as_deref().and_then(Path::parent).and_then(|work| self.real(work)) {
                     self.work(&work);
                 }
@@ -777,23 +778,21 @@ fn as_named(path: &Path, lookups: &Lookups) -> Option<PathBuf> {
     Some(path.to_path_buf())
 }
 
-/// The path that a file holds after a word, such as `gitdir:`.
-pub(super) fn path_after(file: &Path, word: &str) -> Option<PathBuf> {
-    path_in(file, word).ok().filter(|path| !path.as_os_str().is_empty())
+/// Returns the path in a file, read by one of [`git_path`](crate::git_path).
+pub(super) fn path_of(file: &Path, read_path: ReadPath) -> Option<PathBuf> {
+    path_in(file, read_path).ok()
 }
 
-/// The working tree that the configuration in a repository's directory names.
+/// Returns the working tree that the configuration in a repository's directory names. `git sparse-checkout` moves that to `config.worktree`.
 pub(super) fn worktree_of(dir: &Path) -> Option<PathBuf> {
-    let (settings, _) = Files::default().settings(&dir.join("config"));
-    settings.iter().find_map(|setting| match setting {
-        Setting::Worktree(value) => Some(PathBuf::from(value)),
-        _ => None,
+    let mut files = Files::default();
+    ["config.worktree", "config"].into_iter().find_map(|name| {
+        let (settings, _) = files.settings(&dir.join(name));
+        settings.iter().find_map(|setting| match setting {
+            Setting::Worktree(value) => Some(PathBuf::from(value)),
+            _ => None,
+        })
     })
-}
-
-/// The path that a file holds; empty where it cannot be read.
-pub(super) fn path_of(file: &Path) -> PathBuf {
-    path_in(file, "").unwrap_or_default()
 }
 
 #[cfg(test)]

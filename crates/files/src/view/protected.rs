@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::git_path::jujutsu_path;
 use crate::listing::{Listing, lacks};
 use crate::names::{is_absent, links_in, open_plain};
 use crate::protected::{self, LetThrough, Obeyed};
@@ -499,7 +500,10 @@ impl<'a> Search<'a> {
         if fs::symlink_metadata(&repo).is_ok_and(|meta| meta.is_file())
             && let Some(above) = repo.parent()
         {
-            self.behind_links(&above.join(git::path_of(&repo)).join("config.toml"), Obeyed::AtOnce);
+            self.behind_links(
+                &above.join(git::path_of(&repo, jujutsu_path).unwrap_or_default()).join("config.toml"),
+                Obeyed::AtOnce,
+            );
             self.link(&repo);
         }
     }

@@ -156,7 +156,7 @@ impl Watch {
         let dirs = inside.into_iter().map(|at| GitDir { path: at.clone(), config: at, is_new: true });
         let dirs: Vec<GitDir> = dirs.collect();
         dirs.iter().flat_map(|git| self.settle_changed(&git.path)).for_each(|found| told.add(found));
-        self.settle_paths(&dirs, &[self], true, is_over).into_iter().for_each(|found| told.add(found));
+        self.settle_paths(&dirs, &[self], is_over).into_iter().for_each(|found| told.add(found));
     }
 }
 

@@ -1,11 +1,9 @@
 //! Reads what configurations name, and no more of it than is worth it: a stage of an earlier run may have named anything.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,6 +13,7 @@ use nix::fcntl::OFlag;
 use nix::sys::statfs::{self, FsType, fstatfs};
 
 use crate::git_config::{Setting, settings};
+use crate::git_path::ReadPath;
 
 /// Bytes of a configuration.
 const CONFIG: u64 = 1 << 20;
@@ -95,11 +94,10 @@ impl Files {
     }
 }
 
-/// The path that a file holds, after a word: `gitdir`, `commondir` and `.git` (gitrepository-layout(5)).
-pub(super) fn path_in(file: &Path, before: &str) -> Result<PathBuf, Unread> {
+/// Returns the path in a file, read by one of [`git_path`](crate::git_path).
+pub(super) fn path_in(file: &Path, read_path: ReadPath) -> Result<PathBuf, Unread> {
     let bytes = read(file, ONE_PATH)?;
-    let path = bytes.strip_prefix(before.as_bytes()).ok_or(Unread::Absent)?;
-    Ok(PathBuf::from(OsStr::from_bytes(path.trim_ascii())))
+    read_path(&bytes).map(Path::to_path_buf).ok_or(Unread::Absent)
 }
 
 /// The first bytes of a regular file.

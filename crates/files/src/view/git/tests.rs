@@ -3,6 +3,7 @@ use std::process::Command;
 
 use super::*;
 use crate::git_config::{Place, Setting, settings};
+use crate::git_path::commondir_path;
 
 fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
     find_within(tree, everywhere, DIRECTORIES)
@@ -457,7 +458,8 @@ fn b15_a_pipe_in_the_place_of_a_configuration_is_not_waited_for() {
     let (done, wait) = std::sync::mpsc::channel();
     let at = file.clone();
     std::thread::spawn(move || {
-        let read: BTreeSet<PathBuf> = (0..20_000).map(|_| path_of(&at)).collect();
+        let read: BTreeSet<PathBuf> =
+            (0..20_000).map(|_| path_of(&at, commondir_path).unwrap_or_default()).collect();
         done.send(read).unwrap();
     });
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);

@@ -1,0 +1,66 @@
+//! Paths in files of git's and Jujutsu's, read exactly as these read them: what exeat judges is then what they obey.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// Reads the path in a file. `None`: a program would refuse it.
+pub(crate) type ReadPath = fn(&[u8]) -> Option<&Path>;
+
+/// Returns the path in a `.git` file (`read_gitfile_gently` of git's setup.c).
+pub(crate) fn git_file_path(text: &[u8]) -> Option<&Path> {
+    path_in(text.strip_prefix(b"gitdir: ")?, b"\n\r")
+}
+
+/// Returns the path in a `commondir` (`get_common_dir_noenv` of git's setup.c).
+pub(crate) fn commondir_path(text: &[u8]) -> Option<&Path> {
+    path_in(text, b"\n\r")
+}
+
+/// Returns the path in the `gitdir` of a worktree (`get_linked_worktree` of git's worktree.c). Git has four blanks (ctype.c).
+pub(crate) fn gitdir_path(text: &[u8]) -> Option<&Path> {
+    path_in(text, b" \t\n\r")
+}
+
+/// Returns the path in Jujutsu's `.jj/repo`.
+pub(crate) fn jujutsu_path(text: &[u8]) -> Option<&Path> {
+    path_in(text, b"")
+}
+
+/// Returns a path without these bytes at its end. A path of the kernel's ends at a zero and has no more than 4096 bytes (`PATH_MAX` of
+/// linux/limits.h).
+fn path_in<'a>(mut text: &'a [u8], ends: &[u8]) -> Option<&'a Path> {
+    let is_whole = text.len() < 4096 && !text.contains(&0);
+    while let [rest @ .., last] = text
+        && ends.contains(last)
+    {
+        text = rest;
+    }
+    (is_whole && !text.is_empty()).then(|| Path::new(OsStr::from_bytes(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b14_a_path_ends_where_git_ends_it() {
+        let at = |path: Option<&Path>| path.map(|path| path.as_os_str().as_bytes().to_vec());
+        for (text, file, gitdir) in [
+            (&b"a\n"[..], &b"a"[..], &b"a"[..]),
+            (b"a\r\n\n", b"a", b"a"),
+            (b"a \n", b"a ", b"a"),
+            (b"a\x0c\n", b"a\x0c", b"a\x0c"),
+            (b" a\t", b" a\t", b" a"),
+            (b"a\nb", b"a\nb", b"a\nb"),
+        ] {
+            assert_eq!(at(commondir_path(text)).as_deref(), Some(file), "{text:?}");
+            assert_eq!(at(git_file_path(&[b"gitdir: ", text].concat())).as_deref(), Some(file), "{text:?}");
+            assert_eq!(at(gitdir_path(text)).as_deref(), Some(gitdir), "{text:?}");
+        }
+        for text in [&b""[..], b"\n", b"a\0b\n"] {
+            assert_eq!([commondir_path(text), gitdir_path(text)], [None; 2], "{text:?}");
+        }
+        assert_eq!(git_file_path(b"gitdir:a"), None);
+    }
+}
