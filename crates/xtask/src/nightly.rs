@@ -5,8 +5,10 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::dist::{self, Built};
+use crate::fuzz::Plan;
 use crate::steps::rustup;
 use crate::{needs, steps, testing, tree};
 
@@ -26,11 +28,15 @@ const PARTS: &[(&str, &str, Part)] = &[
     ("static", "one static executable, and what a run does with it", static_binary),
     ("record", "a gigabyte of record in constant memory", gigabyte),
     ("benches", "the benches that assert what they measure", benches),
+    ("fuzz", "every fuzz target, an hour in all", fuzz),
     ("soak", "idle tunnels, a hundred thousand connections, and hostile clients", soak),
     ("packages", "a package of every crate, and the command built from them alone, offline", packages),
     ("book", "the pages of docs/ as a book", book),
     ("machine", "`--memory` through a cgroup, in a virtual machine", machine),
 ];
+
+/// The variable with the minutes of the part `fuzz`.
+const FUZZ_MINUTES: &str = "EXEAT_FUZZ_MINUTES";
 
 /// The target of [`aarch64`].
 const ARM: &str = "aarch64-unknown-linux-gnu";
@@ -153,6 +159,20 @@ fn benches() -> Result<Outcome, String> {
         )?;
     }
     steps::bench(&["--check".to_owned()])?;
+    Ok(Outcome::Passed)
+}
+
+/// Runs every fuzz target for an equal part of an hour, or of the minutes that [`FUZZ_MINUTES`] names.
+fn fuzz() -> Result<Outcome, String> {
+    let minutes = match std::env::var(FUZZ_MINUTES) {
+        Ok(text) => text
+            .parse::<u32>()
+            .map_err(|_| format!("{FUZZ_MINUTES} is `{text}`, and not a number of minutes"))?,
+        Err(_) => 60,
+    };
+    let plan = Plan::all_within(Duration::from_secs(u64::from(minutes) * 60))?;
+    needs::provide(needs::Needs::Fuzz)?;
+    plan.run()?;
     Ok(Outcome::Passed)
 }
 
