@@ -185,12 +185,13 @@ pub fn packages(bench: &Bench) -> &'static Path {
         text("/simple/tiny/", "text/html", "<a href=\"/simple/tiny-1.0-py3-none-any.whl\">tiny-1.0-py3-none-any.whl</a>");
         publish("/simple/tiny-1.0-py3-none-any.whl", BYTES, made("tiny-1.0-py3-none-any.whl"));
 
-        text(
-            "/npm/tiny",
-            "application/json",
-            r#"{"name":"tiny","dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":"tiny","version":"1.0.0",
-                "dist":{"tarball":"https://{host}/npm/tiny-1.0.0.tgz"}}}}"#,
+        let sha1 = String::from_utf8(made("tiny-1.0.0.sha1")).expect("ASCII");
+        let versions = format!(
+            r#"{{"name":"tiny","dist-tags":{{"latest":"1.0.0"}},"versions":{{"1.0.0":{{"name":"tiny","version":"1.0.0",
+                "dist":{{"shasum":"{}","tarball":"https://{{host}}/npm/tiny-1.0.0.tgz"}}}}}}}}"#,
+            sha1.trim()
         );
+        text("/npm/tiny", "application/json", &versions);
         publish("/npm/tiny-1.0.0.tgz", BYTES, made("tiny-1.0.0.tgz"));
 
         let krate = made("tiny-1.0.0.crate");
@@ -258,6 +259,7 @@ with zipfile.ZipFile('tiny-1.0-py3-none-any.whl', 'w') as wheel:
 EOF
 mkdir package && printf '{"name":"tiny","version":"1.0.0"}' >package/package.json
 tar -czf tiny-1.0.0.tgz package
+sha1sum <tiny-1.0.0.tgz | cut -c 1-40 >tiny-1.0.0.sha1
 mkdir -p tiny-1.0.0/src && : >tiny-1.0.0/src/lib.rs
 printf '[package]\nname = "tiny"\nversion = "1.0.0"\nedition = "2021"\n' >tiny-1.0.0/Cargo.toml
 tar -czf tiny-1.0.0.crate tiny-1.0.0

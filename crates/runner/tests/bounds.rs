@@ -1,12 +1,13 @@
 //! Tests ceilings, masks and work directories in a real sandbox, as root and as an ordinary user.
 //!
-//! A run gives its own standard streams to the stage, so each case is a separate process: this program again, with a
-//! variable that names the request.
+//! A run gives its own standard streams to the stage, so each case is a separate process: this program again, with the
+//! same test and a variable that names the request.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
 #![expect(clippy::disallowed_methods, reason = "starts itself again")]
 #![expect(clippy::exit, reason = "a case ends as its stage did")]
 
+use std::any::type_name;
 use std::env;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, lchown, symlink};
@@ -110,12 +111,10 @@ fn system() -> Vec<Bind> {
     trees.into_iter().filter(|tree| tree.exists()).map(bind).collect()
 }
 
-/// Runs one case. This is the process that the other tests start.
-#[test]
-fn one_case() {
-    let (Ok(case), Some(root)) = (env::var(CASE), env::var_os(ROOT)) else { return };
-    let root = PathBuf::from(root);
-    let (files, script) = request(&case, &root);
+/// Runs the stage of a case in this process, and ends as it did.
+#[expect(clippy::print_stdout, reason = "marks where the output of the stage begins")]
+fn run_stage(case: &str, root: &Path) -> ! {
+    let (files, script) = request(case, root);
     let mut policy = PolicyBuilder::new();
     if case == "certificates" {
         let origin = Origin::Flag { flag: "--allow".into() };
@@ -165,13 +164,22 @@ fn one_case() {
 
 /// Runs a case as root and as an ordinary user, or as the user who runs the tests. Passes the stage's output and the
 /// notes to `check`.
-fn each(case: &str, check: impl Fn(&Path, &[&str], &str)) {
+fn each<C: Fn(&Path, &[&str], &str)>(case: &str, check: C) {
+    if let (Ok(asked), Some(root)) = (env::var(CASE), env::var_os(ROOT)) {
+        if asked == case {
+            run_stage(case, Path::new(&root));
+        }
+        // A test may have several cases.
+        return;
+    }
+    // The closure has the name of its test: `bounds::TEST::{{closure}}`.
+    let test = type_name::<C>().split("::").nth(1).unwrap();
     let me = fs::metadata("/proc/self").unwrap();
     let users: &[Option<u32>] = if me.uid() == 0 { &[None, Some(ORDINARY)] } else { &[None] };
     for user in users {
         let place = Tree::new(case, *user);
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "one_case", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
         command.env(CASE, case).env(ROOT, &place.0).current_dir("/");
         if let Some(user) = user {
             command.uid(*user).gid(*user);

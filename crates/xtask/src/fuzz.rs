@@ -69,6 +69,16 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Plans every target, each with an equal part of the time.
+    pub(crate) fn all_within(total: Duration) -> Result<Self, String> {
+        let targets = targets()?.len() as u64;
+        let seconds = total.as_secs() / targets;
+        if seconds == 0 {
+            return Err(format!("{} s are too few for {targets} fuzz targets", total.as_secs()));
+        }
+        Ok(Self { target: None, seconds, keep: false })
+    }
+
     pub(crate) fn run(&self) -> Result<(), String> {
         let all = targets()?;
         let wanted: Vec<&Target> = all
@@ -291,7 +301,9 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::{Plan, Report};
+    use std::time::Duration;
+
+    use super::{Plan, Report, targets};
 
     fn plan(words: &[&str]) -> Result<Plan, String> {
         Plan::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
@@ -305,6 +317,15 @@ mod tests {
         for wrong in [&["--seconds"][..], &["--seconds", "0"], &["--seconds", "x"], &["--kep"], &["a", "b"]] {
             assert!(plan(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn gives_each_target_an_equal_part_of_the_time() {
+        let targets = targets().unwrap().len() as u64;
+        let plan = Plan::all_within(Duration::from_secs(targets * 7 + 1));
+        assert_eq!(plan, Ok(Plan { target: None, seconds: 7, keep: false }));
+        // 0 would be "no end".
+        assert!(Plan::all_within(Duration::from_secs(targets - 1)).is_err());
     }
 
     #[test]

@@ -108,6 +108,10 @@ const PYTHON_CLIENTS: &[(&str, &str)] = &[
     ("jsonschema==4.26.0", "jsonschema-4.26.0.dist-info/METADATA"),
 ];
 
+/// Clients that Debian has under another name or not at all: npm packages, and their programs. Pinned, because later
+/// ones need a newer Node.js than Debian's.
+const NODE_CLIENTS: &[(&str, &str)] = &[("pnpm@10.34.9", "pnpm"), ("yarn@1.22.22", "yarn")];
+
 /// Installs what is missing, or prints the command that would. Then tries to make a sandbox if one is needed.
 pub(crate) fn provide(needs: Needs) -> Result<(), String> {
     let missing: Vec<&Need> =
@@ -122,6 +126,7 @@ pub(crate) fn provide(needs: Needs) -> Result<(), String> {
         fetch_crates()?;
         unpack_servers()?;
         python_clients()?;
+        node_clients()?;
     }
     if needs == Needs::Fuzz { Ok(()) } else { sandboxes() }
 }
@@ -268,6 +273,18 @@ fn python_clients() -> Result<(), String> {
     let mut pip = Command::new(if is_file("/usr/bin/python3") { "/usr/bin/python3" } else { "python3" });
     pip.args(["-m", "pip", "install", "-q", "--disable-pip-version-check", "--upgrade", "--target"]);
     output(pip.arg(&place).args(&missing)).map(drop)
+}
+
+fn node_clients() -> Result<(), String> {
+    let place = clients()?.join("node");
+    if NODE_CLIENTS.iter().all(|(_, program)| is_file(place.join("node_modules/.bin").join(program))) {
+        return Ok(());
+    }
+    let packages: Vec<&str> = NODE_CLIENTS.iter().map(|(package, _)| *package).collect();
+    println!("xtask: installing {} into {} with npm", packages.join(" "), place.display());
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]);
+    output(npm.arg(&place).args(&packages)).map(drop)
 }
 
 /// Runs a command to its end, and returns what it printed, or its error message.

@@ -599,6 +599,32 @@ fn words(text: &str) -> BTreeSet<String> {
     words.map(|word| if word.starts_with(['N', 'K']) { word.replacen("N0", "N", 1) } else { word }).collect()
 }
 
+/// A fuzz project that builds parsers from their own files is not compiled with the workspace.
+#[test]
+fn fuzz_projects_have_the_modules_that_their_files_use() {
+    let mut wrong = Vec::new();
+    for lib in tracked().iter().filter(|path| path.ends_with("fuzz/src/lib.rs")) {
+        let text = read(lib);
+        let modules: BTreeSet<&str> = text
+            .lines()
+            .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "))
+            .map(|name| name.trim_end_matches([';', '{', ' ']))
+            .collect();
+        for file in
+            text.lines().filter_map(|line| line.strip_prefix("#[path = \"../../")?.strip_suffix("\"]"))
+        {
+            let source = read(lib.ancestors().nth(3).unwrap().join(file));
+            let used = source.split("#[cfg(test)]").next().unwrap().split("use crate::").skip(1);
+            let used = used.filter_map(|rest| rest.split([':', ';']).next());
+            wrong.extend(
+                used.filter(|name| !modules.contains(name))
+                    .map(|name| format!("{} lacks `{name}`, which {file} uses", lib.display())),
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Returns the workspace's packages from cargo's metadata.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -13,6 +13,8 @@ mod hello;
 mod hosts_file;
 #[path = "../../src/limits.rs"]
 mod limits;
+#[path = "../../src/retry.rs"]
+mod retry;
 #[path = "../../src/socks.rs"]
 mod socks;
 
