@@ -113,7 +113,7 @@ pub use exeat_record::{self as record, RunId, Sealed};
 pub use exeat_sandbox::{Enforced, Enforcement, end_by_interrupt, is_nested, is_passed, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use parent::Parent;
-pub use plan::{Plan, plan};
+pub use plan::{Plan, plan, plan_schema};
 pub use reload::{LoadPolicy, Reloaded};
 pub use request::{AuditTo, Hardening, Request};
 pub use result::{RESULT_SCHEMA, RunResult, result_schema};

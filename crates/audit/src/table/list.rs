@@ -73,7 +73,13 @@ fn not_reached(end: &Record) -> Option<u64> {
     Some(end.failed?.saturating_add(end.errors.unwrap_or_default()))
 }
 
-/// Writes a list of runs as one JSON array, one run a line.
+/// Returns the JSON Schema of what [`list_json`] writes.
+#[must_use]
+pub fn list_schema() -> &'static str {
+    include_str!("list.schema.json")
+}
+
+/// Writes a list of runs as one JSON array, one run a line. `list.schema.json` is its schema.
 pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"[")?;
     for (at, run) in runs.iter().enumerate() {
