@@ -116,7 +116,7 @@ pub use parent::Parent;
 pub use plan::{Plan, plan, plan_schema};
 pub use reload::{LoadPolicy, Reloaded};
 pub use request::{AuditTo, Hardening, Request};
-pub use result::{RESULT_SCHEMA, RunResult, result_schema};
+pub use result::{FaultParts, FaultPlace, RESULT_SCHEMA, RunResult, result_schema};
 pub use run::outcome::{OtherProxy, Outcome};
 pub use run::protected::{settle_killed, settled_lines};
 pub use run::{LineCallback, OnDenied, Oversight, notice_children, run};
