@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use e2e::case::{Cases, Cx};
 
+use crate::schemas;
+
 pub(crate) fn cases(list: &mut Cases) {
     list.bridges("exit::with_sigchld_ignored", sigchld_ignored);
     list.matrix("exit::stage_codes_pass_through", stage_codes);
@@ -112,6 +114,43 @@ fn result_cause(cx: &Cx) {
     let policy = result("policy.json");
     cx.exeat(["run", "--result", &policy, "--allow", "*", "--", "true"]).run().exits(2);
     assert_eq!(read(&policy)["cause"], "policy");
+    assert!(read(&policy)["step"].is_null() && read(&policy)["error"].is_string());
+    // The parts of the error, which a program need not take out of its text.
+    let faulty = result("faulty.toml");
+    fs::write(&faulty, "schema = 1\n[network]\nalow = [\"a.test\"]\nallow = [\"*.com\"]\n")
+        .expect("a policy");
+    let words = ["run", "--result", &policy, "--policy", &faulty, "--", "true"];
+    let json: Vec<serde_json::Value> = cx
+        .exeat([&words[..1], &["--format", "json"], &words[1..]].concat())
+        .run()
+        .exits(2)
+        .stderr()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let faults = read(&policy)["faults"].as_array().expect("the faults").clone();
+    assert!(faults.len() == 2 && faults.len() == json.len(), "{faults:?} {json:?}");
+    for (fault, json) in faults.iter().zip(&json) {
+        for key in ["file", "line", "column", "error", "meant"] {
+            assert_eq!(fault[key], json[key], "{key}: {fault} {json}");
+        }
+    }
+    assert_eq!((&faults[0]["line"], &faults[0]["meant"]), (&3.into(), &"allow".into()), "{faults:?}");
+    let absent = result("absent.json");
+    let words = ["run", "--result", &absent, "-p", "npm", "--", "true"];
+    cx.exeat(words).under(["/usr/bin/env", "PATH=/nowhere"]).run().exits(125);
+    let said = read(&absent);
+    assert_eq!(said["step"], "preset `npm` asks npm which hosts it uses, and npm is not on PATH", "{said}");
+    assert_eq!(said["hint"], "name its hosts instead: --allow HOST", "{said}");
+    let refused = result("refused.json");
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let script = format!(
+        "echo 0 >/proc/sys/user/max_user_namespaces; {exeat} run --backend bwrap --result {refused} -- true"
+    );
+    cx.outside(["unshare", "-Ur", "sh", "-c", &script]).run().exits(125);
+    let said = read(&refused);
+    assert_eq!(said["because"], "the sysctl user.max_user_namespaces is 0", "{said}");
+    assert!(said["step"].is_string() && said["hint"].is_string(), "{said}");
     let signal = result("signal.json");
     cx.exeat(["run", "--result", &signal, "--", "sh", "-c", "kill -9 $$"]).run().exits(137);
     assert_eq!(read(&signal)["cause"], "signal");
@@ -184,20 +223,8 @@ fn storm(cx: &Cx) {
     assert!(said.find(&told) < said.find("over\n"), "{said}");
 }
 
-/// Validates results on standard input, one a line, with the published schema on the command line.
-const CHECK: &str = "import json, jsonschema, sys
-schema = json.loads(sys.argv[1])
-jsonschema.Draft202012Validator.check_schema(schema)
-validator = jsonschema.Draft202012Validator(schema)
-count = 0
-for line in sys.stdin:
-    validator.validate(json.loads(line))
-    count += 1
-print(count)";
-
 /// Each way to end a run, with the reached, refused, moved and unreached targets.
 fn by_schema(cx: &Cx) {
-    let schema = cx.exeat(["policy", "schema", "result"]).run();
     let results = cx.home().join("results");
     let place = results.display().to_string();
     let (good, url, evil) = (cx.good(), cx.good_url(), cx.evil_url());
@@ -207,6 +234,8 @@ fn by_schema(cx: &Cx) {
         format!("mkdir .vscode; echo x > .envrc; {curl}; curl -s --noproxy '' https://127.0.0.1:1/; true");
     let report = format!("curl -s --max-time 20 --cacert ca.pem -o /dev/null {url}");
     let asks = format!("curl -s --max-time 20 {evil}; true");
+    let faulty = cx.home().join("faulty.toml").display().to_string();
+    fs::write(&faulty, "schema = 1\n[network]\nalow = []\nallow = [\"*.com\"]\n").expect("a policy");
     let runs: Vec<(Vec<&str>, &str)> = vec![
         (vec!["--allow", &good, "--allow", "127.0.0.1:1", "--stage", "a", "--label", "b=c"], &left),
         (vec!["--audit-key", "none"], "true"),
@@ -217,6 +246,9 @@ fn by_schema(cx: &Cx) {
         (vec!["--set", "limits.output_size=1kB"], "yes"),
         (vec!["--on-denied", "fail"], &asks),
         (vec!["--allow", "*"], "true"),
+        (vec!["--policy", &faulty], "true"),
+        (vec!["--set", "network.ehc=refuse"], "true"),
+        (vec!["--audit", "/no/such/directory/x"], "true"),
     ];
     for (flags, script) in &runs {
         let result = ["run", "--result", "fd:3"];
@@ -229,13 +261,8 @@ fn by_schema(cx: &Cx) {
     live.until_prints("ready").signal(nix::sys::signal::Signal::SIGTERM);
     live.wait();
     let text = std::fs::read_to_string(&results).expect("the results");
-    let packages = Path::new(e2e::bench::CLIENTS).join("python").display().to_string();
-    let done = cx
-        .outside(["/usr/bin/python3", "-c", CHECK, &schema.stdout()])
-        .env("PYTHONPATH", &packages)
-        .stdin(text.as_bytes())
-        .run();
-    done.exits(0).prints(&format!("{}\n", runs.len() + 2));
+    assert_eq!(text.lines().count(), runs.len() + 2);
+    schemas::validate(cx, "result", &text);
     let first: serde_json::Value =
         serde_json::from_str(text.lines().next().expect("a result")).expect("JSON");
     assert_eq!((&first["stage"], &first["labels"]["b"]), (&"a".into(), &"c".into()), "{first}");

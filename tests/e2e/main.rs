@@ -38,6 +38,7 @@ mod presets;
 mod privacy;
 mod prove;
 mod proxy;
+mod schemas;
 mod smoke;
 mod socks;
 mod streams;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
     deny::cases(&mut cases);
     dns::cases(&mut cases);
     policy::cases(&mut cases);
+    schemas::cases(&mut cases);
     smoke::cases(&mut cases);
     socks::cases(&mut cases);
     streams::cases(&mut cases);

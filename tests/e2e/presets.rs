@@ -52,7 +52,13 @@ fn reports_last(cx: &Cx) {
     let done = run(cx, &path, &["--quiet", "-p", "npm", "--", "true"]);
     assert!(done.exits(0).record().events("note").iter().any(|note| note["what"] == "hosts_missing"));
     assert!(!done.stderr().contains("hosts may be missing"), "{done:?}");
-    run(cx, &path, &["--dry-run", "-p", "npm", "--", "true"]).exits(0).says("hosts may be missing");
+    let plan = ["--dry-run", "-p", "npm", "--", "true"];
+    // The client is asked once in ten minutes, until somebody asks it.
+    let earlier = " s ago; `exeat preset npm --ask` forgets that and asks again)";
+    run(cx, &path, &plan).exits(0).says("hosts may be missing").says(earlier);
+    cx.exeat(["preset", "npm", "--ask"]).env("PATH", &path).run().exits(0);
+    let done = run(cx, &path, &["--deny", "x.test", "-p", "npm", "--", "true"]);
+    assert!(!done.exits(0).says("hosts may be missing").stderr().contains(earlier), "{done:?}");
     // If the client succeeds, exeat reports no missing hosts.
     let path = client(cx, 0);
     let done = run(cx, &path, &["-p", "npm", "--", "true"]);

@@ -15,7 +15,7 @@ use crate::summary::Tally;
 
 mod list;
 
-pub use list::{list, list_json};
+pub use list::{list, list_json, list_schema};
 
 /// The most rows that wait for the end of their connection. Beyond that, the oldest is written without it.
 const MAX_WAITING: usize = 1024;

@@ -1,13 +1,12 @@
 //! Failures that end a command early, and the one function that prints them. A denial is an answer and not a failure.
 
-use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 use std::path::Path;
 
-use exeat_compose::{Fault, Position};
+use exeat_compose::Fault;
 use exeat_policy::{os_words, shell_word};
-use exeat_runner::RunLost;
+use exeat_runner::{FaultParts, FaultPlace, RunLost};
 use serde::Serialize;
 
 use crate::exit::Exit;
@@ -23,26 +22,6 @@ pub(crate) enum Failure {
     Run(Box<exeat_runner::Error>),
     /// Standard output cannot be written, for example because its reader has gone.
     Stdout(io::Error),
-}
-
-/// A [`Position`] in JSON. Fields without a value are absent.
-#[derive(Serialize)]
-struct At<'a> {
-    file: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    column: Option<u32>,
-    error: Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    meant: Option<&'a str>,
-}
-
-impl<'a> From<&'a Position> for At<'a> {
-    fn from(place: &'a Position) -> Self {
-        let Position { file, line, column, error, meant } = place;
-        Self { file, line: *line, column: *column, error: os_words(error), meant: meant.as_deref() }
-    }
 }
 
 /// A line of `--format json` about a failure. Fields without a value are absent.
@@ -66,7 +45,7 @@ struct Line<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum What<'a> {
-    At(At<'a>),
+    At(FaultPlace<'a>),
     Whole {
         error: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,33 +186,45 @@ impl Failure {
 }
 
 impl Failure {
-    /// Formats the failure as JSON objects, one per line. Empty if the reader of stdout has gone.
-    pub(crate) fn json(&self, exit: Exit) -> String {
-        let (error, step, because, hint, places) = match self {
-            Self::Fault(fault) => {
-                let error = with_causes(&fault.message, fault.source());
-                (error, None, None, fault.hint.clone(), fault.places.as_slice())
-            }
-            Self::Run(error) => {
-                let whole = with_causes(&error.to_string(), error.source());
-                (whole, Some(error.to_string()), error.layer(), error.fix(), &[][..])
-            }
-            Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => return String::new(),
-            Self::Stdout(error) => {
-                (with_causes("cannot write to stdout", Some(error)), None, None, None, &[][..])
-            }
+    /// Returns the error with its causes as one line.
+    fn whole(&self) -> String {
+        match self {
+            Self::Fault(fault) => with_causes(&fault.message, fault.source()),
+            Self::Run(error) => with_causes(&error.to_string(), error.source()),
+            Self::Stdout(error) => with_causes("cannot write to stdout", Some(error)),
+        }
+    }
+
+    /// Returns the parts of the failure for programs.
+    pub(crate) fn parts(&self) -> FaultParts<'_> {
+        let (hint, told) = match self {
+            Self::Fault(fault) => (fault.hint.clone(), fault.meant.as_deref()),
+            Self::Run(error) => (error.fix(), None),
+            Self::Stdout(_) => (None, None),
         };
         let suggested = hint.as_deref().and_then(|hint| hint.strip_prefix(MEANT));
-        let hint = hint.as_deref().filter(|_| suggested.is_none());
-        let meant = match self {
-            Self::Fault(fault) => fault.meant.as_deref().or(suggested),
-            Self::Run(_) | Self::Stdout(_) => suggested,
+        let meant = told.or(suggested).map(str::to_owned);
+        let hint = hint.as_deref().filter(|_| suggested.is_none()).map(str::to_owned);
+        let (step, because) = match self {
+            Self::Run(error) => (Some(os_words(&error.to_string()).into_owned()), error.layer()),
+            Self::Fault(_) | Self::Stdout(_) => (None, None),
         };
-        let whats: Vec<What<'_>> = match places {
-            [] => vec![What::Whole { error, meant }],
-            places => places.iter().map(|place| What::At(place.into())).collect(),
+        let places = if let Self::Fault(fault) = self { fault.places.as_slice() } else { &[] };
+        FaultParts { step, because, hint, meant, faults: places.iter().map(FaultPlace::from).collect() }
+    }
+
+    /// Formats the failure as JSON objects, one per line. Empty if the reader of stdout has gone.
+    pub(crate) fn json(&self, exit: Exit) -> String {
+        if matches!(self, Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe) {
+            return String::new();
+        }
+        let FaultParts { step, because, hint, meant, faults } = self.parts();
+        let whats: Vec<What<'_>> = if faults.is_empty() {
+            vec![What::Whole { error: self.whole(), meant: meant.as_deref() }]
+        } else {
+            faults.into_iter().map(What::At).collect()
         };
-        let (exit, cause) = (exit.code(), self.cause());
+        let (exit, cause, hint) = (exit.code(), self.cause(), hint.as_deref());
         let lines = whats.into_iter().map(|what| {
             let line = Line { schema: 1, exit, cause, step: step.clone(), what, because, hint };
             // Text and numbers always serialize.
@@ -288,6 +279,8 @@ impl From<exeat_runner::Error> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use exeat_compose::Position;
+
     use super::*;
 
     fn report(failure: &Failure) -> String {

@@ -16,7 +16,8 @@ use crate::request;
 
 /// Creates the result of a run that did not start, or that was lost.
 pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
-    RunResult::from_failure(failure.cause(), failure.exit().code(), failure.plain_text(), failure.error())
+    let (code, error) = (failure.exit().code(), failure.plain_text());
+    RunResult::from_failure(failure.cause(), code, error, failure.parts(), failure.error())
 }
 
 /// The output of the result, opened before the stage runs.

@@ -46,7 +46,7 @@ pub use event::{
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};
-pub use line::{LEDGER_SCHEMA, MAX_LABEL_VALUE, MAX_LABELS, MAX_LINE, SCHEMA, ascii_json};
+pub use line::{LEDGER_SCHEMA, MAX_LABEL_VALUE, MAX_LABELS, MAX_LINE, SCHEMA, ascii_json, line_schema};
 pub use log::{CHECKPOINT_EVERY, Counts, LineFault, Log, LogError, NOTHING_BEFORE, Sealed, UNSIGNED};
 pub use sink::{OpenError, Sink, is_being_written};
 

@@ -28,6 +28,12 @@ use crate::{
 /// The name of the format. Fields may be added under one name; none changes its meaning.
 pub const SCHEMA: &str = "egress/1";
 
+/// Returns the JSON Schema of a line.
+#[must_use]
+pub fn line_schema() -> &'static str {
+    include_str!("line.schema.json")
+}
+
 /// The name of the format of a ledger.
 pub const LEDGER_SCHEMA: &str = "egress-ledger/1";
 

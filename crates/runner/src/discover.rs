@@ -42,9 +42,9 @@ use crate::signing::{Signing, prepare_key};
 use crate::stopping::GRACE;
 use crate::upstream::check_ceilings;
 use client::{Question, question};
-use error::{DiscoveryError, HOSTS};
+use error::{DiscoveryError, HOSTS, earlier};
 use exeat_files::lists;
-use kept::Answers;
+use kept::{Answers, Found};
 
 mod client;
 pub mod error;
@@ -164,19 +164,56 @@ impl<'a> Discovery<'a> {
         let program = self.program(question)?;
         let asked = self.question(preset, question, &program)?;
         let answers = self.answers();
-        if let (Some(asked), Some(answers), true) = (&asked, &answers, self.ask.may_be_kept)
-            && let Some((targets, notes)) = answers.get(asked)
-            // The machine may have a new address since.
-            && targets.iter().all(|it| it.host.ip().is_none_or(|ip| special(ip, &self.addrs).is_none()))
+        let name = &preset.name;
+        if let Some(answers) = &answers
+            && !self.ask.may_be_kept
         {
-            return Ok(Discovered { rules: rules(preset, &targets)?, notes, doubt: None });
+            answers.forget_failed(name);
+        } else if let (Some(asked), Some(answers)) = (&asked, &answers)
+            && let Some((given, age)) = answers.get(asked, name)
+        {
+            let found = given.map_err(|said| DiscoveryError::Earlier { preset: name.clone(), said, age })?;
+            // The machine may have a new address since.
+            let is_special = |it: &Target| it.host.ip().is_some_and(|ip| special(ip, &self.addrs).is_some());
+            if !found.targets.iter().any(is_special) {
+                let doubt = found.doubt.map(|doubt| format!("{doubt} {}", earlier(name, age)));
+                return Ok(Discovered { rules: rules(preset, &found.targets)?, notes: found.notes, doubt });
+            }
         }
+        let given = match self.rounds(preset, question, &program) {
+            Ok(found) => Ok(found),
+            Err(Failure::DiscoveryError(why)) => Err(why),
+            Err(error) => return Err(error),
+        };
+        // Another time, the client may have longer.
+        let may_be_kept = match &given {
+            Ok(Found { doubt: None, .. }) => true,
+            Ok(_)
+            | Err(DiscoveryError::Failed { ended: Ended::Exit(_), .. } | DiscoveryError::Late { .. }) => {
+                !self.left().is_zero()
+            }
+            Err(_) => false,
+        };
+        if let (Some(asked), Some(answers), true) = (asked, answers, may_be_kept) {
+            answers.keep(&asked, name, &given.as_ref().map_err(ToString::to_string).cloned());
+        }
+        let Found { targets, notes, doubt } = given?;
+        Ok(Discovered { rules: rules(preset, &targets)?, notes, doubt })
+    }
+
+    /// Returns how long another round may take, until the time for all clients is over.
+    fn left(&self) -> Duration {
+        self.by.saturating_duration_since(Instant::now()).saturating_sub(GRACE)
+    }
+
+    /// Asks a client, in several rounds.
+    fn rounds(&self, preset: &Preset, question: &Question, program: &Path) -> Result<Found, Failure> {
         let began = Instant::now();
         let mut notes = Vec::new();
         let mut found = Hosts::default();
         let mut last = None;
         for round in 0..ROUNDS {
-            let limit = self.by.saturating_duration_since(Instant::now()).saturating_sub(GRACE);
+            let limit = self.left();
             if limit.is_zero() && round == 0 {
                 return Err(DiscoveryError::NoTime { limit: self.times.all }.into());
             }
@@ -186,7 +223,7 @@ impl<'a> Discovery<'a> {
             let limit = limit.min(self.times.round).min(question.limit.unwrap_or(Duration::MAX));
             let limit = limit.min(self.ask.limits.timeout.map_or(Duration::MAX, Span::get));
             let rules = rules(preset, &found.targets)?;
-            let seen = self.round(preset, question, &program, &rules, limit, &mut notes)?;
+            let seen = self.round(preset, question, program, &rules, limit, &mut notes)?;
             let news = found.learn(&seen.summary, round == 0, &self.addrs)?;
             // Hosts that the caller's own rules allow need no preset; asking for one still counts.
             if found.targets.is_empty() && seen.summary.counts.allowed == 0 && seen.ended != Ended::Exit(0) {
@@ -223,10 +260,7 @@ impl<'a> Discovery<'a> {
             }
             _ => {}
         }
-        if let (Some(asked), Some(answers), None) = (asked, answers, &doubt) {
-            answers.keep(&asked, &found.targets, &notes);
-        }
-        Ok(Discovered { rules: rules(preset, &found.targets)?, notes, doubt })
+        Ok(Found { targets: found.targets, notes, doubt })
     }
 
     fn answers(&self) -> Option<Answers> {
@@ -247,6 +281,8 @@ impl<'a> Discovery<'a> {
         asked.file(program);
         asked.add("script", question.script);
         asked.add("policy", (self.ask.finish)(self.grants(&[])).canonical_json());
+        // A client may fail for lack of time or memory.
+        asked.add("limits", format!("{:?}", self.limits(self.times.round)));
         for Bounds { mask, .. } in self.masks() {
             mask.iter().for_each(|path| asked.add("mask", path));
         }

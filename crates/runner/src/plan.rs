@@ -686,6 +686,12 @@ impl Plan {
     }
 }
 
+/// Returns the JSON Schema of [`Plan::to_json`].
+#[must_use]
+pub fn plan_schema() -> &'static str {
+    include_str!("plan.schema.json")
+}
+
 /// The number of seccomp programs of a run, for the dry run.
 pub(crate) const FILTERS: usize = seccomp::BASE;
 

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use exeat_compose::Position;
 use exeat_files::quarantine::{Leftover, Leftovers};
 use exeat_policy::os_words;
 use exeat_proxy::{ConnectionSummary, DeniedHost, ReachedHost};
@@ -41,6 +42,8 @@ pub struct RunResult<'a> {
     code: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(flatten)]
+    fault: FaultParts<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     record_lost: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,6 +73,46 @@ pub struct RunResult<'a> {
     audit: Option<String>,
     checkpoint: Option<Checkpoint<'a>>,
     ledger: Option<LedgerHead<'a>>,
+}
+
+/// The parts of an error that ended a command early, for programs. Fields without a value are absent.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct FaultParts<'a> {
+    /// The step of a start that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// The layer of the host that refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub because: Option<&'a str>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// What was probably meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub meant: Option<String>,
+    /// The faults of a file or a flag, each with its place.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<FaultPlace<'a>>,
+}
+
+/// A [`Position`] in JSON. Fields without a value are absent.
+#[derive(Debug, Clone, Serialize)]
+pub struct FaultPlace<'a> {
+    file: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<u32>,
+    error: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meant: Option<&'a str>,
+}
+
+impl<'a> From<&'a Position> for FaultPlace<'a> {
+    fn from(place: &'a Position) -> Self {
+        let Position { file, line, column, error, meant } = place;
+        Self { file, line: *line, column: *column, error: os_words(error), meant: meant.as_deref() }
+    }
 }
 
 /// The hosts that were reached, refused and not reached.
@@ -167,6 +210,7 @@ impl<'a> RunResult<'a> {
             stopped_by: ended.stopped_by(),
             code: ended.code(),
             error: outcome.why_not.as_deref().map(|why| os_words(why).into_owned()),
+            fault: FaultParts::default(),
             record_lost: outcome.record_lost.as_deref().map(os_words),
             duration_ms: u64::try_from(outcome.duration.as_millis()).ok(),
             stage: outcome.stage.as_deref(),
@@ -192,7 +236,13 @@ impl<'a> RunResult<'a> {
 
     /// Creates the result of a run that did not start or was lost. `run_error` is the error of the run itself.
     #[must_use]
-    pub fn from_failure(cause: &'static str, code: u8, error: String, run_error: Option<&Error>) -> Self {
+    pub fn from_failure(
+        cause: &'static str,
+        code: u8,
+        error: String,
+        fault: FaultParts<'a>,
+        run_error: Option<&Error>,
+    ) -> Self {
         let none = Leftovers::default();
         let lost: Option<&RunLost> = match run_error {
             Some(Error::RunLost(lost)) => Some(lost),
@@ -211,6 +261,7 @@ impl<'a> RunResult<'a> {
             stopped_by,
             code,
             error: Some(error),
+            fault,
             record_lost: None,
             duration_ms: None,
             stage: None,

@@ -43,6 +43,7 @@ struct Scene {
     own: Vec<exeat_policy::Rule>,
     times: Times,
     limits: Limits,
+    may_be_kept: bool,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -75,6 +76,7 @@ impl Scene {
             own: Vec::new(),
             times: Times::default(),
             limits: Limits::default(),
+            may_be_kept: true,
             _turn: turn,
         }
     }
@@ -105,7 +107,7 @@ impl Scene {
 
     fn ask(&self, preset: &str) -> Result<Discovered, Error> {
         let ask = Ask {
-            may_be_kept: true,
+            may_be_kept: self.may_be_kept,
             cwd: self.project.clone(),
             files: self.files.clone(),
             host_env: self.env.clone(),
@@ -363,6 +365,7 @@ fn stops_a_slow_client() {
     place.times.round = Duration::from_millis(1500);
     assert_eq!(place.hosts("npm"), [MIRROR]);
     // One deadline covers all rounds.
+    place.may_be_kept = false;
     place.times.all = Duration::from_secs(5);
     assert_eq!(why(place.ask("npm")), DiscoveryError::NoTime { limit: Duration::from_secs(5) });
 }
@@ -611,13 +614,59 @@ fn an_answer_is_kept_until_the_settings_change() {
     fs::write(settings, "registry=https://two.invalid/").unwrap();
     assert_eq!(place.hosts("npm"), ["index.invalid"]);
     assert!(place.records().len() > rounds, "it was not asked");
-    // A client that failed is asked again.
-    drop(place);
-    let place = Scene::with_program("npm", "curl -s https://index.invalid/; exit 1");
-    assert_eq!(place.hosts("npm"), ["index.invalid"]);
-    let rounds = place.records().len();
-    assert_eq!(place.hosts("npm"), ["index.invalid"]);
-    assert!(place.records().len() > rounds, "it was not asked");
+}
+
+/// A client that fails takes as long, so its answer is kept for a while, with the hosts that it asked for or without.
+#[test]
+fn the_answer_of_a_client_that_failed_is_kept_until_it_is_asked_anew() {
+    const FORGETS: &str = " s ago; `exeat preset npm --ask` forgets that and asks again)";
+    for script in ["curl -s https://index.invalid/; exit 1", "exit 7"] {
+        let mut place = Scene::with_program("npm", script);
+        let settings = place.file(".npmrc", "x");
+        // Without the age of an answer, and whether it has one.
+        let ask = |place: &Scene| {
+            let said = match place.ask("npm") {
+                Ok(found) => (texts(&found), found.doubt.unwrap()),
+                Err(error) => (Vec::new(), error.to_string()),
+            };
+            let rounds = place.records().len();
+            match said.1.split_once(" (asked ") {
+                Some((why, end)) => ((said.0, why.to_owned()), end.ends_with(FORGETS), rounds),
+                None => (said, false, rounds),
+            }
+        };
+        let (first, is_earlier, rounds) = ask(&place);
+        assert!(!is_earlier, "{first:?}");
+        assert_eq!(ask(&place), (first.clone(), true, rounds), "{script}");
+        // Other limits, as of a ceiling, may let it finish; so may other settings.
+        place.limits.pids = Some(100);
+        assert!(!ask(&place).1, "{script}");
+        place.limits.pids = None;
+        assert!(ask(&place).1, "{script}");
+        fs::write(&settings, "y").unwrap();
+        assert!(!ask(&place).1, "{script}");
+        fs::write(&settings, "x").unwrap();
+        assert!(ask(&place).1, "{script}");
+        // Whoever asks anew forgets what failed with any settings.
+        fs::write(&settings, "z").unwrap();
+        place.may_be_kept = false;
+        assert!(!ask(&place).1, "{script}");
+        fs::write(&settings, "x").unwrap();
+        place.may_be_kept = true;
+        let (_, is_earlier, now) = ask(&place);
+        assert!(!is_earlier && now > rounds, "{script}");
+    }
+}
+
+/// A client that had no time left because of the others would have had it alone.
+#[test]
+fn a_client_without_time_is_asked_again() {
+    let mut place = Scene::with_program("npm", "exec sleep 100");
+    // A second beside what a kill may take.
+    place.times.all = Duration::from_secs(6);
+    for _ in 0..2 {
+        assert!(matches!(why(place.ask("npm")), DiscoveryError::Late { .. }));
+    }
 }
 
 /// The client starts in an empty directory. It sees its user's settings, but nothing else of the home or the project,

@@ -374,6 +374,15 @@ fn the_pages_explain_every_reason_and_every_field_of_the_record() {
     assert!(fields.len() > 30, "the fields are no longer where this test looks for them");
     let missing: Vec<_> = reasons.iter().chain(&fields).filter(|word| !explained(word)).collect();
     assert!(missing.is_empty(), "docs/audit.md does not explain {missing:?}");
+    // The schema of a record has the same fields, without those of a ledger's line, and with the end of a checkpoint's.
+    let of_a_ledger = ["last", "first", "torn", "unsigned", "others"].map(str::to_owned);
+    let of_a_checkpoint = ["sig", "signed_note"].map(str::to_owned);
+    let expect: BTreeSet<String> =
+        fields.into_iter().filter(|it| !of_a_ledger.contains(it)).chain(of_a_checkpoint).collect();
+    let schema: serde_json::Value =
+        serde_json::from_str(&read("crates/record/src/line.schema.json")).unwrap();
+    let found: BTreeSet<String> = schema["properties"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(found, expect, "crates/record/src/line.schema.json");
 }
 
 #[test]

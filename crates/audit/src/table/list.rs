@@ -1,5 +1,6 @@
 //! Writes lists of runs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -7,11 +8,14 @@ use exeat_policy::printable_ascii;
 use exeat_record::{RunId, ascii_json};
 use serde_json::json;
 
-use super::{GREEN, RED, YELLOW, day_and_time, line, plain, short_end};
+use super::{GREEN, RED, YELLOW, cell, day_and_time, line, plain, short_end};
 use crate::query::Record;
 use crate::runs::RunSummary;
 
-/// Writes a list of runs as a table. `names` has the short names of the runs.
+/// The widest command for which the labels of other runs move to the right.
+const COMMAND: usize = 40;
+
+/// Writes a list of runs as a table. `names` has the short names of the runs. If a run has labels, the last column shows them.
 pub fn list(
     runs: &[RunSummary],
     names: &BTreeMap<RunId, String>,
@@ -29,19 +33,26 @@ pub fn list(
             .map_or_else(|| "-".to_owned(), |name| printable_ascii(&name.to_string_lossy()).into_owned()),
     };
     let width = runs.iter().map(|run| name(run).len()).max().unwrap_or_default();
-    let heads = ["RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "FAILED", "STAGE", "COMMAND"];
+    let mut heads =
+        vec!["RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "FAILED", "STAGE", "COMMAND"];
     let ends: Vec<_> = runs.iter().map(end_of).collect();
     let end_width = ends.iter().map(|(end, _)| end.len()).max().unwrap_or_default().max(10);
-    let widths = [width.cast_signed(), 19, end_width.cast_signed(), -7, -6, -5, -6, 16, 0];
-    writeln!(out, "{}", line(&widths, heads.map(plain), false))?;
+    let mut widths = vec![width.cast_signed(), 19, end_width.cast_signed(), -7, -6, -5, -6, 16, 0];
+    let has_labels = runs.iter().any(|run| !run.labels.is_empty());
+    if has_labels {
+        heads.push("LABELS");
+        let command = runs.iter().map(|run| word(run.command.as_deref()).len()).max().unwrap_or_default();
+        widths.pop();
+        widths.extend([command.clamp("COMMAND".len(), COMMAND).cast_signed(), 0]);
+    }
+    writeln!(out, "{}", line(&widths, heads.into_iter().map(plain), false))?;
     for (run, (end, style)) in runs.iter().zip(ends) {
         let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         let number = |of: fn(&Record) -> Option<u64>, style| {
             let value = run.end.as_deref().and_then(of);
             (count(value), value.filter(|it| *it > 0).and(style))
         };
-        let word = |text: &Option<String>| plain(text.as_deref().map_or("-".into(), printable_ascii));
-        let cells = [
+        let mut cells = vec![
             plain(name(run)),
             plain(run.started.as_deref().map_or_else(|| "-".to_owned(), day_and_time)),
             (end, style),
@@ -49,12 +60,24 @@ pub fn list(
             number(|end| end.denied, Some(RED)),
             number(|end| end.would_deny, Some(YELLOW)),
             number(not_reached, Some(YELLOW)),
-            word(&run.stage),
-            word(&run.command),
+            plain(word(run.stage.as_deref())),
+            plain(word(run.command.as_deref())),
         ];
+        if has_labels {
+            let labels: Vec<_> = run.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            cells.push(plain(if labels.is_empty() {
+                "-".into()
+            } else {
+                cell(&labels.join(" ")).into_owned()
+            }));
+        }
         writeln!(out, "{}", line(&widths, cells, color))?;
     }
     Ok(())
+}
+
+fn word(text: Option<&str>) -> Cow<'_, str> {
+    text.map_or("-".into(), printable_ascii)
 }
 
 /// Returns the end of a run in words, and its color.
@@ -73,7 +96,13 @@ fn not_reached(end: &Record) -> Option<u64> {
     Some(end.failed?.saturating_add(end.errors.unwrap_or_default()))
 }
 
-/// Writes a list of runs as one JSON array, one run a line.
+/// Returns the JSON Schema of what [`list_json`] writes.
+#[must_use]
+pub fn list_schema() -> &'static str {
+    include_str!("list.schema.json")
+}
+
+/// Writes a list of runs as one JSON array, one run a line. `list.schema.json` is its schema.
 pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"[")?;
     for (at, run) in runs.iter().enumerate() {

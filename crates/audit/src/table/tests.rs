@@ -430,6 +430,32 @@ fn each_end_of_a_list_has_its_exit_code() {
     }
 }
 
+/// A run without labels, one with two, and one whose labels and command are as a stranger likes them.
+#[test]
+fn a_list_has_a_column_with_labels_if_a_run_has_some() {
+    let run = |command: &str, labels: &[(&str, &str)]| RunSummary {
+        path: "/runs/r.jsonl".into(),
+        command: Some(command.into()),
+        labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        ..RunSummary::default()
+    };
+    let long = "x".repeat(100);
+    let runs = [
+        run("curl", &[]),
+        run("/usr/bin/make", &[("task", "7"), ("by", "ann")]),
+        run(&long, &[("a  b", HOSTILE)]),
+    ];
+    let mut out = Vec::new();
+    list(&runs, &BTreeMap::new(), &mut out, false).unwrap();
+    assert!(is_plain(&out));
+    let text = String::from_utf8(out).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines[0].find("LABELS").unwrap();
+    assert_eq!(lines[1].get(at..), Some("-"), "{text}");
+    assert_eq!(lines[2].get(at..), Some("by=ann task=7"), "{text}");
+    assert!(lines.len() == 4 && lines[3].contains(&format!("{long}  a b=")), "{text}");
+}
+
 #[test]
 fn a_list_of_runs_reads_as_a_table_and_as_json() {
     let dir = Dir::new();
@@ -454,6 +480,7 @@ fn a_list_of_runs_reads_as_a_table_and_as_json() {
     assert_eq!(lines.len(), 3);
     assert!(lines[1].starts_with("01JD8Z3V5R  ") && lines[1].contains("unfinished"), "{text}");
     assert!(lines[2].contains("exit 0") && lines[2].ends_with("curl"), "{text}");
+    assert!(!text.contains("LABELS"), "{text}");
 
     let mut out = Vec::new();
     list_json(&runs, &mut out).unwrap();

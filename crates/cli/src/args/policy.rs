@@ -111,7 +111,7 @@ pub(crate) enum PolicyCommand {
     Lint(PolicyLintArgs),
     /// Say what going from policy A to policy B opens and closes
     Diff(PolicyDiffArgs),
-    /// Print the JSON Schema of a policy file
+    /// Print the JSON Schema of a policy file, a record or an output
     Schema(PolicySchemaArgs),
 }
 
@@ -173,7 +173,8 @@ pub(crate) struct PolicyDiffArgs {
 /// `exeat policy schema`.
 #[derive(Debug, Args)]
 pub(crate) struct PolicySchemaArgs {
-    /// Kind of file: policy (default), ceiling, effects, or result (what --result writes)
+    /// Kind of file: policy (default), ceiling, effects, result (what --result writes), record (its lines); or what a command
+    /// prints with --format json: check, policy-show, plan (run --dry-run), audit-list, state-list
     #[arg(
         value_name = "FILE",
         default_value = "policy",
@@ -183,7 +184,7 @@ pub(crate) struct PolicySchemaArgs {
     pub(crate) of: SchemaOf,
 }
 
-/// A kind of file that `exeat policy schema` describes.
+/// What `exeat policy schema` describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum SchemaOf {
     /// A policy file.
@@ -195,4 +196,16 @@ pub(crate) enum SchemaOf {
     Effects,
     /// The object that `--result` writes.
     Result,
+    /// A line of a record.
+    Record,
+    /// A line of `exeat check`.
+    Check,
+    /// The object of `exeat policy show`.
+    PolicyShow,
+    /// The object of `exeat run --dry-run`.
+    Plan,
+    /// The array of `exeat audit list`.
+    AuditList,
+    /// The object of `exeat state list`.
+    StateList,
 }

@@ -1,8 +1,10 @@
 //! `exeat policy ...`: prints and compares policies. Runs nothing, and decides about no connection.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use exeat_audit::table;
 use exeat_compose::Machine;
 use exeat_compose::{Composed, EnvRule, NextHop};
 use exeat_files::protected::{self, LetThrough};
@@ -163,18 +165,23 @@ pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
 
 /// Prints a JSON Schema.
 pub(crate) fn schema(args: &PolicySchemaArgs) -> Result<Exit, Failure> {
-    let value = match args.of {
-        SchemaOf::Policy => schema::policy_json_schema(FileRole::Policy),
-        SchemaOf::Ceiling => schema::policy_json_schema(FileRole::Ceiling),
-        SchemaOf::Effects => schema::effects_json_schema(),
-        SchemaOf::Result => {
-            stdio::data(exeat_runner::result_schema().as_bytes())?;
-            return Ok(Exit::Yes);
-        }
+    let made = |value: Value| {
+        // Text and numbers always serialize.
+        format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default()).into()
     };
-    let text = serde_json::to_string_pretty(&value)
-        .map_err(|error| Failure::could("cannot write the schema").because(error))?;
-    stdio::data(format!("{text}\n").as_bytes())?;
+    let text: Cow<'static, str> = match args.of {
+        SchemaOf::Policy => made(schema::policy_json_schema(FileRole::Policy)),
+        SchemaOf::Ceiling => made(schema::policy_json_schema(FileRole::Ceiling)),
+        SchemaOf::Effects => made(schema::effects_json_schema()),
+        SchemaOf::Result => exeat_runner::result_schema().into(),
+        SchemaOf::Record => exeat_record::line_schema().into(),
+        SchemaOf::Check => include_str!("check.schema.json").into(),
+        SchemaOf::PolicyShow => include_str!("policy.schema.json").into(),
+        SchemaOf::Plan => exeat_runner::plan_schema().into(),
+        SchemaOf::AuditList => table::list_schema().into(),
+        SchemaOf::StateList => include_str!("state.schema.json").into(),
+    };
+    stdio::data(text.as_bytes())?;
     Ok(Exit::Yes)
 }
 

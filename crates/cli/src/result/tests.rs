@@ -2,6 +2,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use exeat_compose::{Fault, Position};
 use exeat_policy::Reason;
 use exeat_record::{Proto, RunId};
 use exeat_runner::{
@@ -125,6 +126,21 @@ fn the_object_of_the_reference() {
     let text = |result: &RunResult<'_>| serde_json::to_string(result).unwrap();
     insta::assert_snapshot!(text(&RunResult::from_outcome(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"duration_ms":1500,"stage":"train","labels":{"task":"7"},"backend":"bwrap","backend_why":"bubblewrap works here","reached":[{"host":"b.example","port":443,"connections":3,"bytes_up":10,"bytes_down":2000}],"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"reason":"resolve_error","error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
     insta::assert_snapshot!(text(&of_failure(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"x","reached":[],"denied":[],"failed":[],"audit":null,"checkpoint":null,"ledger":null}"#);
+    let place = |line, error: &str, meant: Option<&str>| Position {
+        file: "p.toml".into(),
+        line,
+        column: line,
+        error: error.into(),
+        meant: meant.map(Into::into),
+    };
+    let mut fault =
+        Fault::input("two faults").at(vec![place(Some(3), "no key `x`", Some("y")), place(None, "z", None)]);
+    fault.hint = Some("look".into());
+    insta::assert_snapshot!(text(&of_failure(&Failure::Fault(fault))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"two faults\n  hint: look","hint":"look","faults":[{"file":"p.toml","line":3,"column":3,"error":"no key `x`","meant":"y"},{"file":"p.toml","error":"z"}],"reached":[],"denied":[],"failed":[],"audit":null,"checkpoint":null,"ledger":null}"#);
+    let meant = Failure::could("x").hint("probably meant: y");
+    assert!(
+        text(&of_failure(&meant)).contains(r#""error":"x\n  hint: probably meant: y","meant":"y","reached""#)
+    );
     for (ended, expect) in [
         (Ended::Signal(9), r#""cause":"signal","signal":"SIGKILL","signal_number":9,"code":137,"#),
         (Ended::Timeout, r#""cause":"timeout","code":124,"#),

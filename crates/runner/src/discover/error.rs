@@ -62,6 +62,15 @@ pub enum DiscoveryError {
     },
     /// The client asked for too many hosts.
     TooMany,
+    /// The client failed when it was last asked, and is not asked again so soon.
+    Earlier {
+        /// The preset.
+        preset: String,
+        /// Why it failed.
+        said: String,
+        /// How long ago it was asked.
+        age: Duration,
+    },
     /// The client of this preset cannot be asked by this version of exeat.
     Unknown,
 }
@@ -104,9 +113,19 @@ impl fmt::Display for DiscoveryError {
                 flag.as_ref().map_or(Ok(()), |flag| write!(f, "; {flag} does"))
             }
             Self::TooMany => write!(f, "it asked for more than {HOSTS}"),
+            Self::Earlier { preset, said, age } => write!(f, "{said} {}", earlier(preset, *age)),
             Self::Unknown => f.write_str("this version cannot ask it"),
         }
     }
+}
+
+/// Says that an answer is an earlier one, and how to get another.
+pub(super) fn earlier(preset: &str, age: Duration) -> String {
+    let ago = match age.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds / 60),
+    };
+    format!("(asked {ago} ago; `exeat preset {preset} --ask` forgets that and asks again)")
 }
 
 fn seconds(time: Duration) -> String {

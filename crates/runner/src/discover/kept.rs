@@ -1,5 +1,5 @@
-//! Stores answers of clients for a day, because asking one takes seconds. An answer is found by everything that it depends on: the
-//! program, the files and variables of settings, the rules and ceilings.
+//! Stores answers of clients for a day, because asking one takes seconds, and answers of clients that failed for ten minutes. An answer
+//! is found by everything that it depends on: the program, the files and variables of settings, the rules and ceilings.
 //!
 //! The answers are in the state directory, which no stage sees.
 
@@ -20,6 +20,8 @@ use crate::fingerprint::Fields;
 
 /// The lifetime of an answer: a client's system files and an index may change unnoticed.
 const AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The lifetime of the answer of a client that failed: the reason may be a network or a registry that soon works again.
+const FAILED_AGE: Duration = Duration::from_secs(10 * 60);
 /// The maximal size of an answer: a few host names and lines.
 const LENGTH: u64 = 64 << 10;
 /// The maximal size of a compared settings file. With a longer one the client is asked each time.
@@ -37,6 +39,23 @@ const SYSTEM: [&str; 7] = [
     "/etc/apt/apt.conf.d",
 ];
 
+/// The hosts that a client asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) targets: Vec<Target>,
+    /// Lines for the caller.
+    pub(super) notes: Vec<String>,
+    /// A line that explains why hosts may be missing; `None` where the client finished.
+    pub(super) doubt: Option<String>,
+}
+
+/// An answer of a client: its hosts, or why it asked for none.
+pub(super) type Given = Result<Found, String>;
+
+fn is_complete(given: &Given) -> bool {
+    matches!(given, Ok(Found { doubt: None, .. }))
+}
+
 /// A stored answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,6 +67,11 @@ struct Answer {
     /// Hosts with ports.
     targets: Vec<String>,
     notes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doubt: Option<String>,
+    /// Why the client asked for no host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nothing: Option<String>,
 }
 
 /// The inputs that determine an answer.
@@ -113,53 +137,84 @@ impl Answers {
         self.dir.join(format!("{digest}.json"))
     }
 
-    /// Returns the targets and lines of an answer less than a day old.
-    pub(super) fn get(&self, question: &Question) -> Option<(Vec<Target>, Vec<String>)> {
-        let file = file::open(&self.place(&question.digest())).ok()?;
-        let meta = file.metadata().ok()?;
-        // A file that other users can write is not trusted.
-        if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
-            return None;
-        }
-        let mut text = String::new();
-        file.take(LENGTH).read_to_string(&mut text).ok()?;
-        let Answer { question: of, made, targets, notes } = serde_json::from_str(&text).ok()?;
-        if of != question.digest() {
-            return None;
-        }
-        // A clock that was set back makes an answer from the future, which does not count.
-        let age = now().checked_sub(made)?;
-        let targets =
-            targets.iter().map(|text| Target::parse(text.as_bytes()).ok()).collect::<Option<_>>()?;
-        (Duration::from_secs(age) < AGE).then_some((targets, notes))
+    /// The place of the answer of a client that failed, whose preset is in the name. A complete answer is not replaced by it.
+    fn failed_place(&self, preset: &str, digest: &str) -> PathBuf {
+        self.dir.join(format!("{}{digest}.json", failed_prefix(preset)))
+    }
+
+    /// Returns a complete answer less than a day old, or the answer of a client that failed less than ten minutes ago, and its age.
+    pub(super) fn get(&self, question: &Question, preset: &str) -> Option<(Given, Duration)> {
+        let digest = question.digest();
+        let complete = read(&self.place(&digest), &digest).filter(|(given, _)| is_complete(given));
+        let failed =
+            || read(&self.failed_place(preset, &digest), &digest).filter(|(given, _)| !is_complete(given));
+        complete.filter(|(_, age)| *age < AGE).or_else(|| failed().filter(|(_, age)| *age < FAILED_AGE))
     }
 
     /// Stores an answer. If that fails, the client is asked again next time.
-    pub(super) fn keep(&self, question: &Question, targets: &[Target], notes: &[String]) {
-        let answer = Answer {
-            question: question.digest(),
-            made: now(),
-            targets: targets.iter().map(ToString::to_string).collect(),
-            notes: notes.to_vec(),
+    pub(super) fn keep(&self, question: &Question, preset: &str, given: &Given) {
+        let digest = question.digest();
+        let (targets, notes, doubt, nothing) = match given {
+            Ok(Found { targets, notes, doubt }) => (targets.as_slice(), notes.clone(), doubt.clone(), None),
+            Err(why) => (&[][..], Vec::new(), None, Some(why.clone())),
         };
+        let targets = targets.iter().map(ToString::to_string).collect();
+        let answer = Answer { question: digest.clone(), made: now(), targets, notes, doubt, nothing };
         let Ok(text) = serde_json::to_vec(&answer) else { return };
         if DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).is_err() {
             return;
         }
-        self.remove_old();
-        let place = FilePlace::open(&self.place(&question.digest()));
-        let _ = place.and_then(|place| place.write(&text));
+        self.remove(|_, age| age > AGE);
+        let place = if is_complete(given) { self.place(&digest) } else { self.failed_place(preset, &digest) };
+        let _ = FilePlace::open(&place).and_then(|place| place.write(&text));
     }
 
-    fn remove_old(&self) {
+    /// Removes the answers of a preset's client that failed, whatever the configuration.
+    pub(super) fn forget_failed(&self, preset: &str) {
+        let prefix = failed_prefix(preset);
+        self.remove(|name, _| name.starts_with(&prefix));
+    }
+
+    /// Removes the answers, known by name and age, for which this holds.
+    fn remove(&self, is_over: impl Fn(&str, Duration) -> bool) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for entry in entries.flatten().take(LISTED) {
             let changed = entry.metadata().and_then(|meta| meta.modified());
-            if changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > AGE)) {
+            let age = changed.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
+            if is_over(&entry.file_name().to_string_lossy(), age) {
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
+}
+
+/// No name of a preset contains a dot.
+fn failed_prefix(preset: &str) -> String {
+    format!("{preset}.failed.")
+}
+
+/// Reads an answer and its age.
+fn read(place: &Path, digest: &str) -> Option<(Given, Duration)> {
+    let file = file::open(place).ok()?;
+    let meta = file.metadata().ok()?;
+    // A file that other users can write is not trusted.
+    if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(LENGTH).read_to_string(&mut text).ok()?;
+    let Answer { question, made, targets, notes, doubt, nothing } = serde_json::from_str(&text).ok()?;
+    if question != digest {
+        return None;
+    }
+    // A clock that was set back makes an answer from the future, which does not count.
+    let age = Duration::from_secs(now().checked_sub(made)?);
+    let target = |text: &String| Target::parse(text.as_bytes()).ok();
+    let given = match nothing {
+        Some(why) => Err(why),
+        None => Ok(Found { targets: targets.iter().map(target).collect::<Option<_>>()?, notes, doubt }),
+    };
+    Some((given, age))
 }
 
 fn now() -> u64 {
@@ -172,44 +227,87 @@ mod tests {
 
     use super::*;
 
+    /// A question about a settings file in a directory of its own, and the store there.
+    fn scene(name: &str) -> (PathBuf, Answers) {
+        let dir = std::env::temp_dir().join(format!("kept-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("npmrc"), "registry=a").unwrap();
+        let answers = Answers::in_state(&dir);
+        (dir, answers)
+    }
+
+    fn question(dir: &Path, words: &str) -> Question {
+        let mut question = Question::new();
+        question.add("words", words);
+        question.settings(&dir.join("npmrc")).unwrap();
+        question
+    }
+
+    fn hosts(doubt: Option<&str>) -> Given {
+        let targets = vec![Target::parse(b"a.example:443").unwrap()];
+        Ok(Found { targets, notes: vec!["note".into()], doubt: doubt.map(Into::into) })
+    }
+
+    /// Makes a stored answer this much older.
+    fn age(place: &Path, made: u64) {
+        let mut answer: Answer = serde_json::from_slice(&fs::read(place).unwrap()).unwrap();
+        answer.made = made;
+        fs::write(place, serde_json::to_vec(&answer).unwrap()).unwrap();
+    }
+
     #[test]
     fn an_answer_is_had_for_a_day_and_for_the_same_question() {
-        let dir = std::env::temp_dir().join(format!("kept-{}", std::process::id()));
-        let (answers, settings) = (Answers::in_state(&dir), dir.join("npmrc"));
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(&settings, "registry=a").unwrap();
-        let question = |words: &str| {
-            let mut question = Question::new();
-            question.add("words", words);
-            question.settings(&settings).unwrap();
-            question
-        };
-        let targets = [Target::parse(b"a.example:443").unwrap()];
-        assert_eq!(answers.get(&question("x")), None);
-        answers.keep(&question("x"), &targets, &["note".into()]);
-        let kept = Some((targets.to_vec(), vec!["note".to_owned()]));
-        assert_eq!(answers.get(&question("x")), kept);
-        assert_eq!(answers.get(&question("y")), None);
-        fs::write(&settings, "registry=b").unwrap();
-        assert_eq!(answers.get(&question("x")), None);
-        fs::write(&settings, "registry=a").unwrap();
-        assert_eq!(answers.get(&question("x")), kept);
+        let (dir, answers) = scene("day");
+        let get = |words: &str| answers.get(&question(&dir, words), "npm").map(|(given, _)| given);
+        assert_eq!(get("x"), None);
+        answers.keep(&question(&dir, "x"), "npm", &hosts(None));
+        assert_eq!(get("x"), Some(hosts(None)));
+        assert_eq!(get("y"), None);
+        fs::write(dir.join("npmrc"), "registry=b").unwrap();
+        assert_eq!(get("x"), None);
+        fs::write(dir.join("npmrc"), "registry=a").unwrap();
+        assert_eq!(get("x"), Some(hosts(None)));
         // Other users could have written the file, or its time is wrong.
-        let place = answers.place(&question("x").digest());
+        let place = answers.place(&question(&dir, "x").digest());
         fs::set_permissions(&place, fs::Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(answers.get(&question("x")), None);
+        assert_eq!(get("x"), None);
         fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).unwrap();
         for made in [now() - 24 * 60 * 60, now() + 60] {
-            let (targets, question_of) = (vec!["a.example:443".into()], question("x").digest());
-            let answer = Answer { question: question_of, made, targets, notes: Vec::new() };
-            fs::write(&place, serde_json::to_vec(&answer).unwrap()).unwrap();
-            assert_eq!(answers.get(&question("x")), None, "{made}");
+            age(&place, made);
+            assert_eq!(get("x"), None, "{made}");
         }
         fs::write(&place, "{").unwrap();
-        assert_eq!(answers.get(&question("x")), None);
+        assert_eq!(get("x"), None);
         fs::File::options().write(true).open(&place).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        answers.keep(&question("z"), &targets, &[]);
+        answers.keep(&question(&dir, "z"), "npm", &hosts(None));
         assert!(!place.exists(), "an old one is removed");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_answer_of_a_client_that_failed_is_had_for_ten_minutes_or_until_it_is_forgotten() {
+        let (dir, answers) = scene("failed");
+        let x = question(&dir, "x");
+        let get = || answers.get(&x, "npm").map(|(given, _)| given);
+        for failed in [hosts(Some("doubt")), Err("it exited 7".into())] {
+            answers.keep(&x, "npm", &failed);
+            let place = answers.failed_place("npm", &x.digest());
+            age(&place, now() - 9 * 60);
+            let (given, asked) = answers.get(&x, "npm").unwrap();
+            assert_eq!((given, asked.as_secs() / 60), (failed.clone(), 9));
+            age(&place, now() - 10 * 60);
+            assert_eq!(get(), None);
+            answers.keep(&x, "npm", &failed);
+            for (other, is_left) in [("npm-extra", true), ("np", true), ("npm", false)] {
+                answers.forget_failed(other);
+                assert_eq!(get().is_some(), is_left, "{other}");
+            }
+        }
+        // A complete answer counts, whichever is newer, and stays.
+        answers.keep(&x, "npm", &hosts(None));
+        answers.keep(&x, "npm", &hosts(Some("doubt")));
+        answers.forget_failed("npm");
+        assert_eq!(get(), Some(hosts(None)));
         fs::remove_dir_all(&dir).unwrap();
     }
 }
