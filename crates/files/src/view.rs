@@ -90,6 +90,8 @@ pub struct Facts<'a> {
     pub certificates: Vec<PathBuf>,
     /// The private cache on the host, where there is one.
     pub cache: Option<&'a Path>,
+    /// The directory of all caches, if the caller's own uid makes them. No stage sees the others' in it.
+    pub caches: Option<&'a Path>,
     /// The directory on the host that the stage has as `/tmp`, where that is not in memory.
     pub tmp_dir: Option<&'a Path>,
     /// Directories that exeat itself writes to, besides those of [`lists::OWN`].
@@ -240,9 +242,8 @@ fn hidden(
     // Most of the others do not exist. One system call shows that, but `canonicalize` needs one for each part of a path.
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    // It is made before the stage starts.
-    let caches = facts.cache.and_then(Path::parent).filter(|_| facts.other.is_none());
-    let caches = caches.map(future_path).filter(|caches| missing(caches));
+    // It is made before the stage starts: a stage that made it would choose what later runs find in it.
+    let caches = facts.caches.map(future_path).filter(|caches| missing(caches));
     let mut found: HiddenPaths = caches.into_iter().map(|path| (path, (Why::Own, Vec::new()))).collect();
     let there = credentials.chain(own).filter(|(_, path)| !missing(path));
     for (why, path) in there {

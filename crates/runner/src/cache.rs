@@ -105,6 +105,14 @@ impl Steps {
     }
 }
 
+/// Makes the directory of all caches as this process.
+///
+/// # Errors
+/// Returns errors of mkdir(2).
+pub(crate) fn make_base(caches: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(caches)
+}
+
 /// Makes the cache as this process, and [prepares](prepare) it.
 ///
 /// # Errors

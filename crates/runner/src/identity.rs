@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_contract::NOBODY;
 use exeat_files::fault::{FileFault, PathUse};
+use exeat_files::layout::{Mount, Why};
 use exeat_files::names::{future_path, is_absent};
 use exeat_files::permissions::{Ids, is_root_s_to_make};
 use exeat_files::quarantine::{self, Live};
@@ -221,6 +222,8 @@ pub(crate) struct UserView {
     pub(crate) staged: Option<Staged>,
     pub(crate) cache: Option<PathBuf>,
     pub(crate) cache_maker: Option<Ids>,
+    /// The directory of all caches, if this run has none and hides it.
+    pub(crate) hidden_caches: Option<PathBuf>,
     pub(crate) tmp: Option<PathBuf>,
     pub(crate) run_base: PathBuf,
     /// Lines for the caller.
@@ -289,7 +292,8 @@ impl ViewInput<'_> {
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
         own.extend(key_place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
-        own.push(cache_base.join("exeat"));
+        let caches = cache_base.join("exeat");
+        own.push(caches.clone());
         let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         own.extend(config.map(|config| config.join("exeat")));
         own.push(run_base.clone());
@@ -328,6 +332,7 @@ impl ViewInput<'_> {
             asked,
             certificates: certificates(request, environment),
             cache: cache.as_deref(),
+            caches: Some(&*caches).filter(|_| matches!(who, StageUser::Caller)),
             tmp_dir: tmp.as_deref(),
             own: &own,
             unseen: &unseen,
@@ -366,7 +371,10 @@ impl ViewInput<'_> {
             notes.extend(staged.notes().iter().cloned());
         }
         notes.append(&mut built.notes);
-        Ok(UserView { built, taken, staged, cache, cache_maker, tmp, run_base, notes })
+        let is_hidden = |mount: &Mount| matches!(mount, Mount::Hidden { at, why: Why::Own, .. } if at.file_name() == caches.file_name());
+        let hidden_caches =
+            (cache.is_none() && built.mounts.iter().any(is_hidden)).then(|| future_path(&caches));
+        Ok(UserView { built, taken, staged, cache, cache_maker, hidden_caches, tmp, run_base, notes })
     }
 }
 

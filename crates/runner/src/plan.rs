@@ -95,6 +95,8 @@ pub struct Plan {
     pub(crate) cache: Option<PathBuf>,
     /// The user who makes the cache, if it is not the caller.
     pub(crate) cache_maker: Option<Ids>,
+    /// The directory of all caches, if this run has none and hides it.
+    hidden_caches: Option<PathBuf>,
     /// The working directory that the cache belongs to.
     cache_of: PathBuf,
     /// Whether the cache contains a home directory.
@@ -182,7 +184,17 @@ pub(crate) fn plan_with(
         other => other,
     }
     .map_err(Error::from)?;
-    let UserView { mut built, mut taken, staged, cache, cache_maker, tmp, run_base, notes: said } = seen;
+    let UserView {
+        mut built,
+        mut taken,
+        staged,
+        cache,
+        cache_maker,
+        hidden_caches,
+        tmp,
+        run_base,
+        notes: said,
+    } = seen;
     let (identity, identity_held) = who.identity();
     let limits = limits::RunLimits::new(request.limits, matches!(who, StageUser::Kept(_)))?;
 
@@ -290,6 +302,7 @@ pub(crate) fn plan_with(
         },
         cache,
         cache_maker,
+        hidden_caches,
         cache_of: cwd,
         home: request.files.home,
         tmp,
@@ -416,6 +429,10 @@ impl Plan {
     /// # Errors
     /// Returns why it is in memory, as a line for the caller.
     pub(crate) fn make_cache(&mut self) -> Result<Option<UsedCache>, String> {
+        if let Some(caches) = &self.hidden_caches {
+            // If it cannot be made, it cannot be hidden, and the start says so.
+            let _ = cache::make_base(caches);
+        }
         let Some(dir) = &self.cache else { return Ok(None) };
         let (of, home) = (&self.cache_of, self.home);
         let made = match (&mut self.staged, self.cache_maker) {

@@ -8,7 +8,23 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b14_a_cache_behind_a_link", attack);
+    list.once("escape::b14_no_stage_makes_the_directory_of_caches", missing_base);
     list.bridges("escape::l01_a_cache_behind_the_caller_s_link_is_used", own_link);
+}
+
+/// A stage that made it could choose what later runs find in it.
+fn missing_base(cx: &Cx) {
+    let cache = cx.home().join(".cache");
+    for (name, option) in [("first", "fs.cache=none"), ("second", "fs.cache=private")] {
+        let _ = fs::remove_dir_all(&cache);
+        fs::create_dir(&cache).expect("a directory");
+        chown(&cache, Some(ORDINARY), Some(ORDINARY)).expect("chown");
+        let rw = cache.to_str().expect("ASCII");
+        let script = format!("mkdir -p {rw}/exeat/{name} || echo refused");
+        let done = cx.exeat(["run", "--set", option, "--rw", rw, "--", "sh", "-c", &script]).run();
+        done.exits(0).prints("refused\n");
+        assert!(!cache.join("exeat").join(name).exists());
+    }
 }
 
 /// A home with a quota often has its cache on another disk.

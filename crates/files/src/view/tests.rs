@@ -84,6 +84,7 @@ fn facts<'a>(cwd: &'a Path, home: &'a Path) -> Facts<'a> {
         asked: Vec::new(),
         certificates: Vec::new(),
         cache: None,
+        caches: None,
         tmp_dir: None,
         own: &[],
         shared: "/tmp".into(),
