@@ -8,6 +8,7 @@ use e2e::case::{Backend, Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b10_the_back_ends_make_the_same_sandbox", same);
+    list.users("escape::b10_the_back_ends_mount_the_same_of_any_plan", any_plan);
     list.users("escape::b10_nothing_of_the_host_s_tree_is_left_below_the_root", nothing_below);
     list.root("escape::b10_the_stage_s_user_opens_what_root_s_run_shows", as_the_user);
     list.users("escape::b26_no_stage_writes_where_runs_make_their_sockets", where_sockets_are);
@@ -92,6 +93,105 @@ fn same(cx: &Cx) {
             }
         }
     }
+}
+
+/// What a random plan shows: directories in directories, files, links, repositories and protected names.
+const TREE: &str = "mkdir -p a/b/c a/.vscode d/e/f d/.git/hooks g; touch a/x a/b/y a/b/c/z d/e/.env d/config g/h
+    ln -s b a/near; ln -s ../d a/far; ln -s x a/file; git init -q a/b/r; git init -q r; mkdir -p r/sub/deep; touch r/sub/k; chmod 500 g";
+const PLACES: [&str; 20] = [
+    "a",
+    "a/b",
+    "a/b/c",
+    "a/b/c/z",
+    "a/x",
+    "a/near",
+    "a/far",
+    "a/file",
+    "a/.vscode",
+    "a/b/r",
+    "d",
+    "d/e",
+    "d/e/.env",
+    "d/.git",
+    "g",
+    "g/h",
+    "r",
+    "r/sub",
+    "r/.git",
+    "missing",
+];
+const GUESTS: [&str; 6] = ["/data", "/data/in", "/mnt/x", "/opt/new/deep", "/usr/share/new", "/tmp/t"];
+
+/// Chooses numbers as xorshift does (Marsaglia, 2003): the same ones for a seed on each machine.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 11).expect("64 bits") % bound
+    }
+
+    fn of<'a>(&mut self, list: &[&'a str]) -> &'a str {
+        list[self.below(list.len())]
+    }
+
+    fn flags(&mut self) -> Vec<String> {
+        let mut flags = Vec::new();
+        for _ in 0..=self.below(6) {
+            let flag = self.of(&["--ro", "--rw", "--ro", "--rw", "--mask"]);
+            let place = self.of(&PLACES);
+            let guest = if flag != "--mask" && self.below(3) == 0 { self.of(&GUESTS) } else { "" };
+            let value = if guest.is_empty() { place.to_owned() } else { format!("{place}:{guest}") };
+            flags.extend([flag.to_owned(), value]);
+        }
+        for words in ["--fs host", "--set fs.cache=none", "--allow-write .git/hooks", "--ro ."] {
+            if self.below(6) == 0 {
+                flags.extend(words.split(' ').map(str::to_owned));
+            }
+        }
+        flags
+    }
+}
+
+/// Each place with what is mounted there last, and where that is in its own file system if it is the host's.
+fn sources(table: &str) -> BTreeMap<&str, &str> {
+    let fields = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let of_host = |fields: &Vec<&str>| {
+        !["tmpfs", "proc", "devpts", "mqueue", "sysfs"].iter().any(|kind| fields.contains(kind))
+    };
+    let sources: BTreeMap<_, _> = fields.filter(of_host).map(|fields| (fields[4], fields[3])).collect();
+    // Below TMPDIR each run has a cache of its own.
+    sources.into_iter().filter(|(at, _)| *at != "/run/exeat/cache").collect()
+}
+
+/// A plan decides for itself what is wrong: then no back end starts it.
+fn any_plan(cx: &Cx) {
+    cx.outside(["bash", "-ec", TREE]).cwd(cx.dir()).run().exits(0);
+    let mut started = 0_u64;
+    let plans = e2e::rounds(8, 300);
+    for seed in 1..=plans {
+        let flags = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).flags();
+        let report = |backend: Backend| {
+            let words =
+                ["run", "--backend", backend.name()].into_iter().chain(flags.iter().map(String::as_str));
+            cx.exeat(words.chain(["--", "cat", "/proc/self/mountinfo"])).run()
+        };
+        let [one, others @ ..] = Backend::ALL.map(report);
+        assert!(one.code == Some(0) || one.code == Some(2), "{seed} {flags:?}: {one:?}");
+        started += u64::from(one.code == Some(0));
+
+        let first = one.stdout().to_owned();
+        for other in others {
+            let second = other.stdout().to_owned();
+            assert_eq!(one.code, other.code, "{seed} {flags:?}: {other:?}");
+            let both = [&first, &second].map(|text| mounts(&text.lines().collect::<Vec<_>>()));
+            assert_eq!(both[0], both[1], "{seed} {flags:?}");
+            assert_eq!(sources(&first), sources(&second), "{seed} {flags:?}");
+        }
+    }
+    assert!(started * 4 >= plans, "{started} of {plans} plans started");
 }
 
 /// The host's own root was below the view of the whole host once, writable, after pivot_root(2).
