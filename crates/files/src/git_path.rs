@@ -4,12 +4,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// Reads the path in a file. `None`: a program would refuse it.
+/// Reads the path in a file, which git and Jujutsu write with less than 4096 bytes (`PATH_MAX` of linux/limits.h). `None`: it has more, a
+/// zero, or no path. The program may still obey it.
 pub(crate) type ReadPath = fn(&[u8]) -> Option<&Path>;
 
 /// Returns the path in a `.git` file (`read_gitfile_gently` of git's setup.c).
 pub(crate) fn git_file_path(text: &[u8]) -> Option<&Path> {
-    path_in(text.strip_prefix(b"gitdir: ")?, b"\n\r")
+    let path = text.strip_prefix(b"gitdir: ")?;
+    path_in(path, b"\n\r").filter(|_| is_whole(text))
 }
 
 /// Returns the path in a `commondir` (`get_common_dir_noenv` of git's setup.c).
@@ -27,16 +29,20 @@ pub(crate) fn jujutsu_path(text: &[u8]) -> Option<&Path> {
     path_in(text, b"")
 }
 
-/// Returns a path without these bytes at its end. A path of the kernel's ends at a zero and has no more than 4096 bytes (`PATH_MAX` of
-/// linux/limits.h).
-fn path_in<'a>(mut text: &'a [u8], ends: &[u8]) -> Option<&'a Path> {
-    let is_whole = text.len() < 4096 && !text.contains(&0);
-    while let [rest @ .., last] = text
+/// Returns whether a file that names a path is as long as such a file can be, and has no zero, at which the kernel's paths end.
+pub(crate) fn is_whole(text: &[u8]) -> bool {
+    text.len() < 4096 && !text.contains(&0)
+}
+
+/// Returns a path without these bytes at its end.
+fn path_in<'a>(text: &'a [u8], ends: &[u8]) -> Option<&'a Path> {
+    let mut path = text;
+    while let [rest @ .., last] = path
         && ends.contains(last)
     {
-        text = rest;
+        path = rest;
     }
-    (is_whole && !text.is_empty()).then(|| Path::new(OsStr::from_bytes(text)))
+    (is_whole(text) && !path.is_empty()).then(|| Path::new(OsStr::from_bytes(path)))
 }
 
 #[cfg(test)]
@@ -62,5 +68,14 @@ mod tests {
             assert_eq!([commondir_path(text), gitdir_path(text)], [None; 2], "{text:?}");
         }
         assert_eq!(git_file_path(b"gitdir:a"), None);
+        for length in [4095, 4096] {
+            let padded = |text: &[u8]| [text, &vec![b'\n'; length - text.len()]].concat();
+            let found = [
+                git_file_path(&padded(b"gitdir: a")),
+                commondir_path(&padded(b"a")),
+                gitdir_path(&padded(b"a")),
+            ];
+            assert_eq!(found.map(|it| it.is_some()), [length < 4096; 3]);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 mod mount_list;
 
-pub use mount_list::MountList;
+pub use mount_list::{MountList, visible};
 
 /// The reason for a mount of the host's files, or for one that hides them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::layout::{EmptyEntry, Mount, MountList, Why};
+use crate::layout::{EmptyEntry, Mount, MountList, Why, visible};
 use crate::listing::{Listing, lacks};
 use crate::names::{Mounts, future_path, is_absent, joined, rows, true_name, whole};
 use crate::protected::LetThrough;
@@ -165,7 +165,7 @@ pub fn owners(mounts: &[Mount]) -> impl Iterator<Item = u32> {
 pub fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     let built = arranged(files, facts)?;
     place::check(&built.mounts)?;
-    Ok(built)
+    Ok(Built { mounts: visible(built.mounts), ..built })
 }
 
 /// A view, before it is known that each of its mounts has a place.

@@ -16,6 +16,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_list_of_tables_names_its_own", tables);
     list.users("escape::b14_what_a_merge_and_a_submodule_leave_stays", keep_merge);
     list.users("escape::b14_a_worktree_is_where_git_reads_that_it_is", where_git_reads);
+    list.users("escape::b14_a_submodule_is_in_the_tree_of_its_repository", own_tree);
+    list.users("escape::l07_what_is_read_only_needs_no_end", read_only);
     list.users("escape::b14_no_other_system_has_a_repository_in_git_s", other_system);
     list.users("escape::b14_a_repository_that_another_stage_moves_is_judged", moved_by_other);
     list.users("escape::b14_what_a_later_stage_moves_is_judged_at_its_new_place", moved_later);
@@ -133,11 +135,63 @@ fn where_git_reads(cx: &Cx) {
         r#"git worktree repair; [ -z "$(ls -A ../away)$(ls -A ../../away 2> /dev/null)" ] || touch "$MARK""#;
     let stage = r#"git worktree add -q wt; printf '%s/wt/.git\f\n' "$PWD" > .git/worktrees/wt/gitdir; ln -s "$(realpath ../away)" "$(printf 'wt/.git\f')""#;
     attack(cx, before, stage, host);
+    // git cuts all blanks at the end, and what is after a zero.
+    for text in ["%s/.git%4200s\\n", "%s\\000/.git\\n"] {
+        let stage = format!(
+            r#"git worktree add -q wt; printf '{text}' "$(realpath ../away)" > .git/worktrees/wt/gitdir"#
+        );
+        attack(cx, before, &stage, r#"git worktree repair; [ -z "$(ls -A ../away)" ] || touch "$MARK""#);
+    }
     // From three levels up: `p` is at that depth in the other directory.
     let before = "mkdir -p d/e/f away; mv .git a d/e/f";
     let stage = r#"cd d/e/f; git worktree add -q wt; mkdir away; mv wt/.git away; printf '../../../away/.git\n' > .git/worktrees/wt/gitdir"#;
     let host = r#"cd d/e/f; git worktree repair; [ ! -e ../../../away/.git ] || touch "$MARK""#;
     attack(cx, before, stage, host);
+}
+
+/// The working directory is a subdirectory: then `.git` is a tree of the run, too, and git would write among its own files.
+fn own_tree(cx: &Cx) {
+    let place = cx.dir().with_file_name("attack");
+    let env = format!(
+        "export MARK={} GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ",
+        place.join("mark").display()
+    );
+    let stage = r#"m=$(realpath $(git rev-parse --git-common-dir))/modules/m; git init -q --bare $m; git -C $m config core.bare false; git -C $m config core.worktree ../m
+        printf '#!/bin/sh\ntouch %s\n' "$MARK" > x; chmod +x x; b=$(git --git-dir=$m hash-object -w x)
+        git --git-dir=$m update-index --add --cacheinfo 100755,$b,hooks/post-checkout; echo 'gitdir: ../m' > $m/.git; echo 'gitdir: ../../.git/modules/m' > d/.git"#;
+    let script = format!("{env}{stage}");
+    for is_inside in [false, true] {
+        let _ = fs::remove_dir_all(&place);
+        let make = format!(
+            "mkdir -p {0}/p/sub/d; cd {0}/p; git init -q -b main; git commit -q --allow-empty -m 1",
+            place.display()
+        );
+        cx.outside(["bash", "-ec", &format!("{env}{make}")]).run().exits(0);
+        let (words, sub) = (["run", "--", "bash", "-c", &script], place.join("p/sub"));
+        let done = if is_inside {
+            cx.exeat(words).cwd(&sub).run()
+        } else {
+            cx.outside(words.into_iter().skip(2)).cwd(&sub).run()
+        };
+        let host = format!("{env}cd d; git checkout -q .; git checkout -q .");
+        let host = cx.outside(["bash", "-c", &host]).cwd(&sub).run();
+        assert_eq!(place.join("mark").exists(), !is_inside, "{done:?} {host:?}");
+    }
+}
+
+/// A tree that a later one covers is not mounted, and nothing in it is protected or judged.
+fn read_only(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "r"]).cwd(cx.dir()).run().exits(0);
+    cx.outside(["mkdir", "d"]).cwd(cx.dir()).run().exits(0);
+    for flags in ["--ro .", "--ro r", "--ro . --rw d"] {
+        let words = ["run"].into_iter().chain(flags.split(' '));
+        let script = "touch r/x r/.git/x 2> /dev/null || echo refused";
+        let done = cx.exeat(words.chain(["--", "sh", "-c", script])).run();
+        assert!(
+            !done.exits(0).prints("refused\n").stderr().contains("left where it is"),
+            "{flags}: {done:?}"
+        );
+    }
 }
 
 /// Mercurial looks for a repository in each directory above.

@@ -14,7 +14,14 @@ pub(super) fn cases(list: &mut Cases) {
 fn directory(cx: &Cx) {
     let made = cx.dir().join("made");
     cx.sh(&[], "touch made").redirect("</").run().exits(2).says("standard input is a directory");
+    for path in ["</proc/self/mem", "<>/proc/self/comm"] {
+        let done = cx.sh(&[], "touch made").redirect(path).run();
+        done.exits(2).says("standard input is a file of /proc that gives access to a process");
+    }
     assert!(!made.exists(), "nothing may have run");
+    cx.sh(&[], "touch made").redirect("</proc/self/comm").run().exits(0);
+    assert!(made.exists());
+    fs::remove_file(&made).expect("made");
 }
 
 /// A socket that can still be connected, bound or accepted on would act in the host's network: refused, on each stream.

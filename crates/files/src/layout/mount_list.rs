@@ -1,6 +1,6 @@
 //! Mounts in their order, which are found by their places: a view can have a thousand of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -83,9 +83,47 @@ impl Deref for MountList {
     }
 }
 
+/// Returns the mounts without those that later ones cover as a whole: nobody sees them, and nothing can be changed in them.
+#[must_use]
+pub fn visible(mounts: Vec<Mount>) -> Vec<Mount> {
+    let mut covered: HashSet<PathBuf> = HashSet::new();
+    let mut visible: Vec<Mount> = Vec::with_capacity(mounts.len());
+    for mount in mounts.into_iter().rev() {
+        let is_of_host = matches!(mount, Mount::ReadOnly { .. } | Mount::Writable { .. });
+        let may_go = is_of_host || matches!(mount, Mount::Hidden { .. });
+        if may_go && mount.at().ancestors().any(|above| covered.contains(above)) {
+            continue;
+        }
+        if is_of_host {
+            covered.insert(mount.at().to_path_buf());
+        }
+        visible.push(mount);
+    }
+    visible.reverse();
+    visible
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::Why;
     use super::*;
+
+    #[test]
+    fn leaves_out_what_a_later_mount_covers() {
+        let at = |at: &str| PathBuf::from(at);
+        let read = |place: &str| Mount::ReadOnly { host: at("/h"), at: at(place), why: Why::Requested };
+        let write = |place: &str| Mount::Writable { host: at("/h"), at: at(place), why: Why::Requested };
+        let mounts = vec![
+            write("/w"),
+            read("/w/x"),
+            Mount::Dir { at: at("/w/d") },
+            write("/v"),
+            read("/w"),
+            read("/w/y"),
+        ];
+        let left: Vec<_> = visible(mounts).iter().map(|mount| mount.at().to_path_buf()).collect();
+        assert_eq!(left, ["/w/d", "/v", "/w", "/w/y"].map(at));
+    }
 
     #[test]
     fn finds_mounts_by_their_places_after_an_insertion() {

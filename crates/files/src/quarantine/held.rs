@@ -155,7 +155,9 @@ impl Watch {
         let gitdir = Path::new(gitdir);
         // git before 2.48 takes a relative path from where it was started, and later versions from the directory of the worktree.
         let is_relative = gitdir.is_relative() && !is_known;
-        if is_cut || is_relative || gitdir.file_name() != Some(OsStr::new(GIT_LINK)) {
+        // To git, a slash at the end names something else.
+        let is_named_so = gitdir.as_os_str().as_encoded_bytes().ends_with(b"/.git");
+        if is_cut || is_relative || !is_named_so {
             return true;
         }
         // `l/..` is elsewhere if `l` is a link.

@@ -55,7 +55,7 @@ pub(super) struct Modules {
     pub(super) worktrees: Vec<(PathBuf, PathBuf)>,
     /// Links that replace such directories, with their targets. git follows them.
     pub(super) links: Vec<(PathBuf, OsString)>,
-    /// Directories with the name of a repository of any system. git makes none here.
+    /// Directories with the name of a repository of any system, and `.git` files in those of submodules. git makes none here.
     pub(super) repositories: Vec<PathBuf>,
 }
 
@@ -142,6 +142,7 @@ impl Modules {
                 };
             let is_whole = is_module && is_git_dir(format!("/proc/self/fd/{}", open.as_raw_fd()));
             let (mut dirs, links) = list_open(open.as_fd(), room);
+            self.repositories.extend(Some(at.join(GIT_LINK)).filter(|_| is_module && has(GIT_LINK)));
             self.repositories
                 .extend(dirs.iter().filter(|name| is_repository_name(name)).map(|it| at.join(it)));
             if is_whole {
@@ -239,12 +240,12 @@ pub(super) fn pointers(tree: &File, repository: &Path) -> (Vec<(PathBuf, OsStrin
     (pointers, dirs)
 }
 
-/// Reads where a worktree is: the path of its `.git` (gitrepository-layout(5)).
+/// Reads where a worktree is: the path of its `.git` (gitrepository-layout(5)). It is empty if that is not as git writes it.
 pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
     let dir = open_beneath(tree, worktree).ok()?;
     let mut text = Vec::new();
     open_file(dir.as_fd(), OsStr::new(GITDIR)).ok()?.take(PATH_MAX as u64).read_to_end(&mut text).ok()?;
-    gitdir_path(&text).map(OsString::from)
+    Some(gitdir_path(&text).map(OsString::from).unwrap_or_default())
 }
 
 /// Lists the directories of a repository's linked worktrees.

@@ -13,6 +13,7 @@ use nix::dir::Type;
 use super::Watch;
 use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
 use super::git_names::{MODULES, WORKTREES};
+use super::modules::gitdir_of;
 use super::store::DIRECTORY;
 use crate::git_config::{self, Place};
 use crate::git_path::git_file_path;
@@ -76,31 +77,45 @@ impl Watch {
             && self.place_of(work, at).is_some_and(|real| !is_in_tree(&real) && !self.is_of_exeat(&real))
     }
 
-    /// Returns whether the working tree of a submodule is where git makes it: in a tree of the run, through no link, and in no repository's
-    /// directory. It leads back to the submodule: git would write to any other directory as well.
+    /// Returns whether the working tree of a submodule is where git makes it: in a tree of the run, through no link, in the working tree of the
+    /// outer repository, and not among what is that repository's own. It leads back to the submodule: git would write to any other directory
+    /// as well.
     fn is_submodules_tree(&self, git: &Path, to: &OsStr) -> bool {
+        let Some(outer) = self.outer_work(git) else { return false };
         let git = joined(&self.missing.tree, git);
-        let is_submodule = git.iter().any(|part| part == MODULES) && git.iter().any(|part| part == GIT_LINK);
         let to = Path::new(to);
         let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
         let is_plain = to.is_relative() && parts.all(|part| matches!(part, Component::Normal(_)));
         let place = clean(&git.join(to));
-        // git makes it in the tree of the outer repository: then the words mean the same when that is moved.
-        let outer = git.ancestors().filter(|above| above.ends_with(GIT_LINK)).last().and_then(Path::parent);
-        let is_of_worktree = git.iter().any(|part| part == WORKTREES);
-        let is_in_outer = is_of_worktree || outer.is_some_and(|outer| place.starts_with(outer));
-        let is_in = |(path, tree): &(PathBuf, File)| {
-            place.strip_prefix(path).is_ok_and(|below| {
-                !below.as_os_str().is_empty()
-                    && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
-                    && open_beneath(tree, below)
-                        .is_ok_and(|dir| leads_back(dir.as_fd(), &place, &git).unwrap_or(false))
-            })
+        let is_in_outer = place.strip_prefix(&outer).is_ok_and(|below| {
+            !below.as_os_str().is_empty()
+                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
+        });
+        let leads_back_in = |(path, tree): &(PathBuf, File)| {
+            let dir = place.strip_prefix(path).ok().and_then(|below| open_beneath(tree, below).ok());
+            dir.is_some_and(|dir| leads_back(dir.as_fd(), &place, &git).unwrap_or(false))
         };
-        is_submodule
-            && is_plain
-            && is_in_outer
-            && self.trees.get().is_some_and(|trees| trees.iter().any(is_in))
+        let trees = self.trees.get();
+        is_plain && is_in_outer && trees.is_some_and(|trees| trees.iter().any(leads_back_in))
+    }
+
+    /// Returns the working tree in which git makes the submodule that has this directory: that of the outermost repository, or of the linked
+    /// worktree. Then the words mean the same when all of it is moved.
+    fn outer_work(&self, git: &Path) -> Option<PathBuf> {
+        let above = git.ancestors().map(|above| joined(&self.missing.tree, above));
+        let outer = above.filter(|above| above.ends_with(GIT_LINK)).last()?;
+        let path = joined(&self.missing.tree, git);
+        let mut parts = path.strip_prefix(&outer).ok()?.iter();
+        match (parts.next()?, parts.next(), parts.next()) {
+            (first, ..) if first == MODULES => outer.parent().map(Path::to_path_buf),
+            (first, Some(name), Some(third)) if first == WORKTREES && third == MODULES => {
+                let worktree = outer.join(WORKTREES).join(name);
+                let below = worktree.strip_prefix(&self.missing.tree).ok()?;
+                let gitdir = clean(&worktree.join(gitdir_of(&self.tree, below)?));
+                gitdir.parent().map(Path::to_path_buf)
+            }
+            _ => None,
+        }
     }
 }
 

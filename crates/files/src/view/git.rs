@@ -788,7 +788,8 @@ pub(super) fn worktree_of(dir: &Path) -> Option<PathBuf> {
     let mut files = Files::default();
     ["config.worktree", "config"].into_iter().find_map(|name| {
         let (settings, _) = files.settings(&dir.join(name));
-        settings.iter().find_map(|setting| match setting {
+        // git takes the last one.
+        settings.iter().rev().find_map(|setting| match setting {
             Setting::Worktree(value) => Some(PathBuf::from(value)),
             _ => None,
         })

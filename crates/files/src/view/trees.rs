@@ -161,6 +161,13 @@ impl<'a> Builder<'a> {
     /// Mounts what is left of the trees, and the caller's masks. Returns what is writable, host and guest, and what is watched
     /// in it.
     pub(super) fn trees(&mut self, mut trees: Vec<Original>) -> Result<(Places, Vec<Missing>), FileFault> {
+        // A read-only tree at the same place covers a writable one.
+        let covering: BTreeSet<PathBuf> = trees
+            .iter()
+            .filter(|tree| tree.rank == Rank::ReadOnly && tree.is_whole())
+            .map(|tree| tree.at.clone())
+            .collect();
+        trees.retain(|tree| tree.rank != Rank::Writable || !covering.contains(&tree.at));
         // Where a stage can make links.
         let loose = trees.iter().filter(|tree| tree.rank == Rank::Writable);
         let loose: Vec<PathBuf> = loose.map(|tree| tree.host.clone()).collect();

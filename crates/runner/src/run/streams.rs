@@ -1,6 +1,6 @@
 //! Prepares the standard streams of a stage.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -10,6 +10,7 @@ use nix::sys::socket::{
     sockopt,
 };
 use nix::sys::stat::{SFlag, fstat};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use crate::error::Error;
 
@@ -88,8 +89,16 @@ pub(super) fn leads_out(stream: &OwnedFd) -> io::Result<Option<&'static str>> {
         return Ok(Some("a directory"));
     }
     // The stage could open the path anew, with any access that permissions allow (open(2), "O_PATH").
-    if OFlag::from_bits_retain(fcntl(stream, FcntlArg::F_GETFL)?).contains(OFlag::O_PATH) {
+    let flags = OFlag::from_bits_retain(fcntl(stream, FcntlArg::F_GETFL)?);
+    if flags.contains(OFlag::O_PATH) {
         return Ok(Some("a path that is not open (O_PATH)"));
+    }
+    // `mem` is the memory of a process, and what is written to others changes a process (proc(5)).
+    if kind == SFlag::S_IFREG && fstatfs(stream)?.filesystem_type() == PROC_SUPER_MAGIC {
+        let path = fs::read_link(format!("/proc/self/fd/{}", stream.as_raw_fd()))?;
+        if path.ends_with("mem") || flags & OFlag::O_ACCMODE != OFlag::O_RDONLY {
+            return Ok(Some("a file of /proc that gives access to a process"));
+        }
     }
     if kind != SFlag::S_IFSOCK {
         return Ok(None);

@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use nix::sys::statfs::{self, FsType, fstatfs};
 
 use crate::git_config::{Setting, settings};
-use crate::git_path::ReadPath;
+use crate::git_path::{ReadPath, is_whole};
 
 /// Bytes of a configuration.
 const CONFIG: u64 = 1 << 20;
@@ -97,7 +97,11 @@ impl Files {
 /// Returns the path in a file, read by one of [`git_path`](crate::git_path).
 pub(super) fn path_in(file: &Path, read_path: ReadPath) -> Result<PathBuf, Unread> {
     let bytes = read(file, ONE_PATH)?;
-    read_path(&bytes).map(Path::to_path_buf).ok_or(Unread::Absent)
+    read_path(&bytes).map(Path::to_path_buf).ok_or(if is_whole(&bytes) {
+        Unread::Absent
+    } else {
+        Unread::Rest
+    })
 }
 
 /// The first bytes of a regular file.
