@@ -380,6 +380,17 @@ impl Watch {
         Ok(old.into())
     }
 
+    /// Gives a file that has no name yet a name in the tree.
+    ///
+    /// # Errors
+    /// Returns errors of linkat(2), with `AlreadyExists` if something has the name. Nothing has changed then.
+    pub fn give_name(&self, name: &Path, new: &File) -> io::Result<()> {
+        let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
+        let unnamed = format!("/proc/self/fd/{}", new.as_raw_fd());
+        let link = || linkat(AT_FDCWD, unnamed.as_str(), &above, last, AtFlags::AT_SYMLINK_FOLLOW);
+        let_in(above.as_fd(), link).map_err(io::Error::from)
+    }
+
     /// Moves what was replaced into the quarantine. `old`: what [`Watch::replace`] has returned for the name.
     #[must_use]
     pub fn settle_replaced(&self, name: &Path, old: &OsStr) -> Leftover {

@@ -36,7 +36,7 @@ mod watchdog;
 
 use covered::LastCovers;
 use remount::{Fate, RENAMES, Remounts};
-pub(crate) use saved::SavedFile;
+pub(crate) use saved::{Before, SavedFile};
 use watchdog::Watchdog;
 
 /// The maximal size of a table of mounts: bubblewrap accepts a few thousand binds.
@@ -391,13 +391,14 @@ impl Covers {
         if over.is_none() && !obeyed.is_empty() {
             over = Some(Ok(obeyed.into_iter().map(|(host, _)| Change::Gone(host.clone())).collect()));
         }
-        let remade: Vec<PathBuf> = remade.into_iter().map(|(host, _)| host).collect();
+        let mut remade: Vec<PathBuf> = remade.into_iter().map(|(host, _)| host).collect();
         gone.extend(over.iter().flatten().flatten().filter_map(|change| match change {
             Change::Gone(place) => Some(place.clone()),
             Change::Came(_) => None,
         }));
         let is_lost = |place: &Path| gone.contains(place);
         let doubtful = last.as_mut().map(|last| last.doubtful(is_lost)).unwrap_or_default();
+        remade.retain(|host| doubtful.iter().all(|(doubtful, _)| doubtful != host));
         if let Ok(last) = &last {
             last.separate();
         }

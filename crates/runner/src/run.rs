@@ -62,7 +62,7 @@ pub(crate) mod streams;
 use outcome::SandboxEnd;
 use outcome::{Done, OtherProxy, Outcome, end_dirs, not_executed, unseen_line, with_leftovers};
 use protected::{
-    CUT, hold_stubs, journal, keeper, look_until_signal, move_aside, put_back, quarantine_lines,
+    CUT, PutBack, hold_stubs, journal, keeper, look_until_signal, move_aside, quarantine_lines,
     quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines, watch_remade,
 };
 use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
@@ -251,8 +251,8 @@ pub(crate) fn run_on(
         // No process of the stage is left, so what is found now does not change any more.
         drop((stubs, survey));
         let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
-        let doubtful = mem::take(&mut lost.doubtful);
-        let remade = lost.remade.iter().chain(doubtful.iter().map(|(path, _)| path));
+        let put_back = PutBack::replace(mem::take(&mut lost.doubtful), &watches);
+        let remade = lost.remade.iter().chain(put_back.unmoved());
         let remade = watch_remade(&plan, &keeper, remade);
         if let Some(Err(why)) = journal.as_ref().map(Journal::begin_end) {
             tracing::warn!(%why, "another run may leave to this one what it does not see any more");
@@ -262,7 +262,7 @@ pub(crate) fn run_on(
         let signals = is_own.then(|| Signals::ending().ok()).flatten();
         let mut found = look_until_signal(signals, look).await;
         let cut = found.is_cut.then(|| CUT.to_owned());
-        let put_back: Vec<_> = doubtful.iter().map(|(path, saved)| put_back(path, saved)).collect();
+        let put_back = put_back.end(&mut found);
         if let Some(journal) = journal.filter(|_| !found.is_cut) {
             journal.remove();
         }

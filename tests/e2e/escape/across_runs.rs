@@ -20,6 +20,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l10_runs_make_the_same_names_at_the_same_time", same_names);
     list.users("escape::l10_one_of_several_runs_puts_the_last_file_back", one_puts_back);
     list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
+    list.users("escape::l10_a_configuration_that_is_made_anew_is_put_back", made_anew);
+    list.users("escape::l10_runs_in_two_worktrees_keep_the_configuration", two_worktrees);
 }
 
 /// A directory that the stage opened would let another user of the machine replace `.git/config` after the run.
@@ -337,4 +339,48 @@ fn six_runs(cx: &Cx) {
     }
     let left: Vec<_> = names.iter().filter(|name| cx.dir().join(name).exists()).collect();
     assert!(left.is_empty() && !cx.dir().join(".vscode").exists(), "{left:?}");
+}
+
+/// A repository with two linked worktrees, whose paths are returned.
+fn worktrees(cx: &Cx) -> [PathBuf; 2] {
+    let setup = "git init -q .; git config user.name a; git config user.email a@b; git remote add origin https://git.test/a
+        git commit -q --allow-empty -m 1; git worktree add -q ../wa; git worktree add -q ../wb";
+    cx.outside(["sh", "-ec", setup]).run().exits(0);
+    ["wa", "wb"].map(|name| cx.dir().with_file_name(name))
+}
+
+/// An editor renames the configuration away and writes a new one, and so it looks to a run if another one moves the file
+/// and puts it back. The new one may be a stage's, and is moved; the repository keeps its remotes.
+fn made_anew(cx: &Cx) {
+    let trees = worktrees(cx);
+    let mut runs =
+        trees.each_ref().map(|tree| cx.sh(&[], "echo ready; read -r go").cwd(tree).stdin_open().start());
+    for run in &mut runs {
+        run.until_prints("ready");
+    }
+    let config = cx.dir().join(".git/config");
+    let edit = "mv .git/config .git/config~; printf '[core]\n\tfsmonitor = evil\n' >.git/config";
+    cx.outside(["sh", "-ec", edit]).run().exits(0);
+    let done = runs.map(e2e::run::Live::wait);
+    let said = fs::read_to_string(&config).unwrap_or_default();
+    assert!(said.contains("git.test/a") && !said.contains("evil"), "{said:?}: {done:?}");
+    for done in &done {
+        done.exits(137).says("it said when it was covered last");
+    }
+}
+
+/// The host writes the configuration twice at once, as `git remote add` does, while stages commit.
+fn two_worktrees(cx: &Cx) {
+    let trees = worktrees(cx);
+    let stage = "echo ready; for i in 1 2 3 4 5 6 7 8; do git commit -q --allow-empty -m x; sleep .05; done";
+    for round in 0..10 {
+        let mut runs = trees.each_ref().map(|tree| cx.sh(&[], stage).cwd(tree).start());
+        for run in &mut runs {
+            run.until_prints("ready");
+        }
+        cx.outside(["git", "remote", "add", &format!("r{round}"), "https://git.test/b"]).run();
+        let done = runs.map(e2e::run::Live::wait);
+        let said = fs::read_to_string(cx.dir().join(".git/config")).unwrap_or_default();
+        assert!(said.contains("a@b") && said.contains("git.test/a"), "round {round}: {said:?}: {done:?}");
+    }
 }

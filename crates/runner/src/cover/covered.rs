@@ -119,18 +119,24 @@ impl LastCovers {
     /// Returns replaced files that may be the stage's, with the saved file. `is_lost` returns whether a place was seen without its cover,
     /// which may be before its events are read. Call it when no process of the stage is left.
     pub(super) fn doubtful(&mut self, is_lost: impl Fn(&Path) -> bool) -> Vec<(PathBuf, SavedFile)> {
-        // A file at a name that the host removed is moved, and nothing replaces it.
+        // A file at a name that the host removed is moved, and nothing replaces it. A configuration of git is put back: without it a
+        // repository has lost its remotes. Only if the host removed it, and nothing has come since, it stays away.
         let is_doubtful = |cover: &&mut Covered| {
             let was_lost = || cover.places.iter().any(|place| is_lost(place));
             let is_there = || cover.host.symlink_metadata().is_ok();
-            !cover.was_removed && (cover.state == State::Doubtful || was_lost() && is_there())
+            let is_config = || !cover.is_obeyed_later && cover.host.ends_with("config");
+            match cover.was_removed {
+                true => is_config() && (was_lost() || is_there()),
+                false => cover.state == State::Doubtful || was_lost() && (is_there() || is_config()),
+            }
         };
         let doubtful = self.0.values_mut().filter(is_doubtful);
         doubtful
             .filter_map(|cover| {
                 let saved = cover.saved.take()?;
                 let now = open_regular(&cover.host).and_then(|file| SavedFile::read(&file, MOST));
-                let is_same = now.is_ok_and(|now| now.bytes == saved.bytes);
+                // What was removed would be moved otherwise.
+                let is_same = !cover.was_removed && now.is_ok_and(|now| now.bytes == saved.bytes);
                 (!is_same).then(|| (cover.host.clone(), saved))
             })
             .collect()

@@ -31,7 +31,7 @@ use super::branches::differ_in_branches;
 use super::calls::Calls;
 use super::covered::{Covered, Doubt, LastCovers, Name, State};
 use super::list::{CoverList, Watched};
-use super::saved::{MOST, SavedFile};
+use super::saved::{MOST, SavedFile, tree_of};
 
 /// The maximal number of remembered new files. Beyond it they are forgotten, and none of them may replace a covered file.
 const NEW_FILES: usize = 4096;
@@ -448,10 +448,7 @@ impl Remounts {
     fn write_anew(&mut self, key: &Name) -> Result<Fate, Doubt> {
         let watches = Arc::clone(&self.watches);
         let host = self.covered(key)?.host.clone();
-        let below = |watch: &Watch| Some(host.strip_prefix(&watch.missing().tree).ok()?.to_path_buf());
-        let trees = watches.iter().filter_map(|watch| Some((watch, below(watch)?)));
-        let deepest = trees.min_by_key(|(_, name)| name.as_os_str().len());
-        let (watch, name) = deepest.ok_or_else(|| Doubt::open("it is in no tree that is watched"))?;
+        let (watch, name) = tree_of(&watches, &host)?;
         // Another run in the directory may have restored the same file.
         let lock = watch.lock()?;
         let accepted = match self.read_acceptable(key, watch) {

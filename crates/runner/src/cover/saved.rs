@@ -4,16 +4,35 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use exeat_files::place::FilePlace;
-use exeat_sandbox::Lease;
+use exeat_files::quarantine::{Leftover, Watch};
+use exeat_sandbox::{Lease, has_writer};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 
 /// The maximal size of a saved file.
 pub(super) const MOST: u64 = 256 << 10;
+
+/// What happened to the file that had the name of one that was put back.
+pub(crate) enum Before {
+    /// It had the same content, and stays.
+    Same,
+    /// Nothing had the name.
+    Missing,
+    /// It is in the quarantine. Until the lease is dropped, opening the new file for writing waits.
+    Replaced(Leftover, Lease),
+}
+
+/// Finds the innermost watched tree that contains a path, and the path below it.
+pub(super) fn tree_of<'a>(watches: &'a [Watch], host: &Path) -> io::Result<(&'a Watch, PathBuf)> {
+    let below = |watch: &Watch| Some(host.strip_prefix(&watch.missing().tree).ok()?.to_path_buf());
+    let trees = watches.iter().filter_map(|watch| Some((watch, below(watch)?)));
+    let innermost = trees.min_by_key(|(_, name)| name.as_os_str().len());
+    innermost.ok_or_else(|| io::Error::other("it is in no tree that is watched"))
+}
 
 /// The content, mode and owner of a file.
 #[derive(Debug)]
@@ -48,6 +67,37 @@ impl SavedFile {
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let write = |out: &mut dyn io::Write| out.write_all(&self.bytes);
         FilePlace::open(path)?.replace_with(0o600, write, |file| self.give_owner_and_mode(file))
+    }
+
+    /// Puts the content in place of what has the name, in one step: if the name were free in between, another run would take that for a
+    /// removal, and the new file for its stage's.
+    ///
+    /// # Errors
+    /// Returns the error that prevents this, such as `EOPNOTSUPP` on a file system without files that have no name.
+    pub(crate) fn put_back(&self, host: &Path, watches: &[Watch]) -> io::Result<Before> {
+        let (watch, name) = tree_of(watches, host)?;
+        // Another run in the directory may put the same file back.
+        let lock = watch.lock()?;
+        let is_same = watch.open_replaced(&name, name.file_name().unwrap_or_default()).and_then(|file| {
+            let now = Self::read(&file, MOST)?;
+            Ok(now.bytes == self.bytes && now.has_owner_and_mode_of(self) && !has_writer(file)?)
+        });
+        if is_same.unwrap_or(false) {
+            return Ok(Before::Same);
+        }
+        let lease = self.write_unnamed(watch.tree())?;
+        // A run that does not recognize it compares the contents.
+        let _ = watch.note_own(lease.file());
+        let replaced = watch.replace(&name, lease.file());
+        // What makes a quarantine takes the lock itself.
+        drop(lock);
+        match replaced {
+            Ok(old) => Ok(Before::Replaced(watch.settle_replaced(&name, &old), lease)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                watch.give_name(&name, lease.file()).map(|()| Before::Missing)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes the content as a new file without a name, on the file system of a directory. From then on, opening it for writing waits.

@@ -19,11 +19,11 @@ use exeat_files::quarantine::{
 use exeat_files::request::{Files, WorkDir};
 use exeat_files::stubs::Stub;
 use exeat_record::{RunId, RunNote, What};
-use exeat_sandbox::has_writer;
+use exeat_sandbox::{Lease, has_writer};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::cover::SavedFile;
+use crate::cover::{Before, SavedFile};
 use crate::plan::Plan;
 use crate::remedy;
 use crate::request::Request;
@@ -130,9 +130,58 @@ pub(super) fn keeper(plan: &Plan, run: RunId) -> Keeper {
     Keeper { run: run.to_string(), state: place.map(|place| place.state_dir().to_path_buf()) }
 }
 
+/// Files of the host that the end of a run puts back.
+#[derive(Default)]
+pub(super) struct PutBack {
+    /// What they replaced.
+    moved: Vec<Leftover>,
+    lines: Vec<String>,
+    /// Those that could not be put in place of what has the name. That is moved first.
+    rest: Vec<(PathBuf, SavedFile)>,
+    leases: Vec<Lease>,
+}
+
+impl PutBack {
+    /// Replaces what may be the stage's by the saved files.
+    pub(super) fn replace(doubtful: Vec<(PathBuf, SavedFile)>, watches: &[Watch]) -> Self {
+        let mut all = Self::default();
+        for (path, saved) in doubtful {
+            let path_shown = exeat_record::escape(path.as_os_str().as_bytes(), 1024);
+            let as_before = "what it said when it was covered last";
+            all.lines.push(match saved.put_back(&path, watches) {
+                Ok(Before::Same) => format!("`{path_shown}` says {as_before}: another run has put it back"),
+                Ok(Before::Missing) => format!("`{path_shown}` was missing, and says again {as_before}"),
+                Ok(Before::Replaced(moved, lease)) => {
+                    all.moved.push(moved);
+                    all.leases.push(lease);
+                    format!("`{path_shown}` says again {as_before}: what came since may be the stage's")
+                }
+                Err(why) => {
+                    tracing::debug!(path = %path_shown, %why, "not put back in one step");
+                    all.rest.push((path, saved));
+                    continue;
+                }
+            });
+        }
+        all
+    }
+
+    /// Returns the names that must be moved before [`PutBack::end`].
+    pub(super) fn unmoved(&self) -> impl Iterator<Item = &PathBuf> {
+        self.rest.iter().map(|(path, _)| path)
+    }
+
+    /// Writes the rest. Adds what was moved, and returns a line about each file.
+    pub(super) fn end(self, found: &mut Leftovers) -> Vec<String> {
+        self.moved.into_iter().for_each(|moved| found.add(moved));
+        let rest = self.rest.iter().map(|(path, saved)| write_back(path, saved));
+        self.lines.into_iter().chain(rest).collect()
+    }
+}
+
 /// Writes a file of the host back after its replacement was moved. Returns a line about it.
-pub(super) fn put_back(path: &Path, saved: &SavedFile) -> String {
-    let path_shown = path.display();
+fn write_back(path: &Path, saved: &SavedFile) -> String {
+    let path_shown = exeat_record::escape(path.as_os_str().as_bytes(), 1024);
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         _ => return format!("`{path_shown}` may be the stage's: look at it before you use it"),
