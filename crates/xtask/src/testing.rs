@@ -46,7 +46,7 @@ const AREAS: &[(&str, &[&str], &[&str])] = &[
         &["exeat-sandbox", "exeat-runner", "exeat-prove"],
         &["back_end", "doctor", "escape", "life", "limits", "prove", "smoke", "streams", "terminal"],
     ),
-    ("cli", &["exeat-cli", "xtask"], &["cli", "exit"]),
+    ("cli", &["exeat-cli", "xtask"], &["cli", "exit", "schemas"]),
     ("clients", &[], &["clients"]),
 ];
 
