@@ -418,7 +418,10 @@ impl Catalog {
                 // So may an agent: `claude` is `agent-claude`.
                 let agent = |name: &&str| name.strip_prefix("agent-") == Some(&lower);
                 let meant = asked.map(|group| group.name.as_str());
-                let meant = meant.or_else(|| names().find(agent)).or_else(|| nearest(&lower, names()));
+                // A group for a part of a site: `github` is `github-read`, among others.
+                let part = |name: &&str| name.strip_prefix(&*lower).is_some_and(|rest| rest.starts_with('-'));
+                let meant = meant.or_else(|| names().find(agent)).or_else(|| names().find(part));
+                let meant = meant.or_else(|| nearest(&lower, names()));
                 return Err(PresetError::Unknown { name: name.to_owned(), meant });
             }
         }

@@ -134,6 +134,8 @@ fn guesses_unknown_names() {
         ("claude", Some("agent-claude")),
         ("Codex", Some("agent-codex")),
         ("github-apo", Some("github-api")),
+        ("github", Some("github-api")),
+        ("gitlab-x", Some("gitlab")),
         ("zzzzzz", None),
         ("", None),
     ] {
