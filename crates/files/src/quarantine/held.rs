@@ -17,7 +17,7 @@ use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of};
 use super::pointers::Pointer;
 use super::repository::naming_file;
 use super::{Leftover, MAX_ENTRIES, Watch};
-use crate::git_path::git_file_path;
+use crate::git_path::git_file_target;
 use crate::names::open_regular;
 use crate::protected::{GIT_LINK, names_in_git};
 use crate::walk::clean;
@@ -208,6 +208,5 @@ impl Watch {
 fn points_to(git: &Path, dir: &Path) -> bool {
     let mut text = Vec::new();
     let read = open_regular(git).and_then(|file| file.take(PATH_MAX as u64).read_to_end(&mut text));
-    let to = git_file_path(&text).zip(git.parent()).map(|(to, above)| clean(&above.join(to)));
-    read.is_ok() && to.is_some_and(|to| to == dir)
+    read.is_ok() && git_file_target(git, &text).is_some_and(|to| to == dir)
 }

@@ -12,7 +12,7 @@ use super::descriptors::{PATH_MAX, kind, open_file};
 use super::modules::{GitDir, gitdir_of};
 use super::{Leftover, Watch};
 use crate::git_config::{Setting, resolve_value, settings};
-use crate::git_path::{commondir_path, git_file_path};
+use crate::git_path::{commondir_path, git_file_target};
 use crate::names::open_regular;
 use crate::protected::{GIT_LINK, names_in_git};
 use crate::users::home_of;
@@ -139,7 +139,7 @@ impl Watch {
 
 /// Returns the directory of the repository to which a `.git` file leads, by its path on the host.
 pub(super) fn repository_of(tree: &Path, file: &Path, text: &[u8]) -> Option<GitDir> {
-    Some(repository_at(clean(&tree.join(file).parent()?.join(git_file_path(text)?))))
+    Some(repository_at(git_file_target(&tree.join(file), text)?))
 }
 
 /// Returns a directory of git's with that of its configuration, by their paths on the host.

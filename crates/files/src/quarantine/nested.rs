@@ -21,9 +21,8 @@ use super::named::{repository_at, repository_of, top_of};
 use super::pointers::Pointer;
 use super::store::{DIRECTORY, RUNS};
 use super::{Leftover, Missing, Watch, is_open_repository};
-use crate::git_path::git_file_path;
+use crate::git_path::{git_file_path, git_file_target};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
-use crate::walk::clean;
 
 /// Directories that are opened in one tree, and names in these: about two seconds.
 const DIRECTORIES: usize = 1 << 17;
@@ -149,7 +148,8 @@ impl Watch {
         let is_new = |at: &&PathBuf| self.stat(at).is_ok_and(|stat| self.may_have_changed(&stat));
         let unknown = nested.files.iter().filter(is_new).filter(|at| !self.leads_to_judged(at, judged));
         let in_tree = |dir: &PathBuf| dir.starts_with(&self.missing.tree);
-        let unknown: Vec<_> = unknown.filter_map(|at| self.repository_of_file(at)).filter(in_tree).collect();
+        let target = |at: &PathBuf| git_file_target(&self.missing.tree.join(at), &self.read_pointer(at)?);
+        let unknown: Vec<_> = unknown.filter_map(target).filter(in_tree).collect();
         for _ in 0..LOOKS {
             if unknown.iter().all(is_git_dir) {
                 break;
@@ -157,12 +157,6 @@ impl Watch {
             thread::sleep(LOOK);
         }
         !unknown.is_empty()
-    }
-
-    /// Returns the directory to which a `.git` file leads, by its path on the host.
-    fn repository_of_file(&self, at: &Path) -> Option<PathBuf> {
-        let text = self.read_pointer(at)?;
-        Some(clean(&self.missing.tree.join(at).parent()?.join(git_file_path(&text)?)))
     }
 
     /// Returns whether a link may have come during the run, or may lead elsewhere since. Other systems obey one of their own names.
@@ -188,8 +182,7 @@ impl Watch {
             let to = git_file_path(&text).filter(|_| is_alone)?;
             let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
             let is_plain = parts.all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
-            let to = clean(&self.missing.tree.join(at).parent()?.join(to));
-            is_plain.then_some(to)
+            git_file_target(&self.missing.tree.join(at), &text).filter(|_| is_plain)
         };
         read().is_some_and(|to| judged.contains(&to))
     }

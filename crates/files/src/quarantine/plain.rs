@@ -16,7 +16,7 @@ use super::git_names::{MODULES, WORKTREES};
 use super::modules::gitdir_of;
 use super::store::DIRECTORY;
 use crate::git_config::{self, Place};
-use crate::git_path::git_file_path;
+use crate::git_path::git_file_target;
 use crate::names::joined;
 use crate::protected::{GIT, GIT_LINK};
 use crate::walk::clean;
@@ -123,7 +123,7 @@ impl Watch {
 fn leads_back(work: BorrowedFd<'_>, place: &Path, git: &Path) -> io::Result<bool> {
     let mut text = Vec::new();
     open_file(work, OsStr::new(GIT_LINK))?.take(PATH_MAX as u64).read_to_end(&mut text)?;
-    Ok(git_file_path(&text).is_some_and(|to| clean(&place.join(to)) == git))
+    Ok(git_file_target(&place.join(GIT_LINK), &text).is_some_and(|to| to == git))
 }
 
 /// Returns whether a directory has nothing but such entries.

@@ -12,6 +12,7 @@ use crate::names::is_absent;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{self, FsType, fstatfs};
 
+use crate::bounds::LONGEST_PATH;
 use crate::git_config::{Setting, settings};
 use crate::git_path::{ReadPath, is_whole};
 
@@ -19,8 +20,8 @@ use crate::git_path::{ReadPath, is_whole};
 const CONFIG: u64 = 1 << 20;
 /// Bytes of all configurations together: they take about 50 ms.
 const TOGETHER: u64 = 8 << 20;
-/// Bytes of a file that holds one path (`PATH_MAX` of limits.h), and a word before it.
-const ONE_PATH: u64 = 4096 + 16;
+/// Bytes of a file that holds one path: with so many it is too long.
+const ONE_PATH: u64 = LONGEST_PATH as u64 + 1;
 
 /// File systems whose files are the kernel's words, made when they are read: to read one may wait for ever, and may take away
 /// what somebody else was to read (statfs(2)).
