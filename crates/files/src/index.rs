@@ -155,9 +155,9 @@ impl IndexRoom {
     pub(crate) const FULL: Self = Self { bytes: 1 << 30, paths: LONGEST_PATHS };
 }
 
-/// Returns whether every path of an index fits, and those are harmless that git would find with object names of the other length, each
-/// with whether it has a conflict. What is no index is wrong, and so is one for which there is not enough `room`, from which is taken what
-/// is read.
+/// Returns whether every path of an index fits, and whether the paths are harmless that git would find with object names of the other
+/// length. `is_harmless` gets a path, and whether it has a conflict. A file that is not an index is wrong, and so is one that needs more
+/// than `room`, from which everything that is read is taken.
 pub(crate) fn check_entries(
     file: &File,
     room: &mut IndexRoom,
@@ -165,9 +165,10 @@ pub(crate) fn check_entries(
     is_harmless: impl Fn(&[u8], bool) -> bool,
 ) -> bool {
     let [sha1, sha256] = HASHES;
-    let other = if check_strictly(file, room, sha1, &fits) {
+    let mut is_right = |hash| check_strictly(file, room, hash, &fits) == Some(true);
+    let other = if is_right(sha1) {
         sha256
-    } else if check_strictly(file, room, sha256, &fits) {
+    } else if is_right(sha256) {
         sha1
     } else {
         return false;
@@ -177,22 +178,24 @@ pub(crate) fn check_entries(
 
 /// Returns whether git has written an index with object names of this length, every path of it fits, and git reads the same entries when it
 /// reads several blocks of them at once. Then it goes by a table in the index, "IEOT", which it finds by "EOIE" at the end
-/// (gitformat-index(5), read-cache.c).
-fn check_strictly(mut file: &File, room: &mut IndexRoom, hash: usize, fits: impl Fn(&[u8]) -> bool) -> bool {
-    let mut check = || {
-        let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
-        let is_marked = is_marked(file, size, hash);
-        let mut are_right = true;
-        file.rewind().ok()?;
-        let mut index = BufReader::new(file.take(room.bytes));
-        let checked =
-            check_all(&mut index, size.checked_sub(hash)?, hash, is_marked, &mut room.paths, |entry| {
-                are_right &= fits(entry.path);
-            });
-        room.bytes = index.into_inner().limit();
-        Some(checked? && are_right)
-    };
-    check() == Some(true)
+/// (gitformat-index(5), read-cache.c). `None`: it is no such index, or there is not enough `room`.
+fn check_strictly(
+    mut file: &File,
+    room: &mut IndexRoom,
+    hash: usize,
+    fits: impl Fn(&[u8]) -> bool,
+) -> Option<bool> {
+    let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
+    let is_marked = is_marked(file, size, hash);
+    let mut are_right = true;
+    file.rewind().ok()?;
+    let mut index = BufReader::new(file.take(room.bytes));
+    let end = size.checked_sub(hash)?;
+    let checked = check_all(&mut index, end, hash, is_marked, &mut room.paths, |entry| {
+        are_right &= fits(entry.path);
+    });
+    room.bytes = index.into_inner().limit();
+    Some(checked? && are_right)
 }
 
 /// Returns whether git finds a table of blocks in an index of this size.

@@ -235,7 +235,7 @@ trait OtherRuns: std::fmt::Debug + Send + Sync {
 pub struct Watch {
     missing: Missing,
     tree: File,
-    /// All trees that the stage can write to, this one among them, each by its path and open: a submodule may lie in another one than its
+    /// The trees that the stage can write to, each with its path, and this one among them: a submodule may lie in another tree than its
     /// repository.
     trees: OnceLock<Arc<[(PathBuf, File)]>>,
     /// The pointers at the start. A file is mounted read-only, so the stage did not make it.
@@ -365,10 +365,9 @@ impl Watch {
     pub fn replace(&self, name: &Path, new: &File) -> io::Result<OsString> {
         let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
         let (old, draft) = (store::beside(), store::beside());
-        let unnamed = format!("/proc/self/fd/{}", new.as_raw_fd());
         let replaced = let_in(above.as_fd(), || {
             linkat(&above, last, &above, old.as_str(), AtFlags::empty())?;
-            linkat(AT_FDCWD, unnamed.as_str(), &above, draft.as_str(), AtFlags::AT_SYMLINK_FOLLOW)?;
+            link_unnamed(new, above.as_fd(), OsStr::new(&draft))?;
             renameat(&above, draft.as_str(), &above, last)
         });
         if let Err(errno) = replaced {
@@ -386,9 +385,7 @@ impl Watch {
     /// Returns errors of linkat(2), with `AlreadyExists` if something has the name. Nothing has changed then.
     pub fn give_name(&self, name: &Path, new: &File) -> io::Result<()> {
         let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
-        let unnamed = format!("/proc/self/fd/{}", new.as_raw_fd());
-        let link = || linkat(AT_FDCWD, unnamed.as_str(), &above, last, AtFlags::AT_SYMLINK_FOLLOW);
-        let_in(above.as_fd(), link).map_err(io::Error::from)
+        let_in(above.as_fd(), || link_unnamed(new, above.as_fd(), last)).map_err(io::Error::from)
     }
 
     /// Moves what was replaced into the quarantine. `old`: what [`Watch::replace`] has returned for the name.
@@ -455,9 +452,9 @@ impl Watch {
         dir: BorrowedFd<'_>,
         below: &Path,
         last: &OsStr,
-        may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
+        mut may: impl FnMut(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
     ) -> Option<Leftover> {
-        let is_wrong_now = |stat: &FileStat| {
+        let mut is_wrong_now = |stat: &FileStat| {
             let may_stay = may(dir, last, stat)
                 && !self.has_new_name(stat)
                 && !self.has_writer(dir, last, stat).unwrap_or_else(|_| self.may_have_changed(stat));
@@ -736,7 +733,13 @@ impl Watch {
     }
 }
 
-/// How often a file is judged again that was replaced meanwhile.
+/// Gives a file without a name a name in a directory.
+fn link_unnamed(file: &File, dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<()> {
+    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(AT_FDCWD, unnamed.as_str(), dir, name, AtFlags::AT_SYMLINK_FOLLOW)
+}
+
+/// The number of times that a file is judged if it is replaced meanwhile.
 const JUDGED_AGAIN: usize = 16;
 
 /// Returns whether anybody has a file open for writing, which was opened for reading.

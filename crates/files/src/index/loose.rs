@@ -14,7 +14,9 @@ const KNOWN: u16 = 0x6000;
 /// Bytes that are read for one entry: more than the longest has.
 const WINDOW: usize = 8192;
 
-/// Returns whether every entry is harmless that git would read with object names of this length, or git gives up. git checks neither that a path ends where its length says, nor that an entry lies in the file (`create_from_disk` of read-cache.c).
+/// Returns whether every entry is harmless that git would read with object names of this length, or git gives up. git checks neither that a
+/// path ends where its length says, nor that an entry lies in the file (`create_from_disk` of read-cache.c). `None`: it cannot be read
+/// within `room`.
 pub(super) fn check_loosely(
     file: &File,
     room: &mut IndexRoom,

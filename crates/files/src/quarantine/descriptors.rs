@@ -155,7 +155,7 @@ pub(super) fn how(resolve: ResolveFlag) -> OpenHow {
 }
 
 /// Does it; where that is refused, with the directory opened for its owner as long as it takes.
-pub(super) fn let_in<T>(dir: BorrowedFd<'_>, act: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
+pub(super) fn let_in<T>(dir: BorrowedFd<'_>, mut act: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     match act() {
         Err(Errno::EACCES) => {
             let _opened = OpenedDir::new(dir)?;

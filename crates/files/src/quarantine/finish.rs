@@ -40,11 +40,11 @@ pub fn finish_until<'a>(
     settle(&mut told, &|watch| watch.settle_directory().into_iter().collect());
     let mut found = find_repositories(&watches, &mut told, is_over);
     // git, or another run, may have made one since, and a `.git` file that leads to it.
-    let judged = paths_of(&watches, &found);
+    let mut judged = paths_of(&watches, &found);
     if watches.iter().zip(&found).any(|(watch, found)| watch.has_unknown_pointer(&found.nested, &judged)) {
         found = find_repositories(&watches, &mut told, is_over);
+        judged = paths_of(&watches, &found);
     }
-    let judged = paths_of(&watches, &found);
     let mut left = MOVED;
     for (watch, found) in watches.iter().zip(&found).take_while(|_| !is_over()) {
         watch.settle_new_modules(&found.held, &mut left, &mut told, is_over);
@@ -77,9 +77,9 @@ pub fn finish_until<'a>(
 
 /// The repositories of one tree.
 struct Repositories {
-    /// Those that were known at the start.
+    /// The repositories that were known at the start.
     known: Vec<GitDir>,
-    /// Their submodules and worktrees.
+    /// The submodules and worktrees of these.
     held: Vec<GitDir>,
     nested: Nested,
 }

@@ -151,13 +151,12 @@ impl Watch {
     /// it. In the tree, no link may be on the way. Outside, the caller has made the worktree before the run, or the `.git` there names
     /// this directory: then the caller made it meanwhile.
     pub(super) fn leads_astray(&self, worktree: &Path, gitdir: &OsStr, is_known: bool) -> bool {
-        let is_cut = gitdir.len() >= PATH_MAX || gitdir.as_encoded_bytes().contains(&0);
         let gitdir = Path::new(gitdir);
         // git before 2.48 takes a relative path from where it was started, and later versions from the directory of the worktree.
         let is_relative = gitdir.is_relative() && !is_known;
-        // To git, a slash at the end names something else.
+        // To git, a slash at the end names something else. What git would not write is empty here.
         let is_named_so = gitdir.as_os_str().as_encoded_bytes().ends_with(b"/.git");
-        if is_cut || is_relative || !is_named_so {
+        if is_relative || !is_named_so {
             return true;
         }
         // `l/..` is elsewhere if `l` is a link.

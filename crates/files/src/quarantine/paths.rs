@@ -1,7 +1,6 @@
 //! Files of a repository that name paths to which git writes: the index, and the list of conflicts of rerere. git does not check these
 //! paths: `git checkout -- .` writes the files of the index, also `.git/hooks/post-checkout` and `../../.bashrc`.
 
-use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -75,14 +74,13 @@ impl Watch {
             let is_unclear = !is_whole && name == INDEX;
             let is_known =
                 !is_unclear && (self.is_as_it_was(&below) || !self.is_changed_in(&git.path, &below));
-            let room = RefCell::new(&mut *room);
             let may = |dir: BorrowedFd<'_>, name: &OsStr, _: &FileStat| {
                 is_known
                     || match open_file(dir, name) {
                         // A stage may have closed it, or put something else there.
                         Err(_) => false,
                         Ok(file) if name == CONFLICTS => file.metadata().is_ok_and(|meta| meta.len() == 0),
-                        Ok(file) => is_right_index(&file, &mut room.borrow_mut()) && !is_unclear,
+                        Ok(file) => is_right_index(&file, room) && !is_unclear,
                     }
             };
             found.extend(self.settle_in(dir.as_fd(), &below, &name, may));
@@ -95,9 +93,8 @@ impl Watch {
         let mut found = Vec::new();
         let mut settle = |at: &Path| {
             // A link, and one on the way, is not for this to judge.
-            let room = RefCell::new(&mut *room);
             let may = |dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat| {
-                let right = |file: File| is_right_list(name, &file, &mut room.borrow_mut());
+                let right = |file: File| is_right_list(name, &file, room);
                 kind(stat) == SFlag::S_IFLNK || open_file(dir, name).is_ok_and(right)
             };
             let at = git.path.join(at);

@@ -81,8 +81,8 @@ impl Watch {
     /// outer repository, and not among what is that repository's own. It leads back to the submodule: git would write to any other directory
     /// as well.
     fn is_submodules_tree(&self, git: &Path, to: &OsStr) -> bool {
-        let Some(outer) = self.outer_work(git) else { return false };
         let git = joined(&self.missing.tree, git);
+        let Some(outer) = self.outer_work(&git) else { return false };
         let to = Path::new(to);
         let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
         let is_plain = to.is_relative() && parts.all(|part| matches!(part, Component::Normal(_)));
@@ -99,13 +99,12 @@ impl Watch {
         is_plain && is_in_outer && trees.is_some_and(|trees| trees.iter().any(leads_back_in))
     }
 
-    /// Returns the working tree in which git makes the submodule that has this directory: that of the outermost repository, or of the linked
-    /// worktree. Then the words mean the same when all of it is moved.
+    /// Returns the working tree in which git makes the submodule that has this directory on the host: that of the outermost repository, or of
+    /// the linked worktree. Then the words mean the same when all of it is moved.
     fn outer_work(&self, git: &Path) -> Option<PathBuf> {
-        let above = git.ancestors().map(|above| joined(&self.missing.tree, above));
-        let outer = above.filter(|above| above.ends_with(GIT_LINK)).last()?;
-        let path = joined(&self.missing.tree, git);
-        let mut parts = path.strip_prefix(&outer).ok()?.iter();
+        let in_tree = git.ancestors().take_while(|above| above.starts_with(&self.missing.tree));
+        let outer = in_tree.filter(|above| above.ends_with(GIT_LINK)).last()?;
+        let mut parts = git.strip_prefix(outer).ok()?.iter();
         match (parts.next()?, parts.next(), parts.next()) {
             (first, ..) if first == MODULES => outer.parent().map(Path::to_path_buf),
             (first, Some(name), Some(third)) if first == WORKTREES && third == MODULES => {
