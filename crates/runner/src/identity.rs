@@ -157,13 +157,9 @@ impl StageUser {
         links: &LinkRule,
     ) -> Result<PathBuf, String> {
         let unusable = |error: io::Error| format!("`{}` cannot be used for it: {error}", cache.display());
-        let cache = match (links.walk_existing(&cache), self) {
-            (Err(error @ WalkError::Link { .. }), _) => return Err(unusable(error.into())),
-            // What is mounted has no link in its path. Root's way to its cache is judged below.
-            (_, Self::Caller) => future_path(&cache),
-            _ => cache,
-        };
-        let unusable = |error: io::Error| format!("`{}` cannot be used for it: {error}", cache.display());
+        if let Err(error @ WalkError::Link { .. }) = links.walk_existing(&cache) {
+            return Err(unusable(error.into()));
+        }
         if let Some(dir) = anothers(&cache).filter(|_| maker.is_none() && !matches!(self, Self::Caller)) {
             return Err(format!(
                 "`{}` is another user's, and what root makes there that user could not use; name a directory of root's by XDG_CACHE_HOME",
@@ -172,7 +168,8 @@ impl StageUser {
         }
         match (self, staged) {
             (Self::Own(_), Some(staged)) => staged.cache(&cache).map_err(unusable),
-            (Self::Caller, _) => Ok(cache),
+            // What is mounted has no link in its path.
+            (Self::Caller, _) => Ok(future_path(&cache)),
             (Self::Owner(..), _) if maker.is_some() => Ok(cache),
             // bubblewrap opens it by its path.
             (Self::Kept(_), _) => match Steps::toward(&cache) {
