@@ -546,13 +546,18 @@ fn write_decision(log: &Log, conn: u64, host: &str) {
 }
 
 fn write_end(log: &Log) {
+    write_end_after(log, 1);
+}
+
+/// Writes the end of a run with so many connections.
+fn write_end_after(log: &Log, connections: u64) {
     let end = RunEnd {
         cause: Cause::Exit,
         exit: Some(0),
         limit: None,
         signal: None,
         stopped_by: None,
-        connections: 1,
+        connections,
         dropped: 0,
     };
     log.write(Event::RunEnd(end)).unwrap();
@@ -1083,14 +1088,14 @@ fn l17_records_of_any_size_are_read_in_constant_memory() {
     }
 }
 
-/// A record of a chosen size, in a home of its own.
+/// A record of a chosen size, alone in its home directory.
 struct LargeRecord {
     home: Home,
     path: PathBuf,
     connections: u64,
 }
 
-/// What it took to read a record.
+/// The cost of reading a record.
 struct Reading {
     took: Duration,
     /// The most memory that was resident.
@@ -1125,16 +1130,7 @@ impl LargeRecord {
                 log.write(Event::Close(close)).unwrap();
             }
         }
-        let end = RunEnd {
-            cause: Cause::Exit,
-            exit: Some(0),
-            limit: None,
-            signal: None,
-            stopped_by: None,
-            connections,
-            dropped: 0,
-        };
-        log.write(Event::RunEnd(end)).unwrap();
+        write_end_after(&log, connections);
         Self { home, path, connections }
     }
 

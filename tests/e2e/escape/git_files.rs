@@ -9,7 +9,7 @@ use e2e::case::{Cases, Cx};
 use nix::sys::signal::Signal;
 
 use super::git_again::CACHE;
-use super::git_further::{attack, two_stages};
+use super::git_further::{attack, attack_in, two_stages};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_an_index_of_packs_names_its_own", packs);
@@ -128,7 +128,7 @@ fn keep_merge(cx: &Cx) {
     }
 }
 
-/// A path ends with a form feed, which is no blank to git. A relative one counts from where git was started (before git 2.48).
+/// git does not remove a form feed at the end of a path. A relative path counts from where git was started (before git 2.48).
 fn where_git_reads(cx: &Cx) {
     let before = "mkdir ../away";
     let host =
@@ -151,32 +151,10 @@ fn where_git_reads(cx: &Cx) {
 
 /// The working directory is a subdirectory: then `.git` is a tree of the run, too, and git would write among its own files.
 fn own_tree(cx: &Cx) {
-    let place = cx.dir().with_file_name("attack");
-    let env = format!(
-        "export MARK={} GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test; ",
-        place.join("mark").display()
-    );
     let stage = r#"m=$(realpath $(git rev-parse --git-common-dir))/modules/m; git init -q --bare $m; git -C $m config core.bare false; git -C $m config core.worktree ../m
         printf '#!/bin/sh\ntouch %s\n' "$MARK" > x; chmod +x x; b=$(git --git-dir=$m hash-object -w x)
         git --git-dir=$m update-index --add --cacheinfo 100755,$b,hooks/post-checkout; echo 'gitdir: ../m' > $m/.git; echo 'gitdir: ../../.git/modules/m' > d/.git"#;
-    let script = format!("{env}{stage}");
-    for is_inside in [false, true] {
-        let _ = fs::remove_dir_all(&place);
-        let make = format!(
-            "mkdir -p {0}/p/sub/d; cd {0}/p; git init -q -b main; git commit -q --allow-empty -m 1",
-            place.display()
-        );
-        cx.outside(["bash", "-ec", &format!("{env}{make}")]).run().exits(0);
-        let (words, sub) = (["run", "--", "bash", "-c", &script], place.join("p/sub"));
-        let done = if is_inside {
-            cx.exeat(words).cwd(&sub).run()
-        } else {
-            cx.outside(words.into_iter().skip(2)).cwd(&sub).run()
-        };
-        let host = format!("{env}cd d; git checkout -q .; git checkout -q .");
-        let host = cx.outside(["bash", "-c", &host]).cwd(&sub).run();
-        assert_eq!(place.join("mark").exists(), !is_inside, "{done:?} {host:?}");
-    }
+    attack_in(cx, "sub", "mkdir -p sub/d", stage, "cd d; git checkout -q .; git checkout -q .");
 }
 
 /// A tree that a later one covers is not mounted, and nothing in it is protected or judged.

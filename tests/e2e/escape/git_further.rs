@@ -34,6 +34,11 @@ pub(crate) fn cases(list: &mut Cases) {
 /// Runs an attack without exeat and with it, each in a new repository, and then the host's command. `$MARK` is made by the attack's program,
 /// and `$OUT` is a file outside of the tree.
 pub(super) fn attack(cx: &Cx, before: &str, stage: &str, host: &str) {
+    attack_in(cx, "", before, stage, host);
+}
+
+/// As [`attack`], but the stage and the host work in this directory of the repository.
+pub(super) fn attack_in(cx: &Cx, dir: &str, before: &str, stage: &str, host: &str) {
     let place = cx.dir().with_file_name("attack");
     let (mark, out) = (place.join("mark"), place.join("out"));
     let env = |script: &str| {
@@ -50,7 +55,7 @@ pub(super) fn attack(cx: &Cx, before: &str, stage: &str, host: &str) {
             place.display()
         );
         cx.outside(["bash", "-ec", &env(&make)]).run().exits(0);
-        let work = place.join("p");
+        let work = place.join("p").join(dir);
         let done = if is_inside {
             cx.exeat(["run", "--", "bash", "-c", &env(stage)]).cwd(&work).run()
         } else {
