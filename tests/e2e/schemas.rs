@@ -11,8 +11,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("schemas::records_and_outputs_hold_to_their_schemas", records_and_outputs);
 }
 
-/// Validates the documents on standard input, one a line, with the schema on the command line. With another field, in each object that
-/// the schema has at its top, none is valid.
+/// Validates the documents on standard input, one per line, with the schema on the command line. Then it adds a field to each object at the
+/// top of the schema, and every document must be invalid.
 const CHECK: &str = "import json, jsonschema, sys
 schema = json.loads(sys.argv[1])
 jsonschema.Draft202012Validator.check_schema(schema)

@@ -44,7 +44,7 @@ use crate::upstream::check_ceilings;
 use client::{Question, question};
 use error::{DiscoveryError, HOSTS, earlier};
 use exeat_files::lists;
-use kept::{Answers, Found};
+use kept::{Answers, ClientHosts};
 
 mod client;
 pub mod error;
@@ -187,33 +187,33 @@ impl<'a> Discovery<'a> {
         };
         // Another time, the client may have longer.
         let may_be_kept = match &given {
-            Ok(Found { doubt: None, .. }) => true,
+            Ok(ClientHosts { doubt: None, .. }) => true,
             Ok(_)
             | Err(DiscoveryError::Failed { ended: Ended::Exit(_), .. } | DiscoveryError::Late { .. }) => {
-                !self.left().is_zero()
+                !self.remaining_time().is_zero()
             }
             Err(_) => false,
         };
         if let (Some(asked), Some(answers), true) = (asked, answers, may_be_kept) {
             answers.keep(&asked, name, &given.as_ref().map_err(ToString::to_string).cloned());
         }
-        let Found { targets, notes, doubt } = given?;
+        let ClientHosts { targets, notes, doubt } = given?;
         Ok(Discovered { rules: rules(preset, &targets)?, notes, doubt })
     }
 
     /// Returns how long another round may take, until the time for all clients is over.
-    fn left(&self) -> Duration {
+    fn remaining_time(&self) -> Duration {
         self.by.saturating_duration_since(Instant::now()).saturating_sub(GRACE)
     }
 
     /// Asks a client, in several rounds.
-    fn rounds(&self, preset: &Preset, question: &Question, program: &Path) -> Result<Found, Failure> {
+    fn rounds(&self, preset: &Preset, question: &Question, program: &Path) -> Result<ClientHosts, Failure> {
         let began = Instant::now();
         let mut notes = Vec::new();
         let mut found = Hosts::default();
         let mut last = None;
         for round in 0..ROUNDS {
-            let limit = self.left();
+            let limit = self.remaining_time();
             if limit.is_zero() && round == 0 {
                 return Err(DiscoveryError::NoTime { limit: self.times.all }.into());
             }
@@ -260,7 +260,7 @@ impl<'a> Discovery<'a> {
             }
             _ => {}
         }
-        Ok(Found { targets: found.targets, notes, doubt })
+        Ok(ClientHosts { targets: found.targets, notes, doubt })
     }
 
     fn answers(&self) -> Option<Answers> {

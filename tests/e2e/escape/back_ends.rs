@@ -133,16 +133,16 @@ impl Choices {
         usize::try_from(self.0 >> 11).expect("64 bits") % bound
     }
 
-    fn of<'a>(&mut self, list: &[&'a str]) -> &'a str {
+    fn choose<'a>(&mut self, list: &[&'a str]) -> &'a str {
         list[self.below(list.len())]
     }
 
     fn flags(&mut self) -> Vec<String> {
         let mut flags = Vec::new();
         for _ in 0..=self.below(6) {
-            let flag = self.of(&["--ro", "--rw", "--ro", "--rw", "--mask"]);
-            let place = self.of(&PLACES);
-            let guest = if flag != "--mask" && self.below(3) == 0 { self.of(&GUESTS) } else { "" };
+            let flag = self.choose(&["--ro", "--rw", "--ro", "--rw", "--mask"]);
+            let place = self.choose(&PLACES);
+            let guest = if flag != "--mask" && self.below(3) == 0 { self.choose(&GUESTS) } else { "" };
             let value = if guest.is_empty() { place.to_owned() } else { format!("{place}:{guest}") };
             flags.extend([flag.to_owned(), value]);
         }
@@ -162,7 +162,7 @@ fn sources(table: &str) -> BTreeMap<&str, &str> {
         !["tmpfs", "proc", "devpts", "mqueue", "sysfs"].iter().any(|kind| fields.contains(kind))
     };
     let sources: BTreeMap<_, _> = fields.filter(of_host).map(|fields| (fields[4], fields[3])).collect();
-    // Below TMPDIR each run has a cache of its own.
+    // Below TMPDIR, each run has its own cache.
     sources.into_iter().filter(|(at, _)| *at != "/run/exeat/cache").collect()
 }
 

@@ -184,7 +184,7 @@ pub(crate) struct PolicySchemaArgs {
     pub(crate) of: SchemaOf,
 }
 
-/// What `exeat policy schema` describes.
+/// The format that `exeat policy schema` describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum SchemaOf {
     /// A policy file.

@@ -29,7 +29,7 @@ const DIRECTORIES: usize = 1 << 17;
 const ENTRIES: usize = 1 << 22;
 /// Names from the tree to a directory that cost nothing more.
 const NEAR: usize = 16;
-/// How often, and after which time, it is asked whether git has made the repository to which a `.git` file leads.
+/// The wait for the repository to which a new `.git` file leads: so many looks, with this time between them.
 const LOOKS: usize = 10;
 const LOOK: Duration = Duration::from_millis(5);
 /// Names from the tree to the directory of a repository that is found at the start with all that it names: two directories and `.git`.

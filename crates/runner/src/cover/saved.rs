@@ -16,13 +16,13 @@ use nix::unistd::{Gid, Uid, fchown, geteuid};
 /// The maximal size of a saved file.
 pub(super) const MOST: u64 = 256 << 10;
 
-/// What happened to the file that had the name of one that was put back.
+/// The file that had the name before a saved file was put back.
 pub(crate) enum Before {
-    /// It had the same content, and stays.
+    /// A file with the same content, which stays.
     Same,
-    /// Nothing had the name.
+    /// No file.
     Missing,
-    /// It is in the quarantine. Until the lease is dropped, opening the new file for writing waits.
+    /// Another file, which is in the quarantine. Until the lease is dropped, opening the new file for writing waits.
     Replaced(Leftover, Lease),
 }
 

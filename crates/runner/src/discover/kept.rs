@@ -41,7 +41,7 @@ const SYSTEM: [&str; 7] = [
 
 /// The hosts that a client asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ClientHosts {
     pub(super) targets: Vec<Target>,
     /// Lines for the caller.
     pub(super) notes: Vec<String>,
@@ -50,10 +50,10 @@ pub(super) struct Found {
 }
 
 /// An answer of a client: its hosts, or why it asked for none.
-pub(super) type Given = Result<Found, String>;
+pub(super) type ClientAnswer = Result<ClientHosts, String>;
 
-fn is_complete(given: &Given) -> bool {
-    matches!(given, Ok(Found { doubt: None, .. }))
+fn is_complete(given: &ClientAnswer) -> bool {
+    matches!(given, Ok(ClientHosts { doubt: None, .. }))
 }
 
 /// A stored answer.
@@ -143,7 +143,7 @@ impl Answers {
     }
 
     /// Returns a complete answer less than a day old, or the answer of a client that failed less than ten minutes ago, and its age.
-    pub(super) fn get(&self, question: &Question, preset: &str) -> Option<(Given, Duration)> {
+    pub(super) fn get(&self, question: &Question, preset: &str) -> Option<(ClientAnswer, Duration)> {
         let digest = question.digest();
         let complete = read(&self.place(&digest), &digest).filter(|(given, _)| is_complete(given));
         let failed =
@@ -152,10 +152,12 @@ impl Answers {
     }
 
     /// Stores an answer. If that fails, the client is asked again next time.
-    pub(super) fn keep(&self, question: &Question, preset: &str, given: &Given) {
+    pub(super) fn keep(&self, question: &Question, preset: &str, given: &ClientAnswer) {
         let digest = question.digest();
         let (targets, notes, doubt, nothing) = match given {
-            Ok(Found { targets, notes, doubt }) => (targets.as_slice(), notes.clone(), doubt.clone(), None),
+            Ok(ClientHosts { targets, notes, doubt }) => {
+                (targets.as_slice(), notes.clone(), doubt.clone(), None)
+            }
             Err(why) => (&[][..], Vec::new(), None, Some(why.clone())),
         };
         let targets = targets.iter().map(ToString::to_string).collect();
@@ -194,7 +196,7 @@ fn failed_prefix(preset: &str) -> String {
 }
 
 /// Reads an answer and its age.
-fn read(place: &Path, digest: &str) -> Option<(Given, Duration)> {
+fn read(place: &Path, digest: &str) -> Option<(ClientAnswer, Duration)> {
     let file = file::open(place).ok()?;
     let meta = file.metadata().ok()?;
     // A file that other users can write is not trusted.
@@ -212,7 +214,7 @@ fn read(place: &Path, digest: &str) -> Option<(Given, Duration)> {
     let target = |text: &String| Target::parse(text.as_bytes()).ok();
     let given = match nothing {
         Some(why) => Err(why),
-        None => Ok(Found { targets: targets.iter().map(target).collect::<Option<_>>()?, notes, doubt }),
+        None => Ok(ClientHosts { targets: targets.iter().map(target).collect::<Option<_>>()?, notes, doubt }),
     };
     Some((given, age))
 }
@@ -227,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// A question about a settings file in a directory of its own, and the store there.
+    /// Makes a directory with a settings file, and a store of answers in it.
     fn scene(name: &str) -> (PathBuf, Answers) {
         let dir = std::env::temp_dir().join(format!("kept-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
@@ -243,9 +245,9 @@ mod tests {
         question
     }
 
-    fn hosts(doubt: Option<&str>) -> Given {
+    fn hosts(doubt: Option<&str>) -> ClientAnswer {
         let targets = vec![Target::parse(b"a.example:443").unwrap()];
-        Ok(Found { targets, notes: vec!["note".into()], doubt: doubt.map(Into::into) })
+        Ok(ClientHosts { targets, notes: vec!["note".into()], doubt: doubt.map(Into::into) })
     }
 
     /// Makes a stored answer this much older.
