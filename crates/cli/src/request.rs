@@ -35,7 +35,7 @@ pub(crate) fn here() -> Result<Machine, Failure> {
         let message = format!("with umask {:04o} exeat could not use the files that it makes", mask.bits());
         return Err(Failure::input(message).hint("umask 077"));
     }
-    Ok(Machine::here(exeat_runner::take_fd)?)
+    Ok(Machine::here(exeat_runner::CALLS)?)
 }
 
 /// Composes the policy of a command that inspects one. Fails without any: in a script, the variable that should name it may be empty.

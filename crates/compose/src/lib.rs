@@ -25,7 +25,7 @@ pub use credentials::{AuthError, read_credentials_file, read_credentials_variabl
 pub use fault::{Fault, Position};
 pub use file_state::FileState;
 pub use load::{Composed, compose, read_unnamed};
-pub use machine::{Machine, PlaceError, TakeFd, descriptor_not_open};
+pub use machine::{Calls, Machine, PlaceError, descriptor_not_open};
 pub use named::{PROJECT_FILE, parse, preset_fault};
 pub use request::{Effects, EnvRule, PolicyRequest, Site};
 pub use services::{Ask, Discovered, Services};

@@ -205,6 +205,8 @@ pub fn compose<S: Services>(
     let declared = effects.as_ref().filter(|_| bounds_files);
     let declared = declared.map(|effects| declared_paths(effects, said.on_excess, machine)).transpose()?;
     let (missing, stage_only) = (said.missing(), said.stage_only());
+    let deciding = machine.take_deciding();
+    reading.check_deciding(&deciding)?;
     let Reading { sources, inspected, once, notes, doubts, redirected_by, .. } = reading;
     let (cache, home) = (args.cache.or(said.cache), args.home.or(said.home));
     Ok(Composed {
@@ -221,7 +223,7 @@ pub fn compose<S: Services>(
             bounds: args.bounds.iter().cloned().chain(bounds).collect(),
             declared,
             work: args.work.clone().or(said.work),
-            deciding: machine.take_deciding(),
+            deciding,
             settings: machine.settings(),
         },
         environment: said.env.into_iter().chain(args.env.iter().cloned()).collect(),

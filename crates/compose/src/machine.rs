@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use exeat_files::quarantine::Live;
 use exeat_files::request::Bind;
 use exeat_files::users::{home_of, walk_home};
 use exeat_files::walk::{LinkRule, clean, cwd_by_name};
@@ -17,8 +18,14 @@ use exeat_policy::printable;
 use crate::fault::Fault;
 use crate::named::{SITE_CEILING, USER_CEILING};
 
-/// Takes over the descriptor with this number, so that no stage inherits it.
-pub type TakeFd = fn(RawFd) -> io::Result<OwnedFd>;
+/// What the runner does for a machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Calls {
+    /// Takes over the descriptor with this number, so that no stage inherits it.
+    pub take_fd: fn(RawFd) -> io::Result<OwnedFd>,
+    /// Adds the runs that are not settled, for a caller with this environment.
+    pub read_runs: fn(&BTreeMap<OsString, OsString>, &mut Live),
+}
 
 /// The directories and variables that arguments are resolved against.
 #[derive(Debug, Clone)]
@@ -35,7 +42,7 @@ pub struct Machine {
     home: OnceCell<PathBuf>,
     /// The link rule, computed on first use.
     links: OnceCell<LinkRule>,
-    take_fd: TakeFd,
+    calls: Calls,
 }
 
 /// The reason that a path of an argument or a file cannot be resolved.
@@ -51,7 +58,7 @@ impl Machine {
     ///
     /// # Errors
     /// Returns a [`Fault`] where the working directory does not exist any more.
-    pub fn here(take_fd: TakeFd) -> Result<Self, Fault> {
+    pub fn here(calls: Calls) -> Result<Self, Fault> {
         let cwd = std::env::current_dir().map_err(|error| {
             Fault::machine("cannot find the working directory")
                 .because(error)
@@ -59,14 +66,14 @@ impl Machine {
         })?;
         let pwd = std::env::var_os("PWD");
         let base = pwd.as_deref().and_then(|pwd| cwd_by_name(pwd, &cwd)).unwrap_or(&cwd).to_path_buf();
-        Ok(Self { base, ..Self::new(cwd, std::env::vars_os().collect(), take_fd) })
+        Ok(Self { base, ..Self::new(cwd, std::env::vars_os().collect(), calls) })
     }
 
     /// Creates one with this working directory and these variables.
     #[must_use]
-    pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, take_fd: TakeFd) -> Self {
+    pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, calls: Calls) -> Self {
         let (deciding, home, links) = Default::default();
-        Self { base: cwd.clone(), cwd, env, deciding, home, links, take_fd }
+        Self { base: cwd.clone(), cwd, env, deciding, home, links, calls }
     }
 
     /// Takes over an inherited descriptor, so that no stage inherits it.
@@ -74,7 +81,12 @@ impl Machine {
     /// # Errors
     /// Returns a [`Fault`] where it is not open.
     pub fn take_fd(&self, flag: &str, n: RawFd) -> Result<OwnedFd, Fault> {
-        (self.take_fd)(n).map_err(|error| descriptor_not_open(flag, n, error))
+        (self.calls.take_fd)(n).map_err(|error| descriptor_not_open(flag, n, error))
+    }
+
+    /// Adds the runs of this user that are not settled now.
+    pub(crate) fn read_runs(&self, runs: &mut Live) {
+        (self.calls.read_runs)(&self.env, runs);
     }
 
     /// Returns the files that were read to decide about a run.

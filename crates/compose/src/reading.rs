@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_files::quarantine::Live;
 use exeat_files::request::Bounds;
 use exeat_files::users::home_of;
 use exeat_policy::file::{self, PolicyFile, SET};
@@ -38,10 +39,14 @@ pub(crate) struct Reading<'a> {
     /// See [`Composed::doubts`](crate::Composed::doubts).
     pub(crate) doubts: Vec<String>,
     pub(crate) redirected_by: Vec<&'static str>,
+    /// The runs that were not settled before anything was read.
+    runs: Live,
 }
 
 impl<'a> Reading<'a> {
     pub(crate) fn new(machine: &'a Machine) -> Self {
+        let mut runs = Live::default();
+        machine.read_runs(&mut runs);
         Self {
             machine,
             sources: Vec::new(),
@@ -50,7 +55,33 @@ impl<'a> Reading<'a> {
             notes: Vec::new(),
             doubts: Vec::new(),
             redirected_by: Vec::new(),
+            runs,
         }
+    }
+
+    /// Returns whether the stage of a run that is not settled may have made a file that was opened: the name was missing when that run
+    /// started. A run that has ended since then has moved the file.
+    fn may_be_a_stages(&mut self, path: &Path) -> bool {
+        self.machine.read_runs(&mut self.runs);
+        self.runs.has_made(path)
+    }
+
+    /// Refuses files that decide about the run and that the stage of another run may have made.
+    pub(crate) fn check_deciding(&mut self, deciding: &[PathBuf]) -> Result<(), Fault> {
+        for path in deciding {
+            // The name may be a link of the stage's.
+            let above = path.parent().and_then(|above| above.canonicalize().ok());
+            let named = above.and_then(|above| Some(above.join(path.file_name()?)));
+            let real = path.canonicalize().ok();
+            if [named, real].iter().flatten().any(|path| self.may_be_a_stages(path)) {
+                let shown = printable(&path.display().to_string());
+                return Err(Fault::input(format!(
+                    "`{shown}` came while another run was going on in its directory, whose stage may have made it"
+                ))
+                .hint("wait until that run has ended; or, if it is yours, name a copy outside of that run's tree"));
+            }
+        }
+        Ok(())
     }
 
     /// Notes the state of a path that is about to be read.
@@ -168,8 +199,14 @@ impl<'a> Reading<'a> {
             return Ok(None);
         }
         self.inspect(&path);
-        let found = project::find(&path).map_err(|error| unreadable_project(&path, error))?;
-        let file = match found {
+        let found = project::find(&path);
+        if !matches!(found, Ok(ProjectEntry::Nothing)) && self.may_be_a_stages(&path) {
+            self.notes.push(format!(
+                "{PROJECT_FILE} was found and not used: it came while another run was going on here, whose stage may have made it"
+            ));
+            return Ok(None);
+        }
+        let file = match found.map_err(|error| unreadable_project(&path, error))? {
             ProjectEntry::Nothing => return Ok(None),
             ProjectEntry::File(file) if !ceilings.is_empty() => file,
             found => {

@@ -118,7 +118,7 @@ pub use reload::{LoadPolicy, Reloaded};
 pub use request::{AuditTo, Hardening, Request};
 pub use result::{FaultParts, FaultPlace, RESULT_SCHEMA, RunResult, result_schema};
 pub use run::outcome::{OtherProxy, Outcome};
-pub use run::protected::{settle_killed, settled_lines};
+pub use run::protected::{CALLS, settle_killed, settle_killed_of, settled_lines};
 pub use run::{LineCallback, OnDenied, Oversight, notice_children, run};
 pub use signing::{NewKey, Signing, key_place, prepare_key, state_place};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

@@ -30,7 +30,7 @@ use crate::plan::{Plan, plan_with};
 use crate::request::{AuditTo, Hardening, Request};
 use crate::run::OnDenied;
 use crate::run::outcome::{Outcome, with_leftovers};
-use crate::run::protected::settle_killed;
+use crate::run::protected::{CALLS, settle_killed, settle_killed_of};
 use crate::run::streams::Streams;
 use crate::signals;
 use crate::signing::{Signing, prepare_key};
@@ -501,7 +501,7 @@ impl Stage {
     /// # Errors
     /// Returns the error of a start, as far as it is known in advance.
     pub fn plan(&self) -> Result<Plan, Error> {
-        let (request, notes) = self.request()?;
+        let (request, notes) = self.request(self.machine()?)?;
         self.plan_on(request, notes, [&Stdio::inherit(), &Stdio::inherit(), &Stdio::inherit()])
     }
 
@@ -565,9 +565,11 @@ impl Stage {
         if self.via.is_some() && self.on_denied != OnDenied::Note {
             return Err(Error::ViaAnd("what a refusal does"));
         }
-        let (request, notes) = self.request()?;
+        let machine = self.machine()?;
+        let mut settled = settle_killed(&machine.env, &[&machine.cwd]);
+        let (request, notes) = self.request(machine)?;
         let key = prepare_key(&request.signing, &request.host_env)?;
-        let settled = settle_killed(&request);
+        settle_killed_of(&request, &mut settled);
         let mut plan = self.plan_on(request, notes, [stdin, stdout, stderr])?;
         plan.report_settled(settled);
         key.keep();
@@ -601,15 +603,8 @@ impl Stage {
         Ok(plan)
     }
 
-    /// Composes the request with the ceilings. Also returns notes for the caller, and why hosts of a preset may be missing.
-    fn request(&self) -> Result<(Request, [Vec<String>; 2]), Error> {
-        self.check_words()?;
-        let mut rules = self.asked.rules.clone();
-        match &self.policy {
-            Some(_) if !rules.rules().is_empty() => return Err(Error::PolicyAndRules),
-            Some(_) => {}
-            None => self.host_ports.iter().for_each(|port| port.grant(&mut rules, port.flag())),
-        }
+    /// Describes the machine that the stage starts on.
+    fn machine(&self) -> Result<Machine, Error> {
         let here = || {
             let what = "the working directory";
             std::env::current_dir().map_err(|source| Error::Prepare { what, source })
@@ -620,10 +615,23 @@ impl Stage {
             None => here()?,
         };
         let host_env = self.host_env.clone().unwrap_or_else(|| std::env::vars_os().collect());
-        let binds = |list: &[Bind]| list.iter().map(|bind| place(bind, &cwd)).collect::<Result<Vec<_>, _>>();
+        Ok(Machine::new(cwd, host_env, CALLS))
+    }
+
+    /// Composes the request with the ceilings. Also returns notes for the caller, and why hosts of a preset may be missing.
+    fn request(&self, machine: Machine) -> Result<(Request, [Vec<String>; 2]), Error> {
+        self.check_words()?;
+        let mut rules = self.asked.rules.clone();
+        match &self.policy {
+            Some(_) if !rules.rules().is_empty() => return Err(Error::PolicyAndRules),
+            Some(_) => {}
+            None => self.host_ports.iter().for_each(|port| port.grant(&mut rules, port.flag())),
+        }
+        let cwd = &machine.cwd;
+        let binds = |list: &[Bind]| list.iter().map(|bind| place(bind, cwd)).collect::<Result<Vec<_>, _>>();
         // An absolute path is never standard input, a descriptor or JSON.
         let effects = |effects: &Effects| match effects {
-            Effects::File(path) => Effects::File(absolute(path, &cwd)),
+            Effects::File(path) => Effects::File(absolute(path, cwd)),
             set @ Effects::Set(_) => set.clone(),
         };
         let asked = PolicyRequest {
@@ -632,25 +640,24 @@ impl Stage {
             via: self.via.is_some(),
             ro: binds(&self.asked.ro)?,
             rw: binds(&self.asked.rw)?,
-            mask: self.asked.mask.iter().map(|path| absolute(path, &cwd)).collect(),
-            bounds: self.asked.bounds.iter().map(|it| it.placed(|path| absolute(path, &cwd))).collect(),
-            policy: self.asked.policy.iter().map(|path| absolute(path, &cwd)).collect(),
+            mask: self.asked.mask.iter().map(|path| absolute(path, cwd)).collect(),
+            bounds: self.asked.bounds.iter().map(|it| it.placed(|path| absolute(path, cwd))).collect(),
+            policy: self.asked.policy.iter().map(|path| absolute(path, cwd)).collect(),
             effects: self.asked.effects.as_ref().map(effects),
             ..self.asked.clone()
         };
         let audit = match &*self.audit {
             AuditTo::Default => AuditTo::Default,
-            AuditTo::File(path) => AuditTo::File(absolute(path, &cwd)),
+            AuditTo::File(path) => AuditTo::File(absolute(path, cwd)),
             AuditTo::Fd(fd) => {
                 let what = "the record's descriptor";
                 AuditTo::Fd(fd.try_clone().map_err(|source| Error::Prepare { what, source })?)
             }
         };
         let signing = match &self.signing {
-            Signing::File(path) => Signing::File(absolute(path, &cwd)),
+            Signing::File(path) => Signing::File(absolute(path, cwd)),
             other => other.clone(),
         };
-        let machine = Machine::new(cwd, host_env, exeat_sandbox::take_fd);
         let mut composed = compose(&asked, &machine, &Clients { say: &|_| {} })?;
         composed.keep_secrets();
         composed.host_ports.extend(&self.host_ports);

@@ -57,7 +57,7 @@ mod tests {
         let ceiling = ceilings.iter().enumerate().map(file).collect();
         let request =
             PolicyRequest { upstream_proxy: Some(proxy.into()), ceiling, ..PolicyRequest::default() };
-        let machine = Machine::new(dir.clone(), env, exeat_sandbox::take_fd);
+        let machine = Machine::new(dir.clone(), env, crate::CALLS);
         let composed = compose(&request, &machine, &Clients { say: &|_| {} });
         fs::remove_dir_all(&dir).unwrap();
         composed.map_or_else(|error| error.to_string(), |_| String::new())

@@ -1,12 +1,17 @@
 //! L09: the files that decided about a run are read-only for its stage, so that the caller's text decides about the
-//! next run.
+//! next run. What the stage of a live or a killed run may have made decides about no other run.
 
 use std::fs;
+use std::time::Duration;
 
 use e2e::case::{Cases, Cx};
+use e2e::wait_for;
+use nix::sys::signal::Signal;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l09_no_stage_rewrites_what_decided_about_it", attack);
+    list.users("escape::l09_no_stage_decides_about_a_run_beside_it", beside);
+    list.users("escape::l09_no_killed_stage_decides_about_the_next_run", killed);
 }
 
 fn attack(cx: &Cx) {
@@ -52,5 +57,75 @@ fn attack(cx: &Cx) {
     assert_eq!(done.stdout(), "free\n", "{done:?}");
     for (name, text) in files.iter().take(4) {
         assert_eq!(&fs::read_to_string(cx.dir().join(name)).expect(name), text, "{name}");
+    }
+}
+
+/// The stage's project file, which shows a file outside of the tree.
+const PLANT: &str =
+    "printf 'schema = 1\\n[fs]\\nro = [\"%s\"]\\n' \"$1\" >.exeat.toml; cp .exeat.toml egress.lock";
+
+/// Writes a secret outside of the tree and a ceiling that would permit the project file to show it. Returns the paths of both.
+fn plant_for(cx: &Cx) -> [String; 2] {
+    let secret = cx.home().join("data/secret");
+    fs::create_dir(cx.home().join("data")).expect("a directory");
+    fs::write(&secret, "of the user\n").expect("a secret");
+    let home = cx.home().display().to_string();
+    let ceiling = cx.home().join("ceiling.toml");
+    fs::write(&ceiling, format!("schema = 1\n[fs]\nro = [\"{home}\"]\nrw = [\"{home}\"]\n"))
+        .expect("a ceiling");
+    for path in [&secret, &cx.home().join("data"), &ceiling] {
+        cx.bench().give(path, cx.is_root());
+    }
+    [secret, ceiling].map(|path| path.display().to_string())
+}
+
+/// A second run starts while the first one's stage has just made its files.
+fn beside(cx: &Cx) {
+    let [secret, ceiling] = plant_for(cx);
+    let look = |flags: &[&str]| {
+        cx.exeat_plain([&["run", "--ceiling", &ceiling], flags, &["--", "cat", &secret]].concat()).run()
+    };
+    // The caller's own file, as a control.
+    let own = format!("schema = 1\n[fs]\nro = [\"{}\"]\n", cx.home().join("data").display());
+    cx.write(".exeat.toml", &own);
+    look(&[]).exits(0).prints("of the user\n").says("is used, within the ceilings");
+    fs::remove_file(cx.dir().join(".exeat.toml")).expect("the project's file");
+
+    let dir = cx.home().join("data").display().to_string();
+    let script = format!("{PLANT}; echo ready; sleep 100");
+    let mut live = cx.exeat(["run", "--", "sh", "-c", &script, "sh", &dir]).start();
+    live.until_prints("ready");
+    look(&[])
+        .exits(1)
+        .says(".exeat.toml was found and not used: it came while another run was going on here");
+    for flags in
+        [&["--policy", ".exeat.toml"][..], &["--effects", ".exeat.toml"], &["--allow", "@.exeat.toml"]]
+    {
+        look(flags).exits(2);
+    }
+    look(&["--policy", ".exeat.toml"])
+        .says(".exeat.toml` came while another run was going on in its directory");
+    live.signal(Signal::SIGTERM);
+    live.wait();
+}
+
+/// exeat is killed before it has moved what the stage made. A file that cannot be read is in no start's way.
+fn killed(cx: &Cx) {
+    let [secret, ceiling] = plant_for(cx);
+    let dir = cx.home().join("data").display().to_string();
+    for close in ["true", "chmod 0 .exeat.toml", "rm .exeat.toml; mkdir -m 0 .exeat.toml"] {
+        let script = format!("{PLANT}; {close}; echo ready; sleep 100");
+        let mut live = cx.exeat(["run", "--", "sh", "-c", &script, "sh", &dir]).start();
+        live.until_prints("ready");
+        live.signal(Signal::SIGKILL);
+        live.wait();
+        // A start before the sandbox has fully ended takes the run for a live one.
+        let mut told = String::new();
+        wait_for(Duration::from_secs(20), "the names of a killed run", || {
+            let done = cx.exeat_plain(["run", "--ceiling", &ceiling, "--", "cat", &secret]).run();
+            told += &done.exits(1).stderr();
+            told.contains(".exeat.toml` was moved").then_some(())
+        });
+        assert!(!cx.dir().join(".exeat.toml").exists(), "{close}: {told}");
     }
 }

@@ -10,7 +10,9 @@ use clap::error::{ContextKind, ContextValue};
 use exeat_compose::Machine;
 use exeat_policy::file::View;
 use exeat_policy::{HostPort, Limits, Policy};
-use exeat_runner::{Ended, LineCallback, OnDenied, Outcome, Oversight, Parent, RunResult};
+use exeat_runner::{
+    Ended, LineCallback, NewKey, OnDenied, Outcome, Oversight, Parent, Plan, RunResult, Settlement,
+};
 use nix::unistd::Pid;
 
 use crate::args::audit::KeyFrom;
@@ -220,7 +222,7 @@ struct Done {
 }
 
 fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure> {
-    let (quiet, require) = (args.quiet, args.require);
+    let quiet = args.quiet;
     // First, because the parent may end at any time.
     let parent = args.end_with_parent.then(|| Parent::hold(parent)).transpose().map_err(|error| {
         Failure::could("cannot watch the process that started exeat, for --end-with-parent").because(error)
@@ -233,31 +235,16 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     }
     let live: Option<LineCallback> = if quiet { None } else { Some(Box::new(stdio::say_now)) };
     let oversight = Oversight { parent, on_denied, live };
-    let RunRequest { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
-    missing.map_or(Ok(()), Err)?;
-    // A policy file may have named the stage.
-    request.stage.iter().for_each(|stage| name_stage(stage));
-    let limits = request.limits;
-    let host_ports = request.host_ports.clone();
-    let files = &request.files;
-    let named = files.ro.iter().chain(&files.rw).map(|bind| bind.guest.clone());
-    let shown = (files.view == View::Minimal).then(|| named.collect());
-    let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
-    let settled = exeat_runner::settle_killed(&request);
-    let planned = exeat_runner::plan(request).and_then(|mut plan| {
-        match require {
-            Some(Require::Full) => plan.require_full()?,
-            None => {}
-        }
-        Ok(plan)
-    });
-    let mut plan = match planned {
-        Ok(plan) => plan,
-        Err(error) => {
+    // What the stage of a killed run has left must not decide about this one.
+    let mut settled = exeat_runner::settle_killed(&machine.env, &[&machine.cwd]);
+    let prepared = prepare(args, machine, &mut settled);
+    let Prepared { mut plan, key, hints, doubts, llm, limits, host_ports, shown } = match prepared {
+        Ok(prepared) => prepared,
+        Err(failure) => {
             for line in exeat_runner::settled_lines(settled) {
                 stdio::line("note", &line);
             }
-            return Err(error.into());
+            return Err(failure);
         }
     };
     plan.report_settled(settled);
@@ -273,6 +260,41 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     plan.record_doubts(doubts.clone());
     let outcome = exeat_runner::run(plan, oversight)?;
     Ok(Done { outcome, doubts, llm, limits, policy, host_ports, shown })
+}
+
+/// A run that can start. The fields that [`Done`] has, too, are as there.
+struct Prepared {
+    plan: Plan,
+    key: NewKey,
+    /// Notes for the user before the stage starts.
+    hints: Vec<String>,
+    doubts: Vec<String>,
+    llm: bool,
+    limits: Limits,
+    host_ports: Vec<HostPort>,
+    shown: Option<Vec<PathBuf>>,
+}
+
+/// Plans the run, and settles the killed runs that are left in its trees.
+fn prepare(args: RunArgs, machine: Machine, settled: &mut Settlement) -> Result<Prepared, Failure> {
+    let require = args.require;
+    let RunRequest { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
+    missing.map_or(Ok(()), Err)?;
+    // A policy file may have named the stage.
+    request.stage.iter().for_each(|stage| name_stage(stage));
+    let limits = request.limits;
+    let host_ports = request.host_ports.clone();
+    let files = &request.files;
+    let named = files.ro.iter().chain(&files.rw).map(|bind| bind.guest.clone());
+    let shown = (files.view == View::Minimal).then(|| named.collect());
+    let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
+    exeat_runner::settle_killed_of(&request, settled);
+    let mut plan = exeat_runner::plan(request)?;
+    match require {
+        Some(Require::Full) => plan.require_full()?,
+        None => {}
+    }
+    Ok(Prepared { plan, key, hints, doubts, llm, limits, host_ports, shown })
 }
 
 impl From<OnDeniedWhat> for OnDenied {

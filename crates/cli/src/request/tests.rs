@@ -31,7 +31,7 @@ impl Scene {
     }
 
     fn machine(&self) -> Machine {
-        Machine::new(self.0.clone(), [("HOME".into(), "/home/ann".into())].into(), exeat_runner::take_fd)
+        Machine::new(self.0.clone(), [("HOME".into(), "/home/ann".into())].into(), exeat_runner::CALLS)
     }
 
     fn try_request(&self, words: &[&str]) -> Result<RunRequest, Failure> {
@@ -458,7 +458,7 @@ fn a_ceiling_counts_once() {
         std::os::unix::fs::symlink(end, scene.0.join(link)).unwrap();
     }
     let env = [("XDG_CONFIG_HOME".into(), scene.0.join("config").into())];
-    let machine = Machine::new(scene.0.join("work"), env.into(), exeat_runner::take_fd);
+    let machine = Machine::new(scene.0.join("work"), env.into(), exeat_runner::CALLS);
     for (named, count) in [
         (&[][..], 1),
         (&["../config/exeat/policy.toml", "../config/exeat/../exeat/policy.toml"], 1),

@@ -3,13 +3,15 @@ use std::path::PathBuf;
 use exeat_policy::{FileRole, PolicyFile, Target};
 
 use super::*;
+use crate::machine::Calls;
 use crate::named::parse;
 
 /// Returns a machine with these variables, in an arbitrary directory.
 fn machine(env: &[(&str, &str)]) -> Machine {
     let env = env.iter().map(|(name, value)| (name.into(), value.into()));
     let none = |_| Err(std::io::ErrorKind::NotFound.into());
-    Machine::new(PathBuf::from("/cwd"), env.collect(), none)
+    let calls = Calls { take_fd: none, read_runs: |_, _| {} };
+    Machine::new(PathBuf::from("/cwd"), env.collect(), calls)
 }
 
 /// Joins a fault's message, causes and hint.

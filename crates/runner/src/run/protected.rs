@@ -1,6 +1,7 @@
 //! Handles the protected names of one run: holds them, moves aside what the stage made, and writes lines about them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,16 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use exeat_compose::Calls;
 use exeat_files::layout::Mount;
 use exeat_files::protected::{Obeyed, let_through};
 use exeat_files::quarantine::{
-    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Missing, MissingName, Settlement, Watch,
-    finish_until, settle_interrupted,
+    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Live, Missing, MissingName, Settlement,
+    Watch, finish_until, settle_interrupted,
 };
 use exeat_files::request::{Files, WorkDir};
 use exeat_files::stubs::Stub;
 use exeat_record::{RunId, RunNote, What};
-use exeat_sandbox::{Lease, has_writer};
+use exeat_sandbox::{Lease, has_writer, take_fd};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -225,24 +227,48 @@ pub(super) fn move_aside<'a>(
     finish_until(watches, has_writer, is_over)
 }
 
-/// Settles runs that were killed. Call it before planning: the plan would take what their stages left for the caller's.
+/// What composing a policy needs from this crate.
+pub const CALLS: Calls = Calls { take_fd, read_runs };
+
+/// Adds the runs that are not settled.
+fn read_runs(host_env: &Environment, runs: &mut Live) {
+    if let Some(place) = key_place(state_place(host_env).ok().as_ref()) {
+        runs.read(place.state_dir());
+    }
+}
+
+type Environment = BTreeMap<OsString, OsString>;
+
+/// Settles runs that were killed, those in these trees in any case. Call it before the policy is composed, which reads files that their
+/// stages may have left.
 #[must_use]
-pub fn settle_killed(request: &Request) -> Settlement {
-    let place = state_place(&request.host_env).ok();
+pub fn settle_killed(host_env: &Environment, trees: &[&Path]) -> Settlement {
+    let place = state_place(host_env).ok();
     let Some(place) = key_place(place.as_ref()).filter(|place| place.prepare().is_ok()) else {
         return Settlement::default();
     };
+    let until = Instant::now() + SETTLING;
+    settle_interrupted(place.state_dir(), trees, has_writer, &|| Instant::now() > until)
+}
+
+/// Settles what is left of killed runs in the trees of a request besides its working directory. Call it before planning: the plan would
+/// take what their stages left for the caller's.
+pub fn settle_killed_of(request: &Request, settled: &mut Settlement) {
     let Files { rw, declared, work, .. } = &request.files;
     let work = work.iter().filter_map(|work| match work {
         WorkDir::Host(dir) => Some(dir),
         WorkDir::Scratch => None,
     });
     let declared = declared.iter().flat_map(|declared| &declared.write);
-    let trees = rw.iter().map(|bind| &bind.host).chain(work).chain(declared).chain([&request.cwd]);
+    let trees = rw.iter().map(|bind| &bind.host).chain(work).chain(declared);
     let trees: Vec<PathBuf> = trees.filter_map(|tree| tree.canonicalize().ok()).collect();
     let trees: Vec<&Path> = trees.iter().map(PathBuf::as_path).collect();
-    let until = Instant::now() + SETTLING;
-    settle_interrupted(place.state_dir(), &trees, has_writer, &|| Instant::now() > until)
+    if trees.is_empty() || settled.waiting == 0 {
+        return;
+    }
+    let Settlement { runs, waiting } = settle_killed(&request.host_env, &trees);
+    settled.runs.extend(runs);
+    settled.waiting = waiting;
 }
 
 /// Returns the lines about killed runs that were settled before a start that did not come.
