@@ -142,6 +142,15 @@ fn where_git_reads(cx: &Cx) {
         );
         attack(cx, before, &stage, r#"git worktree repair; [ -z "$(ls -A ../away)" ] || touch "$MARK""#);
     }
+    // What exeat cannot read, git can read later, or waits for.
+    let repair = r#"chmod -R u+rwX .git; git worktree repair; [ -z "$(ls -A ../away)" ] || touch "$MARK""#;
+    let lead = r#"git worktree add -q wt; cd .git/worktrees/wt; printf '%s/.git\n' "$(realpath ../../../../away)" > gitdir"#;
+    for close in ["chmod 0 gitdir", "chmod 0 .", "mv gitdir to; ln -s to gitdir"] {
+        attack(cx, before, &format!("{lead}; {close}"), repair);
+    }
+    let pipe = "git worktree add -q wt; rm .git/worktrees/wt/gitdir; mkfifo .git/worktrees/wt/gitdir";
+    let host = r#"timeout 3 git worktree list || [ $? != 124 ] || touch "$MARK""#;
+    attack(cx, before, pipe, host);
     // From three levels up: `p` is at that depth in the other directory.
     let before = "mkdir -p d/e/f away; mv .git a d/e/f";
     let stage = r#"cd d/e/f; git worktree add -q wt; mkdir away; mv wt/.git away; printf '../../../away/.git\n' > .git/worktrees/wt/gitdir"#;

@@ -240,12 +240,19 @@ pub(super) fn pointers(tree: &File, repository: &Path) -> (Vec<(PathBuf, OsStrin
     (pointers, dirs)
 }
 
-/// Reads where a worktree is: the path of its `.git` (gitrepository-layout(5)). It is empty if that is not as git writes it.
+/// Reads where a worktree is: the path of its `.git` (gitrepository-layout(5)). It is empty if that is not as git writes it, or cannot be
+/// read: git may be able to later, and waits for what a pipe says.
 pub(super) fn gitdir_of(tree: &File, worktree: &Path) -> Option<OsString> {
-    let dir = open_beneath(tree, worktree).ok()?;
-    let mut text = Vec::new();
-    open_file(dir.as_fd(), OsStr::new(GITDIR)).ok()?.take(PATH_MAX as u64).read_to_end(&mut text).ok()?;
-    Some(gitdir_path(&text).map(OsString::from).unwrap_or_default())
+    let read = || {
+        let dir = open_beneath(tree, worktree)?;
+        let mut text = Vec::new();
+        open_file(dir.as_fd(), OsStr::new(GITDIR))?.take(PATH_MAX as u64).read_to_end(&mut text)?;
+        Ok::<_, io::Error>(gitdir_path(&text).map(OsString::from).unwrap_or_default())
+    };
+    match read() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        read => Some(read.unwrap_or_default()),
+    }
 }
 
 /// Lists the directories of a repository's linked worktrees.
