@@ -29,6 +29,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_what_the_caller_s_configuration_names_is_judged_in_a_new_repository", new_top);
     list.users("escape::b14_a_second_working_tree_counts_in_later_runs", second_tree);
     list.users("escape::b14_what_has_the_same_content_stays", same_content);
+    list.users("escape::b14_git_takes_no_worktree_elsewhere_for_removed", keep_worktrees);
 }
 
 /// Runs an attack without exeat and with it, each in a new repository, and then the host's command. `$MARK` is made by the attack's program,
@@ -540,4 +541,39 @@ fn keep_conflict(cx: &Cx) {
     assert!(!done.exits(0).stderr().contains("MERGE_RR"), "{done:?}");
     let resolve = format!("{env}echo 4 > f; git add f; git commit -qm 4; ls .git/rr-cache/*/postimage");
     cx.outside(["bash", "-ec", &resolve]).cwd(cx.dir()).run().exits(0);
+}
+
+/// git deletes what a repository has of a worktree whose place it does not find: at once when told to, and after three months with
+/// `git gc`. The stage sees neither the worktree beside its own nor its files.
+fn keep_worktrees(cx: &Cx) {
+    let place = cx.dir().with_file_name("worktrees");
+    let at = |name: &str| place.join(name);
+    let make = "mkdir -p main; cd main; git init -q -b main; echo one >a; git add a; git commit -qm one; \
+                git worktree add -q ../own -b own; git worktree add -q --detach ../other; \
+                cd ../other; git commit -q --allow-empty -m lost; echo staged >b; git add b; \
+                touch -d '100 days ago' ../main/.git/worktrees/*/index";
+    let name = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test";
+    let make = format!("{name}; mkdir {0}; cd {0}; {make}", place.display());
+    cx.outside(["bash", "-ec", &make]).run().exits(0);
+    let files = || {
+        cx.outside([
+            "sh",
+            "-c",
+            "cd \"$1\"; find . | sort",
+            "sh",
+            at("main/.git/worktrees/other").to_str().expect("UTF-8"),
+        ])
+        .run()
+        .stdout()
+    };
+    let before = files();
+    for dir in ["main", "own"] {
+        let stage = "git worktree prune -v; git gc -q; git worktree list --porcelain | grep -c prunable; ls -A ../other";
+        let done = cx.exeat(["run", "--", "sh", "-c", stage]).cwd(&at(dir)).run();
+        assert_eq!(done.exits(0).stdout(), "0\n.git\n", "{dir}: {done:?}");
+        assert_eq!(files(), before, "{dir}: {done:?}");
+        let status =
+            cx.outside(["git", "-C", at("other").to_str().expect("UTF-8"), "status", "--short"]).run();
+        status.exits(0).prints("A  b\n");
+    }
 }

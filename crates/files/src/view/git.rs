@@ -96,6 +96,8 @@ pub(super) struct Obeyed {
     pub(super) directories: Vec<(PathBuf, Vec<&'static str>)>,
     /// Directories of submodules and linked worktrees, whether they are among these or beyond what there is room for.
     pub(super) held: Vec<PathBuf>,
+    /// `.git` files of linked worktrees that lie elsewhere and whose files here lead back to them.
+    pub(super) outer_works: BTreeSet<PathBuf>,
     /// `.git` of repositories further down: read-only where it is a file.
     pub(super) links: BTreeSet<PathBuf>,
     /// Paths that configurations name: hooks, programs, and included files. The key is the real path; the value has the written paths
@@ -560,6 +562,7 @@ impl<'a> Search<'a> {
                 let git = self.path_in(&dir.join("gitdir"), gitdir_path).map(|path| dir.join(path));
                 if let Some(work) = git.as_deref().and_then(Path::parent).and_then(|work| self.real(work)) {
                     self.work(&work);
+                    self.outer_work(&work, &dir);
                 }
                 if !self.found.directories.iter().any(|(known, _)| *known == dir) {
                     self.searched.insert(dir.clone());
@@ -568,6 +571,19 @@ impl<'a> Search<'a> {
             }
         }
         self.found.directories.len() + self.found.links.len() > before
+    }
+
+    /// Adds the `.git` file of a working tree that lies elsewhere, if it leads to this directory of the tree.
+    fn outer_work(&mut self, work: &Path, dir: &Path) {
+        let git = work.join(protected::GIT_LINK);
+        let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
+        if work.starts_with(self.tree) || !is_file(&git) {
+            return;
+        }
+        let to = self.path_in(&git, git_file_path).and_then(|path| self.real(&work.join(path)));
+        if to.is_some_and(|to| to == dir) {
+            self.found.outer_works.insert(git);
+        }
     }
 
     /// Adds a working tree.

@@ -32,6 +32,8 @@ pub(super) struct Protected {
     pub(super) paths: BTreeSet<PathBuf>,
     /// Watched.
     pub(super) watched: Vec<Missing>,
+    /// `.git` files of linked worktrees outside of their repositories' trees.
+    pub(super) outer_works: BTreeSet<PathBuf>,
     /// Names that are let through, by their places on the host, whether they exist or not.
     pub(super) open: BTreeSet<PathBuf>,
     /// Names that are neither protected nor watched, for the caller.
@@ -102,6 +104,7 @@ pub(super) fn find(
         watched: BTreeMap::new(),
         lost: Vec::new(),
         closed: BTreeSet::new(),
+        outer_works: BTreeSet::new(),
         open: let_through.iter().flat_map(at_tops).collect(),
         opened: None,
         listed: None,
@@ -172,7 +175,8 @@ pub(super) fn find(
     });
     let notes = closed::lines(notes);
     search.paths.extend(search.closed);
-    Ok(Protected { paths: search.paths, watched, open: search.open, lost: search.lost, notes })
+    let Search { paths, outer_works, open, lost, .. } = search;
+    Ok(Protected { paths, watched, outer_works, open, lost, notes })
 }
 
 /// The protected path that a directory is, or lies in: the outermost one of its repository. Agents keep work trees of their own
@@ -230,6 +234,8 @@ struct Search<'a> {
     lost: Vec<String>,
     /// Directories that could not be looked into.
     closed: BTreeSet<PathBuf>,
+    /// See [`Protected::outer_works`].
+    outer_works: BTreeSet<PathBuf>,
     /// Names that are let through.
     open: BTreeSet<PathBuf>,
     /// The directory that names were looked for in last. Most are in the same one.
@@ -572,8 +578,19 @@ impl<'a> Search<'a> {
 
     /// Protects what git on the host would obey elsewhere in a tree. Returns the directories in which [`Search::further`] looks.
     fn obeyed_by_git(&mut self, tree: &'a Path, everywhere: &git::Everywhere) -> Further {
-        let git::Obeyed { directories, held, links, named, turns, closed, further, everywhere, left } =
-            git::obeyed(tree, self.around(everywhere));
+        let git::Obeyed {
+            directories,
+            held,
+            outer_works,
+            links,
+            named,
+            turns,
+            closed,
+            further,
+            everywhere,
+            left,
+        } = git::obeyed(tree, self.around(everywhere));
+        self.outer_works.extend(outer_works);
         self.watched.entry(tree).or_default().everywhere = everywhere;
         self.closed.extend(closed);
         for (dir, names) in directories {

@@ -14,7 +14,7 @@ use crate::walk::{WalkError, clean};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::unistd::geteuid;
 
-use super::place::Followed;
+use super::place::{EntryAt, Followed};
 use super::protected::Protected;
 use super::scratch::TMP_SIZE;
 use super::work::{holds_home, unwritable};
@@ -237,6 +237,7 @@ impl<'a> Builder<'a> {
         for place in masks {
             self.mask_place(&place);
         }
+        self.show_outer_works(&protected.outer_works);
         for it in &mut missing {
             let Missing {
                 tree,
@@ -272,6 +273,19 @@ impl<'a> Builder<'a> {
         }
         self.notes.extend(self.lost.iter().cloned());
         Ok((writable, missing))
+    }
+
+    /// Shows the `.git` files of linked worktrees that are not shown: without its file, git takes a worktree for removed, and `git gc` and
+    /// `git worktree prune` delete what the repository has of it.
+    fn show_outer_works(&mut self, files: &BTreeSet<PathBuf>) {
+        for git in files {
+            let is_allowed = self.limits.iter().all(|limit| limit.allows(git, false))
+                && self.why_masked(git, None).is_none()
+                && self.facts.other.is_none_or(|other| other.reaches(git).1);
+            if is_allowed && place::entry_at(&self.mounts, git) == EntryAt::Absent {
+                self.bind(git, git, false, None, Why::Repository);
+            }
+        }
     }
 
     /// Refuses a path that restricts the stage and that a stage could have mean something else in the next run: by another link in
