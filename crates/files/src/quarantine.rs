@@ -228,6 +228,9 @@ fn is_open_repository(dir: BorrowedFd<'_>) -> bool {
 trait OtherRuns: std::fmt::Debug + Send + Sync {
     /// Whether one of these runs watches a path, and its stage may have made the entry there.
     fn have_made(&self, path: &Path) -> bool;
+
+    /// Whether there are such runs.
+    fn are_any(&self) -> bool;
 }
 
 /// The names, and the tree as it was opened before the stage started.
@@ -457,7 +460,7 @@ impl Watch {
         let mut is_wrong_now = |stat: &FileStat| {
             let may_stay = may(dir, last, stat)
                 && !self.has_new_name(stat)
-                && !self.has_writer(dir, last, stat).unwrap_or_else(|_| self.may_have_changed(stat));
+                && !self.has_writer(dir, last, stat).unwrap_or_else(|_| self.may_have_writer(stat));
             let is_stub = || crate::stubs::is_stub(below, dir, last, &self.keeper);
             !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, stat)
         };

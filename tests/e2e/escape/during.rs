@@ -1,7 +1,7 @@
 //! L06 and L07: files that programs on the host obey at once, while the stage runs.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,10 @@ use nix::sys::signal::Signal;
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l06_holds_the_names_that_git_obeys_during_a_run", stage_directory);
     list.users("escape::l06_git_works_beside_and_with_the_names_that_are_held", git_works);
+    list.users("escape::l06_the_host_configures_a_worktree_during_a_run", worktree_configured);
+    list.on_a_host_of_root(|list| {
+        list.once("escape::l06_an_index_of_another_user_stays", anothers_index);
+    });
     list.users("escape::l06_removes_stubs_after_kill_9", left_behind);
     list.users("escape::l06_a_file_that_the_host_replaced_gets_no_second_name", second_name);
     list.matrix("escape::l07_the_host_runs_nothing_of_a_repository_that_the_stage_makes", new_repository);
@@ -25,6 +29,37 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l07_no_process_goes_on_while_exeat_is_suspended", suspended);
     list.matrix("escape::l07_a_process_that_goes_on_while_exeat_is_suspended_ends_the_run", goes_on);
     list.users("escape::l07_after_kill_9_a_repository_is_given_back", killed);
+}
+
+/// `git sparse-checkout` writes this file, which exeat held before. The stage cannot write it then, either.
+fn worktree_configured(cx: &Cx) {
+    git(cx, cx.dir(), "init -q .");
+    git(cx, cx.dir(), "config extensions.worktreeConfig true");
+    let script = "echo ready; read -r go; echo x >>.git/config.worktree || echo refused; exit 4";
+    let mut live = cx.sh(&[], script).stdin_open().start();
+    live.until_prints("ready");
+    git(cx, cx.dir(), "config --worktree core.abbrev 9");
+    git(cx, cx.dir(), "config --worktree log.date iso");
+    let done = live.wait();
+    done.exits(4).shows("refused").says(".git/config.worktree` was replaced on the host 2 times");
+    let said = fs::read_to_string(cx.dir().join(".git/config.worktree")).expect("the configuration");
+    assert!(said.contains("abbrev = 9") && said.contains("date = iso"), "{said}\n{done:?}");
+}
+
+/// The kernel gives no lease on another user's file, as in a tree of a group. That user has changed it just now, and no run goes on.
+fn anothers_index(cx: &Cx) {
+    git(cx, cx.dir(), "init -q .");
+    git(cx, cx.dir(), "commit -q --allow-empty -m 1");
+    fs::write(cx.dir().join("a"), "staged").expect("a file");
+    git(cx, cx.dir(), "add a");
+    let index = cx.dir().join(".git/index");
+    chown(&index, Some(0), None).expect("chown");
+    fs::set_permissions(&index, fs::Permissions::from_mode(0o666)).expect("chmod");
+    let done = cx.sh(&[], "true").run();
+    assert!(!done.exits(0).stderr().contains("moved") && index.exists(), "{done:?}");
+    // What the stage has written to it is judged all the same.
+    let done = cx.sh(&[], "echo evil >.git/index").run();
+    assert!(done.exits(0).stderr().contains(".git/index` was moved") && !index.exists(), "{done:?}");
 }
 
 /// The content of each of these means the same to git as a missing file.

@@ -79,6 +79,8 @@ struct Node {
 enum Rule {
     /// Anything.
     Absent,
+    /// Anything but a file: one of exeat's is mounted there, and whatever replaces it is covered like any other protected file.
+    Held,
     /// Anything. A directory gets its place back at the end.
     Repository,
     /// Anything but a directory, or this file.
@@ -99,12 +101,12 @@ enum Watched {
 }
 
 impl Arrivals {
-    /// Watches the names of these trees that are obeyed at once. A link on the way that is there by now stays. What else stands at a name
+    /// Watches the names of these trees that are obeyed at once. `held`: paths of the host at which exeat's own files stand. A link on the way that is there by now stays. What else stands at a name
     /// came while another run went on, and is the next to be taken; but for that run's empty directories.
     ///
     /// # Errors
     /// Returns errors of inotify_add_watch(2).
-    pub fn new(watches: Arc<[Watch]>, inotify: &Inotify) -> io::Result<Self> {
+    pub fn new(watches: Arc<[Watch]>, held: &HashSet<&Path>, inotify: &Inotify) -> io::Result<Self> {
         let began = Instant::now();
         let (nodes, dirs, first_look) = (Vec::new(), HashMap::new(), Duration::ZERO);
         let links = NewLinks::new(&watches, inotify)?;
@@ -119,7 +121,7 @@ impl Arrivals {
             covered: HashSet::new(),
         };
         for (number, watch) in watches.iter().enumerate() {
-            arrivals.add_tree(number, watch);
+            arrivals.add_tree(number, watch, held);
         }
         for seen in arrivals.find_arrivals(inotify)? {
             let Some(node) = arrivals.nodes.get_mut(seen.node) else { continue };
@@ -146,7 +148,7 @@ impl Arrivals {
         Ok(arrivals)
     }
 
-    fn add_tree(&mut self, number: usize, watch: &Watch) {
+    fn add_tree(&mut self, number: usize, watch: &Watch, held: &HashSet<&Path>) {
         let missing = &watch.missing;
         // Of each of these directories there are several names.
         let mut repositories: HashMap<&Path, bool> = HashMap::new();
@@ -169,7 +171,10 @@ impl Arrivals {
             let mut is_missing = |name| *repositories.entry(name).or_insert_with(|| look(name));
             match repository.filter(|repository| is_missing(repository)) {
                 Some(repository) => rules.push((repository.to_path_buf(), Rule::Repository)),
-                None => rules.push((name.to_path_buf(), Rule::Absent)),
+                None => {
+                    let is_held = !held.is_empty() && held.contains(&*missing.tree.join(name));
+                    rules.push((name.to_path_buf(), if is_held { Rule::Held } else { Rule::Absent }));
+                }
             }
         }
         rules.extend(missing.links.iter().map(|(name, target)| (name.into(), Rule::Link(target.clone()))));
@@ -646,6 +651,7 @@ impl Node {
         match &self.rule {
             // A directory on the way is allowed. A link leads the host to its target.
             None => kind(stat) == SFlag::S_IFLNK,
+            Some(Rule::Held) => kind(stat) != SFlag::S_IFREG,
             Some(Rule::Absent) => !crate::stubs::is_stub(&self.path, dir, name, &watch.keeper),
             Some(Rule::Repository) => true,
             Some(Rule::Pointer(was)) => !is_dir && *was != Some(id_of(stat)),

@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::statfs::TMPFS_MAGIC;
+use nix::unistd::geteuid;
 
 use super::Watch;
 use super::descriptors::{kind, open_above, open_file, stat_in};
@@ -47,6 +48,15 @@ impl Watch {
             Some(has_writer) => has_writer(open_file(dir, name)?),
             None => Ok(false),
         }
+    }
+
+    /// Returns whether a file may be open for writing, where the kernel gives no answer. Nobody gets a lease on another user's file
+    /// (fcntl(2)). Without another run that goes on, no stage has it open: the processes of this one have ended.
+    pub(super) fn may_have_writer(&self, stat: &FileStat) -> bool {
+        let caller = geteuid();
+        let is_anothers = !caller.is_root() && stat.st_uid != caller.as_raw();
+        let goes_on = || self.others.get().is_none_or(|[going_on, _]| going_on.are_any());
+        self.may_have_changed(stat) && (!is_anothers || goes_on())
     }
 
     /// Returns whether the times allow such a change. The stage cannot set the time of one, but it may have made the directory a repository's

@@ -529,6 +529,10 @@ impl OtherRuns for Live {
     fn have_made(&self, path: &Path) -> bool {
         self.has_made(path)
     }
+
+    fn are_any(&self) -> bool {
+        !self.runs.is_empty()
+    }
 }
 
 impl Watch {

@@ -127,14 +127,16 @@ impl Watched {
     ) -> io::Result<Self> {
         let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
+        let stubs: Vec<_> = stubs.collect();
+        let held = stubs.iter().map(|(host, _)| host.as_path()).collect();
         // Arrivals come first because covers may use up all watches.
-        let arrivals = Arrivals::new(watches, &inotify)?;
+        let arrivals = Arrivals::new(watches, &held, &inotify)?;
         let touches = Touches::new().inspect_err(|why| tracing::debug!(%why, "files are not watched")).ok();
         let mut list = CoverList { touches, ..CoverList::default() };
         // A renamed file is already mounted; a stub must be mounted first.
         let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
         let files = files.map(|(host, at)| (host, at, KeptStatus::default()));
-        for (host, at, status) in files.chain(stubs.map(|(host, at)| (host, at, stub))) {
+        for (host, at, status) in files.chain(stubs.into_iter().map(|(host, at)| (host, at, stub))) {
             // The file or the directory may be closed, or no watch may be left. Replacing this file then ends the run.
             if let Err(why) = list.add(&inotify, &renames, &host, at, status) {
                 tracing::debug!(host = %host.display(), %why, "a cover is not mounted again");

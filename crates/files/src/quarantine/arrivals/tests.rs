@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -45,7 +46,7 @@ impl Scene {
         let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
         let watches: Arc<[Watch]> = Arc::new([Watch::start(missing, keeper).unwrap()]);
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
-        let arrivals = Arrivals::new(Arc::clone(&watches), &inotify).unwrap();
+        let arrivals = Arrivals::new(Arc::clone(&watches), &HashSet::new(), &inotify).unwrap();
         Self { root, watches, arrivals, inotify }
     }
 
@@ -224,7 +225,7 @@ fn l07_a_number_of_a_rebase_that_is_none_is_moved_at_once() {
 fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
     let mut scene = Scene::new("each-other", |_| ());
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
-    let mut other = Arrivals::new(Arc::clone(&scene.watches), &inotify).unwrap();
+    let mut other = Arrivals::new(Arc::clone(&scene.watches), &HashSet::new(), &inotify).unwrap();
     scene.write(".vscode/tasks.json");
     scene.write(".git/config");
     assert_eq!(scene.settle(), [".vscode"]);
