@@ -150,7 +150,7 @@ impl<'a> Record<'a> {
         let _ = self.write_first(decision).await;
         let said = name.map_or(fault.clone(), |name| format!("{fault}: {name}"));
         let who = self.lookup.process();
-        self.cx.tally(|tally| tally.count_refusal(None, reason, said, None, who));
+        self.cx.tally(|tally| tally.count_refusal(None, reason, said, who));
     }
 
     /// Denies plain HTTP on a port for which a rule grants only TLS.
@@ -212,7 +212,7 @@ impl<'a> Record<'a> {
             return refusal;
         }
         let who = self.lookup.process();
-        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, None, who));
+        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, who));
         self.deny_inside(target, reason, None);
         refusal(target.clone())
     }
@@ -438,7 +438,7 @@ impl<'a> Record<'a> {
         decision.error = Some(said.clone());
         let _ = self.write(decision); // it is closed in any case
         let who = self.lookup.process();
-        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, None, who));
+        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, who));
         self.deny_inside(target, reason, None);
     }
 

@@ -14,6 +14,8 @@ fn denied(host: &str, port: u16, said: &str, count: u64, flag: Option<&str>) -> 
         said: said.into(),
         count,
         flag: flag.map(str::to_owned),
+        refused_by: None,
+        rule_src: None,
         programs: Vec::new(),
     }
 }
