@@ -243,9 +243,8 @@ async fn lists_a_name_once() {
     attempts.count_denied_name(&name("stats.example.net"));
     attempts.count_denied_name(&name("other.example.net"));
     let target = Target::parse(b"stats.example.net:443").unwrap();
-    run.cx.tally(|tally| {
-        tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), None)
-    });
+    run.cx
+        .tally(|tally| tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), None));
     let summary = run.cx.summary();
     let listed: Vec<_> = summary.denied.iter().map(DeniedHost::target).collect();
     assert_eq!(listed, ["other.example.net", "stats.example.net:443"]);
