@@ -245,18 +245,9 @@ impl Tally {
         }
     }
 
-    /// Lists the denied targets. A name that was looked up and then connected to appears once, with its port.
-    fn denied_entries(&self) -> Vec<DeniedHost> {
-        let entries = || self.denied.entries.iter();
-        let with_port: HashSet<&str> =
-            entries().filter(|it| it.port != 0).map(|it| it.host.as_str()).collect();
-        let only_asked = |it: &&DeniedHost| it.port == 0 && it.proto == Proto::Tcp;
-        entries().filter(|it| !(only_asked(it) && with_port.contains(it.host.as_str()))).cloned().collect()
-    }
-
     pub(crate) fn summary(&self, counts: Counts) -> ConnectionSummary {
         ConnectionSummary {
-            denied: self.denied_entries(),
+            denied: self.denied.entries.clone(),
             failed: self.failed.entries.clone(),
             reached: self.reached.len() as u64,
             hosts_reached: self.hosts.len() as u64,
