@@ -65,12 +65,16 @@ fn tracked(cx: &Cx) {
         "{next:?}"
     );
     assert!(!told[1].contains(".npmrc") && told[1].contains("has moved aside: "), "{next:?}");
+    // Without a run, the runs are named.
+    let unnamed = cx.exeat_plain(["state", "restore"]).run();
+    unnamed.exits(2).says(&format!("\n  {run}\n")).says("hint: exeat state restore 01");
     let last = of(told[0]).and_then(|rest| rest.split('`').next().map(str::to_owned)).expect("a run");
     cx.exeat_plain(["state", "restore", &last]).run().exits(0);
     assert_eq!(fs::read_to_string(cx.dir().join(".npmrc")).expect(".npmrc"), "last\n");
     fs::remove_file(cx.dir().join(".npmrc")).expect(".npmrc");
 
-    cx.exeat_plain(["state", "restore", run]).run().exits(0);
+    // Only one run is left.
+    cx.exeat_plain(["state", "restore"]).run().exits(0);
     assert_eq!(git(cx, "status --porcelain --untracked-files=no"), "");
     let last = cx.sh(&[], "true").run();
     assert!(!last.stderr().contains("git tracks"), "{last:?}");
