@@ -184,7 +184,7 @@ fn as_json(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open], 
     let killed = killed.iter().map(|open| {
         json!({"run": open.run, "trees": open.trees.iter().map(|tree| path(tree)).collect::<BTreeSet<_>>()})
     });
-    json!({"set_aside": set_aside.collect::<Vec<_>>(), "killed": killed.collect::<Vec<_>>(), "caches": caches})
+    json!({"schema": 1, "set_aside": set_aside.collect::<Vec<_>>(), "killed": killed.collect::<Vec<_>>(), "caches": caches})
 }
 
 fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) -> String {
