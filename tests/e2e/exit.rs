@@ -236,10 +236,13 @@ fn by_schema(cx: &Cx) {
     let asks = format!("curl -s --max-time 20 {evil}; true");
     let faulty = cx.home().join("faulty.toml").display().to_string();
     fs::write(&faulty, "schema = 1\n[network]\nalow = []\nallow = [\"*.com\"]\n").expect("a policy");
+    let ceiling = cx.home().join("ceiling.toml").display().to_string();
+    fs::write(&ceiling, format!("schema = 1\n[network]\nallow = [\"{good}\"]\n")).expect("a ceiling");
     let runs: Vec<(Vec<&str>, &str)> = vec![
         (vec!["--allow", &good, "--allow", "127.0.0.1:1", "--stage", "a", "--label", "b=c"], &left),
         (vec!["--audit-key", "none"], "true"),
         (vec!["--mode", "report"], &report),
+        (vec!["--ceiling", &ceiling, "--deny", &good], &curl),
         (vec![], "exit 3"),
         (vec![], "kill -9 $$"),
         (vec!["--timeout", "200ms"], "sleep 60"),
@@ -269,6 +272,21 @@ fn by_schema(cx: &Cx) {
     assert!(first["duration_ms"].as_u64().is_some_and(|took| took > 0), "{first}");
     assert_eq!(first["failed"][0]["reason"], "connect_error", "{first}");
     assert!(first["quarantined"].is_array() && first["denied"][0]["host"] == cx.evil(), "{first}");
+    // Who refused: the grants name nobody.
+    assert!(
+        first["denied"][0]["refused_by"].is_null() && first["denied"][0]["rule_src"].is_null(),
+        "{first}"
+    );
+    let bound: serde_json::Value =
+        serde_json::from_str(text.lines().nth(3).expect("a result")).expect("JSON");
+    let of = |host: &str| {
+        let denied = bound["denied"].as_array().into_iter().flatten();
+        let found = denied.clone().find(|it| it["host"] == host).unwrap_or_else(|| panic!("{host}: {bound}"));
+        (found["reason"].clone(), found["refused_by"].clone(), found["rule_src"].clone())
+    };
+    let null = serde_json::Value::Null;
+    assert_eq!(of(&good), ("deny_rule".into(), null.clone(), "--deny".into()), "{bound}");
+    assert_eq!(of(&cx.evil()), ("default".into(), format!("ceiling {ceiling}").into(), null), "{bound}");
 }
 
 /// The byte counts equal those of the record.

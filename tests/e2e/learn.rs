@@ -10,6 +10,7 @@ use e2e::run::{Done, Run};
 
 pub(crate) fn cases(list: &mut Cases) {
     list.matrix("learn::the_learned_policy_allows_the_same_run_and_no_more", learned);
+    list.users("learn::says_what_no_rule_allows_if_the_name_cannot_be_resolved", unresolved);
     list.users("learn::where_the_policy_is_written", written);
     list.users("learn::refuses_flags_with_which_nothing_can_be_learned", refused);
     list.bridges("learn::from_records_of_runs_that_enforced", from_records);
@@ -99,6 +100,30 @@ fn learned(cx: &Cx) {
         run(&format!("{same} && {} ask {more}:443", cx.probe())).deadline(Duration::from_secs(90)).run();
     done.says(&format!("denied  1x  {more}:443"));
     assert_eq!(done.record().events("run_end")[0]["denied"], 1);
+}
+
+/// Whether a name can be resolved does not change what the policy says about it.
+fn unresolved(cx: &Cx) {
+    let gone = cx.name("gone", Answer::NxDomain);
+    let script = format!("{} ask {gone}:443; exit 4", cx.probe());
+    let done = learn(cx, &["-o", "learned.toml"], &["sh", "-c", &script]).run();
+    done.exits(4)
+        .says(&format!("would deny  1x  {gone}:443 "))
+        .says("DNS: no such name (not a policy denial)");
+    let run = cx.exeat(["run", "--mode", "report", "--", "sh", "-c", &script]).run();
+    run.exits(4).says(&format!("would deny  1x  {gone}:443 "));
+    let log = run.record();
+    let decision = log.decision(&gone);
+    assert_eq!((&decision["verdict"], &decision["reason"]), (&"would_deny".into(), &"default".into()));
+    let close = &log.events("close")[0];
+    assert!(close["error"].as_str().is_some_and(|why| why.ends_with("DNS: no such name")), "{close}");
+    let end = &log.events("run_end")[0];
+    assert_eq!((&end["would_deny"], &end["failed"]), (&1.into(), &1.into()), "{end}");
+    let text = fs::read_to_string(cx.dir().join("learned.toml")).expect("a policy");
+    assert!(
+        text.contains("  # 1 connection, 1 that no rule allowed, 1 that failed: never reached\n"),
+        "{text}"
+    );
 }
 
 /// The policy never overwrites a user's file, follows no link of the stage, and does not go to the stage's stdout.

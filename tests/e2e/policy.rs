@@ -127,6 +127,15 @@ fn excess(cx: &Cx) {
         &done,
         &format!("the stage declares more than it is granted: effect:NetworkHosts: `{evil}`"),
     );
+    // All at once, with one hint.
+    let other = cx.name("other", Answer::Addrs(vec![cx.spare_addrs(0).0]));
+    let effects = json!({"effect": "NetworkHosts", "hosts": [evil, other, good]}).to_string();
+    let done = sh(cx, &["--effects", &effects, "--allow", "x.test", "--deny", &good], "touch started").run();
+    let said = |host: &str, why: &str| format!("\n  effect:NetworkHosts: `{host}`: {why}");
+    did_not_start(cx, &done, &said(&evil, "no rule allows it\n"));
+    done.says(&said(&other, "no rule allows it\n")).says(&said(&good, "denied by "));
+    let (first, second) = (evil.clone().min(other.clone()), evil.clone().max(other));
+    done.says(&format!("hint: --allow {first}:443 --allow {second}:443 grants what no rule allows; "));
     let effects = json!({"effect": "FsRead", "path": cx.home().join("elsewhere")}).to_string();
     let done = sh(cx, &["--effects", &effects, "--allow", &good], "touch started").run();
     did_not_start(cx, &done, "elsewhere");
@@ -139,6 +148,9 @@ fn kinds(cx: &Cx) {
     let effects = json!([{"effect": "Pure"}, {"effect": "NetworkHosts", "hosts": [cx.good()]}]).to_string();
     let run = |allowed| sh(cx, &["--effects", &effects, "--set", allowed], "touch started").run();
     did_not_start(cx, &run(r#"effects.allow=["pure", "fs-read"]"#), "the stage declares `network-hosts`");
+    let both = run(r#"effects.allow=["fs-read"]"#);
+    did_not_start(cx, &both, "the stage declares `pure`");
+    both.says("the stage declares `network-hosts`");
     run(r#"effects.allow=["pure", "network"]"#).exits(0);
     assert!(cx.dir().join("started").exists());
 }

@@ -1,10 +1,8 @@
 //! Formats text for people: the summary at the end of a run and its tables. The functions return text and write nothing. Output for
 //! programs is formatted elsewhere.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
 
 use exeat_audit::query::last_part;
 use exeat_policy::{Limits, Reason, os_words, printable, shell_word};
@@ -152,11 +150,14 @@ impl Ending<'_> {
             }
         }
         // A lookup has no port yet, and a flag without a port opens only 443.
-        let is_only_asked = |host: &DeniedHost| host.port == 0 && host.flag.is_some() && !is_by_ssh(host);
-        if most_first(denied, |host| host.count).any(is_only_asked) {
-            out.push_str(
-                "  a name that was only looked up (twice, for IPv4 and IPv6) has no port, and its flag opens 443\n",
-            );
+        let is_only_asked = |host: &&DeniedHost| host.port == 0 && host.flag.is_some();
+        let asked: Vec<_> = most_first(denied, |host| host.count).filter(is_only_asked).collect();
+        if let Some(first) = asked.first() {
+            let host = if asked.len() == 1 { cell(&first.host) } else { "HOST".to_owned() };
+            out.push_str(&format!(
+                "  a name without a port was only looked up (twice, for IPv4 and IPv6), and its flag opens 443;\n  \
+                   for ssh and git@ it is --allow {host}:22\n"
+            ));
         }
         if most_first(denied, |host| host.count).any(may_be_private) {
             out.push_str(
@@ -237,21 +238,10 @@ impl Row {
             count: format!("{}x", host.count),
             target: spoken(target(&host.host, host.port), host.proto),
             said: cell(&os_words(&host.said)),
-            flag: host.flag.as_deref().map(|flag| cell(&with_port(flag, host))).unwrap_or_default(),
+            flag: host.flag.as_deref().map(cell).unwrap_or_default(),
             by: programs(&host.programs),
         }
     }
-}
-
-/// Returns whether only OpenSSH's client has asked for a name. It looks the name up before it connects, and has one port by default.
-fn is_by_ssh(host: &DeniedHost) -> bool {
-    let is_ssh = |program: &String| Path::new(program).file_name().is_some_and(|name| name == "ssh");
-    host.port == 0 && !host.programs.is_empty() && host.programs.iter().all(is_ssh)
-}
-
-/// Returns the flag that opens the port of the program that asked: without a port it opens 443.
-fn with_port<'a>(flag: &'a str, host: &DeniedHost) -> Cow<'a, str> {
-    if is_by_ssh(host) { Cow::Owned(format!("{flag}:22")) } else { Cow::Borrowed(flag) }
 }
 
 impl From<&FailedHost> for Row {

@@ -1,8 +1,8 @@
 //! The layers that bound the grants: ceilings, the effects that the stage declares, and a lock.
 
 use exeat_policy::{
-    BackendName, Ech, EffectKind, EffectSet, Layers, Mode, Policy, PolicyBuilder, PolicyFile, StoredPolicy,
-    Terms, printable,
+    BackendName, Ech, Effect, EffectKind, EffectSet, Layers, Mode, Policy, PolicyBuilder, PolicyFile,
+    StoredPolicy, Terms, printable,
 };
 
 use crate::fault::Fault;
@@ -161,31 +161,41 @@ pub(crate) fn backend(
     Ok(chosen.map(|(name, _)| name))
 }
 
-/// N30: checks the declared kinds of effects against `effects.allow` of every file that has one.
-pub(crate) fn check_kinds<'n>(
+/// N30: checks the declared kinds of effects against `effects.allow` of every file that has one, and whether hosts are named where a ceiling
+/// wants that. One fault names everything.
+pub(crate) fn check_declared<'n>(
     effects: &EffectSet,
-    lists: impl Iterator<Item = &'n LoadedFile>,
+    files: &'n [LoadedFile],
+    ceilings: &'n [LoadedFile],
 ) -> Result<(), Fault> {
-    for LoadedFile { file, shown, .. } in lists {
+    let mut lines = Vec::new();
+    for LoadedFile { file, shown, .. } in files.iter().chain(ceilings) {
         let Some(allowed) = &file.effects.allow else { continue };
-        let allowed = allowed.iter().copied().collect();
-        if let Some(effect) = effects.beyond(&allowed).next() {
-            let (kind, shown) = (effect.kind(), printable(shown));
-            let why = format!("the stage declares `{kind}`, which `effects.allow` of {shown} does not list");
-            return Err(Fault::input(why));
+        let (allowed, shown) = (allowed.iter().copied().collect(), printable(shown));
+        let mut kinds: Vec<EffectKind> = Vec::new();
+        for kind in effects.beyond(&allowed).map(Effect::kind) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
         }
+        lines.extend(kinds.into_iter().map(|kind| {
+            format!("the stage declares `{kind}`, which `effects.allow` of {shown} does not list")
+        }));
     }
-    Ok(())
-}
-
-pub(crate) fn check_hosts_named(effects: &EffectSet, ceilings: &[LoadedFile]) -> Result<(), Fault> {
     let requires = ceilings.iter().find(|ceiling| ceiling.file.require_hosts == Some(true));
-    match requires {
-        Some(ceiling) if effects.has(EffectKind::Network) => Err(Fault::input(format!(
+    let unnamed = requires.filter(|_| effects.has(EffectKind::Network));
+    lines.extend(unnamed.map(|ceiling| {
+        format!(
             "the stage declares `Network` without naming hosts, which the ceiling {} refuses",
             ceiling.shown
-        ))
-        .hint(r#"declare them: {"effect": "NetworkHosts", "hosts": ["api.example.com"]}"#)),
-        _ => Ok(()),
+        )
+    }));
+    if lines.is_empty() {
+        return Ok(());
     }
+    let fault = Fault::input(lines.join("\n"));
+    Err(match unnamed {
+        Some(_) => fault.hint(r#"declare them: {"effect": "NetworkHosts", "hosts": ["api.example.com"]}"#),
+        None => fault,
+    })
 }

@@ -12,7 +12,7 @@ use exeat_record::{Source, SourceRole, today};
 
 use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
-use crate::layers::{self, StoredLayers, UpperLayers, check_hosts_named, check_kinds, terms};
+use crate::layers::{self, StoredLayers, UpperLayers, check_declared, terms};
 use crate::machine::Machine;
 use crate::named::{INLINE, LoadedFile, from_file, place_error};
 use crate::reading::Reading;
@@ -117,8 +117,7 @@ pub fn compose<S: Services>(
     }
     let effects = args.effects.as_ref().map(|effects| reading.effects(effects)).transpose()?;
     if let Some(effects) = &effects {
-        check_kinds(effects, files.iter().chain(&ceilings))?;
-        check_hosts_named(effects, &ceilings)?;
+        check_declared(effects, &files, &ceilings)?;
     }
 
     let terms = terms(args, &files, &ceilings)?;

@@ -10,8 +10,8 @@ use exeat_files::request::Bounds;
 use exeat_files::users::home_of;
 use exeat_policy::file::{self, PolicyFile, SET};
 use exeat_policy::{
-    Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder,
-    Role, StoredPolicy, preset, printable, shell_word,
+    Action, EffectKind, EffectSet, Excess, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy,
+    PolicyBuilder, Role, StoredPolicy, preset, printable, shell_word,
 };
 use exeat_record::{Source, SourceRole, sha256_hex, today};
 use nix::unistd::geteuid;
@@ -478,18 +478,27 @@ impl<'a> Reading<'a> {
             self.notes.extend(said.into_iter().map(|(said, _)| format!("left out: {said}")));
             return Ok(());
         }
-        let Some((first, excess)) = said.first() else { return Ok(()) };
-        let more = match said.len() - 1 {
-            0 => String::new(),
-            more => format!(" (and {more} more)"),
+        let listed = match said.as_slice() {
+            [] => return Ok(()),
+            [(said, _)] => format!(" {said}"),
+            all => all.iter().map(|(said, _)| format!("\n  {said}")).collect(),
         };
-        let failure = Fault::input(format!("the stage declares more than it is granted: {first}{more}"));
-        let grants = excess.missing_in.is_some_and(|layer| layer.role() == Role::Grants);
-        Err(failure.hint(if grants {
-            let rule = format!("{}:{}", excess.rule.pattern, excess.ports);
-            format!("--allow {} grants it; --set effects.on_excess=narrow runs without it", shell_word(&rule))
-        } else {
-            "--set effects.on_excess=narrow runs without it".into()
+        let failure = Fault::input(format!("the stage declares more than it is granted:{listed}"));
+        let is_grant = |excess: &&Excess<'_>| {
+            excess.denied_by.is_none() && excess.missing_in.is_some_and(|layer| layer.role() == Role::Grants)
+        };
+        let missing = excess.iter().filter(is_grant);
+        let flags: Vec<_> = missing
+            .map(|excess| {
+                format!("--allow {}", shell_word(&format!("{}:{}", excess.rule.pattern, excess.ports)))
+            })
+            .collect();
+        let it = if said.len() == 1 { "it" } else { "them" };
+        let without = format!("--set effects.on_excess=narrow runs without {it}");
+        Err(failure.hint(match flags.len() {
+            0 => without,
+            some if some == said.len() => format!("{} grants {it}; {without}", flags.join(" ")),
+            _ => format!("{} grants what no rule allows; {without}", flags.join(" ")),
         }))
     }
 }

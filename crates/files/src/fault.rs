@@ -121,22 +121,39 @@ pub enum FileFault {
         /// The reason.
         why: String,
     },
-    /// The stage declares a path that it would not get.
-    #[error("the stage declares `{effect}` `{}`, and {}", .path.display(), lacking(.effect, .ceiling.as_deref()))]
-    Ungranted {
-        /// The effect.
-        effect: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The ceiling that does not allow it, if that is the reason.
-        ceiling: Option<String>,
-    },
+    /// The stage declares paths that it would not get; one at least.
+    #[error("{}", lines(.0))]
+    Ungranted(Vec<UngrantedPath>),
+}
+
+/// A path that a stage declares and would not get.
+#[derive(Debug, thiserror::Error)]
+#[error("the stage declares `{effect}` `{}`, and {}", .path.display(), lacking(.effect, .ceiling.as_deref()))]
+pub struct UngrantedPath {
+    /// The effect.
+    pub effect: &'static str,
+    /// The path.
+    pub path: PathBuf,
+    /// The ceiling that does not allow it, if that is the reason.
+    pub ceiling: Option<String>,
+}
+
+impl UngrantedPath {
+    /// Returns the flag that grants it, if one can.
+    fn flag(&self) -> Option<String> {
+        let flag = if self.effect == FS_WRITE { "--rw" } else { "--ro" };
+        self.ceiling.is_none().then(|| format!("{flag} {}", self.path.display()))
+    }
 }
 
 /// The name of the effect of reading below a path.
 pub(crate) const FS_READ: &str = "FsRead";
 /// The name of the effect of writing below a path.
 pub(crate) const FS_WRITE: &str = "FsWrite";
+
+fn lines(paths: &[UngrantedPath]) -> String {
+    paths.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
 
 fn lacking(effect: &str, ceiling: Option<&str>) -> String {
     match ceiling {
@@ -202,13 +219,15 @@ impl FileFault {
             Self::NoPlace { .. } => {
                 "give it a place of its own, such as `:/mnt/NAME`, or name one without links".into()
             }
-            Self::Ungranted { ceiling: Some(_), .. } => {
-                "--set effects.on_excess=narrow runs without it".into()
-            }
-            Self::Ungranted { effect, path, .. } => {
-                let flag = if *effect == FS_WRITE { "--rw" } else { "--ro" };
-                let path = path.display();
-                format!("{flag} {path} grants it; --set effects.on_excess=narrow runs without it")
+            Self::Ungranted(paths) => {
+                let flags: Vec<_> = paths.iter().filter_map(UngrantedPath::flag).collect();
+                let it = if paths.len() == 1 { "it" } else { "them" };
+                let without = format!("--set effects.on_excess=narrow runs without {it}");
+                match flags.len() {
+                    0 => without,
+                    some if some == paths.len() => format!("{} grants {it}; {without}", flags.join(" ")),
+                    _ => format!("{} grants what nothing shows; {without}", flags.join(" ")),
+                }
             }
         })
     }

@@ -153,6 +153,11 @@ impl Admitted {
         self.granted.would_deny.as_ref()
     }
 
+    /// Returns the decision for the record, if the addresses allow it.
+    pub fn decision(&self) -> Decision {
+        self.granted.decision(&self.target)
+    }
+
     /// Returns the layers above the grants, each with its rule that allows the target.
     pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
         self.granted.within(&self.policy)

@@ -121,9 +121,13 @@ async fn resolve_checked(
 ) -> Result<Resolved, Refusal> {
     let target = admitted.target().clone();
     let rule = admitted.rule().map(RuleRef::from);
+    let would_deny = admitted.would_deny().map(|denial| (admitted.decision(), denial.clone()));
     match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {
         Ok(resolved) => Ok(resolved),
         Err(Unresolved::Denied { denial, ips, dns }) => Err(record.deny_by_policy(denial, ips, dns).await),
-        Err(Unresolved::Failed(failure)) => Err(record.record_unresolved(target, rule, failure).await),
+        Err(Unresolved::Failed(failure)) => Err(match would_deny {
+            Some((decided, denial)) => record.record_unresolved_report(decided, &denial, failure).await,
+            None => record.record_unresolved(target, rule, failure).await,
+        }),
     }
 }

@@ -150,7 +150,7 @@ impl<'a> Record<'a> {
         let _ = self.write_first(decision).await;
         let said = name.map_or(fault.clone(), |name| format!("{fault}: {name}"));
         let who = self.lookup.process();
-        self.cx.tally(|tally| tally.count_refusal(None, reason, said, None, who));
+        self.cx.tally(|tally| tally.count_refusal(None, reason, said, who));
     }
 
     /// Denies plain HTTP on a port for which a rule grants only TLS.
@@ -212,7 +212,7 @@ impl<'a> Record<'a> {
             return refusal;
         }
         let who = self.lookup.process();
-        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, None, who));
+        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, who));
         self.deny_inside(target, reason, None);
         refusal(target.clone())
     }
@@ -277,6 +277,21 @@ impl<'a> Record<'a> {
         Refusal::Failed(target, failure)
     }
 
+    /// Records that a target which only report mode allows has no usable address: what enforcing would do, and then the failure. An error
+    /// alone would hide the refusal, which does not depend on the lookup.
+    pub(crate) async fn record_unresolved_report(
+        &mut self,
+        decided: Decided,
+        denial: &Denial,
+        failure: Failure,
+    ) -> Refusal {
+        let target = decided.target.clone();
+        match self.grant(decided, None, Some(denial), Vec::new(), None).await {
+            Ok(()) => self.record_dial_failure(target, failure, failure.to_string()),
+            Err(refusal) => refusal,
+        }
+    }
+
     /// Records the grant, and returns the permission to dial. No other function returns it.
     pub(crate) async fn allow(&mut self, resolved: Resolved) -> Result<Vetted, Refusal> {
         let Resolved { vetted, dns } = resolved;
@@ -339,11 +354,15 @@ impl<'a> Record<'a> {
             }
             self.write_or_refuse(decision, &target).await?;
         }
+        self.count_would_deny(would_deny);
+        Ok(())
+    }
+
+    fn count_would_deny(&self, would_deny: Option<&Denial>) {
         if let Some(denial) = would_deny {
             let who = self.lookup.process();
             self.cx.tally(|tally| tally.count_would_deny(denial, who));
         }
-        Ok(())
     }
 
     /// Records that the dial failed: in the close, or in a count during a flood.
@@ -355,7 +374,8 @@ impl<'a> Record<'a> {
     ) -> Refusal {
         self.cx.tally(|tally| tally.count_failure(&target, failure.reason(), &failure.to_string()));
         match std::mem::replace(&mut self.dial, Dial::None) {
-            Dial::Unwritten(decision, _) => {
+            Dial::Unwritten(decision, would_deny) => {
+                self.count_would_deny(would_deny.as_deref());
                 if self.count_failed(*decision, failure.reason(), failure.to_string()).is_err() {
                     return Refusal::NoRecord(target);
                 }
@@ -438,7 +458,7 @@ impl<'a> Record<'a> {
         decision.error = Some(said.clone());
         let _ = self.write(decision); // it is closed in any case
         let who = self.lookup.process();
-        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, None, who));
+        self.cx.tally(|tally| tally.count_refusal(Some(target), reason, said, who));
         self.deny_inside(target, reason, None);
     }
 
@@ -544,7 +564,8 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.dial, Dial::None) {
-            Dial::Unwritten(decision, _) => {
+            Dial::Unwritten(decision, would_deny) => {
+                self.count_would_deny(would_deny.as_deref());
                 if let Some(target) = &decision.target {
                     self.cx.tally(|tally| tally.count_failure(target, Reason::ConnectError, GIVEN_UP));
                 }

@@ -61,6 +61,10 @@ pub struct DeniedHost {
     pub count: u64,
     /// The flag that would allow the target, if there is one.
     pub flag: Option<String>,
+    /// The layer above the grants that refused, if one did: a ceiling, a lock, or what the stage declared. In the words of the record.
+    pub refused_by: Option<String>,
+    /// The place of the rule that refused, if one did: a deny rule or an expired one.
+    pub rule_src: Option<String>,
     /// The first [`limits::PROGRAMS`] programs that asked, as the record names them.
     pub programs: Vec<String>,
 }
@@ -172,8 +176,7 @@ impl Tally {
 
     /// Counts a denial. Returns how often this target was denied for this reason.
     pub(crate) fn count_denial(&mut self, denial: &Denial, who: Option<&Process>) -> u64 {
-        let (target, reason) = (Some(denial.target()), denial.reason());
-        self.count_refusal(target, reason, denial.said_outside(), denial.flag(), who)
+        self.count_attempts(&DeniedHost::from_denial(denial).with_program(who), 1)
     }
 
     /// Counts a refusal that has no `Denial`: a malformed head (without a target), or a refused TLS hello.
@@ -182,10 +185,9 @@ impl Tally {
         target: Option<&Target>,
         reason: Reason,
         said: String,
-        flag: Option<String>,
         who: Option<&Process>,
     ) -> u64 {
-        self.count_attempts(&DeniedHost::new(target, reason, said, flag).with_program(who), 1)
+        self.count_attempts(&DeniedHost::new(target, reason, said).with_program(who), 1)
     }
 
     /// Counts equal attempts. Returns their total.
@@ -219,8 +221,7 @@ impl Tally {
 
     /// Counts a target that only report mode allows.
     pub(crate) fn count_would_deny(&mut self, denial: &Denial, who: Option<&Process>) {
-        let (reason, said) = (denial.reason(), denial.said_outside());
-        let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag()).with_program(who);
+        let denied = DeniedHost::from_denial(denial).with_program(who);
         if count_equal(&mut self.would_deny, &denied, 1).is_none() {
             self.would_deny_more += 1;
         }
@@ -244,18 +245,9 @@ impl Tally {
         }
     }
 
-    /// Lists the denied targets. A name that was looked up and then connected to appears once, with its port.
-    fn denied_entries(&self) -> Vec<DeniedHost> {
-        let entries = || self.denied.entries.iter();
-        let with_port: HashSet<&str> =
-            entries().filter(|it| it.port != 0).map(|it| it.host.as_str()).collect();
-        let only_asked = |it: &&DeniedHost| it.port == 0 && it.proto == Proto::Tcp;
-        entries().filter(|it| !(only_asked(it) && with_port.contains(it.host.as_str()))).cloned().collect()
-    }
-
     pub(crate) fn summary(&self, counts: Counts) -> ConnectionSummary {
         ConnectionSummary {
-            denied: self.denied_entries(),
+            denied: self.denied.entries.clone(),
             failed: self.failed.entries.clone(),
             reached: self.reached.len() as u64,
             hosts_reached: self.hosts.len() as u64,
@@ -273,9 +265,35 @@ impl Tally {
 
 impl DeniedHost {
     /// Creates an entry with count 0. Without a target, it is for a request that could not be parsed.
-    pub(crate) fn new(target: Option<&Target>, reason: Reason, said: String, flag: Option<String>) -> Self {
+    pub(crate) fn new(target: Option<&Target>, reason: Reason, said: String) -> Self {
         let (host, port) = target.map_or((String::new(), 0), host_and_port);
-        Self { host, port, proto: Proto::Tcp, reason, said, count: 0, flag, programs: Vec::new() }
+        Self {
+            host,
+            port,
+            proto: Proto::Tcp,
+            reason,
+            said,
+            count: 0,
+            flag: None,
+            refused_by: None,
+            rule_src: None,
+            programs: Vec::new(),
+        }
+    }
+
+    /// Creates an entry with count 0 for a denial by policy.
+    pub(crate) fn from_denial(denial: &Denial) -> Self {
+        Self::new(Some(denial.target()), denial.reason(), denial.said_outside()).with_denial(denial)
+    }
+
+    /// Adds what the policy says about the refusal: who refused, and what would allow the target.
+    pub(crate) fn with_denial(self, denial: &Denial) -> Self {
+        Self {
+            flag: denial.flag(),
+            refused_by: denial.above().map(ToString::to_string),
+            rule_src: denial.rule().map(|rule| rule.origin.to_string()),
+            ..self
+        }
     }
 
     fn with_program(mut self, who: Option<&Process>) -> Self {
@@ -355,7 +373,7 @@ mod tests {
         for number in 0..asked {
             let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
             for _ in 0..2 {
-                tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), None, None);
+                tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), None);
                 tally.count_failure(&target, Reason::Timeout, "timed out");
             }
         }
@@ -409,7 +427,7 @@ mod tests {
         let target = Target::parse(b"h.test:443").unwrap();
         for number in [0, 0, 1, 2, 3, 4] {
             let who = Process { pid: 7, ppid: None, exe: Some(format!("/bin/p{number}\n").into()) };
-            tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), None, Some(&who));
+            tally.count_refusal(Some(&target), Reason::Default, "no rule allows it".into(), Some(&who));
         }
         let summary = tally.summary(Counts::default());
         assert_eq!(

@@ -10,40 +10,87 @@ use exeat_files::quarantine::{DIRECTORY, Leftover, absent};
 /// The number of names in a line.
 const NAMED: usize = 5;
 
-/// Returns a line for each run that moved names: how to restore them, and what git does in the meantime.
-pub(crate) fn moved_lines(found: &[Leftover]) -> Vec<String> {
-    let mut runs: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
-    for Leftover { path, moved } in found {
-        if let Some(run) = moved.as_deref().ok().and_then(run_of) {
-            runs.entry(run).or_default().push(path);
-        }
-    }
-    let line = |(run, paths): (&str, Vec<&Path>)| match deleted(paths.clone()) {
-        _ if paths.iter().all(|path| path.symlink_metadata().is_ok()) => {
-            format!(
-                "something has the place of what the run {run} moved: compare the two, and take what you need"
-            )
-        }
-        Some(names) => format!(
-            "git tracks {names} and takes that for deleted now: a commit would record it so, such as `git commit -a`; \
-             `exeat state restore {run}` gives back what was moved"
-        ),
-        None => format!("`exeat state restore {run}` gives back what was moved, if you want it"),
-    };
-    runs.into_iter().map(line).collect()
+/// What a run moved and no later run moved again.
+struct Moved {
+    run: String,
+    paths: Vec<PathBuf>,
+    /// The number of earlier runs that moved some of these, too.
+    earlier: usize,
 }
 
-/// Returns a line for each run that moved files which git tracks in these trees, if they are still missing.
+impl Moved {
+    /// Sorts what runs moved, the last run first: of several files that had one name, people look for the last one.
+    fn last_first(runs: BTreeMap<String, Vec<PathBuf>>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        // The names of runs are in the order of their starts.
+        for (run, mut paths) in runs.into_iter().rev() {
+            for later in &mut all {
+                later.earlier += usize::from(paths.iter().any(|path| later.paths.contains(path)));
+            }
+            paths.retain(|path| !all.iter().any(|later| later.paths.contains(path)));
+            if !paths.is_empty() {
+                all.push(Self { run, paths, earlier: 0 });
+            }
+        }
+        all
+    }
+
+    /// Says how many earlier runs did the same.
+    fn earlier(&self) -> String {
+        match self.earlier {
+            0 => String::new(),
+            1 => ", as 1 earlier run did".to_owned(),
+            count => format!(", as {count} earlier runs did"),
+        }
+    }
+
+    /// Lists the paths that git tracks.
+    fn deleted(&self) -> Option<String> {
+        deleted(self.paths.iter().map(PathBuf::as_path).collect())
+    }
+}
+
+/// Returns a line for each run that moved names, the last one first: how to restore them, and what git does in the meantime.
+pub(crate) fn moved_lines(found: &[Leftover]) -> Vec<String> {
+    let mut runs: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for Leftover { path, moved } in found {
+        if let Some(run) = moved.as_deref().ok().and_then(run_of) {
+            runs.entry(run.to_owned()).or_default().push(path.clone());
+        }
+    }
+    let line = |moved: Moved| {
+        let Moved { run, paths, .. } = &moved;
+        match moved.deleted() {
+            _ if paths.iter().all(|path| path.symlink_metadata().is_ok()) => {
+                format!(
+                    "something has the place of what the run {run} moved: compare the two, and take what you need"
+                )
+            }
+            Some(names) => format!(
+                "git tracks {names} and takes that for deleted now: a commit would record it so, such as `git commit -a`; \
+                 `exeat state restore {run}` gives back what was moved"
+            ),
+            None => format!("`exeat state restore {run}` gives back what was moved, if you want it"),
+        }
+    };
+    Moved::last_first(runs).into_iter().map(line).collect()
+}
+
+/// Returns a line for each run that moved files which git tracks in these trees, if they are still missing. A file is named with the last
+/// run that moved it.
 pub(crate) fn absent_lines<'a>(state: &Path, trees: impl Iterator<Item = &'a Path>) -> Vec<String> {
-    let all = trees.flat_map(|tree| absent(state, tree));
-    let line = |(run, paths): (String, Vec<PathBuf>)| {
-        let names = deleted(paths.iter().map(PathBuf::as_path).collect())?;
+    let mut runs: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for (run, paths) in trees.flat_map(|tree| absent(state, tree)) {
+        runs.entry(run).or_default().extend(paths);
+    }
+    let line = |moved: Moved| {
+        let (names, run, earlier) = (moved.deleted()?, &moved.run, moved.earlier());
         Some(format!(
-            "git tracks {names}, which the run {run} has moved aside: a commit would record it as deleted, such as `git commit -a`; \
+            "git tracks {names}, which the run {run} has moved aside{earlier}: a commit would record it as deleted, such as `git commit -a`; \
              `exeat state restore {run}` gives it back"
         ))
     };
-    all.filter_map(line).collect()
+    Moved::last_first(runs).into_iter().filter_map(line).collect()
 }
 
 /// Returns the run that moved a file to a place.

@@ -151,6 +151,10 @@ struct Denied<'a> {
     proto: Option<String>,
     reason: &'static str,
     count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused_by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule_src: Option<&'a str>,
     allow: Vec<&'a str>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     programs: &'a [String],
@@ -341,6 +345,8 @@ impl<'a> Denied<'a> {
             proto: (host.proto != Proto::Tcp).then(|| host.proto.to_string()),
             reason: host.reason.as_str(),
             count: host.count,
+            refused_by: host.refused_by.as_deref(),
+            rule_src: host.rule_src.as_deref(),
             allow: split_rules(host.flag.as_deref()),
             programs: &host.programs,
         }

@@ -51,7 +51,30 @@ fn tracked(cx: &Cx) {
     assert!(!next.stderr().contains(".npmrc"), "{next:?}");
     fs::remove_file(cx.dir().join(".npmrc")).expect(".npmrc");
 
-    cx.exeat_plain(["state", "restore", run]).run().exits(0);
+    // A file that several runs have moved is named once, with the last of them.
+    let again = cx.sh(&[], "git checkout -q -- .npmrc; echo last >.npmrc").run();
+    again.exits(0).says(".npmrc` was moved to ");
+    let next = cx.sh(&[], "true").run();
+    let told: Vec<_> = next.exits(0).stderr().lines().map(str::to_owned).collect();
+    let told: Vec<_> = told.iter().filter(|line| line.contains("git tracks")).collect();
+    let of = |line: &str| line.split("exeat state restore ").nth(1).map(str::to_owned);
+    assert_eq!(told.len(), 2, "{next:?}");
+    assert!(of(told[0]) > of(told[1]) && told[1].contains(run), "{next:?}");
+    assert!(
+        told[0].contains(".npmrc") && told[0].contains("has moved aside, as 1 earlier run did:"),
+        "{next:?}"
+    );
+    assert!(!told[1].contains(".npmrc") && told[1].contains("has moved aside: "), "{next:?}");
+    // Without a run, the runs are named.
+    let unnamed = cx.exeat_plain(["state", "restore"]).run();
+    unnamed.exits(2).says(&format!("\n  {run}\n")).says("hint: exeat state restore 01");
+    let last = of(told[0]).and_then(|rest| rest.split('`').next().map(str::to_owned)).expect("a run");
+    cx.exeat_plain(["state", "restore", &last]).run().exits(0);
+    assert_eq!(fs::read_to_string(cx.dir().join(".npmrc")).expect(".npmrc"), "last\n");
+    fs::remove_file(cx.dir().join(".npmrc")).expect(".npmrc");
+
+    // Only one run is left.
+    cx.exeat_plain(["state", "restore"]).run().exits(0);
     assert_eq!(git(cx, "status --porcelain --untracked-files=no"), "");
     let last = cx.sh(&[], "true").run();
     assert!(!last.stderr().contains("git tracks"), "{last:?}");

@@ -47,6 +47,7 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
     told.shows("mise.\\u{1b}[31m.toml").shows(&cx.aside(".vscode").display().to_string());
     assert!(!told.stdout().contains('\u{1b}'), "{told:?}");
     assert!(state(&["list", "--dir", outside.to_str().expect("ASCII")]).stdout().is_empty());
+    assert_eq!(listed()["schema"], 1);
     let first = &listed()["set_aside"][0];
     let run = first["run"].as_str().expect("a run").to_owned();
     assert_eq!((&first["from"], &first["running"]), (&Value::from(path(".envrc")), &Value::from(false)));

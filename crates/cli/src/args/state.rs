@@ -39,9 +39,9 @@ pub(crate) struct StateListArgs {
 #[derive(Debug, Args)]
 #[command(after_help = RESTORE_EXAMPLES)]
 pub(crate) struct RestoreArgs {
-    /// The run, or the first letters of it
+    /// The run, or the first letters of it; needed if several have set something aside
     #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    pub(crate) run: Option<String>,
 
     /// Only what was at these paths, or below them; otherwise all
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]

@@ -258,6 +258,7 @@ fn rule_with_origin(rule: &Rule) -> String {
 /// A line of `--format json`. Fields without a value are absent: the rule if none decided, the addresses if none were looked up.
 #[derive(Serialize)]
 struct Line<'a> {
+    schema: u32,
     target: &'a str,
     verdict: &'static str,
     reason: &'a str,
@@ -294,6 +295,7 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
     let mut out = String::new();
     for Answer { target, said, flag, without_proxy } in answers {
         let line = Line {
+            schema: 1,
             target,
             verdict: said.verdict(),
             reason: "rule",

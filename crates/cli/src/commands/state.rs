@@ -184,7 +184,7 @@ fn as_json(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open], 
     let killed = killed.iter().map(|open| {
         json!({"run": open.run, "trees": open.trees.iter().map(|tree| path(tree)).collect::<BTreeSet<_>>()})
     });
-    json!({"set_aside": set_aside.collect::<Vec<_>>(), "killed": killed.collect::<Vec<_>>(), "caches": caches})
+    json!({"schema": 1, "set_aside": set_aside.collect::<Vec<_>>(), "killed": killed.collect::<Vec<_>>(), "caches": caches})
 }
 
 fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) -> String {
@@ -243,7 +243,10 @@ fn day_and_time(moment: &Moment) -> String {
 /// `exeat state restore`.
 pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     let mut state = State::read()?;
-    let run = find(&state, &args.run)?;
+    let run = match &args.run {
+        Some(name) => find(&state, name)?,
+        None => only_run(&state)?,
+    };
     if let Some(open) = state.open(&run) {
         let why = if open.is_live {
             "goes on, and would set it aside again"
@@ -254,7 +257,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
         return Ok(Exit::No);
     }
     let Some(index) = state.runs.iter().position(|aside| aside.run == run) else {
-        return Err(unknown(&args.run));
+        return Err(unknown(&run));
     };
     let aside = state.runs.swap_remove(index);
     let mut wanted = vec![args.paths.is_empty(); aside.items.len()];
@@ -310,6 +313,24 @@ fn find(state: &State, name: &str) -> Result<String, Failure> {
         (Some(run), None) => Ok(run.clone()),
         (Some(_), Some(_)) => Err(Failure::input(format!("more than one run begins with `{name}`"))),
         (None, _) => Err(unknown(name)),
+    }
+}
+
+/// Returns the only run that has set something aside which is left. Names the runs if there are several, the last one first.
+fn only_run(state: &State) -> Result<String, Failure> {
+    let is_left =
+        |aside: &&SetAside| aside.items.iter().any(|(_, standing)| matches!(standing, Standing::Here(_)));
+    let runs: Vec<&str> = state.runs.iter().rev().filter(is_left).map(|aside| aside.run.as_str()).collect();
+    match runs.as_slice() {
+        [] => Err(Failure::input("nothing that a run set aside is left")),
+        [run] => Ok((*run).to_owned()),
+        [last, ..] => {
+            let named = runs.iter().take(NAMED).map(|run| format!("\n  {}", printable(run)));
+            let message = format!("several runs have set something aside:{}", named.collect::<String>());
+            let last = printable(last);
+            Err(Failure::input(message)
+                .hint(format!("exeat state restore {last}; exeat state list says what")))
+        }
     }
 }
 

@@ -14,6 +14,8 @@ fn denied(host: &str, port: u16, said: &str, count: u64, flag: Option<&str>) -> 
         said: said.into(),
         count,
         flag: flag.map(str::to_owned),
+        refused_by: None,
+        rule_src: None,
         programs: Vec::new(),
     }
 }
@@ -121,31 +123,24 @@ fn attempts_without_the_proxy_are_listed() {
       denied  3x  8.8.8.8:53 (udp)               UDP is never let out
       denied  2x  stats.example.net              no rule allows it (asked by name)   --allow stats.example.net
       denied  1x  [2001:db8::1] (protocol 132)   protocol 132 is never let out
-      a name that was only looked up (twice, for IPv4 and IPv6) has no port, and its flag opens 443
+      a name without a port was only looked up (twice, for IPv4 and IPv6), and its flag opens 443;
+      for ssh and git@ it is --allow stats.example.net:22
       a host with a private address needs a rule for that, too: --allow NAME:PORT --allow ADDRESS:PORT
     ");
 }
 
-/// ssh looks a name up before it connects.
+/// One name is named with the port of ssh, of several none.
 #[test]
-fn a_name_that_only_ssh_has_asked_for_gets_its_port() {
-    let flag = |programs: &[&str]| {
-        let asked = denied(
-            "git.example.net",
-            0,
-            "no rule allows it (asked by name)",
-            2,
-            Some("--allow git.example.net"),
-        );
-        let asked = DeniedHost { programs: programs.iter().map(ToString::to_string).collect(), ..asked };
-        let text =
-            render(&ConnectionSummary { denied: vec![asked], ..ConnectionSummary::default() }, None, None);
-        (text.contains("--allow git.example.net:22"), text.contains("its flag opens 443"))
+fn names_that_were_only_looked_up_have_a_hint_for_ssh() {
+    let asked = |host: &str| {
+        denied(host, 0, "no rule allows it (asked by name)", 2, Some(&format!("--allow {host}")))
     };
-    assert_eq!(flag(&["/usr/bin/ssh"]), (true, false));
-    for programs in [&[][..], &["/usr/bin/curl"], &["/usr/bin/ssh", "/usr/bin/curl"]] {
-        assert_eq!(flag(programs), (false, true), "{programs:?}");
-    }
+    let beside = denied("git.example.net", 443, "no rule allows it", 1, Some("--allow git.example.net"));
+    let text = |denied| render(&ConnectionSummary { denied, ..ConnectionSummary::default() }, None, None);
+    let one = text(vec![asked("git.example.net"), beside]);
+    assert!(one.contains("for ssh and git@ it is --allow git.example.net:22\n"), "{one}");
+    let two = text(vec![asked("git.example.net"), asked("other.example.net")]);
+    assert!(two.contains("for ssh and git@ it is --allow HOST:22\n"), "{two}");
 }
 
 /// Nobody has looked up a name that no rule allows.

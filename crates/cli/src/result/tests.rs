@@ -23,6 +23,8 @@ fn outcome(ended: Ended) -> Outcome {
             said: "resolves to 10.2.3.4 (private)".into(),
             count: 2,
             flag: Some("--allow 10.2.3.4:443 --allow [fd00::1]:443".into()),
+            refused_by: None,
+            rule_src: None,
             programs: Vec::new(),
         }],
         reached: 1,

@@ -20,7 +20,7 @@ use super::scratch::TMP_SIZE;
 use super::work::{holds_home, unwritable};
 use super::{Builder, By, Original, Places, Rank, Restricting, belongs, place, protected};
 use crate::bounds::{Extent, Limit, Tops, describe_change};
-use crate::fault::{FS_READ, FS_WRITE, FileFault, PathUse};
+use crate::fault::{FS_READ, FS_WRITE, FileFault, PathUse, UngrantedPath};
 use crate::lists;
 
 impl<'a> Builder<'a> {
@@ -477,24 +477,20 @@ impl<'a> Builder<'a> {
     pub(super) fn check_declared(&mut self) -> Result<(), FileFault> {
         let (Some(found), Some(declared)) = (&self.declared, &self.files.declared) else { return Ok(()) };
         let read = found.read.iter().map(|path| (FS_READ, path, false));
-        let mut notes = Vec::new();
+        let mut ungranted = Vec::new();
         for (effect, path, write) in read.chain(found.write.iter().map(|path| (FS_WRITE, path, true))) {
             match self.sees(path) {
                 Some(writable) if writable || !write => continue,
                 _ => {}
             }
             let ceiling = self.limits.iter().find(|limit| !limit.allows(path, write));
-            let error = FileFault::Ungranted {
-                effect,
-                path: path.clone(),
-                ceiling: ceiling.map(|limit| limit.label.clone()),
-            };
-            if !declared.narrow {
-                return Err(error);
-            }
-            notes.push(error.to_string());
+            let ceiling = ceiling.map(|limit| limit.label.clone());
+            ungranted.push(UngrantedPath { effect, path: path.clone(), ceiling });
         }
-        self.notes.extend(notes);
+        if !declared.narrow && !ungranted.is_empty() {
+            return Err(FileFault::Ungranted(ungranted));
+        }
+        self.notes.extend(ungranted.iter().map(ToString::to_string));
         Ok(())
     }
 

@@ -267,7 +267,7 @@ impl Report {
                 let mut question = new_question(Reason::Malformed, ruling);
                 question.host_raw = Some(raw.clone());
                 let said = "a question for what is no host name".to_owned();
-                let end = SummaryEntry::Listed(DeniedHost::new(None, Reason::Malformed, said, None));
+                let end = SummaryEntry::Listed(DeniedHost::new(None, Reason::Malformed, said));
                 Self { event: Event::Dns(question), end, flag_inside: None }
             }
             Key::Unserved(name, why) => {
@@ -319,8 +319,10 @@ impl Report {
         let said = denial.as_ref().map_or_else(|| "it has no address here".to_owned(), Denial::said_outside);
         // As for connections: no other field says which ports are granted.
         question.error = (reason != Reason::Default).then(|| said.clone()).filter(|_| reason == Reason::Port);
-        let flag = denial.as_ref().and_then(Denial::flag);
-        let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name)"), flag);
+        let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name)"));
+        if let Some(denial) = &denial {
+            denied = denied.with_denial(denial);
+        }
         denied.host = name.to_string();
         let flag_inside = denial.as_ref().and_then(Denial::flag_inside);
         Self { event: Event::Dns(question), end: SummaryEntry::Listed(denied), flag_inside }
@@ -343,8 +345,10 @@ impl Report {
         decision.rule = denial.and_then(Denial::rule).map(RuleRef::from);
         decision.refused_by = denial.and_then(Denial::above).map(ToString::to_string);
         decision.error = Some(said.clone());
-        let flag = denial.and_then(Denial::flag);
-        let mut denied = DeniedHost::new(target.as_ref(), Reason::Direct, said, flag);
+        let mut denied = DeniedHost::new(target.as_ref(), Reason::Direct, said);
+        if let Some(denial) = denial {
+            denied = denied.with_denial(denial);
+        }
         (denied.host, denied.proto) = (host.to_string(), proto);
         (decision.host, decision.target) = (Some(host.clone()), target);
         let flag_inside = denial.and_then(Denial::flag_inside);

@@ -138,8 +138,8 @@ fn answers_in_report_mode() {
     deny        b.example.com:22   no rule allows it  --allow b.example.com:22
     ");
     insta::assert_snapshot!(json(&answers[..2]).unwrap(), @r#"
-    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"a.example.com","rule_src":"--allow","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","max_upload":10000000,"addresses_checked":false}
-    {"target":"b.example.com:443","verdict":"would_deny","reason":"default","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","said":"no rule allows it","flag":"--allow b.example.com","addresses_checked":false}
+    {"schema":1,"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"a.example.com","rule_src":"--allow","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","max_upload":10000000,"addresses_checked":false}
+    {"schema":1,"target":"b.example.com:443","verdict":"would_deny","reason":"default","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","said":"no rule allows it","flag":"--allow b.example.com","addresses_checked":false}
     "#);
 }
 
@@ -150,8 +150,8 @@ fn answers_for_programs() {
         &["a.example.com", "example.com", "stats.example.com:80"],
     );
     insta::assert_snapshot!(json(&answers).unwrap(), @r#"
-    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"*.example.com","rule_src":"--allow","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","also":"every other name below example.com, on 443","addresses_checked":false}
-    {"target":"example.com:443","verdict":"deny","reason":"default","said":"no rule allows it","flag":"--allow example.com","addresses_checked":false}
-    {"target":"stats.example.com:80","verdict":"deny","reason":"deny_rule","rule":"!stats.example.com","rule_src":"--allow","said":"denied by --allow","addresses_checked":false}
+    {"schema":1,"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"*.example.com","rule_src":"--allow","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","also":"every other name below example.com, on 443","addresses_checked":false}
+    {"schema":1,"target":"example.com:443","verdict":"deny","reason":"default","said":"no rule allows it","flag":"--allow example.com","addresses_checked":false}
+    {"schema":1,"target":"stats.example.com:80","verdict":"deny","reason":"deny_rule","rule":"!stats.example.com","rule_src":"--allow","said":"denied by --allow","addresses_checked":false}
     "#);
 }

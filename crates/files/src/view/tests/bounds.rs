@@ -429,6 +429,12 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
         let built = scene.build(&Files { declared: narrow, ..files }, &project, None);
         assert!(built.notes.contains(&said), "{:?}", built.notes);
     }
+    let error = scene.try_build(&declare(&[&elsewhere], &[&elsewhere], false), &project, None).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("`FsRead`") && said.contains("`FsWrite`") && said.lines().count() == 2, "{said}");
+    let place = elsewhere.display();
+    let fix = error.fix().unwrap();
+    assert!(fix.starts_with(&format!("--ro {place} --rw {place} grants them; --set ")), "{fix}");
     let files = declare(&[], &[&srv.join("a")], false);
     let files = Files { bounds: vec![ceiling(None, Some(&[&srv.join("b")]))], ..files };
     let said = scene.try_build(&files, &project, None).unwrap_err().to_string();
