@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
@@ -58,7 +58,7 @@ mod times;
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
-use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
+use descriptors::{OpenedDir, aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
 use exchanged::Exchanged;
 pub use finish::finish_until;
 pub use further::{DirState, FurtherDown, first_parts_in};
@@ -269,6 +269,8 @@ pub struct Watch {
     unlisted: OnceLock<String>,
     /// Directories that the stage has made, and that the host does not see under their names for now.
     exchanged: Mutex<Vec<Exchanged>>,
+    /// Directories that the stage has closed and that are open while the end of the run is judged.
+    opened: Mutex<Vec<OpenedDir<OwnedFd>>>,
 }
 
 /// A run that went on in the same tree when this one started. While this stage renames directories, that run may pass over something at its end.
@@ -318,6 +320,7 @@ impl Watch {
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
+            opened: Mutex::default(),
         })
     }
 

@@ -121,7 +121,11 @@ impl Watch {
     fn follow(&self, at: &Path, to: &Path) -> Way {
         let mut is_new = false;
         let end = self.end_of(at, to, &mut is_new);
-        let end = end.unwrap_or_else(|_| End::Missing(clean(&self.missing.tree.join(at).join(to))));
+        let end = end.unwrap_or_else(|errno| match errno {
+            // The caller may open the directory later.
+            Errno::EACCES => End::Unclear,
+            _ => End::Missing(clean(&self.missing.tree.join(at).join(to))),
+        });
         Way { end, is_new }
     }
 

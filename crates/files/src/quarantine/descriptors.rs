@@ -166,16 +166,17 @@ pub(super) fn let_in<T>(dir: BorrowedFd<'_>, mut act: impl FnMut() -> nix::Resul
 }
 
 /// A directory that its owner may list, search and write as long as this lives.
-pub(super) struct OpenedDir<'a> {
-    dir: BorrowedFd<'a>,
+#[derive(Debug)]
+pub(super) struct OpenedDir<Dir: AsFd> {
+    dir: Dir,
     was: Mode,
     now: Mode,
 }
 
-impl<'a> OpenedDir<'a> {
+impl<Dir: AsFd> OpenedDir<Dir> {
     /// Opens a directory of the caller for its owner. Root may open any directory.
-    pub(super) fn new(dir: BorrowedFd<'a>) -> nix::Result<Self> {
-        let stat = fstat(dir)?;
+    pub(super) fn new(dir: Dir) -> nix::Result<Self> {
+        let stat = fstat(&dir)?;
         let caller = geteuid();
         if kind(&stat) != SFlag::S_IFDIR || !(caller.is_root() || stat.st_uid == caller.as_raw()) {
             return Err(Errno::EACCES);
@@ -183,18 +184,24 @@ impl<'a> OpenedDir<'a> {
         let was = Mode::from_bits_truncate(stat.st_mode);
         let now = was | Mode::S_IRWXU;
         if now != was {
-            set_mode(dir, now)?;
+            set_mode(dir.as_fd(), now)?;
         }
         Ok(Self { dir, was, now })
     }
+
+    /// Leaves the directory open.
+    pub(super) fn keep_open(mut self) {
+        self.was = self.now;
+    }
 }
 
-impl Drop for OpenedDir<'_> {
+impl<Dir: AsFd> Drop for OpenedDir<Dir> {
     fn drop(&mut self) {
         // A stage may have set another mode meanwhile, which stays. A directory may stay open to its owner.
-        let is_ours = || fstat(self.dir).is_ok_and(|stat| Mode::from_bits_truncate(stat.st_mode) == self.now);
+        let is_ours =
+            || fstat(&self.dir).is_ok_and(|stat| Mode::from_bits_truncate(stat.st_mode) == self.now);
         if self.now != self.was && is_ours() {
-            let _ = set_mode(self.dir, self.was);
+            let _ = set_mode(self.dir.as_fd(), self.was);
         }
     }
 }

@@ -68,6 +68,7 @@ pub fn finish_until<'a>(
             }
         }
     }
+    watches.iter().for_each(|watch| watch.close_again());
     told.is_cut = is_over();
     told.unlisted = watches
         .iter()

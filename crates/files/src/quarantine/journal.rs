@@ -117,6 +117,7 @@ impl Entry {
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
+            opened: Mutex::default(),
         }
     }
 }

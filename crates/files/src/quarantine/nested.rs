@@ -8,13 +8,16 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::PoisonError;
 use std::thread;
 use std::time::Duration;
 
 use nix::dir::Type;
-use nix::sys::stat::{FileStat, SFlag};
+use nix::sys::stat::{FileStat, SFlag, fstat};
 
-use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file, stat_in};
+use super::descriptors::{
+    OpenedDir, PATH_MAX, entries, id_of, kind, let_in, open_at, open_beneath, open_file, stat_in,
+};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::named::{repository_at, repository_of, top_of};
@@ -32,6 +35,10 @@ const NEAR: usize = 16;
 /// The wait for the repository to which a new `.git` file leads: so many looks, with this time between them.
 const LOOKS: usize = 10;
 const LOOK: Duration = Duration::from_millis(5);
+/// Directories that the stage has closed and that are closed again at the end. Others stay open to their owner.
+const CLOSED: usize = 256;
+/// The owner's rights to list a directory and to look into it.
+const READABLE: u32 = 0o500;
 /// Names from the tree to the directory of a repository that is found at the start with all that it names: two directories and `.git`.
 const SEARCHED: usize = 3;
 /// The repositories of a tree, by their places below it.
@@ -208,6 +215,29 @@ impl Watch {
             || held.iter().any(|held| held.0 == at)
     }
 
+    /// Opens a directory that the stage has closed to its owner, until the end of the run is over. What a configuration, a link or a file
+    /// names is read by its path, and the owner may open the directory later.
+    fn open_closed(&self, above: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) {
+        if stat.st_mode & READABLE == READABLE || !self.may_have_changed(stat) {
+            return;
+        }
+        let is_same = |dir: &OwnedFd| fstat(dir).is_ok_and(|now| id_of(&now) == id_of(stat));
+        let dir = let_in(above, || open_at(above, Path::new(name))).ok().filter(is_same);
+        if let Some(opened) = dir.and_then(|dir| OpenedDir::new(dir).ok()) {
+            let mut all = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            if all.len() < CLOSED {
+                all.push(opened);
+            } else {
+                opened.keep_open();
+            }
+        }
+    }
+
+    /// Closes the directories again that were opened for the end of the run.
+    pub(super) fn close_again(&self) {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     fn read_pointer(&self, at: &Path) -> Option<Vec<u8>> {
         self.read_alone(at).map(|(text, _)| text)
     }
@@ -290,8 +320,10 @@ impl Search<'_> {
             let path = at.join(&name);
             let stat = stat_in(dir.as_fd(), &name).ok();
             let is_moved = is_moved || stat.is_none_or(|stat| self.watch.is_moved_here(&path, Some(&stat)));
-            if let Some(stat) = stat.filter(|_| self.is_start) {
-                self.watch.note_place(&path, &stat);
+            match stat {
+                Some(stat) if self.is_start => self.watch.note_place(&path, &stat),
+                Some(stat) => self.watch.open_closed(dir.as_fd(), &name, &stat),
+                None => {}
             }
             if !is_git && REPOSITORIES.iter().any(|known| name == *known) {
                 self.found.others.extend(Some(path.clone()).filter(|at| !self.is_covered(at)));
