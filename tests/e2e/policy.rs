@@ -139,6 +139,21 @@ fn excess(cx: &Cx) {
     let effects = json!({"effect": "FsRead", "path": cx.home().join("elsewhere")}).to_string();
     let done = sh(cx, &["--effects", &effects, "--allow", &good], "touch started").run();
     did_not_start(cx, &done, "elsewhere");
+    // Without grants the stage gets what it declares, and a ceiling does not cut it down silently.
+    let place = cx.home().join("declared");
+    own_dir(cx, &place);
+    let effects = json!({"effect": "FsRead", "path": place}).to_string();
+    let dir = cx.dir().display().to_string();
+    let site = write(
+        cx,
+        &cx.home().join("files.toml"),
+        &format!("schema = 1\n[fs]\nro = [\"{dir}\"]\nrw = [\"{dir}\"]\n"),
+    );
+    let done = sh(cx, &["--effects", &effects, "--ceiling", &site], "touch started").run();
+    did_not_start(cx, &done, "and the ceiling");
+    let narrow = ["--effects", &effects, "--ceiling", &site, "--set", "effects.on_excess=narrow"];
+    sh(cx, &narrow, "true").run().exits(0).says("and the ceiling");
+    sh(cx, &["--effects", &effects], "true").run().exits(0);
     // A fault in the declaration is an error.
     let done = sh(cx, &["--effects", r#"[{"effect": "Netwrok"}]"#], "touch started").run();
     did_not_start(cx, &done, "probably meant: \"Network\"");

@@ -163,12 +163,11 @@ pub fn compose<S: Services>(
     said.rw.extend_from_slice(&args.rw);
     said.mask.extend_from_slice(&args.mask);
     said.host_ports.extend(&args.host_port);
-    let bounds_files = granted || of_files;
     if let Some(effects) = &effects {
         if !granted {
             grants.add_effects(effects);
         }
-        if !bounds_files {
+        if !(granted || of_files) {
             said.show(effects, machine)?;
         }
     }
@@ -201,8 +200,8 @@ pub fn compose<S: Services>(
         reading.report_excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
-    let declared = effects.as_ref().filter(|_| bounds_files);
-    let declared = declared.map(|effects| declared_paths(effects, said.on_excess, machine)).transpose()?;
+    let declared =
+        effects.as_ref().map(|effects| declared_paths(effects, said.on_excess, machine)).transpose()?;
     let (missing, stage_only) = (said.missing(), said.stage_only());
     let deciding = machine.take_deciding();
     reading.check_deciding(&deciding)?;

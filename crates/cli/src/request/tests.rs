@@ -597,8 +597,8 @@ fn effects_bound_every_other_grant() {
     let effects =
         r#"[{"effect": "FsRead", "path": "/srv/in"}, {"effect": "NetworkHosts", "hosts": ["a.example"]}]"#;
     let alone = scene.request(&["--effects", effects]);
-    assert_eq!((alone.files.ro.len(), alone.files.declared), (1, None));
-    assert!(!alone.policy.is_empty());
+    assert_eq!(alone.files.ro.len(), 1);
+    assert!(!alone.policy.is_empty() && alone.files.declared.is_some());
     // File flags do not grant hosts, so the effects still do.
     let files = scene.request(&["--effects", effects, "--ro", "/srv"]);
     assert_eq!(files.files.ro, [Bind { host: "/srv".into(), guest: "/srv".into() }]);
