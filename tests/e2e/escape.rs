@@ -20,6 +20,7 @@ mod during;
 mod foreign_syscalls;
 mod git_again;
 mod git_beside;
+mod git_closed;
 mod git_crowd;
 mod git_environment;
 mod git_files;
@@ -97,6 +98,7 @@ pub(crate) fn cases(list: &mut Cases) {
     git_crowd::cases(list);
     git_environment::cases(list);
     git_beside::cases(list);
+    git_closed::cases(list);
     git_again::cases(list);
     git_files::cases(list);
     git_further::cases(list);

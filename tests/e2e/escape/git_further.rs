@@ -29,7 +29,6 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_what_the_caller_s_configuration_names_is_judged_in_a_new_repository", new_top);
     list.users("escape::b14_a_second_working_tree_counts_in_later_runs", second_tree);
     list.users("escape::b14_what_has_the_same_content_stays", same_content);
-    list.users("escape::b14_what_a_stage_closes_is_judged", closed);
     list.users("escape::b14_git_takes_no_worktree_elsewhere_for_removed", keep_worktrees);
 }
 
@@ -577,19 +576,4 @@ fn keep_worktrees(cx: &Cx) {
             cx.outside(["git", "-C", at("other").to_str().expect("UTF-8"), "status", "--short"]).run();
         status.exits(0).prints("A  b\n");
     }
-}
-
-/// What a repository names is read by its path, and so is where a link leads: the stage closes a directory on the way, and the user opens it.
-fn closed(cx: &Cx) {
-    let before = "mkdir -p d/e/f/r d/e/f/l; cd d/e/f/r; git init -q; echo '[user]' > inc; git config include.path ../inc";
-    let host = r#"chmod u+rwx d/e d/e/f/r/.git; git -C d/e/f/r status > /dev/null || :"#;
-    for close in ["d/e", "d/e/f/r/.git"] {
-        let stage = format!(
-            r#"printf '[core]\nfsmonitor = touch %s; false\n' "$MARK" > d/e/f/r/inc; chmod 0 {close}"#
-        );
-        attack(cx, before, &stage, host);
-    }
-    let stage = "ln -s /proc/self/cwd d/e/f/l/x; chmod 0 d/e";
-    let host = r#"chmod u+rwx d/e; [ ! -h d/e/f/l/x ] || touch "$MARK""#;
-    attack(cx, before, stage, host);
 }
