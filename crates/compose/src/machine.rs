@@ -18,7 +18,7 @@ use exeat_policy::printable;
 use crate::fault::Fault;
 use crate::named::{SITE_CEILING, USER_CEILING};
 
-/// What the runner does for a machine.
+/// The operations of a machine that the runner carries out.
 #[derive(Debug, Clone, Copy)]
 pub struct Calls {
     /// Takes over the descriptor with this number, so that no stage inherits it.

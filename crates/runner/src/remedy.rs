@@ -10,7 +10,7 @@ use exeat_files::quarantine::{DIRECTORY, Leftover, absent};
 /// The number of names in a line.
 const NAMED: usize = 5;
 
-/// What a run moved and no later run moved again.
+/// The names that a run moved and no later run moved again.
 struct Moved {
     run: String,
     paths: Vec<PathBuf>,

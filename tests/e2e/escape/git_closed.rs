@@ -5,7 +5,7 @@ use e2e::case::{Cases, Cx};
 use super::git_further::attack;
 
 pub(super) fn cases(list: &mut Cases) {
-    list.users("escape::b14_what_a_configuration_names_is_judged_behind_a_closed_directory", named);
+    list.users("escape::b14_what_a_configuration_names_is_judged_behind_a_closed_directory", attack_named);
     list.users("escape::b14_no_link_leads_astray_behind_a_closed_directory", links);
     list.users("escape::b14_git_writes_through_no_link_in_a_closed_directory", links_of_git);
     list.users("escape::b14_what_the_caller_has_behind_a_closed_directory_stays", keep);
@@ -15,7 +15,7 @@ pub(super) fn cases(list: &mut Cases) {
 const MAKE: &str =
     "mkdir -p x/y/z; git init -q x/y/z/r; cd x/y/z/r; git commit -q --allow-empty -m 1; mkdir hk";
 
-fn named(cx: &Cx) {
+fn attack_named(cx: &Cx) {
     let hook = r#"printf '#!/bin/sh\ntouch %s\n' "$MARK" > hk/pre-commit; chmod +x hk/pre-commit"#;
     let include = r#"printf '[core]\nfsmonitor = touch %s;false\n' "$MARK" > inc"#;
     let of_worktree = format!("cd ../w; mkdir hk; {hook}; cd ../r");
@@ -44,7 +44,7 @@ fn named(cx: &Cx) {
     }
 }
 
-/// Whoever follows such a link is where nobody judges the repositories.
+/// A program that follows such a link is where nobody judges the repositories.
 fn links(cx: &Cx) {
     for close in ["x/y/z", "x/y", "x/y/z/d"] {
         let stage = format!(

@@ -129,7 +129,7 @@ fn attempts_without_the_proxy_are_listed() {
     ");
 }
 
-/// One name is named with the port of ssh, of several none.
+/// The line gives the port of ssh for one name, and for several it names none.
 #[test]
 fn names_that_were_only_looked_up_have_a_hint_for_ssh() {
     let asked = |host: &str| {

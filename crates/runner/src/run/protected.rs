@@ -227,7 +227,7 @@ pub(super) fn move_aside<'a>(
     finish_until(watches, has_writer, is_over)
 }
 
-/// What composing a policy needs from this crate.
+/// The operations of this crate that composing a policy calls.
 pub const CALLS: Calls = Calls { take_fd, read_runs };
 
 /// Adds the runs that are not settled.
