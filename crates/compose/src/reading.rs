@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_files::fault::excess_hint;
 use exeat_files::quarantine::Live;
 use exeat_files::request::Bounds;
 use exeat_files::users::home_of;
@@ -59,21 +60,16 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Returns whether the stage of a run that is not settled may have made a file that was opened: the name was missing when that run
-    /// started. A run that has ended since then has moved the file.
-    fn may_be_a_stages(&mut self, path: &Path) -> bool {
-        self.machine.read_runs(&mut self.runs);
-        self.runs.has_made(path)
-    }
-
-    /// Refuses files that decide about the run and that the stage of another run may have made.
+    /// Refuses files that decide about the run and that the stage of another run may have made: the names were missing when that run started.
+    /// A run that has ended since it was read here has moved them.
     pub(crate) fn check_deciding(&mut self, deciding: &[PathBuf]) -> Result<(), Fault> {
+        self.machine.read_runs(&mut self.runs);
         for path in deciding {
             // The name may be a link of the stage's.
             let above = path.parent().and_then(|above| above.canonicalize().ok());
             let named = above.and_then(|above| Some(above.join(path.file_name()?)));
             let real = path.canonicalize().ok();
-            if [named, real].iter().flatten().any(|path| self.may_be_a_stages(path)) {
+            if [named, real].iter().flatten().any(|path| self.runs.has_made(path)) {
                 let shown = printable(&path.display().to_string());
                 return Err(Fault::input(format!(
                     "`{shown}` came while another run was going on in its directory, whose stage may have made it"
@@ -200,7 +196,8 @@ impl<'a> Reading<'a> {
         }
         self.inspect(&path);
         let found = project::find(&path);
-        if !matches!(found, Ok(ProjectEntry::Nothing)) && self.may_be_a_stages(&path) {
+        self.machine.read_runs(&mut self.runs);
+        if !matches!(found, Ok(ProjectEntry::Nothing)) && self.runs.has_made(&path) {
             self.notes.push(format!(
                 "{PROJECT_FILE} was found and not used: it came while another run was going on here, whose stage may have made it"
             ));
@@ -493,13 +490,7 @@ impl<'a> Reading<'a> {
                 format!("--allow {}", shell_word(&format!("{}:{}", excess.rule.pattern, excess.ports)))
             })
             .collect();
-        let it = if said.len() == 1 { "it" } else { "them" };
-        let without = format!("--set effects.on_excess=narrow runs without {it}");
-        Err(failure.hint(match flags.len() {
-            0 => without,
-            some if some == said.len() => format!("{} grants {it}; {without}", flags.join(" ")),
-            _ => format!("{} grants what no rule allows; {without}", flags.join(" ")),
-        }))
+        Err(failure.hint(excess_hint(&flags, said.len(), "what no rule allows")))
     }
 }
 

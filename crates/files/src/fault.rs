@@ -151,6 +151,17 @@ pub(crate) const FS_READ: &str = "FsRead";
 /// The name of the effect of writing below a path.
 pub(crate) const FS_WRITE: &str = "FsWrite";
 
+/// Returns the hint for a declaration with `count` excesses, of which these flags grant all, or those that `part` describes.
+pub fn excess_hint(flags: &[String], count: usize, part: &str) -> String {
+    let it = if count == 1 { "it" } else { "them" };
+    let without = format!("--set effects.on_excess=narrow runs without {it}");
+    match flags.len() {
+        0 => without,
+        some if some == count => format!("{} grants {it}; {without}", flags.join(" ")),
+        _ => format!("{} grants {part}; {without}", flags.join(" ")),
+    }
+}
+
 fn lines(paths: &[UngrantedPath]) -> String {
     paths.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
@@ -221,13 +232,7 @@ impl FileFault {
             }
             Self::Ungranted(paths) => {
                 let flags: Vec<_> = paths.iter().filter_map(UngrantedPath::flag).collect();
-                let it = if paths.len() == 1 { "it" } else { "them" };
-                let without = format!("--set effects.on_excess=narrow runs without {it}");
-                match flags.len() {
-                    0 => without,
-                    some if some == paths.len() => format!("{} grants {it}; {without}", flags.join(" ")),
-                    _ => format!("{} grants what nothing shows; {without}", flags.join(" ")),
-                }
+                excess_hint(&flags, paths.len(), "what nothing shows")
             }
         })
     }

@@ -178,7 +178,7 @@ pub(crate) fn check_entries(
 
 /// Returns whether git has written an index with object names of this length, every path of it fits, and git reads the same entries when it
 /// reads several blocks of them at once. Then it goes by a table in the index, "IEOT", which it finds by "EOIE" at the end
-/// (gitformat-index(5), read-cache.c). `None`: it is no such index, or there is not enough `room`.
+/// (gitformat-index(5), read-cache.c). Returns `None` for any other file, and if `room` does not suffice.
 fn check_strictly(
     mut file: &File,
     room: &mut IndexRoom,

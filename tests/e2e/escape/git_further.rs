@@ -38,7 +38,7 @@ pub(super) fn attack(cx: &Cx, before: &str, stage: &str, host: &str) {
     attack_in(cx, "", before, stage, host);
 }
 
-/// As [`attack`], but the stage and the host work in this directory of the repository.
+/// Works like [`attack`], with the stage and the host in this directory of the repository.
 pub(super) fn attack_in(cx: &Cx, dir: &str, before: &str, stage: &str, host: &str) {
     let place = cx.dir().with_file_name("attack");
     let (mark, out) = (place.join("mark"), place.join("out"));

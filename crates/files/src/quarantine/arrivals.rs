@@ -101,8 +101,9 @@ enum Watched {
 }
 
 impl Arrivals {
-    /// Watches the names of these trees that are obeyed at once. `held`: paths of the host at which exeat's own files stand. A link on the way that is there by now stays. What else stands at a name
-    /// came while another run went on, and is the next to be taken; but for that run's empty directories.
+    /// Watches the names of these trees that are obeyed at once. A link on the way that is there by now stays. What else stands at a name
+    /// came while another run went on, and is the next to be taken; but for that run's empty directories. `held`: the paths on the host at
+    /// which exeat's own files stand.
     ///
     /// # Errors
     /// Returns errors of inotify_add_watch(2).

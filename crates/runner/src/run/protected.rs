@@ -231,18 +231,16 @@ pub(super) fn move_aside<'a>(
 pub const CALLS: Calls = Calls { take_fd, read_runs };
 
 /// Adds the runs that are not settled.
-fn read_runs(host_env: &Environment, runs: &mut Live) {
+fn read_runs(host_env: &BTreeMap<OsString, OsString>, runs: &mut Live) {
     if let Some(place) = key_place(state_place(host_env).ok().as_ref()) {
         runs.read(place.state_dir());
     }
 }
 
-type Environment = BTreeMap<OsString, OsString>;
-
 /// Settles runs that were killed, those in these trees in any case. Call it before the policy is composed, which reads files that their
 /// stages may have left.
 #[must_use]
-pub fn settle_killed(host_env: &Environment, trees: &[&Path]) -> Settlement {
+pub fn settle_killed(host_env: &BTreeMap<OsString, OsString>, trees: &[&Path]) -> Settlement {
     let place = state_place(host_env).ok();
     let Some(place) = key_place(place.as_ref()).filter(|place| place.prepare().is_ok()) else {
         return Settlement::default();
