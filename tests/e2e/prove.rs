@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use e2e::case::{Cases, Cx};
+use e2e::case::{Backend, Cases, Cx};
 use e2e::dns::Answer;
 use e2e::run::{Done, Run};
 use e2e::wait_for;
@@ -58,7 +58,8 @@ fn whole<'a>(cx: &'a Cx, options: &[&str]) -> Run<'a> {
         cx.bench().give(&cx.home().join(place), cx.is_root());
     }
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).expect("chmod");
-    let words = ["prove", "--format", "json"].iter().chain(options);
+    let backend = (cx.backend() != Backend::Bwrap).then(|| ["--backend", cx.backend().name()]);
+    let words = ["prove", "--format", "json"].iter().chain(backend.iter().flatten()).chain(options);
     cx.exeat_plain(words).env("XDG_RUNTIME_DIR", &runtime.display().to_string())
 }
 

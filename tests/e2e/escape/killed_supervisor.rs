@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use e2e::case::{Cases, Cx};
 use e2e::leftover::living;
 use e2e::run::Run;
-use e2e::wait_for;
+use e2e::{rounds, wait_for};
 
 use crate::life::{count, nothing_more_than, running};
 
@@ -17,6 +17,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.alone("escape::b32_kill_9_leaves_nothing", kill_9);
     list.alone("escape::b32_kill_9_ends_all_in_two_seconds", kill_9_ends_all);
     list.alone("escape::b32_kill_9_of_every_process", kill_9_of_all);
+    list.alone("escape::b32_kill_9_at_any_moment", kill_9_at_any_moment);
     list.alone("escape::b32_a_start_that_hangs_ends_too", hanging_start);
     list.alone("escape::b32_a_reaper_that_is_killed_at_once", no_reaper);
 }
@@ -82,6 +83,38 @@ fn kill_9_of_all(cx: &Cx) {
         live.wait();
     }
     cx.sh(&[&cx.good()], "true").run().exits(0);
+    nothing_more_than(cx, &before);
+}
+
+/// exeat is killed at many moments of the start, and as often while its stage runs.
+fn kill_9_at_any_moment(cx: &Cx) {
+    killed_at_any_moment(cx, |run| run);
+}
+
+/// Kills runs at moments that are spread over their start and their first milliseconds. The next start removes what has no process.
+pub(super) fn killed_at_any_moment<'a>(cx: &'a Cx, prepare: impl Fn(Run<'a>) -> Run<'a>) {
+    let start = || prepare(cx.sh(&[&cx.good()], "true")).run().exits(0).took;
+    start();
+    let before = count(cx);
+    let whole = u64::try_from(start().as_micros()).expect("a short run");
+    for round in 0..rounds(12, 1000) {
+        for waits_for_stage in [false, true] {
+            let script = "echo ready; setsid sleep 7654.5 & exec sleep 7654.5";
+            let mut live = prepare(cx.sh(&[&cx.good()], script)).start();
+            if waits_for_stage {
+                live.until_prints("ready");
+            }
+            // Uneven, and independent of what the run does meanwhile.
+            let moment = round * round * 7919 % if waits_for_stage { 20_000 } else { whole };
+            thread::sleep(Duration::from_micros(moment));
+            live.signal(Signal::SIGKILL);
+            wait_for(Duration::from_secs(2), "the end of everything", || {
+                (living().is_empty() && !running("7654.5")).then_some(())
+            });
+            live.wait();
+        }
+    }
+    start();
     nothing_more_than(cx, &before);
 }
 

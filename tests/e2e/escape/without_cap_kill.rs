@@ -19,6 +19,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b32_limits_and_signals_without_cap_kill", limits);
     list.root("escape::b11_uncovered_without_cap_kill", uncovered);
     list.root_alone("escape::b32_kill_9_without_cap_kill", kill_9);
+    list.root_alone("escape::b32_kill_9_at_any_moment_without_cap_kill", kill_9_at_any_moment);
 }
 
 /// Runs a test with a separate user for the stage, and with the owner of the working directory.
@@ -62,6 +63,10 @@ fn uncovered(cx: &Cx) {
         fs::rename(&new, &own).expect("a rename");
         live.wait().exits(137).prints("ready\n").says("was replaced, renamed or removed on the host");
     });
+}
+
+fn kill_9_at_any_moment(cx: &Cx) {
+    each(cx, |less| super::killed_supervisor::killed_at_any_moment(cx, less));
 }
 
 /// Kills exeat, the reaper, and everything at once. The kernel also checks whether the process that dies may signal its
