@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
+
+use serde::{Deserialize, Serialize};
 
 use super::descriptors::FileId;
 use super::own::OwnDirectories;
@@ -59,6 +61,32 @@ pub(super) struct Noted {
     pub(super) home: OnceLock<PathBuf>,
     /// The directories that exeat itself writes to.
     pub(super) own: OnceLock<OwnDirectories>,
+}
+
+/// What a journal keeps of [`Noted`].
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct NotedHashes {
+    marks: HashSet<u64>,
+    places: HashSet<u64>,
+}
+
+impl NotedHashes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.marks.is_empty() && self.places.is_empty()
+    }
+}
+
+impl Noted {
+    pub(super) fn hashes(&self) -> NotedHashes {
+        let copy = |set: &Mutex<HashSet<u64>>| set.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        NotedHashes { marks: copy(&self.marks), places: copy(&self.places) }
+    }
+}
+
+impl From<NotedHashes> for Noted {
+    fn from(NotedHashes { marks, places }: NotedHashes) -> Self {
+        Self { marks: Mutex::new(marks), places: Mutex::new(places), ..Self::default() }
+    }
 }
 
 /// Returns the kind of file system that a tree is in.
