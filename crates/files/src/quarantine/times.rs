@@ -55,12 +55,24 @@ pub(super) struct Noted {
     pub(super) places: Mutex<HashSet<u64>>,
     /// The modes of files that are read-only for the stage.
     pub(super) modes: Mutex<Vec<(PathBuf, FileId, u32)>>,
+    /// Bytes that the end may read of places that are too large for their room. The stage starts when nobody reads such a place.
+    pub(super) large: Mutex<LargeRoom>,
     /// Whether the stage may run.
     pub(super) has_stage: AtomicBool,
     /// The home directory, to which `~` leads in a configuration of git's.
     pub(super) home: OnceLock<PathBuf>,
     /// The directories that exeat itself writes to.
     pub(super) own: OnceLock<OwnDirectories>,
+}
+
+/// The room for such places in one tree: about a tenth of a second.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LargeRoom(pub(super) u64);
+
+impl Default for LargeRoom {
+    fn default() -> Self {
+        Self(64 << 20)
+    }
 }
 
 /// What a journal keeps of [`Noted`].
