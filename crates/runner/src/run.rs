@@ -205,8 +205,8 @@ pub(crate) fn run_on(
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
-        let survey = Survey::start(Arc::clone(&watches));
         let (journal, no_journal) = journal(&keeper, &watches);
+        let survey = Survey::start(Arc::clone(&watches), journal.as_ref());
         if let Some(why) = no_journal.clone().filter(|_| plan.is_full_required) {
             return Err(Error::NotHeld(why));
         }

@@ -17,6 +17,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_submodule_s_tree_leads_back", tree_of_submodule);
     list.once("escape::b14_a_link_is_moved_once_where_the_tree_is_a_repository_s_directory", moved_once);
     list.users("escape::b14_repositories_of_the_caller_further_down_lose_nothing", keep_further);
+    list.users("escape::b14_large_hooks_of_the_caller_stay_on_a_tmpfs", keep_large);
     list.users("escape::b14_a_repository_of_an_earlier_run_names_no_program", earlier);
     list.users("escape::b15_a_program_under_a_tool_s_own_key_is_read_only", tools);
     list.users("escape::b14_the_numbers_of_a_rebase_are_numbers", prompt);
@@ -315,6 +316,25 @@ fn keep_further(cx: &Cx) {
     assert!(!done.exits(0).stderr().contains("was moved"), "{done:?}");
     let host = "git -C a/b/c/d x; git -C e/f/g/h x; cat a/b/c/d/.git/hooks/pre-commit e/f/g/h/.git/hooks/pre-commit i/j/k/.hg/hgrc";
     cx.outside(["sh", "-ec", host]).cwd(cx.dir()).run().exits(0);
+}
+
+/// A tmpfs keeps no time of what is written by a map of the memory, so that content decides.
+fn keep_large(cx: &Cx) {
+    let none = None::<&str>;
+    nix::mount::mount(Some("tmpfs"), cx.dir(), Some("tmpfs"), nix::mount::MsFlags::empty(), none)
+        .expect("a mount");
+    cx.bench().give(cx.dir(), cx.is_root());
+    let make = "mkdir -p a/b/c/d/bin; cd a/b/c/d; git init -q; head -c 3000000 /dev/urandom | tee .git/hooks/pre-push > bin/tool; \
+                chmod +x .git/hooks/pre-push bin/tool; git config filter.x.clean bin/tool";
+    cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+    let run = |script: &str| cx.exeat(["run", "--", "sh", "-ec", script]).cwd(cx.dir()).run();
+    let kept = run("echo x > a/b/c/d/.git/COMMIT_EDITMSG");
+    let changed = run("cd a/b/c/d; printf x | dd of=bin/tool conv=notrunc seek=2000000 bs=1 2>/dev/null");
+    let names = ["a/b/c/d/bin/tool", "a/b/c/d/.git/hooks/pre-push"].map(|name| cx.dir().join(name).exists());
+    nix::mount::umount(cx.dir()).expect("umount");
+    assert!(!kept.exits(0).stderr().contains("was moved"), "{kept:?}");
+    changed.exits(0).says("bin/tool` was moved");
+    assert_eq!(names, [false, true], "{changed:?}");
 }
 
 /// One stage makes the repository, and a later one has git enter it.

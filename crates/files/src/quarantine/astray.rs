@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
@@ -200,8 +199,7 @@ impl Watch {
 
     /// Notes that a directory has its place.
     pub(super) fn note_place(&self, at: &Path, stat: &FileStat) {
-        let has_stage = self.noted.has_stage.load(Ordering::SeqCst) || !self.beside.is_empty();
-        if !has_stage || !self.may_have_changed(stat) {
+        if !self.may_have_stage() || !self.may_have_changed(stat) {
             let mark = self.place_mark(at, stat);
             self.noted.places.lock().unwrap_or_else(PoisonError::into_inner).insert(mark);
         }

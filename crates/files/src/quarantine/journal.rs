@@ -3,6 +3,8 @@
 //! A run that is killed leaves its journal, and the next start settles what its stage has made. A run that starts beside a live one
 //! learns from the journal which names that one's stage has made: they are not the caller's, and are neither covered nor
 //! trusted. Each journal is locked as long as a process of its run is left.
+//!
+//! What the survey has noted follows as a second value. A run can be killed while it writes that: then the times decide alone.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
@@ -24,7 +26,7 @@ use super::modes::{Access, Modes};
 use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
-use super::times::{Noted, Times};
+use super::times::{NotedHashes, Times};
 use super::{Beside, FurtherDown, HasWriter, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
@@ -59,6 +61,9 @@ struct Entry {
     since: SystemTime,
     /// The tree was not found when the run was to be settled: that was told.
     waits: bool,
+    /// What the survey has noted. It comes later than the rest.
+    #[serde(default)]
+    noted: NotedHashes,
 }
 
 const CHECK: &str = "check";
@@ -76,6 +81,7 @@ impl Entry {
             directory: watch.directory,
             since: watch.earliest(|_| true),
             waits: false,
+            noted: NotedHashes::default(),
         })
     }
 
@@ -110,7 +116,7 @@ impl Entry {
             beside: Vec::new(),
             unsettled_since: OnceLock::new(),
             times: Times::start(),
-            noted: Noted::default(),
+            noted: self.noted.into(),
             others: OnceLock::new(),
             has_writer: OnceLock::new(),
             paths: Mutex::default(),
@@ -165,6 +171,11 @@ impl Journal {
         self.lock.try_clone().map(OwnedFd::from)
     }
 
+    /// Opens the journal to add what the survey notes ([`add_noted`]).
+    pub(super) fn to_add(&self) -> io::Result<File> {
+        self.lock.try_clone()
+    }
+
     /// Tells other runs that the end of this one has begun, so that it does not settle what they leave from now on.
     ///
     /// # Errors
@@ -178,6 +189,22 @@ impl Journal {
         // One that stays is settled again by the next start, which finds nothing.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Adds what a survey of these trees has noted to the journal of their run. Call it once.
+///
+/// # Errors
+/// Returns errors of write(2), and `FileTooLarge` if the journal could not be read then.
+pub(super) fn add_noted(mut journal: File, watches: &[Watch]) -> io::Result<()> {
+    let noted: Vec<_> = watches.iter().map(|watch| watch.noted.hashes()).collect();
+    if noted.iter().all(NotedHashes::is_empty) {
+        return Ok(());
+    }
+    let bytes = serde_json::to_vec(&noted)?;
+    if journal.metadata()?.len() + bytes.len() as u64 > LONGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    journal.write_all(&bytes)
 }
 
 /// The journals that are there: paths and the runs.
@@ -218,7 +245,13 @@ pub fn open_runs(state: &Path) -> Vec<Open> {
 fn read(file: &File) -> io::Result<Vec<Entry>> {
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes)?;
-    Ok(serde_json::from_slice(&bytes)?)
+    let mut values = serde_json::Deserializer::from_slice(&bytes);
+    let mut entries = Vec::<Entry>::deserialize(&mut values)?;
+    let noted = Vec::<NotedHashes>::deserialize(&mut values).unwrap_or_default();
+    for (entry, noted) in entries.iter_mut().zip(noted) {
+        entry.noted = noted;
+    }
+    Ok(entries)
 }
 
 /// A run that was killed, and what its stage had left.

@@ -179,6 +179,11 @@ impl Modules {
                 };
                 (at.join(name), within)
             }));
+            if is_module && !is_whole {
+                // They count as soon as it is whole again. For now a submodule may have the name of one.
+                let worktrees = list_worktrees(tree, &at, room).into_iter();
+                self.worktrees.extend(worktrees.map(|worktree| (worktree, at.clone())));
+            }
             if is_module {
                 self.dirs.push(at);
             } else if within == Within::Worktree
@@ -279,4 +284,52 @@ fn list_open(dir: BorrowedFd<'_>, room: &mut Room) -> (Vec<OsString>, Vec<(OsStr
         }
     }
     (dirs, links)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::super::{Keeper, Missing, Watch, finish};
+
+    use super::*;
+
+    /// What keeps git from a submodule can be gone later: the end of the run moves a `commondir`, and a user opens a directory.
+    #[test]
+    fn b14_worktrees_of_a_submodule_that_is_broken_lead_nowhere() {
+        let breaks: [fn(&Path); 3] = [
+            |_| (),
+            |module| fs::write(module.join("commondir"), ".\n").unwrap(),
+            |module| fs::set_permissions(module.join("objects"), fs::Permissions::from_mode(0o000)).unwrap(),
+        ];
+        for (number, break_it) in breaks.into_iter().enumerate() {
+            for was_there in [false, true] {
+                let tree = std::env::temp_dir().join(format!("modules-{}", std::process::id()));
+                let module = tree.join(".git/modules/x");
+                let gitdir = module.join("worktrees/w/gitdir");
+                let make = || {
+                    for dir in ["objects", "refs", "worktrees/w"] {
+                        fs::create_dir_all(module.join(dir)).unwrap();
+                    }
+                    fs::write(module.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+                    fs::write(&gitdir, "/home/other/.git\n").unwrap();
+                    break_it(&module);
+                };
+                fs::create_dir_all(tree.join(".git/modules")).unwrap();
+                if was_there {
+                    make();
+                }
+                let missing =
+                    Missing { tree: tree.clone(), repositories: vec![".git".into()], ..Missing::default() };
+                let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+                if !was_there {
+                    make();
+                }
+                let found = finish([&watch]).named;
+                assert_eq!(gitdir.exists(), was_there, "{number} {found:?}");
+                fs::set_permissions(module.join("objects"), fs::Permissions::from_mode(0o700)).unwrap();
+                fs::remove_dir_all(tree).unwrap();
+            }
+        }
+    }
 }

@@ -69,10 +69,15 @@ impl Keys {
     }
 
     pub(super) fn hash_one(self, it: impl Hash) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.0.hash(&mut hasher);
+        let mut hasher = self.hasher();
         it.hash(&mut hasher);
         hasher.finish()
+    }
+
+    pub(super) fn hasher(self) -> DefaultHasher {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        hasher
     }
 }
 

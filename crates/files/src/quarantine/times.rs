@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
 };
+
+use serde::{Deserialize, Serialize};
 
 use super::descriptors::FileId;
 use super::own::OwnDirectories;
@@ -53,12 +55,50 @@ pub(super) struct Noted {
     pub(super) places: Mutex<HashSet<u64>>,
     /// The modes of files that are read-only for the stage.
     pub(super) modes: Mutex<Vec<(PathBuf, FileId, u32)>>,
+    /// Bytes that the end may read of places that are too large for their room. The stage starts when nobody reads such a place.
+    pub(super) large: Mutex<LargeRoom>,
     /// Whether the stage may run.
     pub(super) has_stage: AtomicBool,
     /// The home directory, to which `~` leads in a configuration of git's.
     pub(super) home: OnceLock<PathBuf>,
     /// The directories that exeat itself writes to.
     pub(super) own: OnceLock<OwnDirectories>,
+}
+
+/// The room for such places in one tree: about a tenth of a second.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LargeRoom(pub(super) u64);
+
+impl Default for LargeRoom {
+    fn default() -> Self {
+        Self(64 << 20)
+    }
+}
+
+/// What a journal keeps of [`Noted`].
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct NotedHashes {
+    marks: HashSet<u64>,
+    places: HashSet<u64>,
+}
+
+impl NotedHashes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.marks.is_empty() && self.places.is_empty()
+    }
+}
+
+impl Noted {
+    pub(super) fn hashes(&self) -> NotedHashes {
+        let copy = |set: &Mutex<HashSet<u64>>| set.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        NotedHashes { marks: copy(&self.marks), places: copy(&self.places) }
+    }
+}
+
+impl From<NotedHashes> for Noted {
+    fn from(NotedHashes { marks, places }: NotedHashes) -> Self {
+        Self { marks: Mutex::new(marks), places: Mutex::new(places), ..Self::default() }
+    }
 }
 
 /// Returns the kind of file system that a tree is in.

@@ -1,7 +1,7 @@
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 
-use super::super::{MissingName, Pattern};
+use super::super::{MissingName, Pattern, Survey};
 use super::*;
 use crate::protected::Obeyed;
 
@@ -291,4 +291,58 @@ fn l08_judges_a_repository_that_another_run_missed() {
     of_third.remove();
     assert_eq!(found.named.iter().map(|it| &it.path).collect::<Vec<_>>(), [&git.join("config")]);
     assert!(!git.join("config").exists());
+}
+
+/// A commit changes the directory of a repository, so that the times of what is in it say nothing.
+#[test]
+fn l08_after_a_kill_the_callers_own_files_are_known() {
+    /// What a stage does, whether the tree is elsewhere at the next start, how much of the journal a full disk took, and what is moved.
+    type Case = (fn(&Path), bool, u64, &'static [&'static str]);
+    let commit = |git: &Path| fs::write(git.join("COMMIT_EDITMSG"), "x").unwrap();
+    let change = |git: &Path| fs::write(git.join("hooks/pre-push"), "evil").unwrap();
+    let cases: [Case; 4] = [
+        (commit, false, 0, &[]),
+        (commit, true, 0, &[]),
+        (change, false, 0, &["hooks"]),
+        (commit, false, 1, &["hooks", "config"]),
+    ];
+    for (number, (stage, is_away, lost, moved)) in cases.into_iter().enumerate() {
+        let scene =
+            Scene(std::env::temp_dir().join(format!("journal-noted-{number}-{}", std::process::id())));
+        let git = scene.tree().join("x/y/z/n/.git");
+        for dir in ["objects", "refs", "hooks"] {
+            fs::create_dir_all(git.join(dir)).unwrap();
+        }
+        for (name, text) in
+            [("HEAD", "ref: refs/heads/main\n"), ("config", "[alias]\nst = !x\n"), ("hooks/pre-push", "mine")]
+        {
+            fs::write(git.join(name), text).unwrap();
+        }
+        let missing = Missing { tree: scene.tree(), ..Missing::default() };
+        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
+        let watches: Arc<[Watch]> = [Watch::start(missing, keeper).unwrap()].into();
+        let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
+        let length = || journal.lock.metadata().unwrap().len();
+        let before = length();
+        let survey = Survey::start(Arc::clone(&watches), Some(&journal));
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while length() == before && std::time::Instant::now() < end {
+            std::thread::yield_now();
+        }
+        drop(survey);
+        watches[0].stage_starts();
+        stage(&git);
+        journal.lock.set_len(length() - lost).unwrap();
+        drop(journal);
+        if is_away {
+            let away = scene.0.join("away");
+            fs::rename(scene.tree(), &away).unwrap();
+            assert_eq!(scene.settle(), (1, 1, 0), "told once");
+            fs::rename(&away, scene.tree()).unwrap();
+        }
+        let mut settled = settle_interrupted(&scene.state(), &[], |_| Ok(false), &|| false).runs;
+        let named = settled.remove(0).found.named;
+        let named: Vec<_> = named.iter().map(|it| it.path.strip_prefix(&git).unwrap()).collect();
+        assert_eq!(named, moved.iter().map(Path::new).collect::<Vec<_>>(), "{number}");
+    }
 }
