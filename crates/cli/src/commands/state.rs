@@ -346,19 +346,42 @@ fn find(state: &State, name: &str) -> Result<String, Failure> {
     }
 }
 
-/// Returns the only run that has set something aside which is left. Names the runs if there are several, the last one first.
+/// Returns the only run of which something is left in the working directory's tree, or in trees below that directory. Names the runs if
+/// there are several, the last one first, and those of other directories if there is none.
 fn only_run(state: &State) -> Result<String, Failure> {
-    let is_left = |aside: &&SetAside| aside.items.iter().any(is_here);
-    let runs: Vec<&str> = state.runs.iter().rev().filter(is_left).map(|aside| aside.run.as_str()).collect();
+    let cwd = &state.machine.cwd;
+    let is_of_cwd = |item: &Item| cwd.starts_with(&item.tree) || item.old_path().starts_with(cwd);
+    let left = state.runs.iter().rev().flat_map(|aside| {
+        let items = aside.items.iter().filter(|entry| is_here(entry));
+        items.map(|(item, _)| (aside.run.as_str(), item))
+    });
+    let (here, elsewhere): (Vec<_>, Vec<_>) = left.partition(|(_, item)| is_of_cwd(item));
+    let mut runs: Vec<&str> = here.into_iter().map(|(run, _)| run).collect();
+    runs.dedup();
+    let named =
+        |lines: &[String]| lines.iter().take(NAMED).map(|line| format!("\n  {line}")).collect::<String>();
+    let hint = |run: &str| format!("exeat state restore {}; exeat state list says what", printable(run));
     match runs.as_slice() {
-        [] => Err(Failure::input("nothing that a run set aside is left")),
         [run] => Ok((*run).to_owned()),
         [last, ..] => {
-            let named = runs.iter().take(NAMED).map(|run| format!("\n  {}", printable(run)));
-            let message = format!("several runs have set something aside:{}", named.collect::<String>());
-            let last = printable(last);
-            Err(Failure::input(message)
-                .hint(format!("exeat state restore {last}; exeat state list says what")))
+            let runs: Vec<_> = runs.iter().map(|run| printable(run)).collect();
+            let message = format!("several runs have set something aside here:{}", named(&runs));
+            Err(Failure::input(message).hint(hint(last)))
+        }
+        [] => {
+            let Some((last, _)) = elsewhere.first() else {
+                return Err(Failure::input("nothing that a run set aside is left"));
+            };
+            let line =
+                |(run, item): &(&str, &Item)| format!("{}  in {}", printable(run), path_text(&item.tree));
+            let mut lines: Vec<_> = elsewhere.iter().map(line).collect();
+            lines.dedup();
+            let message = format!(
+                "nothing that a run set aside in `{}` is left, but in other directories:{}",
+                cwd.display(),
+                named(&lines)
+            );
+            Err(Failure::input(message).hint(hint(last)))
         }
     }
 }
