@@ -438,7 +438,10 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
     }
     let error = scene.try_build(&declare(&[&elsewhere], &[&elsewhere], false), &project, None).unwrap_err();
     let said = error.to_string();
-    assert!(said.contains(":FsRead: `") && said.contains(":FsWrite: `") && said.lines().count() == 3, "{said}");
+    assert!(
+        said.contains(":FsRead: `") && said.contains(":FsWrite: `") && said.lines().count() == 3,
+        "{said}"
+    );
     let place = elsewhere.display();
     let fix = error.fix().unwrap();
     assert!(fix.starts_with(&format!("--ro {place} --rw {place} grants them; --set ")), "{fix}");
