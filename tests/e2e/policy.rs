@@ -135,7 +135,7 @@ fn excess(cx: &Cx) {
     did_not_start(cx, &done, &said(&evil, "no rule allows it\n"));
     done.says(&said(&other, "no rule allows it\n")).says(&said(&good, "denied by "));
     let (first, second) = (evil.clone().min(other.clone()), evil.clone().max(other));
-    done.says(&format!("hint: --allow {first}:443 --allow {second}:443 grants what no rule allows; "));
+    done.says(&format!("hint: --allow {first}:443 --allow {second}:443 grants what a flag can; "));
     let effects = json!({"effect": "FsRead", "path": cx.home().join("elsewhere")}).to_string();
     let done = sh(cx, &["--effects", &effects, "--allow", &good], "touch started").run();
     did_not_start(cx, &done, "elsewhere");
@@ -150,10 +150,20 @@ fn excess(cx: &Cx) {
         &format!("schema = 1\n[fs]\nro = [\"{dir}\"]\nrw = [\"{dir}\"]\n"),
     );
     let done = sh(cx, &["--effects", &effects, "--ceiling", &site], "touch started").run();
-    did_not_start(cx, &done, "and the ceiling");
+    did_not_start(cx, &done, ": the ceiling ");
     let narrow = ["--effects", &effects, "--ceiling", &site, "--set", "effects.on_excess=narrow"];
-    sh(cx, &narrow, "true").run().exits(0).says("and the ceiling");
+    sh(cx, &narrow, "true").run().exits(0).says(": the ceiling ");
     sh(cx, &["--effects", &effects], "true").run().exits(0);
+    // Kinds, hosts and files at once.
+    let kinds = r#"effects.allow=["network-hosts", "fs-read"]"#;
+    let effects = json!([{"effect": "Pure"}, {"effect": "NetworkHosts", "hosts": [evil]}, {"effect": "FsRead", "path": place}]);
+    let words = ["--effects", &effects.to_string(), "--set", kinds, "--allow", &good];
+    let done = sh(cx, &words, "touch started").run();
+    did_not_start(cx, &done, "granted:\n  `pure`: `effects.allow` of ");
+    let place = place.display();
+    done.says(&said(&evil, "no rule allows it\n"))
+        .says(&format!("\n  effect:FsRead: `{place}`: nothing shows it\n"));
+    done.says(&format!("hint: --allow {evil}:443 --ro {place} grants what a flag can\n"));
     // A fault in the declaration is an error.
     let done = sh(cx, &["--effects", r#"[{"effect": "Netwrok"}]"#], "touch started").run();
     did_not_start(cx, &done, "probably meant: \"Network\"");
@@ -162,10 +172,14 @@ fn excess(cx: &Cx) {
 fn kinds(cx: &Cx) {
     let effects = json!([{"effect": "Pure"}, {"effect": "NetworkHosts", "hosts": [cx.good()]}]).to_string();
     let run = |allowed| sh(cx, &["--effects", &effects, "--set", allowed], "touch started").run();
-    did_not_start(cx, &run(r#"effects.allow=["pure", "fs-read"]"#), "the stage declares `network-hosts`");
+    did_not_start(
+        cx,
+        &run(r#"effects.allow=["pure", "fs-read"]"#),
+        "declares more than it is granted: `network-hosts`: ",
+    );
     let both = run(r#"effects.allow=["fs-read"]"#);
-    did_not_start(cx, &both, "the stage declares `pure`");
-    both.says("the stage declares `network-hosts`");
+    did_not_start(cx, &both, "\n  `pure`: ");
+    both.says("\n  `network-hosts`: ");
     run(r#"effects.allow=["pure", "network"]"#).exits(0);
     assert!(cx.dir().join("started").exists());
 }

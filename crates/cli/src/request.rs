@@ -8,7 +8,9 @@ use std::mem::take;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use exeat_compose::{Composed, EnvRule, Machine, NextHop, PROJECT_FILE, PolicyRequest, descriptor_not_open};
+use exeat_compose::{
+    Composed, EnvRule, Machine, NextHop, PROJECT_FILE, PolicyRequest, compose_for_run, descriptor_not_open,
+};
 use exeat_files::request::Bind;
 use exeat_policy::{Cache, View, printable, shell_word};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
@@ -58,12 +60,16 @@ pub(crate) fn compose(
     machine: &Machine,
     is_quiet: bool,
 ) -> Result<Composed, Failure> {
-    let say = |line: &str| {
+    Ok(exeat_compose::compose(policy, machine, &Clients { say: &say(is_quiet) })?)
+}
+
+/// Prints lines about package managers, unless the caller wants silence.
+fn say(is_quiet: bool) -> impl Fn(&str) {
+    move |line| {
         if !is_quiet {
             stdio::line("note", line);
         }
-    };
-    Ok(exeat_compose::compose(policy, machine, &Clients { say: &say })?)
+    }
 }
 
 /// Creates the next hop of a run, and reads its credentials.
@@ -125,7 +131,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
         policy.mask.push(machine.place(path, &machine.base).map_err(here("--mask"))?);
     }
     check_labels(&args.labels)?;
-    let mut composed = compose(&policy, &machine, args.quiet)?;
+    let mut composed = compose_for_run(&policy, &machine, &Clients { say: &say(args.quiet) })?;
     let told = loopback::note(&composed.policy, &composed.host_ports).filter(|_| args.via.is_none());
     composed.notes.extend(told);
     composed.notes.extend(loopback::note_own_name(&composed.policy).filter(|_| args.via.is_none()));

@@ -105,7 +105,7 @@ fn kinds_beyond_those_allowed_are_refused() {
     assert_eq!(with("network,fallible").0, 0);
     let (code, _, said) = with("network-hosts,fs-read");
     assert_eq!(code, 2);
-    assert!(said.contains("declares `fallible`, which `effects.allow` of --set does not list"), "{said}");
+    assert!(said.contains("granted: `fallible`: `effects.allow` of --set does not list it\n"), "{said}");
     let (code, _, said) = with("fs_read");
     assert_eq!(code, 2);
     assert!(said.contains("fs-read"), "{said}");

@@ -1,5 +1,6 @@
 //! The layers that bound the grants: ceilings, the effects that the stage declares, and a lock.
 
+use exeat_files::fault::Excess;
 use exeat_policy::{
     BackendName, Ech, Effect, EffectKind, EffectSet, Layers, Mode, Policy, PolicyBuilder, PolicyFile,
     StoredPolicy, Terms, printable,
@@ -161,13 +162,13 @@ pub(crate) fn backend(
     Ok(chosen.map(|(name, _)| name))
 }
 
-/// N30: checks the declared kinds of effects against `effects.allow` of every file that has one, and whether hosts are named where a ceiling
-/// wants that. One fault names everything.
-pub(crate) fn check_declared<'n>(
+/// N30: finds the declared kinds of effects that `effects.allow` of a file does not list, and hosts that are not named where a ceiling
+/// wants that.
+pub(crate) fn kinds_beyond(
     effects: &EffectSet,
-    files: &'n [LoadedFile],
-    ceilings: &'n [LoadedFile],
-) -> Result<(), Fault> {
+    files: &[LoadedFile],
+    ceilings: &[LoadedFile],
+) -> Vec<Excess> {
     let mut lines = Vec::new();
     for LoadedFile { file, shown, .. } in files.iter().chain(ceilings) {
         let Some(allowed) = &file.effects.allow else { continue };
@@ -178,24 +179,16 @@ pub(crate) fn check_declared<'n>(
                 kinds.push(kind);
             }
         }
-        lines.extend(kinds.into_iter().map(|kind| {
-            format!("the stage declares `{kind}`, which `effects.allow` of {shown} does not list")
-        }));
+        lines.extend(
+            kinds.into_iter().map(|kind| format!("`{kind}`: `effects.allow` of {shown} does not list it")),
+        );
     }
     let requires = ceilings.iter().find(|ceiling| ceiling.file.require_hosts == Some(true));
-    let unnamed = requires.filter(|_| effects.has(EffectKind::Network));
-    lines.extend(unnamed.map(|ceiling| {
+    lines.extend(requires.filter(|_| effects.has(EffectKind::Network)).map(|ceiling| {
+        let shown = &ceiling.shown;
         format!(
-            "the stage declares `Network` without naming hosts, which the ceiling {} refuses",
-            ceiling.shown
+            "`Network`: the ceiling {shown} wants hosts to be named: {{\"effect\": \"NetworkHosts\", \"hosts\": [\"api.example.com\"]}}"
         )
     }));
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let fault = Fault::input(lines.join("\n"));
-    Err(match unnamed {
-        Some(_) => fault.hint(r#"declare them: {"effect": "NetworkHosts", "hosts": ["api.example.com"]}"#),
-        None => fault,
-    })
+    lines.into_iter().map(|said| Excess { said, flag: None, can_be_left_out: false }).collect()
 }

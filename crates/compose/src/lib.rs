@@ -24,7 +24,7 @@ mod via;
 pub use credentials::{AuthError, read_credentials_file, read_credentials_variable};
 pub use fault::{Fault, Position};
 pub use file_state::FileState;
-pub use load::{Composed, compose, read_unnamed};
+pub use load::{Composed, compose, compose_for_run, read_unnamed};
 pub use machine::{Calls, Machine, PlaceError, descriptor_not_open};
 pub use named::{PROJECT_FILE, parse, preset_fault};
 pub use request::{Effects, EnvRule, PolicyRequest, Site};

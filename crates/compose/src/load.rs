@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use exeat_files::fault::{Excess, excess_hint, excess_message};
 use exeat_files::request::{Bounds, Declared, Files};
 use exeat_policy::file::{self, PathSpec, SandboxSection, UpstreamSection};
 use exeat_policy::{
@@ -12,7 +13,7 @@ use exeat_record::{Source, SourceRole, today};
 
 use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
-use crate::layers::{self, StoredLayers, UpperLayers, check_declared, terms};
+use crate::layers::{self, StoredLayers, UpperLayers, kinds_beyond, terms};
 use crate::machine::Machine;
 use crate::named::{INLINE, LoadedFile, from_file, place_error};
 use crate::reading::Reading;
@@ -96,8 +97,27 @@ impl Composed {
 /// Composes the request of a caller with the bounds of the site and the user.
 ///
 /// # Errors
-/// Returns a [`Fault`] in the request, or an error of the services.
+/// Returns a [`Fault`] in the request, also if a stage declares more than it is granted, or an error of the services.
 pub fn compose<S: Services>(
+    args: &PolicyRequest,
+    machine: &Machine,
+    services: &S,
+) -> Result<Composed, S::Error> {
+    let composed = compose_for_run(args, machine, services)?;
+    match composed.files.declared.as_ref().map(|declared| declared.beyond.as_slice()) {
+        None | Some([]) => Ok(composed),
+        Some(beyond) => {
+            Err(Fault { hint: excess_hint(beyond), ..Fault::input(excess_message(beyond)) }.into())
+        }
+    }
+}
+
+/// Composes like [`compose`], for a caller that plans a run of a stage: its view refuses what the stage declares beyond its grants, in one
+/// fault with the paths.
+///
+/// # Errors
+/// Returns a [`Fault`] in the request, or an error of the services.
+pub fn compose_for_run<S: Services>(
     args: &PolicyRequest,
     machine: &Machine,
     services: &S,
@@ -116,9 +136,7 @@ pub fn compose<S: Services>(
         via::refuse_files(&files, &ceilings)?;
     }
     let effects = args.effects.as_ref().map(|effects| reading.effects(effects)).transpose()?;
-    if let Some(effects) = &effects {
-        check_declared(effects, &files, &ceilings)?;
-    }
+    let kinds = effects.as_ref().map(|effects| kinds_beyond(effects, &files, &ceilings));
 
     let terms = terms(args, &files, &ceilings)?;
     let next_hop = upstream::next_hop(
@@ -196,12 +214,13 @@ pub fn compose<S: Services>(
     let lock = args.lock.as_ref().map(|path| reading.lock(path, stage.as_deref())).transpose()?;
     let policy = above.policy(grants, lock, terms.mode)?;
     reading.notes.extend(lost_rules(&policy, &files_with_rules));
+    let mut beyond = kinds.unwrap_or_default();
     if let Some(effects) = &effects {
-        reading.report_excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
+        beyond.extend(reading.hosts_beyond(&policy, said.on_excess.unwrap_or_default(), effects));
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
-    let declared =
-        effects.as_ref().map(|effects| declared_paths(effects, said.on_excess, machine)).transpose()?;
+    let declared = effects.as_ref().map(|effects| declared(effects, beyond, said.on_excess, machine));
+    let declared = declared.transpose()?;
     let (missing, stage_only) = (said.missing(), said.stage_only());
     let deciding = machine.take_deciding();
     reading.check_deciding(&deciding)?;
@@ -292,9 +311,10 @@ fn is_set(args: &PolicyRequest, key: &str) -> bool {
     args.set.iter().filter_map(value).next_back() == Some(true)
 }
 
-/// Returns the paths that the effects declare, which bound what is granted.
-fn declared_paths(
+/// Returns the paths that the effects declare, which bound what is granted, and what else is declared beyond that.
+fn declared(
     effects: &EffectSet,
+    beyond: Vec<Excess>,
     on_excess: Option<OnExcess>,
     machine: &Machine,
 ) -> Result<Declared, Fault> {
@@ -304,6 +324,7 @@ fn declared_paths(
         read: effects.fs_read().map(place).collect::<Result<_, _>>()?,
         write: effects.fs_write().map(place).collect::<Result<_, _>>()?,
         narrow: on_excess == Some(OnExcess::Narrow),
+        beyond,
     })
 }
 

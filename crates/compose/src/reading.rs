@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_files::fault::excess_hint;
+use exeat_files::fault::Excess;
 use exeat_files::quarantine::Live;
 use exeat_files::request::Bounds;
 use exeat_files::users::home_of;
 use exeat_policy::file::{self, PolicyFile, SET};
 use exeat_policy::{
-    Action, EffectKind, EffectSet, Excess, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy,
-    PolicyBuilder, Role, StoredPolicy, preset, printable, shell_word,
+    Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder,
+    Role, StoredPolicy, preset, printable, shell_word,
 };
 use exeat_record::{Source, SourceRole, sha256_hex, today};
 use nix::unistd::geteuid;
@@ -444,53 +444,33 @@ impl<'a> Reading<'a> {
         Ok(found)
     }
 
-    /// Reports declared effects that are not granted.
-    pub(crate) fn report_excess(
+    /// Finds declared hosts that are not granted. With `narrow` they are left out, and a note says so.
+    pub(crate) fn hosts_beyond(
         &mut self,
         policy: &Policy,
         on_excess: OnExcess,
         effects: &EffectSet,
-    ) -> Result<(), Fault> {
+    ) -> Vec<Excess> {
         if effects.has(EffectKind::Network) {
             self.notes.push("the stage declares `Network`: ports 80 and 443 of every public host".into());
         }
-        let excess = policy.excess(today());
-        let said = excess.iter().map(|excess| {
-            let target = if excess.ports == excess.rule.ports {
-                excess.rule.text.clone()
-            } else {
-                format!("{}:{}", excess.rule.pattern, excess.ports)
-            };
-            let by = match (excess.missing_in, excess.denied_by) {
-                (_, Some(deny)) => format!("denied by {} ({})", deny.text, deny.origin),
+        let hosts = policy.excess(today()).into_iter().map(|excess| {
+            let ports = format!("{}:{}", excess.rule.pattern, excess.ports);
+            let target = if excess.ports == excess.rule.ports { &excess.rule.text } else { &ports };
+            let (by, flag) = match (excess.missing_in, excess.denied_by) {
+                (_, Some(deny)) => (format!("denied by {} ({})", deny.text, deny.origin), None),
                 (Some(layer), _) if layer.role() == Role::Ceiling => {
-                    format!("the ceiling {} does not allow it", layer.name().unwrap_or_default())
+                    (format!("the ceiling {} does not allow it", layer.name().unwrap_or_default()), None)
                 }
-                _ => "no rule allows it".to_owned(),
+                _ => ("no rule allows it".to_owned(), Some(format!("--allow {}", shell_word(&ports)))),
             };
-            (format!("{}: `{target}`: {by}", excess.rule.origin), excess)
+            Excess { said: format!("{}: `{target}`: {by}", excess.rule.origin), flag, can_be_left_out: true }
         });
-        let said: Vec<_> = said.collect();
         if on_excess == OnExcess::Narrow {
-            self.notes.extend(said.into_iter().map(|(said, _)| format!("left out: {said}")));
-            return Ok(());
+            self.notes.extend(hosts.map(|host| format!("left out: {}", host.said)));
+            return Vec::new();
         }
-        let listed = match said.as_slice() {
-            [] => return Ok(()),
-            [(said, _)] => format!(" {said}"),
-            all => all.iter().map(|(said, _)| format!("\n  {said}")).collect(),
-        };
-        let failure = Fault::input(format!("the stage declares more than it is granted:{listed}"));
-        let is_grant = |excess: &&Excess<'_>| {
-            excess.denied_by.is_none() && excess.missing_in.is_some_and(|layer| layer.role() == Role::Grants)
-        };
-        let missing = excess.iter().filter(is_grant);
-        let flags: Vec<_> = missing
-            .map(|excess| {
-                format!("--allow {}", shell_word(&format!("{}:{}", excess.rule.pattern, excess.ports)))
-            })
-            .collect();
-        Err(failure.hint(excess_hint(&flags, said.len(), "what no rule allows")))
+        hosts.collect()
     }
 }
 

@@ -121,28 +121,37 @@ pub enum FileFault {
         /// The reason.
         why: String,
     },
-    /// The stage declares paths that it would not get; one at least.
-    #[error("{}", lines(.0))]
-    Ungranted(Vec<UngrantedPath>),
+    /// The stage declares more than it is granted; one thing at least.
+    #[error("{}", excess_message(.0))]
+    Excess(Vec<Excess>),
 }
 
-/// A path that a stage declares and would not get.
-#[derive(Debug, thiserror::Error)]
-#[error("the stage declares `{effect}` `{}`, and {}", .path.display(), lacking(.effect, .ceiling.as_deref()))]
-pub struct UngrantedPath {
-    /// The effect.
-    pub effect: &'static str,
-    /// The path.
-    pub path: PathBuf,
-    /// The ceiling that does not allow it, if that is the reason.
-    pub ceiling: Option<String>,
+/// Something that a stage declares and would not get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Excess {
+    /// What it is, and why it is not granted.
+    pub said: String,
+    /// The flag that grants it, if one can.
+    pub flag: Option<String>,
+    /// Whether the stage can run without it, if the caller wants that. It cannot run without a kind of effect.
+    pub can_be_left_out: bool,
 }
 
-impl UngrantedPath {
-    /// Returns the flag that grants it, if one can.
-    fn flag(&self) -> Option<String> {
-        let flag = if self.effect == FS_WRITE { "--rw" } else { "--ro" };
-        self.ceiling.is_none().then(|| format!("{flag} {}", self.path.display()))
+impl Excess {
+    /// A path that nothing in the view shows, or not as a writable one, or that a ceiling does not allow.
+    pub(crate) fn path(effect: &str, path: &Path, ceiling: Option<&str>) -> Self {
+        let (flag, lacking) = match effect {
+            FS_WRITE => ("--rw", "nothing makes it writable"),
+            _ => ("--ro", "nothing shows it"),
+        };
+        let why =
+            ceiling.map_or_else(|| lacking.to_owned(), |ceiling| format!("{ceiling} does not allow it"));
+        let path = path.display().to_string();
+        Self {
+            said: format!("effect:{effect}: `{path}`: {why}"),
+            flag: ceiling.is_none().then(|| format!("{flag} {}", shell_word(&path))),
+            can_be_left_out: true,
+        }
     }
 }
 
@@ -151,27 +160,25 @@ pub(crate) const FS_READ: &str = "FsRead";
 /// The name of the effect of writing below a path.
 pub(crate) const FS_WRITE: &str = "FsWrite";
 
-/// Returns the hint for a declaration with `count` excesses, of which these flags grant all, or those that `part` describes.
-pub fn excess_hint(flags: &[String], count: usize, part: &str) -> String {
-    let it = if count == 1 { "it" } else { "them" };
-    let without = format!("--set effects.on_excess=narrow runs without {it}");
-    match flags.len() {
-        0 => without,
-        some if some == count => format!("{} grants {it}; {without}", flags.join(" ")),
-        _ => format!("{} grants {part}; {without}", flags.join(" ")),
-    }
+/// Returns the error for a declaration with these excesses.
+pub fn excess_message(excess: &[Excess]) -> String {
+    let listed = match excess {
+        [one] => format!(" {}", one.said),
+        all => all.iter().map(|one| format!("\n  {}", one.said)).collect(),
+    };
+    format!("the stage declares more than it is granted:{listed}")
 }
 
-fn lines(paths: &[UngrantedPath]) -> String {
-    paths.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-}
-
-fn lacking(effect: &str, ceiling: Option<&str>) -> String {
-    match ceiling {
-        Some(ceiling) => format!("{ceiling} does not allow it"),
-        None if effect == FS_WRITE => "nothing makes it writable".into(),
-        None => "nothing shows it".into(),
-    }
+/// Returns what to do about these excesses.
+pub fn excess_hint(excess: &[Excess]) -> Option<String> {
+    let it = if excess.len() == 1 { "it" } else { "them" };
+    let flags: Vec<&str> = excess.iter().filter_map(|one| one.flag.as_deref()).collect();
+    let granted = if flags.len() == excess.len() { it } else { "what a flag can" };
+    let grants = (!flags.is_empty()).then(|| format!("{} grants {granted}", flags.join(" ")));
+    let without = excess.iter().all(|one| one.can_be_left_out);
+    let without = without.then(|| format!("--set effects.on_excess=narrow runs without {it}"));
+    let hints: Vec<_> = grants.into_iter().chain(without).collect();
+    (!hints.is_empty()).then(|| hints.join("; "))
 }
 
 impl FileFault {
@@ -230,10 +237,7 @@ impl FileFault {
             Self::NoPlace { .. } => {
                 "give it a place of its own, such as `:/mnt/NAME`, or name one without links".into()
             }
-            Self::Ungranted(paths) => {
-                let flags: Vec<_> = paths.iter().filter_map(UngrantedPath::flag).collect();
-                excess_hint(&flags, paths.len(), "what nothing shows")
-            }
+            Self::Excess(excess) => return excess_hint(excess),
         })
     }
 }

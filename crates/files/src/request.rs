@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_policy::{Cache, Home, View};
 
+use crate::fault::Excess;
 use crate::protected::LetThrough;
 
 /// The request for a view of the host's files.
@@ -38,15 +39,17 @@ pub struct Files {
     pub settings: Vec<PathBuf>,
 }
 
-/// The files that a stage says it needs. A path that nothing in the view shows is refused.
+/// What a stage says it needs: its files, and what else it declares and would not get. A path that nothing in the view shows is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Declared {
     /// Absolute paths that the stage reads.
     pub read: Vec<PathBuf>,
     /// Absolute paths that the stage reads and writes.
     pub write: Vec<PathBuf>,
-    /// Run with less, and say so, instead of refusing.
+    /// Run with fewer files, and say so, instead of refusing.
     pub narrow: bool,
+    /// What is refused besides files: kinds and hosts. One fault names it together with the files, which are known with the view.
+    pub beyond: Vec<Excess>,
 }
 
 /// The place of [`WorkDir`] in the sandbox.

@@ -367,7 +367,7 @@ impl Error {
             Self::RunLost(lost) => lost.error.cause_word(),
             Self::Stopped { .. } => "stopped",
             Self::Policy(fault) if fault.is_input => "policy",
-            Self::Files(FileFault::Ungranted(_)) | Self::HostPortDenied { .. } => "policy",
+            Self::Files(FileFault::Excess(_)) | Self::HostPortDenied { .. } => "policy",
             _ => "setup",
         }
     }
@@ -505,15 +505,15 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use exeat_files::fault::UngrantedPath;
+    use exeat_files::fault::Excess;
 
     use super::*;
 
     /// N12.
     #[test]
     fn n12_a_fault_of_a_path_is_an_input_error_and_an_ungranted_one_concerns_the_policy() {
-        let path = UngrantedPath { effect: "FsRead", path: "/a".into(), ceiling: None };
-        let ungranted = FileFault::Ungranted(vec![path]);
+        let path = Excess { said: "`/a`".into(), flag: Some("--ro /a".into()), can_be_left_out: true };
+        let ungranted = FileFault::Excess(vec![path]);
         let procfs =
             FileFault::Procfs { what: exeat_files::fault::PathUse::ReadOnly, path: "/proc/1".into() };
         for (fault, cause) in [(ungranted, "policy"), (procfs, "setup")] {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
-use exeat_compose::{Effects, EnvRule, Machine, NextHop, PolicyRequest, Site, compose};
+use exeat_compose::{Effects, EnvRule, Machine, NextHop, PolicyRequest, Site, compose_for_run};
 use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::protected::NoName;
 use exeat_files::request::{Bind, Bounds, WorkDir};
@@ -658,7 +658,7 @@ impl Stage {
             Signing::File(path) => Signing::File(absolute(path, cwd)),
             other => other.clone(),
         };
-        let mut composed = compose(&asked, &machine, &Clients { say: &|_| {} })?;
+        let mut composed = compose_for_run(&asked, &machine, &Clients { say: &|_| {} })?;
         composed.keep_secrets();
         composed.host_ports.extend(&self.host_ports);
         if let Some(missing) = composed.missing.take() {

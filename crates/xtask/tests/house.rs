@@ -236,6 +236,25 @@ fn the_pages_at_the_door_are_there() {
     assert!(read("CHANGELOG.md").contains("## [Unreleased]"));
 }
 
+/// Nothing is built, measured or installed for a question, or for a misspelled option.
+#[test]
+fn xtask_answers_help_and_refuses_unknown_options_at_once() {
+    let xtask = |words: &[&str]| Command::new(env!("CARGO_BIN_EXE_xtask")).args(words).output().unwrap();
+    let commands =
+        ["size", "bench", "ci", "demo", "dist", "docs", "fuzz", "matrix", "nightly", "setup", "soak", "test"];
+    for command in commands {
+        let done = xtask(&[command, "--help"]);
+        let said = String::from_utf8(done.stdout).unwrap();
+        assert!(done.status.success() && said.starts_with(&format!("cargo xtask {command}: ")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    for command in commands.into_iter().filter(|command| !["matrix", "test"].contains(command)) {
+        let done = xtask(&[command, "--quikc"]);
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(!done.status.success() && done.stdout.is_empty() && said.contains("`--quikc`"), "{said}");
+    }
+}
+
 #[test]
 fn readme_and_xtask_know_the_same_commands() {
     let help = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("--help").output().unwrap();

@@ -69,12 +69,21 @@ fn tracked(cx: &Cx) {
     let unnamed = cx.exeat_plain(["state", "restore"]).run();
     unnamed.exits(2).says(&format!("\n  {run}\n")).says("hint: exeat state restore 01");
     let last = of(told[0]).and_then(|rest| rest.split('`').next().map(str::to_owned)).expect("a run");
+    // The same in the directory above. Elsewhere the runs are named with their trees.
+    let elsewhere = cx.exeat_plain(["state", "restore"]).cwd(cx.home()).run();
+    elsewhere.exits(2).says("several runs have set something aside here:\n");
+    let other = cx.home().join("other");
+    fs::create_dir(&other).expect("other");
+    cx.bench().give(&other, cx.is_root());
+    let elsewhere = cx.exeat_plain(["state", "restore"]).cwd(&other).run();
+    elsewhere.exits(2).says(&format!("{run}  in {}", cx.dir().display())).says("but in other directories:\n");
     cx.exeat_plain(["state", "restore", &last]).run().exits(0);
     assert_eq!(fs::read_to_string(cx.dir().join(".npmrc")).expect(".npmrc"), "last\n");
     fs::remove_file(cx.dir().join(".npmrc")).expect(".npmrc");
 
-    // Only one run is left.
-    cx.exeat_plain(["state", "restore"]).run().exits(0);
+    // Only one run is left here, whatever there is elsewhere.
+    cx.sh(&[], "touch .npmrc").cwd(&other).run().exits(0).says(".npmrc` was moved");
+    cx.exeat_plain(["state", "restore"]).cwd(&cx.dir().join("sub")).run().exits(0);
     assert_eq!(git(cx, "status --porcelain --untracked-files=no"), "");
     let last = cx.sh(&[], "true").run();
     assert!(!last.stderr().contains("git tracks"), "{last:?}");

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l08_quarantined_names_are_listed_restored_and_pruned", commands);
+    list.users("escape::l08_a_run_with_two_trees_is_restored_in_parts", parts);
     list.users("escape::l08_empty_quarantines_are_removed", empty_directories);
     list.users("escape::l08_a_repository_that_is_back_is_not_listed", given_back);
     list.users("escape::l08_a_killed_run_is_listed", killed);
@@ -75,7 +76,7 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
     for make in make {
         make(&outside, &quarantine).expect("a decoy");
         state(&["prune", "--all"]).exits(0).prints("0 names deleted\n");
-        state(&["restore", &run]).exits(1).says("stays in");
+        state(&["restore", &run]).exits(1).says("is not restored: its quarantine in `");
         let told = state(&["list"]);
         told.exits(0).says("is not there any more");
         assert!(!told.stdout().contains(".vscode"), "{told:?}");
@@ -113,6 +114,59 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
     state(&["restore", &run]).exits(0);
     assert!(cx.dir().join(".envrc").exists());
     assert_eq!(listed()["set_aside"].as_array().map(Vec::len), Some(1));
+}
+
+/// A tree whose last name is back has no quarantine any more. Nor has one where the user removed it.
+fn parts(cx: &Cx) {
+    let other = cx.home().join("other");
+    fs::create_dir(&other).expect("a directory");
+    cx.bench().give(&other, cx.is_root());
+    let at = other.to_str().expect("ASCII");
+    let quarantines = [cx.dir().join(".exeat-quarantine"), other.join(".exeat-quarantine")];
+    let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
+    let silent = |words: &[&str]| {
+        let done = state(words);
+        assert!(!done.stderr().contains("not there"), "{done:?}");
+        done
+    };
+    let run = || {
+        let script = format!("echo evil >.envrc; echo evil >{at}/.npmrc");
+        cx.exeat(["run", "--rw", at, "--", "sh", "-c", &script]).run().exits(0).says(".npmrc` was moved");
+        let listed: Value =
+            serde_json::from_str(&state(&["list", "--format", "json"]).stdout()).expect("JSON");
+        assert_eq!(listed["set_aside"].as_array().map(Vec::len), Some(2), "{listed}");
+        listed["set_aside"][0]["run"].as_str().expect("a run").to_owned()
+    };
+    let none = |run: &str| {
+        silent(&["list"]).exits(0);
+        let done = silent(&["restore", run]);
+        done.exits(2).says(&format!("nothing that a run `{run}` set aside is left"));
+        fs::remove_file(cx.dir().join(".envrc")).expect(".envrc");
+    };
+
+    let first = run();
+    let (mine, theirs) = (cx.dir().join(".envrc"), other.join(".npmrc"));
+    silent(&["restore", &first, ".envrc"]).exits(0).prints(&format!("restored {}\n", mine.display()));
+    assert!(!quarantines[0].exists() && quarantines[1].exists());
+    silent(&["list"]).exits(0).shows(&format!("  {}  file", theirs.display()));
+    silent(&["restore", &first]).exits(0).prints(&format!("restored {}\n", theirs.display()));
+    assert!(!quarantines[1].exists());
+    none(&first);
+    fs::remove_file(&theirs).expect(".npmrc");
+
+    let second = run();
+    fs::remove_dir_all(&quarantines[1]).expect("the quarantine");
+    silent(&["restore", &second]).exits(0).prints(&format!("restored {}\n", mine.display()));
+    none(&second);
+
+    // What has moved with its tree is not lost.
+    let third = run();
+    fs::rename(&other, cx.home().join("moved")).expect("a rename");
+    state(&["list"]).exits(0).says(&format!("what was set aside in `{at}` is not there"));
+    state(&["restore", &third]).exits(1).says(&format!("its quarantine in `{at}` is not there"));
+    fs::rename(cx.home().join("moved"), &other).expect("a rename");
+    silent(&["restore", &third]).exits(0).prints(&format!("restored {}\n", theirs.display()));
+    none(&third);
 }
 
 /// A live run in the same directory keeps the empty quarantine, and the next command removes it.

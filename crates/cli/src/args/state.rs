@@ -39,7 +39,7 @@ pub(crate) struct StateListArgs {
 #[derive(Debug, Args)]
 #[command(after_help = RESTORE_EXAMPLES)]
 pub(crate) struct RestoreArgs {
-    /// The run, or the first letters of it; needed if several have set something aside
+    /// The run, or the first letters of it; without it, the only run that has set something aside in this directory's tree
     #[arg(value_name = "RUN")]
     pub(crate) run: Option<String>,
 
@@ -90,6 +90,7 @@ Examples:
 
 const RESTORE_EXAMPLES: &str = "\
 Examples:
+  exeat state restore
   exeat state restore 01JD8Z3V5Q
   exeat state restore 01JD8Z3V5Q .vscode
 

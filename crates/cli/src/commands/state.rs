@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,7 +38,14 @@ impl State {
         let dir = place_of(&machine)?.state_dir().to_path_buf();
         // First, so that a run that ends meanwhile is skipped. One that starts meanwhile has another name.
         let open = quarantine::open_runs(&dir);
-        let runs = quarantine::set_aside(&dir);
+        let mut runs = quarantine::set_aside(&dir);
+        runs.iter_mut().flat_map(|aside| &mut aside.items).for_each(|(item, standing)| {
+            if let Standing::Away(_) = standing
+                && is_removed(item)
+            {
+                *standing = Standing::Gone;
+            }
+        });
         Ok(Self { dir, machine, open, runs })
     }
 
@@ -74,6 +82,17 @@ impl State {
         let list = caches.list().map_err(failed)?;
         Ok(Some((caches, list)))
     }
+}
+
+/// Returns whether the tree of an entry is there without a quarantine: exeat removed that when it was empty, or the user did.
+fn is_removed(item: &Item) -> bool {
+    let is_absent = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+    fs::symlink_metadata(&item.tree).is_ok_and(|tree| tree.is_dir())
+        && fs::symlink_metadata(item.tree.join(quarantine::DIRECTORY)).is_err_and(is_absent)
+}
+
+fn is_here((_, standing): &(Item, Standing)) -> bool {
+    matches!(standing, Standing::Here(_))
 }
 
 /// `exeat state list`.
@@ -264,8 +283,8 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     for path in &args.paths {
         let place = state.place(path)?;
         let mut is_any = false;
-        for ((item, standing), wanted) in aside.items.iter().zip(&mut wanted) {
-            if matches!(standing, Standing::Here(_)) && item.old_path().starts_with(&place) {
+        for (entry, wanted) in aside.items.iter().zip(&mut wanted) {
+            if is_here(entry) && entry.0.old_path().starts_with(&place) {
                 (*wanted, is_any) = (true, true);
             }
         }
@@ -274,15 +293,26 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
             return Err(Failure::input(message).hint("exeat state list"));
         }
     }
+    if aside.items.iter().all(|(_, standing)| matches!(standing, Standing::Gone)) {
+        quarantine::tidy(&state.dir, aside);
+        return Err(unknown(&run));
+    }
     let (mut text, mut is_whole) = (String::new(), true);
     for ((item, standing), _) in aside.items.iter().zip(wanted).filter(|(_, wanted)| *wanted) {
         let from = item.old_path();
-        let restored = match standing {
+        match standing {
             Standing::Gone => continue,
-            Standing::Away(error) => Err(io::Error::new(error.kind(), error.to_string())),
-            Standing::Here(_) => quarantine::restore(&run, item),
-        };
-        match restored {
+            Standing::Away(error) => {
+                is_whole = false;
+                let (from, tree) = (from.display(), item.tree.display());
+                let words =
+                    format!("`{from}` is not restored: its quarantine in `{tree}` is not there: {error}");
+                stdio::line("warning", &words);
+                continue;
+            }
+            Standing::Here(_) => {}
+        }
+        match quarantine::restore(&run, item) {
             Ok(()) => {
                 let _ = writeln!(text, "restored {}", path_text(&from));
             }
@@ -316,20 +346,42 @@ fn find(state: &State, name: &str) -> Result<String, Failure> {
     }
 }
 
-/// Returns the only run that has set something aside which is left. Names the runs if there are several, the last one first.
+/// Returns the only run of which something is left in the working directory's tree, or in trees below that directory. Names the runs if
+/// there are several, the last one first, and those of other directories if there is none.
 fn only_run(state: &State) -> Result<String, Failure> {
-    let is_left =
-        |aside: &&SetAside| aside.items.iter().any(|(_, standing)| matches!(standing, Standing::Here(_)));
-    let runs: Vec<&str> = state.runs.iter().rev().filter(is_left).map(|aside| aside.run.as_str()).collect();
+    let cwd = &state.machine.cwd;
+    let is_of_cwd = |item: &Item| cwd.starts_with(&item.tree) || item.old_path().starts_with(cwd);
+    let left = state.runs.iter().rev().flat_map(|aside| {
+        let items = aside.items.iter().filter(|entry| is_here(entry));
+        items.map(|(item, _)| (aside.run.as_str(), item))
+    });
+    let (here, elsewhere): (Vec<_>, Vec<_>) = left.partition(|(_, item)| is_of_cwd(item));
+    let mut runs: Vec<&str> = here.into_iter().map(|(run, _)| run).collect();
+    runs.dedup();
+    let named =
+        |lines: &[String]| lines.iter().take(NAMED).map(|line| format!("\n  {line}")).collect::<String>();
+    let hint = |run: &str| format!("exeat state restore {}; exeat state list says what", printable(run));
     match runs.as_slice() {
-        [] => Err(Failure::input("nothing that a run set aside is left")),
         [run] => Ok((*run).to_owned()),
         [last, ..] => {
-            let named = runs.iter().take(NAMED).map(|run| format!("\n  {}", printable(run)));
-            let message = format!("several runs have set something aside:{}", named.collect::<String>());
-            let last = printable(last);
-            Err(Failure::input(message)
-                .hint(format!("exeat state restore {last}; exeat state list says what")))
+            let runs: Vec<_> = runs.iter().map(|run| printable(run)).collect();
+            let message = format!("several runs have set something aside here:{}", named(&runs));
+            Err(Failure::input(message).hint(hint(last)))
+        }
+        [] => {
+            let Some((last, _)) = elsewhere.first() else {
+                return Err(Failure::input("nothing that a run set aside is left"));
+            };
+            let line =
+                |(run, item): &(&str, &Item)| format!("{}  in {}", printable(run), path_text(&item.tree));
+            let mut lines: Vec<_> = elsewhere.iter().map(line).collect();
+            lines.dedup();
+            let message = format!(
+                "nothing that a run set aside in `{}` is left, but in other directories:{}",
+                cwd.display(),
+                named(&lines)
+            );
+            Err(Failure::input(message).hint(hint(last)))
         }
     }
 }
@@ -386,8 +438,8 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
             std::mem::take(&mut aside.items).into_iter().partition(|(item, _)| is_asked(&item.tree));
         aside.items = items;
         let newest = aside.items.iter().map(|(item, _)| item.at).max().unwrap_or(0);
-        let is_here = |(_, standing): &&(Item, Standing)| matches!(standing, Standing::Here(_));
-        let here: Vec<&Item> = aside.items.iter().filter(is_here).map(|(item, _)| item).collect();
+        let here = aside.items.iter().filter(|entry| is_here(entry));
+        let here: Vec<&Item> = here.map(|(item, _)| item).collect();
         if newest >= before || here.is_empty() {
             continue;
         }

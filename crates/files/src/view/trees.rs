@@ -20,7 +20,7 @@ use super::scratch::TMP_SIZE;
 use super::work::{holds_home, unwritable};
 use super::{Builder, By, Original, Places, Rank, Restricting, belongs, place, protected};
 use crate::bounds::{Extent, Limit, Tops, describe_change};
-use crate::fault::{FS_READ, FS_WRITE, FileFault, PathUse, UngrantedPath};
+use crate::fault::{Excess, FS_READ, FS_WRITE, FileFault, PathUse};
 use crate::lists;
 
 impl<'a> Builder<'a> {
@@ -473,25 +473,26 @@ impl<'a> Builder<'a> {
         seen
     }
 
-    /// Refuses a stage that would not get a path that it declared.
+    /// Refuses a stage that would not get what it declared.
     pub(super) fn check_declared(&mut self) -> Result<(), FileFault> {
         let (Some(found), Some(declared)) = (&self.declared, &self.files.declared) else { return Ok(()) };
         let read = found.read.iter().map(|path| (FS_READ, path, false));
-        let mut ungranted = Vec::new();
+        let mut paths = Vec::new();
         for (effect, path, write) in read.chain(found.write.iter().map(|path| (FS_WRITE, path, true))) {
             match self.sees(path) {
                 Some(writable) if writable || !write => continue,
                 _ => {}
             }
             let ceiling = self.limits.iter().find(|limit| !limit.allows(path, write));
-            let ceiling = ceiling.map(|limit| limit.label.clone());
-            ungranted.push(UngrantedPath { effect, path: path.clone(), ceiling });
+            paths.push(Excess::path(effect, path, ceiling.map(|limit| limit.label.as_str())));
         }
-        if !declared.narrow && !ungranted.is_empty() {
-            return Err(FileFault::Ungranted(ungranted));
+        let mut excess = declared.beyond.clone();
+        if declared.narrow {
+            self.notes.extend(paths.into_iter().map(|path| format!("left out: {}", path.said)));
+        } else {
+            excess.append(&mut paths);
         }
-        self.notes.extend(ungranted.iter().map(ToString::to_string));
-        Ok(())
+        if excess.is_empty() { Ok(()) } else { Err(FileFault::Excess(excess)) }
     }
 
     /// Makes the protected paths in a writable tree read-only there, but for what is let through in them.

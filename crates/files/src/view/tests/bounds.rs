@@ -400,6 +400,7 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
             read: read.iter().map(PathBuf::from).collect(),
             write: write.iter().map(PathBuf::from).collect(),
             narrow,
+            beyond: Vec::new(),
         }),
         ..Files::default()
     };
@@ -412,9 +413,14 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
     let elsewhere = scene.home().join("letters");
     fs::create_dir(&elsewhere).unwrap();
     let cases = [
-        (declare(&[&elsewhere], &[], false), "`FsRead`", "nothing shows it", "--ro "),
-        (declare(&[], &[&elsewhere], false), "`FsWrite`", "nothing makes it writable", "--rw "),
-        (declare(&[], &[Path::new("/usr")], false), "`FsWrite`", "nothing makes it writable", "--rw "),
+        (declare(&[&elsewhere], &[], false), "effect:FsRead: `", "nothing shows it", "--ro "),
+        (declare(&[], &[&elsewhere], false), "effect:FsWrite: `", "nothing makes it writable", "--rw "),
+        (
+            declare(&[], &[Path::new("/usr")], false),
+            "effect:FsWrite: `",
+            "nothing makes it writable",
+            "--rw ",
+        ),
     ];
     for (files, effect, why, fix) in cases {
         let error = scene.try_build(&files, &project, None).unwrap_err();
@@ -427,11 +433,15 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
         );
         let narrow = files.declared.map(|declared| Declared { narrow: true, ..declared });
         let built = scene.build(&Files { declared: narrow, ..files }, &project, None);
+        let said = said.replace("the stage declares more than it is granted:", "left out:");
         assert!(built.notes.contains(&said), "{:?}", built.notes);
     }
     let error = scene.try_build(&declare(&[&elsewhere], &[&elsewhere], false), &project, None).unwrap_err();
     let said = error.to_string();
-    assert!(said.contains("`FsRead`") && said.contains("`FsWrite`") && said.lines().count() == 2, "{said}");
+    assert!(
+        said.contains(":FsRead: `") && said.contains(":FsWrite: `") && said.lines().count() == 3,
+        "{said}"
+    );
     let place = elsewhere.display();
     let fix = error.fix().unwrap();
     assert!(fix.starts_with(&format!("--ro {place} --rw {place} grants them; --set ")), "{fix}");
@@ -443,7 +453,12 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
     // A stage could have made the link: it says more than what was declared.
     symlink(&srv, project.join("wide")).unwrap();
     let wide = |narrow| Files {
-        declared: Some(Declared { read: vec![project.join("wide/b")], write: Vec::new(), narrow }),
+        declared: Some(Declared {
+            read: vec![project.join("wide/b")],
+            write: Vec::new(),
+            narrow,
+            beyond: Vec::new(),
+        }),
         ro: vec![bind(&srv)],
         ..Files::default()
     };
@@ -467,7 +482,12 @@ fn a_bind_of_the_working_directory_shows_all_of_it_whatever_is_declared() {
     let files = |ro: &[&Path], rw: &[&Path]| Files {
         ro: ro.iter().map(|path| bind(path)).collect(),
         rw: rw.iter().map(|path| bind(path)).collect(),
-        declared: Some(Declared { read: Vec::new(), write: vec![out.clone()], narrow: false }),
+        declared: Some(Declared {
+            read: Vec::new(),
+            write: vec![out.clone()],
+            narrow: false,
+            beyond: Vec::new(),
+        }),
         ..Files::default()
     };
     for (ro, rw) in [(&[project.as_path()][..], &[out.as_path()][..]), (&[], &[project.as_path()])] {
@@ -629,8 +649,12 @@ fn check(scene: &Scene, random: &Random) -> Result<(), TestCaseError> {
         })
         .collect();
     let declared = random.declared.as_ref();
-    let declared =
-        declared.map(|(read, write)| Declared { read: paths(read), write: paths(write), narrow: true });
+    let declared = declared.map(|(read, write)| Declared {
+        read: paths(read),
+        write: paths(write),
+        narrow: true,
+        beyond: Vec::new(),
+    });
     // A declaration says nothing about the working directory: leave that out of the comparison.
     let cwd = if declared.is_some() { PathBuf::from("/") } else { scene.project() };
     let bounded = Files { bounds: bounds.clone(), declared: declared.clone(), ..free.clone() };
