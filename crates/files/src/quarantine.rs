@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
@@ -29,6 +29,7 @@ use crate::protected::{Obeyed, matches_pattern};
 mod arrivals;
 mod astray;
 mod changes;
+mod closed;
 mod descriptors;
 mod exchanged;
 mod file_lists;
@@ -56,9 +57,10 @@ mod survey;
 mod times;
 
 pub use arrivals::{Arrivals, Mount};
+use closed::ReopenedDirs;
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
-use descriptors::{OpenedDir, aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
+use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
 use exchanged::Exchanged;
 pub use finish::finish_until;
 pub use further::{DirState, FurtherDown, first_parts_in};
@@ -270,7 +272,7 @@ pub struct Watch {
     /// Directories that the stage has made, and that the host does not see under their names for now.
     exchanged: Mutex<Vec<Exchanged>>,
     /// Directories that the stage has closed and that are open while the end of the run is judged.
-    opened: Mutex<Vec<OpenedDir<OwnedFd>>>,
+    reopened: ReopenedDirs,
 }
 
 /// A run that went on in the same tree when this one started. While this stage renames directories, that run may pass over something at its end.
@@ -320,7 +322,7 @@ impl Watch {
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
-            opened: Mutex::default(),
+            reopened: ReopenedDirs::default(),
         })
     }
 

@@ -34,14 +34,19 @@ pub(super) fn cases(list: &mut Cases) {
 /// `git sparse-checkout` writes this file, which exeat held before.
 fn worktree_configured(cx: &Cx) {
     git(cx, cx.dir(), "init -q .");
+    git(cx, cx.dir(), "commit -q --allow-empty -m 1");
     git(cx, cx.dir(), "config extensions.worktreeConfig true");
-    let mut live = cx.sh(&[], "echo ready; read -r go; exit 4").stdin_open().start();
-    live.until_prints("ready");
-    git(cx, cx.dir(), "config --worktree core.abbrev 9");
-    let done = live.wait();
-    done.exits(4).says(".git/config.worktree` was replaced on the host");
-    let said = fs::read_to_string(cx.dir().join(".git/config.worktree")).expect("the configuration");
-    assert!(said.contains("abbrev = 9"), "{said}\n{done:?}");
+    git(cx, cx.dir(), "worktree add -q linked --detach");
+    for (work, place) in [("", ".git"), ("linked", ".git/worktrees/linked")] {
+        let mut live = cx.sh(&[], "echo ready; read -r go; exit 4").stdin_open().start();
+        live.until_prints("ready");
+        git(cx, &cx.dir().join(work), "config --worktree core.abbrev 9");
+        let done = live.wait();
+        done.exits(4).says(&format!("{place}/config.worktree` was replaced on the host"));
+        let said =
+            fs::read_to_string(cx.dir().join(place).join("config.worktree")).expect("the configuration");
+        assert!(said.contains("abbrev = 9"), "{said}\n{done:?}");
+    }
 }
 
 /// The kernel gives no lease on another user's file, as in a tree of a group. That user has changed it just now, and no run goes on.

@@ -16,10 +16,24 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_a_link_in_a_directory_that_is_moved_counts", moved_directory);
     list.once("escape::b14_no_link_leads_to_temporary_files_of_a_stage", temporary);
     list.users("escape::b14_a_worktree_of_a_worktree_names_no_program", inner_worktree);
+    list.users("escape::b14_no_worktree_is_in_the_stage_s_own_cache", cached_worktree);
     list.users("escape::b14_a_directory_that_becomes_a_repository_names_no_program", role);
     list.root("escape::b14_an_index_leads_to_no_absolute_path", absolute);
     list.users("escape::b14_no_link_leads_to_a_cache_that_comes_later", later_cache);
     list.root("escape::b14_no_link_leads_to_another_user_s_cache", other_cache);
+}
+
+/// Nobody judges what stages have in their caches, and `git worktree list` would name it to whatever goes through the worktrees.
+fn cached_worktree(cx: &Cx) {
+    let stage = r#"i=/run/exeat/cache; p=$(awk '$5 == "/run/exeat/cache" { print $4 }' /proc/self/mountinfo)
+        if [ ! -d $i ]; then i=$(realpath ..); p=$i; fi
+        w=.git/worktrees/w; mkdir -p $w $i/w; echo ../.. > $w/commondir; git rev-parse HEAD > $w/HEAD; echo $p/w/.git > $w/gitdir
+        echo "gitdir: $(realpath $w)" > $i/w/.git; cd $i/w; git init -q s; git -C s commit -q --allow-empty -m s
+        git update-index --add --cacheinfo 160000,$(git -C s rev-parse HEAD),s
+        printf '[core]\nfsmonitor = touch %s;false\n' "$MARK" >> s/.git/config"#;
+    let host =
+        "git worktree list --porcelain | sed -n 's/^worktree //p' | while read w; do git -C $w status; done";
+    attack(cx, "", stage, host);
 }
 
 /// Makes an index that has a hook with names of 20 bytes, and with names of 32 bytes a harmless path: `poly INDEX BLOB`.

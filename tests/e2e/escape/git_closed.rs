@@ -9,6 +9,11 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_no_link_leads_astray_behind_a_closed_directory", links);
     list.users("escape::b14_git_writes_through_no_link_in_a_closed_directory", links_of_git);
     list.users("escape::b14_what_the_caller_has_behind_a_closed_directory_stays", keep);
+    list.users(
+        "escape::b14_what_a_configuration_names_is_judged_behind_a_closed_top",
+        attack_below_closed_top,
+    );
+    list.users("escape::b14_more_directories_are_closed_than_files_may_be_open", many);
 }
 
 /// A repository of the caller's that is too far down to be read-only.
@@ -44,6 +49,21 @@ fn attack_named(cx: &Cx) {
     }
 }
 
+fn attack_below_closed_top(cx: &Cx) {
+    let dir = cx.dir().display();
+    let make = format!(
+        "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.test
+        {MAKE}; git config core.hooksPath hk"
+    );
+    cx.outside(["sh", "-ec", &make]).cwd(cx.dir()).run().exits(0);
+    for mode in ["0", "400"] {
+        let stage = format!("echo true >x/y/z/r/hk/pre-commit; chmod {mode} .");
+        cx.sh(&[], &stage).run().exits(0).says("x/y/z/r/hk` was moved");
+        let look = format!("stat -c %a {dir}; chmod 700 {dir}; cd {dir}/x/y/z/r; test ! -e hk; mkdir hk");
+        cx.outside(["sh", "-ec", &look]).run().exits(0).prints(&format!("{mode}\n"));
+    }
+}
+
 /// A program that follows such a link is where nobody judges the repositories.
 fn links(cx: &Cx) {
     for close in ["x/y/z", "x/y", "x/y/z/d"] {
@@ -64,6 +84,17 @@ fn links(cx: &Cx) {
 fn links_of_git(cx: &Cx) {
     let stage = r#"cd x/y/z/r/.git; b=$(echo evil | git hash-object -w --stdin); mkdir -p lost-found/other; ln -s "$OUT" lost-found/other/$b; chmod 0400 lost-found/other"#;
     attack(cx, MAKE, stage, "chmod -R u+rwX .; cd x/y/z/r; git fsck --lost-found");
+}
+
+/// The end keeps no descriptor of a closed directory, and each has its mode again afterwards.
+fn many(cx: &Cx) {
+    cx.outside(["mkdir", "-p", "x/y/z"]).cwd(cx.dir()).run().exits(0);
+    let stage = "git init -q x/y/z/r; echo '[core] fsmonitor = touch mark' >>x/y/z/r/.git/config
+        for n in $(seq 300); do mkdir d$n; chmod 0 d$n; done";
+    let done = cx.sh(&[], stage).under(["prlimit", "--nofile=256:256", "--"]).run();
+    done.exits(0).says("x/y/z/r/.git/config` was moved");
+    let closed = "find . -maxdepth 1 -name 'd*' -perm 0 | wc -l; rmdir d*";
+    cx.outside(["sh", "-c", closed]).cwd(cx.dir()).run().exits(0).prints("300\n");
 }
 
 /// The stage only closes the directory.

@@ -165,43 +165,48 @@ pub(super) fn let_in<T>(dir: BorrowedFd<'_>, mut act: impl FnMut() -> nix::Resul
     }
 }
 
+/// Lets the owner of a directory list, search and write it. Returns its earlier and its new mode. The caller may open its own directories,
+/// and root any.
+pub(super) fn open_to_owner(dir: BorrowedFd<'_>) -> nix::Result<(Mode, Mode)> {
+    let stat = fstat(dir)?;
+    let caller = geteuid();
+    if kind(&stat) != SFlag::S_IFDIR || !(caller.is_root() || stat.st_uid == caller.as_raw()) {
+        return Err(Errno::EACCES);
+    }
+    let was = mode_of(&stat);
+    let now = was | Mode::S_IRWXU;
+    if now != was {
+        set_mode(dir, now)?;
+    }
+    Ok((was, now))
+}
+
+/// Returns the permissions of a file.
+pub(super) fn mode_of(stat: &FileStat) -> Mode {
+    Mode::from_bits_truncate(stat.st_mode)
+}
+
 /// A directory that its owner may list, search and write as long as this lives.
 #[derive(Debug)]
-pub(super) struct OpenedDir<Dir: AsFd> {
-    dir: Dir,
+pub(super) struct OpenedDir<'a> {
+    dir: BorrowedFd<'a>,
     was: Mode,
     now: Mode,
 }
 
-impl<Dir: AsFd> OpenedDir<Dir> {
-    /// Opens a directory of the caller for its owner. Root may open any directory.
-    pub(super) fn new(dir: Dir) -> nix::Result<Self> {
-        let stat = fstat(&dir)?;
-        let caller = geteuid();
-        if kind(&stat) != SFlag::S_IFDIR || !(caller.is_root() || stat.st_uid == caller.as_raw()) {
-            return Err(Errno::EACCES);
-        }
-        let was = Mode::from_bits_truncate(stat.st_mode);
-        let now = was | Mode::S_IRWXU;
-        if now != was {
-            set_mode(dir.as_fd(), now)?;
-        }
-        Ok(Self { dir, was, now })
-    }
-
-    /// Leaves the directory open.
-    pub(super) fn keep_open(mut self) {
-        self.was = self.now;
+impl<'a> OpenedDir<'a> {
+    /// Opens a directory for its owner, as [`open_to_owner`] does.
+    pub(super) fn new(dir: BorrowedFd<'a>) -> nix::Result<Self> {
+        open_to_owner(dir).map(|(was, now)| Self { dir, was, now })
     }
 }
 
-impl<Dir: AsFd> Drop for OpenedDir<Dir> {
+impl Drop for OpenedDir<'_> {
     fn drop(&mut self) {
         // A stage may have set another mode meanwhile, which stays. A directory may stay open to its owner.
-        let is_ours =
-            || fstat(&self.dir).is_ok_and(|stat| Mode::from_bits_truncate(stat.st_mode) == self.now);
+        let is_ours = || fstat(self.dir).is_ok_and(|stat| mode_of(&stat) == self.now);
         if self.now != self.was && is_ours() {
-            let _ = set_mode(self.dir.as_fd(), self.was);
+            let _ = set_mode(self.dir, self.was);
         }
     }
 }

@@ -22,6 +22,7 @@ pub fn finish_until<'a>(
         watch.find_others();
         let _ = watch.has_writer.set(has_writer);
     }
+    watches.iter().for_each(|watch| watch.open_tree());
     let mut told = Leftovers::default();
     let settle = |told: &mut Leftovers, settle: &dyn Fn(&Watch) -> Vec<Leftover>| {
         // All trees before anything is told: one may lie in another.
@@ -52,7 +53,7 @@ pub fn finish_until<'a>(
         let found = watch.settle_paths(found.all(), &watches, is_over);
         found.into_iter().for_each(|found| told.add(found));
     }
-    for (watch, Repositories { nested, .. }) in watches.iter().zip(&found).take_while(|_| !is_over()) {
+    for (watch, Repositories { nested, .. }) in watches.iter().zip(&mut found).take_while(|_| !is_over()) {
         watch.settle_nested(nested, &judged).into_iter().for_each(|found| told.add(found));
         for (git, work) in watch.naming_repositories(nested).take_while(|_| !is_over()) {
             watch.settle_named(&git, work).into_iter().for_each(|found| told.add(found));

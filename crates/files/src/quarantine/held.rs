@@ -149,7 +149,7 @@ impl Watch {
 
     /// Returns whether the `gitdir` of a worktree can lead git to a place that the stage has chosen: `git worktree` writes there and removes
     /// it. In the tree, no link may be on the way. Outside, the caller has made the worktree before the run, or the `.git` there names
-    /// this directory: then the caller made it meanwhile.
+    /// this directory: then the caller made it meanwhile. No caller makes one among what exeat keeps for stages.
     pub(super) fn leads_astray(&self, worktree: &Path, gitdir: &OsStr, is_known: bool) -> bool {
         let gitdir = Path::new(gitdir);
         // git before 2.48 takes a relative path from where it was started, and later versions from the directory of the worktree.
@@ -174,6 +174,8 @@ impl Watch {
                 Err(Errno::ENOENT) => !is_known || !is_plain,
                 Err(_) => true,
             },
+            None if self.is_of_exeat(&place) => true,
+            None if self.place_of(worktree, gitdir).is_some_and(|real| self.is_of_exeat(&real)) => true,
             None if is_known => false,
             None => !is_plain || !points_to(&place, &dir),
         }

@@ -20,6 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use super::closed::ReopenedDirs;
 use super::descriptors::FileId;
 use super::finish::{finish_until, share_trees};
 use super::modes::{Access, Modes};
@@ -123,7 +124,7 @@ impl Entry {
             store: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
-            opened: Mutex::default(),
+            reopened: ReopenedDirs::default(),
         }
     }
 }

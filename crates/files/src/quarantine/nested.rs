@@ -5,19 +5,17 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
-use std::sync::PoisonError;
 use std::thread;
 use std::time::Duration;
 
 use nix::dir::Type;
-use nix::sys::stat::{FileStat, SFlag, fstat};
+use nix::errno::Errno;
+use nix::sys::stat::{FileStat, SFlag};
 
-use super::descriptors::{
-    OpenedDir, PATH_MAX, entries, id_of, kind, let_in, open_at, open_beneath, open_file, stat_in,
-};
+use super::descriptors::{PATH_MAX, entries, kind, let_in, open_at, open_beneath, open_file, stat_in};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::named::{repository_at, repository_of, top_of};
@@ -35,10 +33,6 @@ const NEAR: usize = 16;
 /// The wait for the repository to which a new `.git` file leads: so many looks, with this time between them.
 const LOOKS: usize = 10;
 const LOOK: Duration = Duration::from_millis(5);
-/// Directories that the stage has closed and that are closed again at the end. Others stay open to their owner.
-const CLOSED: usize = 256;
-/// The owner's rights to list a directory and to look into it.
-const READABLE: u32 = 0o500;
 /// Names from the tree to the directory of a repository that is found at the start with all that it names: two directories and `.git`.
 const SEARCHED: usize = 3;
 /// The repositories of a tree, by their places below it.
@@ -52,7 +46,8 @@ pub(super) struct Nested {
     pub(super) files: Vec<PathBuf>,
     /// Links named like the directory of another version control system, and links into directories that exeat keeps for stages.
     pub(super) links: Vec<PathBuf>,
-    is_cut: bool,
+    /// Why not all of the tree was searched.
+    unsearched: Option<io::Error>,
 }
 
 /// A search of one tree.
@@ -83,12 +78,21 @@ impl Watch {
         }
         while let Some((at, is_moved)) = search.next.pop() {
             directories = directories.saturating_sub(1 + at.components().count() / NEAR);
-            search.found.is_cut = directories == 0 || names == 0;
-            if search.found.is_cut || is_over() {
+            if directories == 0 || names == 0 {
+                let why =
+                    "it holds too much to look for new repositories: git in one obeys its configuration";
+                search.found.unsearched = Some(io::Error::other(why));
                 break;
             }
-            if let Ok(dir) = open_beneath(&self.tree, &at) {
-                search.read(&at, is_moved, &dir, &mut names);
+            if is_over() {
+                break;
+            }
+            let read = open_beneath(&self.tree, &at);
+            let read = read.and_then(|dir| search.read(&at, is_moved, &dir, &mut names));
+            match read {
+                // A missing directory contains nothing, and one that the caller cannot read does not belong to a stage.
+                Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => {}
+                Err(errno) => search.found.unsearched = Some(errno.into()),
             }
         }
         // A repository of a worktree is one to git without a `HEAD`, too (setup.c).
@@ -101,7 +105,7 @@ impl Watch {
 
     /// Moves aside what git obeys in these repositories and is not as git makes it, as far as it came or changed during the run. `judged` are
     /// the directories to which a `.git` file may lead, by their paths on the host.
-    pub(super) fn settle_nested(&self, nested: &Nested, judged: &BTreeSet<PathBuf>) -> Vec<Leftover> {
+    pub(super) fn settle_nested(&self, nested: &mut Nested, judged: &BTreeSet<PathBuf>) -> Vec<Leftover> {
         let mut found = Vec::new();
         for git in &nested.dirs {
             found.extend(if is_worktree(&git.path) {
@@ -142,10 +146,8 @@ impl Watch {
             };
             found.extend(self.settle_at(at, may_stay));
         }
-        if nested.is_cut {
-            let why = "it holds too much to look for new repositories: git in one obeys its configuration";
-            found.push(Leftover { path: self.missing.tree.clone(), moved: Err(io::Error::other(why)) });
-        }
+        let unsearched = nested.unsearched.take();
+        found.extend(unsearched.map(|why| Leftover { path: self.missing.tree.clone(), moved: Err(why) }));
         found
     }
 
@@ -215,29 +217,6 @@ impl Watch {
             || held.iter().any(|held| held.0 == at)
     }
 
-    /// Opens a directory that the stage has closed to its owner, until the end of the run is over. What a configuration, a link or a file
-    /// names is read by its path, and the owner may open the directory later.
-    fn open_closed(&self, above: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) {
-        if stat.st_mode & READABLE == READABLE || !self.may_have_changed(stat) {
-            return;
-        }
-        let is_same = |dir: &OwnedFd| fstat(dir).is_ok_and(|now| id_of(&now) == id_of(stat));
-        let dir = let_in(above, || open_at(above, Path::new(name))).ok().filter(is_same);
-        if let Some(opened) = dir.and_then(|dir| OpenedDir::new(dir).ok()) {
-            let mut all = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-            if all.len() < CLOSED {
-                all.push(opened);
-            } else {
-                opened.keep_open();
-            }
-        }
-    }
-
-    /// Closes the directories again that were opened for the end of the run.
-    pub(super) fn close_again(&self) {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
     fn read_pointer(&self, at: &Path) -> Option<Vec<u8>> {
         self.read_alone(at).map(|(text, _)| text)
     }
@@ -284,11 +263,12 @@ impl Watch {
 
 impl Search<'_> {
     /// Notes what is in a directory.
-    fn read(&mut self, at: &Path, is_moved: bool, dir: &OwnedFd, names: &mut usize) {
+    fn read(&mut self, at: &Path, is_moved: bool, dir: &OwnedFd, names: &mut usize) -> nix::Result<()> {
         let is_in_git = at.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK));
-        let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return };
+        let listed = let_in(dir.as_fd(), || entries(dir.as_fd()))?;
         let mut directories = Vec::new();
-        for (name, known) in listed.flatten().take(*names) {
+        for entry in listed.take(*names) {
+            let (name, known) = entry?;
             *names -= 1;
             let is_git = name.eq_ignore_ascii_case(GIT_LINK);
             let known = known.or_else(|| self.kind(dir, &name));
@@ -322,7 +302,9 @@ impl Search<'_> {
             let is_moved = is_moved || stat.is_none_or(|stat| self.watch.is_moved_here(&path, Some(&stat)));
             match stat {
                 Some(stat) if self.is_start => self.watch.note_place(&path, &stat),
-                Some(stat) => self.watch.open_closed(dir.as_fd(), &name, &stat),
+                Some(stat) => self.watch.open_closed(&path, &stat, || {
+                    let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(&name))).ok()
+                }),
                 None => {}
             }
             if !is_git && REPOSITORIES.iter().any(|known| name == *known) {
@@ -342,6 +324,7 @@ impl Search<'_> {
                 self.next.push((path, is_moved));
             }
         }
+        Ok(())
     }
 
     fn kind(&self, dir: &OwnedFd, name: &OsStr) -> Option<Type> {

@@ -43,11 +43,17 @@ impl Watch {
         }
     }
 
-    /// Returns whether a name of the tree is one of git's, and may stay.
+    /// Returns whether a name of the tree is one of git's, and may stay: in a repository, or in a submodule or linked worktree that was known
+    /// at the start.
     pub(super) fn may_stay_at(&self, name: &str, dir: BorrowedFd<'_>) -> bool {
-        let at = name.rfind(GIT).map(|at| at + GIT_LINK.len());
-        let parts = at.and_then(|at| Some((name.get(..at)?, name.get(at + 1..)?)));
-        parts.is_some_and(|(git, name)| self.may_stay(Path::new(git), name, dir))
+        let held = self.missing.held.iter().map(|held| held.0.as_path());
+        let in_held = held.filter_map(|git| Some((git, Path::new(name).strip_prefix(git).ok()?.to_str()?)));
+        let in_git = || {
+            let at = name.rfind(GIT)? + GIT_LINK.len();
+            Some((Path::new(name.get(..at)?), name.get(at + 1..)?))
+        };
+        let nearest = in_held.min_by_key(|(_, name)| name.len());
+        nearest.or_else(in_git).is_some_and(|(git, name)| self.may_stay(git, name, dir))
     }
 
     fn is_plain_config(&self, git: &Path, dir: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
