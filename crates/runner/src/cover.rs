@@ -209,7 +209,8 @@ impl Covers {
     /// process beside the sandbox.
     ///
     /// # Errors
-    /// Returns [`exeat_sandbox::Error::Watch`] when the table of mounts cannot be read, with `NotFound` when a mount is already gone.
+    /// Returns [`exeat_sandbox::Error::Watch`] when the table of mounts cannot be read, and [`exeat_sandbox::Error::Replaced`] when a mount
+    /// is already gone.
     pub(crate) fn new(
         planned: &[Mount],
         masked: &[PathBuf],
@@ -267,9 +268,7 @@ impl Covers {
         let text = covers.text().map_err(watch)?;
         covers.known = rows(&text).map(|row| row.id.to_vec()).collect();
         if let Some(gone) = covers.missing_places(&text).next() {
-            let words =
-                format!("`{}` was replaced, renamed or removed on the host meanwhile", gone.display());
-            return Err(watch(io::Error::new(io::ErrorKind::NotFound, words)));
+            return Err(exeat_sandbox::Error::Replaced(gone));
         }
         Ok((covers, process))
     }

@@ -667,25 +667,25 @@ impl Run<'_> {
         let (started_to, started) = oneshot::channel();
         let (status_to, status) = oneshot::channel();
         let body = move || {
+            let start = |launch: Launch| {
+                let offer = launch.start()?;
+                let covered = Covers::new(&mounts, &masked, &stubs, Arc::clone(&watches), &offer)?;
+                Ok::<_, exeat_sandbox::Error>((offer, covered))
+            };
             // A closed receiver means that nobody is interested: dropping the rest ends the sandbox.
-            let started = match (launch.start(), again) {
+            let started = match (start(launch), again) {
                 // Programs on the host rename files while they work: one replacement is not an attack.
-                (Err(exeat_sandbox::Error::Replaced(place)), Some(again)) => {
-                    tracing::debug!(place = %place.display(), "the start is made anew");
-                    Launch { expected: judge(&mounts), ..again }.start()
+                (Err(why), Some(again)) if why.is_replacement() => {
+                    tracing::debug!(%why, "the start is made anew");
+                    start(Launch { expected: judge(&mounts), ..again })
                 }
                 (started, _) => started,
             };
-            let mut offer = match started {
-                Ok(offer) => offer,
+            let (mut offer, (covers, process)) = match started {
+                Ok(started) => started,
                 Err(error) => return drop(offer_to.send(Err(error))),
             };
             let Some(bridge) = offer.take_bridge() else { return };
-            let made = Covers::new(&mounts, &masked, &stubs, watches, &offer);
-            let (covers, process) = match made {
-                Ok(made) => made,
-                Err(error) => return drop(offer_to.send(Err(error))),
-            };
             let network = wanted.enter(&offer, &process);
             drop(process);
             let offered = Offered { bridge, handle: offer.handle(), network };

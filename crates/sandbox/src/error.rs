@@ -114,6 +114,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether the start failed because a file was replaced on the host. To the kernel, a name that is replaced while a mount on it is
+    /// made is not there.
+    #[must_use]
+    pub fn is_replacement(&self) -> bool {
+        matches!(self, Self::Replaced(_) | Self::Build { source: Errno::ENOENT, .. })
+    }
+
     /// Returns the layer that refused, if bubblewrap failed.
     #[must_use]
     pub fn layer(&self) -> Option<RefusingLayer> {

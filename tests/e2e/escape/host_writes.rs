@@ -1,12 +1,40 @@
 //! B14: files that the host writes after or during a stage: results, records, names that are moved aside. The stage
-//! puts a link there.
+//! puts a link there. B11: a protected file that the host replaces while the sandbox is made.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b14_links_under_what_the_host_writes", attack);
+    list.once(
+        "escape::b11_builds_the_sandbox_again_where_the_host_replaced_a_file_meanwhile",
+        replaced_at_start,
+    );
+}
+
+/// The mount is there in the sandbox, and nothing watches it yet.
+fn replaced_at_start(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "."]).cwd(cx.dir()).run().exits(0);
+    let (config, new) = (cx.dir().join(".git/config"), cx.dir().join(".git/new"));
+    let place = format!("{} ", config.display());
+    let is_mounted = || {
+        let tables =
+            fs::read_dir("/proc").expect("processes").flatten().map(|it| it.path().join("mountinfo"));
+        tables.into_iter().any(|table| fs::read_to_string(table).is_ok_and(|text| text.contains(&place)))
+    };
+    for _ in 0..20 {
+        fs::copy(&config, &new).expect("a file");
+        cx.bench().give(&new, cx.is_root());
+        let mut live = cx.exeat(["run", "--", "true"]).start();
+        let end = Instant::now() + Duration::from_secs(10);
+        while !is_mounted() && !live.ended() {
+            assert!(Instant::now() < end, "no mount came");
+        }
+        fs::rename(&new, &config).expect("a rename");
+        live.wait().exits(0);
+    }
 }
 
 fn attack(cx: &Cx) {
