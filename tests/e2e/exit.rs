@@ -62,8 +62,8 @@ fn not_found(cx: &Cx) {
 
 /// K28.
 fn not_executable(cx: &Cx) {
-    cx.run(&[], ["./ca.pem"]).run().exits(126).says("ca.pem");
-    cx.run(&[], ["/etc"]).run().exits(126);
+    cx.run(&[], ["./ca.pem"]).run().exits(126).says("ca.pem").says("  hint: chmod +x ./ca.pem\n");
+    cx.run(&[], ["/etc"]).run().exits(126).says("  hint: /etc is a directory\n");
 }
 
 /// An invalid policy never starts anything.

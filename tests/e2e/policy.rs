@@ -204,7 +204,18 @@ fn ceiling(cx: &Cx) {
         &cx.home().join("strict.toml"),
         &format!("[network]\nallow = [\"{good}\"]\ndeny = [\"{good}:443\"]\n"),
     );
-    sh(cx, &["--allow", &good, "--ceiling", &strict], &script).run().shows("403 403 ");
+    let result = cx.home().join("strict.json").display().to_string();
+    let done = sh(cx, &["--allow", &good, "--ceiling", &strict, "--result", &result], &script).run();
+    let log = done.shows("403 403 ").record();
+    let denied = log.decision(&good);
+    assert_eq!(
+        (&denied["reason"], &denied["refused_by"]),
+        (&json!("deny_rule"), &json!(format!("ceiling {strict}"))),
+        "{denied}"
+    );
+    let text = std::fs::read_to_string(&result).expect("the result");
+    let result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(result["denied"][0]["refused_by"], format!("ceiling {strict}"), "{result}");
     // Without the ceilings, both hosts are open.
     sh(cx, &["--allow", &good, "--allow", &free], &script).run().shows("200 200 ");
     // The user's ceiling holds without being named, and one that cannot be read prevents the start.

@@ -31,6 +31,21 @@ fn staged_link(cx: &Cx) {
     cx.run(&[], ["cat", "input"]).run().exits(1).says(&line);
     cx.exeat(["run", "--ro", end, "--", "cat", "input"]).run().exits(0).prints("rows");
     assert!(!cx.run(&[], ["true"]).run().exits(0).stderr().contains("input"));
+    // Also on the way to a word of the command, in a tree that is shown.
+    std::fs::remove_file(cx.dir().join("input")).expect("removed");
+    let (rows, elsewhere) = (cx.dir().join("rows"), cx.home().join("elsewhere"));
+    for dir in [&rows, &elsewhere] {
+        std::fs::create_dir(dir).expect("a directory");
+        cx.bench().give(dir, cx.is_root());
+    }
+    std::fs::write(elsewhere.join("in.csv"), "rows").expect("written");
+    std::os::unix::fs::symlink(&elsewhere, rows.join("sample")).expect("linked");
+    let end = elsewhere.display();
+    let line = format!("does not see where the link `sample` leads, `{end}`: --ro {end}");
+    for word in ["rows/sample/in.csv", "rows/sample"] {
+        cx.run(&[], ["cat", word]).run().exits(1).says(&line);
+    }
+    cx.run(&[], ["grep", "-q", "x", "-r", "rows/"]).run().exits(1).says(&line);
 }
 
 /// Python's four start methods work, and so does a manager, which is a server on a Unix socket.

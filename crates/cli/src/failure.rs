@@ -187,7 +187,7 @@ impl Failure {
 
 impl Failure {
     /// Returns the error with its causes as one line.
-    fn whole(&self) -> String {
+    pub(crate) fn whole(&self) -> String {
         match self {
             Self::Fault(fault) => with_causes(&fault.message, fault.source()),
             Self::Run(error) => with_causes(&error.to_string(), error.source()),

@@ -16,7 +16,7 @@ use crate::request;
 
 /// Creates the result of a run that did not start, or that was lost.
 pub(crate) fn of_failure(failure: &Failure) -> RunResult<'_> {
-    let (code, error) = (failure.exit().code(), failure.plain_text());
+    let (code, error) = (failure.exit().code(), failure.whole());
     RunResult::from_failure(failure.cause(), code, error, failure.parts(), failure.error())
 }
 

@@ -451,6 +451,15 @@ impl Denial {
         (layer.role() != Role::Grants).then_some(layer)
     }
 
+    /// Returns who refused, if no grant can change that: the layer above the grants that does not grant it, or whose deny rule forbids it.
+    pub fn refused_by(&self) -> Option<&Layer> {
+        let denies = |rule| move |layer: &&Layer| layer.role() != Role::Grants && layer.has(rule);
+        match self.0.why {
+            Why::DenyRule { rule, .. } => self.0.policy.layers().iter().find(denies(rule)),
+            _ => self.above(),
+        }
+    }
+
     /// Says whose rules do not grant it, for the stage, and without a path.
     fn refuser_inside(&self) -> &'static str {
         match self.above().map(Layer::role) {

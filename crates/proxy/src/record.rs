@@ -246,7 +246,7 @@ impl<'a> Record<'a> {
         decision.ips = ips;
         decision.dns = dns;
         decision.rule = denial.rule().or(denial.admitted_by()).map(RuleRef::from);
-        decision.refused_by = denial.above().map(ToString::to_string);
+        decision.refused_by = denial.refused_by().map(ToString::to_string);
         // No other field says which ports are granted.
         decision.error = (decided.reason == Reason::Port).then(|| denial.said_outside());
         if let Err(refusal) = self.write_or_refuse(decision, denial.target()).await {

@@ -290,7 +290,7 @@ impl DeniedHost {
     pub(crate) fn with_denial(self, denial: &Denial) -> Self {
         Self {
             flag: denial.flag(),
-            refused_by: denial.above().map(ToString::to_string),
+            refused_by: denial.refused_by().map(ToString::to_string),
             rule_src: denial.rule().map(|rule| rule.origin.to_string()),
             ..self
         }

@@ -1,4 +1,4 @@
-//! Explains why the sandbox does not have a command (exit code 127), and what to do.
+//! Explains why the sandbox does not have a command (exit code 127) or cannot execute it (126), and what to do.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -49,6 +49,20 @@ pub(super) fn hint(command: &[OsString], shown: Option<&[PathBuf]>) -> String {
     match find_on_path(name) {
         Some(at) => format!("it is {} here: {}", shell_word(&at.display().to_string()), show(&at, shown)),
         None => "no directory of PATH has it here either: install it, or name its file".to_owned(),
+    }
+}
+
+/// Returns what to do about a command that cannot be executed, if a file of this machine shows it.
+pub(super) fn hint_not_executable(command: &[OsString]) -> Option<String> {
+    let path = Path::new(command.first().filter(|name| name.as_os_str().as_bytes().contains(&b'/'))?);
+    let word = shell_word(&path.display().to_string());
+    let meta = fs::metadata(path).ok()?;
+    if meta.is_dir() {
+        Some(format!("{word} is a directory"))
+    } else if !is_program(path) {
+        Some(format!("chmod +x {word}"))
+    } else {
+        None
     }
 }
 
@@ -212,6 +226,13 @@ mod tests {
             fs::write(&file, format!("{line}\necho x\n")).unwrap();
             assert!(hint(&[file.to_str().unwrap()]).contains(said), "{line}");
         }
+        let file = dir.join("script");
+        let command = [file.clone().into_os_string()];
+        fs::write(&file, "echo x\n").unwrap();
+        assert_eq!(hint_not_executable(&command).unwrap(), format!("chmod +x {}", file.display()));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(hint_not_executable(&command), None);
+        assert!(hint_not_executable(&[dir.clone().into_os_string()]).unwrap().ends_with("is a directory"));
         fs::remove_dir_all(dir).unwrap();
     }
 

@@ -121,12 +121,13 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
         stdio::line("note", note);
     }
     if let Some(why_not) = &outcome.why_not {
-        let failure = Failure::could(why_not);
-        let failure = if outcome.ended == Ended::NotFound {
-            failure.hint(not_found::hint(&command, shown.as_deref()))
+        let hint = if outcome.ended == Ended::NotFound {
+            Some(not_found::hint(&command, shown.as_deref()))
         } else {
-            failure
+            not_found::hint_not_executable(&command)
         };
+        let failure = Failure::could(why_not);
+        let failure = if let Some(hint) = hint { failure.hint(hint) } else { failure };
         failure.report_on_stderr(outcome.ended.into(), is_json, paint);
     }
     let reason = render::reason(outcome.ended, &limits);

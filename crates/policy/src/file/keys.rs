@@ -338,8 +338,8 @@ fn key_meant(keys: &'static [Key], section: &str, name: &str) -> Option<String> 
     })
 }
 
-/// Returns the closest word to `typed`, if at most a third of its letters differ. Two swapped letters count as one
-/// difference. Text of more than 40 bytes has no close word.
+/// Returns the closest word to `typed`, if at most a third of its letters differ, or if it has the same letters, four at least. Two
+/// swapped letters count as one difference. Text of more than 40 bytes has no close word.
 pub fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     // A typing error changes a letter or two. Longer texts are not typing errors, and are slow to compare.
     if typed.len() > 40 {
@@ -347,6 +347,15 @@ pub fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>) -> Opt
     }
     let ranked = words.into_iter().map(|word| (strsim::osa_distance(typed, word), word));
     // Of three letters one is a slip; two of them make another word.
-    let is_near = |edits: usize, word: &str| edits <= word.len().div_ceil(3) && 2 * edits < typed.len();
+    let sorted = |word: &str| {
+        let mut letters = word.as_bytes().to_vec();
+        letters.sort_unstable();
+        letters
+    };
+    let letters = sorted(typed);
+    let is_near = |edits: usize, word: &str| {
+        edits <= word.len().div_ceil(3) && 2 * edits < typed.len()
+            || letters.len() > 3 && sorted(word) == letters
+    };
     ranked.filter(|(edits, word)| is_near(*edits, word)).min().map(|(_, word)| word)
 }

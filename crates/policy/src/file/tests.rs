@@ -235,6 +235,7 @@ fn counts_swapped_letters_as_one() {
     for (typed, expect) in [("nmp", Some("npm")), ("npn", Some("npm")), ("pnm", Some("npm")), ("mpn", None)] {
         assert_eq!(super::keys::nearest(typed, ["npm", "go"]), expect, "{typed}");
     }
+    assert_eq!(super::keys::nearest("pipy", ["npm", "pypi"]), Some("pypi"));
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Layer {
     }
 
     /// Whether a rule belongs to this layer.
-    pub(super) fn has(&self, id: RuleId) -> bool {
+    pub(crate) fn has(&self, id: RuleId) -> bool {
         usize::try_from(id.get()).is_ok_and(|at| self.places.contains(&at))
     }
 

@@ -315,7 +315,7 @@ impl Report {
         let mut question = new_question(reason, ruling);
         question.host = Some(name.clone());
         question.rule = denial.as_ref().and_then(Denial::rule).map(RuleRef::from);
-        question.refused_by = denial.as_ref().and_then(Denial::above).map(ToString::to_string);
+        question.refused_by = denial.as_ref().and_then(Denial::refused_by).map(ToString::to_string);
         let said = denial.as_ref().map_or_else(|| "it has no address here".to_owned(), Denial::said_outside);
         // As for connections: no other field says which ports are granted.
         question.error = (reason != Reason::Default).then(|| said.clone()).filter(|_| reason == Reason::Port);
@@ -343,7 +343,7 @@ impl Report {
         let mut decision = packet_decision(ruling);
         decision.proto = proto;
         decision.rule = denial.and_then(Denial::rule).map(RuleRef::from);
-        decision.refused_by = denial.and_then(Denial::above).map(ToString::to_string);
+        decision.refused_by = denial.and_then(Denial::refused_by).map(ToString::to_string);
         decision.error = Some(said.clone());
         let mut denied = DeniedHost::new(target.as_ref(), Reason::Direct, said);
         if let Some(denial) = denial {

@@ -66,14 +66,15 @@ pub struct OtherProxy {
     pub lost: LostConnections,
 }
 
-/// Returns a line about a word of the command that names what the stage does not see, or about links in the working directory that lead there.
+/// Returns a line about a word of the command that names what the stage does not see, or about links that lead there, in the
+/// working directory and where such words lead.
 pub(super) fn unseen_line(plan: &Plan) -> Option<String> {
     let words: Vec<PathBuf> = plan.command.iter().skip(1).map(PathBuf::from).collect();
     if let Some(path) = find_unseen_word(&plan.mounts, &plan.cwd, &words) {
         let path = path.display();
         return Some(format!("the stage does not see `{path}` of this machine: --ro {path}"));
     }
-    let UnseenLinks { count, first: (link, end) } = find_unseen_links(&plan.mounts, &plan.cwd)?;
+    let UnseenLinks { count, first: (link, end) } = find_unseen_links(&plan.mounts, &plan.cwd, &words)?;
     let (name, end) = (link.file_name()?.display(), end.display());
     let more = if count == 1 { String::new() } else { format!(" ({count} such links)") };
     Some(format!("the stage does not see where the link `{name}` leads, `{end}`{more}: --ro {end}"))

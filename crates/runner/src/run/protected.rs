@@ -342,6 +342,7 @@ pub(super) fn quarantine_lines(found: &Leftovers) -> impl Iterator<Item = String
     }
     lines.into_iter().map(|(found, times)| match times {
         1 => quarantine_line(found),
+        2 => format!("{} (1 more time)", quarantine_line(found)),
         _ => format!("{} ({} more times)", quarantine_line(found), times - 1),
     })
 }
@@ -411,6 +412,16 @@ mod tests {
     use nix::sys::signal::{Signal, raise};
 
     use super::*;
+
+    #[test]
+    fn counts_the_moves_of_one_name() {
+        for (moves, said) in [(1, "leaves it in place"), (2, " (1 more time)"), (3, " (2 more times)")] {
+            let moved = || Leftover { path: "/a/.envrc".into(), moved: Ok("/a/q/.envrc".into()) };
+            let found = Leftovers { named: (0..moves).map(|_| moved()).collect(), ..Leftovers::default() };
+            let lines: Vec<_> = quarantine_lines(&found).collect();
+            assert!(lines.len() == 1 && lines[0].ends_with(said), "{lines:?}");
+        }
+    }
 
     /// The signal repeats; the first one counts as a repetition of the one that ended the stage.
     #[test]
