@@ -57,10 +57,9 @@ mod survey;
 mod times;
 
 pub use arrivals::{Arrivals, Mount};
-use closed::ReopenedDirs;
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
-use descriptors::{aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
+use descriptors::{ReopenedDirs, aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
 use exchanged::Exchanged;
 pub use finish::finish_until;
 pub use further::{DirState, FurtherDown, first_parts_in};

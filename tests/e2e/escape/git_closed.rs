@@ -9,10 +9,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_no_link_leads_astray_behind_a_closed_directory", links);
     list.users("escape::b14_git_writes_through_no_link_in_a_closed_directory", links_of_git);
     list.users("escape::b14_what_the_caller_has_behind_a_closed_directory_stays", keep);
-    list.users(
-        "escape::b14_what_a_configuration_names_is_judged_behind_a_closed_top",
-        attack_below_closed_top,
-    );
+    list.users("escape::b14_judges_what_is_named_behind_a_closed_top", attack_below_closed_top);
     list.users("escape::b14_more_directories_are_closed_than_files_may_be_open", many);
 }
 

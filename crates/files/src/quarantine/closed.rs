@@ -2,31 +2,16 @@
 //! link or a file names it by its path, and the owner may open the directory later.
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
 
-use nix::sys::stat::{FileStat, Mode, fstat};
+use nix::sys::stat::{FileStat, fstat};
 
 use super::Watch;
-use super::descriptors::{FileId, id_of, mode_of, open_beneath, open_to_owner};
+use super::descriptors::{Reopened, id_of, mode_of, open_beneath, open_to_owner};
 use super::modes::set_mode;
 
-/// The bound of [`ReopenedDirs`] in bytes. Directories beyond it stay open to their owner.
-const BYTES: usize = 1 << 24;
 /// The owner's rights to list a directory and to look into it.
 const READABLE: u32 = 0o500;
-
-/// The directories of one tree that are to be closed again.
-#[derive(Debug, Default)]
-pub(super) struct ReopenedDirs(Mutex<(Vec<Reopened>, usize)>);
-
-#[derive(Debug)]
-struct Reopened {
-    path: PathBuf,
-    id: FileId,
-    was: Mode,
-    now: Mode,
-}
 
 impl Watch {
     /// Opens the tree itself, as [`Watch::open_closed`] does.
@@ -44,19 +29,14 @@ impl Watch {
         }
         let is_same = |dir: &OwnedFd| fstat(dir).is_ok_and(|now| id_of(&now) == id_of(stat));
         let opened = open().filter(is_same).and_then(|dir| open_to_owner(dir.as_fd()).ok());
-        let Some((was, now)) = opened else { return };
-        let mut all = self.reopened.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (dirs, bytes) = &mut *all;
-        *bytes += size_of::<Reopened>() + path.as_os_str().len();
-        if *bytes <= BYTES {
-            dirs.push(Reopened { path: path.to_path_buf(), id: id_of(stat), was, now });
+        if let Some((was, now)) = opened {
+            self.reopened.add(Reopened { path: path.to_path_buf(), id: id_of(stat), was, now });
         }
     }
 
     /// Closes the directories again, those below another one first. One that has another mode by now keeps it.
     pub(super) fn close_again(&self) {
-        let mut all = self.reopened.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for Reopened { path, id, was, now } in std::mem::take(&mut *all).0.into_iter().rev() {
+        for Reopened { path, id, was, now } in self.reopened.take().into_iter().rev() {
             let Ok(dir) = open_beneath(&self.tree, &path) else { continue };
             if fstat(&dir).is_ok_and(|stat| id_of(&stat) == id && mode_of(&stat) == now) {
                 // A directory may stay open to its owner.

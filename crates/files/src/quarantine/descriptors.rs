@@ -6,9 +6,11 @@ use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::iter;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use nix::dir::Type;
 use nix::errno::Errno;
@@ -208,6 +210,38 @@ impl Drop for OpenedDir<'_> {
         if self.now != self.was && is_ours() {
             let _ = set_mode(self.dir, self.was);
         }
+    }
+}
+
+/// A directory that was opened to its owner, and is to be closed again.
+#[derive(Debug)]
+pub(super) struct Reopened {
+    pub(super) path: PathBuf,
+    pub(super) id: FileId,
+    pub(super) was: Mode,
+    pub(super) now: Mode,
+}
+
+/// The directories of one tree that are to be closed again, with the bytes that they take.
+#[derive(Debug, Default)]
+pub(super) struct ReopenedDirs(Mutex<(Vec<Reopened>, usize)>);
+
+impl ReopenedDirs {
+    /// The most bytes of one tree. Directories beyond it stay open to their owner.
+    const BYTES: usize = 1 << 24;
+
+    pub(super) fn add(&self, dir: Reopened) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (dirs, bytes) = &mut *all;
+        *bytes += size_of::<Reopened>() + dir.path.as_os_str().len();
+        if *bytes <= Self::BYTES {
+            dirs.push(dir);
+        }
+    }
+
+    /// Takes all of them, in the order in which they were opened.
+    pub(super) fn take(&self) -> Vec<Reopened> {
+        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).0
     }
 }
 

@@ -20,8 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use super::closed::ReopenedDirs;
-use super::descriptors::FileId;
+use super::descriptors::{FileId, ReopenedDirs};
 use super::finish::{finish_until, share_trees};
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;

@@ -13,7 +13,7 @@ use super::modules::{GitDir, gitdir_of};
 use super::{Leftover, Watch};
 use crate::git_config::{Setting, resolve_value, settings};
 use crate::git_path::{commondir_path, git_file_target};
-use crate::names::open_regular;
+use crate::names::{is_absent, open_regular};
 use crate::protected::{GIT_LINK, names_in_git};
 use crate::users::home_of;
 use crate::walk::clean;
@@ -86,7 +86,14 @@ impl Watch {
         let mut next = 0;
         while let Some(file) = files.get(next).cloned().filter(|_| next < FILES) {
             next += 1;
-            for setting in read(&file).unwrap_or_default() {
+            let settings = read(&file).unwrap_or_else(|error| {
+                // What it names cannot be judged, so it must not stay if it is the stage's.
+                if !is_absent(&error) {
+                    self.add_place(&file, false, &works, &mut found);
+                }
+                Vec::new()
+            });
+            for setting in settings {
                 match setting {
                     Setting::HooksPath(value) | Setting::Program(value) | Setting::Template(value) => {
                         values.push((value, false));
