@@ -105,10 +105,18 @@ struct OpenQuarantine {
 }
 
 impl OpenQuarantine {
-    /// Opens them, if the [`DIRECTORY`] is the one that is named, or has that one in it.
+    /// Opens them, if the [`DIRECTORY`] is the one that is named, or has that one in it. A run of another user, who may not move it elsewhere,
+    /// has given it a name beside that.
     fn open(tree: &Path, directory: DirectoryId) -> io::Result<Self> {
         let tree = File::from(open_plain(tree)?);
-        let mut outer = vec![let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)))?];
+        let there = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)));
+        let mut outer: Vec<OwnedFd> = match there {
+            Err(errno) if errno != Errno::ENOENT => return Err(errno.into()),
+            there => there.into_iter().chain(renamed(&tree)?).collect(),
+        };
+        if outer.is_empty() {
+            return Err(Errno::ENOENT.into());
+        }
         for _ in 0..NESTED {
             for dir in &outer {
                 if DirectoryId::read(dir.as_fd())? == directory {
@@ -147,6 +155,15 @@ impl OpenQuarantine {
     }
 }
 
+/// Opens directories of a tree that had the name [`DIRECTORY`] before.
+fn renamed(tree: &File) -> io::Result<Vec<OwnedFd>> {
+    let names = let_in(tree.as_fd(), || entries(tree.as_fd()))?.flatten().take(MAX_NAMES);
+    let prefix = format!("{DIRECTORY}{DIRECTORY}.");
+    let is_one = |name: &OsStr| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+    let names = names.map(|(name, _)| name).filter(|name| is_one(name)).take(MAX_RUNS);
+    Ok(names.filter_map(|name| open_at(tree.as_fd(), Path::new(&name)).ok()).collect())
+}
+
 /// Opens the [`DIRECTORY`]s in one: a run with another state directory does not know it, and moves it aside like something of a stage's.
 fn nested(dir: &OwnedFd) -> Vec<OwnedFd> {
     let Ok(dir) = let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(RUNS))) else { return Vec::new() };
@@ -164,6 +181,9 @@ pub fn set_aside(state: &Path) -> Vec<SetAside> {
     let runs = list(&state.join(MANIFESTS)).into_iter();
     runs.map(|(run, items)| stand(run, items)).collect()
 }
+
+/// Names of one tree among which those of quarantines are searched for.
+const MAX_NAMES: usize = 1 << 16;
 
 /// Runs of one tree that are asked what they have set aside.
 const MAX_RUNS: usize = 256;
@@ -378,6 +398,7 @@ fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
+    use super::super::descriptors::aside;
     use super::super::{Journal, Missing, MissingName, Watch, directories, finish};
     use super::*;
     use crate::protected::Obeyed;
@@ -477,6 +498,20 @@ mod tests {
         }
         tidy(&scene.state(), aside);
         assert!(scene.aside("ONE").is_none(), "nothing of it is left");
+    }
+
+    /// The user may not move the directory of another one out of the tree's, and gives it a new name there.
+    #[test]
+    fn l08_names_are_restored_from_a_quarantine_that_another_user_s_run_renamed() {
+        let scene = Scene::new("renamed");
+        scene.run("ONE");
+        let there = fs::File::open(scene.tree()).unwrap();
+        aside(there.as_fd(), OsStr::new(DIRECTORY)).unwrap();
+        for (item, standing) in &scene.aside("ONE").unwrap().items {
+            assert!(matches!(standing, Standing::Here(_)), "{standing:?}");
+            restore("ONE", item).unwrap();
+            assert!(item.old_path().exists());
+        }
     }
 
     /// A file system gives the inode of what is gone to something new.
