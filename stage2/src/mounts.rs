@@ -28,8 +28,13 @@ const LINKS: [(&CStr, &CStr); 6] = [
     (c"ptmx", c"pts/ptmx"),
 ];
 
-/// Names in `/proc` with settings of the whole machine, which the kernel may let root change.
+/// Names in `/proc` with settings of the whole machine, which the kernel lets its root change.
 const SETTINGS: [&CStr; 3] = [c"sysrq-trigger", c"irq", c"bus"];
+/// Files among these that a process may write if it is root to the kernel. The directories are read-only to everybody.
+const WRITABLE_SETTINGS: [&CStr; 2] = [c"sysrq-trigger", c"irq/default_smp_affinity"];
+
+/// The list of keys (proc(5)).
+const KEYS: &[u8] = b"/proc/keys";
 
 /// The mounts of the host, copied before the sandbox has a root.
 struct Sources {
@@ -111,7 +116,9 @@ fn copy_nodes() -> sys::Result<Vec<Descriptor>> {
         .iter()
         .map(|name| {
             let node = sys::clone_tree(&text(&[b"/dev/", name.to_bytes()].concat())?)?;
-            sys::set_attributes(&node, Attributes::NO_SET_ID, true).map(|()| node)
+            // A device can be written to on a read-only mount, but its mode, owner and times stay: the node is the host's.
+            let attributes = Attributes::NO_SET_ID.and(Attributes::READ_ONLY);
+            sys::set_attributes(&node, attributes, true).map(|()| node)
         })
         .collect()
 }
@@ -248,12 +255,19 @@ impl Tree {
         }
         // Some settings are those of the whole machine: core_pattern names a program of the host.
         self.keep_read_only(b"/proc/sys")?;
-        for name in SETTINGS {
-            if sys::is_writable(&proc, name)? {
-                self.keep_read_only(&[b"/proc/", name.to_bytes()].concat())?;
-            }
+        let mut is_root = false;
+        for name in WRITABLE_SETTINGS {
+            is_root |= sys::is_writable(&proc, name)?;
         }
-        Ok(())
+        for name in SETTINGS.iter().filter(|_| is_root) {
+            // A kernel may be built without it.
+            optional(self.keep_read_only(&[b"/proc/", name.to_bytes()].concat()))?;
+        }
+        // It lists the keys of the caller, too.
+        match self.open(KEYS) {
+            Ok(_) => self.cover(KEYS, b""),
+            Err(errno) => optional(Err(errno)),
+        }
     }
 
     /// Mounts a path in `/proc` over itself, read-only.
@@ -281,6 +295,14 @@ impl Tree {
         sys::attach(&terminals, &self.make_place(b"/dev/pts", Place::Directory)?)?;
         self.mount_tmpfs(b"/dev/shm", shm, 0o1777)?;
         self.freeze(b"/dev")
+    }
+}
+
+/// Accepts that something is missing.
+fn optional(done: sys::Result<()>) -> sys::Result<()> {
+    match done {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
     }
 }
 

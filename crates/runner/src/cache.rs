@@ -2,6 +2,7 @@
 //! links in them are not followed.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
@@ -270,7 +271,10 @@ fn is_of_run(name: Option<&OsStr>) -> bool {
 
 /// Deletes a cache, then its note.
 fn remove(base: &OwnedFd, name: &OsStr, until: Option<Instant>) -> io::Result<()> {
-    remove_tree(base.as_fd(), name, until)?;
+    match remove_tree(base.as_fd(), name, until) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut note = name.to_owned();
     note.push(NOTE);
     Ok(unlinkat(base, note.as_os_str(), UnlinkatFlags::NoRemoveDir)?)
@@ -364,9 +368,11 @@ impl PrivateCaches {
     /// # Errors
     /// Returns errors of reading the directory.
     pub fn list(&self) -> io::Result<Vec<PrivateCache>> {
-        Ok(self.names()?.iter().map(|name| self.describe(name)).collect())
+        let caches = self.names()?.into_iter().map(|name| self.describe(&name));
+        Ok(caches.filter(|cache| cache.path.symlink_metadata().is_ok()).collect())
     }
 
+    /// Lists the names of caches, also of one of which only the note is left: the run that deleted it was killed.
     fn names(&self) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(format!("/proc/self/fd/{}", self.base.as_raw_fd()))?;
         let is_cache = |name: &str| match name.strip_prefix(CACHE_OF_RUN) {
@@ -374,9 +380,12 @@ impl PrivateCaches {
             None => name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit()),
         };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let mut names: Vec<String> = names.filter(|name| is_cache(name)).take(MOST).collect();
-        names.sort();
-        Ok(names)
+        let names = names.map(|name| match name.strip_suffix(NOTE) {
+            Some(cache) if cache.starts_with(CACHE_OF_RUN) => cache.to_owned(),
+            _ => name,
+        });
+        let names: BTreeSet<String> = names.filter(|name| is_cache(name)).take(MOST).collect();
+        Ok(names.into_iter().collect())
     }
 
     fn describe(&self, name: &str) -> PrivateCache {
@@ -543,6 +552,24 @@ mod tests {
         assert_eq!(fs::read_dir(cache.join("go")).unwrap().count(), 0);
         assert!(outside.join("init.d").is_dir(), "nothing that a link leads to is touched");
         assert!(fs::symlink_metadata(cache.join("gradle")).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// The run that removed the cache was killed before it removed the note.
+    #[test]
+    fn a_note_without_its_cache_is_removed() {
+        let dir = std::env::temp_dir().join(format!("note-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let dir = dir.canonicalize().unwrap();
+        for (name, age) in [("run-OLD.dir", LEFT * 2), ("run-YOUNG.dir", Duration::ZERO)] {
+            fs::write(dir.join(name), "/work").unwrap();
+            let file = fs::File::options().write(true).open(dir.join(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - age).unwrap();
+        }
+        assert!(PrivateCaches::open(&dir).unwrap().list().unwrap().is_empty());
+        sweep(&dir.join("run-NEXT"));
+        let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["run-YOUNG.dir"]);
         fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -17,6 +17,8 @@ fn attack(cx: &Cx) {
         cx.cannot("the user's quota of keys is used up; it is free again some minutes after the last of these trials");
     }
     outside.prints("ok: a-secret-of-the-host\n");
+    cx.outside(["cat", "/proc/keys"]).under(holder).run().shows(&name);
+    cx.run(&[], ["cat", "/proc/keys"]).under(holder).run().exits(0).prints("");
     let done = cx.probing(&[], &format!("read-key {name}")).under(holder).run();
     assert!(["EPERM\n", "ENOKEY\n", "ENOSYS\n", "EACCES\n"].contains(&done.stdout().as_str()), "{done:?}");
 }

@@ -1,15 +1,17 @@
-//! Builds bubblewrap's arguments from a [`SandboxSpec`]. The code is pure, so that a dry run prints what a run uses.
+//! Builds bubblewrap's arguments from a [`SandboxSpec`], and from what `/proc` has on this machine. A dry run prints what a run uses.
 //!
 //! The options reach bubblewrap through `--args FD`, NUL-separated. Its command line, which the stage can read in `/proc/1/cmdline`,
 //! then contains none of them, and no path can be taken for an option.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 
 use exeat_contract::{ASSEMBLY, NOBODY, STAGE2};
+use nix::unistd::geteuid;
 
-use crate::spec::{Bytes, Mount, SandboxSpec};
+use crate::spec::{Bytes, Identity, Mount, SandboxSpec};
 
 /// Size of bubblewrap's own `/dev` in memory: it holds nodes, not data.
 const DEV_SIZE: u64 = 1 << 20;
@@ -53,7 +55,7 @@ impl Argv {
     pub fn new(spec: &SandboxSpec, filters: usize) -> Self {
         Self::with_tree(spec, filters, |argv| {
             for mount in &spec.mounts {
-                argv.mount(mount);
+                argv.mount(mount, spec.identity);
             }
             argv.freeze(Path::new("/"));
         })
@@ -66,7 +68,7 @@ impl Argv {
             // Each mount in it has its attributes. --bind would take the devices from `/dev`.
             argv.texts(&["--dev-bind", ASSEMBLY, "/"]);
             if spec.mounts.contains(&Mount::Proc) {
-                argv.mount(&Mount::Proc);
+                argv.mount(&Mount::Proc, spec.identity);
             }
         })
     }
@@ -105,7 +107,7 @@ impl Argv {
         self.options.iter().filter(is_mount).count() + devs * 9
     }
 
-    fn mount(&mut self, mount: &Mount) {
+    fn mount(&mut self, mount: &Mount, identity: Identity) {
         match mount {
             Mount::ReadOnly { host, at } => self.text("--ro-bind").path(host).path(at),
             Mount::Writable { host, at } => self.text("--bind").path(host).path(at),
@@ -118,14 +120,32 @@ impl Argv {
             Mount::CoverFile { at, bytes } => {
                 self.texts(&["--perms", "0444", "--ro-bind-data"]).data(bytes).path(at)
             }
-            // When root starts bubblewrap, /proc/sys stays writable: core_pattern there runs a program on the host.
-            Mount::Proc => self.texts(&["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]),
+            Mount::Proc => self.proc(identity),
             Mount::Dev { shm } => self
                 .texts(&["--dev", "/dev"])
                 .tmpfs(Path::new("/dev/shm"), *shm, 0o1777)
                 .freeze(Path::new("/dev")),
             Mount::Freeze { at } => self.freeze(at),
         };
+    }
+
+    fn proc(&mut self, identity: Identity) -> &mut Self {
+        // When root starts bubblewrap, /proc/sys stays writable: core_pattern there runs a program on the host.
+        self.texts(&["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]);
+        if identity == Identity::Caller && geteuid().is_root() {
+            // bubblewrap covers these if the directories are writable, and they never are: their files are.
+            for settings in ["/proc/irq", "/proc/bus"] {
+                self.texts(&["--ro-bind-try", settings, settings]);
+            }
+        }
+        // It lists the keys of the caller, too.
+        const KEYS: &str = "/proc/keys";
+        if Path::new(KEYS).exists() {
+            self.texts(&["--perms", "0444", "--ro-bind-data"])
+                .data(&Bytes(Cow::Borrowed(&[])))
+                .path(Path::new(KEYS));
+        }
+        self
     }
 
     fn tmpfs(&mut self, at: &Path, size: u64, mode: u32) -> &mut Self {
