@@ -65,11 +65,7 @@ impl<'a> Reading<'a> {
     pub(crate) fn check_deciding(&mut self, deciding: &[PathBuf]) -> Result<(), Fault> {
         self.machine.read_runs(&mut self.runs);
         for path in deciding {
-            // The name may be a link of the stage's.
-            let above = path.parent().and_then(|above| above.canonicalize().ok());
-            let named = above.and_then(|above| Some(above.join(path.file_name()?)));
-            let real = path.canonicalize().ok();
-            if [named, real].iter().flatten().any(|path| self.runs.has_made(path)) {
+            if self.may_be_of_stage(path) {
                 let shown = printable(&path.display().to_string());
                 return Err(Fault::input(format!(
                     "`{shown}` came while another run was going on in its directory, whose stage may have made it"
@@ -78,6 +74,28 @@ impl<'a> Reading<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the stage of a run that is not settled may have made a file, by one of its names.
+    fn may_be_of_stage(&self, path: &Path) -> bool {
+        // The name may be a link of the stage's.
+        let above = path.parent().and_then(|above| above.canonicalize().ok());
+        let named = above.and_then(|above| Some(above.join(path.file_name()?)));
+        let real = path.canonicalize().ok();
+        [named, real].iter().flatten().any(|path| self.runs.has_made(path))
+    }
+
+    /// Refuses the user's ceiling if a stage may have made it. Without it the run would have fewer bounds, and with it the project's file counts.
+    fn check_ceiling_maker(&mut self, ceiling: &Path) -> Result<(), Fault> {
+        self.machine.read_runs(&mut self.runs);
+        if !self.may_be_of_stage(ceiling) {
+            return Ok(());
+        }
+        let shown = printable(&ceiling.display().to_string());
+        Err(Fault::input(format!(
+            "the ceiling `{shown}` came while another run was going on in a directory above it, whose stage may have made it"
+        ))
+        .hint("wait until that run has ended; or, if it is yours, set HOME or XDG_CONFIG_HOME to a directory outside of that run's tree"))
     }
 
     /// Notes the state of a path that is about to be read.
@@ -115,6 +133,7 @@ impl<'a> Reading<'a> {
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
                 _ if path != Path::new(SITE_CEILING) => {
                     check_ceiling_owner(&path)?;
+                    self.check_ceiling_maker(&path)?;
                     if let Some((file, dir)) = &identity {
                         self.check_ceiling_place(&path, (file, dir), named)?;
                     }

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l09_no_stage_rewrites_what_decided_about_it", attack);
     list.users("escape::l09_no_stage_decides_about_a_run_beside_it", beside);
+    list.users("escape::l09_no_stage_makes_the_ceiling_of_a_run_beside_it", ceiling_beside);
     list.users("escape::l09_no_killed_stage_decides_about_the_next_run", killed);
 }
 
@@ -107,6 +108,47 @@ fn beside(cx: &Cx) {
         .says(".exeat.toml` came while another run was going on in its directory");
     live.signal(Signal::SIGTERM);
     live.wait();
+}
+
+/// HOME is in the tree of the live run and has no ceiling of the user's. With one, the project's file counts.
+fn ceiling_beside(cx: &Cx) {
+    let [secret, ceiling] = plant_for(cx);
+    let [home, project, work] = ["home", "project", "work"].map(|name| cx.dir().join(name));
+    for dir in [&home, &project, &work] {
+        fs::create_dir(dir).expect("a directory");
+        cx.bench().give(dir, cx.is_root());
+    }
+    let data = cx.home().join("data").display().to_string();
+    cx.write("project/.exeat.toml", &format!("schema = 1\n[fs]\nro = [\"{data}\"]\n"));
+    let text = fs::read_to_string(&ceiling).expect("the ceiling");
+    cx.write("ceiling", &text);
+    let [home_dir, state] = [home.clone(), cx.home().join("state")].map(|dir| dir.display().to_string());
+    let exeat = |words: &[&str]| {
+        let run = cx.exeat_plain([&["run"], words].concat());
+        run.env("HOME", &home_dir).env("XDG_STATE_HOME", &state)
+    };
+    let look = || exeat(&["--", "cat", &secret]).cwd(&project).run();
+    look().exits(1).says(".exeat.toml was found and not used");
+
+    let script =
+        "mkdir -p ~/.config/exeat; cp ../ceiling ~/.config/exeat/policy.toml; echo ready; read -r go; true";
+    let live = exeat(&["--rw", "..", "--env", &format!("HOME={home_dir}"), "--", "sh", "-c", script]);
+    let mut live = live.cwd(&work).stdin_open().start();
+    live.until_prints("ready");
+    assert!(home.join(".config/exeat/policy.toml").exists(), "the test shows nothing");
+    let refused = look();
+    refused.exits(2).says(".config/exeat/policy.toml` came ").says("whose stage may have made it");
+    refused.says("wait until that run has ended");
+    live.wait().exits(0);
+    look().exits(1).says(".exeat.toml was found and not used");
+
+    // Made by the user.
+    fs::create_dir_all(home.join(".config/exeat")).expect("a directory");
+    cx.write("home/.config/exeat/policy.toml", &text);
+    for dir in [".config", ".config/exeat"] {
+        cx.bench().give(&home.join(dir), cx.is_root());
+    }
+    look().exits(0).prints("of the user\n");
 }
 
 /// exeat is killed before it has moved what the stage made. A file that cannot be read is in no start's way.

@@ -471,12 +471,13 @@ impl Live {
         self.access.get(dir).copied()
     }
 
-    /// Whether the entry at a path was made during such a run, so that it is not the caller's.
+    /// Whether the entry at a path, or a directory above it, was made during such a run, so that it is not the caller's.
     #[must_use]
     pub fn has_made(&self, path: &Path) -> bool {
-        if self.runs.is_empty() {
-            return false;
-        }
+        !self.runs.is_empty() && path.ancestors().any(|path| self.has_made_entry(path))
+    }
+
+    fn has_made_entry(&self, path: &Path) -> bool {
         let is_pattern = |(dir, pattern, known): &(PathBuf, String, Vec<String>)| {
             path.parent() == Some(dir)
                 && path.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
