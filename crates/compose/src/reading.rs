@@ -65,10 +65,10 @@ impl<'a> Reading<'a> {
     pub(crate) fn check_deciding(&mut self, deciding: &[PathBuf]) -> Result<(), Fault> {
         self.machine.read_runs(&mut self.runs);
         for path in deciding {
-            if self.may_be_of_stage(path) {
-                let shown = printable(&path.display().to_string());
+            if let Some(tree) = self.runs.tree_of_writer(path) {
+                let [shown, tree] = [path.as_path(), tree].map(|path| printable(&path.display().to_string()));
                 return Err(Fault::input(format!(
-                    "`{shown}` came while another run was going on in its directory, whose stage may have made it"
+                    "`{shown}` came while another run was going on in `{tree}`, whose stage may have made it"
                 ))
                 .hint("wait until that run has ended; or, if it is yours, name a copy outside of that run's tree"));
             }
@@ -76,24 +76,13 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Returns whether the stage of a run that is not settled may have made a file, by one of its names.
-    fn may_be_of_stage(&self, path: &Path) -> bool {
-        // The name may be a link of the stage's.
-        let above = path.parent().and_then(|above| above.canonicalize().ok());
-        let named = above.and_then(|above| Some(above.join(path.file_name()?)));
-        let real = path.canonicalize().ok();
-        [named, real].iter().flatten().any(|path| self.runs.has_made(path))
-    }
-
     /// Refuses the user's ceiling if a stage may have made it. Without it the run would have fewer bounds, and with it the project's file counts.
     fn check_ceiling_maker(&mut self, ceiling: &Path) -> Result<(), Fault> {
         self.machine.read_runs(&mut self.runs);
-        if !self.may_be_of_stage(ceiling) {
-            return Ok(());
-        }
-        let shown = printable(&ceiling.display().to_string());
+        let Some(tree) = self.runs.tree_of_writer(ceiling) else { return Ok(()) };
+        let [shown, tree] = [ceiling, tree].map(|path| printable(&path.display().to_string()));
         Err(Fault::input(format!(
-            "the ceiling `{shown}` came while another run was going on in a directory above it, whose stage may have made it"
+            "the ceiling `{shown}` came while another run was going on in `{tree}`, whose stage may have made it"
         ))
         .hint("wait until that run has ended; or, if it is yours, set HOME or XDG_CONFIG_HOME to a directory outside of that run's tree"))
     }
@@ -216,7 +205,7 @@ impl<'a> Reading<'a> {
         self.inspect(&path);
         let found = project::find(&path);
         self.machine.read_runs(&mut self.runs);
-        if !matches!(found, Ok(ProjectEntry::Nothing)) && self.runs.has_made(&path) {
+        if !matches!(found, Ok(ProjectEntry::Nothing)) && self.runs.tree_of_writer(&path).is_some() {
             self.notes.push(format!(
                 "{PROJECT_FILE} was found and not used: it came while another run was going on here, whose stage may have made it"
             ));

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l09_no_stage_rewrites_what_decided_about_it", attack);
     list.users("escape::l09_no_stage_decides_about_a_run_beside_it", beside);
+    list.users("escape::l09_no_stage_decides_about_a_run_by_another_mount", another_mount);
     list.users("escape::l09_no_stage_makes_the_ceiling_of_a_run_beside_it", ceiling_beside);
     list.users("escape::l09_no_killed_stage_decides_about_the_next_run", killed);
 }
@@ -104,10 +105,35 @@ fn beside(cx: &Cx) {
     {
         look(flags).exits(2);
     }
-    look(&["--policy", ".exeat.toml"])
-        .says(".exeat.toml` came while another run was going on in its directory");
+    look(&["--policy", ".exeat.toml"]).says(".exeat.toml` came while another run was going on in `");
     live.signal(Signal::SIGTERM);
     live.wait();
+}
+
+/// The second run reaches the directory, or one in it, by another mount.
+fn another_mount(cx: &Cx) {
+    let [secret, ceiling] = plant_for(cx);
+    fs::create_dir(cx.dir().join("sub")).expect("a directory");
+    cx.bench().give(&cx.dir().join("sub"), cx.is_root());
+    let alias = cx.home().join("alias");
+    fs::create_dir(&alias).expect("a mount point");
+    let dir = cx.home().join("data").display().to_string();
+    let script = format!("{PLANT}; cp .exeat.toml sub/; echo ready; read -r go; true");
+    let mut live = cx.exeat(["run", "--", "sh", "-c", &script, "sh", &dir]).stdin_open().start();
+    live.until_prints("ready");
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let [work, alias] = [cx.dir(), &alias].map(|path| path.display().to_string());
+    for (source, from) in [("", ""), ("", "/sub"), ("/sub", "")] {
+        let look = |words: &str| {
+            let script =
+                format!("cd {alias}{from} && {exeat} run --ceiling {ceiling} {words} -- cat {secret}");
+            cx.outside(["sh", "-c", &script]).in_mounts(&format!("mount --bind {work}{source} {alias}")).run()
+        };
+        look("").exits(1).says(".exeat.toml was found and not used: it came while another run");
+        look("--policy .exeat.toml").exits(2).says(&format!("another run was going on in `{work}`"));
+        look(&format!("--policy {alias}{from}/.exeat.toml")).exits(2);
+    }
+    live.wait().exits(0);
 }
 
 /// HOME is in the tree of the live run and has no ceiling of the user's. With one, the project's file counts.

@@ -405,6 +405,7 @@ pub struct Live {
     access: HashMap<PathBuf, Access>,
     /// The trees, each with its run.
     trees: Vec<Beside>,
+    at_start: Vec<TreeAtStart>,
 }
 
 /// A directory further down, and the names that are let through in it.
@@ -454,6 +455,7 @@ impl Live {
             let known = self.access.entry(entry.missing.tree.join(dir));
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
+        self.at_start.push(TreeAtStart::new(&entry));
         let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
         self.trees.push(Beside { run: run.to_owned(), tree: tree.clone(), since: entry.since });
         let let_through: Arc<[String]> = let_through.into();
@@ -616,6 +618,10 @@ impl Watch {
         Ok(watches)
     }
 }
+
+mod writers;
+
+use writers::TreeAtStart;
 
 #[cfg(test)]
 mod tests;
