@@ -68,7 +68,7 @@ impl<'a> Reading<'a> {
             if let Some(tree) = self.runs.tree_of_writer(path) {
                 let [shown, tree] = [path.as_path(), tree].map(|path| printable(&path.display().to_string()));
                 return Err(Fault::input(format!(
-                    "`{shown}` came while another run was going on in `{tree}`, whose stage may have made it"
+                    "`{shown}`, or a directory above it, came or changed while another run was going on in `{tree}`, whose stage may have written it"
                 ))
                 .hint("wait until that run has ended; or, if it is yours, name a copy outside of that run's tree"));
             }
@@ -82,7 +82,7 @@ impl<'a> Reading<'a> {
         let Some(tree) = self.runs.tree_of_writer(ceiling) else { return Ok(()) };
         let [shown, tree] = [ceiling, tree].map(|path| printable(&path.display().to_string()));
         Err(Fault::input(format!(
-            "the ceiling `{shown}` came while another run was going on in `{tree}`, whose stage may have made it"
+            "the ceiling `{shown}`, or a directory above it, came or changed while another run was going on in `{tree}`, whose stage may have written it"
         ))
         .hint("wait until that run has ended; or, if it is yours, set HOME or XDG_CONFIG_HOME to a directory outside of that run's tree"))
     }
@@ -205,9 +205,13 @@ impl<'a> Reading<'a> {
         self.inspect(&path);
         let found = project::find(&path);
         self.machine.read_runs(&mut self.runs);
-        if !matches!(found, Ok(ProjectEntry::Nothing)) && self.runs.tree_of_writer(&path).is_some() {
+        let writer = self.runs.tree_of_writer(&path).filter(|_| !matches!(found, Ok(ProjectEntry::Nothing)));
+        if let Some(tree) = writer {
+            let tree = printable(&tree.display().to_string());
             self.notes.push(format!(
-                "{PROJECT_FILE} was found and not used: it came while another run was going on here, whose stage may have made it"
+                "{PROJECT_FILE} was found and not used: it, or a directory above it, came or changed while another run was going on in \
+                 `{tree}`, whose stage may have written it; if it is yours, use it after the end of that run, or name a copy outside of \
+                 its tree with --policy"
             ));
             return Ok(None);
         }
