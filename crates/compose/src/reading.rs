@@ -65,19 +65,26 @@ impl<'a> Reading<'a> {
     pub(crate) fn check_deciding(&mut self, deciding: &[PathBuf]) -> Result<(), Fault> {
         self.machine.read_runs(&mut self.runs);
         for path in deciding {
-            // The name may be a link of the stage's.
-            let above = path.parent().and_then(|above| above.canonicalize().ok());
-            let named = above.and_then(|above| Some(above.join(path.file_name()?)));
-            let real = path.canonicalize().ok();
-            if [named, real].iter().flatten().any(|path| self.runs.has_made(path)) {
-                let shown = printable(&path.display().to_string());
+            if let Some(tree) = self.runs.tree_of_writer(path) {
+                let [shown, tree] = [path.as_path(), tree].map(|path| printable(&path.display().to_string()));
                 return Err(Fault::input(format!(
-                    "`{shown}` came while another run was going on in its directory, whose stage may have made it"
+                    "`{shown}`, or a directory above it, came or changed while another run was going on in `{tree}`, whose stage may have written it"
                 ))
                 .hint("wait until that run has ended; or, if it is yours, name a copy outside of that run's tree"));
             }
         }
         Ok(())
+    }
+
+    /// Refuses the user's ceiling if a stage may have made it. Without it the run would have fewer bounds, and with it the project's file counts.
+    fn check_ceiling_maker(&mut self, ceiling: &Path) -> Result<(), Fault> {
+        self.machine.read_runs(&mut self.runs);
+        let Some(tree) = self.runs.tree_of_writer(ceiling) else { return Ok(()) };
+        let [shown, tree] = [ceiling, tree].map(|path| printable(&path.display().to_string()));
+        Err(Fault::input(format!(
+            "the ceiling `{shown}`, or a directory above it, came or changed while another run was going on in `{tree}`, whose stage may have written it"
+        ))
+        .hint("wait until that run has ended; or, if it is yours, set HOME or XDG_CONFIG_HOME to a directory outside of that run's tree"))
     }
 
     /// Notes the state of a path that is about to be read.
@@ -115,6 +122,7 @@ impl<'a> Reading<'a> {
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
                 _ if path != Path::new(SITE_CEILING) => {
                     check_ceiling_owner(&path)?;
+                    self.check_ceiling_maker(&path)?;
                     if let Some((file, dir)) = &identity {
                         self.check_ceiling_place(&path, (file, dir), named)?;
                     }
@@ -197,9 +205,13 @@ impl<'a> Reading<'a> {
         self.inspect(&path);
         let found = project::find(&path);
         self.machine.read_runs(&mut self.runs);
-        if !matches!(found, Ok(ProjectEntry::Nothing)) && self.runs.has_made(&path) {
+        let writer = self.runs.tree_of_writer(&path).filter(|_| !matches!(found, Ok(ProjectEntry::Nothing)));
+        if let Some(tree) = writer {
+            let tree = printable(&tree.display().to_string());
             self.notes.push(format!(
-                "{PROJECT_FILE} was found and not used: it came while another run was going on here, whose stage may have made it"
+                "{PROJECT_FILE} was found and not used: it, or a directory above it, came or changed while another run was going on in \
+                 `{tree}`, whose stage may have written it; if it is yours, use it after the end of that run, or name a copy outside of \
+                 its tree with --policy"
             ));
             return Ok(None);
         }

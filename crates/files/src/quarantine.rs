@@ -26,6 +26,7 @@ use crate::listing::{self, Listing};
 use crate::names::open_plain;
 use crate::protected::{Obeyed, matches_pattern};
 
+mod additions;
 mod arrivals;
 mod astray;
 mod changes;
@@ -56,6 +57,7 @@ mod store;
 mod survey;
 mod times;
 
+use additions::Additions;
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
@@ -266,6 +268,8 @@ pub struct Watch {
     paths: Mutex<PathRoom>,
     /// Made when something is to be moved.
     store: OnceLock<Store>,
+    /// The run's journal, once it is written.
+    journal: OnceLock<Arc<Additions>>,
     /// The reason that something was moved aside without the quarantine, and so without its list.
     unlisted: OnceLock<String>,
     /// Directories that the stage has made, and that the host does not see under their names for now.
@@ -319,6 +323,7 @@ impl Watch {
             has_writer: OnceLock::new(),
             paths: Mutex::default(),
             store: OnceLock::new(),
+            journal: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
             reopened: ReopenedDirs::default(),

@@ -206,7 +206,7 @@ pub(crate) fn run_on(
         let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         let (journal, no_journal) = journal(&keeper, &watches);
-        let survey = Survey::start(Arc::clone(&watches), journal.as_ref());
+        let survey = Survey::start(Arc::clone(&watches));
         if let Some(why) = no_journal.clone().filter(|_| plan.is_full_required) {
             return Err(Error::NotHeld(why));
         }

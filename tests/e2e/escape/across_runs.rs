@@ -11,6 +11,7 @@ use serde_json::Value;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l08_a_killed_run_is_settled_by_the_next_one", killed);
+    list.users("escape::l08_a_killed_run_has_noted_the_names_that_the_host_removed", removed_name);
     list.users("escape::l19_directories_of_protected_names_stay_closed_to_other_users", opened_directory);
     list.users("escape::l11_a_cache_carries_no_settings", cached_settings);
     list.users("escape::l11_a_read_only_stage_leaves_no_cache", read_only);
@@ -123,6 +124,38 @@ fn killed(cx: &Cx) {
     // It happens once.
     let done = cx.sh(&[], "true").run();
     assert!(!done.stderr().contains("killed before its end"), "{done:?}");
+}
+
+/// The host removes a protected file, the stage makes its own, and exeat is killed.
+fn removed_name(cx: &Cx) {
+    let state = cx.home().join("state");
+    let exeat = |words: &[&str]| {
+        cx.exeat_plain([&["run", "--"], words].concat()).env("XDG_STATE_HOME", state.to_str().expect("ASCII"))
+    };
+    fs::create_dir(cx.dir().join("sub")).expect("a directory");
+    cx.bench().give(&cx.dir().join("sub"), cx.is_root());
+    for name in [".npmrc", "sub/.envrc"] {
+        cx.write(name, "honest\n");
+        let script = "echo ready; until { echo evil >$1; } 2>/dev/null && test -e $1; do sleep 0.01; done; echo wrote; exec sleep 100";
+        let mut live = exeat(&["sh", "-c", script, "sh", name]).start();
+        live.until_prints("ready");
+        fs::remove_file(cx.dir().join(name)).expect("the host's file");
+        live.until_prints("wrote");
+        e2e::wait_for(Duration::from_secs(5), "the journal to have the removed name", || {
+            let mut journals = fs::read_dir(state.join("exeat/live")).ok()?.flatten();
+            let is_noted = |text: String| text.contains("Free");
+            journals.any(|it| fs::read_to_string(it.path()).is_ok_and(is_noted)).then_some(())
+        });
+        live.signal(Signal::SIGKILL);
+        live.wait();
+        assert_eq!(fs::read_to_string(cx.dir().join(name)).expect("the stage's file"), "evil\n");
+        // A start before the sandbox has fully ended takes the run for a live one.
+        e2e::wait_for(Duration::from_secs(20), "the names of a killed run", || {
+            let done = exeat(&["true"]).run();
+            done.exits(0).stderr().contains(&format!("{name}` was moved")).then_some(())
+        });
+        assert!(!cx.dir().join(name).exists(), "{name}");
+    }
 }
 
 /// With `--ro .` the cache ends with the run, unless a lasting one is requested, so that its contents do not reach a

@@ -11,6 +11,9 @@ use nix::sys::signal::Signal;
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l09_no_stage_rewrites_what_decided_about_it", attack);
     list.users("escape::l09_no_stage_decides_about_a_run_beside_it", beside);
+    list.users("escape::l09_no_stage_decides_by_a_directory_that_it_made_or_renamed", own_directory);
+    list.users("escape::l09_no_stage_decides_about_a_run_by_another_mount", another_mount);
+    list.users("escape::l09_no_stage_makes_the_ceiling_of_a_run_beside_it", ceiling_beside);
     list.users("escape::l09_no_killed_stage_decides_about_the_next_run", killed);
 }
 
@@ -95,18 +98,129 @@ fn beside(cx: &Cx) {
     let script = format!("{PLANT}; echo ready; sleep 100");
     let mut live = cx.exeat(["run", "--", "sh", "-c", &script, "sh", &dir]).start();
     live.until_prints("ready");
-    look(&[])
-        .exits(1)
-        .says(".exeat.toml was found and not used: it came while another run was going on here");
+    look(&[]).exits(1).says(
+        ".exeat.toml was found and not used: it, or a directory above it, came or changed while another run",
+    );
     for flags in
         [&["--policy", ".exeat.toml"][..], &["--effects", ".exeat.toml"], &["--allow", "@.exeat.toml"]]
     {
         look(flags).exits(2);
     }
-    look(&["--policy", ".exeat.toml"])
-        .says(".exeat.toml` came while another run was going on in its directory");
+    look(&["--policy", ".exeat.toml"]).says("came or changed while another run was going on in `");
     live.signal(Signal::SIGTERM);
     live.wait();
+}
+
+/// The stage has made or renamed the directory. What the user had there before counts, also if the stage works beside it.
+fn own_directory(cx: &Cx) {
+    let [secret, ceiling] = plant_for(cx);
+    for name in ["sub", "other", "own"] {
+        fs::create_dir(cx.dir().join(name)).expect("a directory");
+        cx.bench().give(&cx.dir().join(name), cx.is_root());
+    }
+    let dir = cx.home().join("data").display().to_string();
+    let own = format!("schema = 1\n[fs]\nro = [\"{dir}\"]\n");
+    for name in ["own/.exeat.toml", "own.toml", "theirs.toml"] {
+        cx.write(name, &own);
+    }
+    let script = format!(
+        "{PLANT}; mkdir new; cp .exeat.toml new; cp .exeat.toml sub; mv sub moved; mv other sub; cp .exeat.toml sub
+        cp .exeat.toml new.toml; echo >>theirs.toml; touch own/x; echo ready; read -r go; true"
+    );
+    let mut live = cx.exeat(["run", "--", "sh", "-c", &script, "sh", &dir]).stdin_open().start();
+    live.until_prints("ready");
+    let look = |from: &str, words: &[&str]| {
+        let words = [&["run", "--ceiling", &ceiling], words, &["--", "cat", &secret]].concat();
+        cx.exeat_plain(words).cwd(&cx.dir().join(from)).run()
+    };
+    for from in ["new", "moved", "sub"] {
+        assert!(cx.dir().join(from).join(".exeat.toml").exists(), "{from}: the test shows nothing");
+        let done = look(from, &[]);
+        done.exits(1)
+            .says("came or changed while another run was going on")
+            .says("name a copy outside of its tree");
+        look(from, &["--policy", ".exeat.toml"]).exits(2);
+    }
+    for name in ["new.toml", "theirs.toml"] {
+        look("", &["--policy", name]).exits(2).says("wait until that run has ended");
+    }
+    look("", &["--policy", "own.toml"]).exits(0).prints("of the user\n");
+    look("own", &[]).exits(0).prints("of the user\n");
+    // The host replaces a file that is read-only for the stage.
+    cx.write("own/next", &own);
+    fs::rename(cx.dir().join("own/next"), cx.dir().join("own/.exeat.toml")).expect("the user's file");
+    look("own", &[]).exits(0).prints("of the user\n");
+    live.wait().exits(0);
+}
+
+/// The second run reaches the directory, or one in it, by another mount.
+fn another_mount(cx: &Cx) {
+    let [secret, ceiling] = plant_for(cx);
+    fs::create_dir(cx.dir().join("sub")).expect("a directory");
+    cx.bench().give(&cx.dir().join("sub"), cx.is_root());
+    let alias = cx.home().join("alias");
+    fs::create_dir(&alias).expect("a mount point");
+    let dir = cx.home().join("data").display().to_string();
+    let script = format!("{PLANT}; cp .exeat.toml sub/; echo ready; read -r go; true");
+    let mut live = cx.exeat(["run", "--", "sh", "-c", &script, "sh", &dir]).stdin_open().start();
+    live.until_prints("ready");
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let [work, alias] = [cx.dir(), &alias].map(|path| path.display().to_string());
+    for (source, from) in [("", ""), ("", "/sub"), ("/sub", "")] {
+        let look = |words: &str| {
+            let script =
+                format!("cd {alias}{from} && {exeat} run --ceiling {ceiling} {words} -- cat {secret}");
+            cx.outside(["sh", "-c", &script]).in_mounts(&format!("mount --bind {work}{source} {alias}")).run()
+        };
+        look("").exits(1).says(".exeat.toml was found and not used: it, or a directory above it, came");
+        look("--policy .exeat.toml").exits(2).says(&format!("another run was going on in `{work}`"));
+        look(&format!("--policy {alias}{from}/.exeat.toml")).exits(2);
+    }
+    live.wait().exits(0);
+}
+
+/// HOME is in the tree of the live run and has no ceiling of the user's. With one, the project's file counts.
+fn ceiling_beside(cx: &Cx) {
+    let [secret, ceiling] = plant_for(cx);
+    let [home, project, work] = ["home", "project", "work"].map(|name| cx.dir().join(name));
+    for dir in [&home, &project, &work] {
+        fs::create_dir(dir).expect("a directory");
+        cx.bench().give(dir, cx.is_root());
+    }
+    let data = cx.home().join("data").display().to_string();
+    cx.write("project/.exeat.toml", &format!("schema = 1\n[fs]\nro = [\"{data}\"]\n"));
+    let text = fs::read_to_string(&ceiling).expect("the ceiling");
+    cx.write("ceiling", &text);
+    let [home_dir, state] = [home.clone(), cx.home().join("state")].map(|dir| dir.display().to_string());
+    let exeat = |words: &[&str]| {
+        let run = cx.exeat_plain([&["run"], words].concat());
+        run.env("HOME", &home_dir).env("XDG_STATE_HOME", &state)
+    };
+    let look = || exeat(&["--", "cat", &secret]).cwd(&project).run();
+    look().exits(1).says(".exeat.toml was found and not used");
+
+    let script =
+        "mkdir -p ~/.config/exeat; cp ../ceiling ~/.config/exeat/policy.toml; echo ready; read -r go; true";
+    let live = exeat(&["--rw", "..", "--env", &format!("HOME={home_dir}"), "--", "sh", "-c", script]);
+    let mut live = live.cwd(&work).stdin_open().start();
+    live.until_prints("ready");
+    assert!(home.join(".config/exeat/policy.toml").exists(), "the test shows nothing");
+    let refused = look();
+    refused
+        .exits(2)
+        .says(".config/exeat/policy.toml`, or a directory above it, came ")
+        .says("whose stage may have written it");
+    refused.says("wait until that run has ended");
+    live.wait().exits(0);
+    look().exits(1).says(".exeat.toml was found and not used");
+
+    // Made by the user.
+    fs::create_dir_all(home.join(".config/exeat")).expect("a directory");
+    cx.write("home/.config/exeat/policy.toml", &text);
+    for dir in [".config", ".config/exeat"] {
+        cx.bench().give(&home.join(dir), cx.is_root());
+    }
+    look().exits(0).prints("of the user\n");
 }
 
 /// exeat is killed before it has moved what the stage made. A file that cannot be read is in no start's way.

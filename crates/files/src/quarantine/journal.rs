@@ -4,9 +4,9 @@
 //! learns from the journal which names that one's stage has made: they are not the caller's, and are neither covered nor
 //! trusted. Each journal is locked as long as a process of its run is left.
 //!
-//! What the survey has noted follows as a second value. A run can be killed while it writes that: then the times decide alone.
+//! What becomes known later follows as further values ([`Added`]). A run can be killed while it writes one: then that one does not count.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::mem;
@@ -20,6 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use super::additions::{Added, Additions, LONGEST};
 use super::descriptors::{FileId, ReopenedDirs};
 use super::finish::{finish_until, share_trees};
 use super::modes::{Access, Modes};
@@ -27,16 +28,16 @@ use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{NotedHashes, Times};
-use super::{Beside, FurtherDown, HasWriter, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch};
+use super::{
+    Beside, FurtherDown, HasWriter, Item, Keeper, Leftover, Leftovers, Missing, MissingName, OtherRuns, Watch,
+};
 use crate::names::open_plain;
-use crate::protected::{GIT_LINK, matches_pattern};
+use crate::protected::{GIT_LINK, Obeyed, matches_pattern};
 
 /// The directory of journals below the user's state directory. No stage sees it.
 const LIVE: &str = "exeat/live";
 /// The mode of a journal whose run has begun to settle. The owner's right to execute a journal says nothing else.
 const ENDING: u32 = 0o700;
-/// The longest journal that is read.
-const LONGEST: u64 = 64 << 20;
 /// Journals that are read at one start.
 const MOST: usize = 4096;
 /// The longest time that a journal is kept whose tree is missing.
@@ -121,6 +122,7 @@ impl Entry {
             has_writer: OnceLock::new(),
             paths: Mutex::default(),
             store: OnceLock::new(),
+            journal: OnceLock::new(),
             unlisted: OnceLock::new(),
             exchanged: Mutex::default(),
             reopened: ReopenedDirs::default(),
@@ -160,6 +162,10 @@ impl Journal {
             let _ = fs::remove_file(&beginning);
             return Err(error);
         }
+        let additions = Arc::new(Additions::new(lock.try_clone()?));
+        for watch in watches {
+            let _ = watch.journal.set(Arc::clone(&additions));
+        }
         Ok(Self { path, lock })
     }
 
@@ -169,11 +175,6 @@ impl Journal {
     /// Returns errors of dup(2).
     pub fn keep_locked(&self) -> io::Result<OwnedFd> {
         self.lock.try_clone().map(OwnedFd::from)
-    }
-
-    /// Opens the journal to add what the survey notes ([`add_noted`]).
-    pub(super) fn to_add(&self) -> io::Result<File> {
-        self.lock.try_clone()
     }
 
     /// Tells other runs that the end of this one has begun, so that it does not settle what they leave from now on.
@@ -195,16 +196,12 @@ impl Journal {
 ///
 /// # Errors
 /// Returns errors of write(2), and `FileTooLarge` if the journal could not be read then.
-pub(super) fn add_noted(mut journal: File, watches: &[Watch]) -> io::Result<()> {
+pub(super) fn add_noted(watches: &[Watch]) -> io::Result<()> {
     let noted: Vec<_> = watches.iter().map(|watch| watch.noted.hashes()).collect();
-    if noted.iter().all(NotedHashes::is_empty) {
-        return Ok(());
+    match watches.first().and_then(|watch| watch.journal.get()) {
+        Some(journal) if !noted.iter().all(NotedHashes::is_empty) => journal.add(&Added::Noted(noted)),
+        _ => Ok(()),
     }
-    let bytes = serde_json::to_vec(&noted)?;
-    if journal.metadata()?.len() + bytes.len() as u64 > LONGEST {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    journal.write_all(&bytes)
 }
 
 /// The journals that are there: paths and the runs.
@@ -247,9 +244,22 @@ fn read(file: &File) -> io::Result<Vec<Entry>> {
     file.take(LONGEST).read_to_end(&mut bytes)?;
     let mut values = serde_json::Deserializer::from_slice(&bytes);
     let mut entries = Vec::<Entry>::deserialize(&mut values)?;
-    let noted = Vec::<NotedHashes>::deserialize(&mut values).unwrap_or_default();
-    for (entry, noted) in entries.iter_mut().zip(noted) {
-        entry.noted = noted;
+    let mut free = BTreeSet::new();
+    while let Ok(added) = Added::deserialize(&mut values) {
+        match added {
+            Added::Noted(noted) => {
+                entries.iter_mut().zip(noted).for_each(|(entry, noted)| entry.noted = noted);
+            }
+            Added::Free(path) => drop(free.insert(path)),
+            Added::PutBack(path) => drop(free.remove(&path)),
+        }
+    }
+    for path in free {
+        let trees = entries.iter_mut().filter(|entry| path.starts_with(&entry.missing.tree));
+        let Some(entry) = trees.max_by_key(|entry| entry.missing.tree.as_os_str().len()) else { continue };
+        let name = path.strip_prefix(&entry.missing.tree).ok().and_then(|name| name.to_str());
+        let name = name.map(|name| MissingName { name: name.to_owned(), obeyed: Obeyed::AtOnce });
+        entry.missing.names.extend(name);
     }
     Ok(entries)
 }
@@ -405,6 +415,7 @@ pub struct Live {
     access: HashMap<PathBuf, Access>,
     /// The trees, each with its run.
     trees: Vec<Beside>,
+    at_start: Vec<TreeAtStart>,
 }
 
 /// A directory further down, and the names that are let through in it.
@@ -454,6 +465,7 @@ impl Live {
             let known = self.access.entry(entry.missing.tree.join(dir));
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
+        self.at_start.push(TreeAtStart::new(&entry));
         let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
         self.trees.push(Beside { run: run.to_owned(), tree: tree.clone(), since: entry.since });
         let let_through: Arc<[String]> = let_through.into();
@@ -471,12 +483,13 @@ impl Live {
         self.access.get(dir).copied()
     }
 
-    /// Whether the entry at a path was made during such a run, so that it is not the caller's.
+    /// Whether the entry at a path, or a directory above it, was made during such a run, so that it is not the caller's.
     #[must_use]
     pub fn has_made(&self, path: &Path) -> bool {
-        if self.runs.is_empty() {
-            return false;
-        }
+        !self.runs.is_empty() && path.ancestors().any(|path| self.has_made_entry(path))
+    }
+
+    fn has_made_entry(&self, path: &Path) -> bool {
         let is_pattern = |(dir, pattern, known): &(PathBuf, String, Vec<String>)| {
             path.parent() == Some(dir)
                 && path.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
@@ -570,6 +583,25 @@ impl OtherRuns for Live {
 }
 
 impl Watch {
+    /// Notes in the journal that the host has removed a name that was read-only for the stage: what has it from now on may be the stage's.
+    /// `name`: its place below the tree.
+    ///
+    /// # Errors
+    /// Returns errors of writing to the journal. If exeat is killed then, what the stage makes there stays.
+    pub fn note_free(&self, name: &Path) -> io::Result<()> {
+        let added = Added::Free(self.missing.tree.join(name));
+        self.journal.get().map_or(Ok(()), |journal| journal.add(&added))
+    }
+
+    /// Notes in the journal that the earlier file has such a name again.
+    ///
+    /// # Errors
+    /// Returns errors of writing to the journal. If exeat is killed then, the next start moves the file aside.
+    pub fn note_put_back(&self, name: &Path) -> io::Result<()> {
+        let added = Added::PutBack(self.missing.tree.join(name));
+        self.journal.get().map_or(Ok(()), |journal| journal.add(&added))
+    }
+
     /// Finds what the stages of other runs have made by now.
     pub(super) fn find_others(&self) {
         let others = Live::others(&self.keeper);
@@ -615,6 +647,10 @@ impl Watch {
         Ok(watches)
     }
 }
+
+mod writers;
+
+use writers::TreeAtStart;
 
 #[cfg(test)]
 mod tests;

@@ -7,11 +7,13 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::fcntl::AT_FDCWD;
-use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat};
 use nix::unistd::{Uid, geteuid};
 use rustix::fs::{getxattr, removexattr};
 use rustix::io::Errno as Xerrno;
 use serde::{Deserialize, Serialize};
+
+use super::descriptors::{FileId, id_of};
 
 /// Bits that let others write to a directory.
 const OPEN: Mode = Mode::S_IWGRP.union(Mode::S_IWOTH);
@@ -31,11 +33,15 @@ pub(super) struct Access {
 
 impl Access {
     fn read(dir: BorrowedFd<'_>) -> io::Result<Self> {
-        let (stat, place) = (fstat(dir)?, place_of(dir));
+        Ok(Self::from_stat(dir, &fstat(dir)?))
+    }
+
+    fn from_stat(dir: BorrowedFd<'_>, stat: &FileStat) -> Self {
+        let place = place_of(dir);
         // The file system may know no lists.
         let has =
             |list| matches!(getxattr(place.as_str(), list, &mut [0_u8; 64][..]), Ok(_) | Err(Xerrno::RANGE));
-        Ok(Self { mode: stat.st_mode, owner: stat.st_uid, lists: LISTS.map(has) })
+        Self { mode: stat.st_mode, owner: stat.st_uid, lists: LISTS.map(has) }
     }
 
     /// Returns the additional lists of a directory, and its mode without the additional bits.
@@ -117,6 +123,9 @@ fn place_of(dir: BorrowedFd<'_>) -> String {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Modes {
     dirs: BTreeMap<String, Access>,
+    /// Which directories these were.
+    #[serde(default)]
+    ids: BTreeMap<String, FileId>,
     /// Who owns on the disk what the stage makes.
     owner: u32,
 }
@@ -131,9 +140,14 @@ impl Modes {
         let caller = geteuid();
         // A stage of root's counts as the owner of each of its trees.
         let owner = if caller.is_root() { fstat(tree)?.st_uid } else { caller.as_raw() };
-        let access = |dir: &str| Access::read(open(dir)?.as_fd()).ok();
-        let dirs = dirs.filter_map(|dir| access(&dir).map(|access| (dir, access))).collect();
-        Ok(Self { dirs, owner })
+        let (mut known, mut ids) = (BTreeMap::new(), BTreeMap::new());
+        for dir in dirs {
+            let Some(opened) = open(&dir) else { continue };
+            let Ok(stat) = fstat(&opened) else { continue };
+            ids.insert(dir.clone(), id_of(&stat));
+            known.insert(dir, Access::from_stat(opened.as_fd(), &stat));
+        }
+        Ok(Self { dirs: known, ids, owner })
     }
 
     /// Limits what was read to what other runs `known` read before their stages could change it, by the place below the tree.
@@ -153,6 +167,11 @@ impl Modes {
     /// Returns the earlier access of a directory; for a new one that of the nearest existing directory above it.
     pub(super) fn access_to(&self, dir: &str) -> Option<Access> {
         above(dir).find_map(|dir| self.dirs.get(dir).copied())
+    }
+
+    /// Returns which directories these were, by their places.
+    pub(super) fn ids(&self) -> &BTreeMap<String, FileId> {
+        &self.ids
     }
 }
 

@@ -15,7 +15,7 @@ use nix::sys::stat::{FileStat, SFlag};
 
 use super::descriptors::{entries, kind, let_in, open_above, open_at, open_beneath, open_file, stat_in};
 use super::git_names::NAMING;
-use super::journal::{Journal, add_noted};
+use super::journal::add_noted;
 use super::modules::GITDIR;
 use super::named::top_of;
 use super::nested::{jujutsu_link, obeyed_in_other};
@@ -42,13 +42,12 @@ impl Survey {
     /// Starts the thread. Without one, the times of these files decide alone. The journal gets what was noted, for the next start if this
     /// process is killed.
     #[must_use]
-    pub fn start(watches: Arc<[Watch]>, journal: Option<&Journal>) -> Self {
+    pub fn start(watches: Arc<[Watch]>) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
-        let journal = journal.and_then(|journal| journal.to_add().ok());
         let read = move || {
             watches.iter().for_each(|watch| watch.note_nested(&|| over.load(Ordering::Relaxed)));
-            let _ = journal.map(|journal| add_noted(journal, &watches));
+            let _ = add_noted(&watches);
         };
         let thread = thread::Builder::new().name("survey".into()).spawn(read).ok();
         Self { is_over, thread }

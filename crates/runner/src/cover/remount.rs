@@ -671,7 +671,16 @@ impl Remounts {
                 // It came from a directory without a watch, or existed before the stage.
                 None => State::Unknown,
             };
+            let was_removed = cover.was_removed;
             cover.note(event.mask, replaced);
+            if cover.was_removed && !was_removed {
+                // Before anything else is done: exeat may be killed at any moment.
+                let noted =
+                    tree_of(&self.watches, &cover.host).and_then(|(watch, name)| watch.note_free(&name));
+                if let Err(why) = noted {
+                    tracing::warn!(host = %cover.host.display(), %why, "if exeat is killed, what comes here stays");
+                }
+            }
             return;
         }
         // In directories without covers, only new names matter.

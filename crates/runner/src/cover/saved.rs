@@ -76,9 +76,17 @@ impl SavedFile {
     /// Returns the error that prevents this, such as `EOPNOTSUPP` on a file system without files that have no name.
     pub(crate) fn put_back(&self, host: &Path, watches: &[Watch]) -> io::Result<Before> {
         let (watch, name) = tree_of(watches, host)?;
+        let before = self.put_in_place(watch, &name)?;
+        if let Err(why) = watch.note_put_back(&name) {
+            tracing::warn!(host = %host.display(), %why, "if exeat is killed, the next start moves it");
+        }
+        Ok(before)
+    }
+
+    fn put_in_place(&self, watch: &Watch, name: &Path) -> io::Result<Before> {
         // Another run in the directory may put the same file back.
         let lock = watch.lock()?;
-        let is_same = watch.open_replaced(&name, name.file_name().unwrap_or_default()).and_then(|file| {
+        let is_same = watch.open_replaced(name, name.file_name().unwrap_or_default()).and_then(|file| {
             let now = Self::read(&file, MOST)?;
             Ok(now.bytes == self.bytes && now.has_owner_and_mode_of(self) && !has_writer(file)?)
         });
@@ -88,13 +96,13 @@ impl SavedFile {
         let lease = self.write_unnamed(watch.tree())?;
         // A run that does not recognize it compares the contents.
         let _ = watch.note_own(lease.file());
-        let replaced = watch.replace(&name, lease.file());
+        let replaced = watch.replace(name, lease.file());
         // What makes a quarantine takes the lock itself.
         drop(lock);
         match replaced {
-            Ok(old) => Ok(Before::Replaced(watch.settle_replaced(&name, &old), lease)),
+            Ok(old) => Ok(Before::Replaced(watch.settle_replaced(name, &old), lease)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                watch.give_name(&name, lease.file()).map(|()| Before::Missing)
+                watch.give_name(name, lease.file()).map(|()| Before::Missing)
             }
             Err(error) => Err(error),
         }

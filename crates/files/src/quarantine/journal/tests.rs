@@ -324,7 +324,7 @@ fn l08_after_a_kill_the_callers_own_files_are_known() {
         let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
         let length = || journal.lock.metadata().unwrap().len();
         let before = length();
-        let survey = Survey::start(Arc::clone(&watches), Some(&journal));
+        let survey = Survey::start(Arc::clone(&watches));
         let end = std::time::Instant::now() + Duration::from_secs(10);
         while length() == before && std::time::Instant::now() < end {
             std::thread::yield_now();
@@ -344,5 +344,34 @@ fn l08_after_a_kill_the_callers_own_files_are_known() {
         let named = settled.remove(0).found.named;
         let named: Vec<_> = named.iter().map(|it| it.path.strip_prefix(&git).unwrap()).collect();
         assert_eq!(named, moved.iter().map(Path::new).collect::<Vec<_>>(), "{number}");
+    }
+}
+
+/// The host has removed a file that was read-only for the stage. A part of the last value is missing where exeat was killed.
+#[test]
+fn l08_a_name_that_became_free_is_one_that_was_missing() {
+    for (number, (is_back, lost, is_moved)) in
+        [(false, 0, true), (true, 0, false), (false, 1, false), (true, 1, true)].into_iter().enumerate()
+    {
+        let scene = Scene(std::env::temp_dir().join(format!("journal-free-{number}-{}", std::process::id())));
+        fs::create_dir_all(scene.tree().join("sub")).unwrap();
+        let name = Path::new("sub/.npmrc");
+        fs::write(scene.tree().join(name), "mine").unwrap();
+        let missing = Missing { tree: scene.tree(), ..Missing::default() };
+        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
+        let watch = Watch::start(missing, keeper).unwrap();
+        let watches = [watch];
+        let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
+        watches[0].note_free(name).unwrap();
+        if is_back {
+            watches[0].note_put_back(name).unwrap();
+        }
+        let length = journal.lock.metadata().unwrap().len();
+        journal.lock.set_len(length - lost).unwrap();
+        drop((journal, watches));
+        let mut live = Live::default();
+        live.read(&scene.state());
+        assert_eq!(live.has_made(&scene.tree().join(name)), is_moved);
+        assert_eq!(scene.settle().2, usize::from(is_moved));
     }
 }
