@@ -132,9 +132,7 @@ fn removed_name(cx: &Cx) {
     let exeat = |words: &[&str]| {
         cx.exeat_plain([&["run", "--"], words].concat()).env("XDG_STATE_HOME", state.to_str().expect("ASCII"))
     };
-    fs::create_dir(cx.dir().join("sub")).expect("a directory");
-    cx.bench().give(&cx.dir().join("sub"), cx.is_root());
-    for name in [".npmrc", "sub/.envrc"] {
+    for name in [".npmrc", ".envrc"] {
         cx.write(name, "honest\n");
         let script = "echo ready; until { echo evil >$1; } 2>/dev/null && test -e $1; do sleep 0.01; done; echo wrote; exec sleep 100";
         let mut live = exeat(&["sh", "-c", script, "sh", name]).start();
