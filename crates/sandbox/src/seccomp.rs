@@ -213,6 +213,19 @@ const GENERATION: [NamedNumber; 2] =
 /// the holder gives it up, by default for 45 seconds.
 const LEASES: [NamedNumber; 2] = [named!(libc::F_SETLEASE), NamedNumber("F_SETDELEG", 1040)];
 
+/// Calls that change how the kernel schedules a process, or its limits, with the pid as the first argument.
+const SCHEDULING: &[Call] = calls![
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_prlimit64,
+];
+/// The sandbox's pid 1 has the stage's uid, so the kernel lets the stage slow it. It ends the sandbox, so it has to run in time.
+const PID_ONE: Test = Test::Is(NamedNumber("1", 1));
+/// ioprio_set(2), include/uapi/linux/ioprio.h.
+const IOPRIO_WHO_PROCESS: NamedNumber = NamedNumber("IOPRIO_WHO_PROCESS", 1);
+
 const COMMAND: Argument = Argument("cmd", 1);
 const DOMAIN: Argument = Argument("domain", 0);
 const TYPE: Argument = Argument("type", 1);
@@ -295,6 +308,7 @@ fn base_filters(debuggable: bool) -> [Filter; 4] {
     refused.extend(refusals(calls![libc::SYS_fcntl], &LEASES.map(|lease| vec![(COMMAND, Test::Is(lease))])));
     let user_namespace = vec![(FLAGS, Test::Has(named!(libc::CLONE_NEWUSER)))];
     refused.extend(refusals(calls![libc::SYS_clone, libc::SYS_unshare], &[user_namespace]));
+    refused.extend(scheduling());
     // A stage's set-user-ID file would wait for somebody on the host to run it. The sticky bit stays allowed.
     let has_bit = |place| {
         let bits = [named!(libc::S_ISUID), named!(libc::S_ISGID)];
@@ -335,6 +349,17 @@ fn sockets() -> Vec<Refusal> {
     let mut refused = refusals(calls![libc::SYS_socket], &[others, netlink]);
     let pairs = vec![(DOMAIN, Test::IsNot(named!(libc::AF_UNIX)))];
     refused.extend(refusals(calls![libc::SYS_socketpair], &[pairs]));
+    refused
+}
+
+/// Changes of pid 1's scheduling. A user and a process group may include pid 1, so only single processes and threads are left.
+fn scheduling() -> Vec<Refusal> {
+    let mut refused = refusals(SCHEDULING, &[vec![(Argument("pid", 0), PID_ONE)]]);
+    let of = |process| {
+        vec![vec![(Argument("which", 0), Test::IsNot(process))], vec![(Argument("who", 1), PID_ONE)]]
+    };
+    refused.extend(refusals(calls![libc::SYS_setpriority], &of(named!(libc::PRIO_PROCESS))));
+    refused.extend(refusals(calls![libc::SYS_ioprio_set], &of(IOPRIO_WHO_PROCESS)));
     refused
 }
 

@@ -3,6 +3,7 @@
 //! The options reach bubblewrap through `--args FD`, NUL-separated. Its command line, which the stage can read in `/proc/1/cmdline`,
 //! then contains none of them, and no path can be taken for an option.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
@@ -13,6 +14,10 @@ use crate::spec::{Bytes, Mount, SandboxSpec};
 
 /// Size of bubblewrap's own `/dev` in memory: it holds nodes, not data.
 const DEV_SIZE: u64 = 1 << 20;
+
+/// Files below `/proc/1` that change how bubblewrap's pid 1 runs: its weight against other sessions (sched(7)), and walks of its page
+/// tables. They belong to the stage's user.
+const OF_PID_ONE: [&str; 3] = ["autogroup", "clear_refs", "task/1/clear_refs"];
 
 /// An argument for bubblewrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,13 +124,28 @@ impl Argv {
                 self.texts(&["--perms", "0444", "--ro-bind-data"]).data(bytes).path(at)
             }
             // When root starts bubblewrap, /proc/sys stays writable: core_pattern there runs a program on the host.
-            Mount::Proc => self.texts(&["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]),
+            Mount::Proc => {
+                self.texts(&["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]).cover_pid_one()
+            }
             Mount::Dev { shm } => self
                 .texts(&["--dev", "/dev"])
                 .tmpfs(Path::new("/dev/shm"), *shm, 0o1777)
                 .freeze(Path::new("/dev")),
             Mount::Freeze { at } => self.freeze(at),
         };
+    }
+
+    fn cover_pid_one(&mut self) -> &mut Self {
+        for name in OF_PID_ONE {
+            // A kernel may lack them.
+            if Path::new("/proc/self").join(name.trim_start_matches("task/1/")).exists() {
+                let empty = Bytes(Cow::Borrowed(&[]));
+                self.texts(&["--perms", "0444", "--ro-bind-data"])
+                    .data(&empty)
+                    .path(&Path::new("/proc/1").join(name));
+            }
+        }
+        self
     }
 
     fn tmpfs(&mut self, at: &Path, size: u64, mode: u32) -> &mut Self {
