@@ -88,6 +88,7 @@ fn main() -> ExitCode {
         ["setuid", uid] => kernel::setuid(uid),
         ["bpf"] => kernel::bpf(),
         ["userfaultfd"] => kernel::userfaultfd(),
+        ["secret-memory"] => kernel::secret_memory(),
 
         ["ptrace", pid] => memory::ptrace(pid),
         ["trace-child"] => memory::trace_child(),

@@ -133,12 +133,14 @@ const TRACING: &[Call] =
     calls![libc::SYS_kcmp, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_ptrace,];
 
 /// Calls refused with ENOSYS, so that callers fall back. clone3 and openat2 hide flags and mode behind a pointer (glibc then uses
-/// clone), and io_uring acts without the system calls that a filter sees.
+/// clone), and io_uring acts without the system calls that a filter sees. The memory of memfd_secret counts as that of mapped files,
+/// which the limit of memory leaves out.
 const MISSING: &[Call] = calls![
     libc::SYS_clone3,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
+    SYS_memfd_secret,
     libc::SYS_openat2,
 ];
 
@@ -146,6 +148,7 @@ const MISSING: &[Call] = calls![
 #[expect(non_upper_case_globals, reason = "named as the C library's header names its kind")]
 mod numbers {
     pub(super) const SYS_quotactl_fd: i64 = 443;
+    pub(super) const SYS_memfd_secret: i64 = 447;
     pub(super) const SYS_fchmodat2: i64 = 452;
     pub(super) const SYS_open_tree_attr: i64 = 467;
     #[cfg(target_arch = "x86_64")]
@@ -153,7 +156,7 @@ mod numbers {
     #[cfg(target_arch = "aarch64")]
     pub(super) const SYS_kexec_file_load: i64 = 294;
 }
-use numbers::{SYS_fchmodat2, SYS_kexec_file_load, SYS_open_tree_attr, SYS_quotactl_fd};
+use numbers::{SYS_fchmodat2, SYS_kexec_file_load, SYS_memfd_secret, SYS_open_tree_attr, SYS_quotactl_fd};
 
 /// Calls that set a mode, with the position of the mode argument.
 const MODES: &[(&[Call], u8)] = &[
