@@ -27,10 +27,10 @@ pub(crate) fn limit_descriptors(soft: u64, hard: u64) -> sys::Result<()> {
 /// Marks every descriptor except the standard streams close-on-exec, and gives the stage ordinary process attributes.
 pub(crate) fn limit_process(leads_session: bool) -> sys::Result<()> {
     sys::close_on_exec_from(3)?;
-    // In a new process group, a signal for the stage reaches its children, but not pid 1 or the relay. A session leader has a group
-    // already.
+    // A signal for the stage's process group reaches its children, but not pid 1 or the relay. The session is another one than theirs,
+    // since the kernel shares out the processors by session, and lets each process slow its own: `autogroup` in sched(7).
     if !leads_session {
-        sys::lead_group()?;
+        sys::lead_session()?;
     }
     // A caller may ignore SIGPIPE, which is inherited; then `yes | head -1` would never end.
     sys::restore_sigpipe()?;

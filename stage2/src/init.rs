@@ -9,7 +9,7 @@ use exeat_contract::{Construction, NOBODY, Step};
 
 use crate::control::Control;
 use crate::mounts;
-use crate::sys::{self, Errno, Pid};
+use crate::sys::{self, Attributes, Errno, Pid};
 use crate::{During, Failure, harden, loopback};
 
 /// Builds the sandbox. Returns in the process that is to become the stage; the other one ends with its exit code.
@@ -28,6 +28,7 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
     let tree = mounts::make_tree(control, b"/", &construction.mounts, || Ok(()))?;
     tree.enter().during(Step::LeaveHost)?;
     drop(tree);
+    keep_own_files().during(Step::LeaveHost)?;
     // This needs a capability.
     loopback::ensure_up().during(Step::LoopbackUp)?;
     sys::drop_capabilities().during(Step::DropCapabilities)?;
@@ -53,29 +54,52 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
     }
 }
 
+/// Makes this process's files in `/proc` read-only. They belong to the stage if it keeps root's kernel uid, and change how this process
+/// runs (`autogroup`, `clear_refs`).
+fn keep_own_files() -> sys::Result<()> {
+    match sys::open(c"/proc/1", sys::O_PATH | sys::O_CLOEXEC) {
+        // A sandbox without `/proc`.
+        Err(Errno::NOENT) => Ok(()),
+        place => {
+            let place = place?;
+            let tree = sys::clone_open_tree(&place)?;
+            sys::set_attributes(&tree, Attributes::READ_ONLY, false)?;
+            sys::attach(&tree, &place)
+        }
+    }
+}
+
 /// Reaps what the kernel hands to pid 1, until the stage has ended, the host side is gone or asks for the end. Every other process of
 /// the sandbox ends then.
 fn stay(stage: &Pid, lifeline: i32, held: Option<i32>) -> ! {
     /// A shell's exit code for a process that SIGKILL ended.
     const KILLED: u8 = 128 + 9;
+    /// Children to reap between two looks at the lifeline and the signals.
+    const REAPED: u32 = 64;
     let kept = [Some(lifeline), held];
     let kept: Vec<i32> = kept.into_iter().flatten().collect();
     let ready = sys::close_all_except(&kept).and_then(|()| {
         Ok((sys::take_inherited(lifeline)?, sys::signal_descriptor([sys::SIGCHLD, sys::SIGTERM])?))
     });
     let Ok((lifeline, signals)) = ready else { end(KILLED) };
+    let mut has_more = false;
     loop {
-        let Ok([is_over, has_come]) = sys::wait_for_input([&lifeline, &signals]) else { end(KILLED) };
+        let Ok([is_over, has_come]) = sys::input([&lifeline, &signals], !has_more) else { end(KILLED) };
         let signal = if has_come { sys::take_signal(&signals).ok() } else { None };
         // The kernel sends SIGTERM when the parent has ended. A process of the sandbox may send it, too.
         if is_over || signal.is_some_and(|it| it.number == sys::SIGTERM && it.is_from_outside) {
             end(KILLED);
         }
-        loop {
+        has_more = true;
+        // The stage may make orphans faster than they are reaped here.
+        for _ in 0..REAPED {
             match sys::reap(false) {
                 Ok(Some(ended)) if stage.is(ended.pid) => end(ended.code),
                 Ok(Some(_)) => {}
-                Ok(None) => break,
+                Ok(None) => {
+                    has_more = false;
+                    break;
+                }
                 // Without the stage nothing is left to wait for.
                 Err(_) => end(KILLED),
             }

@@ -70,6 +70,7 @@ mod settings_files;
 mod setuid;
 mod socket_families;
 mod standard_streams;
+mod starved;
 mod stray_links;
 mod sysfs;
 mod system_files;
@@ -147,6 +148,7 @@ pub(crate) fn cases(list: &mut Cases) {
     setuid::cases(list);
     socket_families::cases(list);
     standard_streams::cases(list);
+    starved::cases(list);
     stray_links::cases(list);
     sysfs::cases(list);
     system_files::cases(list);

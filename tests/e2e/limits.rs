@@ -21,6 +21,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("limits::k11_shared_memory_counts_once", shared_memory);
     list.matrix("limits::k11_files_in_memory_are_memory", files_in_memory);
     list.matrix("limits::l08_memory_files_are_memory", memory_files);
+    list.matrix("limits::r06_no_secret_memory", secret_memory);
     list.once("limits::k11_runtimes_start_in_2_gib", runtimes);
     list.matrix("limits::k11_file_size", file_size);
     list.matrix("limits::k11_open_files", open_files);
@@ -210,6 +211,11 @@ fn memory_files(cx: &Cx) {
         assert!(done.took < Duration::from_secs(8), "{done:?}");
     }
     limited(cx, "--memory 300MiB", "hog-mapped-memfd 200 500").run().exits(0).prints("ok\n");
+}
+
+/// The kernel counts it with the mapped files, which are not the stage's memory.
+fn secret_memory(cx: &Cx) {
+    limited(cx, "--memory 100MiB", "secret-memory").run().exits(0).prints("ENOSYS\n");
 }
 
 /// Runtimes reserve far more memory than they use.

@@ -190,6 +190,15 @@ pub(crate) fn bpf() -> ProbeResult {
     Ok("ok".into())
 }
 
+/// Makes a file of memory that no other process can map by its name, and that counts as that of a mapped file.
+pub(crate) fn secret_memory() -> ProbeResult {
+    /// memfd_secret(2), on every architecture.
+    const MEMFD_SECRET: libc::c_long = 447;
+    // SAFETY: takes numbers; the descriptor stays open until the end.
+    check(unsafe { libc::syscall(MEMFD_SECRET, 0) })?;
+    Ok("ok".into())
+}
+
 /// Makes a page-fault handler in user space.
 pub(crate) fn userfaultfd() -> ProbeResult {
     const UFFD_USER_MODE_ONLY: i64 = 1;

@@ -14,6 +14,7 @@ mod net;
 mod proxy;
 mod quotas;
 mod socks;
+mod starve;
 mod streams;
 
 use std::io;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         ["setuid", uid] => kernel::setuid(uid),
         ["bpf"] => kernel::bpf(),
         ["userfaultfd"] => kernel::userfaultfd(),
+        ["secret-memory"] => kernel::secret_memory(),
 
         ["ptrace", pid] => memory::ptrace(pid),
         ["trace-child"] => memory::trace_child(),
@@ -117,6 +119,9 @@ fn main() -> ExitCode {
         ["lease", path, kind] => quotas::lease(path, kind),
         ["spin", seconds] => limits::spin(seconds, false),
         ["spin-on", seconds] => limits::spin(seconds, true),
+        ["starve", how, processes, seconds] => starve::starve(how, processes, seconds),
+        ["slow", how, whose] => starve::slow(how, whose),
+        ["slow-thread"] => starve::slow_thread(),
         ["flood", bytes] => limits::flood(bytes),
         ["with-stream", kind, stream, command @ ..] => streams::with_stream(kind, stream, command),
         ["writable-sysctls"] => files::writable_sysctls(),

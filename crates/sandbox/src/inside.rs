@@ -48,7 +48,7 @@ struct Process {
     pid: i32,
     parent: i32,
     tasks: u64,
-    /// In bytes: resident anonymous memory, resident shared memory, and the size of the address space.
+    /// In bytes: anonymous memory, resident or swapped out; resident shared memory; and the size of the address space.
     anonymous: u64,
     shared: u64,
     size: u64,
@@ -149,7 +149,9 @@ impl Meter {
     /// report them.
     fn share_of(&self, pid: i32) -> io::Result<Option<(u64, u64)>> {
         let Some(text) = self.read(pid, "smaps_rollup")? else { return Ok(Some((0, 0))) };
-        Ok(field(&text, "Pss_Anon:").map(kib).zip(field(&text, "Pss_Shmem:").map(kib)))
+        let swapped = field(&text, "SwapPss:").map_or(0, kib);
+        let anonymous = field(&text, "Pss_Anon:").map(|it| kib(it).saturating_add(swapped));
+        Ok(anonymous.zip(field(&text, "Pss_Shmem:").map(kib)))
     }
 
     /// The sandbox's `/proc`.
@@ -237,7 +239,10 @@ impl Process {
             parent: number("PPid:").and_then(|parent| i32::try_from(parent).ok()).unwrap_or(0),
             tasks: number("Threads:").unwrap_or(1),
             // A zombie has no memory lines.
-            anonymous: number("RssAnon:").map_or(0, kib),
+            anonymous: number("RssAnon:")
+                .unwrap_or(0)
+                .saturating_add(number("VmSwap:").unwrap_or(0))
+                .saturating_mul(1024),
             shared: number("RssShmem:").map_or(0, kib),
             size: number("VmSize:").map_or(0, kib),
         }
@@ -294,17 +299,17 @@ mod tests {
     #[test]
     fn a_status_gives_tasks_and_memory_and_a_name_forges_none() {
         let status = "Name:\tRssAnon: 9 kB\nState:\tS (sleeping)\nPPid:\t7\nVmSize:\t   900 kB\nRssAnon:\t    12 kB\n\
-                      RssFile:\t 50 kB\nRssShmem:\t     4 kB\nThreads:\t3\n";
+                      RssFile:\t 50 kB\nRssShmem:\t     4 kB\nVmSwap:\t   3 kB\nThreads:\t3\n";
         let process = Process::parse(8, status);
         let found = (process.parent, process.tasks, process.anonymous, process.shared, process.size);
-        assert_eq!(found, (7, 3, 12 << 10, 4 << 10, 900 << 10));
+        assert_eq!(found, (7, 3, 15 << 10, 4 << 10, 900 << 10));
         let zombie = Process::parse(9, "Name:\tx\nState:\tZ (zombie)\nPPid:\t7\nThreads:\t1\n");
         assert_eq!((zombie.tasks, zombie.anonymous), (1, 0));
         let usage = Usage { processes: vec![process, zombie], stored: 100 };
-        assert_eq!((usage.tasks(), usage.memory_at_most(0)), (4, 100 + (16 << 10)));
+        assert_eq!((usage.tasks(), usage.memory_at_most(0)), (4, 100 + (19 << 10)));
         // The larger of mapped and open memory counts.
         let at_most = [1 << 10, 4 << 10, 1 << 20].map(|files| usage.memory_at_most(files));
-        assert_eq!(at_most, [100 + (16 << 10), 100 + (16 << 10), 100 + (12 << 10) + (1 << 20)]);
+        assert_eq!(at_most, [100 + (19 << 10), 100 + (19 << 10), 100 + (15 << 10) + (1 << 20)]);
     }
 
     /// Before Linux 6.11 the kernel does not translate pids; the lists of children lead to the same pid.

@@ -133,12 +133,14 @@ const TRACING: &[Call] =
     calls![libc::SYS_kcmp, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_ptrace,];
 
 /// Calls refused with ENOSYS, so that callers fall back. clone3 and openat2 hide flags and mode behind a pointer (glibc then uses
-/// clone), and io_uring acts without the system calls that a filter sees.
+/// clone), and io_uring acts without the system calls that a filter sees. The memory of memfd_secret counts as that of mapped files,
+/// which the limit of memory leaves out.
 const MISSING: &[Call] = calls![
     libc::SYS_clone3,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
+    SYS_memfd_secret,
     libc::SYS_openat2,
 ];
 
@@ -146,6 +148,7 @@ const MISSING: &[Call] = calls![
 #[expect(non_upper_case_globals, reason = "named as the C library's header names its kind")]
 mod numbers {
     pub(super) const SYS_quotactl_fd: i64 = 443;
+    pub(super) const SYS_memfd_secret: i64 = 447;
     pub(super) const SYS_fchmodat2: i64 = 452;
     pub(super) const SYS_open_tree_attr: i64 = 467;
     #[cfg(target_arch = "x86_64")]
@@ -153,7 +156,7 @@ mod numbers {
     #[cfg(target_arch = "aarch64")]
     pub(super) const SYS_kexec_file_load: i64 = 294;
 }
-use numbers::{SYS_fchmodat2, SYS_kexec_file_load, SYS_open_tree_attr, SYS_quotactl_fd};
+use numbers::{SYS_fchmodat2, SYS_kexec_file_load, SYS_memfd_secret, SYS_open_tree_attr, SYS_quotactl_fd};
 
 /// Calls that set a mode, with the position of the mode argument.
 const MODES: &[(&[Call], u8)] = &[
@@ -212,6 +215,19 @@ const GENERATION: [NamedNumber; 2] =
 /// Commands of fcntl(2) that block others: whoever opens a file with a lease or a delegation (include/uapi/linux/fcntl.h) waits until
 /// the holder gives it up, by default for 45 seconds.
 const LEASES: [NamedNumber; 2] = [named!(libc::F_SETLEASE), NamedNumber("F_SETDELEG", 1040)];
+
+/// Calls that change how the kernel schedules a process, or its limits, with the pid as the first argument.
+const SCHEDULING: &[Call] = calls![
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_prlimit64,
+];
+/// The sandbox's pid 1 has the stage's uid, so the kernel lets the stage slow it. It ends the sandbox, so it has to run in time.
+const PID_ONE: Test = Test::Is(NamedNumber("1", 1));
+/// ioprio_set(2), include/uapi/linux/ioprio.h.
+const IOPRIO_WHO_PROCESS: NamedNumber = NamedNumber("IOPRIO_WHO_PROCESS", 1);
 
 const COMMAND: Argument = Argument("cmd", 1);
 const DOMAIN: Argument = Argument("domain", 0);
@@ -295,6 +311,7 @@ fn base_filters(debuggable: bool) -> [Filter; 4] {
     refused.extend(refusals(calls![libc::SYS_fcntl], &LEASES.map(|lease| vec![(COMMAND, Test::Is(lease))])));
     let user_namespace = vec![(FLAGS, Test::Has(named!(libc::CLONE_NEWUSER)))];
     refused.extend(refusals(calls![libc::SYS_clone, libc::SYS_unshare], &[user_namespace]));
+    refused.extend(scheduling());
     // A stage's set-user-ID file would wait for somebody on the host to run it. The sticky bit stays allowed.
     let has_bit = |place| {
         let bits = [named!(libc::S_ISUID), named!(libc::S_ISGID)];
@@ -335,6 +352,17 @@ fn sockets() -> Vec<Refusal> {
     let mut refused = refusals(calls![libc::SYS_socket], &[others, netlink]);
     let pairs = vec![(DOMAIN, Test::IsNot(named!(libc::AF_UNIX)))];
     refused.extend(refusals(calls![libc::SYS_socketpair], &[pairs]));
+    refused
+}
+
+/// Changes of pid 1's scheduling. A user and a process group may include pid 1, so only single processes and threads are left.
+fn scheduling() -> Vec<Refusal> {
+    let mut refused = refusals(SCHEDULING, &[vec![(Argument("pid", 0), PID_ONE)]]);
+    let of = |process| {
+        vec![vec![(Argument("which", 0), Test::IsNot(process))], vec![(Argument("who", 1), PID_ONE)]]
+    };
+    refused.extend(refusals(calls![libc::SYS_setpriority], &of(named!(libc::PRIO_PROCESS))));
+    refused.extend(refusals(calls![libc::SYS_ioprio_set], &of(IOPRIO_WHO_PROCESS)));
     refused
 }
 

@@ -142,11 +142,12 @@ pub(crate) fn conditions<const COUNT: usize>(fds: [&Descriptor; COUNT]) -> Resul
     poll(fds, 0, Some(Timespec { seconds: 0, nanoseconds: 0 }))
 }
 
-/// Waits until one of the descriptors is readable, or has ended. Tells for each whether it is.
-pub(crate) fn wait_for_input<const COUNT: usize>(fds: [&Descriptor; COUNT]) -> Result<[bool; COUNT]> {
+/// Tells for each descriptor whether it is readable or has ended. Waits until one is, if `blocking`.
+pub(crate) fn input<const COUNT: usize>(fds: [&Descriptor; COUNT], blocking: bool) -> Result<[bool; COUNT]> {
     const POLLIN: i16 = 0x01;
     loop {
-        match poll(fds, POLLIN, None) {
+        let timeout = (!blocking).then_some(Timespec { seconds: 0, nanoseconds: 0 });
+        match poll(fds, POLLIN, timeout) {
             Err(Errno::INTR) => {}
             polled => return Ok(polled?.map(|returned| returned != 0)),
         }

@@ -77,12 +77,6 @@ pub(crate) fn lead_session() -> Result<()> {
     unsafe { syscall(Number::Setsid, [0; 6]) }.map(drop)
 }
 
-/// Makes this process the leader of a new process group (setpgid(2)).
-pub(crate) fn lead_group() -> Result<()> {
-    // SAFETY: takes numbers: this process, and its own pid as the group.
-    unsafe { syscall(Number::Setpgid, [0; 6]) }.map(drop)
-}
-
 /// Hides this process from other processes of its user (PR_SET_DUMPABLE(2const)).
 pub(crate) fn forbid_dumps() -> Result<()> {
     const PR_SET_DUMPABLE: usize = 4;

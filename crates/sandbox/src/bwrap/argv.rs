@@ -16,6 +16,13 @@ use crate::spec::{Bytes, Identity, Mount, SandboxSpec};
 /// Size of bubblewrap's own `/dev` in memory: it holds nodes, not data.
 const DEV_SIZE: u64 = 1 << 20;
 
+/// The list of keys (proc(5)), which has those of the caller.
+const KEYS: &str = "/proc/keys";
+
+/// Files below `/proc/1` that change how bubblewrap's pid 1 runs: its weight against other sessions (sched(7)), and walks of its page
+/// tables. They belong to the stage's user.
+const OF_PID_ONE: [&str; 3] = ["autogroup", "clear_refs", "task/1/clear_refs"];
+
 /// An argument for bubblewrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
@@ -138,13 +145,21 @@ impl Argv {
                 self.texts(&["--ro-bind-try", settings, settings]);
             }
         }
-        // It lists the keys of the caller, too.
-        const KEYS: &str = "/proc/keys";
+        // A kernel may lack them.
         if Path::new(KEYS).exists() {
-            self.texts(&["--perms", "0444", "--ro-bind-data"])
-                .data(&Bytes(Cow::Borrowed(&[])))
-                .path(Path::new(KEYS));
+            self.cover(Path::new(KEYS));
         }
+        for name in OF_PID_ONE {
+            if Path::new("/proc/self").join(name.trim_start_matches("task/1/")).exists() {
+                self.cover(&Path::new("/proc/1").join(name));
+            }
+        }
+        self
+    }
+
+    /// Covers a file with an empty one.
+    fn cover(&mut self, at: &Path) -> &mut Self {
+        self.texts(&["--perms", "0444", "--ro-bind-data"]).data(&Bytes(Cow::Borrowed(&[]))).path(at);
         self
     }
 
