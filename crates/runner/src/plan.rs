@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, STAGE2};
+use exeat_contract::{BridgeKind, DENIALS, DIR, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, STAGE2};
 use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
 use exeat_files::names::joined;
@@ -400,6 +400,8 @@ impl Plan {
             mounts.push(Step::ReadOnly { host: socks5, at: SOCKS5_SOCKET.into() });
         }
         mounts.push(Step::ReadOnly { host: denials, at: DENIALS.into() });
+        // What it holds is exeat's, and the stage's uid owns it.
+        mounts.push(Step::Freeze { at: DIR.into() });
         SandboxSpec {
             mounts,
             bridge: self.bridge,
