@@ -7,12 +7,15 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 
-use exeat_contract::{ASSEMBLY, NOBODY, STAGE2};
+use exeat_contract::{ASSEMBLY, CACHE, NOBODY, STAGE2};
 
 use crate::spec::{Bytes, Mount, SandboxSpec};
 
 /// Size of bubblewrap's own `/dev` in memory: it holds nodes, not data.
 const DEV_SIZE: u64 = 1 << 20;
+
+/// Size of a directory that is there to be a mount point.
+const PIN_SIZE: u64 = 1 << 20;
 
 /// An argument for bubblewrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +114,9 @@ impl Argv {
             Mount::Writable { host, at } => self.text("--bind").path(host).path(at),
             Mount::Tmpfs { at, size, mode } => self.tmpfs(at, *size, *mode),
             Mount::Dir { at } => self.text("--dir").path(at),
+            // bubblewrap cannot mount a directory of the sandbox over itself, and the private home has more than an empty one.
+            Mount::Pin { at } if at.starts_with(CACHE) => self.text("--dir").path(at),
+            Mount::Pin { at } => self.tmpfs(at, PIN_SIZE, 0o755),
             Mount::Symlink { target, at } => self.text("--symlink").path(target).path(at),
             Mount::File { at, bytes, mode } => {
                 self.texts(&["--perms", &format!("{mode:04o}"), "--file"]).data(bytes).path(at)
