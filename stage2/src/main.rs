@@ -29,6 +29,7 @@ mod mounts;
 mod sys;
 mod terminal;
 
+use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::convert::Infallible;
 
@@ -141,10 +142,13 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
 
 /// Makes a listener on a port of the loopback. Returns the host side's part: the listener itself, or a descriptor that ends with the
 /// relay to `socket`.
-fn offer(kind: BridgeKind, port: u16, socket: &'static str) -> Result<Descriptor, Failure> {
+fn offer(kind: BridgeKind, port: u16, socket: &str) -> Result<Descriptor, Failure> {
     let listener = bridge::listen(port).during(Step::BindProxyPort)?;
     match kind {
         BridgeKind::Handoff => Ok(listener),
-        BridgeKind::Relay => bridge::relay::start(listener, socket).during(Step::StartRelay),
+        BridgeKind::Relay => {
+            let socket = CString::new(socket).map_err(|_| Errno::INVAL).during(Step::StartRelay)?;
+            bridge::relay::start(listener, &socket).during(Step::StartRelay)
+        }
     }
 }

@@ -185,6 +185,7 @@ impl Tree {
             }
             MountStep::Tmpfs { at, size, mode } => self.mount_tmpfs(at, *size, *mode),
             MountStep::Dir { at } => self.make_place(at, Place::Directory).map(drop),
+            MountStep::Pin { at } => self.pin(at),
             MountStep::Symlink { target, at } => {
                 let (parent, name) = self.parent_of(at)?;
                 sys::make_link(&text(target)?, &parent, &name)
@@ -198,6 +199,14 @@ impl Tree {
             MountStep::Dev { shm } => self.mount_dev(nodes, *shm),
             MountStep::Freeze { at } => self.freeze(at),
         }
+    }
+
+    /// Makes a directory a mount point.
+    fn pin(&self, at: &[u8]) -> sys::Result<()> {
+        let place = self.make_place(at, Place::Directory)?;
+        let tree = sys::clone_open_tree(&place)?;
+        sys::set_attributes(&tree, PLAIN, true)?;
+        sys::attach(&tree, &place)
     }
 
     /// Opens the place for a mount, and makes it if nothing is there.

@@ -61,6 +61,11 @@ pub enum MountStep {
         /// The place.
         at: Vec<u8>,
     },
+    /// A directory in the file system around it, mounted over itself: nobody can rename a mount point.
+    Pin {
+        /// The place.
+        at: Vec<u8>,
+    },
     /// A symbolic link.
     Symlink {
         /// Target of the link.
@@ -148,6 +153,7 @@ const COVER_FILE: u8 = 6;
 const PROC: u8 = 7;
 const DEV: u8 = 8;
 const FREEZE: u8 = 9;
+const PIN: u8 = 10;
 
 impl MountStep {
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> Option<()> {
@@ -193,6 +199,10 @@ impl MountStep {
                 out.extend(shm.to_le_bytes());
                 Some(())
             }
+            Self::Pin { at } => {
+                out.push(PIN);
+                put(out, at)
+            }
             Self::Freeze { at } => {
                 out.push(FREEZE);
                 put(out, at)
@@ -222,6 +232,7 @@ impl MountStep {
             PROC => Self::Proc,
             DEV => Self::Dev { shm: u64::from_le_bytes(take_array(rest)?) },
             FREEZE => Self::Freeze { at: take_bytes(rest)? },
+            PIN => Self::Pin { at: take_bytes(rest)? },
             _ => return None,
         })
     }
@@ -244,6 +255,7 @@ pub(crate) fn sample() -> Construction {
             MountStep::Proc,
             MountStep::Dev { shm: 4096 },
             MountStep::Freeze { at: b"/".to_vec() },
+            MountStep::Pin { at: b"/tmp/d".to_vec() },
         ],
         filters: alloc::vec![alloc::vec![1; 8], Vec::new()],
         becomes_user: true,

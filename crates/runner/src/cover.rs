@@ -380,10 +380,14 @@ impl Covers {
             mounts.filter(|mount| mount.starts_with(at) && mount != at).collect()
         };
         let released = self.remounts.map(|remounts| remounts.release(writable, below));
-        let (mut last, busy) = match released {
-            Ok((last, busy)) => (Ok(last), busy),
-            Err(error) => (Err(error), Vec::new()),
+        let (mut last, mut busy, unsealed) = match released {
+            Ok(released) => (Ok(released.last), released.busy, released.unsealed),
+            Err(error) => (Err(error), Vec::new(), None),
         };
+        match unsealed {
+            Some((at, why)) if over.is_none() => over = Some(Err(not_sealed(&at, &why))),
+            unsealed => busy.extend(unsealed),
+        }
         // The stage may have made a name that the host removed in the last moment.
         let remade = last.as_ref().map(LastCovers::remade).unwrap_or_default();
         let obeyed: Vec<_> = remade.iter().filter(|(_, is_obeyed)| *is_obeyed).collect();
@@ -606,6 +610,15 @@ fn host_of(place: &Path, planned: &[Mount]) -> PathBuf {
         writable(planned).filter_map(|(tree, at)| Some((at, joined(tree, place.strip_prefix(at).ok()?))));
     let nearest = trees.max_by_key(|(at, _)| at.components().count());
     nearest.map_or_else(|| place.to_path_buf(), |(_, host)| host)
+}
+
+/// Returns the error of a run whose mount may be writable after its end.
+fn not_sealed(at: &Path, why: &io::Error) -> io::Error {
+    io::Error::other(format!(
+        "`{}` could not be made read-only at the end: a process of another run that the stage passed a directory of it to may change files \
+         there, also protected ones; end that run ({why})",
+        display_path(at)
+    ))
 }
 
 /// Returns the reason to tell of a mount that could not be made read-only.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, STAGE2};
+use exeat_contract::{BridgeKind, DENIALS, DIR, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, STAGE2};
 use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
 use exeat_files::names::joined;
@@ -44,6 +44,7 @@ use crate::{environment, host_ports, limits, remedy, upstream, via};
 use exeat_files::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
 
 mod own_files;
+mod pins;
 
 use own_files::Reach;
 
@@ -393,13 +394,20 @@ impl Plan {
     /// Returns the sandbox with the files of a run directory.
     pub(crate) fn spec(&self, socket: PathBuf, socks5: PathBuf, denials: PathBuf) -> SandboxSpec {
         let dir = socket.parent().unwrap_or(Path::new("/"));
-        let mounts = self.mounts.iter().zip(&self.taken);
-        let mut mounts: Vec<Step> = mounts.map(|(mount, source)| step(mount, dir, source.as_ref())).collect();
+        let pins = pins::before_each(&self.mounts);
+        let mounts = self.mounts.iter().zip(&self.taken).zip(pins);
+        let steps = mounts.flat_map(|((mount, source), pins)| {
+            let pins = pins.into_iter().map(|at| Step::Pin { at });
+            pins.chain([step(mount, dir, source.as_ref())])
+        });
+        let mut mounts: Vec<Step> = steps.collect();
         mounts.push(Step::ReadOnly { host: socket, at: SOCKET.into() });
         if self.has_socks5_socket() {
             mounts.push(Step::ReadOnly { host: socks5, at: SOCKS5_SOCKET.into() });
         }
         mounts.push(Step::ReadOnly { host: denials, at: DENIALS.into() });
+        // What it holds is exeat's, and the stage's uid owns it.
+        mounts.push(Step::Freeze { at: DIR.into() });
         SandboxSpec {
             mounts,
             bridge: self.bridge,

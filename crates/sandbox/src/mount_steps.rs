@@ -23,6 +23,7 @@ pub(crate) fn step_of(mount: &Mount) -> MountStep {
         }
         Mount::Tmpfs { at, size, mode } => MountStep::Tmpfs { at: bytes(at), size: *size, mode: *mode },
         Mount::Dir { at } => MountStep::Dir { at: bytes(at) },
+        Mount::Pin { at } => MountStep::Pin { at: bytes(at) },
         Mount::Symlink { target, at } => MountStep::Symlink { target: bytes(target), at: bytes(at) },
         Mount::File { at, bytes: contents, mode } => {
             MountStep::File { at: bytes(at), bytes: contents.0.to_vec(), mode: *mode }
@@ -86,7 +87,7 @@ fn words_for(mount: &Mount) -> String {
             format!("mount `{}` at `{}`", host.display(), at.display())
         }
         Mount::Tmpfs { at, .. } => format!("mount a file system in memory at `{}`", at.display()),
-        Mount::Dir { at } | Mount::File { at, .. } | Mount::Symlink { at, .. } => {
+        Mount::Dir { at } | Mount::Pin { at } | Mount::File { at, .. } | Mount::Symlink { at, .. } => {
             format!("make `{}`", at.display())
         }
         Mount::CoverFile { at, .. } => format!("mount a file of exeat at `{}`", at.display()),

@@ -50,6 +50,12 @@ pub enum Mount {
         /// The place.
         at: PathBuf,
     },
+    /// An empty directory in the file system around it, which is a mount point: the stage cannot rename it. bubblewrap alone makes it a
+    /// small file system in memory, and in the private cache a plain directory.
+    Pin {
+        /// The place.
+        at: PathBuf,
+    },
     /// A symbolic link.
     Symlink {
         /// Target of the link.

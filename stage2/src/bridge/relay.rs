@@ -4,9 +4,12 @@
 //! is not a child of the stage, which may wait for all of its children; it is not dumpable, so that the stage cannot get its
 //! descriptors; and it ends with the sandbox.
 
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ffi::CStr;
 
+use crate::mounts::number;
 use crate::sys::{
     self, Descriptor, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, Epoll, EpollEvent, Errno,
 };
@@ -23,12 +26,19 @@ const ACCEPTS: usize = 64;
 
 /// Starts a relay as a child of the sandbox's pid 1, and waits until it can serve. The returned descriptor reaches end of file when
 /// the relay dies.
-pub(crate) fn start(listener: Descriptor, socket: &'static str) -> sys::Result<Descriptor> {
+///
+/// `socket` is opened once, before there is a stage: the relay may reach what the stage may not, and the stage could put another socket
+/// at the path later.
+pub(crate) fn start(listener: Descriptor, socket: &CStr) -> sys::Result<Descriptor> {
+    let socket = sys::open(socket, sys::O_PATH | sys::O_NOFOLLOW | sys::O_CLOEXEC)?;
+    if !sys::is_socket(&socket)? {
+        return Err(Errno::NOTSOCK);
+    }
     let (ours, lifeline) = sys::socket_pair()?;
     match sys::fork()? {
         Some(child) => {
             // Only the relay and the process that starts it may hold the other end; a third holder would hide their end.
-            drop((listener, lifeline));
+            drop((listener, socket, lifeline));
             sys::wait_for(&child)?;
             came_up(&ours)?;
             Ok(ours)
@@ -38,7 +48,7 @@ pub(crate) fn start(listener: Descriptor, socket: &'static str) -> sys::Result<D
             // The middle process ends at once, so that pid 1 inherits the relay.
             match sys::fork() {
                 Ok(None) => {
-                    let failed = serve(listener, socket, &lifeline);
+                    let failed = serve(listener, &socket, &lifeline);
                     sys::exit_now(i32::from(failed.is_err()));
                 }
                 Ok(Some(_)) => {}
@@ -74,28 +84,28 @@ fn report(lifeline: &Descriptor, errno: i32) {
     let _ = sys::send(lifeline, &errno.to_le_bytes());
 }
 
-fn serve(listener: Descriptor, socket: &'static str, lifeline: &Descriptor) -> sys::Result<()> {
-    let made = detach(&listener, lifeline).and_then(|()| Relay::new(listener, socket));
+fn serve(listener: Descriptor, socket: &Descriptor, lifeline: &Descriptor) -> sys::Result<()> {
+    let made = detach(&listener, socket, lifeline).and_then(|()| Relay::new(listener, socket));
     report(lifeline, made.as_ref().err().map_or(0, |errno| errno.number()));
     made?.run()
 }
 
 /// Gives up everything inherited from bubblewrap.
-fn detach(listener: &Descriptor, lifeline: &Descriptor) -> sys::Result<()> {
+fn detach(listener: &Descriptor, socket: &Descriptor, lifeline: &Descriptor) -> sys::Result<()> {
     sys::forbid_dumps()?;
     sys::lead_session()?;
     // The standard numbers stay in use: a connection with such a number would receive a panic's message.
     let nothing = sys::open(c"/dev/null", sys::O_RDWR | sys::O_CLOEXEC)?;
     (0..3).try_for_each(|number| sys::replace_stream(&nothing, number))?;
     drop(nothing);
-    sys::close_all_except(&[0, 1, 2, listener.number(), lifeline.number()])
+    sys::close_all_except(&[0, 1, 2, listener.number(), socket.number(), lifeline.number()])
 }
 
 struct Relay {
     epoll: Epoll,
     listener: Descriptor,
-    /// Path of the host side's socket.
-    socket: &'static str,
+    /// The path of this process's descriptor of the host side's socket. `/proc` is a mount point, which the stage cannot exchange.
+    socket: String,
     /// A connection that the host side could not take yet. It is served next.
     held: Option<Descriptor>,
     /// A slot is reused only after the events of a round, so that no late event reaches a new connection.
@@ -109,9 +119,12 @@ struct Relay {
 const LISTENER: u64 = u64::MAX;
 
 impl Relay {
-    fn new(listener: Descriptor, socket: &'static str) -> sys::Result<Self> {
+    fn new(listener: Descriptor, socket: &Descriptor) -> sys::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(&listener, LISTENER, EPOLLIN)?;
+        let digits = number(u64::try_from(socket.number()).map_err(|_| Errno::INVAL)?, 10);
+        let socket = String::from_utf8([b"/proc/self/fd/".as_slice(), &digits].concat());
+        let socket = socket.map_err(|_| Errno::INVAL)?;
         Ok(Self {
             epoll,
             listener,
@@ -163,7 +176,7 @@ impl Relay {
                 // The client has already left, or a signal came: try the next one.
                 Err(_) => continue,
             };
-            match dial(self.socket) {
+            match dial(&self.socket) {
                 // A connection that cannot be watched is closed; the others continue.
                 Ok(unix) => drop(self.open_pair(tcp, unix)),
                 Err(errno) if errno == Errno::AGAIN || is_shortage(errno) => {

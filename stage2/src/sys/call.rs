@@ -30,6 +30,7 @@ impl Errno {
     pub(crate) const BADMSG: Self = Self(74);
     pub(crate) const OVERFLOW: Self = Self(75);
     pub(crate) const BADFD: Self = Self(77);
+    pub(crate) const NOTSOCK: Self = Self(88);
     pub(crate) const MSGSIZE: Self = Self(90);
     pub(crate) const OPNOTSUPP: Self = Self(95);
     pub(crate) const NETDOWN: Self = Self(100);

@@ -65,6 +65,8 @@ pub(crate) const O_RDWR: usize = 2;
 pub(crate) const O_ACCMODE: usize = 3;
 pub(crate) const O_NOCTTY: usize = 0o400;
 pub(crate) const O_APPEND: usize = 0o2000;
+/// It differs between the two architectures (`arch/arm64/include/uapi/asm/fcntl.h`).
+pub(crate) const O_NOFOLLOW: usize = if cfg!(target_arch = "aarch64") { 0o10_0000 } else { 0o40_0000 };
 pub(crate) const O_CLOEXEC: usize = 0o200_0000;
 pub(crate) const O_PATH: usize = 0o1000_0000;
 

@@ -216,6 +216,18 @@ pub(crate) fn is_writable(parent: &Descriptor, name: &CStr) -> Result<bool> {
 
 /// Whether an open file is a directory.
 pub(crate) fn is_directory(file: &Descriptor) -> Result<bool> {
+    const S_IFDIR: u16 = 0o040_000;
+    kind(file).map(|kind| kind == S_IFDIR)
+}
+
+/// Whether an open file is a Unix socket.
+pub(crate) fn is_socket(file: &Descriptor) -> Result<bool> {
+    const S_IFSOCK: u16 = 0o140_000;
+    kind(file).map(|kind| kind == S_IFSOCK)
+}
+
+/// Returns the kind of an open file, as in its mode (inode(7)).
+fn kind(file: &Descriptor) -> Result<u16> {
     /// `struct statx` (statx(2)), up to the mode; it has 256 bytes.
     #[repr(C, align(8))]
     struct Statx {
@@ -225,11 +237,10 @@ pub(crate) fn is_directory(file: &Descriptor) -> Result<bool> {
     }
     const STATX_TYPE: usize = 1;
     const S_IFMT: u16 = 0o170_000;
-    const S_IFDIR: u16 = 0o040_000;
     let mut about = Statx { before: [0; 28], mode: 0, rest: [0; 226] };
     let arguments =
         [file.argument(), address_of(c""), AT_EMPTY_PATH, STATX_TYPE, super::address_mut(&mut about), 0];
     // SAFETY: the path is empty, and the kernel writes one struct of 256 bytes through the pointer.
     unsafe { syscall(Number::Statx, arguments) }?;
-    Ok(about.mode & S_IFMT == S_IFDIR)
+    Ok(about.mode & S_IFMT)
 }

@@ -6,11 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 
-use e2e::case::{Cases, Cx};
+use e2e::case::{Backend, Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b01_host_socket", attack);
     list.matrix("escape::b01_host_socket_in_host_view", in_host_view);
+    list.users("escape::b01_the_relay_dials_no_socket_that_the_stage_names", by_the_relay);
     list.users("escape::b01_unix_sockets_by_word", by_word);
     list.users("escape::b01_a_socket_beside_programs", beside_programs);
     list.users("escape::b01_host_socket_in_working_directory", in_working_directory);
@@ -102,6 +103,33 @@ fn in_host_view(cx: &Cx) {
     assert_eq!(done.exits(0).stdout().lines().count(), 3, "{done:?}");
     for line in done.stdout().lines() {
         assert!(GONE.contains(&line) || line == "EAFNOSUPPORT", "{done:?}");
+    }
+}
+
+/// The relay may connect to Unix sockets where the stage may not. The stage puts a link to a host's socket where the proxy's is.
+fn by_the_relay(cx: &Cx) {
+    let (good, decoy) = (cx.good(), cx.home().join("decoy.sock"));
+    let listener = UnixListener::bind(&decoy).expect("a socket on the host");
+    listener.set_nonblocking(true).expect("fcntl");
+    open_to_all(&decoy);
+    let script = format!(
+        "mv /run/exeat /run/moved && mkdir /run/exeat
+         mv /run/exeat/proxy.sock /run/exeat/moved; touch /run/exeat/file
+         ln -s {} /run/exeat/proxy.sock && echo exchanged
+         timeout 5 {} ask {}:443 | head -n 1 | cut -c1-12",
+        decoy.display(),
+        cx.probe(),
+        good,
+    );
+    for backend in Backend::ALL {
+        for view in ["host", "project"] {
+            let words = ["run", "--backend", backend.name(), "--set", "sandbox.bridge=relay", "--fs", view];
+            let words = words.into_iter().chain(["--allow", good.as_str(), "--", "sh", "-c", &script]);
+            let done = cx.exeat(words).run();
+            let reached = listener.accept().is_ok();
+            assert!(!reached, "the relay connected to a socket of the host: {done:?}");
+            done.exits(0).prints("HTTP/1.1 200\n");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::{EMPTY_DIR_SIZE, EmptyEntry, Mount, Why};
 use crate::walk::WalkError;
-use exeat_contract::{CACHE, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
+use exeat_contract::{CACHE, DIR, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
 use exeat_policy::{Cache, Home, HostName, Nested, Size, View};
 
 use super::place::EntryAt;
@@ -169,6 +169,8 @@ impl<'a> Builder<'a> {
         for (at, size, mode) in [("/var/tmp", tmp, 0o1777), ("/run", RUN_SIZE, 0o755)] {
             self.mounts.push(Mount::Tmpfs { at: at.into(), size, mode });
         }
+        // Of its own, so that the stage can neither rename it nor, as soon as all is in it, make a name there.
+        self.mounts.push(Mount::Tmpfs { at: DIR.into(), size: RUN_SIZE, mode: 0o755 });
         if self.kind == View::Host {
             self.mounts.push(Mount::Tmpfs { at: "/sys".into(), size: EMPTY_DIR_SIZE, mode: 0o555 });
         } else {

@@ -137,6 +137,15 @@ pub(super) enum Fate {
     Lost,
 }
 
+/// What [`Remounts::release`] leaves.
+pub(super) struct Released {
+    pub(super) last: LastCovers,
+    /// The places that stay writable, because somebody has a file there open for writing.
+    pub(super) busy: Vec<(PathBuf, io::Error)>,
+    /// A place that could not be made read-only for another reason.
+    pub(super) unsealed: Option<(PathBuf, io::Error)>,
+}
+
 impl Remounts {
     /// Watches the directories of these files, given by host path and place, and those of the names in `watches`. Also returns the
     /// process beside the sandbox, which exists in any case.
@@ -287,18 +296,23 @@ impl Remounts {
 
     /// Makes these places read-only in the sandbox, and ends the helper, which would keep the sandbox's mounts alive after the sandbox.
     /// Call it when no process of the sandbox is left. Another stage may have a descriptor of a directory there. `below` lists the writable
-    /// mounts below a place. Returns those that stay writable, with the reason.
+    /// mounts below a place.
     pub(super) fn release<'a>(
         mut self,
         writable: impl Iterator<Item = &'a Path>,
         below: impl Fn(&Path) -> Vec<PathBuf>,
-    ) -> (LastCovers, Vec<(PathBuf, io::Error)>) {
-        let mut busy = BTreeMap::new();
+    ) -> Released {
+        let (mut busy, mut unsealed) = (BTreeMap::new(), None);
         for at in writable {
             match self.helper.seal(at) {
                 Ok(true) => continue,
                 Ok(false) => {}
-                Err(why) => drop(busy.insert(at.to_path_buf(), why)),
+                // Somebody has a file there open for writing.
+                Err(why) if why.raw_os_error() == Some(Errno::EBUSY as i32) => {
+                    busy.insert(at.to_path_buf(), why);
+                }
+                // The mount may be elsewhere than its path says.
+                Err(why) => unsealed = unsealed.or(Some((at.to_path_buf(), why))),
             }
             for at in below(at) {
                 if let Err(why) = self.helper.seal(&at) {
@@ -306,13 +320,15 @@ impl Remounts {
                 }
             }
         }
+        // The root's mounts are all of the sandbox's.
+        let unsealed = unsealed.filter(|_| !self.helper.seal(Path::new("/")).is_ok_and(|is_all| is_all));
         // Files that the host has removed are not written again. If the events cannot be read, no removal is known.
         let _ = self.read_events();
         // The last close of such an instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c), 10 ms
         // and more. The helper does it, and nobody waits for the helper.
         drop((self.inotify, self.touches));
         self.helper.end();
-        (LastCovers(self.covers), busy.into_iter().collect())
+        Released { last: LastCovers(self.covers), busy: busy.into_iter().collect(), unsealed }
     }
 
     /// Returns how soon to check again.

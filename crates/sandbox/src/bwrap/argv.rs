@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 
-use exeat_contract::{ASSEMBLY, NOBODY, STAGE2};
+use exeat_contract::{ASSEMBLY, CACHE, NOBODY, STAGE2};
 use nix::unistd::geteuid;
 
 use crate::spec::{Bytes, Identity, Mount, SandboxSpec};
@@ -22,6 +22,9 @@ const KEYS: &str = "/proc/keys";
 /// Files below `/proc/1` that change how bubblewrap's pid 1 runs: its weight against other sessions (sched(7)), and walks of its page
 /// tables. They belong to the stage's user.
 const OF_PID_ONE: [&str; 3] = ["autogroup", "clear_refs", "task/1/clear_refs"];
+
+/// Size of a directory that is there to be a mount point.
+const PIN_SIZE: u64 = 1 << 20;
 
 /// An argument for bubblewrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +123,9 @@ impl Argv {
             Mount::Writable { host, at } => self.text("--bind").path(host).path(at),
             Mount::Tmpfs { at, size, mode } => self.tmpfs(at, *size, *mode),
             Mount::Dir { at } => self.text("--dir").path(at),
+            // bubblewrap cannot mount a directory of the sandbox over itself, and the private home has more than an empty one.
+            Mount::Pin { at } if at.starts_with(CACHE) => self.text("--dir").path(at),
+            Mount::Pin { at } => self.tmpfs(at, PIN_SIZE, 0o755),
             Mount::Symlink { target, at } => self.text("--symlink").path(target).path(at),
             Mount::File { at, bytes, mode } => {
                 self.texts(&["--perms", &format!("{mode:04o}"), "--file"]).data(bytes).path(at)
