@@ -424,7 +424,8 @@ fn k13_starts_nothing_that_a_ceiling_forbids() {
     assert!(said.contains("report mode is forbidden by the ceiling"), "{said}");
     let effects =
         EffectSet::parse(r#"[{"effect": "NetworkHosts", "hosts": ["a.example.com"]}]"#, "it").unwrap();
-    assert!(wrong(&|stage| _ = stage.effects(&effects)).contains("`network-hosts`, which `effects.allow`"));
+    let said = wrong(&|stage| _ = stage.effects(&effects));
+    assert!(said.contains("`network-hosts`: `effects.allow` of "), "{said}");
     assert!(wrong(&|stage| _ = stage.via(place.path("proxy"))).contains("bounds the hosts of every run"));
     assert!(wrong(&|stage| _ = stage.policy_file("/no/such/policy")).contains("/no/such/policy"));
     ceiling(&place, "[network]\nallow = [");
