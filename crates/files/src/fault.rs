@@ -129,7 +129,7 @@ pub enum FileFault {
 /// Something that a stage declares and would not get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excess {
-    /// What it is, and why it is not granted.
+    /// The declared host, path or kind, and the reason that it is not granted.
     pub said: String,
     /// The flag that grants it, if one can.
     pub flag: Option<String>,

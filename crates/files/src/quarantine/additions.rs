@@ -15,7 +15,7 @@ pub(super) const LONGEST: u64 = 64 << 20;
 /// A value that follows the entries of a journal.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Added {
-    /// What the survey has noted, for each entry.
+    /// The hashes that the survey has noted, for each entry.
     Noted(Vec<NotedHashes>),
     /// The host has removed a name that was read-only for the stage. What has it since may be the stage's.
     Free(#[serde(with = "crate::bytes")] PathBuf),

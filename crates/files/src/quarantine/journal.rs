@@ -62,7 +62,7 @@ struct Entry {
     since: SystemTime,
     /// The tree was not found when the run was to be settled: that was told.
     waits: bool,
-    /// What the survey has noted. It comes later than the rest.
+    /// The hashes that the survey has noted. They come later than the rest.
     #[serde(default)]
     noted: NotedHashes,
 }

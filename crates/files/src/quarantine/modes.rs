@@ -123,7 +123,7 @@ fn place_of(dir: BorrowedFd<'_>) -> String {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Modes {
     dirs: BTreeMap<String, Access>,
-    /// Which directories these were.
+    /// The identities of these directories.
     #[serde(default)]
     ids: BTreeMap<String, FileId>,
     /// Who owns on the disk what the stage makes.

@@ -294,7 +294,7 @@ mod tests {
 
     use super::*;
 
-    /// What keeps git from a submodule can be gone later: the end of the run moves a `commondir`, and a user opens a directory.
+    /// An obstacle that keeps git from a submodule can be gone later: the end of the run moves a `commondir`, and a user opens a directory.
     #[test]
     fn b14_worktrees_of_a_submodule_that_is_broken_lead_nowhere() {
         let breaks: [fn(&Path); 3] = [

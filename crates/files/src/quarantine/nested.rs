@@ -46,7 +46,7 @@ pub(super) struct Nested {
     pub(super) files: Vec<PathBuf>,
     /// Links named like the directory of another version control system, and links into directories that exeat keeps for stages.
     pub(super) links: Vec<PathBuf>,
-    /// Why not all of the tree was searched.
+    /// The reason that not all of the tree was searched.
     unsearched: Option<io::Error>,
 }
 

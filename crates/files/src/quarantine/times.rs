@@ -75,7 +75,7 @@ impl Default for LargeRoom {
     }
 }
 
-/// What a journal keeps of [`Noted`].
+/// The part of [`Noted`] that a journal keeps.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct NotedHashes {
     marks: HashSet<u64>,

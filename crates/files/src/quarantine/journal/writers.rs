@@ -15,7 +15,7 @@ use crate::names::{Mounts, joined, open_plain, whole};
 
 /// The longest time that a file system's time is behind this process's clock: a tick of the kernel's clock.
 const TICK: Duration = Duration::from_millis(20);
-/// The same in file systems that keep whole seconds.
+/// The longest such time in file systems that keep whole seconds.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A tree as it was when such a run started.
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct TreeAtStart {
     path: PathBuf,
     id: DirectoryId,
-    /// When the run started, or an earlier one beside it.
+    /// The start of the run, or of an earlier run beside it.
     since: SystemTime,
     /// The directories that were known in it.
     dirs: BTreeMap<String, FileId>,
