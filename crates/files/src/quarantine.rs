@@ -77,6 +77,7 @@ use modes::{Modes, above, dir_of};
 pub(crate) use modules::{is_git_dir, is_gits_own};
 pub use own::{OF_RUN, TEMPORARY};
 use path_room::PathRoom;
+pub use plain::is_plain_config;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys};

@@ -1,14 +1,18 @@
 //! Describes what the caller can do about names that were moved aside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use exeat_files::index::tracked;
+use exeat_files::names::open_regular;
 use exeat_files::quarantine::{DIRECTORY, Leftover, absent};
 
 /// The number of names in a line.
 const NAMED: usize = 5;
+/// The longest path that a call of the kernel takes, in bytes (linux/limits.h).
+const PATH_MAX: u64 = 4096;
 
 /// The names that a run moved and no later run moved again.
 struct Moved {
@@ -53,9 +57,12 @@ impl Moved {
 /// Returns a line for each run that moved names, the last one first: how to restore them, and what git does in the meantime.
 pub(crate) fn moved_lines(found: &[Leftover]) -> Vec<String> {
     let mut runs: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    let mut in_worktrees = BTreeSet::new();
     for Leftover { path, moved } in found {
-        if let Some(run) = moved.as_deref().ok().and_then(run_of) {
+        let Ok(moved) = moved.as_deref() else { continue };
+        if let Some(run) = run_of(moved) {
             runs.entry(run.to_owned()).or_default().push(path.clone());
+            in_worktrees.extend(is_in_linked_worktree(moved).then(|| run.to_owned()));
         }
     }
     let line = |moved: Moved| {
@@ -70,10 +77,24 @@ pub(crate) fn moved_lines(found: &[Leftover]) -> Vec<String> {
                 "git tracks {names} and takes that for deleted now: a commit would record it so, such as `git commit -a`; \
                  `exeat state restore {run}` gives back what was moved"
             ),
+            None if in_worktrees.contains(run) => format!(
+                "`exeat state restore {run}` gives back what was moved, if you want it: do that before `git worktree remove`, which deletes it"
+            ),
             None => format!("`exeat state restore {run}` gives back what was moved, if you want it"),
         }
     };
     Moved::last_first(runs).into_iter().map(line).collect()
+}
+
+/// Returns whether a place in a quarantine is in a linked worktree. `git worktree remove` deletes the quarantine without a question, because
+/// git ignores it.
+fn is_in_linked_worktree(moved: &Path) -> bool {
+    let quarantine = moved.ancestors().find(|dir| dir.ends_with(DIRECTORY));
+    let Some(tree) = quarantine.and_then(Path::parent) else { return false };
+    let mut text = Vec::new();
+    let read = open_regular(&tree.join(".git")).and_then(|file| file.take(PATH_MAX).read_to_end(&mut text));
+    // The `.git` file of a submodule leads to `modules`.
+    read.is_ok() && String::from_utf8_lossy(&text).contains("/worktrees/")
 }
 
 /// Returns a line for each run that moved files which git tracks in these trees, if they are still missing. A file is named with the last

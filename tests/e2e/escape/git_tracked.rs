@@ -98,4 +98,10 @@ fn way_back(cx: &Cx) {
     let back = done.stderr().lines().filter(|line| line.contains("`exeat state restore 01")).count();
     assert_eq!(back, 1, "{done:?}");
     done.says("gives back what was moved, if you want it");
+    assert!(!done.stderr().contains("git worktree remove"), "{done:?}");
+    // git ignores the quarantine, and deletes it with the worktree.
+    let make = "git init -q m; git -C m -c user.name=a -c user.email=a@example.test commit -q --allow-empty -m 1; git -C m worktree add -q ../w";
+    cx.outside(["sh", "-ec", make]).cwd(cx.dir()).run().exits(0);
+    let done = cx.sh(&[], "touch .npmrc").cwd(&cx.dir().join("w")).run();
+    done.exits(0).says("do that before `git worktree remove`, which deletes it");
 }

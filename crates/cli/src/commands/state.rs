@@ -369,9 +369,9 @@ fn only_run(state: &State) -> Result<String, Failure> {
             Err(Failure::input(message).hint(hint(last)))
         }
         [] => {
-            let Some((last, _)) = elsewhere.first() else {
+            if elsewhere.is_empty() {
                 return Err(Failure::input("nothing that a run set aside is left"));
-            };
+            }
             let line =
                 |(run, item): &(&str, &Item)| format!("{}  in {}", printable(run), path_text(&item.tree));
             let mut lines: Vec<_> = elsewhere.iter().map(line).collect();
@@ -381,7 +381,8 @@ fn only_run(state: &State) -> Result<String, Failure> {
                 cwd.display(),
                 named(&lines)
             );
-            Err(Failure::input(message).hint(hint(last)))
+            Err(Failure::input(message)
+                .hint("name the run: exeat state restore RUN; exeat state list says what"))
         }
     }
 }

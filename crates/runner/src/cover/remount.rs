@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exeat_files::quarantine::{Arrivals, FileId, Leftover, Watch};
+use exeat_files::quarantine::{Arrivals, FileId, Leftover, Watch, is_plain_config};
 use exeat_sandbox::{
     FileHandle, InsideMounts, InsideProcess, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer, Touch,
     Touches,
@@ -448,9 +448,12 @@ impl Remounts {
         }
         let cover = self.covered(key)?;
         let is_harmless = |old: &SavedFile| {
-            let may_differ = cover.host.file_name().is_some_and(|name| name == "config");
-            let differ = || may_differ && differ_in_branches(&old.bytes, &new.bytes);
-            old.has_owner_and_mode_of(&new) && (old.bytes == new.bytes || differ())
+            let is_named = |name: &str| cover.host.file_name().is_some_and(|it| it == name);
+            let differ = || is_named("config") && differ_in_branches(&old.bytes, &new.bytes);
+            // What is plain stays at the end of a run, too.
+            let are_plain =
+                || is_named("config.worktree") && [old, &new].iter().all(|it| is_plain_config(&it.bytes));
+            old.has_owner_and_mode_of(&new) && (old.bytes == new.bytes || differ() || are_plain())
         };
         if cover.saved.as_ref().is_some_and(is_harmless) {
             return Ok(Acceptable::Host(new));
