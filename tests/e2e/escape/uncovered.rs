@@ -19,7 +19,7 @@ pub(super) fn cases(list: &mut Cases) {
     // How soon a cover stands is what it is about.
     list.alone("escape::b11_goes_on_where_the_host_sets_what_a_branch_follows", tracked);
     list.users("escape::b11_goes_on_with_the_last_file_where_the_next_may_be_the_stage_s", put_back);
-    list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
+    list.alone("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
     list.matrix("escape::b11_knows_the_stage_s_hand_in_what_the_host_writes", written_beside);
     list.once("escape::b11_puts_the_last_file_back_where_calls_are_not_told", untold);
     list.users("escape::b11_ends_a_stage_that_has_hold_of_a_configuration", flipped);
