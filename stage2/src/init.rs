@@ -9,7 +9,7 @@ use exeat_contract::{Construction, NOBODY, Step};
 
 use crate::control::Control;
 use crate::mounts;
-use crate::sys::{self, Attributes, Errno, Pid};
+use crate::sys::{self, Errno, Pid};
 use crate::{During, Failure, harden, loopback};
 
 /// Builds the sandbox. Returns in the process that is to become the stage; the other one ends with its exit code.
@@ -28,7 +28,6 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
     let tree = mounts::make_tree(control, b"/", &construction.mounts, || Ok(()))?;
     tree.enter().during(Step::LeaveHost)?;
     drop(tree);
-    keep_own_files().during(Step::LeaveHost)?;
     // This needs a capability.
     loopback::ensure_up().during(Step::LoopbackUp)?;
     sys::drop_capabilities().during(Step::DropCapabilities)?;
@@ -51,21 +50,6 @@ pub(crate) fn build(control: &Control) -> Result<Construction, Failure> {
             Ok(construction)
         }
         Some(stage) => stay(&stage, construction.lifeline, construction.held),
-    }
-}
-
-/// Makes this process's files in `/proc` read-only. They belong to the stage if it keeps root's kernel uid, and change how this process
-/// runs (`autogroup`, `clear_refs`).
-fn keep_own_files() -> sys::Result<()> {
-    match sys::open(c"/proc/1", sys::O_PATH | sys::O_CLOEXEC) {
-        // A sandbox without `/proc`.
-        Err(Errno::NOENT) => Ok(()),
-        place => {
-            let place = place?;
-            let tree = sys::clone_open_tree(&place)?;
-            sys::set_attributes(&tree, Attributes::READ_ONLY, false)?;
-            sys::attach(&tree, &place)
-        }
     }
 }
 

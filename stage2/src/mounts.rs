@@ -203,10 +203,7 @@ impl Tree {
 
     /// Makes a directory a mount point.
     fn pin(&self, at: &[u8]) -> sys::Result<()> {
-        let place = self.make_place(at, Place::Directory)?;
-        let tree = sys::clone_open_tree(&place)?;
-        sys::set_attributes(&tree, PLAIN, true)?;
-        sys::attach(&tree, &place)
+        mount_over_itself(&self.make_place(at, Place::Directory)?, PLAIN)
     }
 
     /// Opens the place for a mount, and makes it if nothing is there.
@@ -264,6 +261,8 @@ impl Tree {
         }
         // Some settings are those of the whole machine: core_pattern names a program of the host.
         self.keep_read_only(b"/proc/sys")?;
+        // The files of this process belong to the stage if it keeps root's kernel uid, and change how it runs (`autogroup`, `clear_refs`).
+        self.keep_read_only(b"/proc/1")?;
         let mut is_root = false;
         for name in WRITABLE_SETTINGS {
             is_root |= sys::is_writable(&proc, name)?;
@@ -281,10 +280,7 @@ impl Tree {
 
     /// Mounts a path in `/proc` over itself, read-only.
     fn keep_read_only(&self, at: &[u8]) -> sys::Result<()> {
-        let place = self.open(at)?;
-        let tree = sys::clone_open_tree(&place)?;
-        sys::set_attributes(&tree, READ_ONLY.and(Attributes::NO_EXECUTION), true)?;
-        sys::attach(&tree, &place)
+        mount_over_itself(&self.open(at)?, READ_ONLY.and(Attributes::NO_EXECUTION))
     }
 
     fn mount_dev(&self, nodes: &mut Vec<Descriptor>, shm: u64) -> sys::Result<()> {
@@ -305,6 +301,12 @@ impl Tree {
         self.mount_tmpfs(b"/dev/shm", shm, 0o1777)?;
         self.freeze(b"/dev")
     }
+}
+
+fn mount_over_itself(place: &Descriptor, attributes: Attributes) -> sys::Result<()> {
+    let tree = sys::clone_open_tree(place)?;
+    sys::set_attributes(&tree, attributes, true)?;
+    sys::attach(&tree, place)
 }
 
 /// Accepts that something is missing.

@@ -65,25 +65,29 @@ impl<'a> Reading<'a> {
     pub(crate) fn check_deciding(&mut self, deciding: &[PathBuf]) -> Result<(), Fault> {
         self.machine.read_runs(&mut self.runs);
         for path in deciding {
-            if let Some(tree) = self.runs.tree_of_writer(path) {
-                let [shown, tree] = [path.as_path(), tree].map(|path| printable(&path.display().to_string()));
-                return Err(Fault::input(format!(
-                    "`{shown}`, or a directory above it, came or changed while another run was going on in `{tree}`, whose stage may have written it"
-                ))
+            if let Some(why) = self.why_of_a_stage(path) {
+                let shown = printable(&path.display().to_string());
+                return Err(Fault::input(format!("`{shown}`, {why}"))
                 .hint("wait until that run has ended; or, if it is yours, name a copy outside of that run's tree"));
             }
         }
         Ok(())
     }
 
+    /// Returns why a file may be that of another run's stage, as the end of a sentence about it.
+    fn why_of_a_stage(&self, path: &Path) -> Option<String> {
+        let tree = printable(&self.runs.tree_of_writer(path)?.display().to_string());
+        Some(format!(
+            "or a directory above it, came or changed while another run was going on in `{tree}`, whose stage may have written it"
+        ))
+    }
+
     /// Refuses the user's ceiling if a stage may have made it. Without it the run would have fewer bounds, and with it the project's file counts.
     fn check_ceiling_maker(&mut self, ceiling: &Path) -> Result<(), Fault> {
         self.machine.read_runs(&mut self.runs);
-        let Some(tree) = self.runs.tree_of_writer(ceiling) else { return Ok(()) };
-        let [shown, tree] = [ceiling, tree].map(|path| printable(&path.display().to_string()));
-        Err(Fault::input(format!(
-            "the ceiling `{shown}`, or a directory above it, came or changed while another run was going on in `{tree}`, whose stage may have written it"
-        ))
+        let Some(why) = self.why_of_a_stage(ceiling) else { return Ok(()) };
+        let shown = printable(&ceiling.display().to_string());
+        Err(Fault::input(format!("the ceiling `{shown}`, {why}"))
         .hint("wait until that run has ended; or, if it is yours, set HOME or XDG_CONFIG_HOME to a directory outside of that run's tree"))
     }
 
@@ -205,13 +209,11 @@ impl<'a> Reading<'a> {
         self.inspect(&path);
         let found = project::find(&path);
         self.machine.read_runs(&mut self.runs);
-        let writer = self.runs.tree_of_writer(&path).filter(|_| !matches!(found, Ok(ProjectEntry::Nothing)));
-        if let Some(tree) = writer {
-            let tree = printable(&tree.display().to_string());
+        let is_there = !matches!(found, Ok(ProjectEntry::Nothing));
+        if let Some(why) = is_there.then(|| self.why_of_a_stage(&path)).flatten() {
             self.notes.push(format!(
-                "{PROJECT_FILE} was found and not used: it, or a directory above it, came or changed while another run was going on in \
-                 `{tree}`, whose stage may have written it; if it is yours, use it after the end of that run, or name a copy outside of \
-                 its tree with --policy"
+                "{PROJECT_FILE} was found and not used: it, {why}; if it is yours, use it after the end of that run, or name a copy \
+                 outside of its tree with --policy"
             ));
             return Ok(None);
         }

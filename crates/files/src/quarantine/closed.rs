@@ -7,8 +7,7 @@ use std::path::Path;
 use nix::sys::stat::{FileStat, fstat};
 
 use super::Watch;
-use super::descriptors::{Reopened, id_of, mode_of, open_beneath, open_to_owner};
-use super::modes::set_mode;
+use super::descriptors::{Reopened, close_again, id_of, open_beneath, open_to_owner};
 
 /// The owner's rights to list a directory and to look into it.
 const READABLE: u32 = 0o500;
@@ -38,9 +37,8 @@ impl Watch {
     pub(super) fn close_again(&self) {
         for Reopened { path, id, was, now } in self.reopened.take().into_iter().rev() {
             let Ok(dir) = open_beneath(&self.tree, &path) else { continue };
-            if fstat(&dir).is_ok_and(|stat| id_of(&stat) == id && mode_of(&stat) == now) {
-                // A directory may stay open to its owner.
-                let _ = set_mode(dir.as_fd(), was);
+            if fstat(&dir).is_ok_and(|stat| id_of(&stat) == id) {
+                close_again(dir.as_fd(), was, now);
             }
         }
     }

@@ -183,13 +183,20 @@ pub(super) fn open_to_owner(dir: BorrowedFd<'_>) -> nix::Result<(Mode, Mode)> {
     Ok((was, now))
 }
 
+/// Gives a directory its earlier mode again. A stage may have set another one meanwhile, which stays; and a directory may stay open to its
+/// owner.
+pub(super) fn close_again(dir: BorrowedFd<'_>, was: Mode, now: Mode) {
+    if now != was && fstat(dir).is_ok_and(|stat| mode_of(&stat) == now) {
+        let _ = set_mode(dir, was);
+    }
+}
+
 /// Returns the permissions of a file.
-pub(super) fn mode_of(stat: &FileStat) -> Mode {
+fn mode_of(stat: &FileStat) -> Mode {
     Mode::from_bits_truncate(stat.st_mode)
 }
 
 /// A directory that its owner may list, search and write as long as this lives.
-#[derive(Debug)]
 pub(super) struct OpenedDir<'a> {
     dir: BorrowedFd<'a>,
     was: Mode,
@@ -205,11 +212,7 @@ impl<'a> OpenedDir<'a> {
 
 impl Drop for OpenedDir<'_> {
     fn drop(&mut self) {
-        // A stage may have set another mode meanwhile, which stays. A directory may stay open to its owner.
-        let is_ours = || fstat(self.dir).is_ok_and(|stat| mode_of(&stat) == self.now);
-        if self.now != self.was && is_ours() {
-            let _ = set_mode(self.dir, self.was);
-        }
+        close_again(self.dir, self.was, self.now);
     }
 }
 
