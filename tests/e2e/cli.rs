@@ -171,6 +171,17 @@ fn temporary(cx: &Cx) {
     let found = cx.sh(&[], look).run();
     assert!(!found.exits(0).stdout().contains("file"), "{found:?}");
     live.wait().exits(0).prints("ready\nmine\n");
+    // A stage of an earlier run may have left a link.
+    let linked = cx.home().join("linked");
+    fs::create_dir(&linked).expect("a directory");
+    let user = cx.outside(["id", "-u"]).run().exits(0).stdout();
+    std::os::unix::fs::symlink("/nowhere", linked.join(format!("exeat-{}", user.trim()))).expect("a link");
+    cx.bench().give(&linked, cx.is_root());
+    let done = cx.sh(&[], "df -t tmpfs /tmp >/dev/null").env("TMPDIR", linked.to_str().expect("ASCII")).run();
+    done.exits(0);
+    if !cx.is_root() {
+        done.says("TMPDIR has something that is not a directory at");
+    }
     // With a size limit the files are in memory, and also if TMPDIR is shared or missing.
     assert_eq!(place(&run(&["--set", "limits.tmpfs_size=1MiB"], &dir)).as_deref(), Some("1"));
     for dir in ["/tmp", "/var/tmp", "/nowhere/at/all", "relative"] {
