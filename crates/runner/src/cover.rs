@@ -26,9 +26,9 @@ use exeat_files::lists;
 use exeat_files::names::{Row, joined, rows};
 use exeat_files::quarantine::{DIRECTORY, FileId, Leftover, Leftovers, Watch};
 
-mod branches;
 mod calls;
 mod covered;
+mod git_settings;
 mod list;
 mod remount;
 mod saved;
@@ -470,11 +470,9 @@ impl Covers {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // A mount made here is expected.
-        let is_ours = |row: &Row<'_>| {
-            let at = row.at();
-            row.is_read_only() && (self.restored.contains_key(&at) || self.put_back.contains_key(&at))
-        };
+        // A mount made here is expected, also one whose event has not been read yet.
+        let is_known = |at: &Path| self.remounts.as_ref().is_ok_and(|remounts| remounts.knows(at));
+        let is_ours = |row: &Row<'_>| row.is_read_only() && is_known(&row.at());
         let ours: Vec<_> = rows(&text).filter(is_ours).map(|row| row.id.to_vec()).collect();
         self.known.extend(ours);
         let new = rows(&text).filter(|row| !self.known.contains(row.id) && self.opens(row));

@@ -397,9 +397,9 @@ fn raced(cx: &Cx) {
             if !is_over {
                 live.signal(Signal::SIGTERM);
             }
-            live.wait();
+            let done = live.wait();
             let text = fs::read_to_string(cx.dir().join(".mcp.json")).expect("a file");
-            assert!(!text.contains("evil"), "{attack}: {text}");
+            assert!(!text.contains("evil"), "{attack}: {text}: {done:?}");
         }
     }
 }
