@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod credentials;
+mod declaration;
 mod fault;
 mod file_state;
 mod layers;

@@ -17,6 +17,7 @@ use exeat_policy::{
 use exeat_record::{Source, SourceRole, sha256_hex, today};
 use nix::unistd::geteuid;
 
+use crate::declaration::Declaration;
 use crate::fault::Fault;
 use crate::file_state::FileState;
 use crate::layers::UpperLayers;
@@ -353,10 +354,12 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads `--effects FILE|JSON`. Text that starts with `[` or `{` is JSON.
-    pub(crate) fn effects(&mut self, effects: &Effects) -> Result<EffectSet, Fault> {
+    pub(crate) fn effects(&mut self, effects: &Effects) -> Result<Declaration, Fault> {
         let argument = match effects {
             Effects::File(argument) => argument,
-            Effects::Set(set) => return Ok(set.clone()),
+            Effects::Set(set) => {
+                return Ok(Declaration { set: set.clone(), shown: INLINE.to_owned(), lines: Vec::new() });
+            }
         };
         let inline = argument.to_str().filter(|text| text.trim_start().starts_with(['[', '{']));
         let (text, shown) = if let Some(text) = inline {
@@ -366,9 +369,9 @@ impl<'a> Reading<'a> {
             let (text, _, shown) = read_policy("effects file", argument, self.machine)?;
             (text, shown)
         };
-        let set = EffectSet::parse(&text, &shown).map_err(from_file)?;
+        let (set, lines) = EffectSet::parse_with_lines(&text, &shown).map_err(from_file)?;
         self.note_source(SourceRole::Effects, &shown, &text);
-        Ok(set)
+        Ok(Declaration { set, shown, lines })
     }
 
     /// Adds the hosts of presets, asking package managers for their hosts.

@@ -116,13 +116,13 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     for note in lost.map(|lost| lost.notes.as_slice()).unwrap_or_default() {
         stdio::line("note", note);
     }
-    let Done { outcome, doubts, llm, limits, policy, host_ports, shown } = done?;
+    let Done { outcome, doubts, llm, limits, policy, host_ports, view } = done?;
     for note in &outcome.notes {
         stdio::line("note", note);
     }
     if let Some(why_not) = &outcome.why_not {
         let hint = if outcome.ended == Ended::NotFound {
-            Some(not_found::hint(&command, shown.as_deref()))
+            Some(not_found::hint(&command, &view))
         } else {
             not_found::hint_not_executable(&command)
         };
@@ -218,8 +218,7 @@ struct Done {
     limits: Limits,
     policy: Policy,
     host_ports: Vec<HostPort>,
-    /// The paths of a minimal view that the caller named; `None` for another view.
-    shown: Option<Vec<PathBuf>>,
+    view: not_found::View,
 }
 
 fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure> {
@@ -239,7 +238,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     // What the stage of a killed run has left must not decide about this one.
     let mut settled = exeat_runner::settle_killed(&machine.env, &[&machine.cwd]);
     let prepared = prepare(args, machine, &mut settled);
-    let Prepared { mut plan, key, hints, doubts, llm, limits, host_ports, shown } = match prepared {
+    let Prepared { mut plan, key, hints, doubts, llm, limits, host_ports, view } = match prepared {
         Ok(prepared) => prepared,
         Err(failure) => {
             for line in exeat_runner::settled_lines(settled) {
@@ -260,7 +259,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let policy = plan.policy().clone();
     plan.record_doubts(doubts.clone());
     let outcome = exeat_runner::run(plan, oversight)?;
-    Ok(Done { outcome, doubts, llm, limits, policy, host_ports, shown })
+    Ok(Done { outcome, doubts, llm, limits, policy, host_ports, view })
 }
 
 /// A run that can start. The fields that [`Done`] has, too, are as there.
@@ -273,7 +272,7 @@ struct Prepared {
     llm: bool,
     limits: Limits,
     host_ports: Vec<HostPort>,
-    shown: Option<Vec<PathBuf>>,
+    view: not_found::View,
 }
 
 /// Plans the run, and settles the killed runs that are left in its trees.
@@ -285,9 +284,7 @@ fn prepare(args: RunArgs, machine: Machine, settled: &mut Settlement) -> Result<
     request.stage.iter().for_each(|stage| name_stage(stage));
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
-    let files = &request.files;
-    let named = files.ro.iter().chain(&files.rw).map(|bind| bind.guest.clone());
-    let shown = (files.view == View::Minimal).then(|| named.collect());
+    let is_minimal = request.files.view == View::Minimal;
     let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
     exeat_runner::settle_killed_of(&request, settled);
     let mut plan = exeat_runner::plan(request)?;
@@ -295,7 +292,8 @@ fn prepare(args: RunArgs, machine: Machine, settled: &mut Settlement) -> Result<
         Some(Require::Full) => plan.require_full()?,
         None => {}
     }
-    Ok(Prepared { plan, key, hints, doubts, llm, limits, host_ports, shown })
+    let view = not_found::View { minimal: is_minimal.then(|| plan.shown()), ways: plan.ways().clone() };
+    Ok(Prepared { plan, key, hints, doubts, llm, limits, host_ports, view })
 }
 
 impl From<OnDeniedWhat> for OnDenied {

@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the line of a byte, from 1.
-    pub(super) fn line(&self, at: usize) -> u32 {
+    pub(crate) fn line(&self, at: usize) -> u32 {
         // The size of a file bounds it.
         u32::try_from(self.breaks.partition_point(|end| *end < at) + 1).unwrap_or(u32::MAX)
     }
