@@ -191,6 +191,7 @@ pub fn compose_for_run<S: Services>(
             said.show(effects, machine)?;
         }
     }
+    said.name_places(args, declaration.as_ref(), machine)?;
 
     reading.notes.extend(lowered_limits(args.limits, &ceilings));
     let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
