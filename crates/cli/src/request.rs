@@ -12,6 +12,7 @@ use exeat_compose::{
     Composed, EnvRule, Machine, NextHop, PROJECT_FILE, PolicyRequest, compose_for_run, descriptor_not_open,
 };
 use exeat_files::request::Bind;
+use exeat_policy::file::WrittenName;
 use exeat_policy::{Cache, View, printable, shell_word};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
 use exeat_runner::discover::Clients;
@@ -110,7 +111,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
         lock: args.locked,
         stage: args.stage,
         view: args.fs.map(View::from),
-        allow_write: exeat_compose::names_to_write(&args.allow_write, "--allow-write")?,
+        allow_write: exeat_compose::names_to_write(&written(&args.allow_write), "--allow-write")?,
         env: args.env.iter().cloned().map(rule).collect(),
         limits: args.limits.into(),
         ..args.policy.request()
@@ -155,6 +156,11 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
             ..Request::from_composed(composed, machine)?
         },
     })
+}
+
+/// Returns values of a flag as names of a policy file.
+fn written(names: &[String]) -> Vec<WrittenName> {
+    names.iter().map(|name| WrittenName { name: name.clone(), line: None }).collect()
 }
 
 /// Creates the request whose environment `exeat env` prints: a run with these options and any command.

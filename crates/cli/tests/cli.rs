@@ -280,6 +280,50 @@ fn paths_that_are_missing_are_named_at_once_with_their_places() {
     assert_eq!(home.run(&["check", "--policy", "p.toml", "a.example"]).0, 1);
 }
 
+/// A program finds each fault where a person reads it.
+#[test]
+fn faults_of_files_have_their_places_as_fields_too() {
+    type Place<'a> = (&'a str, Option<u64>);
+    let home = Home::new();
+    let allow = "schema = 1\n[fs]\nallow_write = [\n  \".vscod\",\n  \".git\",\n  \"nothing\",\n]\n";
+    home.file("allow.toml", allow);
+    home.file("preset.toml", "schema = 1\n[network]\npresets = [\"npn\"]\n");
+    home.file("other.toml", "schema = 1\n[fs]\nview = \"host\"\n");
+    home.file("view.toml", "schema = 1\n[fs]\nview = \"minimal\"\n");
+    fs::write(home.0.join("bytes.toml"), b"schema = 1\n\xff\n").unwrap();
+    let both = ["--policy", "other.toml", "--policy", "view.toml"];
+    let cases: [(&[&str], &[Place<'_>]); 5] = [
+        (&["--policy", "allow.toml"], &[("allow.toml", Some(4)), ("allow.toml", Some(6))]),
+        (&["--ceiling", "allow.toml"], &[("allow.toml", Some(4)), ("allow.toml", Some(6))]),
+        (&["--policy", "preset.toml"], &[("preset.toml", Some(3))]),
+        (&["--policy", "bytes.toml"], &[("bytes.toml", Some(2))]),
+        (&both, &[("other.toml", None), ("view.toml", None)]),
+    ];
+    for (words, expected) in cases {
+        let run = |format: &[&str]| home.run(&[&["run"], format, words, &["--", "true"]].concat());
+        let (code, _, said) = run(&["--format", "json", "--result", "r.json"]);
+        let result = fs::read_to_string(home.0.join("r.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+        let lines = said.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let of_result = result["faults"].as_array().unwrap();
+        let place = |it: &serde_json::Value| (it["file"].as_str().unwrap().to_owned(), it["line"].as_u64());
+        let expected: Vec<_> = expected.iter().map(|(file, line)| ((*file).to_owned(), *line)).collect();
+        assert_eq!(
+            (code, lines.map(|it| place(&it)).collect::<Vec<_>>()),
+            (2, expected.clone()),
+            "{words:?}"
+        );
+        assert_eq!(of_result.iter().map(place).collect::<Vec<_>>(), expected, "{words:?}");
+        let (_, _, text) = run(&[]);
+        for (file, line) in expected {
+            let at = line.map_or(file.clone(), |line| format!("{file}:{line}:"));
+            assert!(text.contains(&at), "{words:?}: {text}");
+        }
+    }
+    let (_, _, text) = home.run(&["run", "--policy", "allow.toml", "--", "true"]);
+    assert!(text.contains("= probably meant: .vscode\n") && text.contains("  hint: docs/files.md"), "{text}");
+}
+
 #[test]
 fn tells_two_rules_in_one_argument_apart() {
     let home = Home::new();

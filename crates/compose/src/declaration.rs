@@ -39,7 +39,9 @@ impl Declaration {
         machine: &Machine,
     ) -> Result<Declared, Fault> {
         let place = |path: &PathSpec| -> Result<PathBuf, Fault> {
-            machine.place(path, &machine.base).map_err(|error| place_error(&self.shown, error))
+            machine
+                .place(path, &machine.base)
+                .map_err(|error| place_error(&self.shown, self.line(path), "a declared path", error))
         };
         let flags = flags_of(&args.ro, "--ro").chain(flags_of(&args.rw, "--rw"));
         Ok(Declared {

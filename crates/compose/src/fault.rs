@@ -72,7 +72,15 @@ impl Fault {
 
     /// Creates an error at each of these positions: the message has a line for each, as fields have it for programs.
     pub fn at_each(places: Vec<Position>) -> Self {
-        let mut lines: Vec<String> = places.iter().take(MAX_SHOWN).map(Position::to_string).collect();
+        if let [place] = places.as_slice() {
+            let meant = place.meant.as_ref().map(|meant| format!("probably meant: {meant}"));
+            return Self { hint: meant, ..Self::input(place.to_string()).at(places) };
+        }
+        let line = |place: &Position| match &place.meant {
+            Some(meant) => format!("{place}\n  = probably meant: {meant}"),
+            None => place.to_string(),
+        };
+        let mut lines: Vec<String> = places.iter().take(MAX_SHOWN).map(line).collect();
         if let Some(more) = places.len().checked_sub(MAX_SHOWN).filter(|more| *more > 0) {
             lines.push(format!("... and {more} more"));
         }

@@ -18,7 +18,7 @@ use exeat_record::{Source, SourceRole, sha256_hex, today};
 use nix::unistd::geteuid;
 
 use crate::declaration::Declaration;
-use crate::fault::Fault;
+use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
 use crate::layers::UpperLayers;
 use crate::machine::Machine;
@@ -282,7 +282,8 @@ impl<'a> Reading<'a> {
             None => parse(&text, &shown, FileRole::Policy)?,
             Some(read) => {
                 let name = printable(&shown);
-                let mut policy = read.map_err(|error| Fault::input(format!("{name}: {error}")))?;
+                let mut policy = read
+                    .map_err(|error| Fault::at_each(vec![Position::new(&shown, None, error.to_string())]))?;
                 self.notes.push(format!(
                     "{name} is the policy of a record: its rules, without files, variables, limits, and where each rule stood"
                 ));
@@ -345,9 +346,9 @@ impl<'a> Reading<'a> {
         for entry in lock.entries_of(stage) {
             let text = entry.target.to_string();
             let origin = Origin::File { path: shown.clone(), line: entry.line };
-            rules
-                .add(&text, Action::Allow, origin, Note::default())
-                .map_err(|error| Fault::input(format!("{shown}:{}: {error}", entry.line)))?;
+            rules.add(&text, Action::Allow, origin, Note::default()).map_err(|error| {
+                Fault::at_each(vec![Position::new(&shown, Some(entry.line), error.to_string())])
+            })?;
         }
         self.note_source(SourceRole::Lock, &shown, &text);
         Ok((shown, rules))

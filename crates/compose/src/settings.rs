@@ -4,15 +4,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use exeat_files::protected::{self, LetThrough, NoName};
+use exeat_files::protected::{self, LetThrough};
 use exeat_files::request::{Bind, Bounds, Files, WorkDir};
-use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection};
+use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection, WrittenName};
 use exeat_policy::{BackendName, Cache, EffectSet, Home, HostPort, Limits, OnExcess, View, shell_word};
 
 use crate::declaration::Declaration;
 use crate::fault::{Fault, Position};
 use crate::machine::Machine;
-use crate::named::{LoadedFile, place_error};
+use crate::named::{INLINE, LoadedFile, differ, place_error};
 use crate::request::{EnvRule, PolicyRequest};
 
 /// The key of the back end, for messages.
@@ -63,10 +63,9 @@ pub(crate) fn bounds_of(ceiling: &LoadedFile, machine: &Machine) -> Result<Bound
         placed
             .collect::<Result<Vec<_>, _>>()
             .map(Some)
-            .map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))
+            .map_err(|error| place_error(shown, None, &format!("fs.{key}"), error))
     };
     let mask = file.fs.mask.iter().map(|path| machine.place(path, base));
-    let key = |key: &str| format!("{shown}: fs.{key}");
     Ok(Bounds {
         name: shown.clone(),
         view: file.fs.view,
@@ -74,13 +73,8 @@ pub(crate) fn bounds_of(ceiling: &LoadedFile, machine: &Machine) -> Result<Bound
         rw: places(&file.fs.rw, "rw")?,
         mask: mask
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?,
-        allow_write: file
-            .fs
-            .allow_write
-            .as_ref()
-            .map(|names| names_to_write(names, &key("allow_write")))
-            .transpose()?,
+            .map_err(|error| place_error(shown, None, "fs.mask", error))?,
+        allow_write: file.fs.allow_write.as_ref().map(|names| names_to_write(names, shown)).transpose()?,
         env: file.env.pass.as_ref().map(|names| names.iter().map(Into::into).collect()),
     })
 }
@@ -178,7 +172,8 @@ impl Settings {
         let read = set.fs_read().map(|path| (path, "FsRead", false));
         for (path, key, is_writable) in read.chain(set.fs_write().map(|path| (path, "FsWrite", true))) {
             let line = declaration.line(path);
-            let path = machine.place(path, &machine.base).map_err(|error| place_error(shown, error))?;
+            let path =
+                machine.place(path, &machine.base).map_err(|error| place_error(shown, line, key, error))?;
             self.places.push(Place { path, key, is_writable, file: shown.clone(), line });
         }
         Ok(())
@@ -192,7 +187,9 @@ impl Settings {
             (&mut self.rw, effects.fs_write().collect::<Vec<_>>(), "FsWrite"),
         ] {
             for path in paths {
-                let path = machine.place(path, &machine.base).map_err(|error| place_error(tag, error))?;
+                let path = machine
+                    .place(path, &machine.base)
+                    .map_err(|error| place_error(INLINE, None, tag, error))?;
                 // The view names what it leaves out.
                 if !(is_narrow && is_missing(&path)) {
                     list.push(Bind { host: path.clone(), guest: path });
@@ -219,7 +216,7 @@ impl Settings {
             for bind in binds.into_iter().flatten() {
                 let line = bind.line;
                 let bind = machine.place_bind(&bind, base);
-                let bind = bind.map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))?;
+                let bind = bind.map_err(|error| place_error(shown, line, &format!("fs.{key}"), error))?;
                 let (path, file, is_writable) = (bind.host.clone(), shown.to_owned(), key == "rw");
                 self.places.push(Place { path, key, is_writable, file, line });
                 list.push(bind);
@@ -227,7 +224,7 @@ impl Settings {
         }
         for path in &file.fs.mask {
             let path = machine.place(path, base);
-            self.mask.push(path.map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?);
+            self.mask.push(path.map_err(|error| place_error(shown, None, "fs.mask", error))?);
         }
         if let Some(work) = file.work {
             let work = match work {
@@ -235,13 +232,13 @@ impl Settings {
                 file::WorkDir::Host(path) => WorkDir::Host(
                     machine
                         .place(&path, base)
-                        .map_err(|error| place_error(&format!("{shown}: work_host"), error))?,
+                        .map_err(|error| place_error(shown, None, "work_host", error))?,
                 ),
             };
             agree(&mut self.by, &mut self.work, work, shown, "where the stage works")?;
         }
         let names = file.fs.allow_write.unwrap_or_default();
-        self.allow_write.extend(names_to_write(&names, &format!("{shown}: fs.allow_write"))?);
+        self.allow_write.extend(names_to_write(&names, shown)?);
         self.socks5 |= file.socks5 == Some(true);
         self.audit_sync |= file.audit_sync == Some(true);
         self.set_agreed((file.fs.cache, file.fs.home), file.effects.on_excess, file.sandbox, shown)?;
@@ -249,10 +246,10 @@ impl Settings {
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
         for (name, value) in file.env.set {
             let value = match value.parse::<PathSpec>() {
-                Ok(path @ PathSpec::Home(_)) => {
-                    let at = || format!("{shown}: env.set.{name}");
-                    machine.place(&path, base).map_err(|error| place_error(&at(), error))?.into_os_string()
-                }
+                Ok(path @ PathSpec::Home(_)) => machine
+                    .place(&path, base)
+                    .map_err(|error| place_error(shown, None, &format!("env.set.{name}"), error))?
+                    .into_os_string(),
                 _ => value.into(),
             };
             self.env.push(EnvRule::Set(name.into(), value));
@@ -303,30 +300,42 @@ fn agree<T: PartialEq>(
 ) -> Result<(), Fault> {
     if known.as_ref().is_some_and(|known| *known != new) {
         let first = by.iter().find(|(about, _)| *about == what).map_or("", |(_, file)| file);
-        return Err(Fault::input(format!("`{first}` and `{shown}` differ about {what}"))
-            .hint("leave it to one of the files"));
+        return Err(differ(first, shown, what));
     }
     *known = Some(new);
     by.push((what, shown.to_owned()));
     Ok(())
 }
 
-/// Parses the protected names that stay writable. Messages give `place` as their origin.
-pub fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThrough>, Fault> {
-    names.iter().map(|name| name_to_write(name, place)).collect()
+/// Parses the protected names that stay writable. `from` is the file or the flag.
+///
+/// # Errors
+/// Returns a fault with every name that is none.
+pub fn names_to_write(names: &[WrittenName], from: &str) -> Result<Vec<LetThrough>, Fault> {
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for WrittenName { name, line } in names {
+        match name.parse::<LetThrough>() {
+            Ok(name) => good.push(name),
+            Err(error) => {
+                let shown = exeat_record::escape(name.as_bytes(), 256);
+                let key = if from == "--allow-write" { "" } else { "fs.allow_write: " };
+                let place = Position::new(from, *line, format!("{key}`{shown}`: {error}"));
+                bad.push(Position { meant: meant_to_write(name).map(str::to_owned), ..place });
+            }
+        }
+    }
+    if bad.is_empty() {
+        return Ok(good);
+    }
+    let is_clear = bad.iter().all(|place| place.meant.is_some());
+    let fault = Fault::at_each(bad);
+    let list = "docs/files.md lists the protected names; .vscode is one, .claude/commands lies in one";
+    Err(if is_clear { fault } else { fault.hint(list) })
 }
 
-fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Fault> {
-    name.parse().map_err(|error: NoName| {
-        let shown = exeat_record::escape(name.as_bytes(), 256);
-        let failure = Fault::input(format!("{place}: `{shown}`: {error}"));
-        let known = || protected::names().map(|(name, _)| name);
-        let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
-        match known().find(lies_in).or_else(|| exeat_policy::file::nearest(name, known())) {
-            Some(meant) => failure.hint(format!("probably meant: {meant}")),
-            None => failure.hint(
-                "docs/files.md lists the protected names; .vscode is one, .claude/commands lies in one",
-            ),
-        }
-    })
+/// Returns the protected name that is closest to another one.
+fn meant_to_write(name: &str) -> Option<&'static str> {
+    let known = || protected::names().map(|(name, _)| name);
+    let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+    known().find(lies_in).or_else(|| exeat_policy::file::nearest(name, known()))
 }

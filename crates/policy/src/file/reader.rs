@@ -76,6 +76,11 @@ impl<'a> Reader<'a> {
         u32::try_from(self.breaks.partition_point(|end| *end < at) + 1).unwrap_or(u32::MAX)
     }
 
+    /// Whether the text is that of `--set`, whose lines say nothing.
+    pub(super) fn is_set(&self) -> bool {
+        self.is_set
+    }
+
     pub(super) fn origin(&self, at: usize) -> Origin {
         match self.is_set {
             true => Origin::Flag { flag: self.path.to_owned() },
