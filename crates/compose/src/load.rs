@@ -13,6 +13,7 @@ use exeat_record::{Source, SourceRole, today};
 
 use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
+use crate::flags::{flag_faults, join_faults};
 use crate::layers::{self, StoredLayers, UpperLayers, kinds_beyond, terms};
 use crate::machine::Machine;
 use crate::named::{LoadedFile, from_file};
@@ -122,6 +123,9 @@ pub fn compose_for_run<S: Services>(
     machine: &Machine,
     services: &S,
 ) -> Result<Composed, S::Error> {
+    if let Some(fault) = join_faults(flag_faults(args)) {
+        return Err(fault.into());
+    }
     let mut reading = Reading::new(machine);
     if args.policy.iter().chain(&args.ceiling).filter(|path| is_stdin(path)).count() > 1 {
         return Err(Fault::input("`-` stands twice, and stdin is read once").into());
@@ -310,7 +314,7 @@ fn read_files(args: &PolicyRequest, reading: &mut Reading<'_>) -> Result<FilesRe
 }
 
 /// Whether `--set` turns this key on.
-fn is_set(args: &PolicyRequest, key: &str) -> bool {
+pub(crate) fn is_set(args: &PolicyRequest, key: &str) -> bool {
     let value = |set: &String| {
         set.split_once('=').filter(|(set, _)| set.trim() == key).map(|(_, value)| value.trim() == "true")
     };
@@ -409,7 +413,13 @@ fn lowered_limits(flags: Limits, ceilings: &[LoadedFile]) -> Vec<String> {
     flags.set().filter_map(lower).collect()
 }
 
-fn add(grants: &mut PolicyBuilder, flag: &str, rule: &str, action: Action, note: Note) -> Result<(), Fault> {
+pub(crate) fn add(
+    grants: &mut PolicyBuilder,
+    flag: &str,
+    rule: &str,
+    action: Action,
+    note: Note,
+) -> Result<(), Fault> {
     grants
         .add(rule, action, Origin::Flag { flag: flag.into() }, note)
         .map_err(|error| from_rule(flag, &error))

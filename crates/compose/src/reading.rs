@@ -298,12 +298,8 @@ impl<'a> Reading<'a> {
 
     /// Parses `--set`: keys of a policy file that win over those of files.
     pub(crate) fn settings(&self, settings: &[String]) -> Result<Option<LoadedFile>, Fault> {
-        if settings.is_empty() {
-            return Ok(None);
-        }
-        let file = PolicyFile::parse_settings(settings, &|| preset::names().collect()).map_err(from_file)?;
         let base = self.machine.base.clone();
-        Ok(Some(LoadedFile { file, base, shown: SET.to_owned(), weak: false }))
+        Ok(settings_of(settings)?.map(|file| LoadedFile { file, base, shown: SET.to_owned(), weak: false }))
     }
 
     fn read_file(&mut self, path: &Path, role: FileRole) -> Result<LoadedFile, Fault> {
@@ -490,6 +486,14 @@ impl<'a> Reading<'a> {
         }
         hosts.collect()
     }
+}
+
+/// Parses the keys of `--set`; `None` without any.
+pub(crate) fn settings_of(settings: &[String]) -> Result<Option<PolicyFile>, Fault> {
+    if settings.is_empty() {
+        return Ok(None);
+    }
+    PolicyFile::parse_settings(settings, &|| preset::names().collect()).map(Some).map_err(from_file)
 }
 
 /// Reports the directory where it cannot be entered, as after `sudo -u`, and otherwise the file.

@@ -16,8 +16,8 @@ use exeat_runner::{
 use nix::unistd::Pid;
 
 use crate::args::audit::KeyFrom;
-use crate::args::unread::{Places, places};
-use crate::args::{OnDeniedWhat, Output, Require, RunArgs};
+use crate::args::unread::{Places, all_refused, places};
+use crate::args::{Command, OnDeniedWhat, Output, Require, RunArgs};
 use crate::commands::{audit, not_found};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -161,7 +161,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
 
 /// Writes the result of a run whose arguments clap refused to each `--result` among them, so that an old file there is not taken
 /// for this run's result. Ignores errors, because the refusal is on stderr in any case.
-pub(crate) fn refused(error: &clap::Error) {
+pub(crate) fn refused(failure: &Failure) {
     let words: Vec<OsString> = std::env::args_os().collect();
     let (Some(Places { results, audits, is_dry: false, .. }), Ok(machine)) =
         (places(&words), crate::request::here())
@@ -173,9 +173,35 @@ pub(crate) fn refused(error: &clap::Error) {
     if request::inherited(&named).is_err() || !results.iter().all(apart) {
         return;
     }
-    let failure = refusal(error);
     for sink in results.iter().filter_map(|result| Sink::open(result).ok()) {
-        let _ = sink.write(&result::of_failure(&failure));
+        let _ = sink.write(&result::of_failure(failure));
+    }
+}
+
+/// The refusal of a command line by clap, with the other faults in the values of its flags. Also returns whether there is no other.
+pub(crate) fn refusal_of_all(words: &[OsString], first: clap::Error) -> (Failure, bool) {
+    let alone = refusal(&first);
+    let (refused, rest) = all_refused(words, first);
+    let of_run = rest.and_then(|cli| match cli.command {
+        Command::Run(args) => request::policy_of(&args, &request::here().ok()?).err(),
+        _ => None,
+    });
+    let refused = refused.into_iter().map(|error| {
+        let flag = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(flag)) => flag.split(' ').next().unwrap_or_default().to_owned(),
+            _ => String::new(),
+        };
+        (flag, refusal(&crate::args::visible(error)))
+    });
+    let of_run = of_run.map(|failure| (String::new(), failure));
+    let faults = refused.chain(of_run).filter_map(|(flag, failure)| match failure {
+        Failure::Fault(fault) => Some((flag, fault)),
+        _ => None,
+    });
+    let faults: Vec<_> = faults.collect();
+    match faults.len() {
+        0 | 1 => (alone, true),
+        _ => (exeat_compose::join_faults(faults).map_or(alone, Failure::from), false),
     }
 }
 
