@@ -129,6 +129,8 @@ enum Acceptable {
 pub(super) enum Fate {
     /// The cover is in place again.
     Restored,
+    /// The cover is in place again, on the file that another run wrote.
+    ByRun,
     /// The cover is in place again, on a copy of the file that was covered before.
     PutBack,
     /// The file was removed, and nothing has its name.
@@ -472,7 +474,7 @@ impl Remounts {
             Ok(Acceptable::Own(status, lease, new)) => {
                 self.settle(key, status, lease)?;
                 self.covered(key)?.saved = Some(new);
-                return Ok(Fate::Restored);
+                return Ok(Fate::ByRun);
             }
             Err(Doubt::Unknown(_)) => None,
             Err(why) => return Err(why),
