@@ -121,9 +121,11 @@ fn reads_the_limits_of_a_file() {
 fn reads_json_like_toml() {
     let (mut toml, mut json) = (parse(TOML).unwrap(), parse(JSON).unwrap());
     for file in [&mut toml, &mut json] {
-        // Only the place of the rule differs.
-        let FsSection { ro, rw, .. } = &mut file.fs;
+        // Only the places differ.
+        let FsSection { ro, rw, allow_write, .. } = &mut file.fs;
         ro.iter_mut().chain(rw).flatten().for_each(|bind| assert!(bind.line.take().is_some(), "a line"));
+        let names = allow_write.iter_mut().flatten();
+        names.for_each(|name| assert!(name.line.take().is_some(), "a line"));
     }
     let bare = |file: &PolicyFile| -> Vec<_> {
         file.rules.iter().map(|rule| (rule.text.clone(), rule.spec.clone(), rule.note.clone())).collect()
