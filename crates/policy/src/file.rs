@@ -4,8 +4,6 @@
 //! is reported at once. A key without effect in this version is refused, because ignoring a limit would be
 //! dangerous.
 
-use std::fmt;
-
 use crate::effect::EffectKind;
 use crate::host_port::HostPort;
 use crate::limits::Limits;
@@ -16,6 +14,7 @@ use crate::sandbox::{
 };
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, UpstreamUrl};
+use crate::words;
 
 mod bind;
 mod error;
@@ -88,25 +87,17 @@ pub struct PolicyFile {
     pub work: Option<WorkDir>,
 }
 
-/// The part of the host's files that the stage sees, the narrowest first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum View {
-    /// Only what is declared, plus `/nix/store` where it exists.
-    Minimal,
-    /// The system's trees and the toolchains on PATH read-only, the working directory writable.
-    #[default]
-    Project,
-    /// The whole tree read-only with credentials masked.
-    Host,
-}
-
-impl fmt::Display for View {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Minimal => "minimal",
-            Self::Project => "project",
-            Self::Host => "host",
-        })
+words! {
+    /// The part of the host's files that the stage sees, the narrowest first.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    pub enum View {
+        /// Only what is declared, plus `/nix/store` where it exists.
+        Minimal = "minimal",
+        /// The system's trees and the toolchains on PATH read-only, the working directory writable.
+        #[default]
+        Project = "project",
+        /// The whole tree read-only with credentials masked.
+        Host = "host",
     }
 }
 

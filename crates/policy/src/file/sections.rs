@@ -126,10 +126,8 @@ impl Reader<'_> {
         let bare = Note::default();
         for entry in entries {
             match entry.key.as_str() {
-                "mode" => {
-                    file.mode = self.word("mode", entry.node, &Mode::ALL.map(|mode| (mode.as_str(), mode)))
-                }
-                "ech" => file.ech = self.word("ech", entry.node, &Ech::ALL.map(|ech| (ech.as_str(), ech))),
+                "mode" => file.mode = self.choice(entry, &Mode::ALL, Mode::WORDS),
+                "ech" => file.ech = self.choice(entry, &Ech::ALL, Ech::WORDS),
                 "nat64" => file.nat64 = self.flag(&entry),
                 "socks5" => file.socks5 = self.flag(&entry),
                 "host_port" => self.host_ports(entry, file),
@@ -361,8 +359,8 @@ impl Reader<'_> {
                 "ro" => fs.ro = Some(self.binds(entry)),
                 "rw" => fs.rw = Some(self.binds(entry)),
                 "mask" => fs.mask = self.paths(entry).into_iter().map(|(path, _)| path).collect(),
-                "cache" => fs.cache = self.choice(entry, Cache::ALL, Cache::WORDS),
-                "home" => fs.home = self.choice(entry, Home::ALL, Home::WORDS),
+                "cache" => fs.cache = self.choice(entry, &Cache::ALL, Cache::WORDS),
+                "home" => fs.home = self.choice(entry, &Home::ALL, Home::WORDS),
                 "allow_write" => {
                     fs.allow_write = Some(self.strings(entry).into_iter().map(|(name, _)| name).collect());
                 }
@@ -391,7 +389,7 @@ impl Reader<'_> {
                     }
                     effects.allow = Some(kinds);
                 }
-                _ => effects.on_excess = self.choice(entry, OnExcess::ALL, OnExcess::WORDS),
+                _ => effects.on_excess = self.choice(entry, &OnExcess::ALL, OnExcess::WORDS),
             }
         }
     }
@@ -399,17 +397,17 @@ impl Reader<'_> {
     fn sandbox(&mut self, node: Node, sandbox: &mut SandboxSection) {
         for entry in self.table(KEYS, "sandbox", node) {
             match entry.key.as_str() {
-                "bridge" => sandbox.bridge = self.choice(entry, Bridge::ALL, Bridge::WORDS),
-                "loopback" => sandbox.loopback = self.choice(entry, Loopback::ALL, Loopback::WORDS),
+                "bridge" => sandbox.bridge = self.choice(entry, &Bridge::ALL, Bridge::WORDS),
+                "loopback" => sandbox.loopback = self.choice(entry, &Loopback::ALL, Loopback::WORDS),
                 "unix_sockets" => {
-                    sandbox.unix_sockets = self.choice(entry, UnixSockets::ALL, UnixSockets::WORDS);
+                    sandbox.unix_sockets = self.choice(entry, &UnixSockets::ALL, UnixSockets::WORDS);
                 }
                 "transparent" => {
-                    sandbox.transparent = self.choice(entry, Transparent::ALL, Transparent::WORDS);
+                    sandbox.transparent = self.choice(entry, &Transparent::ALL, Transparent::WORDS);
                 }
-                "tty" => sandbox.tty = self.choice(entry, Tty::ALL, Tty::WORDS),
-                "backend" => sandbox.backend = self.choice(entry, BackendName::ALL, BackendName::WORDS),
-                "nested" => sandbox.nested = self.choice(entry, Nested::ALL, Nested::WORDS),
+                "tty" => sandbox.tty = self.choice(entry, &Tty::ALL, Tty::WORDS),
+                "backend" => sandbox.backend = self.choice(entry, &BackendName::ALL, BackendName::WORDS),
+                "nested" => sandbox.nested = self.choice(entry, &Nested::ALL, Nested::WORDS),
                 _ => sandbox.debuggable = self.flag(&entry),
             }
         }
